@@ -1,0 +1,1 @@
+"""Tensor-network attention for Keras 3."""

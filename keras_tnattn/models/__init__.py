@@ -1,0 +1,1 @@
+"""Functional models assembled from the layers."""

@@ -1,0 +1,1 @@
+"""Pure functions on `keras.ops`: no layers, no weights, no state."""

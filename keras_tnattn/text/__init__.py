@@ -1,0 +1,1 @@
+"""Text to ids: needs TensorFlow, whatever the backend."""

@@ -1,0 +1,1 @@
+"""Training, evaluation and pictures from the command line."""
