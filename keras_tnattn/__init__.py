@@ -1,1 +1,31 @@
-"""Tensor-network attention for Keras 3."""
+"""Tensor-network attention for Keras 3.
+
+Layers in `keras_tnattn.layers`, also at the top; models in `keras_tnattn.models`; the mathematics
+as pure functions in `keras_tnattn.ops`. `keras_tnattn.text` and `keras_tnattn.export` need
+TensorFlow and are imported by name.
+"""
+
+from keras_tnattn import initializers, layers, models, ops
+from keras_tnattn.layers import (
+    MaskedAveragePooling1D,
+    MultiHeadAdditiveAttention,
+    MultiHeadDotProductAttention,
+    TensorizedGraphAttention,
+    TensorizedSpectralAttention,
+    TensorizeTokens,
+    TTDense,
+)
+
+__all__ = [
+    "MaskedAveragePooling1D",
+    "MultiHeadAdditiveAttention",
+    "MultiHeadDotProductAttention",
+    "TTDense",
+    "TensorizeTokens",
+    "TensorizedGraphAttention",
+    "TensorizedSpectralAttention",
+    "initializers",
+    "layers",
+    "models",
+    "ops",
+]

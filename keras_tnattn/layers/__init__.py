@@ -1,1 +1,19 @@
-"""The Keras layers."""
+"""The Keras layers; importing them registers them for loading."""
+
+from keras_tnattn.layers.additive_attention import MultiHeadAdditiveAttention
+from keras_tnattn.layers.dot_product_attention import MultiHeadDotProductAttention
+from keras_tnattn.layers.masked_average_pooling import MaskedAveragePooling1D
+from keras_tnattn.layers.tensorize_tokens import TensorizeTokens
+from keras_tnattn.layers.tensorized_graph_attention import TensorizedGraphAttention
+from keras_tnattn.layers.tensorized_spectral_attention import TensorizedSpectralAttention
+from keras_tnattn.layers.tt_dense import TTDense
+
+__all__ = [
+    "MaskedAveragePooling1D",
+    "MultiHeadAdditiveAttention",
+    "MultiHeadDotProductAttention",
+    "TTDense",
+    "TensorizeTokens",
+    "TensorizedGraphAttention",
+    "TensorizedSpectralAttention",
+]

@@ -1,0 +1,106 @@
+"""Initialisers of TT-cores that fix the variance of the whole kernel."""
+
+import math
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+
+from keras_tnattn.ops import tensor_train
+
+# The share of a normal distribution's variance left after cutting it off at two stddevs.
+_TRUNCATED_VARIANCE = 0.7737
+
+
+def kernel_variance(
+    initializer: keras.initializers.Initializer, fan_in: int, fan_out: int
+) -> float:
+    """Returns the variance of the entries of a dense kernel as a Keras initialiser makes it.
+
+    Args:
+        initializer: One of the variance-scaling family (Glorot, He, LeCun), `RandomNormal`,
+            `TruncatedNormal` or `RandomUniform`.
+
+        fan_in: Rows of the kernel.
+        fan_out: Columns of the kernel.
+
+    Raises:
+        ValueError: For any other initialiser: a product of constant or orthogonal cores is
+            neither constant nor orthogonal.
+    """
+    config = initializer.get_config()
+    if isinstance(initializer, keras.initializers.VarianceScaling):
+        fans = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}
+        # Glorot, He and LeCun leave scale and mode out of their config.
+        return initializer.scale / fans[initializer.mode]
+    if isinstance(initializer, keras.initializers.TruncatedNormal):
+        return _TRUNCATED_VARIANCE * config["stddev"] ** 2
+    if isinstance(initializer, keras.initializers.RandomNormal):
+        return config["stddev"] ** 2
+    if isinstance(initializer, keras.initializers.RandomUniform):
+        return (config["maxval"] - config["minval"]) ** 2 / 12
+    raise ValueError(
+        "Expected a kernel initialiser of random entries with a known variance: the Glorot, He and "
+        "LeCun ones, VarianceScaling, RandomNormal, TruncatedNormal or RandomUniform. "
+        f"Received: initializer={initializer}"
+    )
+
+
+class _Stacked(keras.initializers.Initializer):
+    """Initialises each slice along the first axis by an initialiser of its own."""
+
+    def __init__(self, initializers: Sequence[keras.initializers.Initializer]) -> None:
+        self.initializers = initializers
+
+    def __call__(self, shape: Sequence[int], dtype: str | None = None) -> object:
+        return ops.stack([initializer(shape[1:], dtype) for initializer in self.initializers])
+
+
+def tt_core_weights(
+    kernel_initializer: keras.initializers.Initializer,
+    tt_input_shape: Sequence[int],
+    tt_output_shape: Sequence[int],
+    tt_ranks: Sequence[int],
+    num_heads: int | None = None,
+    seed_offset: int = 0,
+) -> list[tuple[tuple[int, ...], keras.initializers.Initializer]]:
+    """Returns shape and initialiser of each TT-core, such that `W` has the variance asked for.
+
+    An entry of `W` sums `prod(R_n)` products of `N` core entries, so that core entries of variance
+    `v = (s2 / prod(R_n)) ** (1 / N)` give it the variance `s2` which `kernel_initializer` has for a
+    dense kernel of the same shape, at any rank. Independent entries would do so only on average:
+    at rank 2 single draws of 12 cores are off by factors of ten. Here the left unfolding
+    `(R_{n-1} I_n J_n, R_n)` of each core is a random orthogonal matrix, scaled to `v`, which makes
+    `||W||_F^2 = I J s2` exact at every draw (wherever `R_n <= R_{n-1} I_n J_n`).
+
+    Args:
+        kernel_initializer: A Keras initialiser that `kernel_variance` knows. A fixed seed gives
+            every core and head a seed of its own.
+        tt_input_shape: The `N` factors `I_n`.
+        tt_output_shape: The `N` factors `J_n`.
+        tt_ranks: The `N - 1` inner ranks.
+        num_heads: If given, cores have a leading axis of this size, each head drawn by itself.
+        seed_offset: Added to a fixed seed, for several maps of one initialiser.
+    """
+    shapes = tensor_train.core_shapes(tt_input_shape, tt_output_shape, tt_ranks)
+    variance = kernel_variance(
+        kernel_initializer, math.prod(tt_input_shape), math.prod(tt_output_shape)
+    )
+    entry_variance = (variance / math.prod(tt_ranks)) ** (1 / len(shapes))
+    seed = kernel_initializer.get_config()["seed"]
+
+    def core_initializer(shape: tuple[int, ...], index: int) -> keras.initializers.Initializer:
+        # One initialiser a core and head: a shared instance with a fixed seed repeats its values.
+        gain = math.sqrt(entry_variance * max(math.prod(shape[:-1]), shape[-1]))
+        if isinstance(seed, int):
+            return keras.initializers.Orthogonal(gain, seed + seed_offset + index)
+        return keras.initializers.Orthogonal(gain, seed and kernel_initializer.seed)
+
+    weights = []
+    for n, shape in enumerate(shapes):
+        if num_heads is None:
+            weights.append((shape, core_initializer(shape, n)))
+        else:
+            heads = [core_initializer(shape, n * num_heads + h) for h in range(num_heads)]
+            weights.append(((num_heads, *shape), _Stacked(heads)))
+    return weights

@@ -1,0 +1,51 @@
+"""What the multi-head attentions of one sequence with itself share."""
+
+import keras
+
+
+class SelfAttention(keras.layers.Layer):
+    """Base of the multi-head self-attentions: `(B, L, ...)` in, scores `(B, H, L, L)` on request.
+
+    Subclasses take `call(inputs, mask=None, return_attention_scores=False)` and define
+    `compute_output_shape`.
+
+    Args:
+        num_heads: Number of heads `H`.
+        key_dim: Size `J` of each head, or `None` for the size of the input.
+        kernel_initializer: Of the maps.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int | None = None,
+        kernel_initializer: str = "glorot_uniform",
+        **kwargs: object,
+    ) -> None:
+        super().__init__(**kwargs)
+        for name, value in (("num_heads", num_heads), ("key_dim", key_dim or 1)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"Expected a positive int. Received: {name}={value!r}")
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
+
+    def compute_output_spec(
+        self, inputs: object, mask: object = None, return_attention_scores: bool = False
+    ) -> object:
+        outputs = keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
+        if not return_attention_scores:
+            return outputs
+        batch, length = inputs.shape[:2]
+        scores = (batch, self.num_heads, length, length)
+        return outputs, keras.KerasTensor(scores, self.compute_dtype)
+
+    def get_config(self) -> dict:
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }

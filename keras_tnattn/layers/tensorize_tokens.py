@@ -1,0 +1,57 @@
+"""Vectors of features to tensors of features."""
+
+import math
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+
+from keras_tnattn.ops import tensor_train
+
+
+@keras.saving.register_keras_serializable(package="keras_tnattn")
+class TensorizeTokens(keras.layers.Layer):
+    """Gives each token the shape of a tensor, and keeps the mask.
+
+    The tensorization `ten(X)` of Xu et al., "Low-Complexity Attention Modelling via Graph Tensor
+    Networks" (section 4), in C order: a `keras.layers.Reshape` that does not lose the padding.
+
+    Args:
+        token_shape: The factors `(I_1, ..., I_N)` of the feature axis. Default: quantised, all 2,
+            for a power of two, else its prime factors.
+
+    Call arguments:
+        inputs: Tensor `(B, L, I)`.
+
+    Returns:
+        Tensor `(B, L, I_1, ..., I_N)`.
+    """
+
+    def __init__(self, token_shape: Sequence[int] | None = None, **kwargs: object) -> None:
+        super().__init__(**kwargs)
+        self.token_shape = token_shape and tuple(int(i) for i in token_shape)
+        self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
+
+    def build(self, input_shape: Sequence[int | None]) -> None:
+        self._shape(input_shape)
+        self.built = True
+
+    def call(self, inputs: object) -> object:
+        return ops.reshape(inputs, (*ops.shape(inputs)[:2], *self._shape(inputs.shape)))
+
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+        return (*input_shape[:2], *self._shape(input_shape))
+
+    def _shape(self, input_shape: Sequence[int | None]) -> tuple[int, ...]:
+        if self.token_shape is None:
+            return tuple(tensor_train.prime_factors(input_shape[-1]))
+        if math.prod(self.token_shape) != input_shape[-1]:
+            raise ValueError(
+                "Expected factors whose product is the last axis of the input. "
+                f"Received: token_shape={self.token_shape}, input_shape={tuple(input_shape)}"
+            )
+        return self.token_shape
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "token_shape": self.token_shape}

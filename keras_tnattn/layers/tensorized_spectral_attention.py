@@ -1,0 +1,308 @@
+"""Tensorized spectral attention: a graph filter with tensor-train keys and values."""
+
+import math
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+
+from keras_tnattn.initializers import tt_core_weights
+from keras_tnattn.layers.self_attention import SelfAttention
+from keras_tnattn.layers.tt_dense import TTDense
+from keras_tnattn.ops import spectral_filter, tensor_train
+from keras_tnattn.ops.masking import apply_mask
+
+_HEAD_COMBINATIONS = ("concat", "sum", "mean", "project")
+# Training approaches this damping: a sigmoid alone reaches 1 in float32.
+_LARGEST_DAMPING = 1 - 2.0**-12
+
+
+@keras.saving.register_keras_serializable(package="keras_tnattn")
+class TensorizedSpectralAttention(SelfAttention):
+    """Attention as a filter on a graph over time, with tensor-train keys and values.
+
+    Per head, with TT-matrices `W_k`, `W_v` (there is no query) and damping `c`:
+
+        K = X W_k        V = X W_v
+        Theta = relu(K K^T / sqrt(J)), diagonal 0
+        Psi = Omega * Theta                        Omega[i, j] = c^|i - j| / 2, 0 for i = j
+        Y = (alpha_0 I + alpha_1 Psi + ... + alpha_{F-1} Psi^{F-1}) V
+
+    (equations 1-4 and algorithm 1 of Xu et al., "A Tensorized Spectral Attention Mechanism for
+    Efficient Natural Language Processing"; its `rho 1 / d_k` is `1 / sqrt(J)`). The papers use
+    `F = 2` with `alpha = (1, 1)`, `Y = V + Psi V`; here that is fixed, and for `F > 2` the
+    `alpha_k` are trained from `(1, 1, 0, ...)`. Horner's rule forms no power of `Psi`.
+
+    With `J = I = 2^N` and TT-rank 2 a head has `2 * 16 (N - 1)` parameters. Short sequences cost
+    `O(F L^2 J)` FLOPs and `O(L^2)` memory a head; from a length on that depends on the damping
+    (178 at 0.5, 638 at 0.9) the filter is evaluated in a band, since `c^distance` vanishes in
+    float32 beyond the bandwidth `w` (159 at 0.9): `O(F L w J)` FLOPs, `O(L w)` memory.
+
+    A masked token neither sends nor receives: its output is 0, and padding changes nothing else.
+
+    Args:
+        num_heads: Number of heads `H`.
+        key_dim: Size `J` of each head's keys and values. Defaults to the size `I` of the input.
+        tt_ranks: An int, "at most", or `N - 1` ints: the inner TT-ranks of all maps. Defaults to 2.
+        filter_order: Number `F >= 2` of filter coefficients. Defaults to 2.
+        damping: The damping `c`, `0 <= c < 1`, of the time graph: a number, or one for each head.
+            Defaults to 0.9 (the paper gives no number).
+        head_combination: `"concat"` (default), `"sum"`, `"mean"`, or `"project"`: concatenated and
+            mapped back to `I` by a TT-matrix.
+        trainable_damping: Whether the damping of each head is trained, from `damping` and within
+            (0, 1). Takes the direct path, as the bandwidth changes. Defaults to `False`.
+        tt_input_shape: The factors of `I`. Default: as for `TTDense`.
+        tt_output_shape: The factors of `J`. Give both or none.
+        method: `"direct"`, `"banded"` or, by length, `"auto"` (default). Both agree within float32.
+        kernel_initializer: The dense initialiser whose variance each `W` is to have.
+        kernel_regularizer: Applied to each core.
+        kernel_constraint: Applied to each core.
+
+    Call arguments:
+        inputs: Float tensor `(B, L, I)`: batch, tokens, features. `B` and `L` may be unknown.
+        mask: Boolean tensor `(B, L)`, `True` for a real token.
+        return_attention_scores: Whether to return `Psi` too. Defaults to `False`.
+
+    Returns:
+        Tensor `(B, L, H J)` for `"concat"`, `(B, L, J)` for `"sum"` and `"mean"`, `(B, L, I)` for
+        `"project"`; with `return_attention_scores` also `Psi`, `(B, H, L, L)`.
+
+    Raises:
+        ValueError: For a damping outside [0, 1), sizes that do not fit, or ranks above the bound.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int | None = None,
+        tt_ranks: int | Sequence[int] = 2,
+        filter_order: int = 2,
+        damping: float | Sequence[float] = 0.9,
+        head_combination: str = "concat",
+        trainable_damping: bool = False,
+        tt_input_shape: Sequence[int] | None = None,
+        tt_output_shape: Sequence[int] | None = None,
+        method: str = "auto",
+        kernel_initializer: str = "glorot_uniform",
+        kernel_regularizer: str | None = None,
+        kernel_constraint: str | None = None,
+        **kwargs: object,
+    ) -> None:
+        super().__init__(num_heads, key_dim, kernel_initializer, **kwargs)
+        if not isinstance(filter_order, int) or filter_order < 2:
+            raise ValueError(
+                f"Expected an int of at least 2. Received: filter_order={filter_order!r}"
+            )
+        if head_combination not in _HEAD_COMBINATIONS:
+            raise ValueError(
+                f"Expected one of {_HEAD_COMBINATIONS}. "
+                f"Received: head_combination={head_combination!r}"
+            )
+        if (tt_input_shape is None) != (tt_output_shape is None):
+            raise ValueError(
+                "Expected both of `tt_input_shape` and `tt_output_shape`, or none. Received: "
+                f"tt_input_shape={tt_input_shape}, tt_output_shape={tt_output_shape}"
+            )
+        self.tt_ranks = tt_ranks if isinstance(tt_ranks, int) else tuple(int(r) for r in tt_ranks)
+        self.filter_order = filter_order
+        self.damping = _check_damping(damping, num_heads, trainable_damping)
+        self.head_combination = head_combination
+        self.trainable_damping = trainable_damping
+        self.tt_input_shape = tt_input_shape and tuple(int(i) for i in tt_input_shape)
+        self.tt_output_shape = tt_output_shape and tuple(int(j) for j in tt_output_shape)
+        self.method = spectral_filter.check_method(method, trained=trainable_damping)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+
+    def build(self, input_shape: Sequence[int | None]) -> None:
+        input_dim = input_shape[-1]
+        key_dim = input_dim if self.key_dim is None else self.key_dim
+        if self.tt_input_shape is None:
+            factors = tensor_train.tt_shapes(input_dim, key_dim)
+        else:
+            factors = self.tt_input_shape, self.tt_output_shape
+            tensor_train.check_factors(*factors)
+        if (math.prod(factors[0]), math.prod(factors[1])) != (input_dim, key_dim):
+            raise ValueError(
+                "Expected factors whose products are the size of the input and `key_dim`. "
+                f"Received: tt_input_shape={factors[0]}, tt_output_shape={factors[1]}, "
+                f"input_shape={tuple(input_shape)}, key_dim={key_dim}"
+            )
+        ranks = tensor_train.resolve_ranks(self.tt_ranks, *factors)
+        self.plan = tensor_train.contraction_plan(*factors, ranks)
+        self.key_cores = self._add_cores("key", *factors, ranks, seed_offset=0)
+        num_seeds = self.num_heads * len(self.key_cores)
+        self.value_cores = self._add_cores("value", *factors, ranks, seed_offset=num_seeds)
+        self.coefficients = None
+        if self.filter_order > 2:
+            self.coefficients = self.add_weight(
+                shape=(self.filter_order,), initializer=_start_coefficients, name="coefficients"
+            )
+        self.damping_logits = None
+        if self.trainable_damping:
+            self.damping_logits = self.add_weight(
+                shape=(self.num_heads,),
+                initializer=self._start_logits,
+                # c^distance needs the precision of float32 under mixed precision too.
+                autocast=False,
+                name="damping_logits",
+            )
+        self.output_map = None
+        if self.head_combination == "project":
+            self.output_map = TTDense(
+                input_dim,
+                tt_ranks=self.tt_ranks if isinstance(self.tt_ranks, int) else max(self.tt_ranks),
+                use_bias=False,
+                kernel_initializer=self.kernel_initializer,
+                kernel_regularizer=self.kernel_regularizer,
+                kernel_constraint=self.kernel_constraint,
+                dtype=self.dtype_policy,
+                name="output_map",
+            )
+            self.output_map.build((None, None, self.num_heads * key_dim))
+        self.built = True
+
+    def _add_cores(
+        self,
+        name: str,
+        tt_input_shape: Sequence[int],
+        tt_output_shape: Sequence[int],
+        tt_ranks: Sequence[int],
+        seed_offset: int,
+    ) -> list[keras.Variable]:
+        weights = tt_core_weights(
+            self.kernel_initializer,
+            tt_input_shape,
+            tt_output_shape,
+            tt_ranks,
+            num_heads=self.num_heads,
+            seed_offset=seed_offset,
+        )
+        return [
+            self.add_weight(
+                shape=shape,
+                initializer=initializer,
+                regularizer=self.kernel_regularizer,
+                constraint=self.kernel_constraint,
+                name=f"{name}_core_{n}",
+            )
+            for n, (shape, initializer) in enumerate(weights)
+        ]
+
+    def _head_dampings(self) -> list:
+        """The damping of each head: floats, or scalar tensors where it is trained."""
+        if self.trainable_damping:
+            trained = _LARGEST_DAMPING * ops.sigmoid(self.damping_logits)
+            return [trained[h] for h in range(self.num_heads)]
+        return [self.damping] * self.num_heads if _is_number(self.damping) else [*self.damping]
+
+    def _start_logits(self, shape: Sequence[int], dtype: str) -> object:
+        start = [self.damping] * self.num_heads if _is_number(self.damping) else self.damping
+        shares = [c / _LARGEST_DAMPING for c in start]
+        return ops.convert_to_tensor([math.log(s / (1 - s)) for s in shares], dtype)
+
+    def call(
+        self, inputs: object, mask: object = None, return_attention_scores: bool = False
+    ) -> object:
+        inputs = apply_mask(inputs, mask)
+        # The scale 1 / sqrt(J) of the products, half of it in either factor.
+        scale = math.prod(core.shape[-2] for core in self.key_cores) ** -0.25
+        key_cores = [self.key_cores[0] * scale, *self.key_cores[1:]]
+        keys = tensor_train.tt_matmul_heads(inputs, key_cores, self.plan)
+        values = tensor_train.tt_matmul_heads(inputs, self.value_cores, self.plan)
+        dampings = self._head_dampings()
+        if _is_number(dampings[0]) and len(set(dampings)) == 1:
+            groups = [(keys, values, dampings[0])]
+        else:
+            heads = range(self.num_heads)
+            groups = [(keys[:, h : h + 1], values[:, h : h + 1], dampings[h]) for h in heads]
+        filtered = [
+            spectral_filter.spectral_filter(k, v, c, self.coefficients, self.method)
+            for k, v, c in groups
+        ]
+        outputs = self._combine(filtered[0] if len(groups) == 1 else ops.concatenate(filtered, 1))
+        if not return_attention_scores:
+            return outputs
+        graphs = [spectral_filter.attention_graph(k, c) for k, _, c in groups]
+        return outputs, graphs[0] if len(groups) == 1 else ops.concatenate(graphs, 1)
+
+    def _combine(self, heads: object) -> object:
+        """`(B, H, L, J)` to the combination of the heads, `(B, L, ...)`."""
+        if self.head_combination == "sum":
+            return ops.sum(heads, axis=1)
+        if self.head_combination == "mean":
+            return ops.mean(heads, axis=1)
+        heads = ops.transpose(heads, (0, 2, 1, 3))
+        width = heads.shape[-2] * heads.shape[-1]
+        outputs = ops.reshape(heads, (*ops.shape(heads)[:2], width))
+        return outputs if self.output_map is None else self.output_map(outputs)
+
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+        key_dim = self.key_dim or input_shape[-1]
+        size = {"concat": self.num_heads * key_dim, "project": input_shape[-1]}
+        return (*input_shape[:2], size.get(self.head_combination, key_dim))
+
+    def describe(self) -> str:
+        """Returns and prints the parameters, the plan of the maps and that of the filter."""
+        if not self.built:
+            raise ValueError(f"Expected a built layer. Received: layer={self.name}")
+        lines = [
+            f"{self.name}: {self.count_params():,} parameters, {self.num_heads} heads",
+            f"  each key and value map: {self.plan}",
+        ]
+        if self.method == "direct" or self.trainable_damping:
+            lines.append("  filter: direct at any length")
+        else:
+            for damping in sorted(set(self._head_dampings())):
+                block, diagonals, shortest = spectral_filter.banded_plan(damping)
+                start = "any length" if self.method == "banded" else f"a length of {shortest}"
+                lines.append(
+                    f"  filter at damping {damping}: banded from {start} on, "
+                    f"blocks of {block}, {diagonals + 1} block diagonals"
+                )
+        text = "\n".join(lines)
+        print(text)
+        return text
+
+    def get_config(self) -> dict:
+        return {
+            **super().get_config(),
+            "tt_ranks": self.tt_ranks,
+            "filter_order": self.filter_order,
+            "damping": self.damping,
+            "head_combination": self.head_combination,
+            "trainable_damping": self.trainable_damping,
+            "tt_input_shape": self.tt_input_shape,
+            "tt_output_shape": self.tt_output_shape,
+            "method": self.method,
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
+        }
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float))
+
+
+def _check_damping(
+    damping: float | Sequence[float], num_heads: int, trained: bool
+) -> float | tuple[float, ...]:
+    values = (damping,) if _is_number(damping) else tuple(float(c) for c in damping)
+    if not _is_number(damping) and len(values) != num_heads:
+        raise ValueError(
+            "Expected a number or one for each head. "
+            f"Received: damping={damping}, num_heads={num_heads}"
+        )
+    if not all(0 <= c < 1 for c in values):
+        raise ValueError(f"Expected a damping in [0, 1). Received: damping={damping}")
+    if trained and not all(0 < c < _LARGEST_DAMPING for c in values):
+        raise ValueError(
+            f"Expected a damping in (0, {_LARGEST_DAMPING:.5f}) to start training from. "
+            f"Received: damping={damping}"
+        )
+    return float(damping) if _is_number(damping) else values
+
+
+def _start_coefficients(shape: Sequence[int], dtype: str) -> object:
+    """`(1, 1, 0, ...)`: the papers' filter of order 2."""
+    return ops.cast(ops.arange(shape[0]) < 2, dtype)

@@ -1,0 +1,233 @@
+"""A drop-in for `keras.layers.Dense` whose kernel is a TT-matrix."""
+
+import math
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+
+from keras_tnattn.initializers import tt_core_weights
+from keras_tnattn.ops import tensor_train
+
+
+@keras.saving.register_keras_serializable(package="keras_tnattn")
+class TTDense(keras.layers.Layer):
+    """Dense layer whose kernel `W` is a tensor-train matrix (a matrix product operator).
+
+    `y = activation(x W + b)`, with `W` of shape `(I, J)`, `I = prod(I_n)`, `J = prod(J_n)`, given
+    by TT-cores `G_n` of shape `(R_{n-1}, I_n, J_n, R_n)`, `R_0 = R_N = 1`:
+    `W[i, j] = G_1[:, i_1, j_1, :] @ ... @ G_N[:, i_N, j_N, :]` (Novikov et al., 2015,
+    https://arxiv.org/abs/1509.06569; equations 1-3 of Xu et al., "Low-Complexity Attention
+    Modelling via Graph Tensor Networks"). With every factor and rank 2 (quantised, QTT) `W` has
+    `16 (log2(I) - 1)` parameters where `keras.layers.Dense` has `I J`.
+
+    The order of contraction is planned from the shapes (`describe()` prints it): two merged blocks
+    cost about `2 R I (sqrt(I) + sqrt(J))` FLOPs and `R I` numbers of memory a row; where that does
+    not pay, `W` is formed once a call.
+
+    Args:
+        units: Size `J` of the output.
+        tt_input_shape: `N` positive ints, the factors `I_n` of the input size. Default: quantised
+            for powers of two, else balanced prime factors (`tensor_train.tt_shapes`).
+        tt_output_shape: `N` positive ints, the factors `J_n` of `units`. Give both or none.
+        tt_ranks: An int, "at most this rank", clipped at each bond to what the bond can hold; or
+            `N - 1` ints. Defaults to 2.
+        activation: Activation function, as in `keras.layers.Dense`.
+        use_bias: Whether to add a bias. Defaults to `True`.
+        kernel_initializer: The dense initialiser whose variance `W` is to have; its own
+            distribution is not kept. Defaults to `"glorot_uniform"`.
+        bias_initializer: Defaults to `"zeros"`.
+        kernel_regularizer: Applied to each core.
+        bias_regularizer: Applied to the bias.
+        activity_regularizer: Applied to the output.
+        kernel_constraint: Applied to each core.
+        bias_constraint: Applied to the bias.
+
+    Call arguments:
+        inputs: Float tensor `(..., I)`; the leading sizes may be unknown.
+
+    Returns:
+        Tensor `(..., J)` in the compute dtype; the mask of `inputs` is kept.
+
+    Raises:
+        ValueError: If factors do not multiply to the sizes, or a rank is above its bound.
+    """
+
+    def __init__(
+        self,
+        units: int,
+        tt_input_shape: Sequence[int] | None = None,
+        tt_output_shape: Sequence[int] | None = None,
+        tt_ranks: int | Sequence[int] = 2,
+        activation: str | None = None,
+        use_bias: bool = True,
+        kernel_initializer: str = "glorot_uniform",
+        bias_initializer: str = "zeros",
+        kernel_regularizer: str | None = None,
+        bias_regularizer: str | None = None,
+        activity_regularizer: str | None = None,
+        kernel_constraint: str | None = None,
+        bias_constraint: str | None = None,
+        **kwargs: object,
+    ) -> None:
+        super().__init__(activity_regularizer=activity_regularizer, **kwargs)
+        if not isinstance(units, int) or units < 1:
+            raise ValueError(f"Expected a positive int. Received: units={units!r}")
+        if (tt_input_shape is None) != (tt_output_shape is None):
+            raise ValueError(
+                "Expected both of `tt_input_shape` and `tt_output_shape`, or none. Received: "
+                f"tt_input_shape={tt_input_shape}, tt_output_shape={tt_output_shape}"
+            )
+        self.units = units
+        self.tt_input_shape = tt_input_shape and tuple(int(i) for i in tt_input_shape)
+        self.tt_output_shape = tt_output_shape and tuple(int(j) for j in tt_output_shape)
+        self.tt_ranks = tt_ranks if isinstance(tt_ranks, int) else tuple(int(r) for r in tt_ranks)
+        self.activation = keras.activations.get(activation)
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+        self.bias_constraint = keras.constraints.get(bias_constraint)
+        self.supports_masking = True
+        if self.tt_input_shape is not None:
+            tensor_train.check_factors(self.tt_input_shape, self.tt_output_shape)
+            if math.prod(self.tt_output_shape) != units:
+                raise ValueError(
+                    "Expected output factors whose product is `units`. "
+                    f"Received: units={units}, tt_output_shape={self.tt_output_shape}"
+                )
+            tensor_train.resolve_ranks(self.tt_ranks, self.tt_input_shape, self.tt_output_shape)
+
+    def build(self, input_shape: Sequence[int | None]) -> None:
+        input_dim = input_shape[-1]
+        if input_dim is None:
+            raise ValueError(f"Expected a known last axis. Received: input_shape={input_shape}")
+        if self.tt_input_shape is None:
+            factors = tensor_train.tt_shapes(input_dim, self.units)
+        else:
+            factors = self.tt_input_shape, self.tt_output_shape
+        if math.prod(factors[0]) != input_dim:
+            raise ValueError(
+                "Expected input factors whose product is the last axis of the input. "
+                f"Received: tt_input_shape={factors[0]}, input_shape={tuple(input_shape)}"
+            )
+        ranks = tensor_train.resolve_ranks(self.tt_ranks, *factors)
+        self.plan = tensor_train.contraction_plan(*factors, ranks)
+        weights = tt_core_weights(self.kernel_initializer, *factors, ranks)
+        self.cores = [
+            self.add_weight(
+                shape=shape,
+                initializer=initializer,
+                regularizer=self.kernel_regularizer,
+                constraint=self.kernel_constraint,
+                name=f"core_{n}",
+            )
+            for n, (shape, initializer) in enumerate(weights)
+        ]
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(
+                shape=(self.units,),
+                initializer=self.bias_initializer,
+                regularizer=self.bias_regularizer,
+                constraint=self.bias_constraint,
+                name="bias",
+            )
+        self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: input_dim})
+        self.built = True
+
+    def call(self, inputs: object) -> object:
+        outputs = tensor_train.tt_matmul(inputs, self.cores, self.plan)
+        if self.bias is not None:
+            outputs = ops.add(outputs, self.bias)
+        return self.activation(outputs)
+
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+        return (*input_shape[:-1], self.units)
+
+    @classmethod
+    def from_dense(
+        cls,
+        layer: keras.layers.Dense,
+        tt_input_shape: Sequence[int] | None = None,
+        tt_output_shape: Sequence[int] | None = None,
+        tt_ranks: int | Sequence[int] | None = None,
+        tolerance: float | None = None,
+        **kwargs: object,
+    ) -> "TTDense":
+        """Makes a `TTDense` that stands in for a trained `keras.layers.Dense`, by TT-SVD.
+
+        Args:
+            layer: A built `Dense` layer.
+            tt_input_shape: Factors of its input size; the default as in the constructor.
+            tt_output_shape: Factors of its units.
+            tt_ranks: The ranks to truncate to (an int: at most); or
+            tolerance: the relative Frobenius error allowed. Give one of the two.
+            **kwargs: Further arguments of the constructor, for instance `name`.
+
+        Returns:
+            A built layer; its `relative_error` is the relative Frobenius error of its kernel.
+        """
+        if not layer.built:
+            raise ValueError(f"Expected a built Dense layer. Received: layer={layer.name}")
+        kernel = ops.convert_to_numpy(layer.kernel)
+        if tt_input_shape is None and tt_output_shape is None:
+            tt_input_shape, tt_output_shape = tensor_train.tt_shapes(*kernel.shape)
+        cores, error = tensor_train.matrix_to_tt(
+            kernel, tt_input_shape, tt_output_shape, tt_ranks, tolerance
+        )
+        config = {
+            "activation": layer.activation,
+            "use_bias": layer.use_bias,
+            "dtype": layer.dtype_policy,
+            **kwargs,
+        }
+        ranks = tuple(core.shape[-1] for core in cores[:-1])
+        new = cls(layer.units, tt_input_shape, tt_output_shape, ranks, **config)
+        new.build((None, kernel.shape[0]))
+        bias = [ops.convert_to_numpy(layer.bias)] if layer.use_bias else []
+        new.set_weights([*cores, *bias])
+        new.relative_error = error
+        return new
+
+    def to_dense(self) -> keras.layers.Dense:
+        """Makes the `keras.layers.Dense` that computes the same, with `W` formed."""
+        if not self.built:
+            raise ValueError(f"Expected a built layer. Received: layer={self.name}")
+        kernel = tensor_train.tt_to_matrix([core.value for core in self.cores])
+        dense = keras.layers.Dense(
+            self.units, self.activation, self.use_bias, dtype=self.dtype_policy, name=self.name
+        )
+        dense.build((None, kernel.shape[0]))
+        bias = [ops.convert_to_numpy(self.bias)] if self.use_bias else []
+        dense.set_weights([ops.convert_to_numpy(kernel), *bias])
+        return dense
+
+    def describe(self) -> str:
+        """Returns and prints parameters, contraction plan and FLOPs against a dense layer."""
+        if not self.built:
+            raise ValueError(f"Expected a built layer. Received: layer={self.name}")
+        shapes = ", ".join(str(tuple(core.shape)) for core in self.cores)
+        text = f"{self.name}: {self.plan}\n  cores {shapes}"
+        print(text)
+        return text
+
+    def get_config(self) -> dict:
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "tt_input_shape": self.tt_input_shape,
+            "tt_output_shape": self.tt_output_shape,
+            "tt_ranks": self.tt_ranks,
+            "activation": keras.activations.serialize(self.activation),
+            "use_bias": self.use_bias,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
+            "activity_regularizer": keras.regularizers.serialize(self.activity_regularizer),
+            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
+            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
+        }

@@ -1,0 +1,373 @@
+"""Tensor-train (TT) matrices: factorisation, ranks, TT-SVD and contraction.
+
+A TT-matrix `W` of shape `(I, J)`, `I = prod(I_n)` and `J = prod(J_n)`, is held as `N` TT-cores
+`G_n` of shape `(R_{n-1}, I_n, J_n, R_n)` with `R_0 = R_N = 1`:
+
+    W[i, j] = G_1[:, i_1, j_1, :] @ G_2[:, i_2, j_2, :] @ ... @ G_N[:, i_N, j_N, :]
+
+Multi-indices run in C order (`i_N` fastest). Equations 1-3 of Xu et al., "Low-Complexity Attention
+Modelling via Graph Tensor Networks"; Oseledets (2011) for the decomposition.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from keras import ops
+
+# Moving one byte costs about as much time as this many floating-point operations, on the CPUs
+# and GPUs measured. Only the comparison of plans depends on it.
+_FLOPS_PER_BYTE = 16
+_BYTES_PER_FLOAT = 4
+
+
+def prime_factors(size: int) -> list[int]:
+    """Returns the prime factors of `size` in ascending order; `[1]` for 1."""
+    if size < 1:
+        raise ValueError(f"Expected a positive size. Received: size={size}")
+    factors, divisor = [], 2
+    while divisor * divisor <= size:
+        while size % divisor == 0:
+            factors.append(divisor)
+            size //= divisor
+        divisor += 1
+    return [*factors, size] if size > 1 else factors or [1]
+
+
+def balanced_factors(size: int, num_factors: int) -> tuple[int, ...]:
+    """Splits `size` into `num_factors` factors, as equal as its prime factors allow.
+
+    Args:
+        size: Positive int; the product of the result, exactly. Nothing is padded.
+        num_factors: Positive int. More factors than `size` has primes are filled up with 1.
+
+    Returns:
+        The factors in ascending order, for instance `balanced_factors(300, 3) == (5, 6, 10)`.
+    """
+    if num_factors < 1:
+        raise ValueError(f"Expected at least one factor. Received: num_factors={num_factors}")
+    factors = [1] * num_factors
+    for prime in reversed(prime_factors(size)):
+        factors[factors.index(min(factors))] *= prime
+    return tuple(sorted(factors))
+
+
+def tt_shapes(input_dim: int, output_dim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Proposes the factors of a TT-matrix of shape `(input_dim, output_dim)`.
+
+    As many factors as the size with the more prime factors has: powers of two are quantised
+    (every factor 2: QTT), other sizes split into their primes. The size with fewer primes is filled
+    up with ones; its large factors meet the small ones of the other, so that no core is
+    larger than it must be. Nothing is padded: a prime size stays one factor.
+
+    Returns:
+        `(tt_input_shape, tt_output_shape)`, of equal length.
+    """
+    num_factors = max(len(prime_factors(input_dim)), len(prime_factors(output_dim)))
+    inputs = balanced_factors(input_dim, num_factors)
+    outputs = balanced_factors(output_dim, num_factors)
+    return inputs, outputs[::-1]
+
+
+def check_factors(tt_input_shape: Sequence[int], tt_output_shape: Sequence[int]) -> None:
+    """Raises a `ValueError` unless both are `N >= 1` positive factors."""
+    factors = (*tt_input_shape, *tt_output_shape)
+    if len(tt_input_shape) != len(tt_output_shape) or not factors or min(factors) < 1:
+        raise ValueError(
+            "Expected as many positive input factors as output factors, at least one. Received: "
+            f"tt_input_shape={tuple(tt_input_shape)}, tt_output_shape={tuple(tt_output_shape)}"
+        )
+
+
+def rank_bounds(tt_input_shape: Sequence[int], tt_output_shape: Sequence[int]) -> tuple[int, ...]:
+    """Returns the largest useful TT-rank of each of the `N - 1` bonds.
+
+    Bond `n` joins `(I_1 J_1) ... (I_n J_n)` to the rest; its rank is bounded by the smaller of the
+    two products.
+    """
+    sizes = [i * j for i, j in zip(tt_input_shape, tt_output_shape, strict=True)]
+    return tuple(min(math.prod(sizes[:n]), math.prod(sizes[n:])) for n in range(1, len(sizes)))
+
+
+def resolve_ranks(
+    tt_ranks: int | Sequence[int],
+    tt_input_shape: Sequence[int],
+    tt_output_shape: Sequence[int],
+) -> tuple[int, ...]:
+    """Returns the `N - 1` inner TT-ranks that `tt_ranks` stands for.
+
+    Args:
+        tt_ranks: An int means "at most" and is clipped at each bond to `rank_bounds`; a sequence
+            is taken as it is.
+        tt_input_shape: The `N` factors `I_n`.
+        tt_output_shape: The `N` factors `J_n`.
+
+    Raises:
+        ValueError: If a rank is below 1, or a sequence has the wrong length or is above the bound.
+    """
+    bounds = rank_bounds(tt_input_shape, tt_output_shape)
+    if isinstance(tt_ranks, int):
+        if tt_ranks < 1:
+            raise ValueError(f"Expected a positive TT-rank. Received: tt_ranks={tt_ranks}")
+        return tuple(min(tt_ranks, bound) for bound in bounds)
+    ranks = tuple(int(r) for r in tt_ranks)
+    fits = len(ranks) == len(bounds) and all(
+        1 <= r <= bound for r, bound in zip(ranks, bounds, strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"Expected {len(bounds)} TT-ranks, each at least 1 and at most {bounds} for "
+            f"tt_input_shape={tuple(tt_input_shape)} and tt_output_shape={tuple(tt_output_shape)}. "
+            f"Received: tt_ranks={ranks}. Pass an int to have the ranks clipped to the bound."
+        )
+    return ranks
+
+
+def core_shapes(
+    tt_input_shape: Sequence[int], tt_output_shape: Sequence[int], tt_ranks: Sequence[int]
+) -> list[tuple[int, int, int, int]]:
+    """Returns the shapes `(R_{n-1}, I_n, J_n, R_n)` of the `N` TT-cores."""
+    ranks = (1, *tt_ranks, 1)
+    return list(zip(ranks[:-1], tt_input_shape, tt_output_shape, ranks[1:], strict=True))
+
+
+def matrix_to_tt(
+    matrix: np.ndarray,
+    tt_input_shape: Sequence[int],
+    tt_output_shape: Sequence[int],
+    tt_ranks: int | Sequence[int] | None = None,
+    tolerance: float | None = None,
+) -> tuple[list[np.ndarray], float]:
+    """Decomposes a matrix into TT-cores by TT-SVD (Oseledets 2011, algorithm 1), in float64.
+
+    Give one of `tt_ranks` and `tolerance`.
+
+    Args:
+        matrix: Array `(prod(tt_input_shape), prod(tt_output_shape))`.
+        tt_input_shape: The `N` factors `I_n`.
+        tt_output_shape: The `N` factors `J_n`.
+        tt_ranks: The ranks to truncate to, as in `resolve_ranks`.
+        tolerance: The relative Frobenius error allowed, at least 0; each of the `N - 1` unfoldings
+            is truncated to `tolerance * ||matrix|| / sqrt(N - 1)`.
+
+    Returns:
+        The cores, arrays `(R_{n-1}, I_n, J_n, R_n)`, and the relative Frobenius error reached.
+
+    Raises:
+        ValueError: If the sizes do not fit, or both or none of `tt_ranks`, `tolerance` are given.
+    """
+    tt_input_shape, tt_output_shape = tuple(tt_input_shape), tuple(tt_output_shape)
+    check_factors(tt_input_shape, tt_output_shape)
+    matrix = np.asarray(matrix, "float64")
+    expected = (math.prod(tt_input_shape), math.prod(tt_output_shape))
+    if matrix.shape != expected:
+        raise ValueError(
+            f"Expected a matrix of shape {expected} for tt_input_shape={tt_input_shape} and "
+            f"tt_output_shape={tt_output_shape}. Received: matrix.shape={matrix.shape}"
+        )
+    if (tt_ranks is None) == (tolerance is None):
+        raise ValueError(
+            "Expected either `tt_ranks` or `tolerance`. "
+            f"Received: tt_ranks={tt_ranks}, tolerance={tolerance}"
+        )
+    if tolerance is not None and tolerance < 0:
+        raise ValueError(f"Expected a tolerance of at least 0. Received: tolerance={tolerance}")
+    num_cores = len(tt_input_shape)
+    ranks = None if tt_ranks is None else resolve_ranks(tt_ranks, tt_input_shape, tt_output_shape)
+    norm = np.linalg.norm(matrix)
+    delta = 0.0 if tolerance is None else tolerance * norm / math.sqrt(max(num_cores - 1, 1))
+
+    # (I_1, ..., I_N, J_1, ..., J_N) -> (I_1, J_1, ..., I_N, J_N)
+    axes = [axis for n in range(num_cores) for axis in (n, num_cores + n)]
+    rest = matrix.reshape(*tt_input_shape, *tt_output_shape).transpose(axes)
+    cores, rank, squared_error = [], 1, 0.0
+    for n in range(num_cores - 1):
+        size = rank * tt_input_shape[n] * tt_output_shape[n]
+        u, s, vt = np.linalg.svd(rest.reshape(size, -1), full_matrices=False)
+        # tail[r] is the squared error of keeping r singular values.
+        tail = np.append(np.cumsum(s[::-1] ** 2)[::-1], 0.0)
+        if ranks is not None:
+            new_rank = min(ranks[n], len(s))
+        else:
+            new_rank = max(1, int(np.argmax(tail <= delta**2)))
+        # The errors of successive unfoldings are orthogonal, so their squares add up.
+        squared_error += tail[new_rank]
+        cores.append(u[:, :new_rank].reshape(rank, tt_input_shape[n], tt_output_shape[n], new_rank))
+        rest, rank = s[:new_rank, None] * vt[:new_rank], new_rank
+    cores.append(rest.reshape(rank, tt_input_shape[-1], tt_output_shape[-1], 1))
+    return cores, float(math.sqrt(squared_error) / norm) if norm > 0 else 0.0
+
+
+def _merge(cores: Sequence) -> object:
+    """Merges a run of cores into one block `(..., R_first, I, J, R_last)`.
+
+    The chain is plain matrix products on the interleaved index `(i_1, j_1, i_2, j_2, ...)`, with
+    one transposition at the end; leading axes (heads) are carried along.
+    """
+    lead = tuple(cores[0].shape[:-4])
+    first_rank, last_rank = cores[0].shape[-4], cores[-1].shape[-1]
+    inputs = tuple(core.shape[-3] for core in cores)
+    outputs = tuple(core.shape[-2] for core in cores)
+    merged = cores[0]
+    for core in cores[1:]:
+        merged = ops.matmul(
+            ops.reshape(merged, (*lead, -1, core.shape[-4])),
+            ops.reshape(core, (*lead, core.shape[-4], -1)),
+        )
+    if len(cores) > 1:
+        interleaved = [size for pair in zip(inputs, outputs, strict=True) for size in pair]
+        merged = ops.reshape(merged, (*lead, first_rank, *interleaved, last_rank))
+        k, n = len(lead), len(cores)
+        axes = (
+            *range(k + 1),
+            *range(k + 1, k + 1 + 2 * n, 2),
+            *range(k + 2, k + 2 + 2 * n, 2),
+            k + 1 + 2 * n,
+        )
+        merged = ops.transpose(merged, axes)
+    shape = (*lead, first_rank, math.prod(inputs), math.prod(outputs), last_rank)
+    return ops.reshape(merged, shape)
+
+
+def tt_to_matrix(cores: Sequence) -> object:
+    """Forms the matrix `W` of a TT-matrix.
+
+    Args:
+        cores: The `N` cores `(..., R_{n-1}, I_n, J_n, R_n)`; leading axes, the same for all, are
+            carried along.
+
+    Returns:
+        Tensor `(..., I, J)`. Costs about `R I J` multiplications.
+    """
+    return _merge(cores)[..., 0, :, :, 0]
+
+
+@dataclasses.dataclass(frozen=True)
+class ContractionPlan:
+    """How `x @ W` is evaluated for a TT-matrix `W`.
+
+    The cores are merged into one block (`split == 0`: `W` itself is formed) or into two, the left
+    one with the cores before `split`: a single core after the other would read and write the
+    data `N` times.
+
+    Attributes:
+        split: Number of cores in the left block, 0 to form `W`.
+        left_first: Whether the left block is applied before the right one.
+        flops_per_row: Floating-point operations for each row of `x`, merging aside.
+        intermediate_size: Numbers held between the two products, for each row of `x`.
+        dense_flops_per_row: `2 I J`, for comparison.
+        parameters: Number of entries of all cores.
+    """
+
+    split: int
+    left_first: bool
+    flops_per_row: int
+    intermediate_size: int
+    dense_flops_per_row: int
+    parameters: int
+
+    def __str__(self) -> str:
+        if self.split == 0:
+            how = "form W, then one matrix product"
+        else:
+            order = "left block first" if self.left_first else "right block first"
+            how = f"two blocks, split after core {self.split}, {order}"
+        return (
+            f"{how}; {self.flops_per_row:,} FLOPs a row against {self.dense_flops_per_row:,} "
+            f"({self.dense_flops_per_row / self.flops_per_row:.1f} times fewer), "
+            f"{self.parameters:,} parameters"
+        )
+
+
+def contraction_plan(
+    tt_input_shape: Sequence[int], tt_output_shape: Sequence[int], tt_ranks: Sequence[int]
+) -> ContractionPlan:
+    """Chooses the cheapest evaluation of `x @ W` from the shapes alone.
+
+    The cost of a plan is its FLOPs plus its memory traffic (weighted by the FLOPs a machine can do
+    while it moves a byte) for each row of `x`; merging the cores has no batch axis and is left out.
+    """
+    input_dim, output_dim = math.prod(tt_input_shape), math.prod(tt_output_shape)
+    parameters = sum(math.prod(s) for s in core_shapes(tt_input_shape, tt_output_shape, tt_ranks))
+    dense_flops = 2 * input_dim * output_dim
+
+    def plan(split: int, left_first: bool, flops: int, intermediate: int) -> ContractionPlan:
+        return ContractionPlan(split, left_first, flops, intermediate, dense_flops, parameters)
+
+    def cost(plan: ContractionPlan) -> float:
+        moved = input_dim + output_dim + 2 * plan.intermediate_size
+        return plan.flops_per_row + _FLOPS_PER_BYTE * _BYTES_PER_FLOAT * moved
+
+    plans = [plan(0, False, dense_flops, 0)]
+    for split in range(1, len(tt_input_shape)):
+        rank = tt_ranks[split - 1]
+        left_in, left_out = math.prod(tt_input_shape[:split]), math.prod(tt_output_shape[:split])
+        right_in, right_out = input_dim // left_in, output_dim // left_out
+        held = left_out * rank * right_in
+        plans.append(plan(split, True, 2 * held * (left_in + right_out), held))
+        held = left_in * rank * right_out
+        plans.append(plan(split, False, 2 * held * (right_in + left_out), held))
+    return min(plans, key=cost)
+
+
+def plan_of(cores: Sequence) -> ContractionPlan:
+    """Returns the `contraction_plan` for given cores `(..., R_{n-1}, I_n, J_n, R_n)`."""
+    shapes = [tuple(core.shape[-4:]) for core in cores]
+    return contraction_plan(
+        [s[1] for s in shapes], [s[2] for s in shapes], [s[3] for s in shapes[:-1]]
+    )
+
+
+def tt_matmul(x: object, cores: Sequence, plan: ContractionPlan | None = None) -> object:
+    """Multiplies by a TT-matrix: `y = x W`, without forming `W` where that is dearer.
+
+    The value does not depend on the plan, up to rounding.
+
+    Args:
+        x: Tensor `(..., I)`; the leading sizes may be unknown.
+        cores: The `N` cores `(R_{n-1}, I_n, J_n, R_n)`.
+        plan: How to contract; by default the `contraction_plan` of the cores.
+
+    Returns:
+        Tensor `(..., J)`.
+    """
+    plan = plan_of(cores) if plan is None else plan
+    if plan.split == 0:
+        return ops.matmul(x, tt_to_matrix(cores))
+    left, right = _merge(cores[: plan.split]), _merge(cores[plan.split :])
+    _, left_in, left_out, rank = left.shape
+    _, right_in, right_out, _ = right.shape
+    if plan.left_first:
+        # (left_out * rank, left_in) @ (rows, left_in, right_in), then
+        # (rows * left_out, rank * right_in) @ (rank * right_in, right_out)
+        left = ops.reshape(ops.transpose(left[0], (1, 2, 0)), (left_out * rank, left_in))
+        right = ops.reshape(right, (rank * right_in, right_out))
+        y = ops.matmul(left, ops.reshape(x, (-1, left_in, right_in)))
+        y = ops.matmul(ops.reshape(y, (-1, rank * right_in)), right)
+    else:
+        # (rows * left_in, right_in) @ (right_in, rank * right_out), then
+        # (left_out, left_in * rank) @ (rows, left_in * rank, right_out)
+        right = ops.reshape(ops.transpose(right[..., 0], (1, 0, 2)), (right_in, rank * right_out))
+        left = ops.reshape(ops.transpose(left[0], (1, 0, 2)), (left_out, left_in * rank))
+        y = ops.matmul(ops.reshape(x, (-1, right_in)), right)
+        y = ops.matmul(left, ops.reshape(y, (-1, left_in * rank, right_out)))
+    return ops.reshape(y, (*ops.shape(x)[:-1], left_out * right_out))
+
+
+def tt_matmul_heads(x: object, cores: Sequence, plan: ContractionPlan | None = None) -> object:
+    """Multiplies by one TT-matrix for each head.
+
+    Args:
+        x: Tensor `(B, L, I)`.
+        cores: The `N` cores `(H, R_{n-1}, I_n, J_n, R_n)`.
+        plan: As for `tt_matmul`.
+
+    Returns:
+        Tensor `(B, H, L, J)`.
+    """
+    plan = plan_of(cores) if plan is None else plan
+    if plan.split == 0:
+        return ops.matmul(x[:, None], tt_to_matrix(cores))
+    heads = range(cores[0].shape[0])
+    return ops.stack([tt_matmul(x, [core[h] for core in cores], plan) for h in heads], axis=1)
