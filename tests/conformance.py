@@ -1,0 +1,148 @@
+"""What every public layer must pass, on every backend."""
+
+import inspect
+import json
+
+import keras
+import numpy as np
+from keras import ops
+
+
+def to_numpy(x):
+    return keras.tree.map_structure(ops.convert_to_numpy, x)
+
+
+def check_layer(make_layer, inputs, tmp_path, moves_every_weight=True):
+    """Checks a layer on real `inputs`, `(B, ...)` with at least two tokens if `(B, L, ...)`.
+
+    Args:
+        make_layer: Function without arguments that makes the layer, not built.
+        inputs: Float array; its batch axis, and the token axis if it has three, may be unknown.
+        tmp_path: Folder for the saved model.
+        moves_every_weight: Whether one step of training must change each weight.
+    """
+    _check_config(make_layer)
+    _check_shapes(make_layer, inputs)
+    _check_saved_model(make_layer, inputs, tmp_path)
+    for jit_compile in (False, True):
+        _check_fit(make_layer, inputs, moves_every_weight, jit_compile)
+    _check_mixed_precision(make_layer, inputs)
+    _check_mask_goes_on(make_layer, inputs)
+
+
+def _check_config(make_layer):
+    layer = make_layer()
+    config = layer.get_config()
+    arguments = set(inspect.signature(type(layer).__init__).parameters) - {"self", "kwargs"}
+    assert arguments <= set(config), f"missing in the config: {arguments - set(config)}"
+    config = json.loads(json.dumps(config))
+    again = type(layer).from_config(config)
+    assert json.loads(json.dumps(again.get_config())) == config
+
+
+def _check_shapes(make_layer, inputs):
+    unknown = [None, *inputs.shape[1:]]
+    if inputs.ndim > 2:
+        unknown[1] = None
+    for shape in (inputs.shape, tuple(unknown)):
+        symbolic = make_layer()(keras.Input(batch_shape=shape))
+        real = make_layer()(inputs)
+        assert len(symbolic.shape) == len(real.shape)
+        for expected, size in zip(real.shape, symbolic.shape, strict=True):
+            assert size is None or size == expected
+        assert symbolic.shape[-1] == real.shape[-1]
+        assert symbolic.dtype == keras.backend.standardize_dtype(real.dtype)
+
+
+def _check_saved_model(make_layer, inputs, tmp_path):
+    model = _model(make_layer(), inputs)
+    expected = model.predict(inputs, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded.predict(inputs, verbose=0), expected)
+
+
+def _check_fit(make_layer, inputs, moves_every_weight, jit_compile):
+    layer = make_layer()
+    model = _model(layer, inputs, keras.layers.Dense(1))
+    model.compile("adam", "mse", jit_compile=jit_compile)
+    before = layer.get_weights()
+    model.fit(inputs, np.ones(model.compute_output_shape(inputs.shape)), epochs=2, verbose=0)
+    for weight, old in zip(layer.weights, before, strict=True):
+        new = ops.convert_to_numpy(weight)
+        assert np.isfinite(new).all(), weight.path
+        if moves_every_weight and weight.trainable:
+            assert (new != old).any(), f"{weight.path} did not move"
+
+
+def _check_mixed_precision(make_layer, inputs):
+    for policy, dtype in (("mixed_bfloat16", "bfloat16"), ("mixed_float16", "float16")):
+        keras.config.set_dtype_policy(policy)
+        layer = make_layer()
+        outputs = layer(inputs)
+        keras.config.set_dtype_policy("float32")
+        assert keras.backend.standardize_dtype(outputs.dtype) == dtype
+        assert np.isfinite(to_numpy(ops.cast(outputs, "float32"))).all()
+        assert {w.dtype for w in layer.trainable_weights} <= {"float32"}
+
+
+def _check_mask_goes_on(make_layer, inputs):
+    layer = make_layer()
+    assert layer.supports_masking
+    layer(inputs)
+    if inputs.ndim == 3 and len(layer.compute_output_shape(inputs.shape)) > 2:
+        mask = ops.ones(inputs.shape[:2], "bool")
+        assert layer.compute_mask(inputs, mask) is mask
+
+
+def _model(layer, inputs, *head):
+    """A model of unknown batch and length around the layer."""
+    shape = inputs.shape[1:] if inputs.ndim == 2 else (None, *inputs.shape[2:])
+    return keras.Sequential([keras.Input(shape), layer, *head])
+
+
+def check_self_attention(make_layer, inputs, tmp_path, **kwargs):
+    """Checks a layer `(B, L, ...) -> (B, L, ...)` with a mask and attention scores on top."""
+    check_layer(make_layer, inputs, tmp_path, **kwargs)
+    _check_padding_changes_nothing(make_layer(), inputs)
+    _check_scores(make_layer(), inputs)
+
+
+def _check_padding_changes_nothing(layer, inputs):
+    batch, length = inputs.shape[:2]
+    expected = to_numpy(layer(inputs))
+    rng = np.random.default_rng(1)
+    padding = 100 * rng.normal(size=(batch, 3, *inputs.shape[2:])).astype("float32")
+    padded = np.concatenate([inputs, padding], axis=1)
+    mask = np.arange(length + 3) < length
+    mask = np.broadcast_to(mask, (batch, length + 3))
+    got = to_numpy(layer(padded, mask=ops.convert_to_tensor(mask)))
+    np.testing.assert_allclose(got[:, :length], expected, rtol=1e-5, atol=1e-5)
+    assert (got[:, length:] == 0).all()
+    # A token that is masked within the text sends nothing either.
+    mask = np.ones((batch, length), bool)
+    mask[:, 1] = False
+    poisoned = inputs.copy()
+    poisoned[:, 1] = np.nan
+    clean = to_numpy(layer(inputs, mask=ops.convert_to_tensor(mask)))
+    got = to_numpy(layer(poisoned, mask=ops.convert_to_tensor(mask)))
+    np.testing.assert_array_equal(got, clean)
+    assert (got[:, 1] == 0).all()
+    # A text of nothing but padding gives 0.
+    empty = to_numpy(layer(inputs, mask=ops.zeros((batch, length), "bool")))
+    assert (empty == 0).all()
+
+
+def _check_scores(layer, inputs):
+    batch, length = inputs.shape[:2]
+    shape = (batch, layer.num_heads, length, length)
+    outputs, scores = layer(inputs, return_attention_scores=True)
+    assert tuple(scores.shape) == shape
+    np.testing.assert_array_equal(to_numpy(outputs), to_numpy(layer(inputs)))
+    symbolic = layer(keras.Input(batch_shape=inputs.shape), return_attention_scores=True)
+    assert tuple(symbolic[1].shape) == shape
+    assert tuple(symbolic[0].shape) == tuple(outputs.shape)
+    mask = np.ones((batch, length), bool)
+    mask[0] = False
+    masked, _ = layer(inputs, mask=ops.convert_to_tensor(mask), return_attention_scores=True)
+    assert (to_numpy(masked)[0] == 0).all()

@@ -1,0 +1,84 @@
+"""Every public layer passes the conformance checks."""
+
+import keras
+import numpy as np
+import pytest
+from conformance import check_layer, check_self_attention
+
+import keras_tnattn
+from keras_tnattn import layers
+
+TOKENS = np.random.default_rng(0).normal(size=(3, 7, 8)).astype("float32")
+TENSOR_TOKENS = TOKENS.reshape(3, 7, 2, 2, 2)
+
+SELF_ATTENTIONS = {
+    "tsa": (lambda: layers.TensorizedSpectralAttention(2), TOKENS),
+    "tsa_order_4": (lambda: layers.TensorizedSpectralAttention(2, filter_order=4), TOKENS),
+    "tsa_per_head": (lambda: layers.TensorizedSpectralAttention(2, damping=(0.3, 0.8)), TOKENS),
+    "tsa_trained": (
+        lambda: layers.TensorizedSpectralAttention(
+            2, filter_order=3, damping=(0.3, 0.8), trainable_damping=True
+        ),
+        TOKENS,
+    ),
+    "tsa_project": (
+        lambda: layers.TensorizedSpectralAttention(3, 4, head_combination="project"),
+        TOKENS,
+    ),
+    "tsa_sum": (
+        lambda: layers.TensorizedSpectralAttention(
+            2,
+            6,
+            (2, 3),
+            head_combination="sum",
+            tt_input_shape=(2, 2, 2),
+            tt_output_shape=(1, 2, 3),
+        ),
+        TOKENS,
+    ),
+    "tsa_banded": (
+        lambda: layers.TensorizedSpectralAttention(2, damping=0.2, method="banded"),
+        TOKENS,
+    ),
+    "tga": (lambda: layers.TensorizedGraphAttention(2), TENSOR_TOKENS),
+    "tga_project": (
+        lambda: layers.TensorizedGraphAttention(2, (3, 1, 2), head_combination="project"),
+        TENSOR_TOKENS,
+    ),
+    "tga_mean": (
+        lambda: layers.TensorizedGraphAttention(2, (3, 1, 2), head_combination="mean"),
+        TENSOR_TOKENS,
+    ),
+    "dpa": (lambda: layers.MultiHeadDotProductAttention(2), TOKENS),
+    "ada": (lambda: layers.MultiHeadAdditiveAttention(2, 3), TOKENS),
+}
+OTHERS = {
+    "tt_dense": (lambda: layers.TTDense(6, (2, 2, 2), (3, 1, 2), (2, 3)), TOKENS),
+    "tt_dense_default": (
+        lambda: layers.TTDense(
+            16, activation="relu", kernel_regularizer="l2", bias_constraint="non_neg"
+        ),
+        TOKENS[:, 0],
+    ),
+    "tokens": (lambda: layers.TensorizeTokens((4, 2)), TOKENS),
+    "pooling": (lambda: layers.MaskedAveragePooling1D(), TOKENS),
+}
+
+
+@pytest.mark.parametrize("name", SELF_ATTENTIONS)
+def test_self_attention(name, tmp_path):
+    make_layer, inputs = SELF_ATTENTIONS[name]
+    check_self_attention(make_layer, inputs, tmp_path)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_layer(name, tmp_path):
+    make_layer, inputs = OTHERS[name]
+    check_layer(make_layer, inputs, tmp_path)
+
+
+def test_no_public_layer_is_left_out():
+    tested = {type(make()) for make, _ in (SELF_ATTENTIONS | OTHERS).values()}
+    public = {getattr(keras_tnattn, name) for name in keras_tnattn.__all__}
+    public = {c for c in public if isinstance(c, type) and issubclass(c, keras.layers.Layer)}
+    assert public <= tested
