@@ -1,5 +1,12 @@
+import hypothesis
 import keras
 import pytest
+
+# The same examples at every run, and no clock: a loaded machine is no failure.
+hypothesis.settings.register_profile(
+    "project", deadline=None, derandomize=True, max_examples=30, database=None
+)
+hypothesis.settings.load_profile("project")
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,270 @@
+import keras
+import numpy as np
+import oracles
+import pytest
+from keras import ops
+
+from keras_tnattn import (
+    MultiHeadAdditiveAttention,
+    MultiHeadDotProductAttention,
+    TensorizedGraphAttention,
+    TensorizedSpectralAttention,
+    TensorizeTokens,
+)
+
+
+def tokens(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def head_matrices(cores):
+    cores = [ops.convert_to_numpy(core) for core in cores]
+    return [oracles.tt_matrix([core[h] for core in cores]) for h in range(cores[0].shape[0])]
+
+
+def heads_oracle(layer, x, dampings, coefficients=(1.0, 1.0)):
+    """Outputs `(B, H, L, J)` and graphs `(B, H, L, L)` of all heads."""
+    maps = list(zip(head_matrices(layer.key_cores), head_matrices(layer.value_cores), strict=True))
+    pairs = [
+        [
+            oracles.spectral_attention(sequence, key, value, c, coefficients)
+            for (key, value), c in zip(maps, dampings, strict=True)
+        ]
+        for sequence in x
+    ]
+    outputs = np.array([[y for y, _ in heads] for heads in pairs])
+    return outputs, np.array([[psi for _, psi in heads] for heads in pairs])
+
+
+@pytest.mark.parametrize("method", ["direct", "banded"])
+@pytest.mark.parametrize("damping", [0.4, (0.2, 0.7, 0.7)])
+def test_spectral_attention_is_that_of_the_paper(method, damping):
+    x = tokens(2, 11, 12)
+    layer = TensorizedSpectralAttention(3, 6, 3, damping=damping, method=method)
+    outputs, scores = layer(x, return_attention_scores=True)
+    dampings = (damping,) * 3 if isinstance(damping, float) else damping
+    expected, graphs = heads_oracle(layer, x, dampings)
+    expected = expected.transpose(0, 2, 1, 3).reshape(2, 11, 18)
+    np.testing.assert_allclose(ops.convert_to_numpy(outputs), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(ops.convert_to_numpy(scores), graphs, rtol=1e-4, atol=1e-5)
+
+
+def test_cores_have_the_promised_shapes():
+    layer = TensorizedSpectralAttention(2)
+    layer.build((None, None, 64))
+    shapes = [(2, 1, 2, 2, 2), *[(2, 2, 2, 2, 2)] * 4, (2, 2, 2, 2, 1)]
+    assert [tuple(c.shape) for c in layer.key_cores] == shapes
+    assert [tuple(c.shape) for c in layer.value_cores] == shapes
+    assert layer.count_params() == 2 * 2 * 16 * (6 - 1)
+
+
+def test_coefficients_of_higher_orders():
+    x = tokens(2, 7, 8) / 3
+    layer = TensorizedSpectralAttention(2, filter_order=4, damping=0.6)
+    layer.build(x.shape)
+    np.testing.assert_array_equal(ops.convert_to_numpy(layer.coefficients), [1, 1, 0, 0])
+    coefficients = [0.9, -0.7, 0.4, 0.2]
+    layer.coefficients.assign(coefficients)
+    expected, _ = heads_oracle(layer, x, (0.6, 0.6), coefficients)
+    got = ops.convert_to_numpy(layer(x))
+    expected = expected.transpose(0, 2, 1, 3).reshape(got.shape)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("combination", "combine"),
+    [("sum", lambda y: y.sum(axis=1)), ("mean", lambda y: y.mean(axis=1))],
+)
+def test_heads_are_combined(combination, combine):
+    x = tokens(2, 5, 8)
+    layer = TensorizedSpectralAttention(3, 4, damping=0.5, head_combination=combination)
+    got = ops.convert_to_numpy(layer(x))
+    expected, _ = heads_oracle(layer, x, (0.5,) * 3)
+    np.testing.assert_allclose(got, combine(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_heads_are_projected_back():
+    x = tokens(2, 5, 8)
+    layer = TensorizedSpectralAttention(3, 4, damping=0.5, head_combination="project")
+    got = ops.convert_to_numpy(layer(x))
+    expected, _ = heads_oracle(layer, x, (0.5,) * 3)
+    expected = expected.transpose(0, 2, 1, 3).reshape(2, 5, 12)
+    cores = [ops.convert_to_numpy(core) for core in layer.output_map.cores]
+    np.testing.assert_allclose(got, expected @ oracles.tt_matrix(cores), rtol=1e-4, atol=1e-4)
+
+
+def test_trained_damping_starts_where_told_and_stays_below_1():
+    x = tokens(2, 6, 8)
+    fixed = TensorizedSpectralAttention(2, damping=(0.3, 0.8))
+    trained = TensorizedSpectralAttention(2, damping=(0.3, 0.8), trainable_damping=True)
+    expected = ops.convert_to_numpy(fixed(x))
+    trained.build(x.shape)
+    trained.set_weights([*fixed.get_weights(), *trained.get_weights()[-1:]])
+    np.testing.assert_allclose(ops.convert_to_numpy(trained(x)), expected, rtol=1e-4, atol=1e-5)
+    trained.damping_logits.assign([1e6, -1e6])
+    psi = ops.convert_to_numpy(trained(x, return_attention_scores=True)[1])
+    assert np.isfinite(psi).all()
+    assert (psi[:, 1] == 0).all()
+    neighbour = 2 * np.max(psi[:, 0] / np.maximum(oracle_theta(trained, x), 1e-9))
+    assert 0.99 < neighbour < 1
+
+
+def oracle_theta(layer, x):
+    """`Theta` of the first head: `Psi` without damping, by one of almost 1."""
+    key = head_matrices(layer.key_cores)[0]
+    scores = [np.maximum((s @ key) @ (s @ key).T / np.sqrt(key.shape[1]), 0) for s in x]
+    return np.array(scores)
+
+
+def test_graph_attention_is_spectral_attention_on_flat_tokens():
+    x = tokens(2, 6, 2, 3, 2)
+    layer = TensorizedGraphAttention(2, (2, 2, 3), tt_ranks=3, damping=0.5)
+    got = ops.convert_to_numpy(layer(x))
+    assert got.shape == (2, 6, 4, 2, 3)
+    expected, _ = heads_oracle(layer, x.reshape(2, 6, 12), (0.5, 0.5))
+    expected = expected.transpose(0, 2, 1, 3).reshape(got.shape)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+    assert [tuple(c.shape[2:4]) for c in layer.key_cores] == [(2, 2), (3, 2), (2, 3)]
+
+
+def test_graph_attention_keeps_the_shape_of_the_tokens():
+    x = keras.Input((None, 2, 3, 2))
+    for combination, shape in [("sum", (2, 2, 3)), ("mean", (2, 2, 3)), ("project", (2, 3, 2))]:
+        layer = TensorizedGraphAttention(2, (2, 2, 3), head_combination=combination)
+        assert layer(x).shape == (None, None, *shape)
+
+
+def test_tokens_become_tensors_in_c_order():
+    x = tokens(2, 3, 12)
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(TensorizeTokens((3, 2, 2))(x)), x.reshape(2, 3, 3, 2, 2)
+    )
+    assert TensorizeTokens()(x).shape == (2, 3, 2, 2, 3)
+    with pytest.raises(ValueError, match=r"token_shape=\(5, 2\)"):
+        TensorizeTokens((5, 2))(x)
+
+
+@pytest.mark.parametrize(
+    ("layer", "parameters"),
+    [
+        (MultiHeadDotProductAttention(2), 288),
+        (MultiHeadAdditiveAttention(2), 300),
+        (TensorizedSpectralAttention(2, 4), 2 * 2 * (1 * 3 * 2 * 2 + 2 * 2 * 2 * 1)),
+    ],
+)
+def test_parameters_at_six_features(layer, parameters):
+    layer.build((None, None, 6))
+    assert layer.count_params() == parameters
+
+
+def softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def test_dot_product_attention_is_the_textbook_one():
+    x = tokens(2, 5, 6)
+    layer = MultiHeadDotProductAttention(2, 4)
+    got, scores = layer(x, return_attention_scores=True)
+    weights = {w.path.split("/")[-2]: ops.convert_to_numpy(w) for w in layer.weights}
+    query, key, value = (
+        np.einsum("bli,ihj->bhlj", x, weights[name]) for name in ("query", "key", "value")
+    )
+    expected_scores = softmax(query @ key.swapaxes(-1, -2) / 2)
+    heads = expected_scores @ value
+    expected = np.einsum("bhlj,hji->bli", heads, weights["attention_output"])
+    np.testing.assert_allclose(ops.convert_to_numpy(scores), expected_scores, atol=1e-5)
+    np.testing.assert_allclose(ops.convert_to_numpy(got), expected, atol=1e-5)
+
+
+def test_additive_attention_is_the_textbook_one():
+    x = tokens(2, 5, 6)
+    layer = MultiHeadAdditiveAttention(2, 4)
+    got, scores = layer(x, return_attention_scores=True)
+    maps = [layer.query_map, layer.key_map, layer.value_map]
+    query, key, value = (
+        np.einsum("bli,ihj->bhlj", x, ops.convert_to_numpy(m.kernel)) for m in maps
+    )
+    v = np.stack([ops.convert_to_numpy(head.scale) for head in layer.heads])
+    sums = np.tanh(query[:, :, :, None] + key[:, :, None])
+    expected_scores = softmax(np.einsum("hj,bhlmj->bhlm", v, sums))
+    output = ops.convert_to_numpy(layer.output_map.kernel)
+    expected = np.einsum("bhlj,hji->bli", expected_scores @ value, output)
+    np.testing.assert_allclose(ops.convert_to_numpy(scores), expected_scores, atol=1e-5)
+    np.testing.assert_allclose(ops.convert_to_numpy(got), expected, atol=1e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="counts traces of tf.function")
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_one_trace_serves_all_batches_and_lengths(jit_compile):
+    import tensorflow as tf
+
+    layer = TensorizedSpectralAttention(2, damping=0.2)
+    layer.build((None, None, 8))
+    signature = [tf.TensorSpec((None, None, 8)), tf.TensorSpec((None, None), tf.bool)]
+    compiled = tf.function(
+        lambda x, mask: layer(x, mask=mask), input_signature=signature, jit_compile=jit_compile
+    )
+    # Lengths on both sides of the banded form's start, and an empty batch.
+    for batch, length in [(2, 3), (1, 200), (3, 33), (0, 5)]:
+        x, mask = tokens(batch, length, 8), np.ones((batch, length), bool)
+        mask[:, 2:4] = False
+        got = compiled(x, mask).numpy()
+        expected = ops.convert_to_numpy(layer(x, mask=mask))
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+    assert compiled.experimental_get_tracing_count() == 1
+
+
+def test_describe_names_the_band(capsys):
+    layer = TensorizedSpectralAttention(2, damping=(0.5, 0.9))
+    layer.build((None, None, 64))
+    text = layer.describe()
+    assert text in capsys.readouterr().out
+    assert "320 parameters" in text
+    assert "damping 0.5: banded from a length of 178 on" in text
+    assert "damping 0.9: banded from a length of 638 on" in text
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TensorizedSpectralAttention(0), "num_heads=0"),
+        (lambda: TensorizedSpectralAttention(2, -1), "key_dim=-1"),
+        (lambda: TensorizedSpectralAttention(2, filter_order=1), "filter_order=1"),
+        (lambda: TensorizedSpectralAttention(2, damping=1.0), r"damping=1\.0"),
+        (lambda: TensorizedSpectralAttention(2, damping=-0.1), r"damping=-0\.1"),
+        (lambda: TensorizedSpectralAttention(2, damping=(0.5,)), r"damping=\(0\.5,\), num_heads=2"),
+        (
+            lambda: TensorizedSpectralAttention(2, damping=0.0, trainable_damping=True),
+            r"to start training from.*damping=0\.0",
+        ),
+        (
+            lambda: TensorizedSpectralAttention(2, trainable_damping=True, method="banded"),
+            "method='banded'",
+        ),
+        (lambda: TensorizedSpectralAttention(2, method="fast"), "method='fast'"),
+        (
+            lambda: TensorizedSpectralAttention(2, head_combination="max"),
+            "head_combination='max'",
+        ),
+        (lambda: TensorizedSpectralAttention(2, tt_input_shape=(2, 2)), "tt_output_shape=None"),
+        (
+            lambda: TensorizedSpectralAttention(
+                2, tt_input_shape=(2, 3), tt_output_shape=(2, 3)
+            ).build((None, None, 8)),
+            r"input_shape=\(None, None, 8\)",
+        ),
+        (
+            lambda: TensorizedSpectralAttention(2, tt_ranks=(9, 2)).build((None, None, 8)),
+            r"at most \(4, 4\).*tt_ranks=\(9, 2\)",
+        ),
+        (
+            lambda: TensorizedGraphAttention(2, (2, 2)).build((None, None, 2, 2, 2)),
+            r"key_shape=\(2, 2\)",
+        ),
+        (lambda: MultiHeadDotProductAttention(0), "num_heads=0"),
+    ],
+)
+def test_errors_name_what_was_given(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,188 @@
+import numpy as np
+import oracles
+import pytest
+from differentiation import gradients
+from keras import ops
+
+from keras_tnattn.ops import spectral_filter, time_graph
+
+
+def keys_and_values(*lead, length, key_dim=4, value_dim=3, seed=0):
+    rng = np.random.default_rng(seed)
+    keys = rng.normal(size=(*lead, length, key_dim)).astype("float32")
+    values = rng.normal(size=(*lead, length, value_dim)).astype("float32")
+    return keys, values
+
+
+def scaled(keys):
+    return (keys * keys.shape[-1] ** -0.25).astype("float32")
+
+
+def filter_oracle(keys, values, damping, coefficients=(1.0, 1.0)):
+    psi = oracles.attention_graph(keys, damping)
+    return sum(
+        alpha * np.linalg.matrix_power(psi, n) @ values for n, alpha in enumerate(coefficients)
+    )
+
+
+@pytest.mark.parametrize("damping", [0.0, 0.3, 0.9])
+def test_adjacencies_are_those_of_the_paper(damping):
+    a = ops.convert_to_numpy(time_graph.time_adjacency(5, damping))
+    omega = ops.convert_to_numpy(time_graph.bidirectional_adjacency(5, damping))
+    np.testing.assert_allclose(omega, oracles.bidirectional_adjacency(5, damping), atol=1e-7)
+    np.testing.assert_allclose((a + a.T) / 2, omega, atol=1e-7)
+    assert (np.tril(a) == 0).all()
+    block = ops.convert_to_numpy(time_graph.bidirectional_adjacency(2, damping, offset=3))
+    np.testing.assert_allclose(block, omega[3:5, 0:2], atol=1e-7)
+
+
+def test_bandwidth_is_where_the_damping_vanishes():
+    assert [time_graph.bandwidth(c) for c in (0.0, 0.5, 0.9, 0.97)] == [1, 25, 159, 548]
+    for damping in (0.1, 0.5, 0.9):
+        width = time_graph.bandwidth(damping)
+        assert damping**width < 2.0**-24 < damping ** (width - 2)
+    with pytest.raises(ValueError, match=r"damping=1\.0"):
+        time_graph.bandwidth(1.0)
+
+
+@pytest.mark.parametrize("damping", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("length", [1, 2, 9])
+def test_filter_and_graph_are_those_of_the_paper(damping, length):
+    keys, values = keys_and_values(2, length=length)
+    got = ops.convert_to_numpy(spectral_filter.spectral_filter(scaled(keys), values, damping))
+    psi = ops.convert_to_numpy(spectral_filter.attention_graph(scaled(keys), damping))
+    for n in range(2):
+        np.testing.assert_allclose(
+            got[n], filter_oracle(keys[n], values[n], damping), rtol=1e-5, atol=1e-5
+        )
+        expected = oracles.attention_graph(keys[n], damping)
+        np.testing.assert_allclose(psi[n], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(psi, psi.swapaxes(1, 2))
+    assert (psi >= 0).all()
+    assert (np.diagonal(psi, axis1=1, axis2=2) == 0).all()
+
+
+def test_polynomial_equals_the_spectral_form():
+    keys, values = keys_and_values(length=8)
+    coefficients = np.array([0.7, -1.1, 0.4, 0.2], "float32")
+    got = spectral_filter.spectral_filter(scaled(keys), values, 0.8, coefficients)
+    eigenvalues, vectors = np.linalg.eigh(oracles.attention_graph(keys, 0.8))
+    response = sum(alpha * eigenvalues**k for k, alpha in enumerate(coefficients))
+    expected = vectors @ (response[:, None] * (vectors.T @ values))
+    np.testing.assert_allclose(ops.convert_to_numpy(got), expected, rtol=1e-4, atol=1e-4)
+
+
+def boundary_lengths():
+    """Lengths around every block boundary, for one and for two block diagonals and more."""
+    cases = []
+    for damping in (0.1, 0.5, 0.8):
+        block, num_offsets, shortest = spectral_filter.banded_plan(damping)
+        counts = {1, 2, num_offsets + 1, num_offsets + 2}
+        around = {n * block + d for n in counts for d in (-1, 0, 1)} | {1, shortest}
+        cases += [(damping, length) for length in sorted(around)]
+    return cases
+
+
+@pytest.mark.parametrize(("damping", "length"), boundary_lengths())
+def test_banded_equals_direct_at_every_block_boundary(damping, length):
+    # Several sequences one after the other: what leaks from one to the next shows.
+    keys, values = keys_and_values(3, 2, length=length)
+    coefficients = np.array([0.5, 1.0, -0.3], "float32")
+    direct, banded = (
+        ops.convert_to_numpy(
+            spectral_filter.spectral_filter(
+                scaled(keys) / 2, values, damping, coefficients, method=method
+            )
+        )
+        for method in ("direct", "banded")
+    )
+    scale = np.abs(direct).max()
+    np.testing.assert_allclose(banded, direct, rtol=2e-5, atol=2e-6 * scale)
+
+
+@pytest.mark.parametrize("method", ["direct", "banded"])
+def test_gradients_are_those_of_finite_differences(method):
+    damping, length = 0.3, 40
+    keys, values = keys_and_values(2, length=length)
+    keys /= 2
+    coefficients = np.array([0.8, 0.6, -0.4, 0.3], "float32")
+    weight = np.random.default_rng(5).normal(size=values.shape)
+
+    def loss(keys, values, coefficients):
+        parts = [
+            filter_oracle(k, v, damping, coefficients) for k, v in zip(keys, values, strict=True)
+        ]
+        return np.sum(weight * np.stack(parts))
+
+    grads = gradients(
+        lambda k, v, a: ops.sum(
+            ops.convert_to_tensor(weight, "float32")
+            * spectral_filter.spectral_filter(k * 4**-0.25, v, damping, a, method)
+        ),
+        [keys, values, coefficients],
+    )
+    arguments = [keys.astype("float64"), values.astype("float64"), coefficients.astype("float64")]
+    rng = np.random.default_rng(2)
+    for n, grad in enumerate(grads):
+        for _ in range(4):
+            index = tuple(rng.integers(s) for s in grad.shape)
+            values_at = []
+            for step in (1e-6, -1e-6):
+                moved = [a.copy() for a in arguments]
+                moved[n][index] += step
+                values_at.append(loss(*moved))
+            expected = (values_at[0] - values_at[1]) / 2e-6
+            assert grad[index] == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+def test_gradient_of_a_trained_damping():
+    keys, values = keys_and_values(length=12)
+    weight = np.random.default_rng(5).normal(size=values.shape)
+    for damping in (0.2, 0.7):
+        (grad,) = gradients(
+            lambda c: ops.sum(
+                ops.convert_to_tensor(weight, "float32")
+                * spectral_filter.spectral_filter(
+                    ops.convert_to_tensor(scaled(keys)), ops.convert_to_tensor(values), c
+                )
+            ),
+            [np.float32(damping)],
+        )
+        above, below = (
+            np.sum(weight * filter_oracle(keys, values, damping + d)) for d in (1e-6, -1e-6)
+        )
+        assert grad == pytest.approx((above - below) / 2e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize("length", [spectral_filter.banded_plan(0.2)[2] + d for d in (-1, 0)])
+def test_auto_takes_the_band_from_its_length_on(length, monkeypatch):
+    taken = []
+    original = spectral_filter._blocked_filter
+
+    def spy(keys, values, damping, coefficients, block, num_offsets):
+        taken.append(num_offsets > 0)
+        return original(keys, values, damping, coefficients, block, num_offsets)
+
+    monkeypatch.setattr(spectral_filter, "_blocked_filter", spy)
+    keys, values = keys_and_values(1, length=length)
+    spectral_filter.spectral_filter(keys, values, 0.2)
+    assert taken == [length >= spectral_filter.banded_plan(0.2)[2]]
+
+
+def test_infinite_scores_stay_off_the_diagonal_in_half_precision():
+    # |k|^2 overflows float16, while the products of neighbours do not.
+    keys = np.zeros((1, 4, 4), "float16")
+    keys[0, np.arange(4), np.arange(4)] = 300.0
+    values = np.ones((1, 4, 2), "float16")
+    got = spectral_filter.spectral_filter(ops.convert_to_tensor(keys), values, 0.5)
+    np.testing.assert_array_equal(ops.convert_to_numpy(got), values)
+
+
+@pytest.mark.parametrize(
+    ("damping", "method", "message"),
+    [(0.5, "fast", "method='fast'"), (np.float32([0.5])[0:1], "banded", "method='banded'")],
+)
+def test_methods(damping, method, message):
+    keys, values = keys_and_values(1, length=4)
+    with pytest.raises(ValueError, match=message):
+        spectral_filter.spectral_filter(keys, values, damping, method=method)

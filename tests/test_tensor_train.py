@@ -1,0 +1,223 @@
+import math
+
+import numpy as np
+import oracles
+import pytest
+from differentiation import gradients
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_tnattn.ops import tensor_train
+
+factor_pairs = st.lists(
+    st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, max_size=4
+).map(lambda pairs: tuple(zip(*pairs, strict=True)))
+
+
+def random_cores(tt_input_shape, tt_output_shape, tt_ranks, seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = tensor_train.core_shapes(tt_input_shape, tt_output_shape, tt_ranks)
+    return [rng.normal(size=shape).astype("float32") for shape in shapes]
+
+
+@given(size=st.integers(1, 3000))
+def test_prime_factors_multiply_to_the_size(size):
+    factors = tensor_train.prime_factors(size)
+    assert math.prod(factors) == size
+    assert factors == sorted(factors)
+    assert all(all(f % d for d in range(2, math.isqrt(f) + 1)) for f in factors)
+
+
+@given(size=st.integers(1, 3000), num_factors=st.integers(1, 6))
+def test_balanced_factors_pad_nothing(size, num_factors):
+    factors = tensor_train.balanced_factors(size, num_factors)
+    assert math.prod(factors) == size
+    assert len(factors) == num_factors
+    assert factors == tuple(sorted(factors))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ((64, 64), ((2,) * 6, (2,) * 6)),
+        ((64, 16), ((2,) * 6, (2, 2, 2, 2, 1, 1))),
+        ((300, 8), ((2, 2, 3, 5, 5), (2, 2, 2, 1, 1))),
+        ((97, 4), ((1, 97), (2, 2))),
+        ((1, 1), ((1,), (1,))),
+    ],
+)
+def test_proposed_shapes(sizes, expected):
+    assert tensor_train.tt_shapes(*sizes) == expected
+
+
+def test_balanced_factors_are_balanced():
+    assert tensor_train.balanced_factors(300, 3) == (5, 6, 10)
+
+
+@given(factors=factor_pairs)
+def test_rank_bounds_hold_every_matrix(factors):
+    # The bound is sharp: a random matrix has these ranks, and they represent it exactly.
+    bounds = tensor_train.rank_bounds(*factors)
+    shape = math.prod(factors[0]), math.prod(factors[1])
+    matrix = np.random.default_rng(0).normal(size=shape)
+    cores, error = tensor_train.matrix_to_tt(matrix, *factors, tolerance=1e-12)
+    assert tuple(core.shape[-1] for core in cores[:-1]) == bounds
+    assert error < 1e-12
+    np.testing.assert_allclose(oracles.tt_matrix(cores), matrix, atol=1e-10)
+
+
+def test_an_integer_rank_is_clipped():
+    assert tensor_train.resolve_ranks(100, (2, 2, 2, 2), (2, 2, 2, 2)) == (4, 16, 4)
+    assert tensor_train.resolve_ranks(3, (2, 2, 2, 2), (2, 2, 2, 2)) == (3, 3, 3)
+    assert tensor_train.resolve_ranks(5, (7,), (3,)) == ()
+
+
+@pytest.mark.parametrize("ranks", [(2, 2), (5, 4, 4), (0, 2, 2), (2, 2, 2, 2)])
+def test_a_rank_list_outside_the_bound_prints_it(ranks):
+    with pytest.raises(ValueError, match=r"at most \(4, 16, 4\).*tt_ranks=\("):
+        tensor_train.resolve_ranks(ranks, (2, 2, 2, 2), (2, 2, 2, 2))
+
+
+@given(factors=factor_pairs, rank=st.integers(1, 4), seed=st.integers(0, 10))
+def test_matrix_is_the_product_of_cores(factors, rank, seed):
+    ranks = tensor_train.resolve_ranks(rank, *factors)
+    cores = random_cores(*factors, ranks, seed)
+    got = ops.convert_to_numpy(tensor_train.tt_to_matrix([ops.convert_to_tensor(c) for c in cores]))
+    np.testing.assert_allclose(got, oracles.tt_matrix(cores), rtol=1e-4, atol=1e-4)
+
+
+def test_matrices_of_heads():
+    cores = [np.stack([c, 2 * c, -c]) for c in random_cores((2, 3), (3, 2), (4,))]
+    got = ops.convert_to_numpy(tensor_train.tt_to_matrix(cores))
+    for head in range(3):
+        expected = oracles.tt_matrix([core[head] for core in cores])
+        np.testing.assert_allclose(got[head], expected, rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=10)
+@given(factors=factor_pairs, rank=st.integers(1, 4), rows=st.integers(0, 3))
+def test_every_plan_gives_the_same_product(factors, rank, rows):
+    ranks = tensor_train.resolve_ranks(rank, *factors)
+    cores = random_cores(*factors, ranks)
+    x = np.random.default_rng(1).normal(size=(rows, 2, math.prod(factors[0]))).astype("float32")
+    expected = x @ oracles.tt_matrix(cores)
+    plans = [
+        tensor_train.ContractionPlan(split, left_first, 1, 0, 1, 1)
+        for split in range(len(cores))
+        for left_first in (True, False)
+    ]
+    for plan in (None, *plans):
+        got = ops.convert_to_numpy(tensor_train.tt_matmul(x, cores, plan))
+        np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("split", [0, 2])
+def test_product_of_heads(split):
+    cores = [np.stack([c, 2 * c + 1]) for c in random_cores((2, 3, 2), (3, 2, 1), (4, 2))]
+    x = np.random.default_rng(1).normal(size=(2, 5, 12)).astype("float32")
+    plan = tensor_train.ContractionPlan(split, True, 1, 0, 1, 1)
+    got = ops.convert_to_numpy(tensor_train.tt_matmul_heads(x, cores, plan))
+    assert got.shape == (2, 2, 5, 6)
+    for head in range(2):
+        expected = x @ oracles.tt_matrix([core[head] for core in cores])
+        np.testing.assert_allclose(got[:, head], expected, rtol=1e-4, atol=1e-4)
+
+
+@given(
+    factors=factor_pairs,
+    tolerance=st.sampled_from([0.0, 1e-3, 0.1, 0.5, 0.9]),
+    seed=st.integers(0, 5),
+)
+def test_tt_svd_keeps_its_promise(factors, tolerance, seed):
+    shape = math.prod(factors[0]), math.prod(factors[1])
+    matrix = np.random.default_rng(seed).normal(size=shape)
+    cores, error = tensor_train.matrix_to_tt(matrix, *factors, tolerance=tolerance)
+    true_error = np.linalg.norm(oracles.tt_matrix(cores) - matrix) / np.linalg.norm(matrix)
+    assert true_error == pytest.approx(error, abs=1e-9)
+    assert error <= tolerance + 1e-12
+
+
+def test_tt_svd_recovers_the_ranks_of_a_tt_matrix():
+    cores = random_cores((2,) * 5, (2,) * 5, (2, 3, 2, 2))
+    matrix = oracles.tt_matrix(cores)
+    found, error = tensor_train.matrix_to_tt(matrix, (2,) * 5, (2,) * 5, tolerance=1e-6)
+    assert [core.shape[-1] for core in found[:-1]] == [2, 3, 2, 2]
+    assert error < 1e-6
+    found, error = tensor_train.matrix_to_tt(matrix, (2,) * 5, (2,) * 5, tt_ranks=1)
+    assert [core.shape[-1] for core in found[:-1]] == [1, 1, 1, 1]
+    assert error > 1e-2
+
+
+def test_tt_svd_of_zero():
+    cores, error = tensor_train.matrix_to_tt(np.zeros((4, 4)), (2, 2), (2, 2), tolerance=0.1)
+    assert error == 0
+    assert (oracles.tt_matrix(cores) == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "either `tt_ranks` or `tolerance`"),
+        ({"tt_ranks": 2, "tolerance": 0.1}, "tt_ranks=2, tolerance=0.1"),
+        ({"tolerance": -1.0}, r"tolerance=-1\.0"),
+    ],
+)
+def test_tt_svd_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        tensor_train.matrix_to_tt(np.ones((4, 4)), (2, 2), (2, 2), **arguments)
+
+
+def test_tt_svd_names_the_shape():
+    with pytest.raises(ValueError, match=r"matrix\.shape=\(4, 5\)"):
+        tensor_train.matrix_to_tt(np.ones((4, 5)), (2, 2), (2, 2), tt_ranks=2)
+    with pytest.raises(ValueError, match=r"tt_output_shape=\(4,\)"):
+        tensor_train.matrix_to_tt(np.ones((4, 4)), (2, 2), (4,), tt_ranks=2)
+
+
+@pytest.mark.parametrize("num_cores", [2, 3, 6, 10])
+def test_quantised_rank_2_has_16_n_minus_1_parameters(num_cores):
+    shape = (2,) * num_cores
+    plan = tensor_train.contraction_plan(shape, shape, (2,) * (num_cores - 1))
+    assert plan.parameters == 16 * (num_cores - 1)
+
+
+def test_plan_of_a_large_map_has_two_balanced_blocks():
+    plan = tensor_train.contraction_plan((2,) * 10, (2,) * 10, (2,) * 9)
+    assert plan.split == 5
+    assert plan.flops_per_row == 2 * 2 * 1024 * 64
+    assert plan.dense_flops_per_row == 2 * 1024**2
+    assert "8.0 times fewer" in str(plan)
+    # Small maps and ranks near the bound are cheaper formed.
+    assert tensor_train.contraction_plan((2,) * 6, (2,) * 6, (2,) * 5).split == 0
+    ranks = tensor_train.rank_bounds((2,) * 10, (2,) * 10)
+    assert tensor_train.contraction_plan((2,) * 10, (2,) * 10, ranks).split == 0
+
+
+def test_gradients_of_two_blocks_are_those_of_the_dense_product():
+    # The loss is a fixed linear function of y, so its gradients are known without autodiff.
+    rng = np.random.default_rng(0)
+    layer_shape = (2, 3, 2), (2, 2, 3)
+    cores = random_cores(*layer_shape, (3, 2))
+    x = rng.normal(size=(4, 12)).astype("float32")
+    weight = rng.normal(size=(4, 12))
+
+    def loss(cores, x):
+        return float(np.sum(weight * (np.asarray(x, "float64") @ oracles.tt_matrix(cores))))
+
+    for split, left_first in [(0, True), (1, True), (2, False)]:
+        plan = tensor_train.ContractionPlan(split, left_first, 1, 0, 1, 1)
+        grads = gradients(
+            lambda *t, plan=plan: ops.sum(
+                ops.convert_to_tensor(weight, "float32")
+                * tensor_train.tt_matmul(t[-1], t[:-1], plan)
+            ),
+            [*cores, x],
+        )
+        for n, core in enumerate(cores):
+            for index in [(0, 0, 0, 0), tuple(s - 1 for s in core.shape)]:
+                moved = [c.astype("float64") for c in cores]
+                moved[n][index] += 1.0
+                # The loss is linear in each core, so this difference is the exact derivative.
+                expected = loss(moved, x) - loss(cores, x)
+                assert grads[n][index] == pytest.approx(expected, rel=1e-3, abs=1e-3)
