@@ -200,34 +200,29 @@ def matrix_to_tt(
 
 
 def _merge(cores: Sequence) -> object:
-    """Merges a run of cores into one block `(..., R_first, I, J, R_last)`.
+    """Merges a run of cores into one block `(..., R_first, I, J, R_last)`, halves first.
 
-    The chain is plain matrix products on the interleaved index `(i_1, j_1, i_2, j_2, ...)`, with
-    one transposition at the end; leading axes (heads) are carried along.
+    Each merger is one matrix product and one exchange of two axes; leading axes (heads) are carried
+    along. Interleaving all axes at the end instead would be one transposition of `2 N` axes,
+    which no backend has a fast kernel for.
     """
-    lead = tuple(cores[0].shape[:-4])
-    first_rank, last_rank = cores[0].shape[-4], cores[-1].shape[-1]
-    inputs = tuple(core.shape[-3] for core in cores)
-    outputs = tuple(core.shape[-2] for core in cores)
-    merged = cores[0]
-    for core in cores[1:]:
-        merged = ops.matmul(
-            ops.reshape(merged, (*lead, -1, core.shape[-4])),
-            ops.reshape(core, (*lead, core.shape[-4], -1)),
-        )
-    if len(cores) > 1:
-        interleaved = [size for pair in zip(inputs, outputs, strict=True) for size in pair]
-        merged = ops.reshape(merged, (*lead, first_rank, *interleaved, last_rank))
-        k, n = len(lead), len(cores)
-        axes = (
-            *range(k + 1),
-            *range(k + 1, k + 1 + 2 * n, 2),
-            *range(k + 2, k + 2 + 2 * n, 2),
-            k + 1 + 2 * n,
-        )
-        merged = ops.transpose(merged, axes)
-    shape = (*lead, first_rank, math.prod(inputs), math.prod(outputs), last_rank)
-    return ops.reshape(merged, shape)
+    if len(cores) == 1:
+        return cores[0]
+    half = len(cores) // 2
+    left, right = _merge(cores[:half]), _merge(cores[half:])
+    *lead, first_rank, left_in, left_out, rank = left.shape
+    _, right_in, right_out, last_rank = right.shape[-4:]
+    merged = ops.matmul(
+        ops.reshape(left, (*lead, first_rank * left_in * left_out, rank)),
+        ops.reshape(right, (*lead, rank, right_in * right_out * last_rank)),
+    )
+    merged = ops.reshape(
+        merged, (*lead, first_rank * left_in, left_out, right_in, right_out * last_rank)
+    )
+    merged = ops.swapaxes(merged, -3, -2)
+    return ops.reshape(
+        merged, (*lead, first_rank, left_in * right_in, left_out * right_out, last_rank)
+    )
 
 
 def tt_to_matrix(cores: Sequence) -> object:

@@ -1,0 +1,78 @@
+"""Times contenders side by side: interleaved, in one process, median of several."""
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import tensorflow as tf
+
+
+def describe_machine():
+    """Prints what the figures below hold for."""
+    keras.utils.set_random_seed(0)
+    cpu = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        cpu = next((line.split(": ")[1] for line in lines if "model name" in line), cpu)
+    gpus = [device.name for device in tf.config.list_physical_devices("GPU")]
+    print(
+        f"{os.cpu_count()} cores, {cpu}, GPUs: {gpus or 'none'}; "
+        f"Python {platform.python_version()}, TensorFlow {tf.__version__}, "
+        f"Keras {keras.__version__}; seed 0"
+    )
+
+
+def medians(contenders: dict[str, Callable], repeats: int = 9) -> dict[str, float]:
+    """Returns the median seconds of each contender; every round runs each of them once."""
+    for run in contenders.values():
+        for _ in range(2):
+            run()
+    seconds = {name: [] for name in contenders}
+    for _ in range(repeats):
+        for name, run in contenders.items():
+            _synchronize()
+            start = time.perf_counter()
+            run()
+            _synchronize()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def _synchronize():
+    """Waits for kernels that run on after a call has returned, as on a GPU."""
+    if tf.config.list_physical_devices("GPU"):
+        tf.test.experimental.sync_devices()
+
+
+def forward(function: Callable, *inputs: tf.Tensor) -> Callable:
+    """Compiles `function(*inputs)` without XLA."""
+    compiled = tf.function(function, jit_compile=False)
+    return lambda: compiled(*inputs)
+
+
+def forward_and_backward(function: Callable, *inputs: tf.Tensor, layer=None) -> Callable:
+    """Compiles value and gradients by the inputs and by the weights of `layer`, without XLA."""
+    upstream = tf.random.normal(tf.shape(function(*inputs)))
+
+    @tf.function(jit_compile=False)
+    def run(*inputs):
+        # A Keras variable given to a raw GradientTape yields no gradient; its value does.
+        weights = [] if layer is None else [v.value for v in layer.trainable_variables]
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = function(*inputs)
+        return outputs, tape.gradient(outputs, [*inputs, *weights], output_gradients=upstream)
+
+    return lambda: run(*inputs)
+
+
+def print_row(label: str, seconds: dict[str, float], peer: str):
+    """Prints milliseconds of each contender and how many times faster than the peer it is."""
+    cells = [f"{name} {1e3 * t:9.2f} ms ({seconds[peer] / t:5.2f}x)" for name, t in seconds.items()]
+    print(f"{label:28s} " + "   ".join(cells), flush=True)

@@ -1,0 +1,99 @@
+"""The filter of tensorized spectral attention: banded beside direct and `MultiHeadAttention`.
+
+    python benchmarks/spectral_attention.py [--length 16384]
+
+One head of 64 features. Ratios are times of the direct form over those of the contender; at the
+longest sequence also over `keras.layers.MultiHeadAttention`, with peak memory, each contender in a
+process of its own.
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+
+import keras
+import tensorflow as tf
+from side_by_side import describe_machine, forward, forward_and_backward, medians, print_row
+
+from keras_tnattn.ops.spectral_filter import spectral_filter
+
+KEY_DIM = 64
+CASES = [(200, 32, 0.5), (200, 32, 0.9), (1024, 4, 0.5), (1024, 4, 0.9), (4096, 1, 0.9)]
+
+
+def filter_by(method: str, damping: float):
+    def run(keys, values):
+        return spectral_filter(KEY_DIM**-0.25 * keys, values, damping, method=method)
+
+    return run
+
+
+def contenders(length: int, batch: int, damping: float, with_peer: bool):
+    """Name to function, its inputs and its layer; the peer maps its inputs by itself."""
+    keys, values = (tf.random.normal((batch, 1, length, KEY_DIM)) for _ in range(2))
+    found = {
+        name: (filter_by(name, damping), (keys, values), None)
+        for name in ("direct", "banded", "auto")
+    }
+    if with_peer:
+        layer = keras.layers.MultiHeadAttention(1, KEY_DIM)
+        x = keys[:, 0]
+        layer.build(x.shape, x.shape)
+        found["MultiHeadAttention"] = (lambda x: layer(x, x), (x,), layer)
+    return found
+
+
+def compare(length: int, batch: int, damping: float, with_peer: bool = False, repeats: int = 9):
+    chosen = contenders(length, batch, damping, with_peer)
+    runs = {name: forward(f, *inputs) for name, (f, inputs, _) in chosen.items()}
+    label = f"L {length}, B {batch}, c {damping}"
+    peers = ("direct", "MultiHeadAttention") if with_peer else ("direct",)
+    seconds = medians(runs, repeats)
+    for peer in peers:
+        print_row(f"{label} fwd", seconds, peer)
+    runs = {
+        name: forward_and_backward(f, *inputs, layer=layer)
+        for name, (f, inputs, layer) in chosen.items()
+    }
+    seconds = medians(runs, repeats)
+    for peer in peers:
+        print_row(f"{'':18s} fwd+bwd", seconds, peer)
+
+
+def peak_memory(name: str, length: int) -> float:
+    """Megabytes that forward and backward add to a fresh process."""
+    code = f"import spectral_attention as s; s.print_peak_memory({name!r}, {length})"
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, check=True, capture_output=True, text=True, cwd=sys.path[0])
+    return float(result.stdout.split()[-1])
+
+
+def print_peak_memory(name: str, length: int):
+    function, inputs, layer = contenders(length, 1, 0.9, with_peer=True)[name]
+    # A short run first, so that libraries and compilers are loaded and not counted.
+    short = tuple(x[..., :256, :] for x in inputs)
+    forward_and_backward(function, *short, layer=layer)()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    compiled = forward_and_backward(function, *inputs, layer=layer)
+    compiled()
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print((after - before) / 1024)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--length", type=int, default=16384, help="of the longest sequence")
+    length = parser.parse_args().length
+    describe_machine()
+    for case in CASES:
+        compare(*case)
+    compare(length, 1, 0.9, with_peer=True, repeats=3)
+    memory = {name: peak_memory(name, length) for name in ("banded", "MultiHeadAttention")}
+    ratio = memory["MultiHeadAttention"] / memory["banded"]
+    cells = ", ".join(f"{name} {value:.0f} MB" for name, value in memory.items())
+    print(f"peak memory of forward and backward at L {length}: {cells} ({ratio:.0f}x)")
+
+
+if __name__ == "__main__":
+    main()

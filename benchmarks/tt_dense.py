@@ -1,0 +1,53 @@
+"""`TTDense`, quantised and of rank 2, beside `keras.layers.Dense` and a formed kernel.
+
+    python benchmarks/tt_dense.py
+
+Ratios are times of `Dense` over those of the contender. `formed` is the same layer made to form `W`
+and multiply once. The copy of input to output is what no evaluation can beat.
+"""
+
+import dataclasses
+
+import keras
+import tensorflow as tf
+from side_by_side import describe_machine, forward, forward_and_backward, medians, print_row
+
+import keras_tnattn
+
+SIZES = [
+    (64, 12800),
+    (128, 12800),
+    (256, 12800),
+    (1024, 200),
+    (1024, 12800),
+    (4096, 1),
+    (4096, 200),
+]
+
+
+def main():
+    describe_machine()
+    for size, rows in SIZES:
+        x = tf.random.normal((rows, size))
+        layers = {
+            "Dense": keras.layers.Dense(size),
+            "TTDense": keras_tnattn.TTDense(size),
+            "formed": keras_tnattn.TTDense(size),
+        }
+        for layer in layers.values():
+            layer.build(x.shape)
+        formed = layers["formed"]
+        formed.plan = dataclasses.replace(formed.plan, split=0)
+        seconds = medians({name: forward(layer, x) for name, layer in layers.items()})
+        print_row(f"{size} x {size}, {rows} rows, fwd", seconds, "Dense")
+        seconds = medians(
+            {name: forward_and_backward(layer, x, layer=layer) for name, layer in layers.items()}
+        )
+        print_row(f"{'':22s} fwd+bwd", seconds, "Dense")
+        if rows > 1:
+            copy = medians({"copy": forward(lambda x: x + 1.0, x)})["copy"]
+            print(f"{'':28s} a copy of x takes {1e3 * copy:.2f} ms")
+
+
+if __name__ == "__main__":
+    main()
