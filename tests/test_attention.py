@@ -221,8 +221,8 @@ def test_describe_names_the_band(capsys):
     text = layer.describe()
     assert text in capsys.readouterr().out
     assert "320 parameters" in text
-    assert "damping 0.5: banded from a length of 178 on" in text
-    assert "damping 0.9: banded from a length of 638 on" in text
+    assert "damping 0.5: banded from a length of 175 on" in text
+    assert "damping 0.9: banded from a length of 718 on" in text
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class TensorizedSpectralAttention(SelfAttention):
 
     With `J = I = 2^N` and TT-rank 2 a head has `2 * 16 (N - 1)` parameters. Short sequences cost
     `O(F L^2 J)` FLOPs and `O(L^2)` memory a head; from a length on that depends on the damping
-    (178 at 0.5, 638 at 0.9) the filter is evaluated in a band, since `c^distance` vanishes in
+    (175 at 0.5, 718 at 0.9) the filter is evaluated in a band, since `c^distance` vanishes in
     float32 beyond the bandwidth `w` (159 at 0.9): `O(F L w J)` FLOPs, `O(L w)` memory.
 
     A masked token neither sends nor receives: its output is 0, and padding changes nothing else.
@@ -258,7 +258,7 @@ class TensorizedSpectralAttention(SelfAttention):
                 start = "any length" if self.method == "banded" else f"a length of {shortest}"
                 lines.append(
                     f"  filter at damping {damping}: banded from {start} on, "
-                    f"blocks of {block}, {diagonals + 1} block diagonals"
+                    f"blocks of {block} or more, {diagonals + 1} block diagonals"
                 )
         text = "\n".join(lines)
         print(text)

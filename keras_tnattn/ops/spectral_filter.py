@@ -88,9 +88,12 @@ def spectral_filter(
 
     if not fixed_damping or method == "direct":
         return direct()
-    block, num_offsets, shortest = banded_plan(damping)
+    least_block, num_offsets, shortest = banded_plan(damping)
 
     def banded() -> object:
+        # As many blocks as fit, a little longer than they must be: the length is hardly filled up.
+        block = -(-length // _at_least(length // least_block, 1))
+        block = _at_least(block, least_block)
         return _blocked_filter(keys, values, damping, coefficients, block, num_offsets)
 
     if method == "banded":
@@ -101,15 +104,20 @@ def spectral_filter(
 
 
 def banded_plan(damping: float) -> tuple[int, int, int]:
-    """Returns `(b, m, shortest)`: block size, number of block diagonals, length from which it pays.
+    """Returns `(b, m, shortest)`: least block size, number of block diagonals, least length.
 
-    Blocks of about half the bandwidth, between 32 and 128 rows. The direct form is faster below
-    `shortest`, where the blocks' moves of small pieces cost more than they save.
+    `m b` covers the bandwidth, with blocks of 24 to 128 rows, as many block diagonals as that takes
+    and no more. Below `shortest` the direct form is faster: there the moves of small blocks cost
+    more than they save.
     """
     width = bandwidth(damping)
-    block = min(max(16 * round(width / 32), 32), 128)
-    num_offsets = math.ceil(width / block)
-    return block, num_offsets, 2 * (width + 2 * block)
+    num_offsets = math.ceil(width / 128)
+    block = max(math.ceil(width / num_offsets), 24)
+    return block, num_offsets, 2 * width + 5 * block
+
+
+def _at_least(size: object, least: int) -> object:
+    return max(size, least) if isinstance(size, int) else ops.maximum(size, least)
 
 
 def _blocked_filter(
@@ -157,24 +165,27 @@ def _blocked_filter(
             grads = [cut.split(upstream)]
             for _ in range(order - 1):
                 grads.append(cut.multiply(psi, grads[-1]))
-            d_values = sum(weighted(n, g) for n, g in enumerate(grads))
-            left = ops.concatenate([*grads[:-1], *partial_sums[1:]], axis=-1)
-            right = ops.concatenate([*partial_sums[1:], *grads[:-1]], axis=-1)
-            products = [
-                ops.matmul(a, _transpose(b))
-                for (a, _), (_, b) in zip(cut.pairs(left), cut.pairs(right), strict=True)
-            ]
+            d_values = weighted(0, grads[0])
+            for n, g in enumerate(grads[1:], 1):
+                d_values = d_values + weighted(n, g)
+            left, right = _side_by_side(grads[:-1]), _side_by_side(partial_sums[1:])
+            pairs = list(zip(cut.pairs(left), cut.pairs(right), strict=True))
+            # The diagonal blocks of P by one of its two terms, the others by both.
+            products = [ops.matmul(left, _transpose(right))]
+            for (later_g, earlier_g), (later_u, earlier_u) in pairs[1:]:
+                product = ops.matmul(later_g, _transpose(earlier_u))
+                products.append(product + ops.matmul(later_u, _transpose(earlier_g)))
             d_scores = [
-                ops.where(p > 0, d * a, ops.zeros_like(d))
-                for p, d, a in zip(psi, products, adjacency, strict=True)
+                ops.sign(p) * (d * a) for p, d, a in zip(psi, products, adjacency, strict=True)
             ]
-            result = [cut.join(cut.multiply(d_scores, k)), cut.join(d_values)]
+            d_keys = cut.multiply(d_scores, k) + ops.matmul(_transpose(d_scores[0]), k)
+            result = [cut.join(d_keys), cut.join(d_values)]
             if alpha is not None:
                 result.append(ops.stack([ops.sum(g * v) for g in grads]))
             if not fixed_damping:
                 scores = ops.relu(ops.matmul(k, _transpose(k)))
                 slope = _adjacency_slope(block, c, _dtype(keys))
-                result.append(0.5 * ops.sum(products[0] * scores * slope))
+                result.append(ops.sum(products[0] * scores * slope))
             return tuple(result)
 
         return cut.join(partial_sums[0]), grad
@@ -239,6 +250,10 @@ def _adjacency_slope(length: object, damping: object, dtype: str) -> object:
     distance = ops.abs(steps[None, :] - steps[:, None])
     powers = ops.power(damping, ops.cast(ops.maximum(distance - 1, 0), dtype))
     return 0.5 * ops.cast(distance, dtype) * powers
+
+
+def _side_by_side(parts: list[object]) -> object:
+    return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-1)
 
 
 def _transpose(x: object) -> object:

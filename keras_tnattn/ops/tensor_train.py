@@ -235,7 +235,9 @@ def tt_to_matrix(cores: Sequence) -> object:
     Returns:
         Tensor `(..., I, J)`. Costs about `R I J` multiplications.
     """
-    return _merge(cores)[..., 0, :, :, 0]
+    merged = _merge(cores)
+    *lead, _, rows, columns, _ = merged.shape
+    return ops.reshape(merged, (*lead, rows, columns))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -363,6 +365,6 @@ def tt_matmul_heads(x: object, cores: Sequence, plan: ContractionPlan | None = N
     """
     plan = plan_of(cores) if plan is None else plan
     if plan.split == 0:
-        return ops.matmul(x[:, None], tt_to_matrix(cores))
+        return ops.matmul(ops.expand_dims(x, 1), tt_to_matrix(cores))
     heads = range(cores[0].shape[0])
     return ops.stack([tt_matmul(x, [core[h] for core in cores], plan) for h in heads], axis=1)
