@@ -1,0 +1,174 @@
+"""Text classifiers as SavedModels: raw text in, label and probabilities out.
+
+An exported model needs TensorFlow alone, neither Keras nor this package:
+
+```python
+model = tf.saved_model.load("saved_models/news/1")
+model.signatures["serving_default"](tf.constant(["a text"]))
+```
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+
+def check_backend() -> None:
+    """Raises `RuntimeError` if Keras does not run on TensorFlow, which writes SavedModels."""
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            "Exporting needs the TensorFlow backend: set KERAS_BACKEND=tensorflow and load the "
+            f".keras file there. Received: backend={keras.backend.backend()!r}"
+        )
+
+
+def export(
+    model: keras.Model,
+    vectorizer: keras.layers.Layer,
+    class_names: Sequence[str],
+    folder: str | os.PathLike,
+    version: int | None = None,
+) -> Path:
+    """Writes `folder/<version>/`, a SavedModel with two signatures, whole or not at all.
+
+    `serving_default` takes `text`, strings `(B,)`; `ids` takes `ids`, int32 `(B, L)`. Both give
+    `label`, strings `(B,)`, and `probabilities`, floats `(B, C)`, whose columns are named in
+    `assets.extra/class_names.json`.
+
+    Args:
+        model: Ids `(B, L)` to class probabilities `(B, C)`; any batch size and length.
+        vectorizer: Strings `(B,)` to ids `(B, L)`, e.g. from
+            `keras_tnattn.text.words.word_vectorizer`.
+        class_names: The `C` names.
+        folder: The model's folder, e.g. `saved_models/news`.
+        version: A positive integer. Default: one more than the highest there is, at first 1.
+
+    Returns:
+        The path of the new version.
+
+    Raises:
+        FileExistsError: If the version exists.
+        RuntimeError: If Keras does not run on TensorFlow.
+        ValueError: If `version` is not positive, or the model has not `C` outputs.
+    """
+    check_backend()
+    if model.output_shape[-1] != len(class_names):
+        raise ValueError(
+            "Expected a name for each output of the model. "
+            f"Received: output_shape={model.output_shape}, {len(class_names)} class_names"
+        )
+    folder = Path(folder)
+    if version is None:
+        version = max(_versions(folder), default=0) + 1
+    if version < 1:
+        raise ValueError(f"Expected a positive version. Received: version={version}")
+    target = folder / str(version)
+    if target.exists():
+        raise FileExistsError(
+            f"Expected a new version, an exported one is never changed. Received: {target} exists"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder))
+    try:
+        _write(model, vectorizer, list(class_names), partial)
+        partial.chmod(0o755)  # mkdtemp's own mode would lock out the user who serves
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return target
+
+
+def _write(model, vectorizer, class_names, path) -> None:  # noqa: ANN001
+    names = tf.constant(class_names)
+
+    def from_ids(ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        probabilities = model(ids, training=False)
+        label = tf.gather(names, tf.argmax(probabilities, axis=-1))
+        return {"label": label, "probabilities": probabilities}
+
+    def from_text(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        return from_ids(tf.cast(vectorizer(text), "int32"))
+
+    vectorizer(tf.constant([""]))  # builds it: the archive tracks no layer that was never called
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    archive.track(vectorizer)  # its lookup table is no variable and would be left out
+    archive.add_endpoint("serving_default", from_text, [tf.TensorSpec([None], tf.string, "text")])
+    archive.add_endpoint("ids", from_ids, [tf.TensorSpec([None, None], tf.int32, "ids")])
+    archive.write_out(str(path), verbose=False)
+    extra = path / "assets.extra"
+    extra.mkdir()
+    (extra / "class_names.json").write_text(json.dumps(class_names), encoding="utf-8")
+
+
+class Classifier:
+    """An exported classifier.
+
+    ```python
+    classifier = load("saved_models/news")
+    classifier(["a text", "another"])["label"]
+    ```
+
+    Attributes:
+        path: The folder of the version that was loaded.
+        class_names: The names of the columns of the probabilities.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.class_names = json.loads((path / "assets.extra/class_names.json").read_text("utf-8"))
+        # The signatures alone would not keep the weights alive.
+        self._model = tf.saved_model.load(str(path))
+
+    def __call__(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
+        """Classifies a list of `B` texts.
+
+        Returns:
+            A dict of `label`, an array of `str` `(B,)`, and `probabilities`, floats `(B, C)`.
+
+        Raises:
+            TypeError: If `texts` is a single string.
+        """
+        if isinstance(texts, str | bytes):
+            raise TypeError(f"Expected a list of texts. Received: texts={texts!r}. Pass [text]")
+        return self._run("serving_default", text=tf.constant(list(texts), tf.string))
+
+    def from_ids(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """Classifies texts given as integer ids `(B, L)`, padded with 0; returns the same dict."""
+        return self._run("ids", ids=tf.constant(ids, tf.int32))
+
+    def _run(self, signature: str, **inputs: tf.Tensor) -> dict[str, np.ndarray]:
+        outputs = self._model.signatures[signature](**inputs)
+        labels = [label.decode() for label in outputs["label"].numpy()]
+        return {"label": np.array(labels, "U"), "probabilities": outputs["probabilities"].numpy()}
+
+
+def load(path: str | os.PathLike) -> Classifier:
+    """Loads an exported classifier.
+
+    Args:
+        path: A version's folder, or the model's folder, of which the newest version is taken.
+
+    Raises:
+        FileNotFoundError: If there is no exported model.
+    """
+    path = Path(path)
+    versions = _versions(path)
+    if versions:
+        path = path / str(max(versions))
+    if not (path / "saved_model.pb").is_file():
+        raise FileNotFoundError(
+            f"Expected the folder of an exported model or of one version. Received: path={path}"
+        )
+    return Classifier(path)
+
+
+def _versions(folder: Path) -> list[int]:
+    return [int(p.name) for p in folder.glob("[0-9]*") if p.name.isdecimal()]

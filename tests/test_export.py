@@ -1,0 +1,123 @@
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from keras_tnattn.text.words import word_vectorizer
+
+tensorflow_only = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="only the TensorFlow backend exports"
+)
+TEXTS = ["the cat sat", "a dog ran", "the cat ran and the dog sat"]
+NAMES = ("cat", "dog", "çat")
+
+
+@pytest.fixture(scope="module")
+def parts():
+    vectorizer = word_vectorizer(TEXTS, max_words=6)
+    ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(vectorizer.vocabulary_size(), 4)(ids)
+    x = keras.layers.Lambda(lambda x: keras.ops.mean(x, axis=1))(x)
+    return keras.Model(ids, keras.layers.Dense(3, "softmax")(x)), vectorizer
+
+
+@pytest.fixture(scope="module")
+def exported(parts, tmp_path_factory):
+    from keras_tnattn.export import export
+
+    return export(*parts, NAMES, tmp_path_factory.mktemp("saved") / "pets")
+
+
+@tensorflow_only
+def test_both_signatures_equal_the_model(parts, exported):
+    from keras_tnattn.export import load
+
+    model, vectorizer = parts
+    texts = [*TEXTS, ""]
+    ids = np.asarray(vectorizer(np.array(texts)))
+    want = model.predict(ids, verbose=0)
+    classifier = load(exported)
+    for got in (classifier(texts), classifier.from_ids(ids)):
+        np.testing.assert_array_equal(got["probabilities"], want)
+        assert list(got["label"]) == [NAMES[i] for i in want.argmax(1)]
+    assert classifier.class_names == list(NAMES)
+    assert classifier([])["label"].shape == (0,)
+    assert classifier.from_ids(ids[:, :2])["probabilities"].shape == (4, 3)
+
+
+@tensorflow_only
+def test_loads_with_tensorflow_alone(parts, exported):
+    from keras_tnattn.export import load
+
+    code = f"""
+import json, sys
+import tensorflow as tf
+model = tf.saved_model.load({str(exported)!r})
+got = model.signatures["serving_default"](tf.constant({TEXTS!r} + [""]))
+assert not any(name.startswith("keras_tnattn") for name in sys.modules)
+labels = [label.decode() for label in got["label"].numpy()]
+print(json.dumps([got["probabilities"].numpy().tolist(), labels]))
+"""
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    probabilities, labels = json.loads(out.stdout)
+    got = load(exported)([*TEXTS, ""])
+    np.testing.assert_array_equal(np.float32(probabilities), got["probabilities"])
+    assert labels == list(got["label"])
+    assert np.isfinite(probabilities).all()
+
+
+@tensorflow_only
+def test_versions_count_up_and_are_never_changed(parts, tmp_path):
+    from keras_tnattn.export import export, load
+
+    folder = tmp_path / "pets"
+    assert export(*parts, NAMES, folder, version=9).name == "9"
+    assert export(*parts, NAMES, folder).name == "10"
+    assert load(folder).path == folder / "10"
+    assert load(folder / "9").path == folder / "9"
+    with pytest.raises(FileExistsError, match="9 exists"):
+        export(*parts, NAMES, folder, version=9)
+    with pytest.raises(ValueError, match="version=0"):
+        export(*parts, NAMES, folder, version=0)
+    with pytest.raises(ValueError, match="2 class_names"):
+        export(*parts, NAMES[:2], folder)
+    assert sorted(p.name for p in folder.iterdir()) == ["10", "9"]
+
+
+@tensorflow_only
+def test_a_failed_export_leaves_nothing(parts, tmp_path):
+    from keras_tnattn.export import export
+
+    def broken(text):
+        raise RuntimeError("no ids today")
+
+    with pytest.raises((RuntimeError, ValueError)):
+        export(parts[0], broken, NAMES, tmp_path / "pets")
+    assert list((tmp_path / "pets").iterdir()) == []
+
+
+@tensorflow_only
+def test_a_single_text_is_refused(exported):
+    from keras_tnattn.export import load
+
+    with pytest.raises(TypeError, match=r"Pass \[text\]"):
+        load(exported)("a text")
+
+
+def test_nothing_to_load(tmp_path):
+    from keras_tnattn.export import load
+
+    with pytest.raises(FileNotFoundError, match="path="):
+        load(tmp_path)
+
+
+@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="TensorFlow does export")
+def test_other_backends_say_how(parts, tmp_path):
+    from keras_tnattn.export import export
+
+    with pytest.raises(RuntimeError, match="KERAS_BACKEND=tensorflow"):
+        export(*parts, NAMES, tmp_path / "pets")
+    assert list(tmp_path.iterdir()) == []

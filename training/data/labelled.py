@@ -1,0 +1,104 @@
+"""Labelled texts, and their split into parts."""
+
+import collections
+import dataclasses
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+from sklearn.model_selection import train_test_split
+
+from training.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledTexts:
+    """Texts with one label each.
+
+    Args:
+        texts: `R` strings; empty ones are allowed.
+        labels: Integer array `(R,)`, positions in `class_names`.
+        class_names: The names of the classes, at least two.
+        notes: What was done to the rows while reading, a sentence each.
+
+    Raises:
+        InputError: If there are no rows or fewer than two classes.
+    """
+
+    texts: list[str]
+    labels: np.ndarray
+    class_names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.texts:
+            raise InputError("Expected at least one labelled text. Received: no rows")
+        if len(self.class_names) < 2:
+            raise InputError(
+                "Expected at least two classes to tell apart. "
+                f"Received: class_names={self.class_names}"
+            )
+
+    @classmethod
+    def from_names(
+        cls, texts: Iterable[str], names: Iterable[str], notes: Iterable[str] = ()
+    ) -> "LabelledTexts":
+        """Numbers the classes in the order of their names (by value if all are numbers)."""
+        names = list(names)
+        try:
+            class_names = sorted(set(names), key=float)
+        except ValueError:
+            class_names = sorted(set(names))
+        number = {name: i for i, name in enumerate(class_names)}
+        labels = np.array([number[name] for name in names], "int32")
+        return cls(list(texts), labels, tuple(class_names), tuple(notes))
+
+    def fingerprint(self) -> str:
+        """Returns a SHA-256 that changes with any text, label or name, or with their order."""
+        digest = hashlib.sha256(repr(self.class_names).encode())
+        digest.update(self.labels.astype("<i4").tobytes())
+        for text in self.texts:
+            digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+        return digest.hexdigest()
+
+
+def without_repeats(texts: list[str], names: list[str]) -> tuple[list[str], list[str], int]:
+    """Drops the rows whose text and label both stand in an earlier row; also says how many."""
+    rows = list(dict.fromkeys(zip(texts, names, strict=True)))
+    kept_texts, kept_names = map(list, zip(*rows, strict=True)) if rows else ([], [])
+    return kept_texts, kept_names, len(texts) - len(rows)
+
+
+def split_rows(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Splits row numbers in two, every class in its proportion where that can be.
+
+    A class with a single row cannot be in both parts: its row goes to the first. Where a
+    part would have fewer rows than there are classes, the split is not stratified.
+
+    Args:
+        labels: Integer array `(R,)`.
+        fraction: The share of the second part, in (0, 1).
+        seed: Seed of the split.
+
+    Returns:
+        Two integer arrays of row numbers, each sorted.
+
+    Raises:
+        InputError: If one part would be empty.
+    """
+    counts = collections.Counter(labels.tolist())
+    alone = np.array([counts[label] == 1 for label in labels.tolist()], bool)
+    rows = np.arange(len(labels))
+    shared = rows[~alone]
+    second = int(np.ceil(fraction * len(shared)))
+    if not 0 < second < len(shared):
+        raise InputError(
+            "Expected enough rows for two parts. "
+            f"Received: {len(labels)} rows, {len(shared)} of them in classes with two rows or more"
+        )
+    classes = len(counts) - int(alone.sum())
+    stratify = labels[shared] if classes <= min(second, len(shared) - second) else None
+    first, second = train_test_split(
+        shared, test_size=second, random_state=seed, shuffle=True, stratify=stratify
+    )
+    return np.sort(np.concatenate([first, rows[alone]])), np.sort(second)
