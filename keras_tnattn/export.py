@@ -11,7 +11,6 @@ model.signatures["serving_default"](tf.constant(["a text"]))
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -74,11 +73,10 @@ def export(
         raise FileExistsError(
             f"Expected a new version, an exported one is never changed. Received: {target} exists"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder))
+    partial = folder / f".partial-{version}"
+    shutil.rmtree(partial, ignore_errors=True)
     try:
         _write(model, vectorizer, list(class_names), partial)
-        partial.chmod(0o755)  # mkdtemp's own mode would lock out the user who serves
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,296 @@
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from training.checkpoints import EpochLog, load_state, save_state
+from training.config import ClassifyConfig, from_json, to_json
+from training.data.batches import ShuffledBatches
+from training.errors import InputError
+from training.runs import Run, replacing
+from training.train import main
+
+ROOT = Path(__file__).parents[1]
+
+
+def small_table(path, rows=240):
+    rng = np.random.default_rng(0)
+    words = {"a": ["red", "blue", "green", "grey"], "b": ["one", "two", "three", "four"]}
+    lines = ["text,label"]
+    for i in range(rows):
+        label = "ab"[i % 2]
+        lines.append(" ".join(rng.choice([*words[label], "the", "of"], 6)) + f",{label}")
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def command(table, folder, *more):
+    options = "--max-words 8 --vocabulary-size 20 --embedding-dim 4 --batch-size 8 --epochs 12"
+    return ["classify", "--dataset", table, "--run-dir", str(folder), *options.split(), *more]
+
+
+def state(folder):
+    """Every weight, and what was measured in each epoch but for the times."""
+    model = keras.models.load_model(folder / "model.keras")
+    weights = [keras.ops.convert_to_numpy(w) for w in model.weights]
+    rows = [
+        {k: v for k, v in row.items() if k != "seconds_per_step"}
+        for row in Run(folder).read_metrics()
+    ]
+    return weights, rows
+
+
+def assert_equal(folder, other):
+    (weights, rows), (other_weights, other_rows) = state(folder), state(other)
+    assert rows == other_rows
+    for weight, other_weight in zip(weights, other_weights, strict=True):
+        np.testing.assert_array_equal(weight, other_weight)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    table = small_table(folder / "table.csv")
+    assert main(command(table, folder / "run")) == 0
+    return table, folder / "run"
+
+
+def killed_after(epochs, arguments, folder):
+    """Runs the command in a process of its own; kills it when so many epochs are written."""
+    script = [sys.executable, str(ROOT / "training/train.py"), *arguments]
+    with subprocess.Popen(script, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and len(Run(folder).read_metrics()) < epochs:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_a_killed_run_ends_as_an_uninterrupted_one(uninterrupted, tmp_path):
+    table, whole = uninterrupted
+    folder = tmp_path / "run"
+    killed_after(3, command(table, folder), folder)
+    assert Run(folder).results is None
+    assert main(["classify", "--run-dir", str(folder), "--resume"]) == 0
+    assert_equal(folder, whole)
+    assert [row["epoch"] for row in Run(folder).read_metrics()] == list(range(1, 13))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [["--early-stopping", "4"], ["--steps-per-execution", "4"]])
+def test_killed_again_and_again(options, tmp_path):
+    table = small_table(tmp_path / "table.csv")
+    assert main(command(table, tmp_path / "whole", *options)) == 0
+    folder = tmp_path / "run"
+    killed_after(1, command(table, folder, *options), folder)
+    for epochs in (2, 4, 5):
+        killed_after(epochs, ["classify", "--run-dir", str(folder), "--resume"], folder)
+    assert main(["classify", "--run-dir", str(folder), "--resume"]) == 0
+    assert_equal(folder, tmp_path / "whole")
+
+
+def test_a_run_folder_holds_it_all(uninterrupted):
+    _, folder = uninterrupted
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json",
+        "data.json",
+        "metrics.csv",
+        "results.json",
+        "learning_curves.png",
+        "confusion_matrix.png",
+        "psi.png",
+        "model.keras",
+        "checkpoints",
+    }
+    results = Run(folder).results
+    assert results["test_accuracy"] > 0.9
+    assert results["rows"] == {"train": 144, "test": 96}
+    assert results["epochs"] == 12
+
+
+def test_a_finished_run_stays_as_it_is(uninterrupted, capsys):
+    _, folder = uninterrupted
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    assert main(["classify", "--run-dir", str(folder), "--resume"]) == 0
+    assert "finished" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_cut_off_after_the_last_epoch(uninterrupted, tmp_path):
+    # As if killed before the pictures and the model: nothing is trained, all is written.
+    _, whole = uninterrupted
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in ("config.json", "data.json", "metrics.csv"):
+        (folder / name).write_bytes((whole / name).read_bytes())
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints/last.npz").write_bytes((whole / "checkpoints/last.npz").read_bytes())
+    assert main(["classify", "--run-dir", str(folder), "--resume"]) == 0
+    assert_equal(folder, whole)
+
+
+def test_early_stopping_keeps_the_best_epoch(tmp_path):
+    table = small_table(tmp_path / "table.csv")
+    # A learning rate this high is soon past its best.
+    options = ["--early-stopping", "2", "--learning-rate", "0.3"]
+    assert main(command(table, tmp_path / "run", *options)) == 0
+    losses = [row["val_loss"] for row in Run(tmp_path / "run").read_metrics()]
+    assert len(losses) == min(12, int(np.argmin(losses)) + 3)
+    assert Run(tmp_path / "run").results["rows"] == {"train": 129, "test": 96, "validation": 15}
+
+
+class TestRefusals:
+    def fails(self, capsys, arguments, *parts):
+        assert main(arguments) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: ")
+        assert error.count("\n") == 1
+        assert all(part in error for part in parts), error
+
+    def test_an_existing_run(self, uninterrupted, capsys):
+        table, folder = uninterrupted
+        self.fails(capsys, command(table, folder), "which exists", "--resume")
+
+    def test_nothing_to_resume(self, capsys, tmp_path):
+        folder = tmp_path / "run"
+        self.fails(capsys, ["classify", "--run-dir", str(folder), "--resume"], "Leave out --resume")
+
+    def test_other_options(self, uninterrupted, capsys):
+        table, folder = uninterrupted
+        self.fails(capsys, command(table, folder, "--resume", "--seed", "3"), "seed=0", "seed=3")
+
+    def test_other_data(self, uninterrupted, capsys, tmp_path):
+        _, whole = uninterrupted
+        table = small_table(tmp_path / "table.csv", rows=100)
+        config = from_json(ClassifyConfig, (whole / "config.json").read_text())
+        run = Run(tmp_path / "run")
+        run.start(dataclasses.replace(config, dataset=table), {})
+        self.fails(capsys, ["classify", "--run-dir", str(run.folder), "--resume"], "other texts")
+
+    def test_an_unreadable_checkpoint(self, uninterrupted, capsys, tmp_path):
+        _, whole = uninterrupted
+        folder = tmp_path / "run"
+        (folder / "checkpoints").mkdir(parents=True)
+        for name in ("config.json", "data.json"):
+            (folder / name).write_bytes((whole / name).read_bytes())
+        (folder / "checkpoints/last.npz").write_bytes(b"PK half a file")
+        arguments = ["classify", "--run-dir", str(folder), "--resume"]
+        self.fails(capsys, arguments, "last.npz", "Delete it")
+
+    @pytest.mark.parametrize(
+        ("options", "parts"),
+        [
+            (["--dataset", "no_such_set"], ["dataset='no_such_set'"]),
+            (["--text-column", "body"], ["column 'body'"]),
+            (["--damping", "1.0"], ["damping=1.0"]),
+            (["--vocabulary-size", "2"], ["vocabulary_size=2"]),
+            (["--test-fraction", "1.5"], ["test_fraction=1.5"]),
+            (["--epochs", "0"], ["epochs=0"]),
+            (["--learning-rate", "0"], ["learning_rate=0"]),
+            (["--name", "../out"], ["name='../out'"]),
+            (["--attention", "dpa", "--damping", "0.5"], ["damping=0.5", "attention='dpa'"]),
+        ],
+    )
+    def test_bad_options_leave_no_folder(self, tmp_path, capsys, options, parts):
+        table = small_table(tmp_path / "table.csv")
+        self.fails(capsys, command(table, tmp_path / "runs/run", *options), *parts)
+        assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+
+    @pytest.mark.parametrize(
+        ("content", "part"),
+        [
+            ("", "empty"),
+            ("text,label\na,x\nb,x\n", "two classes"),
+            ("text,label\n" + "?,x\n!,y\n" * 5, "without any"),
+            ("text,label\na,x\nb,y\n", "enough rows"),
+        ],
+    )
+    def test_bad_tables_leave_no_folder(self, tmp_path, capsys, content, part):
+        (tmp_path / "table.csv").write_text(content)
+        arguments = command(str(tmp_path / "table.csv"), tmp_path / "runs/run")
+        self.fails(capsys, arguments, part)
+        assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+
+    @pytest.mark.skipif(
+        keras.backend.backend() == "tensorflow", reason="the TensorFlow backend does export"
+    )
+    def test_export_on_another_backend(self, tmp_path, capsys):
+        table = small_table(tmp_path / "table.csv")
+        arguments = command(table, tmp_path / "run", "--export")
+        self.fails(capsys, arguments, "KERAS_BACKEND=tensorflow")
+        assert not (tmp_path / "run").exists()
+
+
+def test_config_survives_json():
+    config = ClassifyConfig(dataset="tfds:ag_news_subset", damping=0.5)
+    assert config.name == "ag_news_subset-tsa-0"
+    assert from_json(ClassifyConfig, to_json(config)) == config
+    with pytest.raises(InputError, match="colour"):
+        from_json(ClassifyConfig, '{"colour": "red"}')
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+
+    def interrupted():
+        with replacing(path) as partial:
+            partial.write_text("half of the n")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file.txt"]
+
+
+def tiny_model():
+    inputs = keras.Input((3,), dtype="int32")
+    x = keras.layers.Embedding(9, 4)(inputs)
+    x = keras.layers.Dropout(0.5)(keras.layers.Flatten()(x))
+    model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(x))
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def test_a_checkpoint_holds_all_that_the_next_epoch_needs(tmp_path):
+    ids, labels = np.arange(24).reshape(8, 3) % 9, np.arange(8) % 2
+    first, second = tiny_model(), tiny_model()
+    first.fit(ids, labels, verbose=0)
+    save_state(first, 7, tmp_path / "state.npz")
+    assert load_state(second, tmp_path / "state.npz") == 7
+    for model in (first, second):
+        model.fit(ids, labels, shuffle=False, verbose=0)
+    for a, b in zip(first.get_weights(), second.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_row_without_its_checkpoint_is_dropped(tmp_path):
+    run = Run(tmp_path / "run")
+    run.start(ClassifyConfig(), {})
+    run.write_metrics([{"epoch": i, "loss": 1.0} for i in (1, 2, 3)])
+    log, model = EpochLog(run), tiny_model()
+    log.set_model(model)
+    save_state(model, 2, run.folder / "checkpoints/last.npz")
+    assert log.restore() == 2
+    assert [row["epoch"] for row in log.rows] == [1, 2]
+
+
+def test_the_order_depends_on_seed_and_epoch():
+    def order(seed, epoch):
+        batches = ShuffledBatches(np.arange(10)[:, None], np.arange(10), 4, seed)
+        batches.set_epoch(epoch)
+        seen = [batches[i] for i in range(len(batches))]
+        assert [len(labels) for _, labels in seen] == [4, 4, 2]
+        assert all((ids[:, 0] == labels).all() for ids, labels in seen)
+        return np.concatenate([labels for _, labels in seen]).tolist()
+
+    assert order(3, 5) == order(3, 5)
+    assert sorted(order(3, 5)) == list(range(10))
+    assert len({tuple(order(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9

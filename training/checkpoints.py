@@ -1,0 +1,111 @@
+"""Checkpoints that continue a run as if it had never stopped."""
+
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from training.errors import InputError
+from training.runs import Run, replacing
+
+
+def save_state(model: keras.Model, epochs: int, path: Path) -> None:
+    """Writes all that the next epoch depends on: weights, random states, the optimizer's."""
+    arrays = [keras.ops.convert_to_numpy(variable) for variable in _variables(model)]
+    with replacing(path) as partial, partial.open("wb") as file:
+        np.savez(file, epochs, *arrays)
+
+
+def load_state(model: keras.Model, path: Path) -> int:
+    """Restores what `save_state` wrote into the same model, compiled.
+
+    Returns:
+        The number of epochs trained so far.
+
+    Raises:
+        InputError: If the file cannot be read or is another model's.
+    """
+    variables = _variables(model)
+    try:
+        with np.load(path) as file:
+            epochs, *arrays = (file[f"arr_{i}"] for i in range(1 + len(variables)))
+        for variable, array in zip(variables, arrays, strict=True):
+            variable.assign(array)
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"Expected a checkpoint of this model. Received: {path} ({error}). "
+            "Delete it to train the run from its start"
+        ) from error
+    return int(epochs)
+
+
+def _variables(model: keras.Model) -> list[Any]:
+    model.optimizer.build(model.trainable_variables)
+    # The random states of dropout are among the non-trainable variables here, but are not in
+    # the files of `save_weights`.
+    return [
+        *model.trainable_variables,
+        *model.non_trainable_variables,
+        *model.optimizer.variables,
+    ]
+
+
+class EpochLog(keras.callbacks.Callback):
+    """Keeps a run's metrics and checkpoints, an epoch at a time, and stops it early if asked.
+
+    The metrics are written first: a checkpoint never lacks a row, and the row of an epoch that
+    was cut off before its checkpoint is dropped when the run continues.
+
+    Args:
+        run: The run.
+        patience: Stop after so many epochs without a lower `val_loss`. Default: never.
+    """
+
+    def __init__(self, run: Run, patience: int | None = None) -> None:
+        super().__init__()
+        self.run = run
+        self.patience = patience
+        self.rows = []
+        self._last = run.folder / "checkpoints" / "last.npz"
+        self._best = run.folder / "checkpoints" / "best.npz"
+        self._last.parent.mkdir(exist_ok=True)
+
+    def restore(self) -> int:
+        """Puts the model where the run stands; returns the number of epochs trained so far."""
+        epochs = load_state(self.model, self._last) if self._last.exists() else 0
+        self.rows = self.run.read_metrics()[:epochs]
+        return epochs
+
+    @property
+    def done(self) -> bool:
+        """Whether the patience is over."""
+        return bool(self.patience) and len(self.rows) - self._best_epoch >= self.patience
+
+    def restore_best(self) -> None:
+        """Puts the model where the loss on the validation part was lowest."""
+        if self.patience:
+            load_state(self.model, self._best)
+
+    @property
+    def _best_epoch(self) -> int:
+        losses = [row["val_loss"] for row in self.rows]
+        return 1 + int(np.argmin(losses)) if losses else 0
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        self._begin = time.perf_counter()
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        self._end, self._steps = time.perf_counter(), batch + 1
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        seconds = (self._end - self._begin) / self._steps
+        metrics = {name: float(value) for name, value in logs.items()}
+        self.rows.append({"epoch": epoch + 1, **metrics, "seconds_per_step": seconds})
+        self.run.write_metrics(self.rows)
+        if self.patience and self._best_epoch == len(self.rows):
+            save_state(self.model, len(self.rows), self._best)
+        save_state(self.model, len(self.rows), self._last)
+        self.model.stop_training = self.done

@@ -1,0 +1,98 @@
+"""Several attentions over several seeds, in one table."""
+
+import dataclasses
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from training.classification import train_classifier
+from training.config import ClassifyConfig
+from training.data import LabelledTexts
+from training.runs import Run, replacing
+
+# Table 1 of the paper: attention layers of about 300 parameters (320 against 288 and 300).
+EMBEDDING_DIMS = {"tsa": 64, "tga": 64, "dpa": 6, "ada": 6}
+HEADER = (
+    "attention",
+    "embedding",
+    "attention parameters",
+    "embedding parameters",
+    "all parameters",
+    "train accuracy %",
+    "test accuracy %",
+    "ms a step",
+)
+
+
+def table_configs(
+    options: dict[str, Any], attentions: Iterable[str], seeds: Iterable[int]
+) -> list[ClassifyConfig]:
+    """Returns the configs of a table: every attention, at its size, with every seed."""
+    seeds = list(seeds)
+    return [
+        ClassifyConfig(**options, attention=name, embedding_dim=EMBEDDING_DIMS[name], seed=seed)
+        for name in attentions
+        for seed in seeds
+    ]
+
+
+def train_all(
+    configs: Sequence[ClassifyConfig], folder: Path, data: LabelledTexts
+) -> list[dict[str, Any]]:
+    """Trains each config in `folder/NAME/`; finished runs are taken as they are.
+
+    Returns:
+        The results of each run.
+
+    Raises:
+        InputError: If a run's folder is there with other options.
+    """
+    results = []
+    for i, config in enumerate(configs):
+        run = Run(folder / config.name)
+        if run.exists:
+            run.read_config(ClassifyConfig, dataclasses.asdict(config))
+        if not run.results:
+            print(f"run {i + 1} of {len(configs)}: {config.name}", flush=True)
+            train_classifier(config, run, data)
+        results.append(run.results)
+    return results
+
+
+def table(configs: Sequence[ClassifyConfig], results: Sequence[dict[str, Any]]) -> str:
+    """Writes a line for each attention, with means and standard deviations over the seeds."""
+    lines = [HEADER]
+    for name in dict.fromkeys(config.attention for config in configs):
+        runs = [r for c, r in zip(configs, results, strict=True) if c.attention == name]
+        counts = runs[0]["parameters"]
+        lines.append(
+            (
+                name.upper(),
+                str(EMBEDDING_DIMS[name]),
+                *(f"{counts[part]:,}" for part in ("attention", "embedding", "all")),
+                _spread([100 * r["train_accuracy"] for r in runs]),
+                _spread([100 * r["test_accuracy"] for r in runs]),
+                _spread([1000 * r["seconds_per_step"] for r in runs]),
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, tuple("-" * width for width in widths))
+    return "\n".join("| " + " | ".join(map(str.rjust, line, widths)) + " |" for line in lines)
+
+
+def _spread(values: list[float]) -> str:
+    mean = f"{statistics.mean(values):.1f}"
+    return f"{mean} ± {statistics.stdev(values):.1f}" if len(values) > 1 else mean
+
+
+def compare(
+    configs: Sequence[ClassifyConfig], folder: Path, data: LabelledTexts
+) -> list[dict[str, Any]]:
+    """Trains each config, then prints the table and writes it to `folder/table.md`."""
+    results = train_all(configs, folder, data)
+    text = table(configs, results)
+    with replacing(folder / "table.md") as path:
+        path.write_text(text + "\n", encoding="utf-8")
+    print(f"\n{text}\n")
+    return results

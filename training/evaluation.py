@@ -1,0 +1,32 @@
+"""What is measured on a trained classifier."""
+
+import keras
+import numpy as np
+
+
+def predict(model: keras.Model, ids: np.ndarray) -> np.ndarray:
+    """Returns the most probable class `(R,)` for each row of ids `(R, L)`."""
+    return model.predict(ids, batch_size=256, verbose=0).argmax(axis=-1)
+
+
+def parameter_counts(model: keras.Model) -> dict[str, int]:
+    """Counts the weights of the attention layer, of the embedding, and all of them."""
+    return {
+        "attention": model.get_layer("attention").count_params(),
+        "embedding": model.get_layer("embedding").count_params(),
+        "all": model.count_params(),
+    }
+
+
+def attention_scores(model: keras.Model, ids: np.ndarray) -> np.ndarray:
+    """Computes the scores `(H, L, L)` of the attention layer for one text.
+
+    Args:
+        model: A text classifier whose attention layer gives its scores on request.
+        ids: Integers `(L,)`, without padding.
+    """
+    attention = model.get_layer("attention")
+    embedded = keras.tree.flatten(attention.input)[0]  # the mask may come after it
+    inputs = keras.Model(model.input, embedded)(ids[None])
+    _, scores = attention(inputs, return_attention_scores=True)
+    return keras.ops.convert_to_numpy(scores)[0]
