@@ -133,6 +133,7 @@ def _compiled_model(config: ClassifyConfig, vocabulary_size: int, classes: int) 
         loss="sparse_categorical_crossentropy",
         metrics=["accuracy"],
         steps_per_execution=config.steps_per_execution,
+        jit_compile=config.jit_compile or "auto",
     )
     return model
 

@@ -15,13 +15,13 @@ from training.runs import Run, replacing
 EMBEDDING_DIMS = {"tsa": 64, "tga": 64, "dpa": 6, "ada": 6}
 HEADER = (
     "attention",
-    "embedding",
-    "attention parameters",
-    "embedding parameters",
-    "all parameters",
-    "train accuracy %",
-    "test accuracy %",
-    "ms a step",
+    "dim",
+    "attention weights",
+    "embedding weights",
+    "all weights",
+    "train %",
+    "test %",
+    "ms/step",
 )
 
 

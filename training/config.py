@@ -131,6 +131,12 @@ class ClassifyConfig:
     steps_per_execution: int = option(
         1, TRAINING, "steps between two looks at the progress", metavar="N"
     )
+    jit_compile: bool = option(
+        False,
+        TRAINING,
+        "compile the steps with XLA: on a CPU five times faster for ada at 200 words",
+        action="store_true",
+    )
     seed: int = option(0, TRAINING, "of the split, the weights, the order and the dropout")
 
     name: str | None = option(

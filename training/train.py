@@ -12,7 +12,7 @@ if not __package__:
 
 from training.config import ATTENTIONS, ClassifyConfig, add_options, given_options
 from training.data import LabelledTexts, load_texts
-from training.errors import InputError
+from training.errors import exit_status
 from training.runs import Run
 
 CLASSIFY_EXAMPLES = """\
@@ -46,15 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parsed = _parser().parse_args(arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up remarks
-    try:
-        parsed.run(parsed)
-    except InputError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; finished epochs are kept", file=sys.stderr)
-        return 130
-    return 0
+    return exit_status(lambda: parsed.run(parsed))
 
 
 def _parser() -> argparse.ArgumentParser:
