@@ -25,5 +25,18 @@ lint: $(INSTALLED)
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
 
+# Where nothing but the wheel and what it depends on is installed.
+wheel: $(INSTALLED)
+	rm -rf build/wheel
+	$(RUN) -m pip wheel --no-deps --wheel-dir build/wheel .
+	$(PYTHON) -m venv build/wheel/env
+	build/wheel/env/bin/python -m pip install build/wheel/*.whl
+	cd build/wheel && env/bin/python ../../tests/train_one_step.py
+
+bench: $(INSTALLED)
+	$(RUN) benchmarks/tt_dense.py
+	$(RUN) benchmarks/spectral_attention.py
+	$(RUN) benchmarks/text_classifier.py
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

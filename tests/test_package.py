@@ -1,7 +1,77 @@
+"""What may import what, and what an import brings along."""
+
+import ast
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# Each part may import those before it, and itself.
+ORDER = ["ops", "initializers", "layers", "models", "text", "export", "training"]
+TENSORFLOW = {"tensorflow", "tensorflow_text", "tensorflow_datasets"}
+
+
+def part_of(path):
+    relative = path.relative_to(ROOT)
+    return "training" if relative.parts[0] == "training" else relative.parts[1].removesuffix(".py")
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+SOURCES = [
+    path
+    for folder in ("keras_tnattn", "training")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if path != ROOT / "keras_tnattn/__init__.py"
+]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_one_way(path):
+    part = part_of(path)
+    allowed = set(ORDER[: ORDER.index(part) + 1])
+    for name in imports(path):
+        assert not name.startswith("keras.src"), name
+        if name.startswith("keras_tnattn."):
+            assert name.split(".")[1] in allowed, name
+        if name.split(".")[0] == "training":
+            assert part == "training", name
+        if name.split(".")[0] in TENSORFLOW:
+            assert part in {"text", "export", "training"}, name
+
+
+def run(code, **environment):
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, env=environment or None)
 
 
 def test_imports_without_tensorflow_text():
-    code = "import sys; sys.modules['tensorflow_text'] = None; import keras_tnattn"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run("import sys; sys.modules['tensorflow_text'] = None; import keras_tnattn")
+
+
+def test_imports_on_jax_without_tensorflow():
+    pytest.importorskip("jax")
+    code = "import sys; sys.modules['tensorflow'] = None; import keras_tnattn"
+    run(code, KERAS_BACKEND="jax")
+
+
+def test_a_saved_layer_comes_back_in_a_process_that_only_imports_the_package(tmp_path):
+    path = str(tmp_path / "model.keras")
+    make = "import sys, keras, numpy as np, keras_tnattn as t; x = np.ones((2, 3, 8), 'float32');"
+    run(
+        f"{make} m = keras.Sequential([keras.Input((None, 8)), t.TTDense(4), "
+        f"t.TensorizedSpectralAttention(2)]); m.save({path!r}); "
+        f"np.save({path + '.npy'!r}, m.predict(x, verbose=0))"
+    )
+    run(
+        f"{make} m = keras.models.load_model({path!r}); "
+        f"assert (m.predict(x, verbose=0) == np.load({path + '.npy'!r})).all()"
+    )

@@ -1,0 +1,31 @@
+"""The README's Python runs as it stands there."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import keras_tnattn
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+def test_python_block_runs(block, capsys):
+    names = {}
+    exec(compile(block, str(README), "exec"), names)
+    if "model" in names:
+        names["model"].fit(np.ones((2, 200), "int32"), np.zeros(2, "int32"), verbose=0)
+        assert names["model"].layers[1].count_params() == 320
+    else:
+        assert 0 < names["layer"].relative_error < 1
+        assert "2,097,152" in capsys.readouterr().out
+        layer = keras_tnattn.TTDense(1024)
+        layer.build((None, 1024))
+        assert layer.count_params() == 1_168
+
+
+def test_there_are_blocks():
+    assert len(BLOCKS) == 2
