@@ -139,7 +139,7 @@ def _check_scores(layer, inputs):
     shape = (batch, layer.num_heads, length, length)
     outputs, scores = layer(inputs, return_attention_scores=True)
     assert tuple(scores.shape) == shape
-    np.testing.assert_array_equal(to_numpy(outputs), to_numpy(layer(inputs)))
+    np.testing.assert_array_equal(to_numpy(outputs), to_numpy(layer(inputs, training=True)))
     symbolic = layer(keras.Input(batch_shape=inputs.shape), return_attention_scores=True)
     assert tuple(symbolic[1].shape) == shape
     assert tuple(symbolic[0].shape) == tuple(outputs.shape)

@@ -28,6 +28,7 @@ class MultiHeadDotProductAttention(SelfAttention):
         inputs: Float tensor `(B, L, I)`.
         mask: Boolean tensor `(B, L)`, `True` for a real token.
         return_attention_scores: Whether to return the scores too. Defaults to `False`.
+        training: Taken as Keras' attentions do; the layer computes the same in training.
 
     Returns:
         Tensor `(B, L, I)`; with `return_attention_scores` also the scores `(B, H, L, L)`.
@@ -46,7 +47,11 @@ class MultiHeadDotProductAttention(SelfAttention):
         self.built = True
 
     def call(
-        self, inputs: object, mask: object = None, return_attention_scores: bool = False
+        self,
+        inputs: object,
+        mask: object = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
     ) -> object:
         inputs = apply_mask(inputs, mask)
         outputs, scores = self.attention(

@@ -6,8 +6,8 @@ import keras
 class SelfAttention(keras.layers.Layer):
     """Base of the multi-head self-attentions: `(B, L, ...)` in, scores `(B, H, L, L)` on request.
 
-    Subclasses take `call(inputs, mask=None, return_attention_scores=False)` and define
-    `compute_output_shape`.
+    Subclasses take `call(inputs, mask=None, return_attention_scores=False, training=None)` and
+    define `compute_output_shape`.
 
     Args:
         num_heads: Number of heads `H`.
@@ -33,7 +33,11 @@ class SelfAttention(keras.layers.Layer):
         self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def compute_output_spec(
-        self, inputs: object, mask: object = None, return_attention_scores: bool = False
+        self,
+        inputs: object,
+        mask: object = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
     ) -> object:
         outputs = keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
         if not return_attention_scores:

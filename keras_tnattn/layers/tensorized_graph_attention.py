@@ -35,6 +35,7 @@ class TensorizedGraphAttention(TensorizedSpectralAttention):
         inputs: Float tensor `(B, L, I_1, ..., I_N)`; `B` and `L` may be unknown.
         mask: Boolean tensor `(B, L)`, `True` for a real token.
         return_attention_scores: Whether to return `Psi` too. Defaults to `False`.
+        training: Taken as Keras' attentions do; the layer computes the same in training.
 
     Returns:
         Tensor `(B, L, J_1, ..., J_N)` for `"sum"` and `"mean"`, `(B, L, H J_1, J_2, ..., J_N)` for
@@ -88,7 +89,11 @@ class TensorizedGraphAttention(TensorizedSpectralAttention):
         super().build((batch, length, math.prod(token_shape)))
 
     def call(
-        self, inputs: object, mask: object = None, return_attention_scores: bool = False
+        self,
+        inputs: object,
+        mask: object = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
     ) -> object:
         flat = ops.reshape(inputs, (*ops.shape(inputs)[:2], math.prod(inputs.shape[2:])))
         outputs = super().call(flat, mask, return_attention_scores)

@@ -62,6 +62,7 @@ class TensorizedSpectralAttention(SelfAttention):
         inputs: Float tensor `(B, L, I)`: batch, tokens, features. `B` and `L` may be unknown.
         mask: Boolean tensor `(B, L)`, `True` for a real token.
         return_attention_scores: Whether to return `Psi` too. Defaults to `False`.
+        training: Taken as Keras' attentions do; the layer computes the same in training.
 
     Returns:
         Tensor `(B, L, H J)` for `"concat"`, `(B, L, J)` for `"sum"` and `"mean"`, `(B, L, I)` for
@@ -202,7 +203,11 @@ class TensorizedSpectralAttention(SelfAttention):
         return ops.convert_to_tensor([math.log(s / (1 - s)) for s in shares], dtype)
 
     def call(
-        self, inputs: object, mask: object = None, return_attention_scores: bool = False
+        self,
+        inputs: object,
+        mask: object = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
     ) -> object:
         inputs = apply_mask(inputs, mask)
         # The scale 1 / sqrt(J) of the products, half of it in either factor.
