@@ -69,6 +69,15 @@ print(json.dumps([got["probabilities"].numpy().tolist(), labels]))
     assert np.isfinite(probabilities).all()
 
 
+def test_the_package_leaves_exporting_and_word_pieces_alone():
+    code = """
+import sys
+import keras_tnattn
+assert not {"keras_tnattn.export", "keras_tnattn.text.words", "tensorflow_text"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @tensorflow_only
 def test_versions_count_up_and_are_never_changed(parts, tmp_path):
     from keras_tnattn.export import export, load
@@ -96,7 +105,7 @@ def test_a_failed_export_leaves_nothing(parts, tmp_path):
 
     with pytest.raises((RuntimeError, ValueError)):
         export(parts[0], broken, NAMES, tmp_path / "pets")
-    assert list((tmp_path / "pets").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 @tensorflow_only

@@ -135,6 +135,21 @@ def test_cut_off_after_the_last_epoch(uninterrupted, tmp_path):
     assert_equal(folder, whole)
 
 
+def test_graph_attention_trains_and_is_drawn(tmp_path):
+    table = small_table(tmp_path / "table.csv")
+    arguments = command(table, tmp_path / "run", "--attention", "tga", "--epochs", "1")
+    assert main(arguments) == 0
+    assert (tmp_path / "run/psi.png").is_file()
+
+
+@pytest.mark.parametrize("script", [["training/train.py"], ["-m", "training.train"]])
+def test_both_ways_to_start(script):
+    run = [sys.executable, *script, "classify", "--help"]
+    shown = subprocess.run(run, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert "(default: 0.9)" in shown
+    assert "--dataset reuters --attention dpa" in shown
+
+
 def test_early_stopping_keeps_the_best_epoch(tmp_path):
     table = small_table(tmp_path / "table.csv")
     # A learning rate this high is soon past its best.

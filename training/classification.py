@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_tnattn.export import check_backend, export
 from keras_tnattn.models import text_classifier
 from keras_tnattn.text.words import word_vectorizer
 from training import evaluation, plots
@@ -45,37 +46,31 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> d
         InputError: If the config does not fit the data, or the folder is another run's.
     """
     if config.export:
-        from keras_tnattn import export
-
-        try:
-            export.check_backend()
-        except RuntimeError as error:
-            raise InputError(str(error)) from error
+        _check_export()
     keras.utils.clear_session()
-    keras.utils.set_random_seed(config.seed)
     if keras.backend.backend() == "tensorflow" and tf.config.list_physical_devices("GPU"):
         # A GPU adds in any order, and a continued run would drift. A CPU does not: there the
         # deterministic kernels change nothing and make a step half as slow again.
         tf.config.experimental.enable_op_determinism()
     try:
+        keras.utils.set_random_seed(config.seed)
         vectorizer, parts = _prepare(config, data)
         model = _compiled_model(config, vectorizer.vocabulary_size(), len(data.class_names))
-    except InputError:
-        raise
-    except ValueError as error:  # the package's own checks of sizes and ranges
+    except ValueError as error:  # the checks of sizes and ranges by those who know them
         raise InputError(str(error)) from error
+    vocabulary = [str(word) for word in vectorizer.get_vocabulary()]
     description = {
         "fingerprint": data.fingerprint(),
         "notes": list(data.notes),
         "class_names": list(data.class_names),
-        "vocabulary": [str(word) for word in vectorizer.get_vocabulary()],
+        "vocabulary": vocabulary,
     }
     if run.exists:
         run.check_data(description)
     else:
         run.start(config, description)
-    log = _fit(config, run, model, parts)
 
+    log = _fit(config, run, model, parts)
     train, test = parts["train"], parts["test"]
     predictions = evaluation.predict(model, test.ids)
     results = {
@@ -92,16 +87,26 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> d
         test.labels, predictions, data.class_names, run.folder / "confusion_matrix.png"
     )
     if config.attention in TENSORIZED:
-        ids = _a_sentence(train.ids)
-        words = np.array(description["vocabulary"])[ids]
-        plots.psi(evaluation.attention_scores(model, ids), words, run.folder / "psi.png")
+        sentence = _a_sentence(train.ids)
+        plots.psi(
+            evaluation.attention_scores(model, sentence),
+            [vocabulary[i] for i in sentence],
+            run.folder / "psi.png",
+        )
     with replacing(run.folder / "model.keras") as path:
         model.save(path)
     if config.export:
         folder = Path(config.saved_models, config.name)
-        results["exported"] = str(export.export(model, vectorizer, data.class_names, folder))
+        results["exported"] = str(export(model, vectorizer, data.class_names, folder))
     run.finish(results)
     return results
+
+
+def _check_export() -> None:
+    try:
+        check_backend()
+    except RuntimeError as error:
+        raise InputError(str(error)) from error
 
 
 def _prepare(

@@ -38,7 +38,8 @@ def load_texts(
         label_column: The column or feature of the labels. Default: known by the header.
 
     Returns:
-        The rows; always the same in the same order for the same source.
+        The rows; always the same in the same order for the same source. Rows that repeat others
+        are dropped from `docstrings` and the drug reviews, and kept elsewhere, as published.
 
     Raises:
         InputError: If there is no such data set, or it cannot be read.

@@ -49,6 +49,8 @@ def load_tfds(
 ) -> LabelledTexts:
     """Reads all labelled examples of a TensorFlow data set, its splits one after the other.
 
+    Without a network TFDS itself tries for some minutes before it gives up.
+
     Args:
         name: A name as `tfds.builder` takes it, e.g. `"ag_news_subset"`.
         data_dir: The folder of prepared data sets. Default: TFDS' own.
@@ -79,7 +81,7 @@ def load_tfds(
 
 
 def _feature(name, features, kind, wanted, supervised, option) -> str:  # noqa: ANN001
-    fitting = [key for key, feature in features.items() if isinstance(feature, kind)]
+    fitting = sorted(key for key, feature in features.items() if isinstance(feature, kind))
     preferred = [key for key in supervised or () if key in fitting]
     candidates = [wanted] if wanted else preferred or fitting
     if len(candidates) != 1 or candidates[0] not in fitting:
