@@ -133,12 +133,13 @@ def _compiled_model(config: ClassifyConfig, vocabulary_size: int, classes: int) 
         num_heads=config.num_heads,
         **config.attention_options,
     )
+    jit_compile = {"auto": config.attention == "ada" or "auto", "on": True, "off": False}
     model.compile(
         optimizer=keras.optimizers.Adam(config.learning_rate),
         loss="sparse_categorical_crossentropy",
         metrics=["accuracy"],
         steps_per_execution=config.steps_per_execution,
-        jit_compile=config.jit_compile or "auto",
+        jit_compile=jit_compile[config.jit_compile],
     )
     return model
 
