@@ -1,3 +1,5 @@
+import json
+
 import keras
 import numpy as np
 import oracles
@@ -213,6 +215,12 @@ def test_one_trace_serves_all_batches_and_lengths(jit_compile):
         expected = ops.convert_to_numpy(layer(x, mask=mask))
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
     assert compiled.experimental_get_tracing_count() == 1
+
+
+def test_numpy_numbers_do_not_reach_the_config():
+    layer = TensorizedSpectralAttention(2, damping=np.float32(0.5), tt_ranks=np.array([2, 2]))
+    config = json.loads(json.dumps(layer.get_config()))
+    assert (config["damping"], config["tt_ranks"]) == (0.5, [2, 2])
 
 
 def test_describe_names_the_band(capsys):

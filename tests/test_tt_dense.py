@@ -1,3 +1,5 @@
+import json
+
 import keras
 import numpy as np
 import oracles
@@ -115,6 +117,12 @@ def test_from_dense_and_back(use_bias):
     np.testing.assert_allclose(
         ops.convert_to_numpy(back(x)), ops.convert_to_numpy(rough(x)), rtol=1e-4, atol=1e-5
     )
+
+
+def test_numpy_numbers_do_not_reach_the_config():
+    layer = TTDense(8, np.array([2, 4]), np.array([4, 2]), np.int64(3))
+    config = json.loads(json.dumps(layer.get_config()))
+    assert (config["tt_input_shape"], config["tt_ranks"]) == ([2, 4], 3)
 
 
 def test_describe_prints_the_plan(capsys):

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_tnattn.layers.tensorized_spectral_attention import TensorizedSpectralAttention
+from keras_tnattn.ops import tensor_train
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -74,7 +75,7 @@ class TensorizedGraphAttention(TensorizedSpectralAttention):
             kernel_constraint=kernel_constraint,
             **kwargs,
         )
-        self.key_shape = key_shape and tuple(int(j) for j in key_shape)
+        self.key_shape = tensor_train.as_ints(key_shape)
         self.input_spec = keras.layers.InputSpec(min_ndim=3)
 
     def build(self, input_shape: Sequence[int | None]) -> None:

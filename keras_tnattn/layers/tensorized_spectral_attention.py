@@ -1,6 +1,7 @@
 """Tensorized spectral attention: a graph filter with tensor-train keys and values."""
 
 import math
+import numbers
 from collections.abc import Sequence
 
 import keras
@@ -104,13 +105,13 @@ class TensorizedSpectralAttention(SelfAttention):
                 "Expected both of `tt_input_shape` and `tt_output_shape`, or none. Received: "
                 f"tt_input_shape={tt_input_shape}, tt_output_shape={tt_output_shape}"
             )
-        self.tt_ranks = tt_ranks if isinstance(tt_ranks, int) else tuple(int(r) for r in tt_ranks)
+        self.tt_ranks = tensor_train.as_ints(tt_ranks)
         self.filter_order = filter_order
         self.damping = _check_damping(damping, num_heads, trainable_damping)
         self.head_combination = head_combination
         self.trainable_damping = trainable_damping
-        self.tt_input_shape = tt_input_shape and tuple(int(i) for i in tt_input_shape)
-        self.tt_output_shape = tt_output_shape and tuple(int(j) for j in tt_output_shape)
+        self.tt_input_shape = tensor_train.as_ints(tt_input_shape)
+        self.tt_output_shape = tensor_train.as_ints(tt_output_shape)
         self.method = spectral_filter.check_method(method, trained=trainable_damping)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
@@ -152,7 +153,7 @@ class TensorizedSpectralAttention(SelfAttention):
         if self.head_combination == "project":
             self.output_map = TTDense(
                 input_dim,
-                tt_ranks=self.tt_ranks if isinstance(self.tt_ranks, int) else max(self.tt_ranks),
+                tt_ranks=max(ranks, default=1),
                 use_bias=False,
                 kernel_initializer=self.kernel_initializer,
                 kernel_regularizer=self.kernel_regularizer,
@@ -286,7 +287,7 @@ class TensorizedSpectralAttention(SelfAttention):
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float))
+    return isinstance(value, numbers.Real)
 
 
 def _check_damping(

@@ -79,9 +79,9 @@ class TTDense(keras.layers.Layer):
                 f"tt_input_shape={tt_input_shape}, tt_output_shape={tt_output_shape}"
             )
         self.units = units
-        self.tt_input_shape = tt_input_shape and tuple(int(i) for i in tt_input_shape)
-        self.tt_output_shape = tt_output_shape and tuple(int(j) for j in tt_output_shape)
-        self.tt_ranks = tt_ranks if isinstance(tt_ranks, int) else tuple(int(r) for r in tt_ranks)
+        self.tt_input_shape = tensor_train.as_ints(tt_input_shape)
+        self.tt_output_shape = tensor_train.as_ints(tt_output_shape)
+        self.tt_ranks = tensor_train.as_ints(tt_ranks)
         self.activation = keras.activations.get(activation)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)

@@ -24,6 +24,7 @@ forward pass does not have: with the partial sums `U_k` of Horner's rule (`U_{F-
 """
 
 import math
+import numbers
 
 import keras
 from keras import ops
@@ -79,7 +80,7 @@ def spectral_filter(
     Returns:
         Tensor `(..., L, M)`. The two paths agree within float32.
     """
-    fixed_damping = isinstance(damping, (int, float))
+    fixed_damping = isinstance(damping, numbers.Real)
     check_method(method, trained=not fixed_damping)
     length = ops.shape(keys)[-2]
 
@@ -128,7 +129,7 @@ def _blocked_filter(
     block: object,
     num_offsets: int,
 ) -> object:
-    fixed_damping = isinstance(damping, (int, float))
+    fixed_damping = isinstance(damping, numbers.Real)
     tensors = [keys, values]
     if coefficients is not None:
         tensors.append(ops.cast(coefficients, _dtype(keys)))

@@ -11,6 +11,7 @@ Modelling via Graph Tensor Networks"; Oseledets (2011) for the decomposition.
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Sequence
 
 import numpy as np
@@ -90,6 +91,13 @@ def rank_bounds(tt_input_shape: Sequence[int], tt_output_shape: Sequence[int]) -
     return tuple(min(math.prod(sizes[:n]), math.prod(sizes[n:])) for n in range(1, len(sizes)))
 
 
+def as_ints(value: int | Sequence[int] | None) -> int | tuple[int, ...] | None:
+    """Returns ranks or factors as a Python int or a tuple of them, which a config can hold."""
+    if value is None:
+        return None
+    return int(value) if isinstance(value, numbers.Integral) else tuple(int(v) for v in value)
+
+
 def resolve_ranks(
     tt_ranks: int | Sequence[int],
     tt_input_shape: Sequence[int],
@@ -107,11 +115,11 @@ def resolve_ranks(
         ValueError: If a rank is below 1, or a sequence has the wrong length or is above the bound.
     """
     bounds = rank_bounds(tt_input_shape, tt_output_shape)
-    if isinstance(tt_ranks, int):
-        if tt_ranks < 1:
-            raise ValueError(f"Expected a positive TT-rank. Received: tt_ranks={tt_ranks}")
-        return tuple(min(tt_ranks, bound) for bound in bounds)
-    ranks = tuple(int(r) for r in tt_ranks)
+    ranks = as_ints(tt_ranks)
+    if isinstance(ranks, int):
+        if ranks < 1:
+            raise ValueError(f"Expected a positive TT-rank. Received: tt_ranks={ranks}")
+        return tuple(min(ranks, bound) for bound in bounds)
     fits = len(ranks) == len(bounds) and all(
         1 <= r <= bound for r, bound in zip(ranks, bounds, strict=True)
     )
