@@ -98,10 +98,10 @@ class EpochLog(keras.callbacks.Callback):
         self._begin = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        self._end, self._steps = time.perf_counter(), batch + 1
+        self._end = time.perf_counter()
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        seconds = (self._end - self._begin) / self._steps
+        seconds = (self._end - self._begin) / self.params["steps"]
         metrics = {name: float(value) for name, value in logs.items()}
         self.rows.append({"epoch": epoch + 1, **metrics, "seconds_per_step": seconds})
         self.run.write_metrics(self.rows)

@@ -17,7 +17,6 @@ from training.errors import InputError
 
 Row = dict[str, str]
 
-
 PACKED = {".gz": gzip.open, ".xz": lzma.open}
 csv.field_size_limit(2**31 - 1)  # the module's own limit is below a long document
 
