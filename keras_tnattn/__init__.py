@@ -13,6 +13,7 @@ from keras_tnattn.layers import (
     TensorizedGraphAttention,
     TensorizedSpectralAttention,
     TensorizeTokens,
+    TNAttention,
     TTDense,
 )
 
@@ -20,6 +21,7 @@ __all__ = [
     "MaskedAveragePooling1D",
     "MultiHeadAdditiveAttention",
     "MultiHeadDotProductAttention",
+    "TNAttention",
     "TTDense",
     "TensorizeTokens",
     "TensorizedGraphAttention",

@@ -105,11 +105,12 @@ def _model(layer, inputs, *head):
 def check_self_attention(make_layer, inputs, tmp_path, **kwargs):
     """Checks a layer `(B, L, ...) -> (B, L, ...)` with a mask and attention scores on top."""
     check_layer(make_layer, inputs, tmp_path, **kwargs)
-    _check_padding_changes_nothing(make_layer(), inputs)
+    check_padding_changes_nothing(make_layer(), inputs)
     _check_scores(make_layer(), inputs)
 
 
-def _check_padding_changes_nothing(layer, inputs):
+def check_padding_changes_nothing(layer, inputs):
+    """Checks that a masked token neither sends nor receives, whatever it holds."""
     batch, length = inputs.shape[:2]
     expected = to_numpy(layer(inputs))
     rng = np.random.default_rng(1)

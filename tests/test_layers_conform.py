@@ -61,6 +61,7 @@ OTHERS = {
         TOKENS[:, 0],
     ),
     "tokens": (lambda: layers.TensorizeTokens((4, 2)), TOKENS),
+    "tn": (lambda: layers.TNAttention(3, bond_dim=3, kernel_regularizer="l2"), TOKENS),
     "pooling": (lambda: layers.MaskedAveragePooling1D(), TOKENS),
 }
 

@@ -6,12 +6,14 @@ from keras_tnattn.layers.masked_average_pooling import MaskedAveragePooling1D
 from keras_tnattn.layers.tensorize_tokens import TensorizeTokens
 from keras_tnattn.layers.tensorized_graph_attention import TensorizedGraphAttention
 from keras_tnattn.layers.tensorized_spectral_attention import TensorizedSpectralAttention
+from keras_tnattn.layers.tn_attention import TNAttention
 from keras_tnattn.layers.tt_dense import TTDense
 
 __all__ = [
     "MaskedAveragePooling1D",
     "MultiHeadAdditiveAttention",
     "MultiHeadDotProductAttention",
+    "TNAttention",
     "TTDense",
     "TensorizeTokens",
     "TensorizedGraphAttention",

@@ -1,0 +1,201 @@
+"""Products over all other sites of a chain of matrices, in logarithmic depth.
+
+For matrices `a(1), ..., a(N)`, all `(D, D)`, and a boundary `G` that closes the chain, the context
+of site `j` is everything but the site itself,
+
+    C(j) = a(j+1) ... a(N) G a(1) ... a(j-1)
+
+so that `tr(G a(1) ... a(j-1) b a(j+1) ... a(N)) = tr(C(j) b)` for any `b` in the place of `a(j)`.
+A binary tree over the sites gives all of them: upwards the product `P` of each segment, downwards
+from `C = G` at the root to the two halves of a segment
+
+    P = P(left) P(right)        C(left) = P(right) C        C(right) = C P(left)
+
+`3 N` products of `(D, D)` matrices: `6 N D^3` FLOPs, `O(N D^2)` memory, depth `2 log2(N)`. If `G`
+is `v_R v_L^T`, every context is `r l^T`, and downwards vectors suffice, with `4 N D^2` FLOPs.
+
+The tree is cut into tiers of five levels: blocks of 32 sites, blocks of 32 blocks, and so on. A
+tier works on the folded form of a sequence, `(sites of a block, blocks, batch, ...)`, the sites in
+bit-reversed order: the left halves of all segments of a level are then the first half of the first
+axis, the right ones its second half, and a level is one batched product of two plain slices,
+whatever the length. Short of a whole block, a chain is filled up with the identity.
+
+Normalised, each product is divided by its Frobenius norm as it arises. The contexts returned have
+norm 1 and do not depend on the scale of any matrix, so the divisors on the way count as constants
+in the gradient.
+"""
+
+from keras import ops
+
+_BLOCK = 32
+# At a length unknown beforehand: chains of up to 32^4 = 1,048,576 sites.
+_MAX_TIERS = 4
+# The square of a norm that counts as 0.
+_TINY = 1e-30
+
+
+def fold_sites(x: object, fill: object = 0) -> object:
+    """Cuts the site axis into blocks, in the order of the scan.
+
+    Args:
+        x: Tensor `(B, N, ...)`; `B` and `N` may be unknown.
+        fill: What the sites hold that complete the last block: a tensor of the shape `...`, or a
+            number.
+
+    Returns:
+        Tensor `(b, ceil(N / b), B, ...)` with `b = 32`, or the power of two that holds a shorter
+        chain.
+    """
+    batch, length, *rest = ops.shape(x)
+    block = _block(length)
+    count = -(-length // block)
+    filling = ops.broadcast_to(ops.cast(fill, x.dtype), (batch, count * block - length, *rest))
+    x = ops.reshape(ops.concatenate([x, filling], axis=1), (batch, count, block, *rest))
+    x = ops.transpose(x, (2, 1, 0, *range(3, len(x.shape))))
+    return ops.take(x, _bit_reversal(block), axis=0)
+
+
+def unfold_sites(x: object, length: object) -> object:
+    """Undoes `fold_sites`.
+
+    Args:
+        x: Tensor `(b, ceil(N / b), B, ...)`.
+        length: Number of sites `N`.
+
+    Returns:
+        Tensor `(B, N, ...)`.
+    """
+    block, count, batch, *rest = ops.shape(x)
+    # A bit reversal is its own inverse.
+    x = ops.take(x, _bit_reversal(block), axis=0)
+    x = ops.transpose(x, (2, 1, 0, *range(3, len(x.shape))))
+    return ops.reshape(x, (batch, count * block, *rest))[:, :length]
+
+
+def closed_contexts(matrices: object, normalize: bool = True) -> object:
+    """Returns the contexts of rings, `C(j) = a(j+1) ... a(N) a(1) ... a(j-1)`.
+
+    Args:
+        matrices: Folded float tensor `(b, blocks, B, D, D)`, the identity where no site is.
+        normalize: Whether each context is divided by its Frobenius norm.
+
+    Returns:
+        Folded tensor `(b, blocks, B, D, D)`.
+    """
+    identity = ops.eye(matrices.shape[-1], dtype=matrices.dtype)
+
+    def descend(left: object, right: object, states: list) -> list:
+        (context,) = states
+        halves = [ops.matmul(right, context), ops.matmul(context, left)]
+        return [ops.concatenate(halves, axis=0)]
+
+    return _contexts(matrices, [identity], descend, normalize)[0]
+
+
+def open_contexts(
+    matrices: object, left: object, right: object, normalize: bool = True
+) -> tuple[object, object]:
+    """Returns the contexts `C(j) = r(j) l(j)` of open chains as their two factors.
+
+    `l(j) = v_L^T a(1) ... a(j-1)` and `r(j) = a(j+1) ... a(N) v_R`.
+
+    Args:
+        matrices: Folded float tensor `(b, blocks, B, D, D)`, the identity where no site is.
+        left: Boundary vector `v_L`, `(D,)`.
+        right: Boundary vector `v_R`, `(D,)`.
+        normalize: Whether each vector is divided by its norm.
+
+    Returns:
+        Folded rows `(b, blocks, B, 1, D)` and columns `(b, blocks, B, D, 1)`.
+    """
+
+    def descend(left: object, right: object, states: list) -> list:
+        row, column = states
+        return [
+            ops.concatenate([row, ops.matmul(row, left)], axis=0),
+            ops.concatenate([ops.matmul(right, column), column], axis=0),
+        ]
+
+    root = [ops.reshape(left, (1, -1)), ops.reshape(right, (-1, 1))]
+    row, column = _contexts(matrices, root, descend, normalize)
+    return row, column
+
+
+def dominant_eigenvectors(matrix: object) -> tuple[object, object]:
+    """Returns the left and the right eigenvector of the largest eigenvalue, each of norm 1.
+
+    The row and the column of the largest entry of `M^1024`, which is `v_R v_L^T` up to a factor
+    where one eigenvalue stands out. Where none does, as for a complex pair, they are still what a
+    chain of 1,024 sites makes of a boundary. Their signs are such that `v_L . v_R` has that of the
+    factor: positive if one eigenvalue stands out.
+
+    Args:
+        matrix: Float tensor `(D, D)`.
+
+    Returns:
+        Tensors `v_L` and `v_R`, both `(D,)`.
+    """
+    dim = matrix.shape[-1]
+    for _ in range(10):
+        matrix = _rescaled(matrix)
+        matrix = ops.matmul(matrix, matrix)
+    entries = ops.reshape(matrix, (dim * dim,))
+    largest = ops.argmax(ops.abs(entries))
+    left = normalized(ops.take(matrix, [largest // dim], axis=0))
+    right = normalized(ops.take(matrix, [largest % dim], axis=1))
+    sign = ops.stop_gradient(ops.sign(ops.take(entries, largest)))
+    return sign * left[0], right[:, 0]
+
+
+def normalized(x: object) -> object:
+    """Divides matrices `(..., D, E)` by their Frobenius norms; a matrix of norm 0 gives 0."""
+    return x * _inverse_norm(x)
+
+
+def _contexts(
+    matrices: object, root: list, descend: object, normalize: bool, tier: int = 1
+) -> list:
+    """Folded contexts in the form of `root`; `descend` takes those of segments to their halves."""
+    levels = [matrices]
+    while levels[-1].shape[0] > 1:
+        product = ops.matmul(*ops.split(levels[-1], 2, axis=0))
+        levels.append(_rescaled(product) if normalize else product)
+    _, count, batch, dim, _ = ops.shape(matrices)
+    totals = levels[-1]
+    known = isinstance(count, int)
+    if (known and count == 1) or (not known and tier == _MAX_TIERS):
+        # The reshape fails where more blocks than one are left.
+        shape = (1, 1, batch)
+        states = [ops.broadcast_to(state, (*shape, *state.shape)) for state in root]
+        levels[-1] = ops.reshape(totals, (*shape, dim, dim))
+    else:
+        blocks = fold_sites(ops.swapaxes(totals[0], 0, 1), ops.eye(dim))
+        states = _contexts(blocks, root, descend, normalize, tier + 1)
+        states = [ops.swapaxes(unfold_sites(state, count), 0, 1)[None] for state in states]
+    for level in reversed(levels[:-1]):
+        states = descend(*ops.split(level, 2, axis=0), states)
+    return [normalized(state) for state in states] if normalize else states
+
+
+def _rescaled(x: object) -> object:
+    return x * ops.stop_gradient(_inverse_norm(x))
+
+
+def _inverse_norm(x: object) -> object:
+    square = ops.sum(ops.square(x), axis=(-2, -1), keepdims=True)
+    inverse = ops.rsqrt(ops.maximum(square, _TINY))
+    return ops.where(square > _TINY, inverse, ops.zeros_like(inverse))
+
+
+def _block(length: object) -> int:
+    if isinstance(length, int):
+        return min(_BLOCK, 1 << max(length - 1, 0).bit_length())
+    return _BLOCK
+
+
+def _bit_reversal(size: int) -> list[int]:
+    """`0, 1, ..., size - 1`, a power of two, sorted by their bits read backwards."""
+    order = [0]
+    while len(order) < size:
+        order = [2 * i for i in order] + [2 * i + 1 for i in order]
+    return order

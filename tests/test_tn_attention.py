@@ -1,0 +1,351 @@
+"""Tensor-network attention against the contraction of the whole network, site by site."""
+
+import itertools
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from conformance import check_layer, check_padding_changes_nothing, to_numpy
+from keras import ops
+
+from keras_tnattn.layers import TNAttention
+
+if keras.backend.backend() == "jax":
+    import jax
+
+    @pytest.fixture(autouse=True)
+    def _float64():
+        with jax.enable_x64(True):
+            yield
+
+
+OPTIONS = [
+    {"boundary": boundary, "trainable_boundary": trained, "attention_order": order}
+    for boundary, trained, order in (
+        ("closed", False, 1),
+        ("closed", False, 2),
+        ("open", False, 1),
+        ("open", True, 2),
+    )
+]
+
+
+def make_layer(length=5, uniform=True, **options):
+    """A float64 layer far from the identity: any swapped pair of axes changes a number."""
+    layer = TNAttention(
+        4,
+        bond_dim=3,
+        uniform=uniform,
+        num_sites=None if uniform else length,
+        initial_deviation=0.6,
+        dtype="float64",
+        **options,
+    )
+    layer.build((None, length, 2))
+    # One eigenvalue of A_0 stands out; its eigenvectors left and right are no coordinate axes.
+    attention = to_numpy(layer.attention_tensor)
+    attention[(..., 0, 0, *[0] * layer.attention_order)] += 2
+    assign(layer, [attention, *layer.get_weights()[1:]])
+    return layer
+
+
+def random_sites(*shape, seed=0):
+    """Keras converts inputs to float32: numbers that it holds."""
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def assign(layer, values):
+    """Sets the weights; arrays as such might go through float32."""
+    for weight, value in zip(layer.weights, values, strict=True):
+        weight.assign(ops.convert_to_tensor(value, "float64"))
+
+
+def tensors(layer, length):
+    """Attention and transformation tensors of each site and the boundary, in NumPy."""
+    attention, transformation = to_numpy([layer.attention_tensor, layer.transformation_tensor])
+    if layer.uniform:
+        attention, transformation = [attention] * length, [transformation] * length
+    if layer.boundary == "closed":
+        return attention, transformation, np.eye(layer.bond_dim)
+    if layer.trainable_boundary:
+        left, right = to_numpy([layer.left_boundary, layer.right_boundary])
+    else:
+        zero = (0,) * layer.attention_order
+        left = dominant_eigenvector(attention[0][(..., *zero)].T)
+        right = dominant_eigenvector(attention[-1][(..., *zero)])
+    return attention, transformation, np.outer(right, left)
+
+
+def dominant_eigenvector(matrix):
+    values, vectors = np.linalg.eig(matrix)
+    vector = vectors[:, np.argmax(np.abs(values))]
+    return np.real(vector / np.linalg.norm(vector))
+
+
+def local_weights(layer, x):
+    """`W(j)` of one chain `(N, d)`, entry by entry from the formula, with its contexts' norms."""
+    x = x.astype("float64")
+    length, dim = x.shape
+    attention, transformation, boundary = tensors(layer, length)
+    matrices = []
+    for j in range(length):
+        matrix = np.zeros((layer.bond_dim, layer.bond_dim))
+        for states in itertools.product(range(dim), repeat=layer.attention_order):
+            matrix += attention[j][(..., *states)] * np.prod([x[j, s] for s in states])
+        matrices.append(matrix)
+    weights, norms = [], []
+    for j in range(length):
+        left = np.linalg.multi_dot([np.eye(layer.bond_dim), np.eye(layer.bond_dim), *matrices[:j]])
+        right = np.linalg.multi_dot(
+            [np.eye(layer.bond_dim), np.eye(layer.bond_dim), *matrices[j + 1 :]]
+        )
+        norms.append(np.linalg.norm(right @ boundary @ left))
+        weights.append(
+            [
+                [
+                    np.trace(boundary @ left @ transformation[j][:, :, s, k] @ right)
+                    for k in range(transformation[j].shape[3])
+                ]
+                for s in range(dim)
+            ]
+        )
+    return np.array(weights), np.array(norms)
+
+
+def align(got, expected):
+    """The sign of a pair of eigenvectors is free: takes that of the expected numbers."""
+    return got * np.sign(np.sum(got * expected))
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("uniform", [True, False])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("length", [1, 3, 6])
+def test_equals_the_contraction(length, options, uniform, normalize):
+    layer = make_layer(length, uniform, normalize=normalize, **options)
+    x = random_sites(2, length, 2, seed=length)
+    outputs, weights = to_numpy(layer(x, return_local_weights=True))
+    eigenvectors = options["boundary"] == "open" and not options["trainable_boundary"]
+    for i in range(2):
+        expected, norms = local_weights(layer, x[i])
+        if normalize:
+            expected /= norms[:, None, None]
+        if eigenvectors:
+            expected = align(expected, weights[i])
+        np.testing.assert_allclose(weights[i], expected, rtol=1e-8, atol=1e-10)
+        y = np.einsum("nd,ndk->nk", x[i], expected)
+        np.testing.assert_allclose(outputs[i], y, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("boundary", ["closed", "open"])
+@pytest.mark.parametrize("length", [32, 70, 1100])
+def test_any_length_equals_one_product_after_the_other(length, boundary):
+    layer = make_layer(boundary=boundary, trainable_boundary=boundary == "open")
+    x = random_sites(1, length, 2)
+    attention, _, boundary = tensors(layer, 1)
+    matrices = np.einsum("xys,ns->nxy", attention[0], x[0])
+    prefix, suffix = [np.eye(3)], [np.eye(3)]
+    for j in range(length - 1):
+        prefix.append(unit(prefix[-1] @ matrices[j]))
+        suffix.append(unit(matrices[length - 1 - j] @ suffix[-1]))
+    contexts = [unit(r @ boundary @ a) for r, a in zip(suffix[::-1], prefix, strict=True)]
+    transformation = to_numpy(layer.transformation_tensor)
+    expected = np.einsum("nba,abdk,nd->nk", contexts, transformation, x[0])
+    np.testing.assert_allclose(to_numpy(layer(x))[0], expected, rtol=1e-6, atol=1e-9)
+    # And so at a length unknown beforehand.
+    inputs = keras.Input((None, 2), dtype="float64")
+    model = keras.Model(inputs, layer(inputs))
+    np.testing.assert_allclose(model.predict(x, verbose=0)[0], expected, rtol=1e-6, atol=1e-9)
+
+
+def unit(matrix):
+    return matrix / np.linalg.norm(matrix)
+
+
+def test_bias_and_activation():
+    plain, full = make_layer(), make_layer(use_bias=True, activation="tanh")
+    assign(full, [*plain.get_weights(), np.arange(4.0)])
+    x = random_sites(2, 5, 2)
+    expected = np.tanh(to_numpy(plain(x)) + np.arange(4.0))
+    np.testing.assert_allclose(to_numpy(full(x)), expected, rtol=1e-12)
+
+
+def test_ring_commutes_with_shifts():
+    layer = make_layer()
+    x = random_sites(2, 7, 2)
+    shifted = to_numpy(layer(np.roll(x, 3, axis=1)))
+    np.testing.assert_allclose(shifted, np.roll(to_numpy(layer(x)), 3, axis=1), rtol=1e-9)
+
+
+@pytest.mark.parametrize("length", [2, 3, 6])
+@pytest.mark.parametrize("dim", [2, 3])
+def test_linear_attention_is_a_special_case(dim, length):
+    # States: start, (t, s) at 1 + dim * t + s, end. Identity while in any state.
+    rng = np.random.default_rng(dim * length)
+    bond = dim**2 + 2
+    chain = np.zeros((bond, bond, dim, dim))
+    for state in range(bond):
+        chain[state, state] = np.eye(dim)
+    for t, s in np.ndindex(dim, dim):
+        chain[0, 1 + dim * t + s, t, s] = 1  # applies |t><s|
+        chain[1 + dim * t + s, bond - 1, s, t] = 1  # applies |s><t|
+    query_map, key_map = rng.normal(size=(2, dim, dim))
+    layer = TNAttention(
+        bond_dim=bond,
+        boundary="open",
+        trainable_boundary=True,
+        attention_order=2,
+        normalize=False,
+        dtype="float64",
+    )
+    layer.build((None, length, dim))
+    # A site is contracted with <q| before and |k> behind its operator, as they meet q . k.
+    attention = np.einsum("abts,tx,sy->abxy", chain, query_map, key_map)
+    # y = phi W: the layer's first feature axis is the operator's column, W acts on rows.
+    assign(layer, [attention, chain, np.eye(bond)[0], np.eye(bond)[-1]])
+    phi = random_sites(1, length, dim)
+    _, weights = to_numpy(layer(phi, return_local_weights=True))
+    q, k = phi[0] @ query_map.T, phi[0] @ key_map.T
+    for j in range(length):
+        # All the other sites are contracted to <q_l | operator | k_l>, and a swap leaves
+        # a pair (q_i . k_l)(q_l . k_i); idle sites count q_l . k_l.
+        expected = np.zeros((dim, dim))
+        others = [i for i in range(length) if i != j]
+        for i, m in itertools.combinations(others, 2):
+            idle = np.prod([q[n] @ k[n] for n in others if n not in (i, m)])
+            expected += idle * (q[i] @ k[m]) * (q[m] @ k[i]) * np.eye(dim)
+        for i in others:
+            idle = np.prod([q[n] @ k[n] for n in others if n != i])
+            expected += idle * np.outer(k[i], q[i])
+        np.testing.assert_allclose(weights[0, j], expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("boundary", ["closed", "open"])
+def test_ten_thousand_sites_neither_overflow_nor_vanish(boundary):
+    layer = TNAttention(bond_dim=4, boundary=boundary, initial_deviation=0.5)
+    rng = np.random.default_rng(0)
+    for scale in (1e-3, 1.0, 1e3):
+        x = scale * rng.normal(size=(1, 10_000, 3)).astype("float32")
+        y = to_numpy(layer(x)) / scale
+        assert np.isfinite(y).all()
+        assert 0.01 < np.abs(y).mean() < 100
+
+
+def test_starts_as_the_identity():
+    x = np.random.default_rng(0).uniform(size=(2, 1000, 3)).astype("float32")
+    for options in ({}, {"boundary": "open", "trainable_boundary": True}, {"attention_order": 2}):
+        y = to_numpy(TNAttention(initial_deviation=0.0, **options)(x))
+        np.testing.assert_allclose(y, x, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("uniform", "normalize"), [(True, True), (False, False)])
+@pytest.mark.parametrize("options", [OPTIONS[0], *OPTIONS[2:]], ids=str)
+def test_gradients_equal_finite_differences(options, normalize, uniform):
+    length = 35 if uniform else 3
+    layer = make_layer(length, uniform, normalize=normalize, **options)
+    rng = np.random.default_rng(0)
+    # Chains that are not normalised stay within a few orders of magnitude.
+    x = rng.uniform(0.2, 0.6, size=(1, length, 2)).astype("float32")
+    direction = [rng.normal(size=w.shape) for w in layer.weights]
+    target = rng.normal(size=(1, length, 4)).astype("float32")
+    before = layer.get_weights()
+
+    def loss_at(step):
+        assign(layer, [w + step * d for w, d in zip(before, direction, strict=True)])
+        return float(np.sum(target * to_numpy(layer(x))))
+
+    step = 1e-5
+    expected = (loss_at(step) - loss_at(-step)) / (2 * step)
+    assign(layer, before)
+    got = sum(np.sum(g * d) for g, d in zip(gradients(layer, x, target), direction, strict=True))
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-8)
+
+
+def gradients(layer, x, target):
+    """Of `sum(target * layer(x))` by the weights, by a step of plain gradient descent."""
+    model = keras.Sequential([keras.Input((None, x.shape[-1]), dtype="float64"), layer])
+    rate = 2.0**-10
+    before = layer.get_weights()
+    model.compile(keras.optimizers.SGD(rate), _weighted_sum, jit_compile=False)
+    model.fit(x, target, verbose=0)
+    after = layer.get_weights()
+    assign(layer, before)
+    return [(old - new) / rate for old, new in zip(before, after, strict=True)]
+
+
+def _weighted_sum(target, outputs):
+    return ops.sum(ops.cast(target, outputs.dtype) * outputs, axis=(1, 2))
+
+
+def test_one_dead_site_gives_finite_gradients():
+    # Two sites of zeros annihilate every context; nothing may become NaN.
+    layer = TNAttention(bond_dim=3)
+    model = keras.Sequential([keras.Input((6, 2)), layer])
+    model.compile("sgd", "mse")
+    x = np.ones((2, 6, 2), "float32")
+    x[0, 1:3] = 0
+    model.fit(x, np.ones_like(x), verbose=0)
+    assert all(np.isfinite(w).all() for w in layer.get_weights())
+    assert (to_numpy(layer(x))[0] == 0).all()
+
+
+CONFORMING = {
+    "open": {"boundary": "open", "trainable_boundary": True, "attention_order": 2},
+    "per_site": {"boundary": "open", "uniform": False, "num_sites": 7, "use_bias": True},
+}
+
+
+@pytest.mark.parametrize("name", CONFORMING)
+def test_conforms(name, tmp_path):
+    rng = np.random.default_rng(0)
+    inputs = rng.uniform(size=(3, 7, 4)).astype("float32")
+    options = {"bond_dim": 3, **CONFORMING[name]}
+    check_layer(lambda: TNAttention(**options), inputs, tmp_path)
+    if options.get("uniform", True):
+        check_padding_changes_nothing(TNAttention(**options), inputs)
+
+
+def test_local_weights_of_unknown_shape():
+    layer = TNAttention(5, bond_dim=2)
+    outputs, weights = layer(keras.Input((None, 3)), return_local_weights=True)
+    assert outputs.shape == (None, None, 5)
+    assert weights.shape == (None, None, 3, 5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="exports a SavedModel")
+def test_exports_with_any_batch_and_length(tmp_path):
+    model = keras.Sequential([keras.Input((None, 3)), TNAttention(2, bond_dim=2)])
+    x = random_sites(2, 40, 3)
+    np.savez(tmp_path / "data.npz", x=x, y=model.predict(x, verbose=0))
+    model.export(tmp_path / "model", verbose=False)
+    code = (
+        "import sys, numpy as np, tensorflow as tf\n"
+        "data = np.load(sys.argv[1] + '/data.npz')\n"
+        "model = tf.saved_model.load(sys.argv[1] + '/model')\n"
+        "assert np.abs(model.serve(data['x']) - data['y']).max() < 1e-5\n"
+        "assert model.serve(data['x'][:1, :5]).shape == (1, 5, 2)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bond_dim": 0}, "bond_dim=0"),
+        ({"boundary": "periodic"}, "boundary='periodic'"),
+        ({"attention_order": 3}, "attention_order=3"),
+        ({"uniform": False}, "num_sites=None"),
+        ({"num_sites": 4}, "uniform=True, num_sites=4"),
+        ({"trainable_boundary": True}, "trainable_boundary=True"),
+    ],
+)
+def test_errors_name_what_was_given(options, message):
+    with pytest.raises(ValueError, match=message):
+        TNAttention(**options)
+
+
+def test_another_length_than_the_sites_is_refused():
+    with pytest.raises(ValueError, match="expected axis 1"):
+        TNAttention(uniform=False, num_sites=4)(np.ones((1, 5, 2), "float32"))
