@@ -7,7 +7,9 @@ TensorFlow and are imported by name.
 
 from keras_tnattn import initializers, layers, models, ops
 from keras_tnattn.layers import (
+    LocalEmbedding,
     MaskedAveragePooling1D,
+    MPSClassifier,
     MultiHeadAdditiveAttention,
     MultiHeadDotProductAttention,
     TensorizedGraphAttention,
@@ -18,6 +20,8 @@ from keras_tnattn.layers import (
 )
 
 __all__ = [
+    "LocalEmbedding",
+    "MPSClassifier",
     "MaskedAveragePooling1D",
     "MultiHeadAdditiveAttention",
     "MultiHeadDotProductAttention",

@@ -1,4 +1,4 @@
-"""Initialisers of TT-cores that fix the variance of the whole kernel."""
+"""Initialisers: TT-cores that fix the variance of the whole kernel, matrices near the identity."""
 
 import math
 from collections.abc import Sequence
@@ -104,3 +104,32 @@ def tt_core_weights(
             heads = [core_initializer(shape, n * num_heads + h) for h in range(num_heads)]
             weights.append(((num_heads, *shape), _Stacked(heads)))
     return weights
+
+
+class NearIdentity(keras.initializers.Initializer):
+    """Initialises `(..., D, D, features)` as the identity for each feature, and noise on it.
+
+    A sum of such matrices weighted by features that are not negative is near a multiple of the
+    identity, so that products of thousands of them do not leave the range of floating point.
+
+    Args:
+        num_features: Number of axes behind the two of the matrices. With two of them, the identity
+            stands where they agree: the matrices map feature to feature as they are.
+        stddev: Of the noise.
+        scale: Of the identity. Defaults to 1.
+    """
+
+    def __init__(self, num_features: int, stddev: float, scale: float = 1.0) -> None:
+        self.num_features, self.stddev, self.scale = num_features, stddev, scale
+
+    def __call__(self, shape: Sequence[int], dtype: str | None = None) -> object:
+        features = shape[-self.num_features :]
+        bond = shape[-self.num_features - 1]
+        weight = ops.eye(*features) if len(features) == 2 else ops.ones(features)
+        identity = ops.reshape(ops.eye(bond), (bond, bond, *[1] * len(features)))
+        noise = keras.random.normal(shape, stddev=self.stddev, dtype=dtype)
+        return ops.cast(self.scale * identity * weight, dtype) + noise
+
+    def get_config(self) -> dict:
+        names = ("num_features", "stddev", "scale")
+        return {name: getattr(self, name) for name in names}

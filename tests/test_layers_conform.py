@@ -62,6 +62,8 @@ OTHERS = {
     ),
     "tokens": (lambda: layers.TensorizeTokens((4, 2)), TOKENS),
     "tn": (lambda: layers.TNAttention(3, bond_dim=3, kernel_regularizer="l2"), TOKENS),
+    "mps": (lambda: layers.MPSClassifier(3, bond_dim=2, kernel_regularizer="l2"), TOKENS),
+    "embedding": (lambda: layers.LocalEmbedding("trigonometric"), TOKENS),
     "pooling": (lambda: layers.MaskedAveragePooling1D(), TOKENS),
 }
 

@@ -2,7 +2,9 @@
 
 from keras_tnattn.layers.additive_attention import MultiHeadAdditiveAttention
 from keras_tnattn.layers.dot_product_attention import MultiHeadDotProductAttention
+from keras_tnattn.layers.local_embedding import LocalEmbedding
 from keras_tnattn.layers.masked_average_pooling import MaskedAveragePooling1D
+from keras_tnattn.layers.mps_classifier import MPSClassifier
 from keras_tnattn.layers.tensorize_tokens import TensorizeTokens
 from keras_tnattn.layers.tensorized_graph_attention import TensorizedGraphAttention
 from keras_tnattn.layers.tensorized_spectral_attention import TensorizedSpectralAttention
@@ -10,6 +12,8 @@ from keras_tnattn.layers.tn_attention import TNAttention
 from keras_tnattn.layers.tt_dense import TTDense
 
 __all__ = [
+    "LocalEmbedding",
+    "MPSClassifier",
     "MaskedAveragePooling1D",
     "MultiHeadAdditiveAttention",
     "MultiHeadDotProductAttention",

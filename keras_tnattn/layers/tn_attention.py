@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
+from keras_tnattn.initializers import NearIdentity
 from keras_tnattn.ops import scan
 from keras_tnattn.ops.masking import apply_mask
 
@@ -145,18 +146,10 @@ class TNAttention(keras.layers.Layer):
         self.built = True
 
     def _add_tensor(self, name: str, shape: tuple[int, ...], scale: float) -> keras.Variable:
-        features = shape[2:] if self.uniform else shape[3:]
-
-        def near_identity(shape: Sequence[int], dtype: str) -> object:
-            weight = ops.eye(*features, dtype=dtype) if len(features) == 2 else ops.ones(features)
-            identity = ops.eye(self.bond_dim, dtype=dtype)
-            identity = ops.reshape(identity, (*identity.shape, *[1] * len(features)))
-            noise = keras.random.normal(shape, stddev=self.initial_deviation, dtype=dtype)
-            return scale * identity * ops.cast(weight, dtype) + noise
-
+        num_features = len(shape) - (2 if self.uniform else 3)
         return self.add_weight(
             shape=shape,
-            initializer=near_identity,
+            initializer=NearIdentity(num_features, self.initial_deviation, scale),
             regularizer=self.kernel_regularizer,
             autocast=False,
             name=name,
@@ -193,7 +186,7 @@ class TNAttention(keras.layers.Layer):
             features = ops.reshape(products, (*ops.shape(phi)[:-1], dim * dim))
         sites = () if self.uniform else (self.num_sites,)
         attention = ops.reshape(self.attention_tensor, (*sites, bond * bond, -1))
-        matrices = self._map(features, ops.swapaxes(attention, -1, -2), (bond, bond))
+        matrices = scan.map_sites(features, ops.swapaxes(attention, -1, -2), (bond, bond))
         matrices = ops.where(real[..., None, None], matrices, ops.eye(bond, dtype=matrices.dtype))
         # tr(C T) pairs C[b, a] with T[a, b].
         if self.boundary == "closed":
@@ -205,16 +198,7 @@ class TNAttention(keras.layers.Layer):
         transformation = ops.swapaxes(self.transformation_tensor, len(sites), len(sites) + 1)
         output_dim = transformation.shape[-1]
         transformation = ops.reshape(transformation, (*sites, bond * bond, dim * output_dim))
-        return self._map(contexts, transformation, (dim, output_dim))
-
-    def _map(self, x: object, kernel: object, shape: tuple[int, int]) -> object:
-        """Multiplies folded vectors by the kernel of all sites or of each, reshaped to `shape`."""
-        lead = ops.shape(x)[:-1]
-        if self.uniform:
-            x = ops.matmul(ops.reshape(x, (-1, x.shape[-1])), kernel)
-        else:
-            x = ops.matmul(x, scan.fold_sites(kernel[None])[:, :, 0])
-        return ops.reshape(x, (*lead, *shape))
+        return scan.map_sites(contexts, transformation, (dim, output_dim))
 
     def _boundary(self) -> tuple[object, object]:
         if self.trainable_boundary:

@@ -72,6 +72,25 @@ def unfold_sites(x: object, length: object) -> object:
     return ops.reshape(x, (batch, count * block, *rest))[:, :length]
 
 
+def map_sites(x: object, kernel: object, shape: tuple[int, ...]) -> object:
+    """Multiplies the vectors of the sites by one kernel for all, or by one for each.
+
+    Args:
+        x: Folded tensor `(b, blocks, B, K)`.
+        kernel: Tensor `(K, M)`, or `(N, K, M)`, one for each site.
+        shape: What to make of the last axis, `M`.
+
+    Returns:
+        Folded tensor `(b, blocks, B, *shape)`.
+    """
+    lead = ops.shape(x)[:-1]
+    if len(kernel.shape) == 2:
+        x = ops.matmul(ops.reshape(x, (-1, x.shape[-1])), kernel)
+    else:
+        x = ops.matmul(x, fold_sites(kernel[None])[:, :, 0])
+    return ops.reshape(x, (*lead, *shape))
+
+
 def closed_contexts(matrices: object, normalize: bool = True) -> object:
     """Returns the contexts of rings, `C(j) = a(j+1) ... a(N) a(1) ... a(j-1)`.
 
@@ -119,6 +138,33 @@ def open_contexts(
     root = [ops.reshape(left, (1, -1)), ops.reshape(right, (-1, 1))]
     row, column = _contexts(matrices, root, descend, normalize)
     return row, column
+
+
+def chain_product(matrices: object) -> tuple[object, object]:
+    """Returns the products `a(1) ... a(N)` of whole chains, apart from their scale.
+
+    Args:
+        matrices: Folded float tensor `(b, blocks, B, D, D)`, the identity where no site is.
+
+    Returns:
+        Matrices `P`, `(B, D, D)`, and `log_scale`, `(B,)`, such that the product is
+        `exp(log_scale) P`. The scale is a constant in the gradient, and `P` is of order 1.
+    """
+    scales = ops.zeros(ops.shape(matrices)[:-2], matrices.dtype)
+    for tier in range(1, _MAX_TIERS + 1):
+        while matrices.shape[0] > 1:
+            product = ops.matmul(*ops.split(matrices, 2, axis=0))
+            inverse = ops.stop_gradient(_inverse_norm(product))
+            matrices = product * inverse
+            inverse = ops.where(inverse > 0, inverse, ops.ones_like(inverse))[..., 0, 0]
+            scales = sum(ops.split(scales, 2, axis=0)) - ops.log(inverse)
+        _, count, batch, dim, _ = ops.shape(matrices)
+        if (isinstance(count, int) and count == 1) or tier == _MAX_TIERS:
+            break
+        matrices = fold_sites(ops.swapaxes(matrices[0], 0, 1), ops.eye(dim))
+        scales = fold_sites(ops.swapaxes(scales[0], 0, 1))
+    # The reshape fails where more blocks than one are left.
+    return ops.reshape(matrices, (batch, dim, dim)), ops.reshape(scales, (batch,))
 
 
 def dominant_eigenvectors(matrix: object) -> tuple[object, object]:

@@ -1,0 +1,179 @@
+"""A matrix product state as a classifier of chains."""
+
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+
+from keras_tnattn.initializers import NearIdentity
+from keras_tnattn.ops import scan
+from keras_tnattn.ops.masking import apply_mask
+
+
+@keras.saving.register_keras_serializable(package="keras_tnattn")
+class MPSClassifier(keras.layers.Layer):
+    """Chain of matrices with one output tensor among them: logits of classes.
+
+    With tensors `A`, `(D, D, d)`, the output tensor `O`, `(D, D, C)`, behind `p` sites, and the
+    boundary vectors `v_L`, `v_R`:
+
+        a(j) = sum_s A[:, :, s] phi_s(j)
+        l = v_L^T a(1) ... a(p)        r = a(p+1) ... a(N) v_R
+        z_c = l O[:, :, c] r
+
+    (Zunkovic, "Deep tensor networks with the tensor-network attention layer", the MPS layer). `l`
+    and `r` are divided by their norms, and the logarithm of both is returned on request: the
+    contraction itself is `exp(log_scale) z`, out of the range of floating point beyond a few
+    hundred sites.
+
+    Costs `N (2 d D^2 + 4 D^3) + 2 C D^2` FLOPs and `O(N D^2)` memory a chain, in `O(log N)` depth
+    and float32 under mixed precision too. A masked site acts as the identity and does not count
+    towards `p`: padding changes nothing.
+
+    Args:
+        num_classes: Number `C` of classes.
+        bond_dim: Size `D` of the matrices. Defaults to 8.
+        uniform: Whether all sites share their tensor. Defaults to `True`.
+        num_sites: Number `N` of sites; needed for a tensor per site, and only there.
+        position: Number `p` of sites in front of the output tensor. Default: half of the sites,
+            rounded down.
+        initial_deviation: Standard deviation of the noise on the identity at the start. Defaults to
+            0.1.
+        kernel_regularizer: Applied to the tensors of the sites and of the output.
+
+    Call arguments:
+        inputs: Float tensor `(B, N, d)`. `B` and `N` may be unknown.
+        mask: Boolean tensor `(B, N)`, `True` for a real site.
+        return_log_scale: Whether to return `log_scale` too. Defaults to `False`.
+
+    Returns:
+        Tensor `(B, C)`; with `return_log_scale` also `log_scale`, `(B,)`. A chain shorter than `p`
+        has the output tensor at its end.
+
+    Raises:
+        ValueError: For sizes that are not positive, or a tensor per site without `num_sites`.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        bond_dim: int = 8,
+        uniform: bool = True,
+        num_sites: int | None = None,
+        position: int | None = None,
+        initial_deviation: float = 0.1,
+        kernel_regularizer: str | None = None,
+        **kwargs: object,
+    ) -> None:
+        super().__init__(**kwargs)
+        sizes = {"num_classes": num_classes, "bond_dim": bond_dim, "num_sites": num_sites or 1}
+        for name, value in sizes.items():
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"Expected a positive int. Received: {name}={value!r}")
+        if uniform != (num_sites is None):
+            raise ValueError(
+                "Expected `num_sites` for a tensor per site, and only there. "
+                f"Received: uniform={uniform}, num_sites={num_sites}"
+            )
+        if position is not None and position < 0:
+            raise ValueError(f"Expected a number of sites. Received: position={position}")
+        self.num_classes = num_classes
+        self.bond_dim = bond_dim
+        self.uniform = uniform
+        self.num_sites = num_sites
+        self.position = position
+        self.initial_deviation = float(initial_deviation)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3, axes={} if uniform else {1: num_sites})
+
+    def build(self, input_shape: Sequence[int | None]) -> None:
+        bond = self.bond_dim
+        sites = () if self.uniform else (self.num_sites,)
+        self.site_tensor = self.add_weight(
+            shape=(*sites, bond, bond, input_shape[-1]),
+            initializer=NearIdentity(1, self.initial_deviation),
+            regularizer=self.kernel_regularizer,
+            autocast=False,
+            name="site_tensor",
+        )
+        self.output_tensor = self.add_weight(
+            shape=(bond, bond, self.num_classes),
+            initializer="glorot_normal",
+            regularizer=self.kernel_regularizer,
+            autocast=False,
+            name="output_tensor",
+        )
+        start = keras.initializers.Constant(bond**-0.5)
+        self.left_boundary, self.right_boundary = (
+            self.add_weight(shape=(bond,), initializer=start, autocast=False, name=name)
+            for name in ("left_boundary", "right_boundary")
+        )
+        self.built = True
+
+    def call(self, inputs: object, mask: object = None, return_log_scale: bool = False) -> object:
+        # Products of many matrices need the precision and the range of float32.
+        dtype = keras.backend.result_type(self.variable_dtype, "float32")
+        batch, length, dim = ops.shape(inputs)
+        if not self.uniform:
+            length = self.num_sites
+            inputs = ops.reshape(inputs, (batch, length, dim))
+        bond = self.bond_dim
+        real = ops.ones((batch, length), "bool") if mask is None else ops.cast(mask, "bool")
+        rank = ops.cumsum(ops.cast(real, "int32"), axis=1)
+        position = self.position
+        if position is None:
+            position = ops.sum(ops.cast(real, "int32"), axis=1, keepdims=True) // 2
+        phi = scan.fold_sites(ops.cast(apply_mask(inputs, mask), dtype))
+        sites = () if self.uniform else (self.num_sites,)
+        kernel = ops.swapaxes(ops.reshape(self.site_tensor, (*sites, bond * bond, dim)), -1, -2)
+        matrices = scan.map_sites(phi, kernel, (bond, bond))
+        identity = ops.eye(bond, dtype=dtype)
+
+        def product(side: object) -> tuple[object, object]:
+            chosen = scan.fold_sites(ops.logical_and(real, side), False)[..., None, None]
+            return scan.chain_product(ops.where(chosen, matrices, identity))
+
+        left, left_scale = product(rank <= position)
+        right, right_scale = product(rank > position)
+        row = ops.matmul(self.left_boundary[None, None], left)
+        column = ops.matmul(right, self.right_boundary[:, None])
+        rest = ops.reshape(scan.normalized(column) * scan.normalized(row), (batch, bond * bond))
+        # l O r pairs (r l)[b, a] with O[a, b].
+        kernel = ops.reshape(ops.swapaxes(self.output_tensor, 0, 1), (bond * bond, -1))
+        outputs = ops.cast(ops.matmul(rest, kernel), self.compute_dtype)
+        if not return_log_scale:
+            return outputs
+        norms = ops.sum(ops.square(row), (1, 2)) * ops.sum(ops.square(column), (1, 2))
+        return outputs, left_scale + right_scale + 0.5 * ops.log(norms)
+
+    def compute_mask(self, inputs: object, mask: object = None) -> None:
+        return None
+
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+        return (input_shape[0], self.num_classes)
+
+    def compute_output_spec(
+        self, inputs: object, mask: object = None, return_log_scale: bool = False
+    ) -> object:
+        shape = self.compute_output_shape(inputs.shape)
+        outputs = keras.KerasTensor(shape, self.compute_dtype)
+        if not return_log_scale:
+            return outputs
+        dtype = keras.backend.result_type(self.variable_dtype, "float32")
+        return outputs, keras.KerasTensor(shape[:1], dtype)
+
+    def get_config(self) -> dict:
+        names = (
+            "num_classes",
+            "bond_dim",
+            "uniform",
+            "num_sites",
+            "position",
+            "initial_deviation",
+        )
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names},
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+        }

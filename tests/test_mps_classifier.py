@@ -1,0 +1,149 @@
+"""The matrix product state and the local embeddings against their formulas, entry by entry."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+from conformance import to_numpy
+from keras import ops
+
+from keras_tnattn.layers import LocalEmbedding, MPSClassifier
+
+
+def logits(layer, x, position):
+    """`l O r` of one chain `(N, d)` and the norms of `l` and `r`, one product after the other."""
+    x = x.astype("float64")
+    tensors, output, left, right = (
+        to_numpy(w).astype("float64")
+        for w in (
+            layer.site_tensor,
+            layer.output_tensor,
+            layer.left_boundary,
+            layer.right_boundary,
+        )
+    )
+    matrices = [
+        sum(x[j, s] * (tensors if layer.uniform else tensors[j])[:, :, s] for s in range(len(x[j])))
+        for j in range(len(x))
+    ]
+    for matrix in matrices[:position]:
+        left = left @ matrix
+    for matrix in reversed(matrices[position:]):
+        right = matrix @ right
+    z = [left @ output[:, :, c] @ right for c in range(output.shape[2])]
+    return np.array(z), np.linalg.norm(left) * np.linalg.norm(right)
+
+
+@pytest.mark.parametrize(
+    ("length", "position"), [(1, None), (6, None), (7, None), (6, 0), (6, 2), (6, 6), (40, 33)]
+)
+@pytest.mark.parametrize("uniform", [True, False])
+def test_equals_the_contraction(length, position, uniform):
+    layer = MPSClassifier(
+        4,
+        bond_dim=3,
+        uniform=uniform,
+        num_sites=None if uniform else length,
+        position=position,
+        initial_deviation=0.4,
+    )
+    x = np.random.default_rng(0).uniform(0.2, 1, size=(2, length, 2)).astype("float32")
+    got, log_scale = to_numpy(layer(x, return_log_scale=True))
+    for i in range(2):
+        expected, norm = logits(layer, x[i], length // 2 if position is None else position)
+        np.testing.assert_allclose(log_scale[i], math.log(norm), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(got[i], expected / norm, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("position", [None, 2])
+def test_padding_changes_nothing(position):
+    layer = MPSClassifier(4, bond_dim=3, position=position, initial_deviation=0.4)
+    x = np.random.default_rng(0).uniform(size=(2, 7, 2)).astype("float32")
+    padding = np.full((2, 3, 2), np.nan, "float32")
+    mask = np.arange(10) < 7
+    expected = to_numpy(layer(x))
+    for parts, kept in (([x, padding], mask), ([padding, x], mask[::-1])):
+        kept = ops.convert_to_tensor(np.stack([kept, kept]))
+        got = layer(np.concatenate(parts, axis=1), mask=kept)
+        np.testing.assert_allclose(to_numpy(got), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_learns_at_ten_thousand_sites():
+    layer = MPSClassifier(2, bond_dim=4, initial_deviation=0.3)
+    model = keras.Sequential([keras.Input((None, 2)), layer])
+    x = np.random.default_rng(0).uniform(size=(1, 10_000, 2)).astype("float32")
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    before = layer.get_weights()
+    model.fit(x, np.ones(1), verbose=0)
+    for old, new in zip(before, layer.get_weights(), strict=True):
+        assert np.isfinite(new).all()
+        assert (new != old).any()
+
+
+def test_log_scale_has_the_gradient_of_the_norm():
+    # The scale is a constant in the gradient of the product, and its logarithm must not lose it.
+    inputs = keras.Input((5, 2))
+    layer = MPSClassifier(2, bond_dim=3, initial_deviation=0.4)
+    _, log_scale = layer(inputs, return_log_scale=True)
+    layer.output_tensor.trainable = False
+    model = keras.Model(inputs, log_scale)
+    model.compile(keras.optimizers.SGD(1e-3), lambda _, y: y)
+    x = np.random.default_rng(0).uniform(size=(1, 5, 2)).astype("float32")
+    before = layer.get_weights()
+    model.fit(x, np.zeros(1), verbose=0)
+    gradient = (before[0] - layer.get_weights()[0]) / 1e-3
+    direction = np.random.default_rng(1).normal(size=before[0].shape)
+    values = []
+    for step in (1e-3, -1e-3):
+        layer.set_weights([before[0] + step * direction, *before[1:]])
+        values.append(math.log(logits(layer, x[0], 2)[1]))
+    expected = (values[0] - values[1]) / 2e-3
+    np.testing.assert_allclose(np.sum(gradient * direction), expected, rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("feature_map", "expected"),
+    [
+        ("linear", lambda x: np.stack([x, 1 - x], -1) / np.hypot(x, 1 - x)[..., None]),
+        (
+            "trigonometric",
+            lambda x: np.stack([np.cos(np.pi * x / 2), np.sin(np.pi * x / 2)], -1),
+        ),
+    ],
+)
+def test_numbers(feature_map, expected):
+    x = np.random.default_rng(0).uniform(size=(3, 5)).astype("float32")
+    layer = LocalEmbedding(feature_map)
+    np.testing.assert_allclose(to_numpy(layer(x)), expected(x), rtol=1e-5, atol=1e-6)
+    patches = to_numpy(layer(x[:, :4].reshape(3, 2, 2)))
+    assert patches.shape == (3, 2, 4)
+    np.testing.assert_allclose(np.linalg.norm(patches, axis=-1), 1, rtol=1e-5)
+    assert layer.compute_output_shape((None, None)) == (None, None, 2)
+
+
+def test_ids():
+    ids = np.array([[0, 2, 1], [2, 2, 0]])
+    one_hot = LocalEmbedding("one_hot", num_ids=3)
+    np.testing.assert_array_equal(to_numpy(one_hot(ids)), np.eye(3)[ids])
+    learned = LocalEmbedding("learned", embedding_dim=5, num_ids=3)
+    rows = to_numpy(learned(ids))
+    table = np.abs(to_numpy(learned.table))
+    table /= np.linalg.norm(table, axis=1, keepdims=True)
+    np.testing.assert_allclose(rows, table[ids], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MPSClassifier(0), "num_classes=0"),
+        (lambda: MPSClassifier(2, uniform=False), "num_sites=None"),
+        (lambda: MPSClassifier(2, position=-1), "position=-1"),
+        (lambda: LocalEmbedding("cosine"), "feature_map='cosine'"),
+        (lambda: LocalEmbedding("one_hot"), "num_ids=None"),
+        (lambda: LocalEmbedding("linear", embedding_dim=3), "embedding_dim=3"),
+    ],
+)
+def test_errors_name_what_was_given(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
