@@ -1,0 +1,50 @@
+import keras
+import numpy as np
+import pytest
+from conformance import to_numpy
+
+from keras_tnattn.layers import LocalEmbedding
+from keras_tnattn.models import deep_tensor_network
+
+
+def test_classifies_chains_and_reloads(tmp_path):
+    model = deep_tensor_network(
+        3, LocalEmbedding(), num_layers=2, bond_dim=3, skip=True, boundary="open"
+    )
+    x = np.random.default_rng(0).uniform(size=(4, 9)).astype("float32")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss)
+    before = model.get_weights()
+    model.fit(x, np.arange(4) % 3, verbose=0)
+    assert all((a != b).any() for a, b in zip(before, model.get_weights(), strict=True))
+    logits = model.predict(x, verbose=0)
+    assert logits.shape == (4, 3)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded.predict(x, verbose=0), logits)
+
+
+def test_sequence_head_starts_as_the_identity():
+    model = deep_tensor_network(
+        2,
+        LocalEmbedding("one_hot", num_ids=2),
+        num_layers=3,
+        head="sequence",
+        initial_deviation=0.0,
+    )
+    ids = np.random.default_rng(0).integers(0, 2, (2, 1000))
+    assert (to_numpy(model(ids)).argmax(-1) == ids).all()
+
+
+def test_patches():
+    model = deep_tensor_network(10, LocalEmbedding(), num_sites=16, num_features=4, bond_dim=2)
+    assert model.input_shape == (None, 16, 4)
+    assert model(np.zeros((2, 16, 4), "float32")).shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"head": "dense"}, "head='dense'"), ({"num_layers": 0}, "layers=0")]
+)
+def test_errors_name_what_was_given(options, message):
+    with pytest.raises(ValueError, match=message):
+        deep_tensor_network(2, LocalEmbedding(), **options)
