@@ -4,7 +4,7 @@ import pytest
 from conformance import to_numpy
 
 from keras_tnattn.layers import LocalEmbedding
-from keras_tnattn.models import deep_tensor_network
+from keras_tnattn.models import deep_tensor_network, text_classifier
 
 
 def test_classifies_chains_and_reloads(tmp_path):
@@ -48,3 +48,14 @@ def test_patches():
 def test_errors_name_what_was_given(options, message):
     with pytest.raises(ValueError, match=message):
         deep_tensor_network(2, LocalEmbedding(), **options)
+
+
+def test_text_classifier_takes_it_by_name():
+    model = text_classifier(50, 3, "tn", embedding_dim=6, bond_dim=3)
+    assert model.get_layer("attention").attention_tensor.shape == (3, 3, 6, 6)
+    model.compile("adam", "sparse_categorical_crossentropy")
+    ids = np.array([[4, 7, 9, 0, 0], [1, 2, 0, 0, 0]])
+    before = model.predict(ids, verbose=0)
+    np.testing.assert_allclose(model.predict(ids[:, :3], verbose=0), before, rtol=1e-5)
+    model.fit(ids, np.array([0, 2]), verbose=0)
+    assert np.isfinite(model.predict(ids, verbose=0)).all()

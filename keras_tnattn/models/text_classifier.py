@@ -9,6 +9,7 @@ from keras_tnattn.layers import (
     TensorizedGraphAttention,
     TensorizedSpectralAttention,
     TensorizeTokens,
+    TNAttention,
 )
 
 ATTENTIONS = {
@@ -16,6 +17,7 @@ ATTENTIONS = {
     "tga": TensorizedGraphAttention,
     "dpa": MultiHeadDotProductAttention,
     "ada": MultiHeadAdditiveAttention,
+    "tn": TNAttention,
 }
 
 
@@ -38,9 +40,12 @@ def text_classifier(
     Args:
         vocabulary_size: Number of token ids, padding included.
         num_classes: Number of classes, at least 2.
-        attention: `"tsa"`, `"tga"`, `"dpa"`, `"ada"`, or a layer `(B, L, I) -> (B, L, ...)`.
+        attention: `"tsa"`, `"tga"`, `"dpa"`, `"ada"`, `"tn"`, or a layer
+            `(B, L, I) -> (B, L, ...)`.
         embedding_dim: Size `I` of the embedding. Defaults to 64.
-        num_heads: Heads of an attention given by name. Defaults to 2.
+        num_heads: Heads of an attention given by name. Defaults to 2. `"tn"` has none; its
+            attention tensor is of order 2 unless an option says otherwise, since the entries of
+            the embedding take both signs.
         sequence_length: Fixes the length of the input. Default: any length.
         dropout_rate: Of both dropouts. Defaults to 0.1.
         hidden_units: Of the hidden dense layer. Defaults to 20.
@@ -72,7 +77,11 @@ def text_classifier(
             )
         if attention == "tga":
             x = TensorizeTokens(name="tokens")(x)
-        attention = ATTENTIONS[attention](num_heads, name="attention", **attention_options)
+        if attention == "tn":
+            attention_options = {"attention_order": 2, **attention_options}
+        else:
+            attention_options["num_heads"] = num_heads
+        attention = ATTENTIONS[attention](name="attention", **attention_options)
     elif attention_options:
         raise ValueError(
             "Expected no options beside a layer, which has its own. "
