@@ -195,6 +195,8 @@ def dominant_eigenvectors(matrix: object) -> tuple[object, object]:
 
 def normalized(x: object) -> object:
     """Divides matrices `(..., D, E)` by their Frobenius norms; a matrix of norm 0 gives 0."""
+    # At norm 1, whatever it was, the derivative of the inverse root is within float32.
+    x = _rescaled(x)
     return x * _inverse_norm(x)
 
 
@@ -229,7 +231,8 @@ def _rescaled(x: object) -> object:
 
 def _inverse_norm(x: object) -> object:
     square = ops.sum(ops.square(x), axis=(-2, -1), keepdims=True)
-    inverse = ops.rsqrt(ops.maximum(square, _TINY))
+    # The other branch of a selection is differentiated too, and must be finite.
+    inverse = ops.rsqrt(ops.where(square > _TINY, square, ops.ones_like(square)))
     return ops.where(square > _TINY, inverse, ops.zeros_like(inverse))
 
 
