@@ -13,6 +13,7 @@ from keras_tnattn import (
     TensorizedSpectralAttention,
     TensorizeTokens,
 )
+from keras_tnattn.ops import spectral_filter
 
 
 def tokens(*shape, seed=0):
@@ -91,8 +92,37 @@ def test_heads_are_projected_back():
     got = ops.convert_to_numpy(layer(x))
     expected, _ = heads_oracle(layer, x, (0.5,) * 3)
     expected = expected.transpose(0, 2, 1, 3).reshape(2, 5, 12)
-    cores = [ops.convert_to_numpy(core) for core in layer.output_map.cores]
+    cores = [ops.convert_to_numpy(core) for core in layer.output_cores]
     np.testing.assert_allclose(got, expected @ oracles.tt_matrix(cores), rtol=1e-4, atol=1e-4)
+
+
+def test_a_fixed_seed_draws_every_map_anew():
+    layer = TensorizedSpectralAttention(
+        2, 8, head_combination="project", kernel_initializer=keras.initializers.GlorotUniform(1)
+    )
+    layer.build((None, None, 16))
+    maps = head_matrices(layer.key_cores) + head_matrices(layer.value_cores)
+    for n, one in enumerate(maps):
+        assert all(np.abs(one - other).max() > 1e-3 for other in maps[:n])
+    cores = [c for c in layer.weights if c.shape[-4:] == (2, 2, 2, 2)]
+    blocks = np.concatenate([ops.convert_to_numpy(c).reshape(-1, 16) for c in cores])
+    assert len(np.unique(np.abs(blocks).round(5), axis=0)) == len(blocks)
+
+
+@pytest.mark.parametrize(("policy", "bound"), [("mixed_bfloat16", 0.03), ("mixed_float16", 5e-3)])
+@pytest.mark.parametrize("trained", [False, True])
+def test_half_precision_is_near_float32(policy, bound, trained):
+    # Powers of a damping that is itself rounded to half precision would be off by 10 % here.
+    x = tokens(2, 200, 16) / 2
+    full = TensorizedSpectralAttention(2, damping=0.97, trainable_damping=trained)
+    expected, psi = (ops.convert_to_numpy(t) for t in full(x, return_attention_scores=True))
+    half = TensorizedSpectralAttention(2, damping=0.97, trainable_damping=trained, dtype=policy)
+    half.build(x.shape)
+    half.set_weights(full.get_weights())
+    got, scores = half(x, return_attention_scores=True)
+    for value, reference in ((got, expected), (scores, psi)):
+        value = ops.convert_to_numpy(ops.cast(value, "float32"))
+        assert np.linalg.norm(value - reference) / np.linalg.norm(reference) < bound
 
 
 def test_trained_damping_starts_where_told_and_stays_below_1():
@@ -134,6 +164,12 @@ def test_graph_attention_keeps_the_shape_of_the_tokens():
     for combination, shape in [("sum", (2, 2, 3)), ("mean", (2, 2, 3)), ("project", (2, 3, 2))]:
         layer = TensorizedGraphAttention(2, (2, 2, 3), head_combination=combination)
         assert layer(x).shape == (None, None, *shape)
+
+
+@pytest.mark.parametrize("implied", ["filter_order", "key_dim", "tt_input_shape"])
+def test_graph_attention_takes_no_option_it_would_forget(implied):
+    with pytest.raises(TypeError, match=implied):
+        TensorizedGraphAttention(2, **{implied: 3})
 
 
 def test_tokens_become_tensors_in_c_order():
@@ -223,6 +259,22 @@ def test_numpy_numbers_do_not_reach_the_config():
     assert (config["damping"], config["tt_ranks"]) == (0.5, [2, 2])
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="lengths are static on JAX")
+def test_an_unknown_length_chooses_at_run_time(monkeypatch):
+    import tensorflow as tf
+
+    def which(keys, values, damping, coefficients, block, num_offsets):
+        return ops.zeros_like(values) + float(num_offsets > 0)
+
+    monkeypatch.setattr(spectral_filter, "_blocked_filter", which)
+    layer = TensorizedSpectralAttention(2, damping=0.2)
+    layer.build((None, None, 8))
+    compiled = tf.function(layer, input_signature=[tf.TensorSpec((None, None, 8))])
+    shortest = spectral_filter.banded_plan(0.2)[2]
+    assert (compiled(tf.zeros((1, shortest - 1, 8))).numpy() == 0).all()
+    assert (compiled(tf.zeros((1, shortest, 8))).numpy() == 1).all()
+
+
 def test_describe_names_the_band(capsys):
     layer = TensorizedSpectralAttention(2, damping=(0.5, 0.9))
     layer.build((None, None, 64))
@@ -266,6 +318,11 @@ def test_describe_names_the_band(capsys):
             lambda: TensorizedSpectralAttention(2, tt_ranks=(9, 2)).build((None, None, 8)),
             r"at most \(4, 4\).*tt_ranks=\(9, 2\)",
         ),
+        (
+            lambda: TensorizedSpectralAttention(2).build((None, None, None)),
+            r"input_shape=\(None, None, None\)",
+        ),
+        (lambda: MultiHeadAdditiveAttention(2, key_dim=0), "key_dim=0"),
         (
             lambda: TensorizedGraphAttention(2, (2, 2)).build((None, None, 2, 2, 2)),
             r"key_shape=\(2, 2\)",

@@ -154,6 +154,22 @@ def test_gradient_of_a_trained_damping():
         assert grad == pytest.approx((above - below) / 2e-6, rel=1e-3)
 
 
+def test_gradient_of_coefficients_does_not_overflow_in_half_precision():
+    keys, values = keys_and_values(8, length=200)
+    coefficients = np.ones(3, "float32")
+
+    def loss(keys, values, coefficients):
+        filtered = spectral_filter.spectral_filter(keys, values, 0.5, coefficients)
+        return ops.sum(ops.cast(filtered, "float32")) * 30
+
+    (*_, expected), (*_, got) = (
+        gradients(loss, [scaled(keys).astype(d), np.abs(values).astype(d), coefficients])
+        for d in ("float32", "float16")
+    )
+    assert np.abs(expected).max() > 65_504
+    np.testing.assert_allclose(got, expected, rtol=0.02)
+
+
 @pytest.mark.parametrize("length", [spectral_filter.banded_plan(0.2)[2] + d for d in (-1, 0)])
 def test_auto_takes_the_band_from_its_length_on(length, monkeypatch):
     taken = []
@@ -179,10 +195,15 @@ def test_infinite_scores_stay_off_the_diagonal_in_half_precision():
 
 
 @pytest.mark.parametrize(
-    ("damping", "method", "message"),
-    [(0.5, "fast", "method='fast'"), (np.float32([0.5])[0:1], "banded", "method='banded'")],
+    ("arguments", "message"),
+    [
+        ({"damping": 0.5, "method": "fast"}, "method='fast'"),
+        ({"damping": np.ones(1, "float32"), "method": "banded"}, "method='banded'"),
+        ({"damping": 1.5}, r"damping=1\.5"),
+        ({"damping": 0.5, "coefficients": np.ones(1)}, r"coefficients\.shape=\(1,\)"),
+    ],
 )
-def test_methods(damping, method, message):
+def test_errors_name_what_was_given(arguments, message):
     keys, values = keys_and_values(1, length=4)
     with pytest.raises(ValueError, match=message):
-        spectral_filter.spectral_filter(keys, values, damping, method=method)
+        spectral_filter.spectral_filter(keys, values, **arguments)

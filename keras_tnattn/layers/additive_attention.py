@@ -37,7 +37,7 @@ class MultiHeadAdditiveAttention(SelfAttention):
 
     def build(self, input_shape: Sequence[int | None]) -> None:
         width = input_shape[-1]
-        key_dim = self.key_dim or width
+        key_dim = width if self.key_dim is None else self.key_dim
 
         def linear_map(equation: str, output_shape: tuple, name: str) -> keras.layers.Layer:
             return keras.layers.EinsumDense(
@@ -84,6 +84,3 @@ class MultiHeadAdditiveAttention(SelfAttention):
             scores.append(score)
         outputs = apply_mask(self.output_map(ops.stack(outputs, axis=1)), mask)
         return (outputs, ops.stack(scores, axis=1)) if return_attention_scores else outputs
-
-    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
-        return tuple(input_shape)

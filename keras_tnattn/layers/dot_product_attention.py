@@ -37,7 +37,7 @@ class MultiHeadDotProductAttention(SelfAttention):
     def build(self, input_shape: Sequence[int | None]) -> None:
         self.attention = keras.layers.MultiHeadAttention(
             self.num_heads,
-            self.key_dim or input_shape[-1],
+            input_shape[-1] if self.key_dim is None else self.key_dim,
             use_bias=False,
             kernel_initializer=self.kernel_initializer,
             dtype=self.dtype_policy,
@@ -54,14 +54,12 @@ class MultiHeadDotProductAttention(SelfAttention):
         training: bool | None = None,
     ) -> object:
         inputs = apply_mask(inputs, mask)
-        outputs, scores = self.attention(
+        outputs = self.attention(
             inputs,
             inputs,
             attention_mask=None if mask is None else mask[:, None, :],
-            return_attention_scores=True,
+            return_attention_scores=return_attention_scores,
         )
+        outputs, *scores = outputs if return_attention_scores else (outputs,)
         outputs = apply_mask(outputs, mask)
-        return (outputs, scores) if return_attention_scores else outputs
-
-    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
-        return tuple(input_shape)
+        return (outputs, *scores) if return_attention_scores else outputs

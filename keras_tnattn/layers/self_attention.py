@@ -1,13 +1,15 @@
 """What the multi-head attentions of one sequence with itself share."""
 
+from collections.abc import Sequence
+
 import keras
 
 
 class SelfAttention(keras.layers.Layer):
     """Base of the multi-head self-attentions: `(B, L, ...)` in, scores `(B, H, L, L)` on request.
 
-    Subclasses take `call(inputs, mask=None, return_attention_scores=False, training=None)` and
-    define `compute_output_shape`.
+    Subclasses take `call(inputs, mask=None, return_attention_scores=False, training=None)`; the
+    output has the shape of the input unless they say otherwise.
 
     Args:
         num_heads: Number of heads `H`.
@@ -19,11 +21,12 @@ class SelfAttention(keras.layers.Layer):
         self,
         num_heads: int,
         key_dim: int | None = None,
-        kernel_initializer: str = "glorot_uniform",
+        kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
         **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
-        for name, value in (("num_heads", num_heads), ("key_dim", key_dim or 1)):
+        sizes = {"num_heads": num_heads, "key_dim": 1 if key_dim is None else key_dim}
+        for name, value in sizes.items():
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"Expected a positive int. Received: {name}={value!r}")
         self.num_heads = num_heads
@@ -31,6 +34,9 @@ class SelfAttention(keras.layers.Layer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
+
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+        return tuple(input_shape)
 
     def compute_output_spec(
         self,

@@ -57,15 +57,19 @@ class TensorizedGraphAttention(TensorizedSpectralAttention):
         head_combination: str = "concat",
         trainable_damping: bool = False,
         method: str = "auto",
-        kernel_initializer: str = "glorot_uniform",
-        kernel_regularizer: str | None = None,
-        kernel_constraint: str | None = None,
+        kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
+        kernel_regularizer: str | keras.regularizers.Regularizer | None = None,
+        kernel_constraint: str | keras.constraints.Constraint | None = None,
         **kwargs: object,
     ) -> None:
         super().__init__(
             num_heads,
             key_dim=None if key_shape is None else math.prod(key_shape),
             tt_ranks=tt_ranks,
+            # Named here, so that none of them slips in by **kwargs.
+            filter_order=2,
+            tt_input_shape=None,
+            tt_output_shape=None,
             damping=damping,
             head_combination=head_combination,
             trainable_damping=trainable_damping,

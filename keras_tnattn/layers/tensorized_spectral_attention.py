@@ -9,7 +9,6 @@ from keras import ops
 
 from keras_tnattn.initializers import tt_core_weights
 from keras_tnattn.layers.self_attention import SelfAttention
-from keras_tnattn.layers.tt_dense import TTDense
 from keras_tnattn.ops import spectral_filter, tensor_train
 from keras_tnattn.ops.masking import apply_mask
 
@@ -44,7 +43,8 @@ class TensorizedSpectralAttention(SelfAttention):
     Args:
         num_heads: Number of heads `H`.
         key_dim: Size `J` of each head's keys and values. Defaults to the size `I` of the input.
-        tt_ranks: An int, "at most", or `N - 1` ints: the inner TT-ranks of all maps. Defaults to 2.
+        tt_ranks: An int, "at most", or `N - 1` ints: the inner TT-ranks of the key and value maps.
+            The output map of `"project"` takes at most the largest of them. Defaults to 2.
         filter_order: Number `F >= 2` of filter coefficients. Defaults to 2.
         damping: The damping `c`, `0 <= c < 1`, of the time graph: a number, or one for each head.
             Defaults to 0.9 (the paper gives no number).
@@ -54,7 +54,8 @@ class TensorizedSpectralAttention(SelfAttention):
             (0, 1). Takes the direct path, as the bandwidth changes. Defaults to `False`.
         tt_input_shape: The factors of `I`. Default: as for `TTDense`.
         tt_output_shape: The factors of `J`. Give both or none.
-        method: `"direct"`, `"banded"` or, by length, `"auto"` (default). Both agree within float32.
+        method: `"direct"`, `"banded"` or, by length, `"auto"` (default); both agree within
+            float32 for scores of comparable size.
         kernel_initializer: The dense initialiser whose variance each `W` is to have.
         kernel_regularizer: Applied to each core.
         kernel_constraint: Applied to each core.
@@ -85,9 +86,9 @@ class TensorizedSpectralAttention(SelfAttention):
         tt_input_shape: Sequence[int] | None = None,
         tt_output_shape: Sequence[int] | None = None,
         method: str = "auto",
-        kernel_initializer: str = "glorot_uniform",
-        kernel_regularizer: str | None = None,
-        kernel_constraint: str | None = None,
+        kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
+        kernel_regularizer: str | keras.regularizers.Regularizer | None = None,
+        kernel_constraint: str | keras.constraints.Constraint | None = None,
         **kwargs: object,
     ) -> None:
         super().__init__(num_heads, key_dim, kernel_initializer, **kwargs)
@@ -119,6 +120,8 @@ class TensorizedSpectralAttention(SelfAttention):
     def build(self, input_shape: Sequence[int | None]) -> None:
         input_dim = input_shape[-1]
         key_dim = input_dim if self.key_dim is None else self.key_dim
+        if input_dim is None:
+            raise ValueError(f"Expected a known last axis. Received: input_shape={input_shape}")
         if self.tt_input_shape is None:
             factors = tensor_train.tt_shapes(input_dim, key_dim)
         else:
@@ -132,13 +135,17 @@ class TensorizedSpectralAttention(SelfAttention):
             )
         ranks = tensor_train.resolve_ranks(self.tt_ranks, *factors)
         self.plan = tensor_train.contraction_plan(*factors, ranks)
-        self.key_cores = self._add_cores("key", *factors, ranks, seed_offset=0)
-        num_seeds = self.num_heads * len(self.key_cores)
-        self.value_cores = self._add_cores("value", *factors, ranks, seed_offset=num_seeds)
+        # Under a fixed seed each core of each head has a seed of its own.
+        num_seeds = self.num_heads * len(factors[0])
+        self.key_cores = self._add_cores("key", *factors, ranks, 0, self.num_heads)
+        self.value_cores = self._add_cores("value", *factors, ranks, num_seeds, self.num_heads)
         self.coefficients = None
         if self.filter_order > 2:
             self.coefficients = self.add_weight(
-                shape=(self.filter_order,), initializer=_start_coefficients, name="coefficients"
+                shape=(self.filter_order,),
+                initializer=_start_coefficients,
+                autocast=False,
+                name="coefficients",
             )
         self.damping_logits = None
         if self.trainable_damping:
@@ -149,19 +156,12 @@ class TensorizedSpectralAttention(SelfAttention):
                 autocast=False,
                 name="damping_logits",
             )
-        self.output_map = None
+        self.output_cores = None
         if self.head_combination == "project":
-            self.output_map = TTDense(
-                input_dim,
-                tt_ranks=max(ranks, default=1),
-                use_bias=False,
-                kernel_initializer=self.kernel_initializer,
-                kernel_regularizer=self.kernel_regularizer,
-                kernel_constraint=self.kernel_constraint,
-                dtype=self.dtype_policy,
-                name="output_map",
-            )
-            self.output_map.build((None, None, self.num_heads * key_dim))
+            factors = tensor_train.tt_shapes(self.num_heads * key_dim, input_dim)
+            ranks = tensor_train.resolve_ranks(max(ranks, default=1), *factors)
+            self.output_plan = tensor_train.contraction_plan(*factors, ranks)
+            self.output_cores = self._add_cores("output", *factors, ranks, 2 * num_seeds, None)
         self.built = True
 
     def _add_cores(
@@ -171,13 +171,14 @@ class TensorizedSpectralAttention(SelfAttention):
         tt_output_shape: Sequence[int],
         tt_ranks: Sequence[int],
         seed_offset: int,
+        num_heads: int | None,
     ) -> list[keras.Variable]:
         weights = tt_core_weights(
             self.kernel_initializer,
             tt_input_shape,
             tt_output_shape,
             tt_ranks,
-            num_heads=self.num_heads,
+            num_heads=num_heads,
             seed_offset=seed_offset,
         )
         return [
@@ -241,10 +242,12 @@ class TensorizedSpectralAttention(SelfAttention):
         heads = ops.transpose(heads, (0, 2, 1, 3))
         width = heads.shape[-2] * heads.shape[-1]
         outputs = ops.reshape(heads, (*ops.shape(heads)[:2], width))
-        return outputs if self.output_map is None else self.output_map(outputs)
+        if self.output_cores is None:
+            return outputs
+        return tensor_train.tt_matmul(outputs, self.output_cores, self.output_plan)
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
-        key_dim = self.key_dim or input_shape[-1]
+        key_dim = input_shape[-1] if self.key_dim is None else self.key_dim
         size = {"concat": self.num_heads * key_dim, "project": input_shape[-1]}
         return (*input_shape[:2], size.get(self.head_combination, key_dim))
 
@@ -256,6 +259,8 @@ class TensorizedSpectralAttention(SelfAttention):
             f"{self.name}: {self.count_params():,} parameters, {self.num_heads} heads",
             f"  each key and value map: {self.plan}",
         ]
+        if self.output_cores is not None:
+            lines.append(f"  output map: {self.output_plan}")
         if self.method == "direct" or self.trainable_damping:
             lines.append("  filter: direct at any length")
         else:

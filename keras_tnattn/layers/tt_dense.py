@@ -1,7 +1,7 @@
 """A drop-in for `keras.layers.Dense` whose kernel is a TT-matrix."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 from keras import ops
@@ -59,15 +59,15 @@ class TTDense(keras.layers.Layer):
         tt_input_shape: Sequence[int] | None = None,
         tt_output_shape: Sequence[int] | None = None,
         tt_ranks: int | Sequence[int] = 2,
-        activation: str | None = None,
+        activation: str | Callable | None = None,
         use_bias: bool = True,
-        kernel_initializer: str = "glorot_uniform",
-        bias_initializer: str = "zeros",
-        kernel_regularizer: str | None = None,
-        bias_regularizer: str | None = None,
-        activity_regularizer: str | None = None,
-        kernel_constraint: str | None = None,
-        bias_constraint: str | None = None,
+        kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
+        bias_initializer: str | keras.initializers.Initializer = "zeros",
+        kernel_regularizer: str | keras.regularizers.Regularizer | None = None,
+        bias_regularizer: str | keras.regularizers.Regularizer | None = None,
+        activity_regularizer: str | keras.regularizers.Regularizer | None = None,
+        kernel_constraint: str | keras.constraints.Constraint | None = None,
+        bias_constraint: str | keras.constraints.Constraint | None = None,
         **kwargs: object,
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)

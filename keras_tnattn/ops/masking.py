@@ -1,6 +1,9 @@
 """Masks are boolean, `True` = a real token, and applied by selection, never by large numbers."""
 
+import keras
 from keras import ops
+
+from keras_tnattn.ops.time_graph import at_least_float32
 
 
 def apply_mask(x: object, mask: object) -> object:
@@ -20,7 +23,7 @@ def apply_mask(x: object, mask: object) -> object:
 
 
 def masked_mean(x: object, mask: object) -> object:
-    """Averages over the tokens that are not masked; 0 where all are.
+    """Averages over the tokens that are not masked; 0 where all are, or where there is none.
 
     Args:
         x: Tensor `(B, L, ...)`.
@@ -29,11 +32,15 @@ def masked_mean(x: object, mask: object) -> object:
     Returns:
         Tensor `(B, ...)`.
     """
+    total = ops.sum(_wide(apply_mask(x, mask)), axis=1)
     if mask is None:
-        return ops.mean(x, axis=1)
-    # A product with the weights reads `x` once, where masking and adding would read it twice.
-    weights = ops.cast(mask, "float32")
-    weights = weights / ops.maximum(ops.sum(weights, axis=1, keepdims=True), 1)
-    flat = ops.reshape(x, (*ops.shape(x)[:2], -1))
-    mean = ops.matmul(ops.cast(weights, x.dtype)[:, None, :], flat)
-    return ops.reshape(mean, (-1, *ops.shape(x)[2:]))
+        count = ops.maximum(ops.shape(x)[1], 1)
+    else:
+        count = ops.maximum(ops.sum(ops.cast(mask, "int32"), axis=1), 1)
+        count = ops.reshape(count, (-1, *[1] * (len(x.shape) - 2)))
+    return ops.cast(total / ops.cast(count, total.dtype), x.dtype)
+
+
+def _wide(x: object) -> object:
+    """Half precision cannot hold the sum of a long text."""
+    return ops.cast(x, at_least_float32(keras.backend.standardize_dtype(x.dtype)))

@@ -29,7 +29,7 @@ import numbers
 import keras
 from keras import ops
 
-from keras_tnattn.ops.time_graph import bandwidth, bidirectional_adjacency
+from keras_tnattn.ops.time_graph import at_least_float32, bandwidth, bidirectional_adjacency
 
 _METHODS = ("auto", "direct", "banded")
 
@@ -78,10 +78,19 @@ def spectral_filter(
         method: `"direct"`, `"banded"`, or `"auto"`: banded where the length makes it cheaper.
 
     Returns:
-        Tensor `(..., L, M)`. The two paths agree within float32.
+        Tensor `(..., L, M)`. The band leaves out terms of at most
+        `c^(w+1) / (1 - c) max(Theta) max(|V|) / 2` in all: for scores of comparable size the two
+        paths agree within float32.
     """
     fixed_damping = isinstance(damping, numbers.Real)
     check_method(method, trained=not fixed_damping)
+    if fixed_damping and not 0 <= damping < 1:
+        raise ValueError(f"Expected a damping in [0, 1). Received: damping={damping}")
+    if coefficients is not None and coefficients.shape[0] < 2:
+        raise ValueError(
+            "Expected at least two coefficients. "
+            f"Received: coefficients.shape={tuple(coefficients.shape)}"
+        )
     length = ops.shape(keys)[-2]
 
     def direct() -> object:
@@ -131,10 +140,12 @@ def _blocked_filter(
 ) -> object:
     fixed_damping = isinstance(damping, numbers.Real)
     tensors = [keys, values]
+    # Few numbers that many terms add up to in the gradient: not in half precision.
+    precise = at_least_float32(_dtype(keys))
     if coefficients is not None:
-        tensors.append(ops.cast(coefficients, _dtype(keys)))
+        tensors.append(ops.cast(coefficients, precise))
     if not fixed_damping:
-        tensors.append(ops.cast(damping, _dtype(keys)))
+        tensors.append(ops.cast(damping, precise))
     order = 2 if coefficients is None else coefficients.shape[0]
 
     @ops.custom_gradient
@@ -154,7 +165,7 @@ def _blocked_filter(
         ]
 
         def weighted(n: int, x: object) -> object:
-            return x if alpha is None else alpha[n] * x
+            return x if alpha is None else ops.cast(alpha[n], x.dtype) * x
 
         partial_sums = [weighted(order - 1, v)]
         for n in reversed(range(order - 1)):
@@ -182,11 +193,13 @@ def _blocked_filter(
             d_keys = cut.multiply(d_scores, k) + ops.matmul(_transpose(d_scores[0]), k)
             result = [cut.join(d_keys), cut.join(d_values)]
             if alpha is not None:
-                result.append(ops.stack([ops.sum(g * v) for g in grads]))
+                wide = ops.cast(v, precise)
+                result.append(ops.stack([ops.sum(ops.cast(g, precise) * wide) for g in grads]))
             if not fixed_damping:
                 scores = ops.relu(ops.matmul(k, _transpose(k)))
-                slope = _adjacency_slope(block, c, _dtype(keys))
-                result.append(ops.sum(products[0] * scores * slope))
+                slope = _adjacency_slope(block, c, precise)
+                terms = ops.cast(products[0], precise) * ops.cast(scores, precise)
+                result.append(ops.sum(terms * slope))
             return tuple(result)
 
         return cut.join(partial_sums[0]), grad

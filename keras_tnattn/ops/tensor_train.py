@@ -17,8 +17,8 @@ from collections.abc import Sequence
 import numpy as np
 from keras import ops
 
-# Moving one byte costs about as much time as this many floating-point operations, on the CPUs
-# and GPUs measured. Only the comparison of plans depends on it.
+# Moving one byte costs about as much time as this many floating-point operations: between what
+# server CPUs and GPUs state. Only the comparison of plans depends on it.
 _FLOPS_PER_BYTE = 16
 _BYTES_PER_FLOAT = 4
 

@@ -49,12 +49,17 @@ def bidirectional_adjacency(
 def _damped(distance: object, largest: object, damping: object, dtype: str) -> object:
     """`damping ** distance` where the distance, at most `largest`, is positive, else 0."""
     # Powers of a damping rounded to half precision would be off by far more than their rounding.
-    compute = "float64" if dtype == "float64" else "float32"
+    compute = at_least_float32(dtype)
     steps = ops.arange(largest + 1, dtype="int32")
     # Looked up among the few that differ: powers cost many times more than the products they damp.
     powers = ops.power(ops.cast(damping, compute), ops.cast(ops.maximum(steps, 1), compute))
     powers = ops.cast(ops.where(steps > 0, powers, ops.zeros_like(powers)), dtype)
     return ops.take(powers, distance)
+
+
+def at_least_float32(dtype: str) -> str:
+    """Returns the dtype for what half precision is too coarse for: float32, or float64 if given."""
+    return "float64" if dtype == "float64" else "float32"
 
 
 def bandwidth(damping: float) -> int:
