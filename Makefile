@@ -37,6 +37,7 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/tt_dense.py
 	$(RUN) benchmarks/spectral_attention.py
 	$(RUN) benchmarks/text_classifier.py
+	$(RUN) benchmarks/tn_attention.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

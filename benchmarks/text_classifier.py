@@ -11,11 +11,24 @@ import numpy as np
 import tensorflow as tf
 from side_by_side import describe_machine, medians, print_row
 
-from keras_tnattn import MultiHeadDotProductAttention, TensorizedSpectralAttention
+from keras_tnattn import TensorizedSpectralAttention
 from keras_tnattn.models import text_classifier
 
+
+class PlainMultiHeadAttention(keras.layers.Layer):
+    """`keras.layers.MultiHeadAttention` of a sequence with itself, and nothing else."""
+
+    def build(self, input_shape):
+        self.attention = keras.layers.MultiHeadAttention(2, 64)
+        self.attention.build(input_shape, input_shape)
+        self.supports_masking = True
+
+    def call(self, inputs):
+        return self.attention(inputs, inputs)
+
+
 ATTENTIONS = {
-    "MultiHeadAttention": lambda: MultiHeadDotProductAttention(2, 64),
+    "MultiHeadAttention": PlainMultiHeadAttention,
     "TSA, c 0.9": lambda: TensorizedSpectralAttention(2, damping=0.9),
     "TSA, c 0.5": lambda: TensorizedSpectralAttention(2, damping=0.5),
     "no attention": lambda: keras.layers.Identity(),

@@ -21,7 +21,7 @@ class MPSClassifier(keras.layers.Layer):
         l = v_L^T a(1) ... a(p)        r = a(p+1) ... a(N) v_R
         z_c = l O[:, :, c] r
 
-    (Zunkovic, "Deep tensor networks with the tensor-network attention layer", the MPS layer). `l`
+    (Žunkovič, "Deep tensor networks with the tensor-network attention layer", the MPS layer). `l`
     and `r` are divided by their norms, and the logarithm of both is returned on request: the
     contraction itself is `exp(log_scale) z`, out of the range of floating point beyond a few
     hundred sites.

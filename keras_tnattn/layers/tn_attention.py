@@ -24,7 +24,7 @@ class TNAttention(keras.layers.Layer):
         W(j)[l, k] = tr(C(j) T[:, :, l, k])
         y(j) = phi(j) W(j)
 
-    (Zunkovic, "Deep tensor networks with the tensor-network attention layer"). The boundary `G` is
+    (Žunkovič, "Deep tensor networks with the tensor-network attention layer"). The boundary `G` is
     the identity for a closed chain and `v_R v_L^T` for an open one. Normalised, `C(j)` is divided
     by its Frobenius norm, which keeps a chain of any length within floating point and rescales
     `y(j)` by that factor only. (Not `HL` and `HR` one by one: a ring would no longer commute with

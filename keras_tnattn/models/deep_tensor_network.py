@@ -21,7 +21,7 @@ def deep_tensor_network(
     initial_deviation: float = 0.1,
     **attention_options: object,
 ) -> keras.Model:
-    """Builds the network of Zunkovic, "Deep tensor networks with the tensor-network attention".
+    """Builds the network of Žunkovič, "Deep tensor networks with the tensor-network attention".
 
     Local embedding, `num_layers` times (tensor-network attention, optional skip connection,
     optional normalisation of the features of a site to norm 1), head. Not compiled.
