@@ -55,6 +55,13 @@ def test_finished_runs_are_taken_as_they_are(tmp_path, capsys):
     assert main([*command, "0", "--batch-size", "7"]) == 2
     assert "batch_size=7" in capsys.readouterr().err
 
+    (tmp_path / "table.csv").write_text("\n".join(["text,label", *rows, "z,a"]) + "\n")
+    assert main([*command, "0", "2"]) == 2
+    captured = capsys.readouterr()
+    assert "other texts" in captured.err
+    assert captured.err.count("\n") == 1
+    assert "run 2 of 2" not in captured.out
+
 
 @pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="only the TensorFlow backend exports"

@@ -46,13 +46,16 @@ def train_all(
         The results of each run.
 
     Raises:
-        InputError: If a run's folder is there with other options.
+        InputError: If a run's folder is there with other options or other data.
     """
-    results = []
-    for i, config in enumerate(configs):
-        run = Run(folder / config.name)
+    runs = [Run(folder / config.name) for config in configs]
+    fingerprint = data.fingerprint()
+    for config, run in zip(configs, runs, strict=True):
         if run.exists:
             run.read_config(ClassifyConfig, dataclasses.asdict(config))
+            run.check_data({"fingerprint": fingerprint})
+    results = []
+    for i, (config, run) in enumerate(zip(configs, runs, strict=True)):
         if not run.results:
             print(f"run {i + 1} of {len(configs)}: {config.name}", flush=True)
             train_classifier(config, run, data)

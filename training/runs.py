@@ -93,8 +93,9 @@ class Run:
         return config
 
     def check_data(self, data: dict[str, Any]) -> None:
-        """Raises `InputError` if the data are not those the run was started with."""
-        if json.loads((self.folder / "data.json").read_text(encoding="utf-8")) != data:
+        """Raises `InputError` if the data, or the parts given, are not those of the run's start."""
+        started_with = json.loads((self.folder / "data.json").read_text(encoding="utf-8"))
+        if any(started_with.get(name) != value for name, value in data.items()):
             raise InputError(
                 f"Expected the data that the run in {self.folder} was started with. "
                 "Received: other texts, labels or vocabulary. Start another run"
