@@ -242,6 +242,37 @@ class TestRefusals:
         assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="only the TensorFlow backend exports"
+)
+class TestExport:
+    def arguments(self, tmp_path, *more):
+        options = ["--attention", "dpa", "--epochs", "1", "--name", "small", "--export"]
+        options += ["--saved-models", str(tmp_path / "saved"), *more]
+        return command(small_table(tmp_path / "table.csv"), tmp_path / "run", *options)
+
+    def test_an_impossible_folder_is_told_before_the_training(self, tmp_path, capsys):
+        (tmp_path / "saved").write_text("a file")
+        assert main(self.arguments(tmp_path)) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: ")
+        assert error.count("\n") == 1
+        assert str(tmp_path / "saved") in error
+        assert not (tmp_path / "run").exists()
+
+    def test_a_failed_export_is_told_in_a_line(self, tmp_path, capsys, monkeypatch):
+        def full(*_):
+            raise OSError("No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("training.classification.export", full)
+            assert main(self.arguments(tmp_path)) == 2
+        assert "No space left" in capsys.readouterr().err
+        assert Run(tmp_path / "run").results is None
+        assert main(["classify", "--run-dir", str(tmp_path / "run"), "--resume"]) == 0
+        assert Run(tmp_path / "run").results["exported"] == str(tmp_path / "saved/small/1")
+
+
 def test_config_survives_json():
     config = ClassifyConfig(dataset="tfds:ag_news_subset", damping=0.5)
     assert config.name == "ag_news_subset-tsa-0"

@@ -2,6 +2,8 @@
 
 import dataclasses
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,7 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> d
         InputError: If the config does not fit the data, or the folder is another run's.
     """
     if config.export:
-        _check_export()
+        _check_backend()
     keras.utils.clear_session()
     if keras.backend.backend() == "tensorflow" and tf.config.list_physical_devices("GPU"):
         # A GPU adds in any order, and a continued run would drift. A CPU does not: there the
@@ -65,6 +67,8 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> d
         "class_names": list(data.class_names),
         "vocabulary": vocabulary,
     }
+    if config.export:
+        _make_export_folder(config)
     if run.exists:
         run.check_data(description)
     else:
@@ -96,17 +100,50 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> d
     with replacing(run.folder / "model.keras") as path:
         model.save(path)
     if config.export:
-        folder = Path(config.saved_models, config.name)
-        results["exported"] = str(export(model, vectorizer, data.class_names, folder))
+        results["exported"] = str(_export(config, model, vectorizer, data.class_names))
     run.finish(results)
     return results
 
 
-def _check_export() -> None:
+def _check_backend() -> None:
     try:
         check_backend()
     except RuntimeError as error:
         raise InputError(str(error)) from error
+
+
+def _export_folder(config: ClassifyConfig) -> Path:
+    return Path(config.saved_models, config.name)
+
+
+def _make_export_folder(config: ClassifyConfig) -> None:
+    """Finds out before the training whether the exported model can be written after it."""
+    folder = _export_folder(config)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"Expected a folder to export to. Received: {folder} ({error}). "
+            "Choose another with --saved-models"
+        ) from error
+
+
+def _export(
+    config: ClassifyConfig,
+    model: keras.Model,
+    vectorizer: keras.layers.TextVectorization,
+    class_names: Sequence[str],
+) -> Path:
+    folder = _export_folder(config)
+    try:
+        return export(model, vectorizer, class_names, folder)
+    except (OSError, tf.errors.OpError) as error:
+        raise InputError(
+            f"Expected a folder to export to. Received: {folder} ({error}). "
+            "Make room there, then go on with --resume"
+        ) from error
 
 
 def _prepare(
