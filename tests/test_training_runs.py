@@ -281,6 +281,26 @@ def test_config_survives_json():
         from_json(ClassifyConfig, '{"colour": "red"}')
 
 
+@pytest.mark.parametrize(
+    ("dataset", "source"),
+    [
+        ("docstrings", "docstrings"),
+        ("my data.csv", "my_data"),
+        ("C:table.v2.tsv.xz", "C_table"),
+        ("-.csv", "_"),
+        (".", "here"),
+        ("../there/../here/", "here"),
+        ("/", "data"),
+        ("tfds:ag_news_subset:1.0.0", "ag_news_subset"),
+        ("tfds:glue/cola", "glue_cola"),
+    ],
+)
+def test_the_default_name_is_a_name(tmp_path, monkeypatch, dataset, source):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert ClassifyConfig(dataset=dataset).name == f"{source}-tsa-0"
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "file.txt"
     path.write_text("old")

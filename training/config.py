@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import os
 import re
 from collections.abc import Set
 from pathlib import Path
@@ -69,6 +70,7 @@ def _at_least(low: int, **values: float | None) -> None:
 
 ATTENTIONS = ("tsa", "tga", "dpa", "ada")
 TENSORIZED = ("tsa", "tga")  # those with tensor-train maps and a time graph
+TFDS = "tfds:"
 DATA, MODEL, TRAINING, OUTPUT = "data", "model", "training", "output"
 
 
@@ -192,8 +194,13 @@ class ClassifyConfig:
 
     @property
     def source(self) -> str:
-        """The data set's short name: no folders, suffixes or library."""
-        return Path(self.dataset.rpartition(":")[2]).name.partition(".")[0]
+        """The data set's short name, fit for a file: no folders, suffixes, library or version."""
+        if self.dataset.startswith(TFDS):
+            name = self.dataset.removeprefix(TFDS).partition(":")[0]
+        else:
+            # Not Path.resolve: a link keeps the name that the user gave it.
+            name = Path(os.path.abspath(self.dataset)).name.lstrip(".").partition(".")[0]
+        return re.sub(r"^-|[^\w-]", "_", name) or "data"
 
     @property
     def attention_options(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from training.config import TFDS
 from training.data.docstrings import load_docstrings
 from training.data.files import load_folders, load_table
 from training.data.labelled import LabelledTexts, split_rows
@@ -17,7 +18,6 @@ TABLES = {
     "twenty_newsgroups": "twenty_newsgroups/data_stripped.tsv.xz",
     "drug_review": "drug_review/data.tsv.xz",
 }
-TFDS = "tfds:"
 
 
 def load_texts(
