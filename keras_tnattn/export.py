@@ -65,7 +65,7 @@ def export(
         )
     folder = Path(folder)
     if version is None:
-        version = max(_versions(folder), default=0) + 1
+        version = next_version(folder)
     if version < 1:
         raise ValueError(f"Expected a positive version. Received: version={version}")
     target = folder / str(version)
@@ -81,6 +81,11 @@ def export(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return target
+
+
+def next_version(folder: str | os.PathLike) -> int:
+    """Returns the version that `export` takes by default in a model's folder."""
+    return max(_versions(Path(folder)), default=0) + 1
 
 
 def _write(model, vectorizer, class_names, path) -> None:  # noqa: ANN001

@@ -272,6 +272,15 @@ class TestExport:
         assert main(["classify", "--run-dir", str(tmp_path / "run"), "--resume"]) == 0
         assert Run(tmp_path / "run").results["exported"] == str(tmp_path / "saved/small/1")
 
+    def test_a_continued_run_exports_no_second_time(self, tmp_path):
+        assert main(self.arguments(tmp_path)) == 0
+        run = Run(tmp_path / "run")
+        results = run.results
+        (run.folder / "results.json").unlink()  # as if killed between the two
+        assert main(["classify", "--run-dir", str(run.folder), "--resume"]) == 0
+        assert run.results == results
+        assert [path.name for path in (tmp_path / "saved/small").iterdir()] == ["1"]
+
 
 def test_config_survives_json():
     config = ClassifyConfig(dataset="tfds:ag_news_subset", damping=0.5)

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_tnattn.export import check_backend, export
+from keras_tnattn.export import check_backend, export, next_version
 from keras_tnattn.models import text_classifier
 from keras_tnattn.text.words import word_vectorizer
 from training import evaluation, plots
@@ -100,7 +100,7 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> d
     with replacing(run.folder / "model.keras") as path:
         model.save(path)
     if config.export:
-        results["exported"] = str(_export(config, model, vectorizer, data.class_names))
+        results["exported"] = str(_export(config, run, model, vectorizer, data.class_names))
     run.finish(results)
     return results
 
@@ -132,13 +132,23 @@ def _make_export_folder(config: ClassifyConfig) -> None:
 
 def _export(
     config: ClassifyConfig,
+    run: Run,
     model: keras.Model,
     vectorizer: keras.layers.TextVectorization,
     class_names: Sequence[str],
 ) -> Path:
+    """Exports under a version noted in the run first: a continued run exports no second time."""
     folder = _export_folder(config)
+    note = run.folder / "export_version.txt"
     try:
-        return export(model, vectorizer, class_names, folder)
+        if not note.exists():
+            with replacing(note) as path:
+                path.write_text(f"{next_version(folder)}\n", encoding="utf-8")
+        version = int(note.read_text(encoding="utf-8"))
+        target = folder / str(version)
+        if target.exists():
+            return target
+        return export(model, vectorizer, class_names, folder, version)
     except (OSError, tf.errors.OpError) as error:
         raise InputError(
             f"Expected a folder to export to. Received: {folder} ({error}). "
