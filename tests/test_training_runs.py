@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from training.checkpoints import EpochLog, load_state, save_state
 from training.config import ClassifyConfig, from_json, to_json
+from training.data import split_rows
 from training.data.batches import ShuffledBatches
 from training.errors import InputError
 from training.runs import Run, replacing
@@ -158,6 +160,40 @@ def test_early_stopping_keeps_the_best_epoch(tmp_path):
     losses = [row["val_loss"] for row in Run(tmp_path / "run").read_metrics()]
     assert len(losses) == min(12, int(np.argmin(losses)) + 3)
     assert Run(tmp_path / "run").results["rows"] == {"train": 129, "test": 96, "validation": 15}
+
+    model = keras.models.load_model(tmp_path / "run/model.keras")
+    weights = [keras.ops.convert_to_numpy(weight) for weight in model.trainable_variables]
+    checkpoints = []
+    for name in ("best", "last"):
+        with np.load(tmp_path / f"run/checkpoints/{name}.npz") as file:
+            checkpoints.append([file[f"arr_{i}"] for i in range(1, 1 + len(weights))])
+    best, last = checkpoints
+    assert all(map(np.array_equal, weights, best))
+    assert not any(map(np.array_equal, weights, last))
+
+
+def test_each_epoch_has_an_order_of_its_own(tmp_path, monkeypatch):
+    orders = []
+
+    class Watched(ShuffledBatches):
+        def __getitem__(self, index):
+            orders.append(self.order.tobytes())
+            return super().__getitem__(index)
+
+    monkeypatch.setattr("training.classification.ShuffledBatches", Watched)
+    table = small_table(tmp_path / "table.csv", rows=40)
+    assert main(command(table, tmp_path / "run", "--attention", "dpa", "--epochs", "3")) == 0
+    assert len(set(orders)) == 3
+
+
+def test_words_of_the_test_part_alone_are_not_learned(tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(["text,label", *(f"word{i} the,{i % 2}" for i in range(40))]) + "\n")
+    options = ["--vocabulary-size", "99", "--attention", "dpa", "--epochs", "1"]
+    assert main(command(str(table), tmp_path / "run", *options)) == 0
+    vocabulary = json.loads((tmp_path / "run/data.json").read_text())["vocabulary"]
+    train, _ = split_rows(np.arange(40) % 2, 0.4, seed=0)
+    assert {word for word in vocabulary if word.startswith("word")} == {f"word{i}" for i in train}
 
 
 class TestRefusals:
