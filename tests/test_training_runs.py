@@ -244,6 +244,8 @@ class TestRefusals:
             (["--test-fraction", "1.5"], ["test_fraction=1.5"]),
             (["--epochs", "0"], ["epochs=0"]),
             (["--learning-rate", "0"], ["learning_rate=0"]),
+            (["--learning-rate", "inf"], ["learning_rate=inf"]),
+            (["--learning-rate", "nan"], ["learning_rate=nan"]),
             (["--name", "../out"], ["name='../out'"]),
             (["--attention", "dpa", "--damping", "0.5"], ["damping=0.5", "attention='dpa'"]),
         ],
@@ -391,6 +393,16 @@ def test_a_row_without_its_checkpoint_is_dropped(tmp_path):
     save_state(model, 2, run.folder / "checkpoints/last.npz")
     assert log.restore() == 2
     assert [row["epoch"] for row in log.rows] == [1, 2]
+
+
+def test_a_loss_that_is_no_number_is_not_the_best(tmp_path):
+    run = Run(tmp_path / "run")
+    run.start(ClassifyConfig(), {})
+    log = EpochLog(run, patience=2)
+    log.rows = [{"val_loss": loss} for loss in (1.0, float("nan"), 2.0)]
+    assert log.done
+    log.rows.append({"val_loss": 0.5})
+    assert not log.done
 
 
 def test_the_order_depends_on_seed_and_epoch():

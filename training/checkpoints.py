@@ -91,8 +91,9 @@ class EpochLog(keras.callbacks.Callback):
 
     @property
     def _best_epoch(self) -> int:
-        losses = [row["val_loss"] for row in self.rows]
-        return 1 + int(np.argmin(losses)) if losses else 0
+        losses = np.array([row["val_loss"] for row in self.rows])
+        # argmin would take a NaN for the least.
+        return 1 + int(np.where(np.isnan(losses), np.inf, losses).argmin()) if self.rows else 0
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         self._begin = time.perf_counter()

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import math
 import os
 import re
 from collections.abc import Set
@@ -166,9 +167,9 @@ class ClassifyConfig:
             raise InputError(
                 f"Expected a test_fraction in (0, 1). Received: test_fraction={self.test_fraction}"
             )
-        if not self.learning_rate > 0:
+        if not 0 < self.learning_rate < math.inf:
             raise InputError(
-                f"Expected learning_rate > 0. Received: learning_rate={self.learning_rate}"
+                f"Expected a finite learning_rate > 0. Received: learning_rate={self.learning_rate}"
             )
         _at_least(
             1,
