@@ -395,6 +395,30 @@ def test_a_row_without_its_checkpoint_is_dropped(tmp_path):
     assert [row["epoch"] for row in log.rows] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("ends", "seconds"),
+    [
+        ([(1, 100.0), (2, 101.0), (3, 102.0), (10, 109.0)], 1.0),
+        ([(4, 100.0), (8, 104.0), (12, 106.0)], 1.0),  # 10 steps, 4 in an execution
+        ([(10, 100.0)], 10.0),
+    ],
+)
+def test_the_time_of_a_step_leaves_compiling_out(tmp_path, monkeypatch, ends, seconds):
+    run = Run(tmp_path / "run")
+    run.start(ClassifyConfig(), {})
+    log = EpochLog(run)
+    log.set_params({"steps": 10})
+    log.set_model(tiny_model())
+    clock = iter([0.0, *(end for _, end in ends)])
+    with monkeypatch.context() as patched:
+        patched.setattr("training.checkpoints.time.perf_counter", lambda: next(clock))
+        log.on_epoch_begin(0)
+        for steps, _ in ends:
+            log.on_train_batch_end(steps - 1)
+    log.on_epoch_end(0, {"loss": 1.0})
+    assert log.rows == [{"epoch": 1, "loss": 1.0, "seconds_per_step": seconds}]
+
+
 def test_a_loss_that_is_no_number_is_not_the_best(tmp_path):
     run = Run(tmp_path / "run")
     run.start(ClassifyConfig(), {})

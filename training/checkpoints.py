@@ -96,15 +96,26 @@ class EpochLog(keras.callbacks.Callback):
         return 1 + int(np.where(np.isnan(losses), np.inf, losses).argmin()) if self.rows else 0
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        self._begin = time.perf_counter()
+        # The steps that are over, and when, after each execution.
+        self._clock = [(0, time.perf_counter())]
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        self._end = time.perf_counter()
+        # With several steps per execution, the last one may be cut short by the epoch's end.
+        steps = min(batch + 1, self.params["steps"])
+        self._clock.append((steps, time.perf_counter()))
+
+    @property
+    def _seconds_per_step(self) -> float:
+        """The mean of all but the first execution, which compiles, unless there is no other."""
+        first = 1 if len(self._clock) > 2 else 0
+        (begin, began), (end, ended) = self._clock[first], self._clock[-1]
+        return (ended - began) / (end - begin)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        seconds = (self._end - self._begin) / self.params["steps"]
         metrics = {name: float(value) for name, value in logs.items()}
-        self.rows.append({"epoch": epoch + 1, **metrics, "seconds_per_step": seconds})
+        self.rows.append(
+            {"epoch": epoch + 1, **metrics, "seconds_per_step": self._seconds_per_step}
+        )
         self.run.write_metrics(self.rows)
         if self.patience and self._best_epoch == len(self.rows):
             save_state(self.model, len(self.rows), self._best)
