@@ -108,6 +108,28 @@ def test_folder_per_class(tmp_path):
     assert rows(load_texts(str(tmp_path))) == [("a", ""), ("b", "first"), ("b", "second")]
 
 
+@pytest.mark.parametrize(
+    ("dataset", "option"),
+    [
+        ("docstrings", "text_column"),
+        ("docstrings", "label_column"),
+        ("docstrings", "data_dir"),
+        ("reuters", "text_column"),
+        ("newsgroups", "label_column"),
+        ("folder", "text_column"),
+        ("folder", "data_dir"),
+        ("table.csv", "data_dir"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(tmp_path, monkeypatch, dataset, option):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "folder/a/1.txt", "first")
+    write(tmp_path / "folder/b/1.txt", "second")
+    write(tmp_path / "table.csv", "text,label\nx,a\ny,b\n")
+    with pytest.raises(InputError, match=f"no {option} with dataset='{dataset}'.*{option}='z'"):
+        load_texts(dataset, **{option: "z"})
+
+
 def test_unknown_name_lists_the_known():
     with pytest.raises(InputError, match=r"docstrings, reuters.*dataset='reuter'"):
         load_texts("reuter")

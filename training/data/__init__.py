@@ -42,11 +42,16 @@ def load_texts(
         are dropped from `docstrings` and the drug reviews, and kept elsewhere, as published.
 
     Raises:
-        InputError: If there is no such data set, or it cannot be read.
+        InputError: If there is no such data set, it cannot be read, or an option is given that
+            means nothing to it.
     """
+    columns = {"text_column": text_column, "label_column": label_column}
     if dataset.startswith(TFDS):
         return load_tfds(dataset.removeprefix(TFDS), data_dir, text_column, label_column)
+    if dataset == "docstrings" or dataset in TABLES:
+        _refuse(dataset, **columns)
     if dataset == "docstrings":
+        _refuse(dataset, data_dir=data_dir)
         return load_docstrings()
     if dataset in TABLES and data_dir is not None:
         path = Path(data_dir, TABLES[dataset])
@@ -60,7 +65,10 @@ def load_texts(
     if dataset in TABLES:
         return load_newsgroups()
     path = Path(dataset)
+    if path.exists():
+        _refuse(dataset, data_dir=data_dir)
     if path.is_dir():
+        _refuse(dataset, **columns)
         return load_folders(path)
     if path.is_file():
         return load_table(path, text_column, label_column)
@@ -68,3 +76,12 @@ def load_texts(
         f"Expected docstrings, {', '.join(TABLES)}, {TFDS}NAME, or the path of a table or folder. "
         f"Received: dataset={dataset!r}"
     )
+
+
+def _refuse(dataset: str, **options: str | None) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise InputError(
+                f"Expected no {name} with dataset={dataset!r}, which has none. "
+                f"Received: {name}={value!r}"
+            )
