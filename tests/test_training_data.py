@@ -94,6 +94,12 @@ class TestTables:
         with pytest.raises(InputError, match=message):
             load_texts(write(tmp_path / name, content))
 
+    def test_a_bad_row_is_told_by_its_number(self, tmp_path):
+        path = write(tmp_path / "a.csv", f"text,label\n\nx,y\n{'long ' * 999}\n")
+        with pytest.raises(InputError, match="1 fields in row 4, which begins with 'long") as error:
+            load_texts(path)
+        assert len(str(error.value)) < 200 + len(path)
+
     def test_not_utf_8(self, tmp_path):
         (tmp_path / "a.csv").write_bytes(b"text,label\n\xff,a\n")
         with pytest.raises(InputError, match="UTF-8"):

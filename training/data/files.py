@@ -139,18 +139,20 @@ def _read(path: Path, file: TextIO) -> tuple[list[str], Iterator[Row]]:
             lines = map(_fields, file)
     if not any(header):
         raise InputError(f"Expected a table with a header line. Received: {path}, which is empty")
-    return header, (_row(path, header, fields) for fields in lines if any(fields))
+    numbered = enumerate(lines, start=2)  # the header is row 1
+    return header, (_row(path, header, fields, i) for i, fields in numbered if any(fields))
 
 
 def _fields(line: str) -> list[str]:
     return line.rstrip("\r\n").split("\t")
 
 
-def _row(path: Path, header: list[str], fields: list[str]) -> Row:
+def _row(path: Path, header: list[str], fields: list[str], number: int) -> Row:
     if len(fields) != len(header):
         raise InputError(
             f"Expected {len(header)} fields in every row. "
-            f"Received: {path}: {len(fields)} fields in the row {fields[:3]}"
+            f"Received: {path}: {len(fields)} fields in row {number}, "
+            f"which begins with {fields[0][:40]!r}"
         )
     return dict(zip(header, fields, strict=True))
 
