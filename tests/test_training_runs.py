@@ -11,8 +11,9 @@ import keras
 import numpy as np
 import pytest
 
+from keras_tnattn.models.text_classifier import ATTENTIONS as CLASSIFIERS
 from training.checkpoints import EpochLog, load_state, save_state
-from training.config import ClassifyConfig, from_json, to_json
+from training.config import ATTENTIONS, ClassifyConfig, from_json, to_json
 from training.data import split_rows
 from training.data.batches import ShuffledBatches
 from training.errors import InputError
@@ -137,6 +138,16 @@ def test_cut_off_after_the_last_epoch(uninterrupted, tmp_path):
     assert_equal(folder, whole)
 
 
+def test_every_attention_of_the_classifier_has_an_option():
+    assert set(ATTENTIONS) == set(CLASSIFIERS)
+
+
+def test_tensor_network_attention_trains(tmp_path):
+    table = small_table(tmp_path / "table.csv", rows=40)
+    assert main(command(table, tmp_path / "run", "--attention", "tn", "--epochs", "1")) == 0
+    assert Run(tmp_path / "run").results["parameters"]["attention"] > 0
+
+
 def test_graph_attention_trains_and_is_drawn(tmp_path):
     table = small_table(tmp_path / "table.csv")
     arguments = command(table, tmp_path / "run", "--attention", "tga", "--epochs", "1")
@@ -248,6 +259,7 @@ class TestRefusals:
             (["--learning-rate", "nan"], ["learning_rate=nan"]),
             (["--name", "../out"], ["name='../out'"]),
             (["--attention", "dpa", "--damping", "0.5"], ["damping=0.5", "attention='dpa'"]),
+            (["--attention", "tn", "--num-heads", "3"], ["num_heads=3", "attention='tn'"]),
         ],
     )
     def test_bad_options_leave_no_folder(self, tmp_path, capsys, options, parts):

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from training.classification import train_classifier
-from training.config import ClassifyConfig
+from training.config import TABLE_DIMS, ClassifyConfig
 from training.data import LabelledTexts
 from training.runs import Run, replacing
 
-# Table 1 of the paper: attention layers of about 300 parameters (320 against 288 and 300).
-EMBEDDING_DIMS = {"tsa": 64, "tga": 64, "dpa": 6, "ada": 6}
 HEADER = (
     "attention",
     "dim",
@@ -31,7 +29,7 @@ def table_configs(
     """Returns the configs of a table: every attention, at its size, with every seed."""
     seeds = list(seeds)
     return [
-        ClassifyConfig(**options, attention=name, embedding_dim=EMBEDDING_DIMS[name], seed=seed)
+        ClassifyConfig(**options, attention=name, embedding_dim=TABLE_DIMS[name], seed=seed)
         for name in attentions
         for seed in seeds
     ]
@@ -72,7 +70,7 @@ def table(configs: Sequence[ClassifyConfig], results: Sequence[dict[str, Any]]) 
         lines.append(
             (
                 name.upper(),
-                str(EMBEDDING_DIMS[name]),
+                str(TABLE_DIMS[name]),
                 *(f"{counts[part]:,}" for part in ("attention", "embedding", "all")),
                 _spread([100 * r["train_accuracy"] for r in runs]),
                 _spread([100 * r["test_accuracy"] for r in runs]),

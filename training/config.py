@@ -69,7 +69,9 @@ def _at_least(low: int, **values: float | None) -> None:
             raise InputError(f"Expected {name} >= {low}. Received: {name}={value}")
 
 
-ATTENTIONS = ("tsa", "tga", "dpa", "ada")
+ATTENTIONS = ("tsa", "tga", "dpa", "ada", "tn")
+# Table 1 of the paper: attention layers of about 300 parameters (320 against 288 and 300).
+TABLE_DIMS = {"tsa": 64, "tga": 64, "dpa": 6, "ada": 6}
 TENSORIZED = ("tsa", "tga")  # those with tensor-train maps and a time graph
 TFDS = "tfds:"
 DATA, MODEL, TRAINING, OUTPUT = "data", "model", "training", "output"
@@ -111,11 +113,12 @@ class ClassifyConfig:
     attention: str = option(
         "tsa",
         MODEL,
-        "tsa and tga: tensorized spectral and graph attention; dpa: dot-product; ada: additive",
+        "tsa and tga: tensorized spectral and graph attention; dpa: dot-product; ada: additive; "
+        "tn: tensor network",
         choices=ATTENTIONS,
     )
     embedding_dim: int = option(64, MODEL, "size of a word's vector", metavar="N")
-    num_heads: int = option(2, MODEL, "attention heads", metavar="N")
+    num_heads: int = option(2, MODEL, "attention heads (not tn)", metavar="N")
     tt_rank: int = option(2, MODEL, "greatest tensor-train rank (tsa, tga)", metavar="N")
     damping: float = option(0.9, MODEL, "damping of the time graph, in [0, 1) (tsa, tga)")
     filter_order: int = option(2, MODEL, "terms of the graph filter (tsa)", metavar="N")
@@ -184,6 +187,8 @@ class ClassifyConfig:
             self._refuse_unless_default(name)
         if self.attention != "tsa":
             self._refuse_unless_default("filter_order")
+        if self.attention == "tn":
+            self._refuse_unless_default("num_heads")
 
     def _refuse_unless_default(self, name: str) -> None:
         value = getattr(self, name)

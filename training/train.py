@@ -10,7 +10,7 @@ if not __package__:
     # Run as a script: the project's folder has to head the import path, not training/.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from training.config import ATTENTIONS, ClassifyConfig, add_options, given_options
+from training.config import TABLE_DIMS, ClassifyConfig, add_options, given_options
 from training.data import LabelledTexts, load_texts
 from training.errors import exit_status
 from training.runs import Run
@@ -122,7 +122,7 @@ def _add_compare(commands: argparse._SubParsersAction) -> None:
     group.add_argument(
         "--attentions",
         nargs="+",
-        choices=ATTENTIONS,
+        choices=tuple(TABLE_DIMS),
         default=["tsa", "dpa", "ada"],
         help="what to compare (default: tsa dpa ada)",
     )
