@@ -1,3 +1,5 @@
+import subprocess
+
 import keras
 import numpy as np
 import pytest
@@ -63,6 +65,16 @@ def test_finished_runs_are_taken_as_they_are(tmp_path, capsys):
     assert "run 2 of 2" not in captured.out
 
 
+def test_the_server_is_quiet_unless_it_fails(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(demo, "SERVE", "import sys; print('noise', file=sys.stderr); print('hi')")
+    demo.serve(tmp_path)
+    assert capfd.readouterr() == ("hi\n", "")
+    monkeypatch.setattr(demo, "SERVE", "import sys; sys.exit('no such model')")
+    with pytest.raises(subprocess.CalledProcessError):
+        demo.serve(tmp_path)
+    assert "no such model" in capfd.readouterr().err
+
+
 @pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="only the TensorFlow backend exports"
 )
@@ -70,7 +82,9 @@ def test_the_demo_trains_exports_and_serves(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(docstrings, "LIBRARIES", ("python", "matplotlib", "sklearn"))
     monkeypatch.setattr(docstrings, "TEXTS_PER_LIBRARY", 20)
-    monkeypatch.setattr(demo, "OPTIONS", demo.OPTIONS | {"epochs": 1, "max_words": 20})
+    # XLA would take longer to compile than all else here.
+    cheap = {"epochs": 1, "max_words": 20, "jit_compile": "off"}
+    monkeypatch.setattr(demo, "OPTIONS", demo.OPTIONS | cheap)
     assert exit_status(demo.run) == 0
     first = capfd.readouterr().out
     assert "keras_tnattn imported: False" in first

@@ -47,11 +47,19 @@ def run() -> None:
     if not exported.is_dir():
         raise InputError(f"{exported} is gone. Delete {RUNS} to train and export again")
     print(f"{exported}, loaded by TensorFlow alone in a process of its own, says:", flush=True)
-    command = [sys.executable, "-I", "-c", SERVE, str(exported), *SENTENCES]
-    subprocess.run(command, check=True)
+    serve(exported)
     print(
         f"\npictures: learning_curves.png, confusion_matrix.png and psi.png in {RUNS}/docstrings/"
     )
+
+
+def serve(exported: Path) -> None:
+    """Serves `SENTENCES` in a process of its own, whose remarks are shown only if it fails."""
+    command = [sys.executable, "-I", "-c", SERVE, str(exported), *SENTENCES]
+    served = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace")
+    if served.returncode:
+        print(served.stderr, file=sys.stderr)
+    served.check_returncode()
 
 
 if __name__ == "__main__":
