@@ -21,6 +21,8 @@ from training.runs import Run, replacing
 from training.train import main
 
 ROOT = Path(__file__).parents[1]
+EPOCHS = 30  # far more than a run has done when it is killed
+DEADLINE = 300  # seconds a process has until its kill
 
 
 def small_table(path, rows=240):
@@ -35,7 +37,8 @@ def small_table(path, rows=240):
 
 
 def command(table, folder, *more):
-    options = "--max-words 8 --vocabulary-size 20 --embedding-dim 4 --batch-size 8 --epochs 12"
+    options = "--max-words 8 --vocabulary-size 20 --embedding-dim 4 --batch-size 8"
+    options += f" --epochs {EPOCHS}"
     return ["classify", "--dataset", table, "--run-dir", str(folder), *options.split(), *more]
 
 
@@ -68,10 +71,14 @@ def uninterrupted(tmp_path_factory):
 def killed_after(epochs, arguments, folder):
     """Runs the command in a process of its own; kills it when so many epochs are written."""
     script = [sys.executable, str(ROOT / "training/train.py"), *arguments]
+    deadline = time.monotonic() + DEADLINE
     with subprocess.Popen(script, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None and len(Run(folder).read_metrics()) < epochs:
+            if time.monotonic() > deadline:
+                break
             time.sleep(0.001)
         process.send_signal(signal.SIGKILL)
+    assert len(Run(folder).read_metrics()) >= epochs
     assert process.returncode == -signal.SIGKILL
 
 
@@ -82,7 +89,7 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(uninterrupted, tmp_path):
     assert Run(folder).results is None
     assert main(["classify", "--run-dir", str(folder), "--resume"]) == 0
     assert_equal(folder, whole)
-    assert [row["epoch"] for row in Run(folder).read_metrics()] == list(range(1, 13))
+    assert [row["epoch"] for row in Run(folder).read_metrics()] == list(range(1, EPOCHS + 1))
 
 
 @pytest.mark.slow
@@ -114,7 +121,7 @@ def test_a_run_folder_holds_it_all(uninterrupted):
     results = Run(folder).results
     assert results["test_accuracy"] > 0.9
     assert results["rows"] == {"train": 144, "test": 96}
-    assert results["epochs"] == 12
+    assert results["epochs"] == EPOCHS
 
 
 def test_a_finished_run_stays_as_it_is(uninterrupted, capsys):
@@ -169,7 +176,7 @@ def test_early_stopping_keeps_the_best_epoch(tmp_path):
     options = ["--early-stopping", "2", "--learning-rate", "0.3"]
     assert main(command(table, tmp_path / "run", *options)) == 0
     losses = [row["val_loss"] for row in Run(tmp_path / "run").read_metrics()]
-    assert len(losses) == min(12, int(np.argmin(losses)) + 3)
+    assert len(losses) == min(EPOCHS, int(np.argmin(losses)) + 3)
     assert Run(tmp_path / "run").results["rows"] == {"train": 129, "test": 96, "validation": 15}
 
     model = keras.models.load_model(tmp_path / "run/model.keras")
