@@ -82,6 +82,7 @@ def test_the_demo_trains_exports_and_serves(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(docstrings, "LIBRARIES", ("python", "matplotlib", "sklearn"))
     monkeypatch.setattr(docstrings, "TEXTS_PER_LIBRARY", 20)
+    monkeypatch.setattr(demo, "ATTENTIONS", ("tsa", "dpa"))
     # XLA would take longer to compile than all else here.
     cheap = {"epochs": 1, "max_words": 20, "jit_compile": "off"}
     monkeypatch.setattr(demo, "OPTIONS", demo.OPTIONS | cheap)

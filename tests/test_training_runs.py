@@ -22,7 +22,7 @@ from training.train import main
 
 ROOT = Path(__file__).parents[1]
 EPOCHS = 30  # far more than a run has done when it is killed
-DEADLINE = 300  # seconds a process has until its kill
+DEADLINE = 120  # seconds a process has until its kill
 
 
 def small_table(path, rows=240):

@@ -14,6 +14,7 @@ from training.data import load_texts
 from training.errors import InputError, exit_status
 
 RUNS = Path("runs/demo")
+ATTENTIONS = ("tsa", "dpa", "ada")  # the first is exported
 OPTIONS = {"dataset": "docstrings", "epochs": 6}
 SENTENCES = (
     "Draws the line with the given color and marker on the axes of the figure.",
@@ -39,7 +40,7 @@ def run() -> None:
     print(f"{len(data.texts):,} docstrings of {', '.join(data.class_names)}")
     from training.compare import compare, table_configs
 
-    configs = table_configs(OPTIONS, ("tsa", "dpa", "ada"), (0,))
+    configs = table_configs(OPTIONS, ATTENTIONS, (0,))
     configs[0] = dataclasses.replace(configs[0], name="docstrings", export=True)
     results = compare(configs, RUNS, data)
 
