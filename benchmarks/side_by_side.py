@@ -58,7 +58,9 @@ def forward(function: Callable, *inputs: tf.Tensor) -> Callable:
 
 def forward_and_backward(function: Callable, *inputs: tf.Tensor, layer=None) -> Callable:
     """Compiles value and gradients by the inputs and by the weights of `layer`, without XLA."""
-    upstream = tf.random.normal(tf.shape(function(*inputs)))
+    # From a trace, without a run that would leave its memory behind.
+    outputs = tf.function(function).get_concrete_function(*inputs).structured_outputs
+    upstream = tf.random.normal(outputs.shape)
 
     @tf.function(jit_compile=False)
     def run(*inputs):

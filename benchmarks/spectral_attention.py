@@ -8,9 +8,9 @@ process of its own.
 """
 
 import argparse
-import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import keras
 import tensorflow as tf
@@ -74,11 +74,17 @@ def print_peak_memory(name: str, length: int):
     # A short run first, so that libraries and compilers are loaded and not counted.
     short = tuple(x[..., :256, :] for x in inputs)
     forward_and_backward(function, *short, layer=layer)()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     compiled = forward_and_backward(function, *inputs, layer=layer)
+    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak counts from here
+    before = resident_memory("VmRSS")
     compiled()
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print((after - before) / 1024)
+    print(resident_memory("VmHWM") - before)
+
+
+def resident_memory(field: str) -> float:
+    """Megabytes that this process holds (`VmRSS`), or held at its peak (`VmHWM`)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
 
 
 def main():

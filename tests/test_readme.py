@@ -27,5 +27,9 @@ def test_python_block_runs(block, capsys):
         assert layer.count_params() == 1_168
 
 
+def test_nothing_is_left_to_fill_in():
+    assert not re.search(r"@[A-Z]+@", README.read_text(encoding="utf-8"))
+
+
 def test_there_are_blocks():
     assert len(BLOCKS) == 2

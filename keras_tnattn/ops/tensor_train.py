@@ -19,7 +19,7 @@ from keras import ops
 
 # Moving one byte costs about as much time as this many floating-point operations: between what
 # server CPUs and GPUs state. Only the comparison of plans depends on it.
-_FLOPS_PER_BYTE = 16
+_FLOPS_PER_BYTE = 32
 _BYTES_PER_FLOAT = 4
 
 
