@@ -22,6 +22,23 @@ def apply_mask(x: object, mask: object) -> object:
     return ops.where(mask, x, ops.zeros_like(x))
 
 
+def masked_softmax(scores: object, mask: object) -> object:
+    """Normalises over the keys that may be attended to; 0 where there is none.
+
+    Args:
+        scores: Tensor `(..., S)`, in float32 or wider.
+        mask: Boolean tensor that broadcasts with `scores`, `True` = attend, or `None` for all.
+
+    Returns:
+        Tensor as `scores`, each row with the sum 1, or 0 if the mask leaves no key.
+    """
+    if mask is None:
+        return ops.softmax(scores, axis=-1)
+    lowest = ops.convert_to_tensor(-1e30, scores.dtype)
+    weights = ops.softmax(ops.where(mask, scores, lowest), axis=-1)
+    return ops.where(mask, weights, ops.zeros_like(weights))
+
+
 def masked_mean(x: object, mask: object) -> object:
     """Averages over the tokens that are not masked; 0 where all are, or where there is none.
 
