@@ -5,7 +5,7 @@ import math
 import keras
 import numpy as np
 
-from training.data.prepared import Sentences, TokenizedPart
+from training.data.prepared import TokenizedPart
 
 
 class ShuffledBatches(keras.utils.PyDataset):
@@ -44,7 +44,8 @@ class BucketedBatches(keras.utils.PyDataset):
     A batch is `({"source": (B, S), "target": (B, T)}, labels (B, T))`: `target` is a sentence
     without its last id, `labels` the same without its first, 0 is padding. `S` and `T` are the
     longest of the batch, rounded up, so that few shapes are met and compiled. The order of an
-    epoch depends on the seed and the epoch alone; whoever trains calls `set_epoch` before each.
+    epoch depends on the seed and the epoch alone; whoever trains calls `set_epoch` before each,
+    and `fit` with `shuffle=False`.
 
     Args:
         part: The tokenised pairs.
@@ -90,23 +91,38 @@ class BucketedBatches(keras.utils.PyDataset):
         return math.ceil(len(self.part) / self.batch_size)
 
     def __getitem__(self, index: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        start = self.batches[index] * self.batch_size
-        rows = self.rows[start : start + self.batch_size]
+        source_length, target_length = self._lengths(index)
+        if index == 0 and len(self) > 1:
+            # On TensorFlow Keras takes a length for fixed that the first two batches agree on,
+            # and then refuses the others.
+            other = self._lengths(1)
+            source_length += self.multiple * (source_length == other[0])
+            target_length += self.multiple * (target_length == other[1])
+        rows = self._rows(index)
         source, target = self.part.source, self.part.target
+        begin, end = target.offsets[rows], target.offsets[rows + 1]
         inputs = {
-            "source": self._padded(source, rows),
-            "target": self._padded(target, rows, left_out=1),
+            "source": _padded(
+                source.ids, source.offsets[rows], source.offsets[rows + 1], source_length
+            ),
+            "target": _padded(target.ids, begin, end - 1, target_length),
         }
-        return inputs, self._padded(target, rows, start=1, left_out=1)
+        return inputs, _padded(target.ids, begin + 1, end, target_length)
 
-    def _padded(
-        self, sentences: Sentences, rows: np.ndarray, start: int = 0, left_out: int = 0
-    ) -> np.ndarray:
-        """Returns ids `(B, L)`: of every sentence `left_out` less than all, from `start` on."""
-        lengths = sentences.offsets[rows + 1] - sentences.offsets[rows] - left_out
-        longest = -(-lengths.max() // self.multiple) * self.multiple
-        place = np.arange(longest)
-        inside = place < lengths[:, None]
-        ids = np.zeros(inside.shape, "int32")
-        ids[inside] = sentences.ids[((sentences.offsets[rows] + start)[:, None] + place)[inside]]
-        return ids
+    def _rows(self, index: int) -> np.ndarray:
+        start = self.batches[index] * self.batch_size
+        return self.rows[start : start + self.batch_size]
+
+    def _lengths(self, index: int) -> tuple[int, int]:
+        rows = self._rows(index)
+        longest = self.source_buckets[rows].max(), self.target_buckets[rows].max()
+        return longest[0] * self.multiple, longest[1] * self.multiple
+
+
+def _padded(ids: np.ndarray, begin: np.ndarray, end: np.ndarray, length: int) -> np.ndarray:
+    """Returns `ids[begin[r]:end[r]]` for each of `B` rows, as `(B, length)`, padded with 0."""
+    places = begin[:, None] + np.arange(length)
+    inside = places < end[:, None]
+    padded = np.zeros(inside.shape, "int32")
+    padded[inside] = ids[places[inside]]
+    return padded

@@ -44,7 +44,8 @@ class ParallelCorpus:
         if not pairs:
             raise InputError(
                 f"Expected a corpus with a {name} part. Received: one with "
-                + ", ".join(f"{len(getattr(self, part)):,} {part} pairs" for part in PARTS)
+                + ", ".join(f"{len(getattr(self, part))} {part} pairs" for part in PARTS)
+                + ". Take another corpus for it"
             )
         return pairs
 

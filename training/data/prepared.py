@@ -72,7 +72,8 @@ class PreparedCorpus:
         max_length: No sentence has more ids.
         parts: The ids of `"train"`, `"validation"` and `"test"`.
         texts: The pairs of `"validation"` and `"test"` as they were given.
-        digest: A SHA-256 of the corpus, the vocabularies and the options.
+        digest: A SHA-256 of the corpus, the vocabularies and the options; the same whenever it
+            is made anew.
         notes: What was done to the corpus, a sentence each.
     """
 
@@ -137,7 +138,7 @@ def prepare(
     made_of = {"version": VERSION, "fingerprint": corpus.fingerprint(), "options": options}
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         index = _read_index(folder, f"Choose another folder than {folder}")
-        if index.get("made_of") == made_of:
+        if index["made_of"] == made_of:
             try:
                 return load_prepared(folder)
             except InputError:  # damaged: made anew
@@ -202,6 +203,8 @@ def load_prepared(folder: str | Path) -> PreparedCorpus:
                     f"Expected {folder / name} as it was written. Received: a damaged or changed "
                     f"file. {again}"
                 )
+        # Not of the archives, which hold the time of their making.
+        decided = [index["made_of"], *(index["files"][f"{side}.txt"] for side in SIDES)]
         texts = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
         return PreparedCorpus(
             folder,
@@ -210,7 +213,7 @@ def load_prepared(folder: str | Path) -> PreparedCorpus:
             index["max_length"],
             {name: _read_part(folder / f"{name}.npz") for name in PARTS},
             {name: [tuple(pair) for pair in pairs] for name, pairs in texts.items()},
-            hashlib.sha256(json.dumps(index, sort_keys=True).encode()).hexdigest(),
+            hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).hexdigest(),
             tuple(index["notes"]),
         )
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
@@ -279,7 +282,10 @@ def _cut(sentences: Sentences, max_length: int) -> Sentences:
 
 def _read_index(folder: Path, instead: str) -> dict[str, Any]:
     try:
-        return json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        if not isinstance(index, dict) or "made_of" not in index:
+            raise ValueError(f"{INDEX} is another program's")
+        return index
     except (OSError, ValueError) as error:
         raise InputError(f"Expected a folder with {INDEX}. Received: {error}. {instead}") from error
 
