@@ -71,7 +71,8 @@ SPELT = WordPieceTokenizer([*RESERVED_PIECES, *ALPHABET, *("##" + c for c in ALP
 @given(st.text(max_size=20))
 def test_any_text_has_ids_and_a_text(text):
     ids = SPELT.tokenize([text])[0].numpy().tolist()
-    assert ids[0] == START and ids[-1] == END and PAD not in ids
+    assert [ids[0], ids[-1]] == [START, END]
+    assert PAD not in ids
     # A word that cannot be spelt is one [UNK]: as many words come back as there were.
     words = SPELT.words([text])[0].shape[0]
     starts = [i for i in ids[1:-1] if not SPELT.vocabulary[i].startswith("##")]
@@ -110,11 +111,9 @@ def test_detokenizes_what_a_model_makes(tokenizer):
     piece = tokenizer.vocabulary.index
     ids = [
         [START, piece("bem"), UNK, PAD, piece("##a"), END, piece("bem")],
-        [piece("##a"), piece("(￭") if "(￭" in tokenizer.vocabulary else UNK, START, PAD]
-        + [PAD] * 3,
+        [piece("##a"), piece(JOINER), START, piece("bem"), PAD, PAD, PAD],
     ]
-    first, _ = decode(tokenizer.detokenize(tf.constant(ids, tf.int64)))
-    assert first == "bem [UNK]a"
+    assert decode(tokenizer.detokenize(tf.constant(ids, tf.int64))) == ["bem [UNK]a", "abem"]
     beams = tokenizer.detokenize(tf.constant([ids, ids]))
     assert beams.shape == (2, 2)
     assert beams[1, 0] == b"bem [UNK]a"
@@ -124,7 +123,7 @@ def test_detokenizes_what_a_model_makes(tokenizer):
     ("options", "text", "normal"),
     [
         ({}, "I\u0307 É\u0301 ﬁ m² \u200d", "İ É\u0301 ﬁ m² \u200d"),
-        ({"form": "NFKC"}, "ﬁ m² ½", "fi m2 1⁄2"),
+        ({"form": "NFKC"}, "ﬁ m² №", "fi m2 No"),
         ({"case": "lower"}, "ÇA Don't ΟΔΟΣ", "ça don't οδος"),
         ({"case": "turkish"}, "IŞIK İNCE I\u0307yi ıi", "ışık ince iyi ıi"),
         ({"case": "turkish", "keep_accents": False}, "IŞIK İnce çağ", "ısık ince cag"),
@@ -199,7 +198,8 @@ def test_serves_without_the_package(tmp_path, tokenizer):
         f"served = tf.saved_model.load({str(tmp_path / 'served')!r})\n"
         f"out = served(tf.constant([{sentence!r}, '']))\n"
         "assert 'keras_tnattn' not in sys.modules\n"
-        "print(json.dumps([out['ids'].numpy().tolist(), [t.decode() for t in out['texts'].numpy()]]))"
+        "texts = [text.decode() for text in out['texts'].numpy()]\n"
+        "print(json.dumps([out['ids'].numpy().tolist(), texts]))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     ids, texts = json.loads(done.stdout)

@@ -94,14 +94,14 @@ def _load_tables(folder: Path, languages: tuple[str, str]) -> ParallelCorpus:
 
 
 def _load_path(corpus: str, seed: int) -> ParallelCorpus:
-    path, both = Path(corpus), [Path(name.strip()) for name in corpus.split(",")]
+    path, both = Path(corpus), [name.strip() for name in corpus.split(",")]
     if path.is_dir():
         return _load_translate_folder(path, seed)
     if path.is_file():
         languages, pairs = _read_pairs(path)
-    elif len(both) == 2 and all(map(str, both)):
-        languages = tuple(map(_language, both))
-        pairs = _zipped(*both)
+    elif len(both) == 2 and all(both):
+        languages = tuple(_language(Path(name)) for name in both)
+        pairs = _zipped(*map(Path, both))
     else:
         raise InputError(
             f"Expected {CLDR}pt-en, {', '.join(TABLES)}, {TFDS}NAME, or the path of a table, a "

@@ -219,9 +219,7 @@ def load_prepared(folder: str | Path) -> PreparedCorpus:
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(
-            f"Expected a whole prepared corpus. Received: {error!r}. {again}"
-        ) from error
+        raise InputError(f"Expected a whole prepared corpus. Received: {error}. {again}") from error
 
 
 _FIELDS = [field.name for field in dataclasses.fields(Sentences)]
