@@ -7,6 +7,7 @@ TensorFlow and are imported by name.
 
 from keras_tnattn import initializers, layers, models, ops
 from keras_tnattn.layers import (
+    GraphTensorNetwork,
     LocalEmbedding,
     MaskedAveragePooling1D,
     MPSClassifier,
@@ -20,6 +21,7 @@ from keras_tnattn.layers import (
 )
 
 __all__ = [
+    "GraphTensorNetwork",
     "LocalEmbedding",
     "MPSClassifier",
     "MaskedAveragePooling1D",

@@ -63,6 +63,12 @@ OTHERS = {
     "tokens": (lambda: layers.TensorizeTokens((4, 2)), TOKENS),
     "tn": (lambda: layers.TNAttention(3, bond_dim=3, kernel_regularizer="l2"), TOKENS),
     "mps": (lambda: layers.MPSClassifier(3, bond_dim=2, kernel_regularizer="l2"), TOKENS),
+    "gtn": (lambda: layers.GraphTensorNetwork(), TOKENS),
+    "gtn_general": (lambda: layers.GraphTensorNetwork(3, receive_from="both"), TOKENS),
+    "gtn_tensors": (
+        lambda: layers.GraphTensorNetwork(5, 0.5, receive_from="earlier"),
+        TENSOR_TOKENS,
+    ),
     "embedding": (lambda: layers.LocalEmbedding("trigonometric"), TOKENS),
     "pooling": (lambda: layers.MaskedAveragePooling1D(), TOKENS),
 }

@@ -2,6 +2,7 @@
 
 from keras_tnattn.layers.additive_attention import MultiHeadAdditiveAttention
 from keras_tnattn.layers.dot_product_attention import MultiHeadDotProductAttention
+from keras_tnattn.layers.graph_tensor_network import GraphTensorNetwork
 from keras_tnattn.layers.local_embedding import LocalEmbedding
 from keras_tnattn.layers.masked_average_pooling import MaskedAveragePooling1D
 from keras_tnattn.layers.mps_classifier import MPSClassifier
@@ -12,6 +13,7 @@ from keras_tnattn.layers.tn_attention import TNAttention
 from keras_tnattn.layers.tt_dense import TTDense
 
 __all__ = [
+    "GraphTensorNetwork",
     "LocalEmbedding",
     "MPSClassifier",
     "MaskedAveragePooling1D",
