@@ -7,6 +7,7 @@ TensorFlow and are imported by name.
 
 from keras_tnattn import initializers, layers, models, ops
 from keras_tnattn.layers import (
+    GraphAttention,
     GraphTensorNetwork,
     LocalEmbedding,
     MaskedAveragePooling1D,
@@ -21,6 +22,7 @@ from keras_tnattn.layers import (
 )
 
 __all__ = [
+    "GraphAttention",
     "GraphTensorNetwork",
     "LocalEmbedding",
     "MPSClassifier",

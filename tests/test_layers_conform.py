@@ -49,6 +49,13 @@ SELF_ATTENTIONS = {
         lambda: layers.TensorizedGraphAttention(2, (3, 1, 2), head_combination="mean"),
         TENSOR_TOKENS,
     ),
+    "gat": (lambda: layers.GraphAttention(2, 4), TOKENS),
+    "gat_mean": (
+        lambda: layers.GraphAttention(
+            3, head_combination="mean", self_loops=False, activation="elu", negative_slope=0.1
+        ),
+        TOKENS,
+    ),
     "dpa": (lambda: layers.MultiHeadDotProductAttention(2), TOKENS),
     "ada": (lambda: layers.MultiHeadAdditiveAttention(2, 3), TOKENS),
 }

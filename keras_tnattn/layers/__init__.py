@@ -2,6 +2,7 @@
 
 from keras_tnattn.layers.additive_attention import MultiHeadAdditiveAttention
 from keras_tnattn.layers.dot_product_attention import MultiHeadDotProductAttention
+from keras_tnattn.layers.graph_attention import GraphAttention
 from keras_tnattn.layers.graph_tensor_network import GraphTensorNetwork
 from keras_tnattn.layers.local_embedding import LocalEmbedding
 from keras_tnattn.layers.masked_average_pooling import MaskedAveragePooling1D
@@ -13,6 +14,7 @@ from keras_tnattn.layers.tn_attention import TNAttention
 from keras_tnattn.layers.tt_dense import TTDense
 
 __all__ = [
+    "GraphAttention",
     "GraphTensorNetwork",
     "LocalEmbedding",
     "MPSClassifier",
