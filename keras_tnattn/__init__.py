@@ -7,6 +7,8 @@ TensorFlow and are imported by name.
 
 from keras_tnattn import initializers, layers, metrics, models, ops, schedules
 from keras_tnattn.layers import (
+    GraphAttention,
+    GraphTensorNetwork,
     LocalEmbedding,
     MaskedAveragePooling1D,
     MPSClassifier,
@@ -25,6 +27,8 @@ from keras_tnattn.layers import (
 )
 
 __all__ = [
+    "GraphAttention",
+    "GraphTensorNetwork",
     "LocalEmbedding",
     "MPSClassifier",
     "MaskedAveragePooling1D",

@@ -2,6 +2,8 @@
 
 from keras_tnattn.layers.additive_attention import MultiHeadAdditiveAttention
 from keras_tnattn.layers.dot_product_attention import MultiHeadDotProductAttention
+from keras_tnattn.layers.graph_attention import GraphAttention
+from keras_tnattn.layers.graph_tensor_network import GraphTensorNetwork
 from keras_tnattn.layers.local_embedding import LocalEmbedding
 from keras_tnattn.layers.masked_average_pooling import MaskedAveragePooling1D
 from keras_tnattn.layers.mps_classifier import MPSClassifier
@@ -16,6 +18,8 @@ from keras_tnattn.layers.transformer import TransformerDecoder, TransformerEncod
 from keras_tnattn.layers.tt_dense import TTDense
 
 __all__ = [
+    "GraphAttention",
+    "GraphTensorNetwork",
     "LocalEmbedding",
     "MPSClassifier",
     "MaskedAveragePooling1D",
