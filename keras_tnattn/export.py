@@ -1,4 +1,4 @@
-"""Text classifiers as SavedModels: raw text in, label and probabilities out.
+"""Trained models as SavedModels, of text classifiers: raw text in, label and probabilities out.
 
 An exported model needs TensorFlow alone, neither Keras nor this package:
 
@@ -11,7 +11,7 @@ model.signatures["serving_default"](tf.constant(["a text"]))
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import keras
@@ -63,6 +63,69 @@ def export(
             "Expected a name for each output of the model. "
             f"Received: output_shape={model.output_shape}, {len(class_names)} class_names"
         )
+    from_ids = labels_and_probabilities(model, class_names)
+
+    def from_text(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        return from_ids(tf.cast(vectorizer(text), "int32"))
+
+    vectorizer(tf.constant([""]))  # builds it: the archive tracks no layer that was never called
+    return export_signatures(
+        {
+            "serving_default": (from_text, tf.TensorSpec([None], tf.string, "text")),
+            "ids": (from_ids, tf.TensorSpec([None, None], tf.int32, "ids")),
+        },
+        [model, vectorizer],  # its lookup table is no variable and would be left out
+        folder,
+        version,
+        class_names,
+    )
+
+
+def labels_and_probabilities(
+    model: Callable[..., tf.Tensor], class_names: Sequence[str]
+) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    """Returns what a classifier's signature computes: `label` and `probabilities`.
+
+    Args:
+        model: Inputs `(B, ...)` to class probabilities `(B, C)`; takes `training`.
+        class_names: The `C` names.
+    """
+    names = tf.constant(list(class_names))
+
+    def classify(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        probabilities = model(inputs, training=False)
+        label = tf.gather(names, tf.argmax(probabilities, axis=-1))
+        return {"label": label, "probabilities": probabilities}
+
+    return classify
+
+
+def export_signatures(
+    signatures: Mapping[str, tuple[Callable[[tf.Tensor], dict[str, tf.Tensor]], tf.TensorSpec]],
+    layers: Sequence[keras.layers.Layer],
+    folder: str | os.PathLike,
+    version: int | None = None,
+    class_names: Sequence[str] | None = None,
+) -> Path:
+    """Writes `folder/<version>/`, a SavedModel with any signatures, whole or not at all.
+
+    Args:
+        signatures: The function of each name, from one tensor to a dict, and the tensor's shape,
+            type and name.
+        layers: All models and layers that the functions call.
+        folder: The model's folder.
+        version: A positive integer. Default: one more than the highest there is, at first 1.
+        class_names: What `assets.extra/class_names.json` holds. Default: no such file.
+
+    Returns:
+        The path of the new version.
+
+    Raises:
+        FileExistsError: If the version exists.
+        RuntimeError: If Keras does not run on TensorFlow.
+        ValueError: If `version` is not positive.
+    """
+    check_backend()
     folder = Path(folder)
     if version is None:
         version = next_version(folder)
@@ -76,7 +139,16 @@ def export(
     partial = folder / f".partial-{version}"
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        _write(model, vectorizer, list(class_names), partial)
+        archive = keras.export.ExportArchive()
+        for layer in layers:
+            archive.track(layer)
+        for name, (function, spec) in signatures.items():
+            archive.add_endpoint(name, function, [spec])
+        archive.write_out(str(partial), verbose=False)
+        if class_names is not None:
+            extra = partial / "assets.extra"
+            extra.mkdir()
+            (extra / "class_names.json").write_text(json.dumps(list(class_names)), encoding="utf-8")
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -86,29 +158,6 @@ def export(
 def next_version(folder: str | os.PathLike) -> int:
     """Returns the version that `export` takes by default in a model's folder."""
     return max(_versions(Path(folder)), default=0) + 1
-
-
-def _write(model, vectorizer, class_names, path) -> None:  # noqa: ANN001
-    names = tf.constant(class_names)
-
-    def from_ids(ids: tf.Tensor) -> dict[str, tf.Tensor]:
-        probabilities = model(ids, training=False)
-        label = tf.gather(names, tf.argmax(probabilities, axis=-1))
-        return {"label": label, "probabilities": probabilities}
-
-    def from_text(text: tf.Tensor) -> dict[str, tf.Tensor]:
-        return from_ids(tf.cast(vectorizer(text), "int32"))
-
-    vectorizer(tf.constant([""]))  # builds it: the archive tracks no layer that was never called
-    archive = keras.export.ExportArchive()
-    archive.track(model)
-    archive.track(vectorizer)  # its lookup table is no variable and would be left out
-    archive.add_endpoint("serving_default", from_text, [tf.TensorSpec([None], tf.string, "text")])
-    archive.add_endpoint("ids", from_ids, [tf.TensorSpec([None, None], tf.int32, "ids")])
-    archive.write_out(str(path), verbose=False)
-    extra = path / "assets.extra"
-    extra.mkdir()
-    (extra / "class_names.json").write_text(json.dumps(class_names), encoding="utf-8")
 
 
 class Classifier:

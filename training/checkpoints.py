@@ -114,7 +114,12 @@ class EpochLog(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         metrics = {name: float(value) for name, value in logs.items()}
         self.rows.append(
-            {"epoch": epoch + 1, **metrics, "seconds_per_step": self._seconds_per_step}
+            {
+                "epoch": epoch + 1,
+                **metrics,
+                "seconds_per_step": self._seconds_per_step,
+                "seconds": self._clock[-1][1] - self._clock[0][1],
+            }
         )
         self.run.write_metrics(self.rows)
         if self.patience and self._best_epoch == len(self.rows):

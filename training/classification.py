@@ -1,26 +1,23 @@
 """Trains, measures and exports one text classifier."""
 
 import dataclasses
-import sys
-import tempfile
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_tnattn.export import check_backend, export, next_version
+from keras_tnattn.export import export
 from keras_tnattn.models import text_classifier
 from keras_tnattn.text.words import word_vectorizer
 from training import evaluation, plots
-from training.checkpoints import EpochLog
 from training.config import TENSORIZED, ClassifyConfig
 from training.data import LabelledTexts, split_rows
 from training.data.batches import ShuffledBatches
 from training.errors import InputError
-from training.runs import Run, replacing
+from training.exporting import finish, prepare_export
+from training.fitting import fit, start_afresh
+from training.runs import Run
 
 VALIDATION_FRACTION = 0.1
 
@@ -47,15 +44,8 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> d
     Raises:
         InputError: If the config does not fit the data, or the folder is another run's.
     """
-    if config.export:
-        _check_backend()
-    keras.utils.clear_session()
-    if keras.backend.backend() == "tensorflow" and tf.config.list_physical_devices("GPU"):
-        # A GPU adds in any order, and a continued run would drift. A CPU does not: there the
-        # deterministic kernels change nothing and make a step half as slow again.
-        tf.config.experimental.enable_op_determinism()
     try:
-        keras.utils.set_random_seed(config.seed)
+        start_afresh(config.seed)
         vectorizer, parts = _prepare(config, data)
         model = _compiled_model(config, vectorizer.vocabulary_size(), len(data.class_names))
     except ValueError as error:  # the checks of sizes and ranges by those who know them
@@ -67,15 +57,18 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> d
         "class_names": list(data.class_names),
         "vocabulary": vocabulary,
     }
-    if config.export:
-        _make_export_folder(config)
-    if run.exists:
-        run.check_data(description)
-    else:
-        run.start(config, description)
+    prepare_export(config)
+    run.start_or_check(config, description)
 
-    log = _fit(config, run, model, parts)
-    train, test = parts["train"], parts["test"]
+    train, test, validation = parts["train"], parts["test"], parts.get("validation")
+    log = fit(
+        model,
+        ShuffledBatches(train.ids, train.labels, config.batch_size, config.seed),
+        config,
+        run,
+        config.early_stopping,
+        validation and (validation.ids, validation.labels),
+    )
     predictions = evaluation.predict(model, test.ids)
     results = {
         "train_accuracy": float(np.mean(evaluation.predict(model, train.ids) == train.labels)),
@@ -97,63 +90,13 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> d
             [vocabulary[i] for i in sentence],
             run.folder / "psi.png",
         )
-    with replacing(run.folder / "model.keras") as path:
-        model.save(path)
-    if config.export:
-        results["exported"] = str(_export(config, run, model, vectorizer, data.class_names))
-    run.finish(results)
-    return results
-
-
-def _check_backend() -> None:
-    try:
-        check_backend()
-    except RuntimeError as error:
-        raise InputError(str(error)) from error
-
-
-def _export_folder(config: ClassifyConfig) -> Path:
-    return Path(config.saved_models, config.name)
-
-
-def _make_export_folder(config: ClassifyConfig) -> None:
-    """Finds out before the training whether the exported model can be written after it."""
-    folder = _export_folder(config)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise InputError(
-            f"Expected a folder to export to. Received: {folder} ({error}). "
-            "Choose another with --saved-models"
-        ) from error
-
-
-def _export(
-    config: ClassifyConfig,
-    run: Run,
-    model: keras.Model,
-    vectorizer: keras.layers.TextVectorization,
-    class_names: Sequence[str],
-) -> Path:
-    """Exports under a version noted in the run first: a continued run exports no second time."""
-    folder = _export_folder(config)
-    note = run.folder / "export_version.txt"
-    try:
-        if not note.exists():
-            with replacing(note) as path:
-                path.write_text(f"{next_version(folder)}\n", encoding="utf-8")
-        version = int(note.read_text(encoding="utf-8"))
-        target = folder / str(version)
-        if target.exists():
-            return target
-        return export(model, vectorizer, class_names, folder, version)
-    except (OSError, tf.errors.OpError) as error:
-        raise InputError(
-            f"Expected a folder to export to. Received: {folder} ({error}). "
-            "Make room there, then go on with --resume"
-        ) from error
+    return finish(
+        config,
+        run,
+        model,
+        results,
+        lambda folder, version: export(model, vectorizer, data.class_names, folder, version),
+    )
 
 
 def _prepare(
@@ -189,30 +132,6 @@ def _compiled_model(config: ClassifyConfig, vocabulary_size: int, classes: int) 
         jit_compile=jit_compile[config.jit_compile],
     )
     return model
-
-
-def _fit(config: ClassifyConfig, run: Run, model: keras.Model, parts: dict[str, Part]) -> EpochLog:
-    log = EpochLog(run, config.early_stopping)
-    log.set_model(model)
-    epoch = log.restore()
-    if epoch < config.epochs and not log.done:
-        train, validation = parts["train"], parts.get("validation")
-        batches = ShuffledBatches(train.ids, train.labels, config.batch_size, config.seed)
-        ordered = keras.callbacks.LambdaCallback(
-            on_epoch_begin=lambda epoch, logs: batches.set_epoch(epoch)
-        )
-        model.fit(
-            batches,
-            initial_epoch=epoch,
-            epochs=config.epochs,
-            validation_data=validation and (validation.ids, validation.labels),
-            validation_batch_size=256,
-            shuffle=False,  # Keras would shuffle the batches too, by a state of its own
-            callbacks=[ordered, log],
-            verbose=1 if sys.stdout.isatty() else 2,
-        )
-    log.restore_best()
-    return log
 
 
 def _a_sentence(ids: np.ndarray) -> np.ndarray:

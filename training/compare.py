@@ -1,6 +1,5 @@
 """Several attentions over several seeds, in one table."""
 
-import dataclasses
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,7 +8,8 @@ from typing import Any
 from training.classification import train_classifier
 from training.config import TABLE_DIMS, ClassifyConfig
 from training.data import LabelledTexts
-from training.runs import Run, replacing
+from training.evaluation import table_of
+from training.runs import finish_all, replacing
 
 HEADER = (
     "attention",
@@ -46,19 +46,12 @@ def train_all(
     Raises:
         InputError: If a run's folder is there with other options or other data.
     """
-    runs = [Run(folder / config.name) for config in configs]
-    fingerprint = data.fingerprint()
-    for config, run in zip(configs, runs, strict=True):
-        if run.exists:
-            run.read_config(ClassifyConfig, dataclasses.asdict(config))
-            run.check_data({"fingerprint": fingerprint})
-    results = []
-    for i, (config, run) in enumerate(zip(configs, runs, strict=True)):
-        if not run.results:
-            print(f"run {i + 1} of {len(configs)}: {config.name}", flush=True)
-            train_classifier(config, run, data)
-        results.append(run.results)
-    return results
+    return finish_all(
+        configs,
+        folder,
+        lambda config, run: train_classifier(config, run, data),
+        {"fingerprint": data.fingerprint()},
+    )
 
 
 def table(configs: Sequence[ClassifyConfig], results: Sequence[dict[str, Any]]) -> str:
@@ -77,9 +70,7 @@ def table(configs: Sequence[ClassifyConfig], results: Sequence[dict[str, Any]]) 
                 _spread([1000 * r["seconds_per_step"] for r in runs]),
             )
         )
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    lines.insert(1, tuple("-" * width for width in widths))
-    return "\n".join("| " + " | ".join(map(str.rjust, line, widths)) + " |" for line in lines)
+    return table_of(lines)
 
 
 def _spread(values: list[float]) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 
 from training.errors import InputError
 
+DATA, MODEL, TRAINING, OUTPUT = GROUPS = ("data", "model", "training", "output")
+
 
 def option(default: Any, group: str, text: str, **arguments: Any) -> Any:
     """Returns a dataclass field that `add_options` makes an option of.
@@ -38,7 +40,8 @@ def add_options(
     config's, and a resumed run can tell what was asked for.
     """
     groups = {}
-    for field in dataclasses.fields(config):
+    # Fields of the class come after those of its base, whatever their group.
+    for field in sorted(dataclasses.fields(config), key=_group_order):
         if field.name in leave_out:
             continue
         name = field.metadata["group"]
@@ -57,15 +60,20 @@ def add_options(
         )
 
 
+def _group_order(field: dataclasses.Field) -> int:
+    return GROUPS.index(field.metadata["group"])
+
+
 def given_options(arguments: argparse.Namespace, config: type) -> dict[str, Any]:
     """Returns the options of a config class that the command line named."""
     names = {field.name for field in dataclasses.fields(config)}
     return {name: value for name, value in vars(arguments).items() if name in names}
 
 
-def _at_least(low: int, **values: float | None) -> None:
+def at_least(low: int, **values: float | None) -> None:
+    """Raises `InputError` if a value that is given is not finite or below `low`."""
     for name, value in values.items():
-        if value is not None and value < low:
+        if value is not None and not low <= value < math.inf:
             raise InputError(f"Expected {name} >= {low}. Received: {name}={value}")
 
 
@@ -74,11 +82,55 @@ ATTENTIONS = ("tsa", "tga", "dpa", "ada", "tn")
 TABLE_DIMS = {"tsa": 64, "tga": 64, "dpa": 6, "ada": 6}
 TENSORIZED = ("tsa", "tga")  # those with tensor-train maps and a time graph
 TFDS = "tfds:"
-DATA, MODEL, TRAINING, OUTPUT = "data", "model", "training", "output"
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassifyConfig:
+class RunConfig:
+    """What every command has options for; a config class adds its own, and says `default_name`.
+
+    Raises:
+        InputError: If a value is out of its range whatever the data.
+    """
+
+    epochs: int = option(10, TRAINING, "passes over the training part", metavar="N")
+    batch_size: int = option(32, TRAINING, "rows in a step", metavar="N")
+    learning_rate: float = option(1e-3, TRAINING, "of Adam")
+    seed: int = option(0, TRAINING, "of the data or its split, the weights and the order")
+
+    name: str | None = option(None, OUTPUT, "name of the run and of the exported model")
+    export: bool = option(
+        False, OUTPUT, "export the trained model for serving", action="store_true"
+    )
+    saved_models: str = option("saved_models", OUTPUT, "where to: DIR/NAME/VERSION/", metavar="DIR")
+
+    def __post_init__(self) -> None:
+        if self.name is None:
+            object.__setattr__(self, "name", self.default_name)
+        if not re.fullmatch(r"\w[\w.-]*", self.name):
+            raise InputError(
+                "Expected a name of letters, digits, '.', '_' and '-'. "
+                f"Received: name={self.name!r}"
+            )
+        if not 0 < self.learning_rate < math.inf:
+            raise InputError(
+                f"Expected a finite learning_rate > 0. Received: learning_rate={self.learning_rate}"
+            )
+        at_least(1, epochs=self.epochs, batch_size=self.batch_size)
+        at_least(0, seed=self.seed)
+
+    @property
+    def default_name(self) -> str:
+        """The name of the run if none is given."""
+        raise NotImplementedError
+
+    @property
+    def export_folder(self) -> Path:
+        """Where the versions of the exported model are."""
+        return Path(self.saved_models, self.name)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifyConfig(RunConfig):
     """Everything that decides what `classify` trains, on what, and what it writes.
 
     Raises:
@@ -123,9 +175,6 @@ class ClassifyConfig:
     damping: float = option(0.9, MODEL, "damping of the time graph, in [0, 1) (tsa, tga)")
     filter_order: int = option(2, MODEL, "terms of the graph filter (tsa)", metavar="N")
 
-    epochs: int = option(10, TRAINING, "passes over the training part", metavar="N")
-    batch_size: int = option(32, TRAINING, "texts in a step", metavar="N")
-    learning_rate: float = option(1e-3, TRAINING, "of Adam")
     early_stopping: int | None = option(
         None,
         TRAINING,
@@ -144,24 +193,12 @@ class ClassifyConfig:
         "XLA a fifth of the time on a CPU",
         choices=("auto", "on", "off"),
     )
-    seed: int = option(0, TRAINING, "of the split, the weights, the order and the dropout")
-
     name: str | None = option(
         None, OUTPUT, "name of the run and of the exported model (default: DATASET-ATTENTION-SEED)"
     )
-    export: bool = option(
-        False, OUTPUT, "export the trained model for serving", action="store_true"
-    )
-    saved_models: str = option("saved_models", OUTPUT, "where to: DIR/NAME/VERSION/", metavar="DIR")
 
     def __post_init__(self) -> None:
-        if self.name is None:
-            object.__setattr__(self, "name", f"{self.source}-{self.attention}-{self.seed}")
-        if not re.fullmatch(r"\w[\w.-]*", self.name):
-            raise InputError(
-                "Expected a name of letters, digits, '.', '_' and '-'. "
-                f"Received: name={self.name!r}"
-            )
+        super().__post_init__()
         if self.attention not in ATTENTIONS:
             raise InputError(
                 f"Expected an attention of {ATTENTIONS}. Received: attention={self.attention!r}"
@@ -170,19 +207,12 @@ class ClassifyConfig:
             raise InputError(
                 f"Expected a test_fraction in (0, 1). Received: test_fraction={self.test_fraction}"
             )
-        if not 0 < self.learning_rate < math.inf:
-            raise InputError(
-                f"Expected a finite learning_rate > 0. Received: learning_rate={self.learning_rate}"
-            )
-        _at_least(
+        at_least(
             1,
             embedding_dim=self.embedding_dim,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
             early_stopping=self.early_stopping,
             steps_per_execution=self.steps_per_execution,
         )
-        _at_least(0, seed=self.seed)
         for name in ("tt_rank", "damping") if self.attention not in TENSORIZED else ():
             self._refuse_unless_default(name)
         if self.attention != "tsa":
@@ -197,6 +227,10 @@ class ClassifyConfig:
                 f"Expected no {name} with attention={self.attention!r}, which has none. "
                 f"Received: {name}={value}"
             )
+
+    @property
+    def default_name(self) -> str:
+        return f"{self.source}-{self.attention}-{self.seed}"
 
     @property
     def source(self) -> str:

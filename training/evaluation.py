@@ -1,4 +1,6 @@
-"""What is measured on a trained classifier."""
+"""What is measured on a trained model, and how it is shown."""
+
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -30,3 +32,11 @@ def attention_scores(model: keras.Model, ids: np.ndarray) -> np.ndarray:
     inputs = keras.Model(model.input, embedded)(ids[None])
     _, scores = attention(inputs, return_attention_scores=True)
     return keras.ops.convert_to_numpy(scores)[0]
+
+
+def table_of(lines: Sequence[Sequence[str]]) -> str:
+    """Writes lines of cells, the header first, as a Markdown table."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    header, *rest = lines
+    ruled = [header, ["-" * width for width in widths], *rest]
+    return "\n".join("| " + " | ".join(map(str.rjust, line, widths)) + " |" for line in ruled)

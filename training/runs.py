@@ -6,10 +6,11 @@ checkpoint with every epoch, then the pictures and the model, and `results.json`
 
 import contextlib
 import csv
+import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,13 @@ class Run:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
+    def start_or_check(self, config: Any, data: dict[str, Any]) -> None:
+        """Starts the run, or goes on with it if the data are those of its start."""
+        if self.exists:
+            self.check_data(data)
+        else:
+            self.start(config, data)
+
     def check_new(self) -> None:
         """Raises `InputError` if there is something in the folder already."""
         if self.exists:
@@ -98,7 +106,7 @@ class Run:
         if any(started_with.get(name) != value for name, value in data.items()):
             raise InputError(
                 f"Expected the data that the run in {self.folder} was started with. "
-                "Received: other texts, labels or vocabulary. Start another run"
+                "Received: other texts, images, labels or vocabulary. Start another run"
             )
 
     @property
@@ -127,3 +135,35 @@ class Run:
             writer = csv.DictWriter(file, rows[0].keys())
             writer.writeheader()
             writer.writerows(rows)
+
+
+def finish_all(
+    configs: Sequence[Any],
+    folder: Path,
+    train: Callable[[Any, Run], object],
+    data: dict[str, Any] | None = None,
+) -> list[dict[str, Any]]:
+    """Trains each config in `folder/NAME/`; finished runs are taken as they are.
+
+    Args:
+        configs: What to train.
+        folder: The folder of the runs.
+        train: Finishes one run, started before or not.
+        data: What the runs that exist must have in their description of the data.
+
+    Returns:
+        The results of each run.
+
+    Raises:
+        InputError: If a run's folder is there with other options or other data.
+    """
+    runs = [Run(folder / config.name) for config in configs]
+    for config, run in zip(configs, runs, strict=True):
+        if run.exists:
+            run.read_config(type(config), dataclasses.asdict(config))
+            run.check_data(data or {})
+    for i, (config, run) in enumerate(zip(configs, runs, strict=True)):
+        if not run.results:
+            print(f"run {i + 1} of {len(configs)}: {config.name}", flush=True)
+            train(config, run)
+    return [run.results for run in runs]

@@ -9,21 +9,21 @@ from training.data.prepared import TokenizedPart
 
 
 class ShuffledBatches(keras.utils.PyDataset):
-    """Batches of `(ids, labels)`; the order of an epoch depends on the seed and the epoch alone.
+    """Batches of `(inputs, labels)`; the order of an epoch depends on the seed and the epoch alone.
 
     Whoever trains calls `set_epoch` before each epoch: Keras' own `on_epoch_end` of a data set is
     also called before the first one.
 
     Args:
-        ids: Integers `(R, L)`.
+        inputs: Arrays `(R, ...)`, for instance ids `(R, L)`.
         labels: Integers `(R,)`.
         batch_size: Rows of a batch; the last one of an epoch may be shorter.
         seed: Seed of the order.
     """
 
-    def __init__(self, ids: np.ndarray, labels: np.ndarray, batch_size: int, seed: int) -> None:
+    def __init__(self, inputs: np.ndarray, labels: np.ndarray, batch_size: int, seed: int) -> None:
         super().__init__()
-        self.ids, self.labels, self.batch_size, self.seed = ids, labels, batch_size, seed
+        self.inputs, self.labels, self.batch_size, self.seed = inputs, labels, batch_size, seed
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
@@ -35,7 +35,7 @@ class ShuffledBatches(keras.utils.PyDataset):
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         rows = self.order[index * self.batch_size : (index + 1) * self.batch_size]
-        return self.ids[rows], self.labels[rows]
+        return self.inputs[rows], self.labels[rows]
 
 
 class BucketedBatches(keras.utils.PyDataset):

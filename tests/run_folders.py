@@ -1,0 +1,49 @@
+"""What tests of several commands ask of a run's folder and of the command line."""
+
+import keras
+import numpy as np
+
+from training.checkpoints import EpochLog
+from training.runs import Run
+from training.train import main
+
+
+def state(folder):
+    """Every weight, and what was measured in each epoch but for the times."""
+    model = keras.models.load_model(folder / "model.keras")
+    weights = [keras.ops.convert_to_numpy(w) for w in model.weights]
+    rows = [
+        {k: v for k, v in row.items() if not k.startswith("seconds")}
+        for row in Run(folder).read_metrics()
+    ]
+    return weights, rows
+
+
+def assert_equal(folder, other):
+    (weights, rows), (other_weights, other_rows) = state(folder), state(other)
+    assert rows == other_rows
+    for weight, other_weight in zip(weights, other_weights, strict=True):
+        np.testing.assert_array_equal(weight, other_weight)
+
+
+def assert_refused(capsys, arguments, *parts):
+    """The command ends with status 2 and one line on stderr that holds all parts."""
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert all(part in error for part in parts), error
+
+
+def interrupted_after(epochs, arguments, monkeypatch):
+    """Runs the command, interrupted as by Ctrl-C once so many epochs are written."""
+    finished = EpochLog.on_epoch_end
+
+    def interrupt(self, epoch, logs=None):
+        finished(self, epoch, logs)
+        if epoch + 1 == epochs:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EpochLog, "on_epoch_end", interrupt)
+        assert main(arguments) == 130

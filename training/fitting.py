@@ -1,0 +1,65 @@
+"""Training that ends with the same weights, stopped and continued or not."""
+
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from training.checkpoints import EpochLog
+from training.config import RunConfig
+from training.runs import Run
+
+
+def start_afresh(seed: int) -> None:
+    """Forgets earlier models and seeds all that is drawn from now on."""
+    keras.utils.clear_session()
+    if keras.backend.backend() == "tensorflow" and tf.config.list_physical_devices("GPU"):
+        # A GPU adds in any order, and a continued run would drift. A CPU does not: there the
+        # deterministic kernels change nothing and make a step half as slow again.
+        tf.config.experimental.enable_op_determinism()
+    keras.utils.set_random_seed(seed)
+
+
+def fit(
+    model: keras.Model,
+    batches: keras.utils.PyDataset,
+    config: RunConfig,
+    run: Run,
+    patience: int | None = None,
+    validation: tuple[np.ndarray, np.ndarray] | None = None,
+) -> EpochLog:
+    """Trains a compiled model from where its run stands to the last epoch.
+
+    Args:
+        model: The model.
+        batches: What an epoch trains on. `set_epoch` makes it that of an epoch, counted from 0,
+            and nothing but that and the seed may change it.
+        config: Says how many epochs.
+        run: The run, started.
+        patience: Stop after so many epochs without a lower loss on the validation part, and put
+            the model where that was lowest. Default: never.
+        validation: Inputs and labels of that part.
+
+    Returns:
+        The log of all epochs.
+    """
+    log = EpochLog(run, patience)
+    log.set_model(model)
+    epoch = log.restore()
+    if epoch < config.epochs and not log.done:
+        ordered = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: batches.set_epoch(epoch)
+        )
+        model.fit(
+            batches,
+            initial_epoch=epoch,
+            epochs=config.epochs,
+            validation_data=validation,
+            validation_batch_size=256,
+            shuffle=False,  # Keras would shuffle the batches too, by a state of its own
+            callbacks=[ordered, log],
+            verbose=1 if sys.stdout.isatty() else 2,
+        )
+    log.restore_best()
+    return log
