@@ -25,7 +25,13 @@ from training.train import main
 
 tensorflow_only = pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow backend exports")
 # Rule 204 changes nothing: it is learned in a moment.
-QUICK = {"length": 6, "bond_dim": 2, "epochs": 3, "batches_per_epoch": 10}
+QUICK = {
+    "length": 6,
+    "bond_dim": 2,
+    "epochs": 3,
+    "batches_per_epoch": 20,
+    "learning_rate": 0.05,
+}
 
 
 def command(folder, *more):
