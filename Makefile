@@ -41,6 +41,7 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/spectral_attention.py
 	$(RUN) benchmarks/text_classifier.py
 	$(RUN) benchmarks/tn_attention.py
+	$(RUN) benchmarks/graph_tensor_network.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Initialisers: TT-cores that fix the variance of the whole kernel, matrices near the identity."""
+"""Initialisers: TT-cores fixing the variance of the kernel, near-identities, reflections."""
 
 import math
 from collections.abc import Sequence
@@ -133,3 +133,18 @@ class NearIdentity(keras.initializers.Initializer):
     def get_config(self) -> dict:
         names = ("num_features", "stddev", "scale")
         return {name: getattr(self, name) for name in names}
+
+
+class UniformReflections(keras.initializers.Initializer):
+    """Draws vectors of reflections `(J, r)` whose product is uniformly distributed (Stewart, 1980).
+
+    Normal vectors, the first `k - 1` entries of `v_k` zero, and `sign(v_kk) |v_k|` added to `v_kk`.
+    Without this the product of a few reflections would stay near the identity.
+    """
+
+    def __call__(self, shape: tuple[int, int], dtype: str | None = None) -> object:
+        normal = ops.tril(keras.random.normal(shape, dtype=dtype))
+        norms = ops.sqrt(ops.sum(ops.square(normal), axis=0))
+        # Not ops.sign, which is 0 at 0.
+        norms = ops.where(ops.diagonal(normal) < 0, -norms, norms)
+        return normal + ops.eye(*shape, dtype=dtype) * norms

@@ -17,13 +17,53 @@ def tt_matrix(cores):
     return w.reshape(int(np.prod(inputs)), int(np.prod(outputs)))
 
 
-def bidirectional_adjacency(length, damping):
-    """`Omega = (A^T + A) / 2` with `A[i, j] = c^(j - i)` for `j > i`."""
+def time_adjacency(length, damping):
+    """`A[i, j] = c^(j - i)` for `j > i`, else 0."""
     a = np.zeros((length, length))
     for i in range(length):
         for j in range(i + 1, length):
             a[i, j] = damping ** (j - i)
+    return a
+
+
+def bidirectional_adjacency(length, damping):
+    """`Omega = (A^T + A) / 2`."""
+    a = time_adjacency(length, damping)
     return (a.T + a) / 2
+
+
+def projector(vectors):
+    """`Q Q^T`, `Q` the first columns of the product of the reflections along `vectors` `(J, r)`."""
+    size, rank = vectors.shape
+    product = np.eye(size)
+    for v in np.asarray(vectors, "float64").T:
+        product = product @ (np.eye(size) - 2 * np.outer(v, v) / (v @ v))
+    columns = product[:, :rank]
+    return columns @ columns.T
+
+
+def graph_tensor_network(x, graph, projection):
+    """`Y = X + graph X P` of one sequence `(L, J)`, by sums over tokens."""
+    y = np.array(x, "float64")
+    for i in range(len(x)):
+        for j in range(len(x)):
+            y[i] += graph[i, j] * (np.asarray(x[j], "float64") @ projection)
+    return y
+
+
+def graph_attention(x, kernel, a, edges, slope=0.2):
+    """One head on one graph `(L, I)`; returns the sums, `(L, J)`, and `alpha`, `(L, L)`."""
+    h = np.asarray(x, "float64") @ np.asarray(kernel, "float64")
+    a = np.asarray(a, "float64")
+    alpha, y = np.zeros((len(h), len(h))), np.zeros(h.shape)
+    for i in range(len(h)):
+        neighbours = [j for j in range(len(h)) if edges[i, j]]
+        scores = [a @ np.concatenate([h[i], h[j]]) for j in neighbours]
+        weights = [np.exp(e if e > 0 else slope * e) for e in scores]
+        for j, weight in zip(neighbours, weights, strict=True):
+            alpha[i, j] = weight / sum(weights)
+            y[i] += alpha[i, j] * h[j]
+    return y, alpha
 
 
 def attention_graph(keys, damping):

@@ -49,6 +49,13 @@ SELF_ATTENTIONS = {
         lambda: layers.TensorizedGraphAttention(2, (3, 1, 2), head_combination="mean"),
         TENSOR_TOKENS,
     ),
+    "gat": (lambda: layers.GraphAttention(2, 4), TOKENS),
+    "gat_mean": (
+        lambda: layers.GraphAttention(
+            3, head_combination="mean", self_loops=False, activation="elu", negative_slope=0.1
+        ),
+        TOKENS,
+    ),
     "dpa": (lambda: layers.MultiHeadDotProductAttention(2), TOKENS),
     "ada": (lambda: layers.MultiHeadAdditiveAttention(2, 3), TOKENS),
 }
@@ -63,6 +70,12 @@ OTHERS = {
     "tokens": (lambda: layers.TensorizeTokens((4, 2)), TOKENS),
     "tn": (lambda: layers.TNAttention(3, bond_dim=3, kernel_regularizer="l2"), TOKENS),
     "mps": (lambda: layers.MPSClassifier(3, bond_dim=2, kernel_regularizer="l2"), TOKENS),
+    "gtn": (lambda: layers.GraphTensorNetwork(), TOKENS),
+    "gtn_general": (lambda: layers.GraphTensorNetwork(3, receive_from="both"), TOKENS),
+    "gtn_tensors": (
+        lambda: layers.GraphTensorNetwork(5, 0.5, receive_from="earlier"),
+        TENSOR_TOKENS,
+    ),
     "embedding": (lambda: layers.LocalEmbedding("trigonometric"), TOKENS),
     "pooling": (lambda: layers.MaskedAveragePooling1D(), TOKENS),
 }

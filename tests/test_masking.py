@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
+from differentiation import gradients
 from keras import ops
 
 from keras_tnattn import MaskedAveragePooling1D
-from keras_tnattn.ops.masking import apply_mask
+from keras_tnattn.ops.masking import apply_mask, masked_softmax
 
 X = np.random.default_rng(0).normal(size=(3, 4, 2)).astype("float32")
 MASK = np.array([[1, 1, 1, 1], [0, 1, 1, 0], [0, 0, 0, 0]], bool)
@@ -35,3 +36,25 @@ def test_masked_tokens_are_gone():
     x[~MASK] = np.inf
     got = ops.convert_to_numpy(apply_mask(ops.convert_to_tensor(x), ops.convert_to_tensor(MASK)))
     np.testing.assert_array_equal(got, np.where(MASK[..., None], X, 0))
+
+
+def test_softmax_counts_what_is_not_masked():
+    scores = np.array([[1.0, 2.0, 5.0], [1e30, 1.0, -1e30], [3.0, 3.0, 3.0]], "float32")
+    mask = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 0]], bool)
+    tensor = ops.convert_to_tensor(mask)
+    got = ops.convert_to_numpy(masked_softmax(ops.convert_to_tensor(scores), tensor))
+    share = 1 / (1 + np.e)
+    np.testing.assert_allclose(got, [[share, 1 - share, 0], [1, 0, 0], [0, 0, 0]], atol=1e-6)
+    (grad,) = gradients(lambda s: ops.sum(masked_softmax(s, tensor)[:, 0]), [scores])
+    slope = share * (1 - share)
+    np.testing.assert_allclose(grad, [[slope, -slope, 0], [0] * 3, [0] * 3], atol=1e-6)
+    plain = ops.convert_to_numpy(masked_softmax(ops.convert_to_tensor(scores), None))
+    np.testing.assert_allclose(plain[2], [1 / 3] * 3, atol=1e-6)
+
+
+def test_softmax_of_half_precision_is_masked_too():
+    scores = np.array([[60_000.0, -60_000.0], [1.0, 2.0]], "float16")
+    mask = np.array([[0, 1], [0, 0]], bool)
+    got = masked_softmax(ops.convert_to_tensor(scores), ops.convert_to_tensor(mask))
+    np.testing.assert_array_equal(ops.convert_to_numpy(got), [[0, 1], [0, 0]])
+    assert str(ops.convert_to_numpy(got).dtype) == "float16"

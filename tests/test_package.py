@@ -9,7 +9,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 # Each part may import those before it, and itself.
-ORDER = ["ops", "initializers", "layers", "models", "text", "export", "training"]
+ORDER = [
+    "ops",
+    "initializers",
+    "layers",
+    "models",
+    "schedules",
+    "metrics",
+    "text",
+    "export",
+    "training",
+]
 TENSORFLOW = {"tensorflow", "tensorflow_text", "tensorflow_datasets"}
 
 

@@ -2,24 +2,37 @@
 
 from keras_tnattn.layers.additive_attention import MultiHeadAdditiveAttention
 from keras_tnattn.layers.dot_product_attention import MultiHeadDotProductAttention
+from keras_tnattn.layers.graph_attention import GraphAttention
+from keras_tnattn.layers.graph_tensor_network import GraphTensorNetwork
 from keras_tnattn.layers.local_embedding import LocalEmbedding
 from keras_tnattn.layers.masked_average_pooling import MaskedAveragePooling1D
 from keras_tnattn.layers.mps_classifier import MPSClassifier
+from keras_tnattn.layers.power_law_graph_attention import PowerLawGraphAttention
+from keras_tnattn.layers.sinusoidal_position_encoding import SinusoidalPositionEncoding
 from keras_tnattn.layers.tensorize_tokens import TensorizeTokens
 from keras_tnattn.layers.tensorized_graph_attention import TensorizedGraphAttention
 from keras_tnattn.layers.tensorized_spectral_attention import TensorizedSpectralAttention
 from keras_tnattn.layers.tn_attention import TNAttention
+from keras_tnattn.layers.token_embedding import TokenEmbedding
+from keras_tnattn.layers.transformer import TransformerDecoder, TransformerEncoder
 from keras_tnattn.layers.tt_dense import TTDense
 
 __all__ = [
+    "GraphAttention",
+    "GraphTensorNetwork",
     "LocalEmbedding",
     "MPSClassifier",
     "MaskedAveragePooling1D",
     "MultiHeadAdditiveAttention",
     "MultiHeadDotProductAttention",
+    "PowerLawGraphAttention",
+    "SinusoidalPositionEncoding",
     "TNAttention",
     "TTDense",
     "TensorizeTokens",
     "TensorizedGraphAttention",
     "TensorizedSpectralAttention",
+    "TokenEmbedding",
+    "TransformerDecoder",
+    "TransformerEncoder",
 ]

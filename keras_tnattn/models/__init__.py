@@ -2,5 +2,6 @@
 
 from keras_tnattn.models.deep_tensor_network import deep_tensor_network
 from keras_tnattn.models.text_classifier import text_classifier
+from keras_tnattn.models.translator import PRESETS, translator
 
-__all__ = ["deep_tensor_network", "text_classifier"]
+__all__ = ["PRESETS", "deep_tensor_network", "text_classifier", "translator"]

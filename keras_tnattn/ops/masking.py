@@ -1,9 +1,12 @@
-"""Masks are boolean, `True` = a real token, and applied by selection, never by large numbers."""
+"""Masks are boolean, `True` = a real token, and applied by selection, never by adding."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_tnattn.ops.time_graph import at_least_float32
+
+_LOWEST = float(np.finfo("float32").min)
 
 
 def apply_mask(x: object, mask: object) -> object:
@@ -39,6 +42,28 @@ def masked_mean(x: object, mask: object) -> object:
         count = ops.maximum(ops.sum(ops.cast(mask, "int32"), axis=1), 1)
         count = ops.reshape(count, (-1, *[1] * (len(x.shape) - 2)))
     return ops.cast(total / ops.cast(count, total.dtype), x.dtype)
+
+
+def masked_softmax(scores: object, mask: object) -> object:
+    """Normalises over the last axis what is not masked; 0 elsewhere, and in rows all masked.
+
+    Args:
+        scores: Finite float tensor `(..., L)`.
+        mask: Boolean tensor that broadcasts to it, `True` for what counts; or `None` for all.
+
+    Returns:
+        Tensor as `scores`, computed in float32 if they are of half precision; value and gradient
+        are finite.
+    """
+    shares = _wide(scores)
+    if mask is not None:
+        shares = ops.where(mask, shares, ops.full_like(shares, _LOWEST))
+    # Keras warns of a softmax over a single entry.
+    shares = ops.ones_like(shares) if shares.shape[-1] == 1 else ops.softmax(shares, axis=-1)
+    if mask is not None:
+        # Once more: a row with nothing left has equal shares.
+        shares = ops.where(mask, shares, ops.zeros_like(shares))
+    return ops.cast(shares, scores.dtype)
 
 
 def _wide(x: object) -> object:

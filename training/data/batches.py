@@ -5,6 +5,8 @@ import math
 import keras
 import numpy as np
 
+from training.data.prepared import TokenizedPart
+
 
 class ShuffledBatches(keras.utils.PyDataset):
     """Batches of `(inputs, labels)`; the order of an epoch depends on the seed and the epoch alone.
@@ -34,3 +36,93 @@ class ShuffledBatches(keras.utils.PyDataset):
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         rows = self.order[index * self.batch_size : (index + 1) * self.batch_size]
         return self.inputs[rows], self.labels[rows]
+
+
+class BucketedBatches(keras.utils.PyDataset):
+    """Batches of pairs of like length, for a translator that is told the target so far.
+
+    A batch is `({"source": (B, S), "target": (B, T)}, labels (B, T))`: `target` is a sentence
+    without its last id, `labels` the same without its first, 0 is padding. `S` and `T` are the
+    longest of the batch, rounded up, so that few shapes are met and compiled. The order of an
+    epoch depends on the seed and the epoch alone; whoever trains calls `set_epoch` before each,
+    and `fit` with `shuffle=False`.
+
+    Args:
+        part: The tokenised pairs.
+        batch_size: Pairs of a batch; one batch of an epoch may have fewer.
+        seed: Seed of the order. `None`: the order given by the lengths, the same in all epochs.
+        multiple: `S` and `T` are multiples of it. Default 8.
+
+    Raises:
+        ValueError: If `batch_size` or `multiple` is not positive.
+    """
+
+    def __init__(
+        self, part: TokenizedPart, batch_size: int, seed: int | None = None, multiple: int = 8
+    ) -> None:
+        super().__init__()
+        if batch_size < 1 or multiple < 1:
+            raise ValueError(
+                "Expected batch_size >= 1 and multiple >= 1. "
+                f"Received: batch_size={batch_size}, multiple={multiple}"
+            )
+        self.part, self.batch_size, self.seed, self.multiple = part, batch_size, seed, multiple
+        # What the model is shown: the target loses an id at one end or the other.
+        self.source_buckets = -(-part.source.lengths // multiple)
+        self.target_buckets = -(-(part.target.lengths - 1) // multiple)
+        self.set_epoch(0)
+
+    @property
+    def tokens(self) -> int:
+        """How many target ids are predicted in an epoch."""
+        return len(self.part.target.ids) - len(self.part)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Takes the order of an epoch, counted from 0."""
+        rows, batches = np.arange(len(self.part)), np.arange(len(self))
+        if self.seed is not None:
+            draw = np.random.default_rng((self.seed, epoch))
+            rows, batches = draw.permutation(rows), draw.permutation(batches)
+        # `lexsort` is stable: within a bucket the order stays drawn.
+        rows = rows[np.lexsort((self.source_buckets[rows], self.target_buckets[rows]))]
+        self.rows, self.batches = rows, batches
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.part) / self.batch_size)
+
+    def __getitem__(self, index: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        source_length, target_length = self._lengths(index)
+        if index == 0 and len(self) > 1:
+            # On TensorFlow Keras takes a length for fixed that the first two batches agree on,
+            # and then refuses the others.
+            other = self._lengths(1)
+            source_length += self.multiple * (source_length == other[0])
+            target_length += self.multiple * (target_length == other[1])
+        rows = self._rows(index)
+        source, target = self.part.source, self.part.target
+        begin, end = target.offsets[rows], target.offsets[rows + 1]
+        inputs = {
+            "source": _padded(
+                source.ids, source.offsets[rows], source.offsets[rows + 1], source_length
+            ),
+            "target": _padded(target.ids, begin, end - 1, target_length),
+        }
+        return inputs, _padded(target.ids, begin + 1, end, target_length)
+
+    def _rows(self, index: int) -> np.ndarray:
+        start = self.batches[index] * self.batch_size
+        return self.rows[start : start + self.batch_size]
+
+    def _lengths(self, index: int) -> tuple[int, int]:
+        rows = self._rows(index)
+        longest = self.source_buckets[rows].max(), self.target_buckets[rows].max()
+        return longest[0] * self.multiple, longest[1] * self.multiple
+
+
+def _padded(ids: np.ndarray, begin: np.ndarray, end: np.ndarray, length: int) -> np.ndarray:
+    """Returns `ids[begin[r]:end[r]]` for each of `B` rows, as `(B, length)`, padded with 0."""
+    places = begin[:, None] + np.arange(length)
+    inside = places < end[:, None]
+    padded = np.zeros(inside.shape, "int32")
+    padded[inside] = ids[places[inside]]
+    return padded

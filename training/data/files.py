@@ -1,5 +1,6 @@
 """Labelled texts from the user's own files: a table (CSV or TSV), or a folder per class."""
 
+import contextlib
 import csv
 import dataclasses
 import gzip
@@ -83,13 +84,9 @@ def load_table(
         InputError: If the file cannot be read as such a table, has no rows, lacks a column, or
             has a row without a label.
     """
-    try:
-        with _opened(path) as file:
-            header, rows = _read(path, file)
-            layout = _layout(path, header, text_column, label_column)
-            labelled = [(layout.text(row), layout.label(row)) for row in rows]
-    except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error, csv.Error) as error:
-        raise InputError(f"Expected a readable UTF-8 table. Received: {path} ({error})") from error
+    header, rows = read_table(path)
+    layout = _layout(path, header, text_column, label_column)
+    labelled = [(layout.text(row), layout.label(row)) for row in rows]
     notes = []
     texts = [text for text, name in labelled if name is not None]
     names = [name for _, name in labelled if name is not None]
@@ -101,6 +98,30 @@ def load_table(
         texts, names, dropped = without_repeats(texts, names)
         notes.append(f"{dropped} rows that repeat an earlier text and label dropped")
     return LabelledTexts.from_names(texts, names, notes)
+
+
+def read_table(path: Path) -> tuple[list[str], list[Row]]:
+    """Returns the names of a table's columns, and its rows.
+
+    Raises:
+        InputError: If the file cannot be read as a table named `.csv` or `.tsv` (`.gz`, `.xz`).
+    """
+    with _reading(path, "table") as file:
+        header, rows = _read(path, file)
+        return header, list(rows)
+
+
+def read_lines(path: Path) -> list[str]:
+    """Returns the lines of a text file, which only newlines end.
+
+    Raises:
+        InputError: If the file (UTF-8; `.gz`, `.xz`) cannot be read.
+    """
+    with _reading(path, "text file") as file:
+        lines = file.read().split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
 
 
 def load_folders(path: Path) -> LabelledTexts:
@@ -118,10 +139,15 @@ def _kind(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def _opened(path: Path) -> TextIO:
+@contextlib.contextmanager
+def _reading(path: Path, kind: str) -> Iterator[TextIO]:
     opener = PACKED.get(path.suffix, open)
     newline = "" if _kind(path) == ".csv" else "\n"
-    return opener(path, "rt", encoding="utf-8-sig", newline=newline)
+    try:
+        with opener(path, "rt", encoding="utf-8-sig", newline=newline) as file:
+            yield file
+    except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error, csv.Error) as error:
+        raise InputError(f"Expected a readable UTF-8 {kind}. Received: {path} ({error})") from error
 
 
 def _read(path: Path, file: TextIO) -> tuple[list[str], Iterator[Row]]:

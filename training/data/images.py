@@ -75,7 +75,9 @@ def load_images(dataset: str, data_dir: str | None = None, seed: int = 0) -> Lab
     if data_dir is not None:
         (images, labels), test_part = _read(Path(data_dir, f"{dataset}.npz"))
     else:
-        (images, labels), test_part = downloaded(dataset, lambda: _keras_loader(dataset), "digits")
+        (images, labels), test_part = downloaded(
+            dataset, lambda: _keras_loader(dataset), "take --dataset digits"
+        )
     test_images, test_labels = test_part
     return LabelledImages(
         (images / 255).astype("float32"),

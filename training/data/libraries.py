@@ -93,13 +93,47 @@ def _feature(name, features, kind, wanted, supervised, option) -> str:  # noqa: 
     return candidates[0]
 
 
-def downloaded(dataset: str, load: Callable, instead: str = "docstrings") -> Any:
+def load_tfds_pairs(
+    name: str, data_dir: str | None = None
+) -> tuple[tuple[str, str], dict[str, list[tuple[str, str]]]]:
+    """Reads a translation set of TensorFlow Datasets, in the direction it is made for.
+
+    Args:
+        name: A name as `tfds.builder` takes it, e.g. `"ted_hrlr_translate/pt_to_en"`.
+        data_dir: The folder of prepared data sets. Default: TFDS' own.
+
+    Returns:
+        The two languages, and the pairs of each split.
+
+    Raises:
+        InputError: If the set is unknown, cannot be had, or is no translation set.
+    """
+    import tensorflow_datasets as tfds
+
+    instead = "take --corpus cldr:pt-en"
+    dataset = f"tfds:{name}"
+    builder = downloaded(dataset, lambda: tfds.builder(name, data_dir=data_dir), instead)
+    languages = builder.info.supervised_keys
+    if not isinstance(builder.info.features, tfds.features.Translation) or not languages:
+        raise InputError(f"Expected a translation set. Received: {dataset}")
+    downloaded(dataset, builder.download_and_prepare, instead)
+    parts = {
+        split: [
+            tuple(example[language].decode("utf-8", "replace") for language in languages)
+            for example in tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False))
+        ]
+        for split in builder.info.splits
+    }
+    return tuple(languages), parts
+
+
+def downloaded(dataset: str, load: Callable, instead: str = "take --dataset docstrings") -> Any:
     """Returns what `load` does; whatever it raises becomes an `InputError`.
 
     Args:
         dataset: The data set's name.
         load: Takes it from a library's cache, or the network.
-        instead: A data set that needs no network.
+        instead: What to do without a network.
     """
     try:
         return load()
@@ -107,6 +141,5 @@ def downloaded(dataset: str, load: Callable, instead: str = "docstrings") -> Any
         raise InputError(
             f"The data set {dataset} is not in its library's cache and could not be downloaded "
             f"({type(error).__name__}: {str(error).partition(chr(10))[0]}). Connect to a network, "
-            f"give a folder that holds it with --data-dir, or take --dataset {instead}, which "
-            "needs neither"
+            f"give a folder that holds it with --data-dir, or {instead}, which needs neither"
         ) from error

@@ -1,0 +1,203 @@
+"""Graph attention (GAT): attention of each node to its neighbours in a given graph."""
+
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+
+from keras_tnattn.layers.self_attention import SelfAttention
+from keras_tnattn.ops.masking import apply_mask, masked_softmax
+from keras_tnattn.ops.time_graph import at_least_float32
+
+_HEAD_COMBINATIONS = ("concat", "mean")
+
+
+@keras.saving.register_keras_serializable(package="keras_tnattn")
+class GraphAttention(SelfAttention):
+    """Attention of the nodes of a graph to their neighbours.
+
+    Per head, with features `h_i` of node `i`, a map `W` and a vector `a` of size `2 J`:
+
+        e_ij = LeakyReLU(a^T [W h_i || W h_j])
+        alpha_ij = softmax_j(e_ij) over the neighbours j of i
+        h'_i = sigma(sum_j alpha_ij W h_j + b)
+
+    (Veličković et al., "Graph Attention Networks", equations 1-6). With `a = [a_1 || a_2]` the
+    score is `LeakyReLU(s_i + t_j)`, `s_i = a_1^T W h_i` and `t_j = a_2^T W h_j`: two numbers a
+    node, and no `(L, L, 2 J)` tensor.
+
+    `H (I J + 2 J)` weights and the biases. `2 L I J + 4 L J + 2 L^2 J` FLOPs and `O(L^2)` memory a
+    head. Scores are normalised in float32 under mixed precision too.
+
+    A node without edges gives 0, and so does a masked one, which neither sends nor receives:
+    padding changes nothing else.
+
+    Args:
+        num_heads: Number of heads `H`.
+        key_dim: Size `J` of each head. Defaults to the size `I` of the input.
+        head_combination: `"concat"` (default), or `"mean"`, which the paper uses in a final layer;
+            the activation comes after the mean.
+        negative_slope: Of the LeakyReLU. Defaults to 0.2, as in the paper.
+        self_loops: Whether each node is a neighbour of its own, as in the paper. Defaults to
+            `True`; otherwise where `adjacency` says so.
+        dropout: Rate at which coefficients `alpha_ij` are dropped in training. Defaults to 0.
+        activation: `sigma`, for each head. Default: none.
+        use_bias: Whether there are biases: `J` for each head, or for the mean. Defaults to `True`.
+        kernel_initializer: Of `W` and `a`.
+
+    Call arguments:
+        inputs: Float tensor `(B, L, I)`: batch, nodes, features. `B` and `L` may be unknown.
+        adjacency: Boolean or numeric tensor `(L, L)` or `(B, L, L)`; where `[i, j]` is not 0, node
+            `i` receives from node `j`. Default: every node from every other.
+        mask: Boolean tensor `(B, L)`, `True` for a real node.
+        return_attention_scores: Whether to return `alpha` too. Defaults to `False`.
+        training: Whether to drop coefficients.
+        inputs_mask: Keras puts the mask of `inputs` here where `adjacency` is given. `mask` goes
+            first.
+
+    Returns:
+        Tensor `(B, L, H J)` for `"concat"`, `(B, L, J)` for `"mean"`; with
+        `return_attention_scores` also `alpha` before dropout, `(B, H, L, L)`.
+
+    Raises:
+        ValueError: For an unknown option, or an adjacency without two or three axes.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int | None = None,
+        head_combination: str = "concat",
+        negative_slope: float = 0.2,
+        self_loops: bool = True,
+        dropout: float = 0.0,
+        activation: str | None = None,
+        use_bias: bool = True,
+        kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
+        **kwargs: object,
+    ) -> None:
+        super().__init__(num_heads, key_dim, kernel_initializer, **kwargs)
+        if head_combination not in _HEAD_COMBINATIONS:
+            raise ValueError(
+                f"Expected one of {_HEAD_COMBINATIONS}. "
+                f"Received: head_combination={head_combination!r}"
+            )
+        if not 0 <= dropout < 1:
+            raise ValueError(f"Expected a rate in [0, 1). Received: dropout={dropout}")
+        self.head_combination = head_combination
+        self.negative_slope = float(negative_slope)
+        self.self_loops = self_loops
+        self.dropout = float(dropout)
+        self.activation = keras.activations.get(activation)
+        self.use_bias = use_bias
+
+    def build(self, input_shape: Sequence[int | None]) -> None:
+        width = input_shape[-1]
+        if width is None:
+            raise ValueError(f"Expected a known last axis. Received: input_shape={input_shape}")
+        key_dim = width if self.key_dim is None else self.key_dim
+        self.kernel = self.add_weight(
+            shape=(width, self.num_heads * key_dim),
+            initializer=self.kernel_initializer.clone(),
+            name="kernel",
+        )
+        self.attention_kernel = self.add_weight(
+            shape=(2 * key_dim, self.num_heads),
+            initializer=self.kernel_initializer.clone(),
+            name="attention_kernel",
+        )
+        self.bias = None
+        if self.use_bias:
+            heads = (self.num_heads,) if self.head_combination == "concat" else ()
+            self.bias = self.add_weight(shape=(*heads, key_dim), initializer="zeros", name="bias")
+        self.dropout_layer = keras.layers.Dropout(
+            self.dropout, dtype=self.dtype_policy, name="dropout"
+        )
+        self.built = True
+
+    def call(
+        self,
+        inputs: object,
+        adjacency: object = None,
+        mask: object = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        inputs_mask: object = None,
+    ) -> object:
+        mask = inputs_mask if mask is None else mask
+        batch, length, _ = ops.shape(inputs)
+        key_dim = self.attention_kernel.shape[0] // 2
+        features = ops.matmul(apply_mask(inputs, mask), self.kernel)
+        features = ops.reshape(features, (batch, length, self.num_heads, key_dim))
+        features = ops.transpose(features, (0, 2, 1, 3))
+        receiver, sender = ops.split(ops.transpose(self.attention_kernel)[..., None], 2, axis=1)
+        precise = at_least_float32(self.compute_dtype)
+        received = ops.cast(ops.matmul(features, receiver), precise)
+        sent = ops.cast(ops.matmul(features, sender), precise)
+        logits = ops.leaky_relu(received + ops.swapaxes(sent, -1, -2), self.negative_slope)
+        edges = self._edges(adjacency, mask, length)
+        scores = masked_softmax(logits, None if edges is None else edges[:, None])
+        scores = ops.cast(scores, self.compute_dtype)
+        outputs = ops.matmul(self.dropout_layer(scores, training=training), features)
+        outputs = self._combine(outputs, batch, length)
+        if edges is not None:
+            connected = ops.any(edges, axis=-1)[..., None]
+            outputs = ops.where(connected, outputs, ops.zeros_like(outputs))
+        return (outputs, scores) if return_attention_scores else outputs
+
+    def _edges(self, adjacency: object, mask: object, length: object) -> object:
+        """Boolean `(B or 1, L, L)`, or `None` where all edges are there."""
+        edges = None
+        own = ops.eye(length, dtype="bool")[None]
+        if adjacency is not None:
+            if len(adjacency.shape) not in (2, 3):
+                raise ValueError(
+                    "Expected an adjacency (L, L) or (B, L, L). "
+                    f"Received: adjacency.shape={tuple(adjacency.shape)}"
+                )
+            edges = ops.not_equal(adjacency, ops.zeros_like(adjacency))
+            edges = edges[None] if len(adjacency.shape) == 2 else edges
+            edges = ops.logical_or(edges, own) if self.self_loops else edges
+        elif not self.self_loops:
+            edges = ops.logical_not(own)
+        if mask is None:
+            return edges
+        mask = ops.cast(mask, "bool")
+        real = ops.logical_and(mask[:, :, None], mask[:, None, :])
+        return real if edges is None else ops.logical_and(edges, real)
+
+    def _combine(self, heads: object, batch: object, length: object) -> object:
+        """`(B, H, L, J)` to the outputs, `(B, L, ...)`."""
+        if self.head_combination == "mean":
+            outputs = ops.mean(heads, axis=1)
+            return self.activation(outputs if self.bias is None else outputs + self.bias)
+        outputs = ops.transpose(heads, (0, 2, 1, 3))
+        outputs = self.activation(outputs if self.bias is None else outputs + self.bias)
+        return ops.reshape(outputs, (batch, length, outputs.shape[-2] * outputs.shape[-1]))
+
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+        key_dim = input_shape[-1] if self.key_dim is None else self.key_dim
+        heads = self.num_heads if self.head_combination == "concat" else 1
+        return (*input_shape[:2], heads * key_dim)
+
+    def compute_output_spec(
+        self,
+        inputs: object,
+        adjacency: object = None,
+        mask: object = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        inputs_mask: object = None,
+    ) -> object:
+        return super().compute_output_spec(inputs, mask, return_attention_scores, training)
+
+    def get_config(self) -> dict:
+        return {
+            **super().get_config(),
+            "head_combination": self.head_combination,
+            "negative_slope": self.negative_slope,
+            "self_loops": self.self_loops,
+            "dropout": self.dropout,
+            "activation": keras.activations.serialize(self.activation),
+            "use_bias": self.use_bias,
+        }

@@ -1,0 +1,357 @@
+"""Power law graph attention: scores through a metric learned from the query itself."""
+
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+
+from keras_tnattn.ops.masking import apply_mask, masked_softmax
+from keras_tnattn.ops.power_law import elementwise_power
+
+_EPSILON = 1e-9  # of equation 2
+_SLOPE = 0.2  # of equation 5, below zero
+
+
+@keras.saving.register_keras_serializable(package="keras_tnattn")
+class PowerLawGraphAttention(keras.layers.Layer):
+    """Multi-head power law graph attention (PLGA) of Gokden, "Power Law Graph Transformer".
+
+    With `Q, K, V` the projected inputs, per head of size `k` (equations 1 to 7):
+
+        D_Q  = Q^T Q                                  metric of the sentence, (k, k)
+        A    = residual units on the rows of D_Q: A <- LayerNorm(A + Dense(ReLU(... A)))
+        A_LM = ReLU(W A + b) + 1e-9
+        G_LM = a (A_LM ** P) + b_a                    power elementwise
+        E    = LeakyReLU(Q G_LM K^T / sqrt(k))        slope 0.2 below zero
+        E_LM = softmax(E),  V_LM = E_LM V             heads merged, then a dense layer
+
+    `W, b, a, P, b_a`, each `(H, k, k)`, and the residual units, shared by the heads, are what the
+    layer learns of the language as a whole; `return_deductive=True` returns them.
+
+    Departures from the published code, where a padded batch gives other numbers than its sentences
+    alone: here a padded query does not enter `D_Q`, and its output is 0. `padding_in_metric=True`
+    brings the published behaviour back. And as in the paper `D_Q` sums over *all* queries: in a
+    decoder an early output depends on later tokens, causal mask or not. `causal_metric=True` gives
+    position `t` the metric of the queries up to `t` instead, at the price of residual units per
+    position.
+
+    Costs, for `R` rows of metrics, `R = B H k` (`B H k T` with `causal_metric`): `2 R u (2 k f +
+    (n - 1) f^2)` FLOPs for `u` units of `n` layers of width `f`, which is most of it, and `8 B d^2
+    L` for the maps; memory `R (k + u n f)` for the gradient and `B H T S` for the scores.
+
+    The metric, the power and the scores are computed in float32 under every dtype policy; the
+    dense layers of the residual units in bfloat16 if that is the compute dtype. `A_LM ** P` is
+    kept within `exp(-40)` and `exp(40)`, which leaves exponents below 1.9 in magnitude untouched.
+    This attention wants small learning rates: peaks of some 5e-4 learn, 3e-3 diverges.
+
+    Args:
+        num_heads: Number of heads `H`.
+        key_dim: Size `k` of each head. Defaults to the size of the query over `num_heads`.
+        residual_units: Number of residual units `u`. Defaults to 9, as the paper's model #2.
+        residual_dense_layers: Layers `n` with ReLU in each unit. Defaults to 2.
+        residual_dim: Their width `f`, the paper's A-dff. Defaults to 256.
+        dropout: Rate on `E_LM`. Defaults to 0.
+        residual_dropout: Rate on the output of each residual unit, before its sum. Defaults to 0.
+        padding_in_metric: Whether padded queries enter the metric, as published. Defaults to
+            `False`. Then `query_mask` is of no effect.
+        causal_metric: Whether position `t` sees the metric of positions up to `t` only. Defaults
+            to `False`.
+        kernel_initializer: Of the dense maps. Defaults to `"glorot_uniform"`.
+        power_law_initializer: Of `W`, `a` and `P`. Defaults to `"glorot_normal"`, which on
+            `(H, k, k)` has the deviation `1 / sqrt(H k)`.
+
+    Call arguments:
+        query: Float tensor `(B, T, d)`.
+        value: Float tensor `(B, S, d')`. Defaults to the query: self-attention.
+        key: Float tensor `(B, S, d'')`. Defaults to the value.
+        attention_mask: Boolean tensor `(B, T, S)`, sizes of 1 broadcast, `True` = attend. A query
+            that may attend to nothing is padding, and so is, in self-attention, a token that
+            nothing may attend to.
+        return_attention_scores: Whether to return `E_LM` too. Defaults to `False`.
+        return_deductive: Whether to return the deductive outputs too. Defaults to `False`.
+        training: Whether to drop out.
+        use_causal_mask: Whether position `t` may attend to positions up to `t` only. Defaults to
+            `False`. The metric looks ahead all the same, unless `causal_metric`.
+        mask, query_mask, value_mask, key_mask: Boolean tensors `(B, T)` or `(B, S)`, `True` for a
+            real token; Keras fills them in. `mask` is that of the query.
+
+    Returns:
+        Tensor `(B, T, d)`; with `return_attention_scores` also `(B, H, T, S)`; with
+        `return_deductive` also a dict of `D_Q`, `A`, `A_LM`, `G_LM`, each `(B, H, k, k)`
+        (`(B, H, T, k, k)` with `causal_metric`), `P`, `a`, `b_a`, each `(H, k, k)`, and `E`
+        (before the mask) and `E_LM`, each `(B, H, T, S)`.
+
+    Raises:
+        ValueError: If a size is not positive, a rate is not in [0, 1), or `num_heads` does not
+            divide the size of the query and `key_dim` is not given.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int | None = None,
+        residual_units: int = 9,
+        residual_dense_layers: int = 2,
+        residual_dim: int = 256,
+        dropout: float = 0.0,
+        residual_dropout: float = 0.0,
+        padding_in_metric: bool = False,
+        causal_metric: bool = False,
+        kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
+        power_law_initializer: str | keras.initializers.Initializer = "glorot_normal",
+        **kwargs: object,
+    ) -> None:
+        super().__init__(**kwargs)
+        for name, value, least in (
+            ("num_heads", num_heads, 1),
+            ("key_dim", 1 if key_dim is None else key_dim, 1),
+            ("residual_units", residual_units, 0),
+            ("residual_dense_layers", residual_dense_layers, 0),
+            ("residual_dim", residual_dim, 1),
+        ):
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"Expected an int of at least {least}. Received: {name}={value!r}")
+        for name, rate in (("dropout", dropout), ("residual_dropout", residual_dropout)):
+            if not 0 <= rate < 1:
+                raise ValueError(f"Expected a rate in [0, 1). Received: {name}={rate}")
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.residual_units = residual_units
+        self.residual_dense_layers = residual_dense_layers
+        self.residual_dim = residual_dim
+        self.dropout = float(dropout)
+        self.residual_dropout = float(residual_dropout)
+        self.padding_in_metric = padding_in_metric
+        self.causal_metric = causal_metric
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.power_law_initializer = keras.initializers.get(power_law_initializer)
+        self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
+
+    def build(
+        self,
+        query_shape: Sequence[int | None],
+        value_shape: Sequence[int | None] | None = None,
+        key_shape: Sequence[int | None] | None = None,
+    ) -> None:
+        dim = query_shape[-1]
+        if self.key_dim is None and dim % self.num_heads:
+            raise ValueError(
+                "Expected num_heads to divide the size of the query, or key_dim. "
+                f"Received: num_heads={self.num_heads}, size={dim}"
+            )
+        self.head_dim = self.key_dim or dim // self.num_heads
+        value_shape = value_shape or query_shape
+        merged = self.num_heads * self.head_dim
+        self.query_dense = self._dense(merged, query_shape, "query")
+        self.key_dense = self._dense(merged, key_shape or value_shape, "key")
+        self.value_dense = self._dense(merged, value_shape, "value")
+        self.output_dense = self._dense(dim, (*query_shape[:-1], merged), "attention_output")
+        self.score_dropout = keras.layers.Dropout(
+            self.dropout, dtype=self.dtype_policy, name="score_dropout"
+        )
+        self.units = [self._residual_unit(i) for i in range(self.residual_units)]
+        for name, initializer in (
+            ("W", self.power_law_initializer),
+            ("b", "zeros"),
+            ("a", self.power_law_initializer),
+            ("P", self.power_law_initializer),
+            ("b_a", "zeros"),
+        ):
+            weight = self.add_weight(
+                shape=(self.num_heads, self.head_dim, self.head_dim),
+                initializer=_clone(initializer),
+                autocast=False,
+                name=name,
+            )
+            setattr(self, f"power_law_{name}", weight)
+        self.built = True
+
+    def _dense(
+        self,
+        units: int,
+        input_shape: Sequence[int | None],
+        name: str,
+        dtype: object = None,
+        activation: str | None = None,
+    ) -> keras.layers.Dense:
+        dense = keras.layers.Dense(
+            units,
+            activation=activation,
+            kernel_initializer=_clone(self.kernel_initializer),
+            dtype=dtype or self.dtype_policy,
+            name=name,
+        )
+        dense.build(input_shape)
+        return dense
+
+    def _residual_unit(self, index: int) -> list[keras.layers.Layer]:
+        """The hidden layers, the projection, the dropout and the norm of one unit."""
+        # The raw metric is a sum over the sentence, and may leave the range of float16.
+        dtype = "float32" if self.compute_dtype == "float16" else self.dtype_policy
+        size, name = self.head_dim, f"residual_{index}"
+        layers = []
+        for j in range(self.residual_dense_layers):
+            layers.append(
+                self._dense(self.residual_dim, (None, size), f"{name}_dense_{j}", dtype, "relu")
+            )
+            size = self.residual_dim
+        layers.append(self._dense(self.head_dim, (None, size), f"{name}_projection", dtype))
+        layers.append(
+            keras.layers.Dropout(self.residual_dropout, dtype=dtype, name=f"{name}_dropout")
+        )
+        norm = keras.layers.LayerNormalization(
+            epsilon=1e-6, dtype=self._wide_dtype, name=f"{name}_norm"
+        )
+        norm.build((None, self.head_dim))
+        return [*layers, norm]
+
+    @property
+    def _wide_dtype(self) -> str:
+        return keras.backend.result_type(self.variable_dtype, "float32")
+
+    def call(
+        self,
+        query: object,
+        value: object = None,
+        key: object = None,
+        attention_mask: object = None,
+        return_attention_scores: bool = False,
+        return_deductive: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        mask: object = None,
+        query_mask: object = None,
+        value_mask: object = None,
+        key_mask: object = None,
+    ) -> object:
+        self_attention = value is None or value is query
+        value = query if value is None else value
+        key = value if key is None else key
+        query_mask = mask if query_mask is None else query_mask
+        if value_mask is None and self_attention:
+            value_mask = query_mask
+        key_mask = value_mask if key_mask is None else key_mask
+        if attention_mask is not None:
+            attention_mask = ops.cast(attention_mask, "bool")
+        query_mask = self._real_queries(query_mask, attention_mask, self_attention)
+
+        # The published energies are those of padded keys too.
+        real_keys = None if self.padding_in_metric else key_mask
+        # (B, T, H, k) and (B, S, H, k), in the wide dtype but for the value.
+        q = self._heads(self.query_dense(apply_mask(query, query_mask)), self._wide_dtype)
+        k = self._heads(self.key_dense(apply_mask(key, real_keys)), self._wide_dtype)
+        v = self._heads(self.value_dense(apply_mask(value, real_keys)), self.compute_dtype)
+        deductive = self._deductive(ops.transpose(apply_mask(q, query_mask), (0, 2, 1, 3)))
+        energy = self._energy(q, k, deductive["G_LM"])
+        scores = masked_softmax(
+            energy, self._attention_mask(energy, attention_mask, key_mask, use_causal_mask)
+        )
+        dropped = self.score_dropout(ops.cast(scores, self.compute_dtype), training=training)
+        outputs = ops.matmul(dropped, ops.transpose(v, (0, 2, 1, 3)))
+        outputs = ops.transpose(outputs, (0, 2, 1, 3))
+        outputs = ops.reshape(outputs, (*ops.shape(query)[:2], self.num_heads * self.head_dim))
+        outputs = apply_mask(self.output_dense(outputs), query_mask)
+        extra = [ops.cast(scores, self.compute_dtype)] if return_attention_scores else []
+        extra += [{**deductive, "E": energy, "E_LM": scores}] if return_deductive else []
+        return (outputs, *extra) if extra else outputs
+
+    def _real_queries(
+        self, query_mask: object, attention_mask: object, self_attention: bool
+    ) -> object:
+        """The mask of the queries that enter the metric and have an output."""
+        if self.padding_in_metric:
+            return None
+        if attention_mask is None:
+            return query_mask
+        real = ops.any(attention_mask, axis=-1)
+        if self_attention:
+            real = ops.logical_and(real, ops.any(attention_mask, axis=-2))
+        return real if query_mask is None else ops.logical_and(real, query_mask)
+
+    def _heads(self, x: object, dtype: str) -> object:
+        x = ops.reshape(x, (*ops.shape(x)[:2], self.num_heads, self.head_dim))
+        return ops.cast(x, dtype)
+
+    def _deductive(self, q: object) -> dict[str, object]:
+        """Equations 1 to 3 from the projected queries `(B, H, T, k)`."""
+        if self.causal_metric:
+            metric = ops.cumsum(q[..., :, None] * q[..., None, :], axis=2)
+        else:
+            metric = ops.matmul(ops.swapaxes(q, -1, -2), q)
+        # One row of one head's metric after the other: plain products of matrices.
+        rows = ops.reshape(metric, (-1, self.head_dim))
+        for *dense, norm in self.units:
+            branch = rows
+            for layer in dense:
+                branch = layer(branch)
+            rows = norm(rows + ops.cast(branch, rows.dtype))
+        learned = ops.reshape(rows, ops.shape(metric))
+        per_head = (self.num_heads, *[1] * (len(metric.shape) - 4), self.head_dim, self.head_dim)
+
+        def weight(name: str) -> object:
+            return ops.reshape(getattr(self, f"power_law_{name}"), per_head)
+
+        positive = ops.relu(ops.matmul(weight("W"), learned) + weight("b")) + _EPSILON
+        powers = elementwise_power(positive, weight("P"))
+        curvature = ops.matmul(weight("a"), powers) + weight("b_a")
+        return {
+            "D_Q": metric,
+            "A": learned,
+            "A_LM": positive,
+            "G_LM": curvature,
+            **{
+                n: ops.convert_to_tensor(getattr(self, f"power_law_{n}")) for n in ("P", "a", "b_a")
+            },
+        }
+
+    def _energy(self, q: object, k: object, curvature: object) -> object:
+        """Equations 4 and 5: `(B, H, T, S)`."""
+        q = ops.transpose(q, (0, 2, 1, 3))
+        if self.causal_metric:
+            curved = ops.squeeze(ops.matmul(q[..., None, :], curvature), -2)
+        else:
+            curved = ops.matmul(q, curvature)
+        energy = ops.matmul(curved, ops.transpose(k, (0, 2, 3, 1)))
+        return ops.leaky_relu(energy / self.head_dim**0.5, negative_slope=_SLOPE)
+
+    def _attention_mask(
+        self, energy: object, attention_mask: object, key_mask: object, causal: bool
+    ) -> object:
+        """All masks in one that broadcasts to `(B, H, T, S)`, or `None`."""
+        masks = []
+        if attention_mask is not None:
+            masks.append(attention_mask[:, None])
+        if key_mask is not None:
+            masks.append(ops.cast(key_mask, "bool")[:, None, None, :])
+        if causal:
+            queries, keys = ops.shape(energy)[2:]
+            masks.append(ops.arange(queries)[:, None] >= ops.arange(keys)[None, :])
+        merged = None
+        for mask in masks:
+            merged = mask if merged is None else ops.logical_and(merged, mask)
+        return merged
+
+    def get_config(self) -> dict:
+        names = (
+            "num_heads",
+            "key_dim",
+            "residual_units",
+            "residual_dense_layers",
+            "residual_dim",
+            "dropout",
+            "residual_dropout",
+            "padding_in_metric",
+            "causal_metric",
+        )
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names},
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "power_law_initializer": keras.initializers.serialize(self.power_law_initializer),
+        }
+
+
+def _clone(initializer: str | keras.initializers.Initializer) -> object:
+    """One instance a weight: a shared one repeats its values."""
+    return initializer if isinstance(initializer, str) else initializer.clone()

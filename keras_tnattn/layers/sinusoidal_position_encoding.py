@@ -1,0 +1,70 @@
+"""The position encoding of the transformer."""
+
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_tnattn.ops.time_graph import at_least_float32
+
+
+@keras.saving.register_keras_serializable(package="keras_tnattn")
+class SinusoidalPositionEncoding(keras.layers.Layer):
+    """Adds to each token a fixed pattern of its position (Vaswani et al., section 3.5).
+
+    `PE[p, 2 i] = sin(p / w^(2 i / d))` and `PE[p, 2 i + 1] = cos(p / w^(2 i / d))`, `w` the largest
+    wavelength over `2 pi`. Any length: the pattern is computed, not looked up. `O(L d)` FLOPs.
+
+    Args:
+        max_wavelength: The `w` of the formula. Defaults to 10,000.
+        scale: Whether to multiply the inputs by `sqrt(d)` first, as transformers do with
+            embeddings. Defaults to `False`.
+
+    Call arguments:
+        inputs: Float tensor `(B, L, d)`.
+        start_index: Position of the first token, an int or a scalar tensor. Defaults to 0.
+
+    Returns:
+        Tensor `(B, L, d)`, `inputs` (scaled) plus the pattern; the mask is kept.
+
+    Raises:
+        ValueError: If `max_wavelength` is not positive.
+    """
+
+    def __init__(
+        self, max_wavelength: float = 10_000.0, scale: bool = False, **kwargs: object
+    ) -> None:
+        super().__init__(**kwargs)
+        if not max_wavelength > 0:
+            raise ValueError(
+                f"Expected a positive wavelength. Received: max_wavelength={max_wavelength}"
+            )
+        self.max_wavelength = float(max_wavelength)
+        self.scale = scale
+        self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
+        self.built = True
+
+    def call(self, inputs: object, start_index: object = 0) -> object:
+        length, dim = ops.shape(inputs)[1], inputs.shape[-1]
+        # Half precision holds neither positions above 2,048 nor their angles.
+        dtype = at_least_float32(self.compute_dtype)
+        features = np.arange(dim)
+        rates = self.max_wavelength ** (-2.0 * (features // 2) / dim)
+        positions = ops.cast(ops.arange(length) + start_index, dtype)
+        angles = positions[:, None] * ops.convert_to_tensor(rates, dtype)
+        pattern = ops.where(features % 2 == 0, ops.sin(angles), ops.cos(angles))
+        if self.scale:
+            inputs = inputs * dim**0.5
+        return inputs + ops.cast(pattern, inputs.dtype)
+
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+        return tuple(input_shape)
+
+    def get_config(self) -> dict:
+        return {
+            **super().get_config(),
+            "max_wavelength": self.max_wavelength,
+            "scale": self.scale,
+        }

@@ -1,0 +1,33 @@
+"""Metrics of sequences of tokens."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_tnattn")
+class TokenAccuracy(keras.metrics.Metric):
+    """Share of the tokens whose most probable id is right, padding left out.
+
+    Args:
+        padding: The label that does not count. Defaults to 0.
+    """
+
+    def __init__(self, padding: int = 0, name: str = "accuracy", **kwargs: object) -> None:
+        super().__init__(name=name, **kwargs)
+        self.padding = padding
+        self.right = self.add_weight(shape=(), initializer="zeros", name="right")
+        self.total = self.add_weight(shape=(), initializer="zeros", name="total")
+
+    def update_state(self, y_true: object, y_pred: object, sample_weight: object = None) -> None:
+        """Counts labels `(B, T)` and scores `(B, T, V)`; `sample_weight` is not used."""
+        labels = ops.cast(y_true, "int32")
+        real = labels != self.padding
+        right = ops.logical_and(real, ops.argmax(y_pred, axis=-1) == labels)
+        self.right.assign_add(ops.sum(ops.cast(right, self.right.dtype)))
+        self.total.assign_add(ops.sum(ops.cast(real, self.total.dtype)))
+
+    def result(self) -> object:
+        return self.right / ops.maximum(self.total, 1.0)
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "padding": self.padding}

@@ -1,0 +1,21 @@
+"""The power law of the power law graph transformer: elementwise powers that stay finite."""
+
+from keras import ops
+
+# exp(40) = 2e17: far beyond what a trained metric needs, far enough from the end of float32 for the
+# products of a backward pass.
+_LARGEST_LOGARITHM = 40.0
+
+
+def elementwise_power(base: object, exponent: object) -> object:
+    """Returns `base ** exponent`, elementwise, kept between `exp(-40)` and `exp(40)`.
+
+    Args:
+        base: Tensor of positive entries, in float32 or wider: `1e-9` is 0 in half precision.
+        exponent: Tensor that broadcasts with `base`.
+
+    Returns:
+        Tensor of the broadcast shape. Where the bound holds, the gradient is 0.
+    """
+    logarithm = ops.log(base) * exponent
+    return ops.exp(ops.clip(logarithm, -_LARGEST_LOGARITHM, _LARGEST_LOGARITHM))

@@ -1,0 +1,246 @@
+"""Word pieces that give the sentence back: BERT's WordPiece over words marked for glue.
+
+BERT's own tokeniser splits punctuation off its word and forgets where it stood: `3.5` and `3 . 5`
+have the same pieces. Here a punctuation mark, a symbol or a digit that was glued to what stands
+beside it keeps the joiner `￭` on that side (the annotation of the OpenNMT tokeniser):
+
+    It's 3.5 km (now).   ->   It ￭'￭ s 3 ￭. ￭5 km (￭ now ￭) ￭.
+
+so that words have one form whatever surrounds them, and joining is exact: joiners swallow the
+spaces beside them. What had its spaces already, as the sentences of TED and Multi30k, needs no
+joiner. Numbers are spelt digit by digit, in the source as in the target, so that any number can be
+copied.
+
+A sentence comes back as `WordPieceTokenizer.normalize` gives it: in the chosen case and Unicode
+form, one space for any run of white space and control characters, none at the ends.
+"""
+
+import collections
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_text as tf_text
+from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
+
+from keras_tnattn.text.reserved import END, PAD, RESERVED_PIECES, START, UNK
+
+JOINER = "\uffed"  # ￭
+SUFFIX = "##"  # WordPiece's own mark of a piece that goes on with its word
+_ALONE = r"[\pP\pS\p{Nd}]"  # each such character is a word of its own
+_BLANK = r"[\pZ\p{Cc}]+"
+
+CASES = ("keep", "lower", "turkish")
+FORMS = ("NFC", "NFKC")
+
+
+class WordPieceTokenizer:
+    """Sentences to ids and back, in TensorFlow operations: also within an exported function.
+
+    It holds constants only, no lookup table: nothing needs to be tracked. Whoever loads the
+    exported function imports `tensorflow_text` first.
+
+    Args:
+        vocabulary: The pieces; the first are `[PAD]`, `[UNK]`, `[START]`, `[END]`, ids 0 to 3.
+        case: `"keep"`, `"lower"`, or `"turkish"`: lower case with `I` to `ı` and `İ` to `i`.
+            Default `"keep"`.
+        keep_accents: Whether accents stay on their letters. Default `True`.
+        form: The Unicode normalisation form, `"NFC"` or `"NFKC"` (which also turns `²` into `2`
+            and `ﬁ` into `fi`). Default `"NFC"`.
+
+    Raises:
+        ValueError: If the vocabulary does not begin with the reserved pieces or repeats one, or
+            an option has no such value.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Sequence[str],
+        case: str = "keep",
+        keep_accents: bool = True,
+        form: str = "NFC",
+    ) -> None:
+        vocabulary = [str(piece) for piece in vocabulary]
+        begin = vocabulary[: len(RESERVED_PIECES)]
+        if begin != list(RESERVED_PIECES):
+            raise ValueError(
+                f"Expected a vocabulary that begins with {list(RESERVED_PIECES)}. Received: {begin}"
+            )
+        repeated = [p for p, count in collections.Counter(vocabulary).items() if count > 1]
+        if repeated:
+            raise ValueError(f"Expected every piece once. Received: {repeated[:5]} more than once")
+        if case not in CASES:
+            raise ValueError(f"Expected one of {CASES}. Received: case={case!r}")
+        if form not in FORMS:
+            raise ValueError(f"Expected one of {FORMS}. Received: form={form!r}")
+        self.vocabulary, self.case = vocabulary, case
+        self.keep_accents, self.form = bool(keep_accents), form
+        self._word_pieces = tf_text.FastWordpieceTokenizer(
+            vocabulary,
+            suffix_indicator=SUFFIX,
+            token_out_type=tf.int32,
+            unknown_token=RESERVED_PIECES[UNK],
+            no_pretokenization=True,
+        )
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many ids there are."""
+        return len(self.vocabulary)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments beside the vocabulary."""
+        return {"case": self.case, "keep_accents": self.keep_accents, "form": self.form}
+
+    def tokenize(
+        self, texts: tf.Tensor | Sequence[str], max_length: int | None = None
+    ) -> tf.RaggedTensor:
+        """Returns the ids of sentences, each between `[START]` and `[END]`.
+
+        Args:
+            texts: UTF-8 strings `(B,)`; malformed bytes count as U+FFFD.
+            max_length: The most ids of a sentence, the two marks included; a longer one loses
+                its last pieces, not `[END]`. Default: any length.
+
+        Returns:
+            int32 `(B, None)`; `.to_tensor()` pads with 0, which is `[PAD]`. An empty sentence is
+            `[START] [END]`; a word with a character that no piece has, or of more than 100
+            bytes, is `[UNK]`.
+
+        Raises:
+            ValueError: If `max_length` leaves no room for a piece.
+        """
+        if max_length is not None and max_length < 3:
+            raise ValueError(
+                "Expected max_length >= 3: [START], a piece and [END]. "
+                f"Received: max_length={max_length}"
+            )
+        pieces = self._word_pieces.tokenize(self.words(texts)).merge_dims(-2, -1)
+        if max_length is not None:
+            pieces = pieces[:, : max_length - 2]
+        mark = tf.ones_like(pieces[:, :1].row_lengths()[:, None], tf.int32)
+        return tf.concat([START * mark, pieces, END * mark], axis=1)
+
+    def detokenize(self, ids: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
+        """Returns the sentences of ids: what follows the first `[END]`, `[START]` and `[PAD]`
+        are left out; `[UNK]` is shown.
+
+        Args:
+            ids: Integers `(..., L)`, or ragged `(B, None)`.
+
+        Returns:
+            UTF-8 strings `(...,)`.
+        """
+        if isinstance(ids, tf.RaggedTensor):
+            ids = ids.to_tensor(PAD)
+        ids = tf.cast(ids, tf.int32)
+        ended = tf.cumsum(tf.cast(ids == END, tf.int32), axis=-1) > 0
+        pieces = tf.gather(tf.constant(self.vocabulary), ids)
+        # A piece with the space before it; what is left out is no piece and has no space.
+        pieces = tf.where(ended | (ids == PAD) | (ids == START), "", " " + pieces)
+        text = tf.strings.reduce_join(pieces, axis=-1)
+        text = tf.strings.regex_replace(text, " " + SUFFIX, "")
+        text = tf.strings.regex_replace(text, f" ?{JOINER} ?", "")
+        return tf.strings.strip(text)
+
+    def normalize(self, texts: tf.Tensor | Sequence[str]) -> tf.Tensor:
+        """Returns strings in the tokeniser's case and Unicode form, white space folded."""
+        replace = tf.strings.regex_replace
+        text = tf.strings.unicode_transcode(_strings(texts), "UTF-8", "UTF-8")
+        text = tf_text.normalize_utf8(replace(text, JOINER, "\u25a0"), self.form)
+        if self.case == "turkish":
+            text = replace(replace(text, "I", "ı"), "İ", "i")
+        if self.case != "keep":
+            text = tf.strings.lower(text, encoding="utf-8")
+        if not self.keep_accents:
+            text = replace(tf_text.normalize_utf8(text, "NFD"), r"\p{Mn}", "")
+        text = tf_text.normalize_utf8(text, self.form)
+        return tf.strings.strip(replace(text, _BLANK, " "))
+
+    def words(self, texts: tf.Tensor | Sequence[str]) -> tf.RaggedTensor:
+        """Returns what is cut into pieces: the words, marked for glue, as strings `(B, None)`."""
+        text = self.normalize(texts)
+        for pattern, rewrite in (
+            (f"({_ALONE})", rf"{JOINER}\1{JOINER}"),  # glued on both sides, ...
+            (f"(^| ){JOINER}", r"\1"),  # ... but there is nothing beside a space or an end,
+            (f"{JOINER}( |$)", r"\1"),
+            (JOINER + JOINER, f" {JOINER}"),  # and one joiner does between two of them
+            (f"{JOINER}({_ALONE})", rf" {JOINER}\1"),
+            (f"({_ALONE}){JOINER}", rf"\1{JOINER} "),
+        ):
+            text = tf.strings.regex_replace(text, pattern, rewrite)
+        return tf.strings.split(text)
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the vocabulary to `path`, a piece a line, and the options beside it (`.json`)."""
+        path = Path(path)
+        path.write_text("".join(f"{p}\n" for p in self.vocabulary), encoding="utf-8", newline="\n")
+        path.with_suffix(".json").write_text(json.dumps(self.options), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "WordPieceTokenizer":
+        """Reads what `save` wrote."""
+        path = Path(path)
+        options = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        vocabulary = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+        return cls(vocabulary, **options)
+
+
+def learn_word_pieces(
+    texts: Sequence[str], vocabulary_size: int = 8000, **options: Any
+) -> WordPieceTokenizer:
+    """Learns the pieces of sentences with the learner of `bert_vocab_from_dataset`.
+
+    Args:
+        texts: The training sentences of one language; no others, or the test part leaks into
+            the vocabulary.
+        vocabulary_size: The most pieces, the reserved ones and those of a single character
+            included. Default 8,000.
+        **options: The options of `WordPieceTokenizer`.
+
+    Returns:
+        The tokeniser.
+
+    Raises:
+        ValueError: If `vocabulary_size` is too small for the characters, an option has no such
+            value, or the texts hold no word.
+    """
+    words = WordPieceTokenizer(RESERVED_PIECES, **options).words
+    counts = collections.Counter()
+    for start in range(0, len(texts), 4096):
+        counts.update(words(list(texts[start : start + 4096])).flat_values.numpy().tolist())
+    if not counts:
+        raise ValueError(
+            f"Expected texts with at least one word. Received: {len(texts)} texts without any"
+        )
+    vocabulary = learner.learn(
+        # In a fixed order: where counts are equal the learner keeps the order it is given.
+        sorted((word.decode(), count) for word, count in counts.items()),
+        vocabulary_size,
+        list(RESERVED_PIECES),
+        lower_thresh=2,  # what stands once is spelt
+    )
+    # The learner may end above the size aimed at. Its pieces fall with frequency; the rarest go,
+    # but not the characters, by which the words without a piece are spelt.
+    spelling = {
+        piece
+        for piece in vocabulary
+        if piece in RESERVED_PIECES or len(piece.removeprefix(SUFFIX)) == 1
+    }
+    if len(spelling) > vocabulary_size:
+        raise ValueError(
+            f"Expected vocabulary_size >= {len(spelling)}, which the characters of these texts "
+            f"need. Received: vocabulary_size={vocabulary_size}"
+        )
+    longer = [piece for piece in vocabulary if piece not in spelling]
+    kept = spelling.union(longer[: vocabulary_size - len(spelling)])
+    vocabulary = [piece for piece in vocabulary if piece in kept]
+    return WordPieceTokenizer(vocabulary, **options)
+
+
+def _strings(texts: tf.Tensor | Sequence[str]) -> tf.Tensor:
+    return tf.convert_to_tensor(texts, tf.string)

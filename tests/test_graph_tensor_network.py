@@ -1,0 +1,230 @@
+import json
+
+import keras
+import numpy as np
+import oracles
+import pytest
+from conformance import check_padding_changes_nothing
+from differentiation import gradients
+from keras import ops
+
+from keras_tnattn import GraphTensorNetwork
+from keras_tnattn.ops.reflections import orthonormal_columns
+
+DIRECTIONS = ("later", "earlier", "both")
+
+
+def tokens(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def graph(length, damping, receive_from):
+    a = oracles.time_adjacency(length, damping)
+    return {"later": a, "earlier": a.T, "both": (a + a.T) / 2}[receive_from]
+
+
+def layer_oracle(x, damping, receive_from, projection):
+    a = graph(x.shape[1], damping, receive_from)
+    return np.stack([oracles.graph_tensor_network(s, a, projection) for s in x])
+
+
+def assert_projector(p, rank):
+    np.testing.assert_allclose(p @ p, p, atol=2e-6)
+    np.testing.assert_allclose(p, p.T, atol=1e-6)
+    assert np.trace(p) == pytest.approx(rank, abs=1e-4)
+
+
+@pytest.mark.parametrize("receive_from", DIRECTIONS)
+@pytest.mark.parametrize("rank", [None, 1, 3, 6])
+def test_layer_is_that_of_the_paper(rank, receive_from):
+    x = tokens(2, 9, 6)
+    layer = GraphTensorNetwork(rank, 0.7, receive_from)
+    got = ops.convert_to_numpy(layer(x))
+    p = np.eye(6)
+    if rank is not None:
+        p = oracles.projector(ops.convert_to_numpy(layer.reflections))
+    np.testing.assert_allclose(ops.convert_to_numpy(layer.propagation_matrix()), p, atol=1e-6)
+    np.testing.assert_allclose(got, layer_oracle(x, 0.7, receive_from, p), atol=1e-5)
+    assert layer.count_params() == 6 * (rank or 0)
+
+
+def test_default_is_the_fast_variant_at_damping_nine_tenths():
+    x = tokens(1, 40, 2)
+    got = ops.convert_to_numpy(GraphTensorNetwork()(x))
+    np.testing.assert_allclose(got, layer_oracle(x, 0.9, "later", np.eye(2)), atol=1e-5)
+
+
+@pytest.mark.parametrize("rank", [None, 5])
+def test_tensors_are_filtered_as_their_features_in_c_order(rank):
+    x = tokens(2, 6, 2, 3, 2)
+    layer = GraphTensorNetwork(rank, 0.5)
+    got = ops.convert_to_numpy(layer(x))
+    assert got.shape == x.shape
+    p = ops.convert_to_numpy(layer.propagation_matrix())
+    expected = layer_oracle(x.reshape(2, 6, 12), 0.5, "later", p)
+    np.testing.assert_allclose(got.reshape(2, 6, 12), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("receive_from", DIRECTIONS)
+def test_tokens_receive_from_where_they_are_told_to(receive_from):
+    x = tokens(1, 70, 4)
+    layer = GraphTensorNetwork(2, 0.99, receive_from)
+    before = ops.convert_to_numpy(layer(x))[0]
+    x[0, 40] += 10
+    moved = (ops.convert_to_numpy(layer(x))[0] != before).any(axis=-1)
+    assert moved[40]
+    assert moved[:40].all() == (receive_from != "earlier")
+    assert moved[:40].any() == (receive_from != "earlier")
+    assert moved[41:].all() == (receive_from != "later")
+    assert moved[41:].any() == (receive_from != "later")
+
+
+@pytest.mark.parametrize("receive_from", DIRECTIONS)
+@pytest.mark.parametrize("shape", [(3, 7, 4), (3, 40, 2, 2)])
+def test_padding_changes_nothing(shape, receive_from):
+    check_padding_changes_nothing(GraphTensorNetwork(3, receive_from=receive_from), tokens(*shape))
+
+
+def test_a_masked_token_keeps_its_place():
+    x = tokens(1, 5, 3)
+    mask = np.array([[1, 1, 0, 1, 1]], bool)
+    got = ops.convert_to_numpy(GraphTensorNetwork(damping=0.5)(x, mask=mask))
+    expected = layer_oracle(np.where(mask[..., None], x, 0), 0.5, "later", np.eye(3))
+    np.testing.assert_allclose(got, np.where(mask[..., None], expected, 0), atol=1e-6)
+
+
+def test_gradients_are_those_of_finite_differences():
+    x, weight = tokens(2, 8, 5) / 2, tokens(2, 8, 5, seed=1)
+    layer = GraphTensorNetwork(2, 0.8, "both")
+    layer.build(x.shape)
+    vectors = ops.convert_to_numpy(layer.reflections).astype("float64")
+
+    def run(x, vectors):
+        layer_outputs, _ = layer.stateless_call([vectors], [], x)
+        return ops.sum(weight * layer_outputs)
+
+    def loss(x, vectors):
+        return np.sum(weight * layer_oracle(x, 0.8, "both", oracles.projector(vectors)))
+
+    arguments = [x.astype("float64"), vectors]
+    grads = gradients(run, [a.astype("float32") for a in arguments])
+    for n, grad in enumerate(grads):
+        for index in np.ndindex(arguments[n].shape):
+            around = []
+            for step in (1e-5, -1e-5):
+                moved = [a.copy() for a in arguments]
+                moved[n][index] += step
+                around.append(loss(*moved))
+            expected = (around[0] - around[1]) / 2e-5
+            assert grad[index] == pytest.approx(expected, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_p_is_a_projector_at_every_step_of_training(jit_compile):
+    x = tokens(4, 12, 6)
+    layer = GraphTensorNetwork(2)
+    model = keras.Sequential([keras.Input((None, 6)), layer, keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=jit_compile)
+    before = ops.convert_to_numpy(layer.propagation_matrix())
+    for _ in range(8):
+        model.train_on_batch(x, x[..., :1])
+        after = ops.convert_to_numpy(layer.propagation_matrix())
+        assert_projector(after, 2)
+        assert np.abs(after - before).max() > 1e-6
+        before = after
+
+
+def unfortunate_starts():
+    repeated = np.repeat(tokens(6, 1), 3, axis=1)
+    opposite = repeated * [1, -1, 2]
+    some_zero = tokens(6, 3) * [1, 0, 1]
+    starts = {"zero": 0 * repeated, "some_zero": some_zero, "repeated": repeated}
+    starts |= {"opposite": opposite, "units": np.eye(6, 3), "tiny": 1e-14 * repeated}
+    starts |= {"underflow": 1e-30 * repeated, "huge": 1e18 * repeated, "overflow": 1e25 * repeated}
+    return {name: start.astype("float32") for name, start in starts.items()}
+
+
+@pytest.mark.parametrize("name", unfortunate_starts())
+def test_any_start_gives_a_projector_and_finite_gradients(name):
+    start, weight = unfortunate_starts()[name], tokens(6, 6)
+
+    def loss(vectors):
+        columns = orthonormal_columns(vectors)
+        return ops.sum(weight * ops.matmul(columns, ops.transpose(columns)))
+
+    (grad,) = gradients(loss, [start])
+    assert np.isfinite(grad).all()
+    columns = ops.convert_to_numpy(orthonormal_columns(ops.convert_to_tensor(start)))
+    np.testing.assert_allclose(columns.T @ columns, np.eye(3), atol=2e-6)
+    assert_projector(columns @ columns.T, 3)
+
+
+def test_large_projectors_are_idempotent():
+    layer = GraphTensorNetwork(150)
+    layer.build((None, None, 256))
+    assert_projector(ops.convert_to_numpy(layer.propagation_matrix()), 150)
+
+
+def test_every_subspace_is_as_likely_at_the_start():
+    total = np.zeros((4, 4))
+    for _ in range(300):
+        layer = GraphTensorNetwork(1)
+        layer.build((None, None, 4))
+        total += ops.convert_to_numpy(layer.propagation_matrix())
+    np.testing.assert_allclose(total / 300, np.eye(4) / 4, atol=0.06)
+
+
+@pytest.mark.parametrize(("policy", "bound"), [("mixed_bfloat16", 4e-3), ("mixed_float16", 5e-4)])
+def test_half_precision_is_rounded_at_the_ends_only(policy, bound):
+    x = tokens(2, 300, 16)
+    full = GraphTensorNetwork(5, 0.99)
+    half = GraphTensorNetwork(5, 0.99, dtype=policy)
+    half.build(x.shape)
+    expected = ops.convert_to_numpy(full(x))
+    half.set_weights(full.get_weights())
+    got = ops.convert_to_numpy(ops.cast(half(x), "float32"))
+    assert np.linalg.norm(got - expected) / np.linalg.norm(expected) < bound
+    assert_projector(ops.convert_to_numpy(half.propagation_matrix()), 5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a SavedModel of TensorFlow")
+def test_an_exported_model_takes_any_length(tmp_path):
+    import tensorflow as tf
+
+    inputs = keras.Input((None, 4))
+    outputs = GraphTensorNetwork(2, receive_from="both")(keras.layers.Masking()(inputs))
+    model = keras.Model(inputs, outputs)
+    model.export(tmp_path / "model", verbose=False)
+    loaded = tf.saved_model.load(tmp_path / "model")
+    for batch, length in [(1, 1), (3, 33), (1, 2000)]:
+        x = tokens(batch, length, 4)
+        x[:, length // 2] = 0
+        np.testing.assert_allclose(loaded.serve(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+def test_numpy_numbers_do_not_reach_the_config():
+    config = GraphTensorNetwork(damping=np.float32(0.5)).get_config()
+    assert json.loads(json.dumps(config))["damping"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GraphTensorNetwork(0), "propagation_rank=0"),
+        (lambda: GraphTensorNetwork(2.0), r"propagation_rank=2\.0"),
+        (lambda: GraphTensorNetwork(damping=1), "damping=1"),
+        (lambda: GraphTensorNetwork(receive_from="past"), "receive_from='past'"),
+        (
+            lambda: GraphTensorNetwork(7).build((None, None, 2, 3)),
+            r"at most 6.*propagation_rank=7, input_shape=\(None, None, 2, 3\)",
+        ),
+        (
+            lambda: GraphTensorNetwork().build((None, None, None)),
+            r"input_shape=\(None, None, None\)",
+        ),
+        (lambda: GraphTensorNetwork(name="gtn").propagation_matrix(), "layer=gtn"),
+    ],
+)
+def test_errors_name_what_was_given(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
