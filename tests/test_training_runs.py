@@ -10,7 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from run_folders import assert_equal, assert_refused
+from run_folders import FILES, assert_equal, assert_refused
 
 from keras_tnattn.models.text_classifier import ATTENTIONS as CLASSIFIERS
 from training.checkpoints import EpochLog, load_state, save_state
@@ -90,16 +90,9 @@ def test_killed_again_and_again(options, tmp_path):
 
 def test_a_run_folder_holds_it_all(uninterrupted):
     _, folder = uninterrupted
-    assert {path.name for path in folder.iterdir()} == {
-        "config.json",
-        "data.json",
-        "metrics.csv",
-        "results.json",
-        "learning_curves.png",
+    assert {path.name for path in folder.iterdir()} == FILES - {"export_version.txt"} | {
         "confusion_matrix.png",
         "psi.png",
-        "model.keras",
-        "checkpoints",
     }
     results = Run(folder).results
     assert results["test_accuracy"] > 0.9

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,15 @@ def at_least(low: int, **values: float | None) -> None:
     for name, value in values.items():
         if value is not None and not low <= value < math.inf:
             raise InputError(f"Expected {name} >= {low}. Received: {name}={value}")
+
+
+def one_of(allowed: Sequence[str], **values: str) -> None:
+    """Raises `InputError` if a value is none of the allowed ones."""
+    for name, value in values.items():
+        if value not in allowed:
+            raise InputError(
+                f"Expected {name} to be one of {', '.join(allowed)}. Received: {name}={value!r}"
+            )
 
 
 ATTENTIONS = ("tsa", "tga", "dpa", "ada", "tn")
@@ -199,10 +208,7 @@ class ClassifyConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.attention not in ATTENTIONS:
-            raise InputError(
-                f"Expected an attention of {ATTENTIONS}. Received: attention={self.attention!r}"
-            )
+        one_of(ATTENTIONS, attention=self.attention)
         if not 0 < self.test_fraction < 1:
             raise InputError(
                 f"Expected a test_fraction in (0, 1). Received: test_fraction={self.test_fraction}"

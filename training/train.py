@@ -3,13 +3,15 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 if not __package__:
     # Run as a script: the project's folder has to head the import path, not training/.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from training.chain_config import ImagesConfig, RulesConfig
 from training.config import TABLE_DIMS, ClassifyConfig, add_options, given_options
 from training.data import LabelledTexts, load_texts
 from training.errors import exit_status
@@ -33,6 +35,20 @@ example:
     %(prog)s --dataset reuters --attentions tsa dpa ada --seeds 0 1 2
 An interrupted comparison goes on when the command is given again.
 """
+RULES_EXAMPLES = """\
+examples:
+  %(prog)s --rule 30
+  two steps at once, zeros beside the ends of the row, exported:
+    %(prog)s --rule 110 --steps 2 --boundary fixed --export
+"""
+IMAGES_EXAMPLES = """\
+examples:
+  scikit-learn's digits, no network needed, each row of pixels a site:
+    %(prog)s
+  MNIST by Keras' loader, or from DIR/mnist.npz, in patches of 4 by 4 pixels:
+    %(prog)s --dataset mnist --patch-size 4
+    %(prog)s --dataset mnist --patch-size 4 --data-dir DIR
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,22 +70,58 @@ def _parser() -> argparse.ArgumentParser:
         prog="python training/train.py", description="Trains models of keras_tnattn."
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    _add_classify(commands)
+    _add_command(
+        commands,
+        classify,
+        ClassifyConfig,
+        "train a text classifier",
+        "Trains a text classifier",
+        "confusion_matrix.png, psi.png",
+        CLASSIFY_EXAMPLES,
+    )
     _add_compare(commands)
+    _add_command(
+        commands,
+        rules,
+        RulesConfig,
+        "train a deep tensor network on an elementary cellular automaton",
+        "Trains a network of tensor-network attention to make steps of an elementary cellular "
+        "automaton, tests it on rows up to 16 times as long",
+        "space_time.png",
+        RULES_EXAMPLES,
+    )
+    _add_command(
+        commands,
+        images,
+        ImagesConfig,
+        "train a deep tensor network on images",
+        "Trains a network of tensor-network attention to classify images, their rows of pixels, "
+        "patches or pixels in a chain",
+        "confusion_matrix.png",
+        IMAGES_EXAMPLES,
+    )
     return parser
 
 
-def _add_classify(commands: argparse._SubParsersAction) -> None:
+def _add_command(
+    commands: argparse._SubParsersAction,
+    run: Callable[[argparse.Namespace], None],
+    kind: type,
+    text: str,
+    description: str,
+    pictures: str,
+    examples: str,
+) -> None:
+    """Adds a command that trains one run, with the options of a config class."""
     parser = commands.add_parser(
-        "classify",
-        help="train a text classifier",
-        description="Trains a text classifier and writes its run folder: config.json, data.json, "
-        "metrics.csv, results.json, learning_curves.png, confusion_matrix.png, psi.png, "
-        "model.keras and checkpoints.",
-        epilog=CLASSIFY_EXAMPLES,
+        run.__name__,
+        help=text,
+        description=f"{description}, and writes its run folder: config.json, data.json, "
+        f"metrics.csv, results.json, learning_curves.png, {pictures}, model.keras and checkpoints.",
+        epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(run=classify)
+    parser.set_defaults(run=run)
     group = parser.add_argument_group("run")
     group.add_argument("--run-dir", metavar="DIR", help="the run's folder (default: runs/NAME)")
     group.add_argument(
@@ -77,21 +129,14 @@ def _add_classify(commands: argparse._SubParsersAction) -> None:
         action="store_true",
         help="go on with the run in that folder; its config.json holds the options",
     )
-    add_options(parser, ClassifyConfig)
+    add_options(parser, kind)
 
 
 def classify(arguments: argparse.Namespace) -> None:
     """Runs `classify`."""
-    given = given_options(arguments, ClassifyConfig)
-    run = Run(arguments.run_dir or Path("runs", ClassifyConfig(**given).name))
-    if arguments.resume:
-        config = run.read_config(ClassifyConfig, given)
-        if run.results:
-            print(f"The run in {run.folder} is finished, there is nothing to do.")
-            return
-    else:
-        config = ClassifyConfig(**given)
-        run.check_new()
+    config, run = _run_of(arguments, ClassifyConfig)
+    if run.results:
+        return
     data = _load(config)
     # TensorFlow takes seconds to import; what is wrong up to here is answered at once.
     from training.classification import train_classifier
@@ -100,11 +145,30 @@ def classify(arguments: argparse.Namespace) -> None:
     print(
         f"accuracy: {results['train_accuracy']:.1%} on the training part, "
         f"{results['test_accuracy']:.1%} on the test part\n"
-        f"parameters: {results['parameters']}\n"
-        f"run folder: {run.folder}"
+        f"parameters: {results['parameters']}"
     )
-    if "exported" in results:
-        print(f"exported to {results['exported']}")
+    _tell_where(run)
+
+
+def _run_of(arguments: argparse.Namespace, kind: type) -> tuple[Any, Run]:
+    """Returns what to train and where, by the options or, continued, by the run's own; says so if
+    the run is finished already."""
+    given = given_options(arguments, kind)
+    run = Run(arguments.run_dir or Path("runs", kind(**given).name))
+    if arguments.resume:
+        config = run.read_config(kind, given)
+        if run.results:
+            print(f"The run in {run.folder} is finished, there is nothing to do.")
+    else:
+        config = kind(**given)
+        run.check_new()
+    return config, run
+
+
+def _tell_where(run: Run) -> None:
+    print(f"run folder: {run.folder}")
+    if "exported" in run.results:
+        print(f"exported to {run.results['exported']}")
 
 
 def _add_compare(commands: argparse._SubParsersAction) -> None:
@@ -146,6 +210,36 @@ def compare(arguments: argparse.Namespace) -> None:
 
     configs = table_configs(given, arguments.attentions, arguments.seeds)
     compare(configs, Path(arguments.run_dir or f"runs/compare-{common.source}"), data)
+
+
+def rules(arguments: argparse.Namespace) -> None:
+    """Runs `rules`."""
+    config, run = _run_of(arguments, RulesConfig)
+    if run.results:
+        return
+    from training.rules import summary, train_rule
+
+    print(summary(train_rule(config, run)))
+    _tell_where(run)
+
+
+def images(arguments: argparse.Namespace) -> None:
+    """Runs `images`."""
+    config, run = _run_of(arguments, ImagesConfig)
+    if run.results:
+        return
+    from training.data.images import load_images
+
+    data = load_images(config.dataset, config.data_dir, config.seed)
+    from training.images import train_images
+
+    results = train_images(config, run, data)
+    print(
+        f"accuracy: {results['train_accuracy']:.1%} on {len(data.labels):,} training images, "
+        f"{results['test_accuracy']:.1%} on {len(data.test_labels):,} test images\n"
+        f"parameters: {results['parameters']['all']:,}; training: {results['seconds']:.0f} s"
+    )
+    _tell_where(run)
 
 
 def _load(config: ClassifyConfig) -> LabelledTexts:
