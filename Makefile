@@ -38,6 +38,7 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/spectral_attention.py
 	$(RUN) benchmarks/text_classifier.py
 	$(RUN) benchmarks/tn_attention.py
+	PYTHONPATH=. $(RUN) benchmarks/input_pipeline.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -224,7 +224,7 @@ class TestBatches:
             *(sentences(draw.integers(5, most + 1, 200), draw) for most in longest)
         )
         batches = BucketedBatches(part, 10, seed=0, multiple=2)
-        for epoch in range(5):
+        for epoch in range(40):
             batches.set_epoch(epoch)
             for name, most in zip(("source", "target"), longest, strict=True):
                 first, second = (batches[i][0][name].shape[1] for i in (0, 1))
