@@ -42,6 +42,7 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/text_classifier.py
 	$(RUN) benchmarks/tn_attention.py
 	$(RUN) benchmarks/graph_tensor_network.py
+	PYTHONPATH=. $(RUN) benchmarks/input_pipeline.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
