@@ -125,9 +125,10 @@ def test_every_attention_of_the_classifier_has_an_option():
     assert set(ATTENTIONS) == set(CLASSIFIERS)
 
 
-def test_tensor_network_attention_trains(tmp_path):
+@pytest.mark.parametrize("attention", ["tn", "plga", "sdpa"])
+def test_other_attentions_train(tmp_path, attention):
     table = small_table(tmp_path / "table.csv", rows=40)
-    assert main(command(table, tmp_path / "run", "--attention", "tn", "--epochs", "1")) == 0
+    assert main(command(table, tmp_path / "run", "--attention", attention, "--epochs", "1")) == 0
     assert Run(tmp_path / "run").results["parameters"]["attention"] > 0
 
 
@@ -241,6 +242,7 @@ class TestRefusals:
             (["--learning-rate", "nan"], ["learning_rate=nan"]),
             (["--name", "../out"], ["name='../out'"]),
             (["--attention", "dpa", "--damping", "0.5"], ["damping=0.5", "attention='dpa'"]),
+            (["--attention", "dpa", "--residual-dim", "8"], ["residual_dim=8", "'dpa'"]),
             (["--attention", "tn", "--num-heads", "3"], ["num_heads=3", "attention='tn'"]),
         ],
     )

@@ -86,7 +86,7 @@ def one_of(allowed: Sequence[str], **values: str) -> None:
             )
 
 
-ATTENTIONS = ("tsa", "tga", "dpa", "ada", "tn")
+ATTENTIONS = ("tsa", "tga", "dpa", "ada", "tn", "plga", "sdpa")
 # Table 1 of the paper: attention layers of about 300 parameters (320 against 288 and 300).
 TABLE_DIMS = {"tsa": 64, "tga": 64, "dpa": 6, "ada": 6}
 TENSORIZED = ("tsa", "tga")  # those with tensor-train maps and a time graph
@@ -175,7 +175,7 @@ class ClassifyConfig(RunConfig):
         "tsa",
         MODEL,
         "tsa and tga: tensorized spectral and graph attention; dpa: dot-product; ada: additive; "
-        "tn: tensor network",
+        "tn: tensor network; plga: power law graph; sdpa: scaled dot-product with biases",
         choices=ATTENTIONS,
     )
     embedding_dim: int = option(64, MODEL, "size of a word's vector", metavar="N")
@@ -183,6 +183,8 @@ class ClassifyConfig(RunConfig):
     tt_rank: int = option(2, MODEL, "greatest tensor-train rank (tsa, tga)", metavar="N")
     damping: float = option(0.9, MODEL, "damping of the time graph, in [0, 1) (tsa, tga)")
     filter_order: int = option(2, MODEL, "terms of the graph filter (tsa)", metavar="N")
+    residual_units: int = option(2, MODEL, "units that learn the metric (plga)", metavar="N")
+    residual_dim: int = option(64, MODEL, "width of these units (plga)", metavar="N")
 
     early_stopping: int | None = option(
         None,
@@ -223,6 +225,8 @@ class ClassifyConfig(RunConfig):
             self._refuse_unless_default(name)
         if self.attention != "tsa":
             self._refuse_unless_default("filter_order")
+        for name in ("residual_units", "residual_dim") if self.attention != "plga" else ():
+            self._refuse_unless_default(name)
         if self.attention == "tn":
             self._refuse_unless_default("num_heads")
 
@@ -251,6 +255,8 @@ class ClassifyConfig(RunConfig):
     @property
     def attention_options(self) -> dict[str, Any]:
         """The arguments that only the chosen attention layer takes."""
+        if self.attention == "plga":
+            return {"residual_units": self.residual_units, "residual_dim": self.residual_dim}
         if self.attention not in TENSORIZED:
             return {}
         options = {"tt_ranks": self.tt_rank, "damping": self.damping}

@@ -197,7 +197,7 @@ def _add_compare(commands: argparse._SubParsersAction) -> None:
         "--run-dir", metavar="DIR", help="folder of the runs (default: runs/compare-DATASET)"
     )
     of_one_run = {"attention", "embedding_dim", "seed", "name", "export", "saved_models"}
-    of_one_layer = {"tt_rank", "damping", "filter_order"}
+    of_one_layer = {"tt_rank", "damping", "filter_order", "residual_units", "residual_dim"}
     add_options(parser, ClassifyConfig, leave_out=of_one_run | of_one_layer)
 
 
