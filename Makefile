@@ -42,6 +42,7 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/text_classifier.py
 	$(RUN) benchmarks/tn_attention.py
 	$(RUN) benchmarks/graph_tensor_network.py
+	$(RUN) benchmarks/translator.py
 	PYTHONPATH=. $(RUN) benchmarks/input_pipeline.py
 
 clean:
