@@ -75,7 +75,7 @@ def main():
     for name, dtype in (("ours", "float32"), ("ours, bfloat16", "bfloat16")):
         rate, limit = FLOPS / seconds[name], matrix_rate(dtype)
         print(
-            f"{name}: {rate / 1e9:.0f} GFLOP/s, {rate / limit:.2f} of the {limit / 1e9:.0f} GFLOP/s "
+            f"{name}: {rate / 1e9:.0f} GFLOP/s, {rate / limit:.2f} of {limit / 1e9:.0f} GFLOP/s "
             f"of a {dtype} product"
         )
 
