@@ -10,8 +10,8 @@ from sklearn.metrics import ConfusionMatrixDisplay
 from training.runs import replacing
 
 
-def learning_curves(rows: list[dict[str, float]], test_accuracy: float, path: Path) -> None:
-    """Draws loss and accuracy over the epochs, and the final accuracy on the test part."""
+def learning_curves(rows: list[dict[str, float]], test_accuracy: float | None, path: Path) -> None:
+    """Draws loss and accuracy over the epochs, and the final accuracy on the test part, if any."""
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     epochs = [row["epoch"] for row in rows]
     for axes, metric in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
@@ -21,7 +21,8 @@ def learning_curves(rows: list[dict[str, float]], test_accuracy: float, path: Pa
         axes.set(xlabel="epoch", ylabel=metric)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
-    axes.axhline(test_accuracy, color="black", linestyle=":", label="test, at the end")
+    if test_accuracy is not None:
+        axes.axhline(test_accuracy, color="black", linestyle=":", label="test, at the end")
     axes.legend()
     _save(figure, path)
 
