@@ -1,4 +1,4 @@
-"""Trained models as SavedModels, of text classifiers: raw text in, label and probabilities out.
+"""Trained models as SavedModels: raw text in, label and probabilities or a translation out.
 
 An exported model needs TensorFlow alone, neither Keras nor this package:
 
@@ -6,6 +6,8 @@ An exported model needs TensorFlow alone, neither Keras nor this package:
 model = tf.saved_model.load("saved_models/news/1")
 model.signatures["serving_default"](tf.constant(["a text"]))
 ```
+
+That of a translator holds operations of TensorFlow Text: `import tensorflow_text` comes first.
 """
 
 import json
@@ -17,6 +19,11 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
+
+from keras_tnattn.models.decoding import BeamSearch
+from keras_tnattn.text.reserved import END, PAD, START
+
+CLASS_NAMES = "assets.extra/class_names.json"
 
 
 def check_backend() -> None:
@@ -78,6 +85,82 @@ def export(
         folder,
         version,
         class_names,
+    )
+
+
+def export_translator(
+    model: keras.Model,
+    source_tokenizer: object,
+    target_tokenizer: object,
+    folder: str | os.PathLike,
+    version: int | None = None,
+    beam_size: int = 1,
+    extra_tokens: int = 50,
+    length_penalty: float = 0.6,
+) -> Path:
+    """Writes `folder/<version>/`, a SavedModel that translates, whole or not at all.
+
+    `serving_default` takes `text`, strings `(B,)`, and gives `translation`, strings `(B,)`, and
+    `score`, float32 `(B,)`: it cuts the sentences into pieces, searches and joins what was found,
+    in one graph. `ids` takes `ids`, int32 `(B, S)`, start and end included, padded with 0, and
+    gives `ids`, int32 `(B, K, L)`, and `scores`, float32 `(B, K)`, of the `K` best hypotheses, best
+    first, as `BeamSearch` has them; lower scores are better.
+
+    The translation of a sentence without words is empty. A sentence may have any length; the search
+    ends at the number of its pieces plus `extra_tokens`. Sentences of one call are searched
+    together, and wait for the longest.
+
+    Args:
+        model: A model of `keras_tnattn.models.translator`.
+        source_tokenizer: The `keras_tnattn.text.word_pieces.WordPieceTokenizer` of what it reads.
+        target_tokenizer: The one of what it writes.
+        folder: The model's folder, e.g. `saved_models/pt_en`.
+        version: A positive integer. Default: one more than the highest there is, at first 1.
+        beam_size: Hypotheses `K` kept. Defaults to 1, greedy search.
+        extra_tokens: Defaults to 50.
+        length_penalty: Defaults to 0.6.
+
+    Returns:
+        The path of the new version.
+
+    Raises:
+        FileExistsError: If the version exists.
+        RuntimeError: If Keras does not run on TensorFlow.
+        ValueError: If `version` is not positive, a vocabulary is not the model's, or `BeamSearch`
+            refuses its arguments.
+    """
+    check_backend()
+    sizes = (model.get_layer("source_embedding").input_dim, model.output_shape[-1])
+    given = (source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
+    if sizes != given:
+        raise ValueError(
+            f"Expected tokenizers of {sizes} pieces, the model's vocabularies. "
+            f"Received: tokenizers of {given}"
+        )
+    search = BeamSearch(model, beam_size, START, END, extra_tokens, length_penalty)
+
+    def from_ids(ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        found, scores, _ = search.search(ids)
+        return {"ids": found, "scores": scores}
+
+    def from_text(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        ids = source_tokenizer.tokenize(text)
+        found = from_ids(ids.to_tensor(PAD))
+        translation = target_tokenizer.detokenize(found["ids"][:, 0])
+        empty = ids.row_lengths() <= 2  # start and end alone
+        return {
+            "translation": tf.where(empty, "", translation),
+            "score": found["scores"][:, 0],
+        }
+
+    return export_signatures(
+        {
+            "serving_default": (from_text, tf.TensorSpec([None], tf.string, "text")),
+            "ids": (from_ids, tf.TensorSpec([None, None], tf.int32, "ids")),
+        },
+        [model],
+        folder,
+        version,
     )
 
 
@@ -146,9 +229,9 @@ def export_signatures(
             archive.add_endpoint(name, function, [spec])
         archive.write_out(str(partial), verbose=False)
         if class_names is not None:
-            extra = partial / "assets.extra"
-            extra.mkdir()
-            (extra / "class_names.json").write_text(json.dumps(list(class_names)), encoding="utf-8")
+            names = partial / CLASS_NAMES
+            names.parent.mkdir()
+            names.write_text(json.dumps(list(class_names)), encoding="utf-8")
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -160,7 +243,19 @@ def next_version(folder: str | os.PathLike) -> int:
     return max(_versions(Path(folder)), default=0) + 1
 
 
-class Classifier:
+class _Exported:
+    """An exported model, kept whole: its signatures alone would not keep the weights alive."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._model = tf.saved_model.load(str(path))
+
+    def _run(self, signature: str, **inputs: tf.Tensor) -> dict[str, np.ndarray]:
+        outputs = self._model.signatures[signature](**inputs)
+        return {name: _decoded(output.numpy()) for name, output in outputs.items()}
+
+
+class Classifier(_Exported):
     """An exported classifier.
 
     ```python
@@ -174,10 +269,8 @@ class Classifier:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.class_names = json.loads((path / "assets.extra/class_names.json").read_text("utf-8"))
-        # The signatures alone would not keep the weights alive.
-        self._model = tf.saved_model.load(str(path))
+        super().__init__(path)
+        self.class_names = json.loads((path / CLASS_NAMES).read_text("utf-8"))
 
     def __call__(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
         """Classifies a list of `B` texts.
@@ -188,28 +281,68 @@ class Classifier:
         Raises:
             TypeError: If `texts` is a single string.
         """
-        if isinstance(texts, str | bytes):
-            raise TypeError(f"Expected a list of texts. Received: texts={texts!r}. Pass [text]")
-        return self._run("serving_default", text=tf.constant(list(texts), tf.string))
+        return self._run("serving_default", text=_strings(texts))
 
     def from_ids(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """Classifies texts given as integer ids `(B, L)`, padded with 0; returns the same dict."""
         return self._run("ids", ids=tf.constant(ids, tf.int32))
 
-    def _run(self, signature: str, **inputs: tf.Tensor) -> dict[str, np.ndarray]:
-        outputs = self._model.signatures[signature](**inputs)
-        labels = [label.decode() for label in outputs["label"].numpy()]
-        return {"label": np.array(labels, "U"), "probabilities": outputs["probabilities"].numpy()}
+
+class Translator(_Exported):
+    """An exported translator.
+
+    ```python
+    translator = load("saved_models/pt_en")
+    translator(["uma frase", "outra"])  # a list of two translations
+    ```
+
+    Attributes:
+        path: The folder of the version that was loaded.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import tensorflow_text  # noqa: F401  registers the operations of the text signature
+
+        super().__init__(path)
+
+    def __call__(self, texts: Sequence[str]) -> list[str]:
+        """Translates a list of sentences.
+
+        Raises:
+            TypeError: If `texts` is a single string.
+        """
+        return self.with_scores(texts)["translation"].tolist()
+
+    def with_scores(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
+        """Translates a list of `B` sentences.
+
+        Returns:
+            A dict of `translation`, an array of `str` `(B,)`, and `score`, floats `(B,)`, lower is
+            better.
+
+        Raises:
+            TypeError: If `texts` is a single string.
+        """
+        return self._run("serving_default", text=_strings(texts))
+
+    def from_ids(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """Translates sentences given as integer ids `(B, S)`, padded with 0.
+
+        Returns:
+            A dict of `ids`, integers `(B, K, L)`, and `scores`, floats `(B, K)`.
+        """
+        return self._run("ids", ids=tf.constant(ids, tf.int32))
 
 
-def load(path: str | os.PathLike) -> Classifier:
-    """Loads an exported classifier.
+def load(path: str | os.PathLike) -> Classifier | Translator:
+    """Loads an exported classifier or translator.
 
     Args:
         path: A version's folder, or the model's folder, of which the newest version is taken.
 
     Raises:
         FileNotFoundError: If there is no exported model.
+        ImportError: If it is a translator and TensorFlow Text is not installed.
     """
     path = Path(path)
     versions = _versions(path)
@@ -219,7 +352,18 @@ def load(path: str | os.PathLike) -> Classifier:
         raise FileNotFoundError(
             f"Expected the folder of an exported model or of one version. Received: path={path}"
         )
-    return Classifier(path)
+    return Classifier(path) if (path / CLASS_NAMES).is_file() else Translator(path)
+
+
+def _strings(texts: Sequence[str]) -> tf.Tensor:
+    if isinstance(texts, str | bytes):
+        raise TypeError(f"Expected a list of texts. Received: texts={texts!r}. Pass [text]")
+    return tf.constant(list(texts), tf.string)
+
+
+def _decoded(array: np.ndarray) -> np.ndarray:
+    """Arrays of bytes as arrays of `str`, others as they are."""
+    return np.array([text.decode() for text in array], "U") if array.dtype == object else array
 
 
 def _versions(folder: Path) -> list[int]:

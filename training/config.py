@@ -245,12 +245,7 @@ class ClassifyConfig(RunConfig):
     @property
     def source(self) -> str:
         """The data set's short name, fit for a file: no folders, suffixes, library or version."""
-        if self.dataset.startswith(TFDS):
-            name = self.dataset.removeprefix(TFDS).partition(":")[0]
-        else:
-            # Not Path.resolve: a link keeps the name that the user gave it.
-            name = Path(os.path.abspath(self.dataset)).name.lstrip(".").partition(".")[0]
-        return re.sub(r"^-|[^\w-]", "_", name) or "data"
+        return short_name(self.dataset)
 
     @property
     def attention_options(self) -> dict[str, Any]:
@@ -261,6 +256,23 @@ class ClassifyConfig(RunConfig):
             return {}
         options = {"tt_ranks": self.tt_rank, "damping": self.damping}
         return options | ({"filter_order": self.filter_order} if self.attention == "tsa" else {})
+
+
+def short_name(data: str) -> str:
+    """Shortens what names data to what is fit for a file's name.
+
+    Args:
+        data: A name, a TFDS name or a path.
+
+    Returns:
+        The name without folders, suffixes, library or version.
+    """
+    if data.startswith(TFDS):
+        name = data.removeprefix(TFDS).partition(":")[0]
+    else:
+        # Not Path.resolve: a link keeps the name that the user gave it.
+        name = Path(os.path.abspath(data)).name.lstrip(".").partition(".")[0]
+    return re.sub(r"^-|[^\w-]", "_", name) or "data"
 
 
 def to_json(config: Any) -> str:

@@ -16,6 +16,7 @@ from training.config import TABLE_DIMS, ClassifyConfig, add_options, given_optio
 from training.data import LabelledTexts, load_texts
 from training.errors import exit_status
 from training.runs import Run
+from training.translator_config import TranslateConfig
 
 CLASSIFY_EXAMPLES = """\
 examples:
@@ -48,6 +49,19 @@ examples:
   MNIST by Keras' loader, or from DIR/mnist.npz, in patches of 4 by 4 pixels:
     %(prog)s --dataset mnist --patch-size 4
     %(prog)s --dataset mnist --patch-size 4 --data-dir DIR
+"""
+TRANSLATE_EXAMPLES = """\
+examples:
+  CLDR's data in Portuguese and English, no network needed, with a small model:
+    %(prog)s --model-dim 128 --num-heads 4 --feedforward-dim 512 --residual-units 2 \\
+        --residual-dim 64 --dropout 0.1 --warmup-steps 8000
+  the paper's model #2, and its rival, on Multi30k:
+    %(prog)s --corpus multi30k_pt_en --data-dir DIR --preset plga-2 --epochs 120
+    %(prog)s --corpus multi30k_pt_en --data-dir DIR --preset sdpa --epochs 120
+  your own files, English to Portuguese, kept at the best epoch:
+    %(prog)s --corpus train.pt,train.en --reverse --early-stopping 5 --name mine
+  go on with a run that was interrupted:
+    %(prog)s --name mine --resume
 """
 
 
@@ -99,6 +113,15 @@ def _parser() -> argparse.ArgumentParser:
         "patches or pixels in a chain",
         "confusion_matrix.png",
         IMAGES_EXAMPLES,
+    )
+    _add_command(
+        commands,
+        translate,
+        TranslateConfig,
+        "train a translator with power law graph attention or its rival",
+        "Trains an encoder-decoder translator on a parallel corpus",
+        "the tokenised corpus",
+        TRANSLATE_EXAMPLES,
     )
     return parser
 
@@ -238,6 +261,28 @@ def images(arguments: argparse.Namespace) -> None:
         f"accuracy: {results['train_accuracy']:.1%} on {len(data.labels):,} training images, "
         f"{results['test_accuracy']:.1%} on {len(data.test_labels):,} test images\n"
         f"parameters: {results['parameters']['all']:,}; training: {results['seconds']:.0f} s"
+    )
+    _tell_where(run)
+
+
+def translate(arguments: argparse.Namespace) -> None:
+    """Runs `translate`."""
+    config, run = _run_of(arguments, TranslateConfig)
+    if run.results:
+        return
+    from training.translation import train_translator
+
+    results = train_translator(config, run)
+    measured = {
+        name: results[name]
+        for name in ("loss", "accuracy", "val_loss", "val_accuracy")
+        if name in results
+    }
+    print(
+        f"best of {results['epochs']} epochs: {results['epoch']:.0f}, "
+        + ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
+        + f"\nparameters: {results['parameters']:,}; training: {results['seconds']:.0f} s, "
+        f"{results['tokens_per_second']:,.0f} tokens per second"
     )
     _tell_where(run)
 

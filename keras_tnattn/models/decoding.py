@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.ops.masking import masked_softmax
+from keras_tnattn.ops.masking import apply_mask, masked_softmax
 
 _CHUNK = 16  # steps between two looks for finished sentences
 _ROUNDING = 8  # source lengths are rounded up to multiples of it: few shapes to compile
@@ -157,6 +157,8 @@ class BeamSearch:
         memory = embed(self.model, "source", source)
         for encoder in self.encoders:
             memory = encoder(memory, mask=mask, training=False)
+        # A tensor of its own: Keras attaches a mask to the layer's, and warns where one drops it.
+        memory = apply_mask(memory, mask)
         shape = (batch, self.beam_size)
         first = ops.arange(self.beam_size) == 0
         infinite = ops.full(shape, float("inf"), dtype="float32")

@@ -1,0 +1,289 @@
+"""The command line: `python training/evaluate.py RUN`, or `python -m training.evaluate RUN`."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+if not __package__:
+    # Run as a script: the project's folder has to head the import path, not training/.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import numpy as np
+
+from training.config import at_least
+from training.errors import InputError, exit_status
+from training.runs import replacing
+
+PARTS = ("test", "validation")
+TOKENIZATIONS = ("13a", "none", "intl", "char")  # of sacrebleu, those that download nothing
+EXAMPLES = """\
+examples:
+  greedy search, then a beam of 4, on the test part:
+    %(prog)s runs/mine
+    %(prog)s runs/mine --beam 4
+  the three best hypotheses of each sentence of the validation part, with their scores, by the
+  weights of the best validation accuracy:
+    %(prog)s runs/mine --beam 4 --part validation --n-best 3 --scores --checkpoint best_accuracy
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+        arguments: The words of the command line. Default: those of the process.
+
+    Returns:
+        The exit status: 0, or 2 if the input was of no use, or 130 if interrupted.
+    """
+    given = vars(_parser().parse_args(arguments))
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up remarks
+    return exit_status(lambda: _evaluate(given))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python training/evaluate.py",
+        description="Translates a part of the corpus that a run was trained on, and writes "
+        "hypotheses-PART-beamK.txt and evaluation-PART-beamK.json (BLEU, chrF, exact matches, "
+        "speed) into the run's folder.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run_folder", metavar="RUN", help="the folder of a translator's run")
+    parser.add_argument(
+        "--beam",
+        dest="beam_size",
+        type=int,
+        default=1,
+        metavar="K",
+        help="hypotheses kept at each step; 1: greedy search (default: 1)",
+    )
+    parser.add_argument(
+        "--part", choices=PARTS, default="test", help="what to translate (default: test)"
+    )
+    parser.add_argument(
+        "--checkpoint",
+        metavar="NAME",
+        help="best_loss, best_accuracy, epoch_0010, ... (default: the finished model)",
+    )
+    parser.add_argument(
+        "--n-best",
+        type=int,
+        metavar="K",
+        help="write the K best hypotheses of each sentence to n_best-PART-beamK.tsv",
+    )
+    parser.add_argument(
+        "--scores", action="store_true", help="write their scores beside them; lower is better"
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="the first N sentences alone")
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=32,
+        metavar="N",
+        help="sentences searched together (default: 32)",
+    )
+    parser.add_argument(
+        "--tokenize",
+        choices=TOKENIZATIONS,
+        default="13a",
+        help="how sacrebleu cuts words for BLEU; none: at spaces, for data that have them around "
+        "punctuation, as TED and Multi30k (default: 13a, sacrebleu's own)",
+    )
+    return parser
+
+
+def _evaluate(given: dict[str, Any]) -> None:
+    results = evaluate_run(**given, progress=_show)
+    print(
+        f"BLEU {results['bleu']:.2f}  {results['bleu_signature']}\n"
+        f"chrF {results['chrf']:.2f}  {results['chrf_signature']}\n"
+        f"exact {results['exact_matches']} of {results['sentences']} "
+        f"({results['exact_match']:.1%})\n"
+        f"speed {results['sentences_per_second']:.1f} sentences per second\n"
+        f"references: {results['references']}"
+    )
+    for name in results["files"]:
+        print(f"wrote {Path(given['run_folder'], name)}")
+
+
+def _show(done: int, total: int, seconds: float) -> None:
+    end = "\n" if done == total else ""
+    print(f"\r{done} of {total} sentences, {seconds:.0f} s", end=end, flush=True)
+
+
+def evaluate_run(
+    run_folder: str | Path,
+    beam_size: int = 1,
+    part: str = "test",
+    checkpoint: str | None = None,
+    n_best: int | None = None,
+    scores: bool = False,
+    limit: int | None = None,
+    batch_size: int = 32,
+    tokenize: str = "13a",
+    progress: Callable[[int, int, float], None] | None = None,
+) -> dict[str, Any]:
+    """Translates a part of a run's corpus, compares it with the references and writes both down.
+
+    The search is the paper's: at most 50 tokens more than the source has, scores over the length
+    normalisation with exponent 0.6. The sources are those of the prepared corpus, which cuts
+    sentences longer than its `max_length`. The references are whole: the given sentences as the
+    target tokeniser normalises them (Unicode form, white space, and case and accents if the run
+    folds those), which is the form the hypotheses come in.
+
+    Args:
+        run_folder: The run's folder.
+        beam_size: Hypotheses kept; 1 is greedy search. Default 1.
+        part: `"test"` or `"validation"`. Default `"test"`.
+        checkpoint: As `training.translated.load_translator` takes it.
+        n_best: How many hypotheses of a sentence `n_best-PART-beamK.tsv` holds. Default: no such
+            file, or with `scores` one.
+        scores: Whether that file has their scores and whether they were finished. Default `False`.
+        limit: How many sentences are translated, the first ones. Default: all.
+        batch_size: Sentences searched together. Default 32.
+        tokenize: How sacrebleu cuts words for BLEU: `"13a"`, its own default, for text as it is
+            written; `"none"` for text with spaces around punctuation already; `"intl"`, `"char"`.
+            The signature in the results names it. Default `"13a"`.
+        progress: Called with the sentences done, all of them, and seconds, after each batch.
+
+    Returns:
+        What `evaluation-PART-beamK.json` holds; `files` names what was written. A checkpoint or a
+        limit is added to the names of the files. The speed counts compiling too.
+
+    Raises:
+        InputError: If a value is out of its range, the part is empty, or the run cannot be read or
+            written.
+    """
+    at_least(1, beam_size=beam_size, n_best=n_best, limit=limit, batch_size=batch_size)
+    for name, value, known in (("part", part, PARTS), ("tokenize", tokenize, TOKENIZATIONS)):
+        if value not in known:
+            raise InputError(f"Expected one of {known}. Received: {name}={value!r}")
+    if n_best is not None and n_best > beam_size:
+        raise InputError(
+            f"Expected n_best <= beam_size. Received: n_best={n_best}, beam_size={beam_size}"
+        )
+    # TensorFlow takes seconds to import; what is wrong up to here is answered at once.
+    from keras_tnattn.models.decoding import BeamSearch
+    from training.translated import load_translator
+
+    translator = load_translator(run_folder, checkpoint)
+    pairs = translator.corpus.texts[part][:limit]
+    if not pairs:
+        raise InputError(f"Expected a corpus with a {part} part. Received: one without")
+    try:
+        search = BeamSearch(translator.model, beam_size)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    references = [
+        text.decode()
+        for text in translator.target_tokenizer.normalize([pair[1] for pair in pairs]).numpy()
+    ]
+    sentences = translator.corpus.parts[part].source
+    start = time.perf_counter()
+    hypotheses, found_scores, finished = [None] * len(pairs), [None] * len(pairs), [0] * len(pairs)
+    done = 0
+    for rows in _batches(sentences.lengths[: len(pairs)], batch_size):
+        found = search(_padded([sentences[row] for row in rows]), batch_size)
+        texts = translator.target_tokenizer.detokenize(found.ids).numpy()
+        for i, row in enumerate(rows):
+            hypotheses[row] = [text.decode() for text in texts[i]]
+            found_scores[row], finished[row] = found.scores[i], found.finished[i]
+        done += len(rows)
+        if progress is not None:
+            progress(done, len(pairs), time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    best = [texts[0] for texts in hypotheses]
+    tokenizer = translator.target_tokenizer
+    matches = sum(text == reference for text, reference in zip(best, references, strict=True))
+    name = "-".join(
+        str(word)
+        for word in (part, f"beam{beam_size}", checkpoint, limit and f"first{limit}")
+        if word is not None
+    )
+    files = {f"hypotheses-{name}.txt": "".join(f"{text}\n" for text in best)}
+    if n_best or scores:
+        files[f"n_best-{name}.tsv"] = _table(
+            [texts[: n_best or 1] for texts in hypotheses], found_scores, finished, scores
+        )
+    results = {
+        "run": str(run_folder),
+        "checkpoint": checkpoint,
+        "part": part,
+        "sentences": len(pairs),
+        "beam_size": beam_size,
+        "extra_tokens": search.extra_tokens,
+        "length_penalty": search.length_penalty,
+        **_scores(best, references, tokenize),
+        "exact_matches": matches,
+        "exact_match": matches / len(pairs),
+        "finished": int(sum(flags[0] for flags in finished)),
+        "references": "the given sentences in the Unicode form "
+        f"{tokenizer.form}, white space folded, case: {tokenizer.case}, accents: "
+        f"{'keep' if tokenizer.keep_accents else 'drop'}",
+        "batch_size": batch_size,
+        "seconds": seconds,
+        "sentences_per_second": len(pairs) / seconds,
+        "files": [*files, f"evaluation-{name}.json"],
+    }
+    files[f"evaluation-{name}.json"] = json.dumps(results, indent=2, ensure_ascii=False) + "\n"
+    try:
+        for file, text in files.items():
+            with replacing(Path(run_folder, file)) as path:
+                path.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise InputError(f"Expected a run folder to write to. Received: {error}") from error
+    return results
+
+
+def _batches(lengths: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
+    """Rows of like length, longest first: what does not fit into memory fails at once."""
+    order = np.argsort(-lengths, kind="stable")
+    for start in range(0, len(order), batch_size):
+        yield order[start : start + batch_size]
+
+
+def _padded(sentences: list[np.ndarray]) -> np.ndarray:
+    ids = np.zeros((len(sentences), max(map(len, sentences))), "int32")
+    for row, sentence in zip(ids, sentences, strict=True):
+        row[: len(sentence)] = sentence
+    return ids
+
+
+def _scores(hypotheses: list[str], references: list[str], tokenize: str) -> dict[str, Any]:
+    from sacrebleu.metrics import BLEU, CHRF
+
+    # `force`: the data may have spaces around punctuation; the signature says what was done.
+    bleu, chrf = BLEU(tokenize=tokenize, force=True), CHRF()
+    return {
+        "bleu": bleu.corpus_score(hypotheses, [references]).score,
+        "bleu_signature": str(bleu.get_signature()),
+        "chrf": chrf.corpus_score(hypotheses, [references]).score,
+        "chrf_signature": str(chrf.get_signature()),
+    }
+
+
+def _table(
+    hypotheses: list[list[str]],
+    scores: list[np.ndarray],
+    finished: list[np.ndarray],
+    with_scores: bool,
+) -> str:
+    """A line for each hypothesis: sentence and rank from 1, (score, finished,) text."""
+    lines = [["sentence", "rank", *(["score", "finished"] if with_scores else []), "hypothesis"]]
+    for row, texts in enumerate(hypotheses):
+        for rank, text in enumerate(texts):
+            if np.isfinite(scores[row][rank]):  # there may be fewer than the beam is wide
+                cells = [f"{scores[row][rank]:.5f}", str(int(finished[row][rank]))]
+                lines.append([str(row + 1), str(rank + 1), *(cells if with_scores else []), text])
+    return "".join("\t".join(line) + "\n" for line in lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
