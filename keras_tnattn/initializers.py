@@ -117,10 +117,16 @@ class NearIdentity(keras.initializers.Initializer):
             stands where they agree: the matrices map feature to feature as they are.
         stddev: Of the noise.
         scale: Of the identity. Defaults to 1.
+        symmetric: Whether the noise of each matrix is symmetric: long products then tend to a
+            projector on one vector, not to a map between two that may be orthogonal. Defaults to
+            `False`.
     """
 
-    def __init__(self, num_features: int, stddev: float, scale: float = 1.0) -> None:
+    def __init__(
+        self, num_features: int, stddev: float, scale: float = 1.0, symmetric: bool = False
+    ) -> None:
         self.num_features, self.stddev, self.scale = num_features, stddev, scale
+        self.symmetric = symmetric
 
     def __call__(self, shape: Sequence[int], dtype: str | None = None) -> object:
         features = shape[-self.num_features :]
@@ -128,10 +134,13 @@ class NearIdentity(keras.initializers.Initializer):
         weight = ops.eye(*features) if len(features) == 2 else ops.ones(features)
         identity = ops.reshape(ops.eye(bond), (bond, bond, *[1] * len(features)))
         noise = keras.random.normal(shape, stddev=self.stddev, dtype=dtype)
+        if self.symmetric:
+            rows = len(shape) - self.num_features - 2
+            noise = (noise + ops.swapaxes(noise, rows, rows + 1)) / 2**0.5
         return ops.cast(self.scale * identity * weight, dtype) + noise
 
     def get_config(self) -> dict:
-        names = ("num_features", "stddev", "scale")
+        names = ("num_features", "stddev", "scale", "symmetric")
         return {name: getattr(self, name) for name in names}
 
 

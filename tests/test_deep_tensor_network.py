@@ -36,6 +36,44 @@ def test_sequence_head_starts_as_the_identity():
     assert (to_numpy(model(ids)).argmax(-1) == ids).all()
 
 
+def test_a_deep_stack_of_a_thousand_sites_trains_from_the_first_step():
+    keras.utils.set_random_seed(0)
+    model = deep_tensor_network(
+        2, LocalEmbedding("one_hot", num_ids=2), num_layers=4, head="sequence"
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-2), loss)
+    ids = np.random.default_rng(0).integers(0, 2, (4, 1000))
+    losses = [float(model.train_on_batch(ids, 1 - ids)) for _ in range(25)]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_skip_and_normalisation():
+    x = np.random.default_rng(0).uniform(size=(2, 5)).astype("float32")
+    for skip in (False, True):
+        for normalize_features in (False, True):
+            model = deep_tensor_network(
+                3,
+                LocalEmbedding(),
+                bond_dim=2,
+                skip=skip,
+                normalize_features=normalize_features,
+            )
+            embedded = to_numpy(model.layers[1](x))
+            want = to_numpy(model.get_layer("attention_0")(embedded)) + skip * embedded
+            if normalize_features:
+                want = want / np.sqrt((want**2).sum(-1, keepdims=True))
+            want = to_numpy(model.get_layer("mps")(want))
+            np.testing.assert_allclose(to_numpy(model(x)), want, rtol=1e-4, atol=1e-5)
+
+
+def test_tensors_per_site():
+    model = deep_tensor_network(3, LocalEmbedding(), bond_dim=2, num_sites=9, uniform=False)
+    assert model.get_layer("attention_0").attention_tensor.shape == (9, 2, 2, 2)
+    assert model.get_layer("mps").site_tensor.shape == (9, 2, 2, 2)
+    assert model(np.zeros((2, 9), "float32")).shape == (2, 3)
+
+
 def test_patches():
     model = deep_tensor_network(10, LocalEmbedding(), num_sites=16, num_features=4, bond_dim=2)
     assert model.input_shape == (None, 16, 4)
@@ -43,7 +81,12 @@ def test_patches():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"head": "dense"}, "head='dense'"), ({"num_layers": 0}, "layers=0")]
+    ("options", "message"),
+    [
+        ({"head": "dense"}, "head='dense'"),
+        ({"num_layers": 0}, "layers=0"),
+        ({"uniform": False}, "num_sites=None"),
+    ],
 )
 def test_errors_name_what_was_given(options, message):
     with pytest.raises(ValueError, match=message):

@@ -120,6 +120,10 @@ def test_numbers(feature_map, expected):
     assert patches.shape == (3, 2, 4)
     np.testing.assert_allclose(np.linalg.norm(patches, axis=-1), 1, rtol=1e-5)
     assert layer.compute_output_shape((None, None)) == (None, None, 2)
+    bits = np.array([[0, 1, 1]])
+    want = to_numpy(layer(bits.astype("float32")))
+    for integers in (bits, bits.astype("uint8"), bits.astype(bool)):
+        np.testing.assert_array_equal(to_numpy(layer(integers)), want)
 
 
 def test_ids():

@@ -236,6 +236,23 @@ def test_ten_thousand_sites_neither_overflow_nor_vanish(boundary):
         assert 0.01 < np.abs(y).mean() < 100
 
 
+@pytest.mark.parametrize("boundary", ["closed", "open"])
+@pytest.mark.parametrize("length", [10, 1000])
+def test_a_chain_of_any_length_starts_near_a_multiple_of_the_identity(length, boundary):
+    x = np.random.default_rng(0).uniform(size=(4, length, 3)).astype("float32")
+    for seed in range(4):
+        keras.utils.set_random_seed(seed)
+        y = to_numpy(TNAttention(boundary=boundary)(x))
+        multiple = (x * y).sum() / (x * x).sum()
+        assert (0.2 if boundary == "closed" else 0.6) < multiple < 1.3
+        # Not exactly: the noise on the transformation tensor turns it.
+        assert ((y - multiple * x) ** 2).sum() < 0.7 * (y**2).sum()
+
+
+def test_a_chain_without_sites_is_empty():
+    assert TNAttention()(np.zeros((2, 0, 3), "float32")).shape == (2, 0, 3)
+
+
 def test_starts_as_the_identity():
     x = np.random.default_rng(0).uniform(size=(2, 1000, 3)).astype("float32")
     for options in ({}, {"boundary": "open", "trainable_boundary": True}, {"attention_order": 2}):

@@ -262,6 +262,7 @@ class TestRefusals:
             (["--rule", "-1"], "rule=-1"),
             (["--length", "0"], "length=0"),
             (["--steps", "0"], "steps=0"),
+            (["--steps", "40"], "steps=40"),
             (["--bond-dim", "0"], "bond_dim=0"),
             (["--num-layers", "0"], "num_layers=0"),
             (["--epochs", "0"], "epochs=0"),

@@ -63,6 +63,7 @@ def test_padding_does_not_reach_the_tokens_of_an_encoder(name):
     mask = ops.convert_to_tensor(np.broadcast_to(np.arange(6) < 4, (2, 6)))
     got = to_numpy(layer(x, mask=mask))[:, :4]
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    assert layer(keras.Input((None, 8))).shape == (None, None, 8)
 
 
 @pytest.mark.parametrize("make_attention", [lambda: plga(causal_metric=True), sdpa])
@@ -87,6 +88,10 @@ def test_attentions_are_returned_on_request():
     outputs, attention = encoder(x, return_attention=True)
     np.testing.assert_array_equal(to_numpy(outputs), to_numpy(encoder(x)))
     assert set(attention) >= {"E_LM", "A_LM", "P", "a", "b_a", "G_LM", "E"}
+    encoder = layers.TransformerEncoder(layers.TNAttention(bond_dim=2), 5)
+    assert encoder(x, return_attention=True)[1]["local_weights"].shape == (2, 3, DIM, DIM)
+    with pytest.raises(ValueError, match="GraphTensorNetwork"):
+        layers.TransformerEncoder(layers.GraphTensorNetwork(), 5)(x, return_attention=True)
     decoder = layers.TransformerDecoder(plga(), sdpa(), 5)
     outputs, attention = decoder(x, memory, return_attention=True)
     assert attention["self"]["E_LM"].shape == (2, 2, 3, 3)
@@ -126,7 +131,13 @@ def test_positions_are_sines_and_cosines():
             assert abs(got[p, i] - want) < 1e-6
     later = to_numpy(layer(np.zeros((1, 2, 5), "float32"), start_index=5))[0]
     np.testing.assert_allclose(later, got[5:], atol=1e-6)
-    x = tokens(1, 7, 5)
+    # Far positions need more than half precision.
+    half = layers.SinusoidalPositionEncoding(dtype="mixed_bfloat16")
+    wide = layers.SinusoidalPositionEncoding()
+    x = np.zeros((1, 1, 4), "float32")
+    got, want = (to_numpy(ops.cast(p(x, start_index=5001), "float32")) for p in (half, wide))
+    np.testing.assert_allclose(got, want, atol=0.01)
+    x, got = tokens(1, 7, 5), to_numpy(layer(np.zeros((1, 7, 5), "float32")))[0]
     scaled = layers.SinusoidalPositionEncoding(100.0, scale=True)(x)
     np.testing.assert_allclose(to_numpy(scaled)[0], x[0] * 5**0.5 + got, rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match="max_wavelength=0"):

@@ -62,6 +62,11 @@ class RulesConfig(RunConfig):
             batches_per_epoch=self.batches_per_epoch,
         )
         at_least(0, initial_deviation=self.initial_deviation)
+        if self.bond_dim is None and self.steps > 5:
+            raise InputError(
+                "Expected a bond_dim for more than 5 steps, the default doubles with each. "
+                f"Received: steps={self.steps}"
+            )
         if self.bond_dim is None:
             # A step more, and each side of a cell has a bit more to be known of.
             object.__setattr__(self, "bond_dim", 2 + 2 ** (self.steps + 1))

@@ -60,6 +60,9 @@ class LocalEmbedding(keras.layers.Layer):
                 "Expected `embedding_dim` for feature_map='learned' only. "
                 f"Received: feature_map={feature_map!r}, embedding_dim={embedding_dim}"
             )
+        for name, value in (("num_ids", num_ids), ("embedding_dim", embedding_dim)):
+            if value is not None and value < 1:
+                raise ValueError(f"Expected a positive int. Received: {name}={value}")
         self.feature_map = feature_map
         self.embedding_dim = embedding_dim
         self.num_ids = num_ids
@@ -84,7 +87,8 @@ class LocalEmbedding(keras.layers.Layer):
         if self.feature_map == "learned":
             features = ops.abs(ops.take(self.table, ops.cast(inputs, "int32"), axis=0))
             return _unit(ops.cast(features, self.compute_dtype))
-        x = inputs[..., None] if len(inputs.shape) == 2 else inputs
+        x = ops.cast(inputs, self.compute_dtype)  # bits and pixels may be integers
+        x = x[..., None] if len(x.shape) == 2 else x
         if self.feature_map == "linear":
             features = [x, 1 - x]
         else:

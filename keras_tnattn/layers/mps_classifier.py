@@ -75,7 +75,7 @@ class MPSClassifier(keras.layers.Layer):
                 "Expected `num_sites` for a tensor per site, and only there. "
                 f"Received: uniform={uniform}, num_sites={num_sites}"
             )
-        if position is not None and position < 0:
+        if position is not None and (not isinstance(position, int) or position < 0):
             raise ValueError(f"Expected a number of sites. Received: position={position}")
         self.num_classes = num_classes
         self.bond_dim = bond_dim

@@ -30,8 +30,11 @@ class TNAttention(keras.layers.Layer):
     `y(j)` by that factor only. (Not `HL` and `HR` one by one: a ring would no longer commute with
     shifts, as their norms depend on where it is cut.)
 
-    The chain starts near the identity, `W(j) = 1` and every `a(j)` a multiple of the identity for
-    embeddings that are not negative: a deep stack passes its input on and trains from there.
+    The chain starts near the identity for embeddings that are not negative: every `a(j)` is a
+    multiple of the identity and symmetric noise, so that the context of a long chain tends to a
+    projector `v v^T` and `W(j)` to a positive multiple of the identity whatever the length: 1 for
+    an open chain, from 1 down to `1 / sqrt(D)` for a closed one. A deep stack over thousands of
+    sites passes its input on and trains from the first step.
 
     Costs `N (2 d D^2 + 6 D^3 + 2 D^2 d k)` FLOPs, for an open chain `2 D^3 + 4 D^2` in the place of
     `6 D^3`; `O(N (D^2 + d k))` memory; depth `O(log N)`. Contexts are computed in float32 under
@@ -87,9 +90,9 @@ class TNAttention(keras.layers.Layer):
         **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
-        sizes = {"output_dim": output_dim or 1, "bond_dim": bond_dim, "num_sites": num_sites or 1}
+        sizes = {"output_dim": output_dim, "bond_dim": bond_dim, "num_sites": num_sites}
         for name, value in sizes.items():
-            if not isinstance(value, int) or value < 1:
+            if value is not None and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"Expected a positive int. Received: {name}={value!r}")
         if boundary not in _BOUNDARIES:
             raise ValueError(f"Expected one of {_BOUNDARIES}. Received: boundary={boundary!r}")
@@ -124,7 +127,7 @@ class TNAttention(keras.layers.Layer):
         bond, dim = self.bond_dim, input_shape[-1]
         sites = () if self.uniform else (self.num_sites,)
         self.attention_tensor = self._add_tensor(
-            "attention_tensor", (*sites, bond, bond, *[dim] * self.attention_order), 1.0
+            "attention_tensor", (*sites, bond, bond, *[dim] * self.attention_order), 1.0, True
         )
         # The weight of the identity that makes W(j) = 1 where all matrices of the chain are too.
         trace = {"closed": bond**0.5 if self.normalize else bond, "open": 1}[self.boundary]
@@ -145,11 +148,13 @@ class TNAttention(keras.layers.Layer):
             )
         self.built = True
 
-    def _add_tensor(self, name: str, shape: tuple[int, ...], scale: float) -> keras.Variable:
+    def _add_tensor(
+        self, name: str, shape: tuple[int, ...], scale: float, symmetric: bool = False
+    ) -> keras.Variable:
         num_features = len(shape) - (2 if self.uniform else 3)
         return self.add_weight(
             shape=shape,
-            initializer=NearIdentity(num_features, self.initial_deviation, scale),
+            initializer=NearIdentity(num_features, self.initial_deviation, scale, symmetric),
             regularizer=self.kernel_regularizer,
             autocast=False,
             name=name,

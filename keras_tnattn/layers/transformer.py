@@ -60,6 +60,13 @@ class _TransformerLayer(keras.layers.Layer):
             return x + dropout(branch(norm(x)))
         return norm(x + dropout(branch(x)))
 
+    def compute_output_spec(
+        self, inputs: object, *args: object, return_attention: bool = False, **kwargs: object
+    ) -> object:
+        if return_attention:
+            return super().compute_output_spec(inputs, *args, return_attention=True, **kwargs)
+        return keras.KerasTensor(inputs.shape, self.compute_dtype)
+
     def _feed_forward(self, x: object) -> object:
         return self.projection(self.hidden(x))
 
@@ -104,14 +111,15 @@ class TransformerEncoder(_TransformerLayer):
         mask: Boolean tensor `(B, L)`, `True` for a real token.
         training: Whether to drop out.
         return_attention: Whether to return what the attention computed too: the deductive outputs
-            of a `PowerLawGraphAttention`, `{"scores": ...}` of another. Defaults to `False`.
+            of a `PowerLawGraphAttention`, `{"local_weights": ...}` of a `TNAttention`, `{"scores":
+            ...}` of another. Defaults to `False`.
 
     Returns:
         Tensor `(B, L, d)`; with `return_attention` also a dict.
 
     Raises:
         TypeError: If `attention` is not a layer.
-        ValueError: If a size or rate is out of range.
+        ValueError: If a size or rate is out of range, or the attention has nothing more to return.
     """
 
     def __init__(
@@ -164,10 +172,13 @@ class TransformerEncoder(_TransformerLayer):
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class TransformerDecoder(_TransformerLayer):
-    """Decoder layer of the transformer (Vaswani et al., section 3.1) around any two attentions.
+    """Decoder layer of the transformer (Vaswani et al., section 3.1) around two attentions.
 
     Causal self-attention, attention to the memory, feed-forward net, each a branch as in
-    `TransformerEncoder`. Costs those of the attentions and `4 B T d f` FLOPs.
+    `TransformerEncoder`. Both attentions have to take a query and a value of their own and a
+    causal mask: `PowerLawGraphAttention` and `keras.layers.MultiHeadAttention` do; the attentions
+    of a sequence to itself (`TensorizedSpectralAttention`, `TNAttention`, ...) see both sides of a
+    token by their definition. Costs those of the attentions and `4 B T d f` FLOPs.
 
     Args:
         self_attention: The attention of the target to itself; called with query and value, as
@@ -338,5 +349,11 @@ def _attend(
         return attention(*arguments, **options), None
     if "return_deductive" in parameters:
         return attention(*arguments, return_deductive=True, **options)
-    outputs, scores = attention(*arguments, return_attention_scores=True, **options)
-    return outputs, {"scores": scores}
+    for name in ("attention_scores", "local_weights"):
+        if f"return_{name}" in parameters:
+            outputs, computed = attention(*arguments, **{f"return_{name}": True}, **options)
+            return outputs, {name.removeprefix("attention_"): computed}
+    raise ValueError(
+        "Expected an attention that returns its scores. "
+        f"Received: return_attention=True with {attention!r}"
+    )

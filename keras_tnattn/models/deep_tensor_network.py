@@ -15,6 +15,7 @@ def deep_tensor_network(
     bond_dim: int = 8,
     head: str = "mps",
     num_sites: int | None = None,
+    uniform: bool = True,
     num_features: int | None = None,
     skip: bool = False,
     normalize_features: bool = True,
@@ -36,6 +37,8 @@ def deep_tensor_network(
             last attention gives one logit for each value a site may have, which inverts a one-hot
             embedding site by site.
         num_sites: Fixes the length of the input. Default: any length.
+        uniform: Whether all sites share their tensors. Defaults to `True`; tensors per site need
+            `num_sites`.
         num_features: Numbers a site, for embeddings of patches. Default: one number or id a site.
         skip: Whether each attention that keeps the number of features is added to its input.
             Defaults to `False`.
@@ -48,17 +51,24 @@ def deep_tensor_network(
         `(B, num_outputs)` or `(B, N, num_outputs)`, in float32.
 
     Raises:
-        ValueError: For an unknown head or a number of layers that is not positive.
+        ValueError: For an unknown head, a number of layers that is not positive, or tensors per
+            site without `num_sites`.
     """
     if head not in HEADS:
         raise ValueError(f"Expected one of {HEADS}. Received: head={head!r}")
     if num_layers < 1:
         raise ValueError(f"Expected a positive int. Received: num_layers={num_layers}")
+    if not uniform and num_sites is None:
+        raise ValueError(
+            f"Expected num_sites for tensors per site. Received: uniform={uniform}, num_sites=None"
+        )
     ids = isinstance(embedding, LocalEmbedding) and embedding.num_ids is not None
     shape = (num_sites,) if num_features is None else (num_sites, num_features)
     inputs = keras.Input(shape, dtype="int32" if ids else "float32", name="sites")
     x = embedding(inputs)
-    options = {"bond_dim": bond_dim, "initial_deviation": initial_deviation}
+    options = {"bond_dim": bond_dim, "initial_deviation": initial_deviation, "uniform": uniform}
+    if not uniform:
+        options["num_sites"] = num_sites
     for n in range(num_layers):
         last = n == num_layers - 1
         width = num_outputs if last and head == "sequence" else hidden_dim or x.shape[-1]

@@ -49,6 +49,8 @@ def fold_sites(x: object, fill: object = 0) -> object:
     batch, length, *rest = ops.shape(x)
     block = _block(length)
     count = -(-length // block)
+    # A chain without sites is one block of filling.
+    count = max(count, 1) if isinstance(count, int) else ops.maximum(count, 1)
     filling = ops.broadcast_to(ops.cast(fill, x.dtype), (batch, count * block - length, *rest))
     x = ops.reshape(ops.concatenate([x, filling], axis=1), (batch, count, block, *rest))
     x = ops.transpose(x, (2, 1, 0, *range(3, len(x.shape))))
