@@ -262,7 +262,6 @@ class TestRefusals:
             (["--rule", "-1"], "rule=-1"),
             (["--length", "0"], "length=0"),
             (["--steps", "0"], "steps=0"),
-            (["--steps", "40"], "steps=40"),
             (["--bond-dim", "0"], "bond_dim=0"),
             (["--num-layers", "0"], "num_layers=0"),
             (["--epochs", "0"], "epochs=0"),
@@ -275,6 +274,10 @@ class TestRefusals:
     def test_bad_options_leave_no_folder(self, tmp_path, capsys, options, part):
         assert_refused(capsys, command(tmp_path / "run", *options), part)
         assert list(tmp_path.iterdir()) == []
+
+    def test_steps_that_need_a_bond_dim(self, tmp_path, capsys):
+        arguments = ["rules", "--steps", "40", "--run-dir", str(tmp_path / "run")]
+        assert_refused(capsys, arguments, "steps=40", "bond_dim")
 
     def test_an_existing_run(self, uninterrupted, capsys):
         assert_refused(capsys, command(uninterrupted), "which exists", "--resume")
