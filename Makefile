@@ -39,6 +39,7 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/text_classifier.py
 	$(RUN) benchmarks/tn_attention.py
 	$(RUN) benchmarks/graph_tensor_network.py
+	$(RUN) benchmarks/decoding.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
