@@ -3,7 +3,7 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint wheel bench clean
+.PHONY: demo demo-rules test test-slow lint wheel bench clean
 
 # The environment is made once, and anew when what it must hold changes.
 $(INSTALLED): pyproject.toml setup.cfg
@@ -14,6 +14,9 @@ $(INSTALLED): pyproject.toml setup.cfg
 
 demo: $(INSTALLED)
 	$(RUN) -m training.demo
+
+demo-rules: $(INSTALLED)
+	$(RUN) -m training.demo_rules
 
 test: $(INSTALLED)
 	$(RUN) -m pytest -n 2
@@ -39,6 +42,8 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/text_classifier.py
 	$(RUN) benchmarks/tn_attention.py
 	$(RUN) benchmarks/graph_tensor_network.py
+	$(RUN) benchmarks/translator.py
+	PYTHONPATH=. $(RUN) benchmarks/input_pipeline.py
 	$(RUN) benchmarks/decoding.py
 
 clean:

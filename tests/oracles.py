@@ -85,3 +85,43 @@ def spectral_attention(x, key_matrix, value_matrix, damping, coefficients=(1.0, 
     powers = [np.linalg.matrix_power(psi, k) for k in range(len(coefficients))]
     filter_ = sum(alpha * power for alpha, power in zip(coefficients, powers, strict=True))
     return filter_ @ (x @ value_matrix), psi
+
+
+def power_law_attention(query, value, key, weights, num_heads, causal_metric=False):
+    """Equations 1 to 7 of the power law graph transformer on one sequence; returns outputs, E_LM.
+
+    `weights`: `query, key, value, output` as (kernel, bias), `W, b, a, P, b_a` as `(H, k, k)`,
+    `units` as lists of (kernel, bias) with the norm's (gamma, beta) last.
+    """
+
+    def dense(x, kernel_and_bias):
+        kernel, bias = (np.asarray(w, "float64") for w in kernel_and_bias)
+        return x @ kernel + bias
+
+    def metric_of(q, h):
+        a = q.T @ q
+        for *dense_layers, (gamma, beta) in weights["units"]:
+            x = a
+            for layer in dense_layers[:-1]:
+                x = np.maximum(dense(x, layer), 0)
+            a = a + dense(x, dense_layers[-1])
+            centred = a - a.mean(-1, keepdims=True)
+            a = gamma * centred / np.sqrt(centred.var(-1, keepdims=True) + 1e-6) + beta
+        a = np.maximum(weights["W"][h] @ a + weights["b"][h], 0) + 1e-9
+        return weights["a"][h] @ a ** weights["P"][h] + weights["b_a"][h]
+
+    q, k, v = (
+        np.split(dense(np.asarray(x, "float64"), weights[name]), num_heads, axis=-1)
+        for x, name in ((query, "query"), (key, "key"), (value, "value"))
+    )
+    outputs, scores = [], []
+    for h in range(num_heads):
+        rows = []
+        for t in range(len(query)):
+            g = metric_of(q[h][: t + 1] if causal_metric else q[h], h)
+            energy = q[h][t] @ g @ k[h].T / np.sqrt(k[h].shape[-1])
+            rows.append(np.where(energy > 0, energy, 0.2 * energy))
+        exponentials = np.exp(rows - np.max(rows, axis=-1, keepdims=True))
+        scores.append(exponentials / exponentials.sum(-1, keepdims=True))
+        outputs.append(scores[-1] @ v[h])
+    return dense(np.concatenate(outputs, -1), weights["output"]), np.stack(scores)

@@ -7,6 +7,23 @@ from training.checkpoints import EpochLog
 from training.runs import Run
 from training.train import main
 
+EXPORTS = keras.backend.backend() == "tensorflow"
+# What every exported run leaves behind.
+FILES = {
+    "config.json",
+    "data.json",
+    "metrics.csv",
+    "results.json",
+    "learning_curves.png",
+    "model.keras",
+    "checkpoints",
+} | ({"export_version.txt"} if EXPORTS else set())
+
+
+def exporting(saved_models):
+    """The options to export with, where that can be done."""
+    return ["--export", "--saved-models", str(saved_models)] if EXPORTS else []
+
 
 def state(folder):
     """Every weight, and what was measured in each epoch but for the times."""

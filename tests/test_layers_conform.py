@@ -11,8 +11,19 @@ from keras_tnattn import layers
 TOKENS = np.random.default_rng(0).normal(size=(3, 7, 8)).astype("float32")
 TENSOR_TOKENS = TOKENS.reshape(3, 7, 2, 2, 2)
 
+
+def power_law_attention(**options):
+    sizes = {"residual_units": 2, "residual_dense_layers": 1, "residual_dim": 5}
+    return layers.PowerLawGraphAttention(2, **{**sizes, **options})
+
+
+def transformer_encoder(attention):
+    return layers.TransformerEncoder(attention, 5, activation="gelu")
+
+
 SELF_ATTENTIONS = {
     "tsa": (lambda: layers.TensorizedSpectralAttention(2), TOKENS),
+    "tsa_one_head": (lambda: layers.TensorizedSpectralAttention(1), TOKENS),
     "tsa_order_4": (lambda: layers.TensorizedSpectralAttention(2, filter_order=4), TOKENS),
     "tsa_per_head": (lambda: layers.TensorizedSpectralAttention(2, damping=(0.3, 0.8)), TOKENS),
     "tsa_trained": (
@@ -56,6 +67,8 @@ SELF_ATTENTIONS = {
         ),
         TOKENS,
     ),
+    "plga": (lambda: power_law_attention(), TOKENS),
+    "plga_causal": (lambda: power_law_attention(causal_metric=True, key_dim=3), TOKENS),
     "dpa": (lambda: layers.MultiHeadDotProductAttention(2), TOKENS),
     "ada": (lambda: layers.MultiHeadAdditiveAttention(2, 3), TOKENS),
 }
@@ -77,6 +90,13 @@ OTHERS = {
         TENSOR_TOKENS,
     ),
     "embedding": (lambda: layers.LocalEmbedding("trigonometric"), TOKENS),
+    "positions": (lambda: layers.SinusoidalPositionEncoding(100, scale=True), TOKENS),
+    "encoder_plga": (lambda: transformer_encoder(power_law_attention()), TOKENS),
+    "encoder_tsa": (
+        lambda: transformer_encoder(layers.TensorizedSpectralAttention(1)),
+        TOKENS,
+    ),
+    "encoder_tn": (lambda: transformer_encoder(layers.TNAttention(bond_dim=2)), TOKENS),
     "pooling": (lambda: layers.MaskedAveragePooling1D(), TOKENS),
 }
 
@@ -94,7 +114,9 @@ def test_layer(name, tmp_path):
 
 
 def test_no_public_layer_is_left_out():
-    tested = {type(make()) for make, _ in (SELF_ATTENTIONS | OTHERS).values()}
+    # Not called with one float tensor: tests of their own.
+    tested = {layers.TransformerDecoder, layers.TokenEmbedding}
+    tested |= {type(make()) for make, _ in (SELF_ATTENTIONS | OTHERS).values()}
     public = {getattr(keras_tnattn, name) for name in keras_tnattn.__all__}
     public = {c for c in public if isinstance(c, type) and issubclass(c, keras.layers.Layer)}
     assert public <= tested

@@ -6,7 +6,7 @@ from keras import ops
 from keras_tnattn import TensorizedSpectralAttention
 from keras_tnattn.models import text_classifier
 
-SIZES = {"tsa": 16, "tga": 16, "dpa": 6, "ada": 6}
+SIZES = {"tsa": 16, "tga": 16, "dpa": 6, "ada": 6, "plga": 8, "sdpa": 6}
 
 
 def texts():
@@ -19,7 +19,8 @@ def texts():
 @pytest.mark.parametrize("attention", SIZES)
 def test_padding_changes_nothing_and_an_empty_text_is_finite(attention):
     ids, labels = texts()
-    model = text_classifier(50, 3, attention, embedding_dim=SIZES[attention])
+    options = {"residual_units": 1, "residual_dim": 5} if attention == "plga" else {}
+    model = text_classifier(50, 3, attention, embedding_dim=SIZES[attention], **options)
     model.compile("adam", "sparse_categorical_crossentropy")
     model.fit(ids, labels, epochs=2, verbose=0)
     assert all(np.isfinite(ops.convert_to_numpy(w)).all() for w in model.weights)

@@ -105,7 +105,10 @@ class TestFiles:
         assert corpus.languages == ("pt", "en")
         assert sorted(all_pairs(corpus)) == sorted(PAIRS)
         assert (len(corpus.train), len(corpus.validation), len(corpus.test)) == (36, 2, 2)
-        assert corpus.notes == ("2 validation and 2 test pairs cut out",)
+        assert corpus.notes == (
+            "2 validation pairs cut from the training part",
+            "2 test pairs cut from the training part",
+        )
         assert load_pairs(f"{source},{target}", seed=1).test != corpus.test
         assert load_pairs(f"{source},{target}", reverse=True) == corpus.reversed()
         assert corpus.reversed().test == [pair[::-1] for pair in corpus.test]
@@ -181,6 +184,16 @@ class TestFiles:
         corpus = load_pairs(str(tmp_path))
         assert corpus.validation == PAIRS[9:12]
         assert corpus.notes == ("1 validation pairs have a sentence that is trained on, as given",)
+
+    def test_a_part_that_is_missing_is_cut(self, tmp_path):
+        for part, rows in {"train": PAIRS[:30], "test": PAIRS[30:]}.items():
+            write(tmp_path / f"a.{part}.txt", lines(rows, 0))
+            write(tmp_path / f"b.{part}.txt", lines(rows, 1))
+        corpus = load_pairs(str(tmp_path))
+        assert corpus.test == PAIRS[30:]
+        assert sorted([*corpus.train, *corpus.validation]) == sorted(PAIRS[:30])
+        assert corpus.notes == ("2 validation pairs cut from the training part",)
+        assert_apart(corpus)
 
     def test_what_is_no_corpus(self, tmp_path):
         for corpus in ("nothing", str(tmp_path / "none.tsv"), ",a", "a,b,c"):

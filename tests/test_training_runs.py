@@ -10,7 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from run_folders import assert_equal, assert_refused
+from run_folders import FILES, assert_equal, assert_refused
 
 from keras_tnattn.models.text_classifier import ATTENTIONS as CLASSIFIERS
 from training.checkpoints import EpochLog, load_state, save_state
@@ -90,16 +90,9 @@ def test_killed_again_and_again(options, tmp_path):
 
 def test_a_run_folder_holds_it_all(uninterrupted):
     _, folder = uninterrupted
-    assert {path.name for path in folder.iterdir()} == {
-        "config.json",
-        "data.json",
-        "metrics.csv",
-        "results.json",
-        "learning_curves.png",
+    assert {path.name for path in folder.iterdir()} == FILES - {"export_version.txt"} | {
         "confusion_matrix.png",
         "psi.png",
-        "model.keras",
-        "checkpoints",
     }
     results = Run(folder).results
     assert results["test_accuracy"] > 0.9
@@ -132,9 +125,10 @@ def test_every_attention_of_the_classifier_has_an_option():
     assert set(ATTENTIONS) == set(CLASSIFIERS)
 
 
-def test_tensor_network_attention_trains(tmp_path):
+@pytest.mark.parametrize("attention", ["tn", "plga", "sdpa"])
+def test_other_attentions_train(tmp_path, attention):
     table = small_table(tmp_path / "table.csv", rows=40)
-    assert main(command(table, tmp_path / "run", "--attention", "tn", "--epochs", "1")) == 0
+    assert main(command(table, tmp_path / "run", "--attention", attention, "--epochs", "1")) == 0
     assert Run(tmp_path / "run").results["parameters"]["attention"] > 0
 
 
@@ -248,6 +242,7 @@ class TestRefusals:
             (["--learning-rate", "nan"], ["learning_rate=nan"]),
             (["--name", "../out"], ["name='../out'"]),
             (["--attention", "dpa", "--damping", "0.5"], ["damping=0.5", "attention='dpa'"]),
+            (["--attention", "dpa", "--residual-dim", "8"], ["residual_dim=8", "'dpa'"]),
             (["--attention", "tn", "--num-heads", "3"], ["num_heads=3", "attention='tn'"]),
         ],
     )

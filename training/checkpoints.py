@@ -82,18 +82,23 @@ class EpochLog(keras.callbacks.Callback):
     @property
     def done(self) -> bool:
         """Whether the patience is over."""
-        return bool(self.patience) and len(self.rows) - self._best_epoch >= self.patience
+        return bool(self.patience) and len(self.rows) - self.best_epoch() >= self.patience
 
     def restore_best(self) -> None:
         """Puts the model where the loss on the validation part was lowest."""
         if self.patience:
             load_state(self.model, self._best)
 
-    @property
-    def _best_epoch(self) -> int:
-        losses = np.array([row["val_loss"] for row in self.rows])
+    def keep_weights(self) -> None:
+        """Writes what is kept of the epoch just trained, beside the state to continue from."""
+        if self.patience and self.best_epoch() == len(self.rows):
+            save_state(self.model, len(self.rows), self._best)
+
+    def best_epoch(self, metric: str = "val_loss", highest: bool = False) -> int:
+        """Returns the first epoch, from 1, of the lowest or highest value; 0 before the first."""
+        values = np.array([row[metric] for row in self.rows]) * (-1 if highest else 1)
         # argmin would take a NaN for the least.
-        return 1 + int(np.where(np.isnan(losses), np.inf, losses).argmin()) if self.rows else 0
+        return 1 + int(np.where(np.isnan(values), np.inf, values).argmin()) if self.rows else 0
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         # The steps that are over, and when, after each execution.
@@ -122,7 +127,6 @@ class EpochLog(keras.callbacks.Callback):
             }
         )
         self.run.write_metrics(self.rows)
-        if self.patience and self._best_epoch == len(self.rows):
-            save_state(self.model, len(self.rows), self._best)
+        self.keep_weights()
         save_state(self.model, len(self.rows), self._last)
         self.model.stop_training = self.done

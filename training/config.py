@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,16 @@ def at_least(low: int, **values: float | None) -> None:
             raise InputError(f"Expected {name} >= {low}. Received: {name}={value}")
 
 
-ATTENTIONS = ("tsa", "tga", "dpa", "ada", "tn")
+def one_of(allowed: Sequence[str], **values: str) -> None:
+    """Raises `InputError` if a value is none of the allowed ones."""
+    for name, value in values.items():
+        if value not in allowed:
+            raise InputError(
+                f"Expected {name} to be one of {', '.join(allowed)}. Received: {name}={value!r}"
+            )
+
+
+ATTENTIONS = ("tsa", "tga", "dpa", "ada", "tn", "plga", "sdpa")
 # Table 1 of the paper: attention layers of about 300 parameters (320 against 288 and 300).
 TABLE_DIMS = {"tsa": 64, "tga": 64, "dpa": 6, "ada": 6}
 TENSORIZED = ("tsa", "tga")  # those with tensor-train maps and a time graph
@@ -166,7 +175,7 @@ class ClassifyConfig(RunConfig):
         "tsa",
         MODEL,
         "tsa and tga: tensorized spectral and graph attention; dpa: dot-product; ada: additive; "
-        "tn: tensor network",
+        "tn: tensor network; plga: power law graph; sdpa: scaled dot-product with biases",
         choices=ATTENTIONS,
     )
     embedding_dim: int = option(64, MODEL, "size of a word's vector", metavar="N")
@@ -174,6 +183,8 @@ class ClassifyConfig(RunConfig):
     tt_rank: int = option(2, MODEL, "greatest tensor-train rank (tsa, tga)", metavar="N")
     damping: float = option(0.9, MODEL, "damping of the time graph, in [0, 1) (tsa, tga)")
     filter_order: int = option(2, MODEL, "terms of the graph filter (tsa)", metavar="N")
+    residual_units: int = option(2, MODEL, "units that learn the metric (plga)", metavar="N")
+    residual_dim: int = option(64, MODEL, "width of these units (plga)", metavar="N")
 
     early_stopping: int | None = option(
         None,
@@ -199,10 +210,7 @@ class ClassifyConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.attention not in ATTENTIONS:
-            raise InputError(
-                f"Expected an attention of {ATTENTIONS}. Received: attention={self.attention!r}"
-            )
+        one_of(ATTENTIONS, attention=self.attention)
         if not 0 < self.test_fraction < 1:
             raise InputError(
                 f"Expected a test_fraction in (0, 1). Received: test_fraction={self.test_fraction}"
@@ -217,6 +225,8 @@ class ClassifyConfig(RunConfig):
             self._refuse_unless_default(name)
         if self.attention != "tsa":
             self._refuse_unless_default("filter_order")
+        for name in ("residual_units", "residual_dim") if self.attention != "plga" else ():
+            self._refuse_unless_default(name)
         if self.attention == "tn":
             self._refuse_unless_default("num_heads")
 
@@ -235,20 +245,34 @@ class ClassifyConfig(RunConfig):
     @property
     def source(self) -> str:
         """The data set's short name, fit for a file: no folders, suffixes, library or version."""
-        if self.dataset.startswith(TFDS):
-            name = self.dataset.removeprefix(TFDS).partition(":")[0]
-        else:
-            # Not Path.resolve: a link keeps the name that the user gave it.
-            name = Path(os.path.abspath(self.dataset)).name.lstrip(".").partition(".")[0]
-        return re.sub(r"^-|[^\w-]", "_", name) or "data"
+        return short_name(self.dataset)
 
     @property
     def attention_options(self) -> dict[str, Any]:
         """The arguments that only the chosen attention layer takes."""
+        if self.attention == "plga":
+            return {"residual_units": self.residual_units, "residual_dim": self.residual_dim}
         if self.attention not in TENSORIZED:
             return {}
         options = {"tt_ranks": self.tt_rank, "damping": self.damping}
         return options | ({"filter_order": self.filter_order} if self.attention == "tsa" else {})
+
+
+def short_name(data: str) -> str:
+    """Shortens what names data to what is fit for a file's name.
+
+    Args:
+        data: A name, a TFDS name or a path.
+
+    Returns:
+        The name without folders, suffixes, library or version.
+    """
+    if data.startswith(TFDS):
+        name = data.removeprefix(TFDS).partition(":")[0]
+    else:
+        # Not Path.resolve: a link keeps the name that the user gave it.
+        name = Path(os.path.abspath(data)).name.lstrip(".").partition(".")[0]
+    return re.sub(r"^-|[^\w-]", "_", name) or "data"
 
 
 def to_json(config: Any) -> str:

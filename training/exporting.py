@@ -1,4 +1,7 @@
-"""Exporting what a run trained: found out before the training, done once after it."""
+"""Exporting what a run trained: found out before the training, done once after it.
+
+What exports needs TensorFlow, and is imported by a run that exports alone.
+"""
 
 import tempfile
 from collections.abc import Callable
@@ -6,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from keras_tnattn.export import check_backend, next_version
 from training.config import RunConfig
 from training.errors import InputError
 from training.runs import Run, replacing
@@ -22,6 +23,8 @@ def prepare_export(config: RunConfig) -> None:
     """
     if not config.export:
         return
+    from keras_tnattn.export import check_backend
+
     folder = config.export_folder
     try:
         check_backend()
@@ -69,6 +72,10 @@ def finish(
 
 def _export_once(folder: Path, run: Run, write: Callable[[Path, int], Path]) -> Path:
     """Exports under a version noted in the run first: a continued run exports no second time."""
+    import tensorflow as tf
+
+    from keras_tnattn.export import next_version
+
     note = run.folder / "export_version.txt"
     try:
         if not note.exists():

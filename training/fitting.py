@@ -1,10 +1,13 @@
-"""Training that ends with the same weights, stopped and continued or not."""
+"""Training that ends with the same weights, stopped and continued or not.
 
+TensorFlow is imported where it is the backend alone.
+"""
+
+import contextlib
 import sys
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from training.checkpoints import EpochLog
 from training.config import RunConfig
@@ -14,11 +17,28 @@ from training.runs import Run
 def start_afresh(seed: int) -> None:
     """Forgets earlier models and seeds all that is drawn from now on."""
     keras.utils.clear_session()
-    if keras.backend.backend() == "tensorflow" and tf.config.list_physical_devices("GPU"):
-        # A GPU adds in any order, and a continued run would drift. A CPU does not: there the
-        # deterministic kernels change nothing and make a step half as slow again.
-        tf.config.experimental.enable_op_determinism()
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        if tf.config.list_physical_devices("GPU"):
+            # A GPU adds in any order, and a continued run would drift. A CPU does not: there the
+            # deterministic kernels change nothing and make a step half as slow again.
+            tf.config.experimental.enable_op_determinism()
     keras.utils.set_random_seed(seed)
+
+
+def on_all_gpus() -> contextlib.AbstractContextManager:
+    """Returns a context; a model made and compiled in it trains on all GPUs, if there are several.
+
+    That is so on the TensorFlow backend: each takes its share of every batch. Elsewhere the
+    context is of no effect.
+    """
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        if len(tf.config.list_logical_devices("GPU")) > 1:
+            return tf.distribute.MirroredStrategy().scope()
+    return contextlib.nullcontext()
 
 
 def fit(
@@ -27,7 +47,8 @@ def fit(
     config: RunConfig,
     run: Run,
     patience: int | None = None,
-    validation: tuple[np.ndarray, np.ndarray] | None = None,
+    validation: keras.utils.PyDataset | tuple[np.ndarray, np.ndarray] | None = None,
+    log: EpochLog | None = None,
 ) -> EpochLog:
     """Trains a compiled model from where its run stands to the last epoch.
 
@@ -39,12 +60,13 @@ def fit(
         run: The run, started.
         patience: Stop after so many epochs without a lower loss on the validation part, and put
             the model where that was lowest. Default: never.
-        validation: Inputs and labels of that part.
+        validation: Inputs and labels of that part, or its batches.
+        log: What keeps the metrics and checkpoints. Default: `EpochLog(run, patience)`.
 
     Returns:
         The log of all epochs.
     """
-    log = EpochLog(run, patience)
+    log = log or EpochLog(run, patience)
     log.set_model(model)
     epoch = log.restore()
     if epoch < config.epochs and not log.done:

@@ -1,55 +1,108 @@
-"""A deep tensor network on scikit-learn's digits, each row of pixels a site."""
+"""Trains, measures and exports a deep tensor network that classifies images."""
 
-import dataclasses
+from typing import Any
 
 import keras
 import numpy as np
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
+import tensorflow as tf
 
+from keras_tnattn.export import export_signatures, labels_and_probabilities
 from keras_tnattn.layers import LocalEmbedding
 from keras_tnattn.models import deep_tensor_network
+from training import evaluation, plots
+from training.chain_config import ImagesConfig
+from training.data.batches import ShuffledBatches
+from training.data.images import LabelledImages
+from training.errors import InputError
+from training.exporting import finish, prepare_export
+from training.fitting import fit, start_afresh
+from training.runs import Run
 
 
-@dataclasses.dataclass(frozen=True)
-class DigitsTask:
-    """How the 1,797 digits of 8 by 8 pixels are learned; a quarter of them is the test part."""
+def train_images(config: ImagesConfig, run: Run, data: LabelledImages) -> dict[str, Any]:
+    """Trains a network on images, or goes on with a run that was interrupted.
 
-    bond_dim: int = 10
-    num_layers: int = 1
-    epochs: int = 40
-    batch_size: int = 64
-    learning_rate: float = 5e-3
-    weight_decay: float = 1e-2
-    seed: int = 0
+    Args:
+        config: What to train.
+        run: The run's folder; it is made if it does not exist.
+        data: The images, both parts.
+
+    Returns:
+        What is written to `results.json`.
+
+    Raises:
+        InputError: If the patches do not fit the images, or the folder is another run's.
+    """
+    start_afresh(config.seed)
+    model = _compiled_model(config, data)
+    description = {"fingerprint": data.fingerprint(), "class_names": list(data.class_names)}
+    prepare_export(config)
+    run.start_or_check(config, description)
+
+    batches = ShuffledBatches(data.images, data.labels, config.batch_size, config.seed)
+    log = fit(model, batches, config, run)
+    predictions = evaluation.predict(model, data.test_images)
+    train_predictions = evaluation.predict(model, data.images)
+    results = {
+        "train_accuracy": float(np.mean(train_predictions == data.labels)),
+        "test_accuracy": float(np.mean(predictions == data.test_labels)),
+        "parameters": {"all": model.count_params()},
+        "rows": {"train": len(data.labels), "test": len(data.test_labels)},
+        "epochs": len(log.rows),
+        "seconds_per_step": min(row["seconds_per_step"] for row in log.rows),
+        "seconds": sum(row["seconds"] for row in log.rows),
+    }
+    plots.learning_curves(log.rows, results["test_accuracy"], run.folder / "learning_curves.png")
+    plots.confusion_matrix(
+        data.test_labels, predictions, data.class_names, run.folder / "confusion_matrix.png"
+    )
+
+    def probabilities(images: tf.Tensor, training: bool) -> tf.Tensor:
+        return tf.nn.softmax(model(images, training=training))
+
+    images = tf.TensorSpec([None, *data.images.shape[1:]], tf.float32, "images")
+    classify = labels_and_probabilities(probabilities, data.class_names)
+    return finish(
+        config,
+        run,
+        model,
+        results,
+        lambda folder, version: export_signatures(
+            {"serving_default": (classify, images)}, [model], folder, version, data.class_names
+        ),
+    )
 
 
-def digits(seed: int = 0) -> list[np.ndarray]:
-    """Returns images `(B, 8, 8)` in [0, 1] and labels: training and test images, then labels."""
-    images, labels = load_digits(return_X_y=True)
-    images = (images / 16).astype("float32").reshape(-1, 8, 8)
-    return train_test_split(images, labels, test_size=0.25, stratify=labels, random_state=seed)
-
-
-def learn_digits(task: DigitsTask) -> tuple[keras.Model, float]:
-    """Returns a network from images `(B, 8, 8)` to logits, and its accuracy on the test part."""
-    images, test_images, labels, test_labels = digits(task.seed)
-    keras.utils.set_random_seed(task.seed)
-    model = deep_tensor_network(
-        10,
+def _compiled_model(config: ImagesConfig, data: LabelledImages) -> keras.Model:
+    height, width = data.images.shape[1:]
+    size = config.patch_size
+    if size and (height % size or width % size):
+        raise InputError(
+            f"Expected patches that fill images of {height} by {width} pixels. "
+            f"Received: patch_size={size}"
+        )
+    # A row of pixels is a patch as wide as the image.
+    high, wide = (size, size) if size else (1, width)
+    num_sites = (height // high) * (width // wide)
+    network = deep_tensor_network(
+        len(data.class_names),
         LocalEmbedding("trigonometric"),
-        num_layers=task.num_layers,
-        bond_dim=task.bond_dim,
-        num_sites=images.shape[1],
-        num_features=images.shape[2],
+        num_layers=config.num_layers,
+        bond_dim=config.bond_dim,
+        num_sites=num_sites,
+        num_features=high * wide,
         skip=True,
     )
-    steps = task.epochs * -(-len(images) // task.batch_size)
-    schedule = keras.optimizers.schedules.CosineDecay(task.learning_rate, steps)
+    images = keras.Input((height, width), name="images")
+    x = keras.layers.Reshape((height // high, high, width // wide, wide))(images)
+    x = keras.layers.Permute((1, 3, 2, 4))(x)
+    x = keras.layers.Reshape((num_sites, high * wide), name="patches")(x)
+    model = keras.Model(images, network(x), name="image_classifier")
+    steps = config.epochs * -(-len(data.labels) // config.batch_size)
+    schedule = keras.optimizers.schedules.CosineDecay(config.learning_rate, steps)
     model.compile(
-        keras.optimizers.AdamW(schedule, weight_decay=task.weight_decay),
+        keras.optimizers.AdamW(schedule, weight_decay=config.weight_decay),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
     )
-    model.fit(images, labels, epochs=task.epochs, batch_size=task.batch_size, verbose=0)
-    predicted = model.predict(test_images, verbose=0).argmax(-1)
-    return model, float(np.mean(predicted == test_labels))
+    return model

@@ -3,17 +3,20 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 if not __package__:
     # Run as a script: the project's folder has to head the import path, not training/.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from training.chain_config import ImagesConfig, RulesConfig
 from training.config import TABLE_DIMS, ClassifyConfig, add_options, given_options
 from training.data import LabelledTexts, load_texts
 from training.errors import exit_status
 from training.runs import Run
+from training.translator_config import TranslateConfig
 
 CLASSIFY_EXAMPLES = """\
 examples:
@@ -32,6 +35,33 @@ COMPARE_EXAMPLES = """\
 example:
     %(prog)s --dataset reuters --attentions tsa dpa ada --seeds 0 1 2
 An interrupted comparison goes on when the command is given again.
+"""
+RULES_EXAMPLES = """\
+examples:
+  %(prog)s --rule 30
+  two steps at once, zeros beside the ends of the row, exported:
+    %(prog)s --rule 110 --steps 2 --boundary fixed --export
+"""
+IMAGES_EXAMPLES = """\
+examples:
+  scikit-learn's digits, no network needed, each row of pixels a site:
+    %(prog)s
+  MNIST by Keras' loader, or from DIR/mnist.npz, in patches of 4 by 4 pixels:
+    %(prog)s --dataset mnist --patch-size 4
+    %(prog)s --dataset mnist --patch-size 4 --data-dir DIR
+"""
+TRANSLATE_EXAMPLES = """\
+examples:
+  CLDR's data in Portuguese and English, no network needed, with a small model:
+    %(prog)s --model-dim 128 --num-heads 4 --feedforward-dim 512 --residual-units 2 \\
+        --residual-dim 64 --dropout 0.1 --warmup-steps 8000
+  the paper's model #2, and its rival, on Multi30k:
+    %(prog)s --corpus multi30k_pt_en --data-dir DIR --preset plga-2 --epochs 120
+    %(prog)s --corpus multi30k_pt_en --data-dir DIR --preset sdpa --epochs 120
+  your own files, English to Portuguese, kept at the best epoch:
+    %(prog)s --corpus train.pt,train.en --reverse --early-stopping 5 --name mine
+  go on with a run that was interrupted:
+    %(prog)s --name mine --resume
 """
 
 
@@ -54,22 +84,67 @@ def _parser() -> argparse.ArgumentParser:
         prog="python training/train.py", description="Trains models of keras_tnattn."
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    _add_classify(commands)
+    _add_command(
+        commands,
+        classify,
+        ClassifyConfig,
+        "train a text classifier",
+        "Trains a text classifier",
+        "confusion_matrix.png, psi.png",
+        CLASSIFY_EXAMPLES,
+    )
     _add_compare(commands)
+    _add_command(
+        commands,
+        rules,
+        RulesConfig,
+        "train a deep tensor network on an elementary cellular automaton",
+        "Trains a network of tensor-network attention to make steps of an elementary cellular "
+        "automaton, tests it on rows up to 16 times as long",
+        "space_time.png",
+        RULES_EXAMPLES,
+    )
+    _add_command(
+        commands,
+        images,
+        ImagesConfig,
+        "train a deep tensor network on images",
+        "Trains a network of tensor-network attention to classify images, their rows of pixels, "
+        "patches or pixels in a chain",
+        "confusion_matrix.png",
+        IMAGES_EXAMPLES,
+    )
+    _add_command(
+        commands,
+        translate,
+        TranslateConfig,
+        "train a translator with power law graph attention or its rival",
+        "Trains an encoder-decoder translator on a parallel corpus",
+        "the tokenised corpus",
+        TRANSLATE_EXAMPLES,
+    )
     return parser
 
 
-def _add_classify(commands: argparse._SubParsersAction) -> None:
+def _add_command(
+    commands: argparse._SubParsersAction,
+    run: Callable[[argparse.Namespace], None],
+    kind: type,
+    text: str,
+    description: str,
+    pictures: str,
+    examples: str,
+) -> None:
+    """Adds a command that trains one run, with the options of a config class."""
     parser = commands.add_parser(
-        "classify",
-        help="train a text classifier",
-        description="Trains a text classifier and writes its run folder: config.json, data.json, "
-        "metrics.csv, results.json, learning_curves.png, confusion_matrix.png, psi.png, "
-        "model.keras and checkpoints.",
-        epilog=CLASSIFY_EXAMPLES,
+        run.__name__,
+        help=text,
+        description=f"{description}, and writes its run folder: config.json, data.json, "
+        f"metrics.csv, results.json, learning_curves.png, {pictures}, model.keras and checkpoints.",
+        epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(run=classify)
+    parser.set_defaults(run=run)
     group = parser.add_argument_group("run")
     group.add_argument("--run-dir", metavar="DIR", help="the run's folder (default: runs/NAME)")
     group.add_argument(
@@ -77,21 +152,14 @@ def _add_classify(commands: argparse._SubParsersAction) -> None:
         action="store_true",
         help="go on with the run in that folder; its config.json holds the options",
     )
-    add_options(parser, ClassifyConfig)
+    add_options(parser, kind)
 
 
 def classify(arguments: argparse.Namespace) -> None:
     """Runs `classify`."""
-    given = given_options(arguments, ClassifyConfig)
-    run = Run(arguments.run_dir or Path("runs", ClassifyConfig(**given).name))
-    if arguments.resume:
-        config = run.read_config(ClassifyConfig, given)
-        if run.results:
-            print(f"The run in {run.folder} is finished, there is nothing to do.")
-            return
-    else:
-        config = ClassifyConfig(**given)
-        run.check_new()
+    config, run = _run_of(arguments, ClassifyConfig)
+    if run.results:
+        return
     data = _load(config)
     # TensorFlow takes seconds to import; what is wrong up to here is answered at once.
     from training.classification import train_classifier
@@ -100,11 +168,30 @@ def classify(arguments: argparse.Namespace) -> None:
     print(
         f"accuracy: {results['train_accuracy']:.1%} on the training part, "
         f"{results['test_accuracy']:.1%} on the test part\n"
-        f"parameters: {results['parameters']}\n"
-        f"run folder: {run.folder}"
+        f"parameters: {results['parameters']}"
     )
-    if "exported" in results:
-        print(f"exported to {results['exported']}")
+    _tell_where(run)
+
+
+def _run_of(arguments: argparse.Namespace, kind: type) -> tuple[Any, Run]:
+    """Returns what to train and where, by the options or, continued, by the run's own; says so if
+    the run is finished already."""
+    given = given_options(arguments, kind)
+    run = Run(arguments.run_dir or Path("runs", kind(**given).name))
+    if arguments.resume:
+        config = run.read_config(kind, given)
+        if run.results:
+            print(f"The run in {run.folder} is finished, there is nothing to do.")
+    else:
+        config = kind(**given)
+        run.check_new()
+    return config, run
+
+
+def _tell_where(run: Run) -> None:
+    print(f"run folder: {run.folder}")
+    if "exported" in run.results:
+        print(f"exported to {run.results['exported']}")
 
 
 def _add_compare(commands: argparse._SubParsersAction) -> None:
@@ -133,7 +220,7 @@ def _add_compare(commands: argparse._SubParsersAction) -> None:
         "--run-dir", metavar="DIR", help="folder of the runs (default: runs/compare-DATASET)"
     )
     of_one_run = {"attention", "embedding_dim", "seed", "name", "export", "saved_models"}
-    of_one_layer = {"tt_rank", "damping", "filter_order"}
+    of_one_layer = {"tt_rank", "damping", "filter_order", "residual_units", "residual_dim"}
     add_options(parser, ClassifyConfig, leave_out=of_one_run | of_one_layer)
 
 
@@ -146,6 +233,58 @@ def compare(arguments: argparse.Namespace) -> None:
 
     configs = table_configs(given, arguments.attentions, arguments.seeds)
     compare(configs, Path(arguments.run_dir or f"runs/compare-{common.source}"), data)
+
+
+def rules(arguments: argparse.Namespace) -> None:
+    """Runs `rules`."""
+    config, run = _run_of(arguments, RulesConfig)
+    if run.results:
+        return
+    from training.rules import summary, train_rule
+
+    print(summary(train_rule(config, run)))
+    _tell_where(run)
+
+
+def images(arguments: argparse.Namespace) -> None:
+    """Runs `images`."""
+    config, run = _run_of(arguments, ImagesConfig)
+    if run.results:
+        return
+    from training.data.images import load_images
+
+    data = load_images(config.dataset, config.data_dir, config.seed)
+    from training.images import train_images
+
+    results = train_images(config, run, data)
+    print(
+        f"accuracy: {results['train_accuracy']:.1%} on {len(data.labels):,} training images, "
+        f"{results['test_accuracy']:.1%} on {len(data.test_labels):,} test images\n"
+        f"parameters: {results['parameters']['all']:,}; training: {results['seconds']:.0f} s"
+    )
+    _tell_where(run)
+
+
+def translate(arguments: argparse.Namespace) -> None:
+    """Runs `translate`."""
+    config, run = _run_of(arguments, TranslateConfig)
+    if run.results:
+        return
+    from training.translation import train_translator
+
+    results = train_translator(config, run)
+    measured = {
+        name: results[name]
+        for name in ("loss", "accuracy", "val_loss", "val_accuracy")
+        if name in results
+    }
+    print(
+        f"best of {results['epochs']} epochs: {results['epoch']:.0f}, "
+        + ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
+        + f"\nparameters: {results['parameters']:,}; training: {results['seconds']:.0f} s, "
+        f"{results['tokens_per_second']:,.0f} tokens per second"
+    )
+    _tell_where(run)
 
 
 def _load(config: ClassifyConfig) -> LabelledTexts:

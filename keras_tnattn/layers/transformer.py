@@ -323,7 +323,10 @@ def _attend(
     """Calls an attention of either kind; returns its output and what else it computed."""
     parameters = inspect.signature(attention.call).parameters
     if _has_keras_call(attention):
-        arguments = (query, value)
+        # Copies: keras.layers.MultiHeadAttention takes the masks off the tensors it is given, and
+        # the layers to come would not see them.
+        copied = ops.copy(query)
+        arguments = (copied, copied if value is query else ops.copy(value))
         options["query_mask"] = query_mask
         if value_mask is not None:
             options["attention_mask"] = ops.cast(value_mask, "bool")[:, None, :]

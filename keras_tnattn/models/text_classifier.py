@@ -6,6 +6,7 @@ from keras_tnattn.layers import (
     MaskedAveragePooling1D,
     MultiHeadAdditiveAttention,
     MultiHeadDotProductAttention,
+    PowerLawGraphAttention,
     TensorizedGraphAttention,
     TensorizedSpectralAttention,
     TensorizeTokens,
@@ -18,6 +19,8 @@ ATTENTIONS = {
     "dpa": MultiHeadDotProductAttention,
     "ada": MultiHeadAdditiveAttention,
     "tn": TNAttention,
+    "plga": PowerLawGraphAttention,
+    "sdpa": keras.layers.MultiHeadAttention,
 }
 
 
@@ -40,8 +43,9 @@ def text_classifier(
     Args:
         vocabulary_size: Number of token ids, padding included.
         num_classes: Number of classes, at least 2.
-        attention: `"tsa"`, `"tga"`, `"dpa"`, `"ada"`, `"tn"`, or a layer
-            `(B, L, I) -> (B, L, ...)`.
+        attention: `"tsa"`, `"tga"`, `"dpa"`, `"ada"`, `"tn"`, `"plga"`, `"sdpa"`, or a layer
+            `(B, L, I) -> (B, L, ...)`; of `keras.layers.MultiHeadAttention`, which `"sdpa"` is
+            too, query and value are the same.
         embedding_dim: Size `I` of the embedding. Defaults to 64.
         num_heads: Heads of an attention given by name. Defaults to 2. `"tn"` has none; its
             attention tensor is of order 2 unless an option says otherwise, since the entries of
@@ -81,13 +85,16 @@ def text_classifier(
             attention_options = {"attention_order": 2, **attention_options}
         else:
             attention_options["num_heads"] = num_heads
+        if attention == "sdpa":
+            attention_options.setdefault("key_dim", max(embedding_dim // num_heads, 1))
         attention = ATTENTIONS[attention](name="attention", **attention_options)
     elif attention_options:
         raise ValueError(
             "Expected no options beside a layer, which has its own. "
             f"Received: attention_options={attention_options}"
         )
-    x = attention(x)
+    multi_head = isinstance(attention, keras.layers.MultiHeadAttention)
+    x = attention(x, x) if multi_head else attention(x)
     x = MaskedAveragePooling1D(name="pooling")(x)
     if len(x.shape) > 2:
         x = keras.layers.Flatten(name="flatten")(x)

@@ -372,7 +372,10 @@ def tt_matmul_heads(x: object, cores: Sequence, plan: ContractionPlan | None = N
         Tensor `(B, H, L, J)`.
     """
     plan = plan_of(cores) if plan is None else plan
-    if plan.split == 0:
+    num_heads = cores[0].shape[0]
+    # A single head takes the way below: on a CPU TensorFlow 2.21 returns garbage for a bfloat16
+    # product (B, 1, L, I) @ (1, I, J).
+    if plan.split == 0 and num_heads > 1:
         return ops.matmul(ops.expand_dims(x, 1), tt_to_matrix(cores))
-    heads = range(cores[0].shape[0])
+    heads = range(num_heads)
     return ops.stack([tt_matmul(x, [core[h] for core in cores], plan) for h in heads], axis=1)

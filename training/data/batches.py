@@ -1,5 +1,6 @@
 """Batches in an order that a continued run meets again."""
 
+import itertools
 import math
 
 import keras
@@ -43,18 +44,20 @@ class BucketedBatches(keras.utils.PyDataset):
 
     A batch is `({"source": (B, S), "target": (B, T)}, labels (B, T))`: `target` is a sentence
     without its last id, `labels` the same without its first, 0 is padding. `S` and `T` are the
-    longest of the batch, rounded up, so that few shapes are met and compiled. The order of an
-    epoch depends on the seed and the epoch alone; whoever trains calls `set_epoch` before each,
-    and `fit` with `shuffle=False`.
+    longest of the batch, rounded up, so that few shapes are met and compiled, but never above the
+    longest of the part.
+
+    The order of an epoch depends on the seed and the epoch alone; whoever trains calls `set_epoch`
+    before each, and `fit` with `shuffle=False`.
 
     Args:
         part: The tokenised pairs.
         batch_size: Pairs of a batch; one batch of an epoch may have fewer.
         seed: Seed of the order. `None`: the order given by the lengths, the same in all epochs.
-        multiple: `S` and `T` are multiples of it. Default 8.
+        multiple: `S` and `T` are multiples of it, or the longest of the part. Default 8.
 
     Raises:
-        ValueError: If `batch_size` or `multiple` is not positive.
+        ValueError: If `batch_size` or `multiple` is not positive, or the part has no pairs.
     """
 
     def __init__(
@@ -67,9 +70,11 @@ class BucketedBatches(keras.utils.PyDataset):
                 f"Received: batch_size={batch_size}, multiple={multiple}"
             )
         self.part, self.batch_size, self.seed, self.multiple = part, batch_size, seed, multiple
-        # What the model is shown: the target loses an id at one end or the other.
-        self.source_buckets = -(-part.source.lengths // multiple)
-        self.target_buckets = -(-(part.target.lengths - 1) // multiple)
+        # Of what the model is shown: the target loses an id at one end or the other.
+        lengths = np.stack([part.source.lengths, part.target.lengths - 1], axis=1)
+        if not len(lengths):
+            raise ValueError("Expected a part with pairs. Received: an empty one")
+        self.rounded = np.minimum(-(-lengths // multiple) * multiple, lengths.max(axis=0))
         self.set_epoch(0)
 
     @property
@@ -83,22 +88,31 @@ class BucketedBatches(keras.utils.PyDataset):
         if self.seed is not None:
             draw = np.random.default_rng((self.seed, epoch))
             rows, batches = draw.permutation(rows), draw.permutation(batches)
-        # `lexsort` is stable: within a bucket the order stays drawn.
-        rows = rows[np.lexsort((self.source_buckets[rows], self.target_buckets[rows]))]
-        self.rows, self.batches = rows, batches
+        # `lexsort` is stable: among pairs of like length the order stays drawn.
+        rows = rows[np.lexsort(self.rounded[rows].T)]
+        starts = np.arange(0, len(rows), self.batch_size)
+        lengths = np.maximum.reduceat(self.rounded[rows], starts)  # (batches, 2)
+        # On TensorFlow Keras takes a length for fixed that the first two batches agree on, and
+        # then refuses the others. Where each of both lengths varies, some two batches differ in
+        # both: else all had to share the one or the other.
+        shapes, shape = np.unique(lengths, axis=0, return_inverse=True)
+        shape = shape.reshape(-1)  # some NumPy versions keep an axis of 1
+        if len(shapes) > 1:
+            pair = max(
+                itertools.combinations(range(len(shapes)), 2),
+                key=lambda pair: np.sum(shapes[pair[0]] != shapes[pair[1]]),
+            )
+            first = [batches[shape[batches] == one][0] for one in pair]
+            batches = np.concatenate([first, batches[~np.isin(batches, first)]])
+        self.rows, self.batches, self.lengths = rows, batches, lengths
 
     def __len__(self) -> int:
         return math.ceil(len(self.part) / self.batch_size)
 
     def __getitem__(self, index: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        source_length, target_length = self._lengths(index)
-        if index == 0 and len(self) > 1:
-            # On TensorFlow Keras takes a length for fixed that the first two batches agree on,
-            # and then refuses the others.
-            other = self._lengths(1)
-            source_length += self.multiple * (source_length == other[0])
-            target_length += self.multiple * (target_length == other[1])
-        rows = self._rows(index)
+        batch = self.batches[index]
+        rows = self.rows[batch * self.batch_size : (batch + 1) * self.batch_size]
+        source_length, target_length = self.lengths[batch]
         source, target = self.part.source, self.part.target
         begin, end = target.offsets[rows], target.offsets[rows + 1]
         inputs = {
@@ -108,15 +122,6 @@ class BucketedBatches(keras.utils.PyDataset):
             "target": _padded(target.ids, begin, end - 1, target_length),
         }
         return inputs, _padded(target.ids, begin + 1, end, target_length)
-
-    def _rows(self, index: int) -> np.ndarray:
-        start = self.batches[index] * self.batch_size
-        return self.rows[start : start + self.batch_size]
-
-    def _lengths(self, index: int) -> tuple[int, int]:
-        rows = self._rows(index)
-        longest = self.source_buckets[rows].max(), self.target_buckets[rows].max()
-        return longest[0] * self.multiple, longest[1] * self.multiple
 
 
 def _padded(ids: np.ndarray, begin: np.ndarray, end: np.ndarray, length: int) -> np.ndarray:

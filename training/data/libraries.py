@@ -5,6 +5,7 @@ Keras and TFDS are imported where they are needed: a wrong option is answered wi
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from sklearn.datasets import fetch_20newsgroups
 
@@ -16,9 +17,9 @@ def load_reuters() -> LabelledTexts:
     """Reads Reuters newswires with Keras' loader, its ids turned back into words."""
     from keras.datasets import reuters as source
 
-    index = _downloaded("reuters", source.get_word_index)
+    index = downloaded("reuters", source.get_word_index)
     # No word is cut out and none marks the start: an id is the word's number in the index.
-    (rows, labels), _ = _downloaded(
+    (rows, labels), _ = downloaded(
         "reuters",
         lambda: source.load_data(
             num_words=max(index.values()) + 1, test_split=0.0, start_char=None, index_from=0
@@ -32,7 +33,7 @@ def load_reuters() -> LabelledTexts:
 
 def load_newsgroups() -> LabelledTexts:
     """Reads 20 Newsgroups with scikit-learn's loader, headers, footers and quotes removed."""
-    posts = _downloaded(
+    posts = downloaded(
         "newsgroups",
         lambda: fetch_20newsgroups(
             subset="all", shuffle=False, remove=("headers", "footers", "quotes"), n_retries=1
@@ -63,13 +64,13 @@ def load_tfds(
     """
     import tensorflow_datasets as tfds
 
-    builder = _downloaded(f"tfds:{name}", lambda: tfds.builder(name, data_dir=data_dir))
+    builder = downloaded(f"tfds:{name}", lambda: tfds.builder(name, data_dir=data_dir))
     features, supervised = builder.info.features, builder.info.supervised_keys
     text = _feature(name, features, tfds.features.Text, text_column, supervised, "--text-column")
     label = _feature(
         name, features, tfds.features.ClassLabel, label_column, supervised, "--label-column"
     )
-    _downloaded(f"tfds:{name}", builder.download_and_prepare)
+    downloaded(f"tfds:{name}", builder.download_and_prepare)
     rows = [
         (example[text].decode("utf-8", "replace"), int(example[label]))
         for split in sorted(builder.info.splits)
@@ -111,11 +112,11 @@ def load_tfds_pairs(
 
     instead = "take --corpus cldr:pt-en"
     dataset = f"tfds:{name}"
-    builder = _downloaded(dataset, lambda: tfds.builder(name, data_dir=data_dir), instead)
+    builder = downloaded(dataset, lambda: tfds.builder(name, data_dir=data_dir), instead)
     languages = builder.info.supervised_keys
     if not isinstance(builder.info.features, tfds.features.Translation) or not languages:
         raise InputError(f"Expected a translation set. Received: {dataset}")
-    _downloaded(dataset, builder.download_and_prepare, instead)
+    downloaded(dataset, builder.download_and_prepare, instead)
     parts = {
         split: [
             tuple(example[language].decode("utf-8", "replace") for language in languages)
@@ -126,7 +127,14 @@ def load_tfds_pairs(
     return tuple(languages), parts
 
 
-def _downloaded(dataset: str, load: Callable, instead: str = "take --dataset docstrings"):
+def downloaded(dataset: str, load: Callable, instead: str = "take --dataset docstrings") -> Any:
+    """Returns what `load` does; whatever it raises becomes an `InputError`.
+
+    Args:
+        dataset: The data set's name.
+        load: Takes it from a library's cache, or the network.
+        instead: What to do without a network.
+    """
     try:
         return load()
     except Exception as error:  # the libraries raise anything, `Exception` itself included

@@ -65,20 +65,23 @@ class ParallelCorpus:
         return digest.hexdigest()
 
 
-def cut_parts(pairs: Sequence[Pair], seed: int) -> dict[str, list[Pair]]:
-    """Cuts a validation and a test part from pairs.
+def cut_parts(
+    pairs: Sequence[Pair], seed: int, names: Sequence[str] = PARTS[1:]
+) -> dict[str, list[Pair]]:
+    """Cuts parts from training pairs.
 
     Pairs that share a sentence, directly or through others, stay in one part.
 
     Args:
         pairs: The pairs.
         seed: Seed of the choice.
+        names: The parts to cut. Default: validation and test.
 
     Returns:
-        The pairs of each part, in the order given.
+        The pairs of each part and of what is left, `"train"`, in the order given.
 
     Raises:
-        InputError: If there are too few pairs for three parts.
+        InputError: If there are too few pairs for these parts.
     """
     sides = [np.unique(side, return_inverse=True)[1] for side in np.array(pairs, object).T]
     sources, targets = sides
@@ -91,7 +94,7 @@ def cut_parts(pairs: Sequence[Pair], seed: int) -> dict[str, list[Pair]]:
     number = np.zeros(len(pairs), int)  # of the part
     sizes = np.bincount(group)
     order = iter(np.random.default_rng(seed).permutation(np.unique(group)))
-    for part in (1, 2):
+    for part in range(1, len(names) + 1):
         room = wanted
         for candidate in order:
             # A large group would be most of the part: it is trained on.
@@ -102,11 +105,11 @@ def cut_parts(pairs: Sequence[Pair], seed: int) -> dict[str, list[Pair]]:
                 break
     parts = {
         name: [pair for pair, n in zip(pairs, number, strict=True) if n == i]
-        for i, name in enumerate(PARTS)
+        for i, name in enumerate(("train", *names))
     }
     if not all(parts.values()):
         raise InputError(
-            "Expected at least three pairs without a sentence in common, for training, validation "
-            f"and test. Received: {len(pairs)} pairs"
+            f"Expected at least {len(parts)} pairs without a sentence in common, for "
+            f"{', '.join(parts)}. Received: {len(pairs)} pairs"
         )
     return parts

@@ -50,8 +50,8 @@ def load_pairs(
 
     Returns:
         The pairs; always the same in the same order for the same source and seed. Parts are as
-        given. Where only training pairs are given, the other two parts are cut from them: no
-        sentence, source or target, then stands in two parts.
+        given. A validation or test part that is missing is cut from the training part: none of
+        its sentences, source or target, is then trained on.
 
     Raises:
         InputError: If there is no such corpus, or it cannot be read or has too few pairs.
@@ -168,17 +168,18 @@ def _assembled(
                 )
     if not any(parts.values()):
         raise InputError("Expected pairs of sentences. Received: none")
-    if set(parts) == {"train"}:
-        parts = cut_parts(parts["train"], seed)
-        notes.append(
-            f"{len(parts['validation'])} validation and {len(parts['test'])} test pairs cut out"
-        )
-    elif parts.get("train"):
+    if parts.get("train"):
         known = [set(side) for side in zip(*parts["train"], strict=True)]
         for name in PARTS[1:]:
             met = sum(pair[0] in known[0] or pair[1] in known[1] for pair in parts.get(name, ()))
             if met:
                 notes.append(f"{met} {name} pairs have a sentence that is trained on, as given")
+        missing = [name for name in PARTS[1:] if not parts.get(name)]
+        if missing:
+            parts = {**parts, **cut_parts(parts["train"], seed, missing)}
+            notes += [
+                f"{len(parts[name])} {name} pairs cut from the training part" for name in missing
+            ]
     train, validation, test = (parts.get(name, []) for name in PARTS)
     return ParallelCorpus(tuple(languages), train, validation, test, tuple(notes))
 

@@ -1,0 +1,211 @@
+import keras
+import numpy as np
+import pytest
+from conformance import to_numpy
+from differentiation import gradients
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+from oracles import power_law_attention
+
+from keras_tnattn.layers import PowerLawGraphAttention
+from keras_tnattn.ops.power_law import elementwise_power
+
+SIZES = {"residual_units": 2, "residual_dense_layers": 1, "residual_dim": 5}
+
+
+def make_layer(num_heads=2, **options):
+    return PowerLawGraphAttention(num_heads, **{**SIZES, **options})
+
+
+def tokens(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def randomize(layer, seed=1):
+    rng = np.random.default_rng(seed)
+    for weight in layer.weights:
+        weight.assign(rng.normal(scale=0.4, size=weight.shape))
+    return layer
+
+
+def weights_of(layer):
+    """The weights as the oracle takes them, by plain names."""
+    dense = {
+        part: tuple(to_numpy(w) for w in getattr(layer, f"{part}_dense").weights)
+        for part in ("query", "key", "value", "output")
+    }
+    units = [[tuple(to_numpy(w) for w in part.weights) for part in unit] for unit in layer.units]
+    power = {n: to_numpy(getattr(layer, f"power_law_{n}")) for n in ("W", "b", "a", "P", "b_a")}
+    return {**dense, **power, "units": [[w for w in unit if w] for unit in units]}
+
+
+@pytest.mark.parametrize("causal_metric", [False, True])
+def test_equals_the_equations(causal_metric):
+    layer = make_layer(causal_metric=causal_metric)
+    query, value, key = tokens(1, 5, 6), tokens(1, 4, 3, seed=1), tokens(1, 4, 7, seed=2)
+    layer.build(query.shape, value.shape, key.shape)
+    randomize(layer)
+    outputs, deductive = layer(query, value, key, return_deductive=True)
+    want, scores = power_law_attention(
+        query[0], value[0], key[0], weights_of(layer), num_heads=2, causal_metric=causal_metric
+    )
+    np.testing.assert_allclose(to_numpy(outputs)[0], want, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(to_numpy(deductive["E_LM"])[0], scores, rtol=1e-3, atol=1e-4)
+
+
+def test_masked_keys_get_nothing_and_a_row_without_keys_gives_zero():
+    layer, x = make_layer(), tokens(2, 4, 6)
+    mask = np.ones((2, 4, 4), bool)
+    mask[0, :, 1] = False
+    mask[1, 2] = False
+    outputs, scores = layer(
+        x, tokens(2, 4, 6, seed=1), attention_mask=mask, return_attention_scores=True
+    )
+    scores = to_numpy(scores)
+    assert (scores[0, :, :, 1] == 0).all()
+    assert (scores[1, :, 2] == 0).all()
+    assert (to_numpy(outputs)[1, 2] == 0).all()
+    sums = scores.sum(-1)
+    np.testing.assert_allclose(sums[sums > 0], 1, rtol=1e-5)
+
+
+def test_an_attention_mask_alone_keeps_padding_out_of_the_metric():
+    layer, x = make_layer(), tokens(2, 5, 6)
+    want = to_numpy(layer(x[:, :3]))
+    real = np.arange(5) < 3
+    for value in (None, x):
+        got = to_numpy(layer(x, value, attention_mask=np.broadcast_to(real, (2, 1, 5))))
+        if value is None:
+            np.testing.assert_allclose(got[:, :3], want, rtol=1e-5, atol=1e-6)
+            assert (got[:, 3:] == 0).all()
+
+
+def test_cross_attention_ignores_padded_queries_and_values():
+    layer = make_layer()
+    query, value = tokens(2, 4, 6), tokens(2, 5, 6, seed=1)
+    want = to_numpy(layer(query[:, :3], value[:, :2]))
+    got = layer(
+        query,
+        value,
+        query_mask=ops.convert_to_tensor(np.arange(4)[None] < [[3], [3]]),
+        value_mask=ops.convert_to_tensor(np.arange(5)[None] < [[2], [2]]),
+    )
+    np.testing.assert_allclose(to_numpy(got)[:, :3], want, rtol=1e-5, atol=1e-6)
+
+
+def test_padding_in_the_metric_is_the_published_fault():
+    layer, x = make_layer(padding_in_metric=True), tokens(2, 5, 6)
+    mask = ops.convert_to_tensor(np.broadcast_to(np.arange(5) < 3, (2, 5)))
+    difference = to_numpy(layer(x, mask=mask))[:, :3] - to_numpy(layer(x[:, :3]))
+    assert np.abs(difference).max() > 1e-3
+
+
+def test_only_a_causal_metric_ignores_the_future():
+    x = tokens(2, 6, 6)
+    changed = x.copy()
+    changed[:, 4:] = tokens(2, 2, 6, seed=3)
+    for causal_metric in (False, True):
+        layer = make_layer(causal_metric=causal_metric)
+        before, after = (to_numpy(layer(v, use_causal_mask=True))[:, :4] for v in (x, changed))
+        if causal_metric:
+            np.testing.assert_array_equal(before, after)
+        else:
+            assert np.abs(before - after).max() > 1e-3
+
+
+def test_causal_metric_by_prefixes():
+    # Step by step, each prefix by itself, is what training on the whole sequence sees.
+    layer, plain = make_layer(causal_metric=True), make_layer()
+    x = tokens(2, 5, 6)
+    whole = to_numpy(layer(x, use_causal_mask=True))
+    plain.build(x.shape)
+    plain.set_weights(layer.get_weights())
+    for t in range(1, 6):
+        prefix = to_numpy(plain(x[:, :t], use_causal_mask=True))
+        np.testing.assert_allclose(whole[:, t - 1], prefix[:, -1], rtol=1e-4, atol=1e-5)
+
+
+def test_start():
+    layer = PowerLawGraphAttention(4, **SIZES)
+    layer.build((None, None, 32))
+    for name in ("W", "a", "P"):
+        weight = to_numpy(getattr(layer, f"power_law_{name}"))
+        assert weight.shape == (4, 8, 8)
+        assert abs(weight.std() * 32**0.5 - 1) < 0.15
+    for name in ("b", "b_a"):
+        assert (to_numpy(getattr(layer, f"power_law_{name}")) == 0).all()
+
+
+def test_power_is_the_power_and_bounded():
+    base, exponent = np.array([1e-9, 0.5, 2.0, 30.0]), np.array([1.5, -2.0, 3.0, 0.0])
+    np.testing.assert_allclose(to_numpy(elementwise_power(base, exponent)), base**exponent, 1e-5)
+    extreme = elementwise_power(np.array([1e-9, 1e-9, 1e9]), np.array([1e6, -1e6, 1e6]))
+    assert np.isfinite(to_numpy(extreme)).all()
+
+
+@settings(max_examples=12)
+@given(
+    scale=st.sampled_from([0.0, 1e-6, 1.0, 30.0, 1e3]),
+    inputs=st.sampled_from([0.0, 1e-4, 1.0, 100.0]),
+    length=st.sampled_from([1, 2, 9]),
+    padding=st.sampled_from([0, 7]),
+    policy=st.sampled_from(["float32", "mixed_bfloat16", "mixed_float16"]),
+    causal_metric=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_values_and_gradients_are_finite(
+    scale, inputs, length, padding, policy, causal_metric, seed
+):
+    layer = make_layer(dtype=policy, causal_metric=causal_metric)
+    x = inputs * tokens(2, length + padding, 4, seed=seed)
+    layer.build(x.shape)
+    rng = np.random.default_rng(seed)
+    for name in ("W", "b", "a", "P", "b_a"):
+        weight = getattr(layer, f"power_law_{name}")
+        weight.assign(scale * rng.normal(size=weight.shape))
+    mask = ops.convert_to_tensor(np.broadcast_to(np.arange(length + padding) < length, x.shape[:2]))
+
+    def value(x):
+        # In float16 what is finite may leave the range in the sum.
+        outputs = layer(x, mask=mask, use_causal_mask=True)
+        return ops.mean(ops.cast(outputs, "float32"))
+
+    assert np.isfinite(float(value(ops.convert_to_tensor(x))))
+    for gradient in gradients(value, [x]):
+        assert np.isfinite(gradient).all()
+
+
+def test_gradients_of_all_zero_metric_tensors_are_finite():
+    from differentiation import weight_gradients
+
+    layer = make_layer()
+    model = keras.Sequential([keras.Input((None, 4)), layer])
+    for name in ("W", "b", "a", "P", "b_a"):
+        weight = getattr(layer, f"power_law_{name}")
+        weight.assign(ops.zeros(weight.shape))
+    for x in (tokens(2, 3, 4), np.zeros((2, 3, 4), "float32")):
+        _, grads = weight_gradients(model, lambda call, x=x: ops.mean(call(x) ** 2))
+        assert all(np.isfinite(grad).all() for grad in grads)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_heads": 0},
+        {"key_dim": 0},
+        {"residual_units": -1},
+        {"residual_dim": 0},
+        {"dropout": 1.0},
+        {"residual_dropout": -0.1},
+    ],
+)
+def test_errors_name_what_was_given(options):
+    ((name, value),) = options.items()
+    with pytest.raises(ValueError, match=f"{name}={value}"):
+        PowerLawGraphAttention(**{"num_heads": 2, **options})
+
+
+def test_heads_must_divide_the_size():
+    with pytest.raises(ValueError, match="num_heads=3, size=8"):
+        make_layer(3).build((None, None, 8))

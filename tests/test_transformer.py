@@ -1,0 +1,204 @@
+import keras
+import numpy as np
+import pytest
+from conformance import to_numpy
+from keras import ops
+
+from keras_tnattn import layers
+from keras_tnattn.models import PRESETS, translator
+
+DIM = 6
+
+
+def tokens(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def plga(**options):
+    sizes = {"residual_units": 1, "residual_dense_layers": 1, "residual_dim": 5}
+    return layers.PowerLawGraphAttention(2, **{**sizes, **options})
+
+
+def sdpa():
+    return keras.layers.MultiHeadAttention(2, 3)
+
+
+ENCODER_ATTENTIONS = {
+    "plga": plga,
+    "sdpa": sdpa,
+    "tsa": lambda: layers.TensorizedSpectralAttention(1),
+    "dpa": lambda: layers.MultiHeadDotProductAttention(2),
+    "ada": lambda: layers.MultiHeadAdditiveAttention(2),
+    "tn": lambda: layers.TNAttention(bond_dim=2),
+}
+
+
+def layer_norm(x):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+
+
+def feed_forward(layer, x):
+    kernels = [to_numpy(w) for w in (*layer.hidden.weights, *layer.projection.weights)]
+    return np.maximum(x @ kernels[0] + kernels[1], 0) @ kernels[2] + kernels[3]
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_encoder_equals_the_formula(norm_first):
+    layer = layers.TransformerEncoder(sdpa(), 5, norm_first=norm_first)
+    x = tokens(2, 4, DIM)
+    got = to_numpy(layer(x))
+    inside = layer_norm(x) if norm_first else x
+    first = x + to_numpy(layer.attention(inside, inside))
+    first = first if norm_first else layer_norm(first)
+    want = first + feed_forward(layer, layer_norm(first) if norm_first else first)
+    np.testing.assert_allclose(got, want if norm_first else layer_norm(want), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ENCODER_ATTENTIONS)
+def test_padding_does_not_reach_the_tokens_of_an_encoder(name):
+    layer = layers.TransformerEncoder(ENCODER_ATTENTIONS[name](), 5)
+    x = tokens(2, 6, 8)
+    want = to_numpy(layer(x[:, :4]))
+    mask = ops.convert_to_tensor(np.broadcast_to(np.arange(6) < 4, (2, 6)))
+    got = to_numpy(layer(x, mask=mask))[:, :4]
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("make_attention", [lambda: plga(causal_metric=True), sdpa])
+def test_decoder_sees_neither_padding_nor_the_future(make_attention):
+    layer = layers.TransformerDecoder(make_attention(), make_attention(), 5)
+    x, memory = tokens(2, 5, DIM), tokens(2, 4, DIM, seed=1)
+    want = to_numpy(layer(x[:, :3], memory[:, :2]))
+    changed = x.copy()
+    changed[:, 3:] = tokens(2, 2, DIM, seed=2)
+    masks = [np.broadcast_to(np.arange(n) < m, (2, n)) for n, m in ((5, 5), (4, 2))]
+    inputs_mask, memory_mask = map(ops.convert_to_tensor, masks)
+    for inputs in (x, changed):
+        got = layer(inputs, memory, inputs_mask=inputs_mask, memory_mask=memory_mask)
+        np.testing.assert_allclose(to_numpy(got)[:, :3], want, rtol=1e-4, atol=1e-5)
+    other = to_numpy(layer(x, -memory, inputs_mask=inputs_mask, memory_mask=memory_mask))
+    assert np.abs(other[:, :3] - want).max() > 1e-3
+
+
+def test_attentions_are_returned_on_request():
+    x, memory = tokens(2, 3, DIM), tokens(2, 4, DIM)
+    encoder = layers.TransformerEncoder(plga(), 5)
+    outputs, attention = encoder(x, return_attention=True)
+    np.testing.assert_array_equal(to_numpy(outputs), to_numpy(encoder(x)))
+    assert set(attention) >= {"E_LM", "A_LM", "P", "a", "b_a", "G_LM", "E"}
+    decoder = layers.TransformerDecoder(plga(), sdpa(), 5)
+    outputs, attention = decoder(x, memory, return_attention=True)
+    assert attention["self"]["E_LM"].shape == (2, 2, 3, 3)
+    assert attention["cross"]["scores"].shape == (2, 2, 3, 4)
+
+
+def test_transformer_layers_come_back(tmp_path):
+    inputs, memory = keras.Input((None, DIM)), keras.Input((None, DIM))
+    encoded = layers.TransformerEncoder(plga(), 5, dropout=0.1)(memory)
+    outputs = layers.TransformerDecoder(plga(), sdpa(), 5, norm_first=True)(inputs, encoded)
+    model = keras.Model([inputs, memory], outputs)
+    arrays = [tokens(2, 3, DIM), tokens(2, 5, DIM)]
+    want = model.predict(arrays, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded.predict(arrays, verbose=0), want)
+
+
+def test_a_decoder_wants_attentions_of_query_and_value():
+    with pytest.raises(ValueError, match="self_attention=<TNAttention"):
+        layers.TransformerDecoder(layers.TNAttention(), sdpa(), 5)
+    with pytest.raises(TypeError, match="attention='plga'"):
+        layers.TransformerEncoder("plga", 5)
+    with pytest.raises(ValueError, match="feedforward_dim=0"):
+        layers.TransformerEncoder(sdpa(), 0)
+    with pytest.raises(ValueError, match="dropout=1"):
+        layers.TransformerEncoder(sdpa(), 5, dropout=1)
+
+
+def test_positions_are_sines_and_cosines():
+    layer = layers.SinusoidalPositionEncoding(100.0)
+    got = to_numpy(layer(np.zeros((1, 7, 5), "float32")))[0]
+    for p in range(7):
+        for i in range(5):
+            angle = p / 100.0 ** (2 * (i // 2) / 5)
+            want = np.cos(angle) if i % 2 else np.sin(angle)
+            assert abs(got[p, i] - want) < 1e-6
+    later = to_numpy(layer(np.zeros((1, 2, 5), "float32"), start_index=5))[0]
+    np.testing.assert_allclose(later, got[5:], atol=1e-6)
+    x = tokens(1, 7, 5)
+    scaled = layers.SinusoidalPositionEncoding(100.0, scale=True)(x)
+    np.testing.assert_allclose(to_numpy(scaled)[0], x[0] * 5**0.5 + got, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="max_wavelength=0"):
+        layers.SinusoidalPositionEncoding(0)
+
+
+def test_an_embedding_trains_alike_whether_tokens_repeat_or_not(tmp_path):
+    # The same gradient for token 1 once, and in two halves.
+    trained = []
+    for ids, scale in ([[1, 2]], 1.0), ([[1, 2, 1, 2]], 0.5):
+        layer = layers.TokenEmbedding(4, 3, embeddings_initializer="ones", mask_zero=True)
+        model = keras.Sequential([keras.Input((None,)), layer])
+        model.compile(keras.optimizers.Adam(0.1), loss=lambda y, p, s=scale: ops.sum(y * p) * s)
+        ids = np.array(ids)
+        for _ in range(3):
+            model.train_on_batch(ids, np.ones((*ids.shape, 3), "float32"))
+        trained.append(to_numpy(layer.embeddings))
+    np.testing.assert_allclose(*trained, rtol=1e-6)
+    assert (trained[0][[0, 3]] == 1).all()
+    assert (trained[0][1:3] != 1).all()
+    assert to_numpy(layer.compute_mask(np.array([[0, 1]]))).tolist() == [[False, True]]
+
+
+PARAMETERS = {
+    "plga-1": 20_646_016,
+    "plga-2": 22_817_152,
+    "plga-3": 22_520_128,
+    "plga-4": 26_554_816,
+    "plga-5": 31_072_576,
+    "plga-6": 42_475_840,
+    "sdpa": 41_721_664,
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_have_the_papers_parameters(name):
+    assert translator(8000, 8000, **PRESETS[name]).count_params() == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("attention", ["plga", "sdpa", "layer"])
+def test_translator_takes_an_attention_by_name_or_as_a_layer(attention, tmp_path):
+    options = {"residual_units": 1, "residual_dim": 4} if attention == "plga" else {}
+    model = translator(
+        9,
+        11,
+        attention=plga(causal_metric=True) if attention == "layer" else attention,
+        num_layers=2,
+        model_dim=8,
+        num_heads=2,
+        feedforward_dim=4,
+        **options,
+    )
+    inputs = {"source": np.array([[2, 5, 3, 0]]), "target": np.array([[2, 4, 6]])}
+    want = model.predict(inputs, verbose=0)
+    assert want.shape == (1, 3, 11)
+    unpadded = {**inputs, "source": inputs["source"][:, :3]}
+    np.testing.assert_allclose(model.predict(unpadded, verbose=0), want, rtol=1e-4, atol=1e-5)
+    names = [layer.name for layer in model.layers]
+    assert {"encoder_1", "decoder_1"} <= set(names)
+    first, second = (model.get_layer(f"encoder_{i}").attention for i in range(2))
+    assert (to_numpy(first.weights[0]) != to_numpy(second.weights[0])).any()
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded.predict(inputs, verbose=0), want)
+
+
+def test_translator_errors():
+    with pytest.raises(ValueError, match="attention='tsa'"):
+        translator(9, 9, attention="tsa")
+    with pytest.raises(ValueError, match="num_heads=3, model_dim=8"):
+        translator(9, 9, num_heads=3, model_dim=8)
+    with pytest.raises(ValueError, match="num_layers=0"):
+        translator(9, 9, num_layers=0)
+    with pytest.raises(ValueError, match="residual_units"):
+        translator(9, 9, attention=plga(), residual_units=2)

@@ -1,0 +1,118 @@
+"""Labelled images by name."""
+
+import dataclasses
+import hashlib
+import zipfile
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from training.data.labelled import split_rows
+from training.data.libraries import downloaded
+from training.errors import InputError
+
+DIGITS_TEST_FRACTION = 0.25
+CLOTHES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledImages:
+    """Images with one label each, in a training and a test part.
+
+    Args:
+        images: Of the training part, floats `(R, H, W)` in [0, 1].
+        labels: Their classes, integers `(R,)`, positions in `class_names`.
+        test_images: Of the test part, `(S, H, W)`.
+        test_labels: `(S,)`.
+        class_names: The names of the classes.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+    test_images: np.ndarray
+    test_labels: np.ndarray
+    class_names: tuple[str, ...]
+
+    def fingerprint(self) -> str:
+        """Returns a SHA-256 that changes with any image or label, or with their order."""
+        digest = hashlib.sha256()
+        for array in (self.images, self.labels, self.test_images, self.test_labels):
+            digest.update(repr(array.shape).encode())
+            digest.update(np.ascontiguousarray(array))
+        return digest.hexdigest()
+
+
+def load_images(dataset: str, data_dir: str | None = None, seed: int = 0) -> LabelledImages:
+    """Reads a data set.
+
+    Args:
+        dataset: `digits`, whose parts are cut here, `mnist` or `fashion_mnist`.
+        data_dir: A folder of `DATASET.npz` with the arrays `x_train`, `y_train`, `x_test` and
+            `y_test`, bytes. Default: Keras' loader and its cache.
+        seed: Of the split of `digits`.
+
+    Raises:
+        InputError: If the data set cannot be read.
+    """
+    numbers = tuple(str(number) for number in range(10))
+    if dataset == "digits":
+        pixels, labels = load_digits(return_X_y=True)
+        images = (pixels / 16).astype("float32").reshape(-1, 8, 8)
+        train, test = split_rows(labels, DIGITS_TEST_FRACTION, seed)
+        return LabelledImages(images[train], labels[train], images[test], labels[test], numbers)
+    if data_dir is not None:
+        (images, labels), test_part = _read(Path(data_dir, f"{dataset}.npz"))
+    else:
+        (images, labels), test_part = downloaded(
+            dataset, lambda: _keras_loader(dataset), "take --dataset digits"
+        )
+    test_images, test_labels = test_part
+    return LabelledImages(
+        (images / 255).astype("float32"),
+        labels.astype("int32"),
+        (test_images / 255).astype("float32"),
+        test_labels.astype("int32"),
+        numbers if dataset == "mnist" else CLOTHES,
+    )
+
+
+def _keras_loader(dataset: str) -> tuple:
+    from keras import datasets
+
+    return getattr(datasets, dataset).load_data()
+
+
+def _read(path: Path) -> tuple:
+    try:
+        with np.load(path) as file:
+            parts = tuple((file[f"x_{part}"], file[f"y_{part}"]) for part in ("train", "test"))
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"Expected x_train, y_train, x_test and y_test. Received: {path} ({error})"
+        ) from error
+    for images, labels in parts:
+        if not (
+            images.ndim == 3
+            and images.shape[1:] == parts[0][0].shape[1:]
+            and labels.shape == images.shape[:1]
+            and len(labels)
+            and 0 <= labels.min() <= labels.max() <= 9
+            and 0 <= images.min() <= images.max() <= 255
+        ):
+            raise InputError(
+                "Expected images (R, H, W) of 0 to 255, all of one size, and labels (R,) of 0 to 9."
+                f" Received: {path} with {images.shape} and {labels.shape}"
+            )
+    return parts
