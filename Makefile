@@ -44,6 +44,7 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/graph_tensor_network.py
 	$(RUN) benchmarks/translator.py
 	PYTHONPATH=. $(RUN) benchmarks/input_pipeline.py
+	$(RUN) benchmarks/decoding.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
