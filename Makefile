@@ -3,7 +3,7 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo demo-rules test test-slow lint wheel bench clean
+.PHONY: demo demo-rules demo-translate test test-slow lint wheel bench clean
 
 # The environment is made once, and anew when what it must hold changes.
 $(INSTALLED): pyproject.toml setup.cfg
@@ -17,6 +17,9 @@ demo: $(INSTALLED)
 
 demo-rules: $(INSTALLED)
 	$(RUN) -m training.demo_rules
+
+demo-translate: $(INSTALLED)
+	$(RUN) -m training.demo_translate
 
 test: $(INSTALLED)
 	$(RUN) -m pytest -n 2

@@ -30,7 +30,7 @@ def state(folder):
     model = keras.models.load_model(folder / "model.keras")
     weights = [keras.ops.convert_to_numpy(w) for w in model.weights]
     rows = [
-        {k: v for k, v in row.items() if not k.startswith("seconds")}
+        {k: v for k, v in row.items() if not k.startswith(("seconds", "tokens_per_second"))}
         for row in Run(folder).read_metrics()
     ]
     return weights, rows

@@ -39,9 +39,9 @@ def train_translator(config: TranslateConfig, run: Run) -> dict[str, Any]:
         InputError: If the config does not fit the data, or the folder is another run's.
     """
     prepare_export(config)
+    start_afresh(config.seed)  # before the precision, which it forgets
     with _preparing(config, run) as corpus, _precision(config):
         print(_summary(corpus), flush=True)
-        start_afresh(config.seed)
         try:
             with on_all_gpus():
                 model = _compiled_model(config, corpus.vocabulary_sizes)
