@@ -24,7 +24,7 @@ COMMON: dict[str, Any] = {
     "dropout": 0.1,
     "epochs": 20,
 }
-# Of like size: a layer of PLGA has two residual units in each attention, so SDPA has two layers.
+# Of like size: the residual units of PLGA add a hundredth to its weights.
 MODELS: dict[str, dict[str, Any]] = {
     "plga": {
         "preset": "plga-2",
