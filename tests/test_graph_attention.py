@@ -35,16 +35,16 @@ def heads_oracle(layer, x, edges):
 
 @pytest.mark.parametrize("kind", ["bool", "int32", "float32"])
 @pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize("slope", [0.2, 0.6])
-def test_attention_is_that_of_the_paper(slope, batched, kind):
+@pytest.mark.parametrize(("slope", "num_heads"), [(0.2, 3), (0.6, 3), (0.2, 1)])
+def test_attention_is_that_of_the_paper(slope, num_heads, batched, kind):
     x = tokens(2, 7, 5)
     graph = random_graph(2, 7, 7) if batched else random_graph(7, 7)
-    layer = GraphAttention(3, 4, negative_slope=slope)
+    layer = GraphAttention(num_heads, 4, negative_slope=slope)
     adjacency = -0.25 * graph if kind == "float32" else graph
     got, scores = layer(x, adjacency.astype(kind), return_attention_scores=True)
     edges = np.broadcast_to(graph | np.eye(7, dtype=bool), (2, 7, 7))
     sums, alpha = heads_oracle(layer, x, edges)
-    expected = sums.transpose(0, 2, 1, 3).reshape(2, 7, 12)
+    expected = sums.transpose(0, 2, 1, 3).reshape(2, 7, 4 * num_heads)
     np.testing.assert_allclose(ops.convert_to_numpy(scores), alpha, atol=1e-5)
     np.testing.assert_allclose(ops.convert_to_numpy(got), expected, atol=1e-5)
     plain = ops.convert_to_numpy(layer(x, adjacency=adjacency.astype(kind)))

@@ -16,7 +16,11 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8")
 def test_python_block_runs(block, capsys):
     names = {}
     exec(compile(block, str(README), "exec"), names)
-    if "model" in names:
+    if "network" in names:
+        assert names["network"](np.array([[0, 1, 1]])).shape == (1, 3, 2)
+        assert names["encoder"](np.ones((1, 3, 8), "float32")).shape == (1, 3, 8)
+        assert names["model"].output_shape == (None, None, 8000)
+    elif "model" in names:
         names["model"].fit(np.ones((2, 200), "int32"), np.zeros(2, "int32"), verbose=0)
         assert names["model"].layers[1].count_params() == 320
     else:
@@ -32,4 +36,4 @@ def test_nothing_is_left_to_fill_in():
 
 
 def test_there_are_blocks():
-    assert len(BLOCKS) == 2
+    assert len(BLOCKS) == 3

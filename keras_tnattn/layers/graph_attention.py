@@ -130,10 +130,14 @@ class GraphAttention(SelfAttention):
         features = ops.matmul(apply_mask(inputs, mask), self.kernel)
         features = ops.reshape(features, (batch, length, self.num_heads, key_dim))
         features = ops.transpose(features, (0, 2, 1, 3))
-        receiver, sender = ops.split(ops.transpose(self.attention_kernel)[..., None], 2, axis=1)
+        receiver, sender = ops.split(ops.transpose(self.attention_kernel), 2, axis=1)  # (H, J)
         precise = at_least_float32(self.compute_dtype)
-        received = ops.cast(ops.matmul(features, receiver), precise)
-        sent = ops.cast(ops.matmul(features, sender), precise)
+        # Not products of matrices: on a CPU TensorFlow 2.21 returns garbage for
+        # (B, 1, L, J) @ (1, J, 1).
+        received, sent = (
+            ops.cast(ops.sum(features * kernel[:, None], axis=-1, keepdims=True), precise)
+            for kernel in (receiver, sender)
+        )
         logits = ops.leaky_relu(received + ops.swapaxes(sent, -1, -2), self.negative_slope)
         edges = self._edges(adjacency, mask, length)
         scores = masked_softmax(logits, None if edges is None else edges[:, None])

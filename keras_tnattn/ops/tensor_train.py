@@ -373,7 +373,7 @@ def tt_matmul_heads(x: object, cores: Sequence, plan: ContractionPlan | None = N
     """
     plan = plan_of(cores) if plan is None else plan
     num_heads = cores[0].shape[0]
-    # A single head takes the way below: on a CPU TensorFlow 2.21 returns garbage for a bfloat16
+    # A single head takes the way below: on a CPU TensorFlow 2.21 returns garbage for a
     # product (B, 1, L, I) @ (1, I, J).
     if plan.split == 0 and num_heads > 1:
         return ops.matmul(ops.expand_dims(x, 1), tt_to_matrix(cores))
