@@ -141,6 +141,21 @@ def test_stopping_early_changes_nothing(end_bias, penalty):
         check(found, row, naive.search(source, 3, penalty))
 
 
+def test_what_is_behind_at_first_may_win_at_the_limit():
+    # With this penalty a score first rises with the length and then falls: the second best is
+    # behind two ended ones for some steps, and ends up before them.
+    model = make_model("sdpa", num_layers=1)
+    probabilities = np.full(11, 0.05 / 9)
+    probabilities[END], probabilities[5] = 0.5, 0.45
+    model.get_layer("logits").kernel.assign(np.zeros(model.get_layer("logits").kernel.shape))
+    model.get_layer("logits").bias.assign(np.log(probabilities))
+    found = BeamSearch(model, 2, START, END, EXTRA, length_penalty=3.0)(padded(SOURCES))
+    for row, source in enumerate(SOURCES):
+        want = Naive(model).search(source, 2, penalty=3.0)
+        check(found, row, want)
+    assert found.ids.shape[-1] > 10
+
+
 def test_sentences_that_are_done_are_not_searched_on():
     model = make_model("sdpa", end_bias=50.0)
     search = BeamSearch(model, 1, START, END, extra_tokens=500)
