@@ -327,7 +327,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("content", "part"),
         [
-            ("pt\ten\num\tone\n", "at least three pairs"),
+            ("pt\ten\num\tone\n", "at least 3 pairs"),
             ("pt\ten\n\tone\num\tone\n", "empty source"),
             ("pt\ten\n", "none"),
         ],
