@@ -16,3 +16,13 @@ def _seeded():
     keras.config.set_dtype_policy("float32")
     yield
     keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_compiled_functions():
+    """JAX keeps every function it compiled: several GiB over the whole suite."""
+    yield
+    if keras.backend.backend() == "jax":
+        import jax
+
+        jax.clear_caches()
