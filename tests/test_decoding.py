@@ -95,7 +95,10 @@ def check(found, row, want):
     assert np.isinf(found.scores[row, len(want) :]).all()
 
 
-@pytest.mark.parametrize("beam_size", [1, 3, 10])
+# The peer runs uncompiled: minutes on JAX, where one beam has to do.
+@pytest.mark.parametrize(
+    "beam_size", [1, 3, 10] if keras.backend.backend() == "tensorflow" else [3]
+)
 def test_equals_the_exhaustive_search(naive, beam_size):
     found = BeamSearch(naive.model, beam_size, START, END, EXTRA)(padded(SOURCES))
     answers = [naive.search(source, beam_size) for source in SOURCES]

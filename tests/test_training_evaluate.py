@@ -28,6 +28,9 @@ def tsv(path):
     return header.split("\t"), [line.split("\t") for line in lines]
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() == "jax", reason="minutes of compiling; test_decoding has the search"
+)
 def test_writes_what_the_search_finds(run):
     folder, corpus = run
     seen = []

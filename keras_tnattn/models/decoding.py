@@ -308,7 +308,8 @@ def embed(model: keras.Model, side: str, ids: object, start_index: object = 0) -
         Tensor `(B, L, d)`.
     """
     embedded = model.get_layer(f"{side}_embedding")(ids)
-    return model.get_layer(f"{side}_positions")(embedded, start_index=start_index)
+    # A copy: masks are handed on by hand here, and Keras' own would stick to the tensor.
+    return ops.copy(model.get_layer(f"{side}_positions")(embedded, start_index=start_index))
 
 
 class _Compiled(keras.Model):
