@@ -169,7 +169,8 @@ def test_sentences_that_are_done_are_not_searched_on():
     )
     found = search(padded(SOURCES))
     assert found.ids.tolist() == [[[START, END]]] * 3
-    assert sizes == [3]
+    # One call of 16 steps for all; on JAX the batch is filled up to a power of two.
+    assert sizes == [4 if keras.backend.backend() == "jax" else 3]
 
 
 def test_the_keys_and_values_that_are_kept_are_those_of_the_whole_prefix():
