@@ -65,13 +65,12 @@ def test_finished_runs_are_taken_as_they_are(tmp_path, capsys):
     assert "run 2 of 2" not in captured.out
 
 
-def test_the_server_is_quiet_unless_it_fails(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(demo, "SERVE", "import sys; print('noise', file=sys.stderr); print('hi')")
-    demo.serve(tmp_path)
+def test_the_server_is_quiet_unless_it_fails(tmp_path, capfd):
+    code = "import sys; print('noise', file=sys.stderr); print(sys.argv[2])"
+    demo.serve(tmp_path, code, ["hi"])
     assert capfd.readouterr() == ("hi\n", "")
-    monkeypatch.setattr(demo, "SERVE", "import sys; sys.exit('no such model')")
     with pytest.raises(subprocess.CalledProcessError):
-        demo.serve(tmp_path)
+        demo.serve(tmp_path, "import sys; sys.exit('no such model')", ["hi"])
     assert "no such model" in capfd.readouterr().err
 
 

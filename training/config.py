@@ -1,5 +1,6 @@
 """The options of the commands: a frozen dataclass each, whose fields become the command line's."""
 
+import abc
 import argparse
 import dataclasses
 import json
@@ -94,7 +95,7 @@ TFDS = "tfds:"
 
 
 @dataclasses.dataclass(frozen=True)
-class RunConfig:
+class RunConfig(abc.ABC):
     """What every command has options for; a config class adds its own, and says `default_name`.
 
     Raises:
@@ -128,9 +129,9 @@ class RunConfig:
         at_least(0, seed=self.seed)
 
     @property
+    @abc.abstractmethod
     def default_name(self) -> str:
         """The name of the run if none is given."""
-        raise NotImplementedError
 
     @property
     def export_folder(self) -> Path:

@@ -8,6 +8,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from training.data import load_texts
@@ -48,15 +49,18 @@ def run() -> None:
     if not exported.is_dir():
         raise InputError(f"{exported} is gone. Delete {RUNS} to train and export again")
     print(f"{exported}, loaded by TensorFlow alone in a process of its own, says:", flush=True)
-    serve(exported)
+    serve(exported, SERVE, SENTENCES)
     print(
         f"\npictures: learning_curves.png, confusion_matrix.png and psi.png in {RUNS}/docstrings/"
     )
 
 
-def serve(exported: Path) -> None:
-    """Serves `SENTENCES` in a process of its own, whose remarks are shown only if it fails."""
-    command = [sys.executable, "-I", "-c", SERVE, str(exported), *SENTENCES]
+def serve(exported: Path, code: str, sentences: Sequence[str]) -> None:
+    """Runs code on an exported model and sentences, in a process without this package.
+
+    What it prints is shown; what it remarks on stderr, only if it fails.
+    """
+    command = [sys.executable, "-I", "-c", code, str(exported), *sentences]
     served = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace")
     if served.returncode:
         print(served.stderr, file=sys.stderr)

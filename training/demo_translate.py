@@ -5,11 +5,11 @@ finished runs as they are and goes on with an interrupted one.
 """
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from training.demo import serve
 from training.errors import InputError, exit_status
 from training.runs import finish_all, replacing
 from training.translator_config import TranslateConfig
@@ -93,21 +93,12 @@ def run() -> None:
     if not exported.is_dir():
         raise InputError(f"{exported} is gone. Delete {RUNS} to train and export again")
     print(f"\n{exported}, loaded by TensorFlow alone in a process of its own, says:", flush=True)
-    serve(exported)
+    serve(exported, SERVE, SENTENCES)
     explained = explain_run(RUNS / configs[0].name, SENTENCES[0])
     print(
         f"\npictures: learning_curves.png in {RUNS}/*/, and {len(explained['files'])} of what the "
         f"attentions computed for the first sentence in {explained['folder']}/"
     )
-
-
-def serve(exported: Path) -> None:
-    """Translates `SENTENCES` in a process of its own, whose remarks are shown only if it fails."""
-    command = [sys.executable, "-I", "-c", SERVE, str(exported), *SENTENCES]
-    served = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace")
-    if served.returncode:
-        print(served.stderr, file=sys.stderr)
-    served.check_returncode()
 
 
 if __name__ == "__main__":
