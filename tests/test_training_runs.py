@@ -16,7 +16,7 @@ from keras_tnattn.models.text_classifier import ATTENTIONS as CLASSIFIERS
 from training.checkpoints import EpochLog, load_state, save_state
 from training.config import ATTENTIONS, ClassifyConfig, from_json, to_json
 from training.data import split_rows
-from training.data.batches import ShuffledBatches
+from training.data.batches import ArrayBatches
 from training.errors import InputError
 from training.runs import Run, replacing
 from training.train import main
@@ -170,12 +170,12 @@ def test_early_stopping_keeps_the_best_epoch(tmp_path):
 def test_each_epoch_has_an_order_of_its_own(tmp_path, monkeypatch):
     orders = []
 
-    class Watched(ShuffledBatches):
+    class Watched(ArrayBatches):
         def __getitem__(self, index):
             orders.append(self.order.tobytes())
             return super().__getitem__(index)
 
-    monkeypatch.setattr("training.classification.ShuffledBatches", Watched)
+    monkeypatch.setattr("training.classification.ArrayBatches", Watched)
     table = small_table(tmp_path / "table.csv", rows=40)
     assert main(command(table, tmp_path / "run", "--attention", "dpa", "--epochs", "3")) == 0
     assert len(set(orders)) == 3
@@ -429,7 +429,7 @@ def test_a_loss_that_is_no_number_is_not_the_best(tmp_path):
 
 def test_the_order_depends_on_seed_and_epoch():
     def order(seed, epoch):
-        batches = ShuffledBatches(np.arange(10)[:, None], np.arange(10), 4, seed)
+        batches = ArrayBatches(np.arange(10)[:, None], np.arange(10), 4, seed)
         batches.set_epoch(epoch)
         seen = [batches[i] for i in range(len(batches))]
         assert [len(labels) for _, labels in seen] == [4, 4, 2]

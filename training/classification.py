@@ -13,7 +13,7 @@ from keras_tnattn.text.words import word_vectorizer
 from training import evaluation, plots
 from training.config import TENSORIZED, ClassifyConfig
 from training.data import LabelledTexts, split_rows
-from training.data.batches import ShuffledBatches
+from training.data.batches import ArrayBatches
 from training.errors import InputError
 from training.exporting import finish, prepare_export
 from training.fitting import fit, start_afresh
@@ -63,11 +63,11 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> d
     train, test, validation = parts["train"], parts["test"], parts.get("validation")
     log = fit(
         model,
-        ShuffledBatches(train.ids, train.labels, config.batch_size, config.seed),
+        ArrayBatches(train.ids, train.labels, config.batch_size, config.seed),
         config,
         run,
         config.early_stopping,
-        validation and (validation.ids, validation.labels),
+        validation and ArrayBatches(validation.ids, validation.labels, 256),
     )
     predictions = evaluation.predict(model, test.ids)
     results = {

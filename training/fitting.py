@@ -47,7 +47,7 @@ def fit(
     config: RunConfig,
     run: Run,
     patience: int | None = None,
-    validation: keras.utils.PyDataset | tuple[np.ndarray, np.ndarray] | None = None,
+    validation: keras.utils.PyDataset | None = None,
     log: EpochLog | None = None,
 ) -> EpochLog:
     """Trains a compiled model from where its run stands to the last epoch.
@@ -60,7 +60,7 @@ def fit(
         run: The run, started.
         patience: Stop after so many epochs without a lower loss on the validation part, and put
             the model where that was lowest. Default: never.
-        validation: Inputs and labels of that part, or its batches.
+        validation: The batches of that part.
         log: What keeps the metrics and checkpoints. Default: `EpochLog(run, patience)`.
 
     Returns:
@@ -74,14 +74,40 @@ def fit(
             on_epoch_begin=lambda epoch, logs: batches.set_epoch(epoch)
         )
         model.fit(
-            batches,
+            untuned(batches),
             initial_epoch=epoch,
             epochs=config.epochs,
-            validation_data=validation,
-            validation_batch_size=256,
+            validation_data=None if validation is None else untuned(validation),
             shuffle=False,  # Keras would shuffle the batches too, by a state of its own
             callbacks=[ordered, log],
             verbose=1 if sys.stdout.isatty() else 2,
         )
     log.restore_best()
     return log
+
+
+def untuned(batches: keras.utils.PyDataset) -> object:
+    """Returns what Keras is to read the batches from.
+
+    On TensorFlow that is a dataset that does not tune itself. Keras would make one that does, and
+    in TensorFlow 2.21 the end of its iterator waits until the tuner's next turn, which comes the
+    later the longer the epoch was: up to a minute, in which nothing is computed.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return batches
+    import tensorflow as tf
+
+    # A size may vary if it does between the first two batches; Keras goes by that too.
+    def spec(one: np.ndarray, other: np.ndarray) -> tf.TensorSpec:
+        sizes = zip(one.shape[1:], other.shape[1:], strict=True)
+        return tf.TensorSpec([None, *(m if m == n else None for m, n in sizes)], one.dtype)
+
+    some = batches[0], batches[min(1, len(batches) - 1)]
+    dataset = tf.data.Dataset.from_generator(
+        lambda: (batches[index] for index in range(len(batches))),
+        output_signature=keras.tree.map_structure(spec, *some),
+    )
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(batches)))
+    return dataset.prefetch(2).with_options(options)

@@ -11,7 +11,7 @@ from keras_tnattn.layers import LocalEmbedding
 from keras_tnattn.models import deep_tensor_network
 from training import evaluation, plots
 from training.chain_config import ImagesConfig
-from training.data.batches import ShuffledBatches
+from training.data.batches import ArrayBatches
 from training.data.images import LabelledImages
 from training.errors import InputError
 from training.exporting import finish, prepare_export
@@ -39,7 +39,7 @@ def train_images(config: ImagesConfig, run: Run, data: LabelledImages) -> dict[s
     prepare_export(config)
     run.start_or_check(config, description)
 
-    batches = ShuffledBatches(data.images, data.labels, config.batch_size, config.seed)
+    batches = ArrayBatches(data.images, data.labels, config.batch_size, config.seed)
     log = fit(model, batches, config, run)
     predictions = evaluation.predict(model, data.test_images)
     train_predictions = evaluation.predict(model, data.images)

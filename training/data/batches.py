@@ -9,7 +9,7 @@ import numpy as np
 from training.data.prepared import TokenizedPart
 
 
-class ShuffledBatches(keras.utils.PyDataset):
+class ArrayBatches(keras.utils.PyDataset):
     """Batches of `(inputs, labels)`; the order of an epoch depends on the seed and the epoch alone.
 
     Whoever trains calls `set_epoch` before each epoch: Keras' own `on_epoch_end` of a data set is
@@ -19,17 +19,21 @@ class ShuffledBatches(keras.utils.PyDataset):
         inputs: Arrays `(R, ...)`, for instance ids `(R, L)`.
         labels: Integers `(R,)`.
         batch_size: Rows of a batch; the last one of an epoch may be shorter.
-        seed: Seed of the order.
+        seed: Seed of the order. `None`: the order of the arrays, in every epoch.
     """
 
-    def __init__(self, inputs: np.ndarray, labels: np.ndarray, batch_size: int, seed: int) -> None:
+    def __init__(
+        self, inputs: np.ndarray, labels: np.ndarray, batch_size: int, seed: int | None = None
+    ) -> None:
         super().__init__()
         self.inputs, self.labels, self.batch_size, self.seed = inputs, labels, batch_size, seed
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
         """Takes the order of an epoch, counted from 0."""
-        self.order = np.random.default_rng((self.seed, epoch)).permutation(len(self.labels))
+        self.order = np.arange(len(self.labels))
+        if self.seed is not None:
+            self.order = np.random.default_rng((self.seed, epoch)).permutation(self.order)
 
     def __len__(self) -> int:
         return math.ceil(len(self.labels) / self.batch_size)
