@@ -12,17 +12,29 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     15,000), then falls; scaled to another peak if one is given. Power law graph attention wants a
     low peak: 6e-4 learns at d = 128, 2.8e-3 diverges.
 
+    With `cooldown_steps`, which the papers have not, it is also multiplied by `min(1, (n - s) /
+    c)`: it falls to 0 over the last `c` of the `n` steps. A training of few epochs ends at a
+    lower loss by it.
+
     Args:
         model_dim: The `d` of the formula.
         warmup_steps: The `w`. Defaults to 15,000, the paper's for PLGA; for SDPA it has 4,000.
         peak: The rate at step `w`. Defaults to `(d w)^-0.5`.
+        total_steps: The `n` of the cool-down, which needs it.
+        cooldown_steps: The `c`. Defaults to 0: no cool-down.
 
     Raises:
-        ValueError: If one of them is not positive.
+        ValueError: If a size or the peak is not positive, or `cooldown_steps` is not between 0
+            and `total_steps`.
     """
 
     def __init__(
-        self, model_dim: int, warmup_steps: int = 15_000, peak: float | None = None
+        self,
+        model_dim: int,
+        warmup_steps: int = 15_000,
+        peak: float | None = None,
+        total_steps: int | None = None,
+        cooldown_steps: int = 0,
     ) -> None:
         for name, value in (("model_dim", model_dim), ("warmup_steps", warmup_steps)):
             if value < 1:
@@ -30,6 +42,13 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         self.model_dim = int(model_dim)
         if peak is not None and not peak > 0:
             raise ValueError(f"Expected a rate above 0. Received: peak={peak}")
+        if not 0 <= cooldown_steps <= (total_steps or 0):
+            raise ValueError(
+                "Expected 0 <= cooldown_steps <= total_steps. "
+                f"Received: cooldown_steps={cooldown_steps}, total_steps={total_steps}"
+            )
+        self.total_steps = total_steps
+        self.cooldown_steps = int(cooldown_steps)
         self.warmup_steps = int(warmup_steps)
         self.peak = None if peak is None else float(peak)
 
@@ -39,11 +58,17 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         scale = self.model_dim**-0.5
         if self.peak is not None:
             scale = self.peak * self.warmup_steps**0.5
-        return scale * ops.minimum(falling, step * self.warmup_steps**-1.5)
+        rate = scale * ops.minimum(falling, step * self.warmup_steps**-1.5)
+        if self.cooldown_steps:
+            left = ops.maximum(self.total_steps - step, 0.0)
+            rate = rate * ops.minimum(1.0, left / self.cooldown_steps)
+        return rate
 
     def get_config(self) -> dict:
         return {
             "model_dim": self.model_dim,
             "warmup_steps": self.warmup_steps,
             "peak": self.peak,
+            "total_steps": self.total_steps,
+            "cooldown_steps": self.cooldown_steps,
         }

@@ -310,6 +310,7 @@ class TestRefusals:
             (["--learning-rate", "0"], ["learning_rate=0"]),
             (["--learning-rate", "nan"], ["learning_rate=nan"]),
             (["--warmup-steps", "0"], ["warmup_steps=0"]),
+            (["--cooldown-epochs", "99"], ["cooldown_epochs=99"]),
             (["--vocabulary-size", "3"], ["vocabulary_size=3"]),
             (["--max-length", "3"], ["max_length=3"]),
             (["--checkpoint-epochs", "2", "9"], ["checkpoint_epochs=[2, 9]"]),

@@ -43,9 +43,9 @@ def train_translator(config: TranslateConfig, run: Run) -> dict[str, Any]:
     with _preparing(config, run) as corpus, _precision(config):
         print(_summary(corpus), flush=True)
         try:
-            with on_all_gpus():
-                model = _compiled_model(config, corpus.vocabulary_sizes)
             train = BucketedBatches(corpus.parts["train"], config.batch_size, config.seed)
+            with on_all_gpus():
+                model = _compiled_model(config, corpus.vocabulary_sizes, len(train))
         except ValueError as error:  # the checks of sizes and ranges by those who know them
             raise InputError(str(error)) from error
         if config.early_stopping and not len(corpus.parts["validation"]):
@@ -207,12 +207,20 @@ def _precision(config: TranslateConfig) -> Iterator[None]:
         keras.config.set_dtype_policy(before)
 
 
-def _compiled_model(config: TranslateConfig, sizes: tuple[int, int]) -> keras.Model:
+def _compiled_model(
+    config: TranslateConfig, sizes: tuple[int, int], steps_per_epoch: int
+) -> keras.Model:
     options = {**PRESETS[config.preset], **config.overrides}
     if config.attention != "plga":
         options = {name: value for name, value in options.items() if name not in PLGA_ONLY}
     model = translator(*sizes, **options)
-    schedule = WarmupInverseSquareRoot(config.model_dim, config.warmup_steps, config.learning_rate)
+    schedule = WarmupInverseSquareRoot(
+        config.model_dim,
+        config.warmup_steps,
+        config.learning_rate,
+        config.epochs * steps_per_epoch,
+        config.cooldown_epochs * steps_per_epoch,
+    )
     model.compile(
         optimizer=keras.optimizers.Adam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0),

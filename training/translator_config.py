@@ -121,6 +121,13 @@ class TranslateConfig(RunConfig):
         type=int,
         metavar="N",
     )
+    cooldown_epochs: int = option(
+        0,
+        TRAINING,
+        "last epochs, in which the rate falls to 0; a short training ends better by it, the paper "
+        "has none",
+        metavar="N",
+    )
     early_stopping: int | None = option(
         None,
         TRAINING,
@@ -169,6 +176,11 @@ class TranslateConfig(RunConfig):
             self._set("learning_rate", (self.model_dim * self.warmup_steps) ** -0.5)
         super().__post_init__()
         self._set("checkpoint_epochs", list(self.checkpoint_epochs))  # as JSON and argparse do
+        if not 0 <= self.cooldown_epochs <= self.epochs:
+            raise InputError(
+                f"Expected cooldown_epochs of 0 to {self.epochs}, the epochs. "
+                f"Received: cooldown_epochs={self.cooldown_epochs}"
+            )
         for epoch in self.checkpoint_epochs:
             if not 1 <= epoch <= self.epochs:
                 raise InputError(
