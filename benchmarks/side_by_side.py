@@ -28,10 +28,12 @@ def describe_machine():
     )
 
 
-def medians(contenders: dict[str, Callable], repeats: int = 9) -> dict[str, float]:
+def medians(
+    contenders: dict[str, Callable], repeats: int = 9, warm_ups: int = 2
+) -> dict[str, float]:
     """Returns the median seconds of each contender; every round runs each of them once."""
     for run in contenders.values():
-        for _ in range(2):
+        for _ in range(warm_ups):
             run()
     seconds = {name: [] for name in contenders}
     for _ in range(repeats):
