@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_tnattn.models.decoding import BeamSearch
-from keras_tnattn.text.reserved import END, PAD, START
+from keras_tnattn.text.reserved import END, PAD, START, UNK
 
 CLASS_NAMES = "assets.extra/class_names.json"
 
@@ -106,7 +106,8 @@ def export_translator(
     gives `ids`, int32 `(B, K, L)`, and `scores`, float32 `(B, K)`, of the `K` best hypotheses, best
     first, as `BeamSearch` has them; lower scores are better.
 
-    The translation of a sentence without words is empty. A sentence may have any length; the search
+    The translation of a sentence without words, or of unknown pieces alone, is empty, and its score
+    that of an empty sentence. A sentence may have any length; the search
     ends at the number of its pieces plus `extra_tokens`. Sentences of one call are searched
     together, and wait for the longest.
 
@@ -145,11 +146,13 @@ def export_translator(
 
     def from_text(text: tf.Tensor) -> dict[str, tf.Tensor]:
         ids = source_tokenizer.tokenize(text)
+        known = tf.reduce_any(ids > END, axis=1)  # a piece that is not reserved
+        # What is unknown altogether is an empty sentence: a translation would be made up.
+        ids = tf.ragged.boolean_mask(ids, (ids != UNK) | known[:, None])
         found = from_ids(ids.to_tensor(PAD))
         translation = target_tokenizer.detokenize(found["ids"][:, 0])
-        empty = ids.row_lengths() <= 2  # start and end alone
         return {
-            "translation": tf.where(empty, "", translation),
+            "translation": tf.where(known, translation, ""),
             "score": found["scores"][:, 0],
         }
 

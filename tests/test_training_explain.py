@@ -183,6 +183,8 @@ def test_command(run, tmp_path, capsys):
     [
         ([""], "with words. Received: ''"),
         (["vi", "--target", " "], "with words. Received: ' '"),
+        (["☃ ¤"], "vocabulary. Received: '☃ ¤', unknown"),
+        (["vi", "--target", "☃"], "vocabulary. Received: '☃', unknown"),
         (["vi", "--target", "I", "--heads", "3"], "heads of 1 to 2. Received: head=3"),
         (["vi", "--target", "I", "--heads", "0"], "head=0"),
         (["vi", "--blocks", "decoder_0"], "decoder_0.cross. Received: block='decoder_0'"),
