@@ -19,6 +19,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_tnattn.models.decoding import BeamSearch
 from keras_tnattn.text.reserved import END, PAD, START, UNK
@@ -346,6 +347,7 @@ def load(path: str | os.PathLike) -> Classifier | Translator:
     Raises:
         FileNotFoundError: If there is no exported model.
         ImportError: If it is a translator and TensorFlow Text is not installed.
+        ValueError: If it is neither a classifier nor a translator of text.
     """
     path = Path(path)
     versions = _versions(path)
@@ -355,7 +357,25 @@ def load(path: str | os.PathLike) -> Classifier | Translator:
         raise FileNotFoundError(
             f"Expected the folder of an exported model or of one version. Received: path={path}"
         )
-    return Classifier(path) if (path / CLASS_NAMES).is_file() else Translator(path)
+    takes, gives = _served(path)
+    if takes == {"text"}:
+        if gives == {"label", "probabilities"} and (path / CLASS_NAMES).is_file():
+            return Classifier(path)
+        if gives == {"translation", "score"}:
+            return Translator(path)
+    raise ValueError(
+        "Expected an exported model from text to label and probabilities, with "
+        f"{CLASS_NAMES}, or to translation and score. Received: {path} from "
+        f"{', '.join(sorted(takes)) or 'nothing'} to {', '.join(sorted(gives)) or 'nothing'}. "
+        "tf.saved_model.load loads any model"
+    )
+
+
+def _served(path: Path) -> tuple[set[str], set[str]]:
+    """The names of what `serving_default` takes and gives; known without loading the model."""
+    proto = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    signature = proto.meta_graphs[0].signature_def["serving_default"]
+    return set(signature.inputs), set(signature.outputs)
 
 
 def _strings(texts: Sequence[str]) -> tf.Tensor:
