@@ -19,9 +19,10 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_tnattn.models.decoding import BeamSearch
-from keras_tnattn.text.reserved import END, PAD, START
+from keras_tnattn.text.reserved import END, PAD, START, UNK
 
 CLASS_NAMES = "assets.extra/class_names.json"
 
@@ -106,7 +107,8 @@ def export_translator(
     gives `ids`, int32 `(B, K, L)`, and `scores`, float32 `(B, K)`, of the `K` best hypotheses, best
     first, as `BeamSearch` has them; lower scores are better.
 
-    The translation of a sentence without words is empty. A sentence may have any length; the search
+    The translation of a sentence without words, or of unknown pieces alone, is empty, and its score
+    that of an empty sentence. A sentence may have any length; the search
     ends at the number of its pieces plus `extra_tokens`. Sentences of one call are searched
     together, and wait for the longest.
 
@@ -145,11 +147,13 @@ def export_translator(
 
     def from_text(text: tf.Tensor) -> dict[str, tf.Tensor]:
         ids = source_tokenizer.tokenize(text)
+        known = tf.reduce_any(ids > END, axis=1)  # a piece that is not reserved
+        # What is unknown altogether is an empty sentence: a translation would be made up.
+        ids = tf.ragged.boolean_mask(ids, (ids != UNK) | known[:, None])
         found = from_ids(ids.to_tensor(PAD))
         translation = target_tokenizer.detokenize(found["ids"][:, 0])
-        empty = ids.row_lengths() <= 2  # start and end alone
         return {
-            "translation": tf.where(empty, "", translation),
+            "translation": tf.where(known, translation, ""),
             "score": found["scores"][:, 0],
         }
 
@@ -343,6 +347,7 @@ def load(path: str | os.PathLike) -> Classifier | Translator:
     Raises:
         FileNotFoundError: If there is no exported model.
         ImportError: If it is a translator and TensorFlow Text is not installed.
+        ValueError: If it is neither a classifier nor a translator of text.
     """
     path = Path(path)
     versions = _versions(path)
@@ -352,7 +357,25 @@ def load(path: str | os.PathLike) -> Classifier | Translator:
         raise FileNotFoundError(
             f"Expected the folder of an exported model or of one version. Received: path={path}"
         )
-    return Classifier(path) if (path / CLASS_NAMES).is_file() else Translator(path)
+    takes, gives = _served(path)
+    if takes == {"text"}:
+        if gives == {"label", "probabilities"} and (path / CLASS_NAMES).is_file():
+            return Classifier(path)
+        if gives == {"translation", "score"}:
+            return Translator(path)
+    raise ValueError(
+        "Expected an exported model from text to label and probabilities, with "
+        f"{CLASS_NAMES}, or to translation and score. Received: {path} from "
+        f"{', '.join(sorted(takes)) or 'nothing'} to {', '.join(sorted(gives)) or 'nothing'}. "
+        "tf.saved_model.load loads any model"
+    )
+
+
+def _served(path: Path) -> tuple[set[str], set[str]]:
+    """The names of what `serving_default` takes and gives; known without loading the model."""
+    proto = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    signature = proto.meta_graphs[0].signature_def["serving_default"]
+    return set(signature.inputs), set(signature.outputs)
 
 
 def _strings(texts: Sequence[str]) -> tf.Tensor:

@@ -116,6 +116,24 @@ def test_a_single_text_is_refused(exported):
         load(exported)("a text")
 
 
+@tensorflow_only
+def test_what_is_no_model_of_text_is_refused(parts, tmp_path):
+    import tensorflow as tf
+
+    from keras_tnattn.export import export_signatures, load
+
+    def double(bits):
+        return {"bits": 2 * bits}
+
+    signature = (double, tf.TensorSpec([None], tf.int32, "bits"))
+    for name, names in (("plain", None), ("named", NAMES)):
+        path = export_signatures(
+            {"serving_default": signature}, [parts[0]], tmp_path / name, class_names=names
+        )
+        with pytest.raises(ValueError, match=r"and score\. .*from bits to bits"):
+            load(path)
+
+
 def test_nothing_to_load(tmp_path):
     from keras_tnattn.export import load
 

@@ -73,9 +73,14 @@ class TestOutputs:
 
     def test_are_those_of_the_last_position_of_a_causal_metric(self):
         causal, whole = (small_translator(20, 19, causal_metric=c) for c in (True, False))
-        got = attention_outputs(causal, SOURCE, TARGET)["encoder_0"]
-        want = attention_outputs(whole, SOURCE, TARGET)["encoder_0"]
-        np.testing.assert_allclose(got["A_LM"], want["A_LM"], rtol=1e-4, atol=1e-6)
+        got, want = (attention_outputs(m, SOURCE, TARGET) for m in (causal, whole))
+        for block in ("encoder_0", "decoder_0.self"):
+            np.testing.assert_allclose(
+                got[block]["A_LM"], want[block]["A_LM"], rtol=1e-4, atol=1e-6
+            )
+        # The encoder's metric is that of the whole sentence: so is all that comes of it.
+        np.testing.assert_allclose(got["encoder_0"]["E"], want["encoder_0"]["E"], rtol=1e-5)
+        assert np.abs(got["decoder_0.self"]["E"] - want["decoder_0.self"]["E"]).max() > 1e-3
 
     def test_of_dot_product_attention(self):
         computed = attention_outputs(small_translator(20, 19, "sdpa"), SOURCE, TARGET)
@@ -178,6 +183,8 @@ def test_command(run, tmp_path, capsys):
     [
         ([""], "with words. Received: ''"),
         (["vi", "--target", " "], "with words. Received: ' '"),
+        (["☃ ¤"], "vocabulary. Received: '☃ ¤', unknown"),
+        (["vi", "--target", "☃"], "vocabulary. Received: '☃', unknown"),
         (["vi", "--target", "I", "--heads", "3"], "heads of 1 to 2. Received: head=3"),
         (["vi", "--target", "I", "--heads", "0"], "head=0"),
         (["vi", "--blocks", "decoder_0"], "decoder_0.cross. Received: block='decoder_0'"),

@@ -204,6 +204,16 @@ def test_translator_takes_an_attention_by_name_or_as_a_layer(attention, tmp_path
     np.testing.assert_array_equal(loaded.predict(inputs, verbose=0), want)
 
 
+def test_a_causal_metric_is_the_decoders_alone():
+    sizes = {"model_dim": 8, "num_heads": 2, "residual_units": 1, "residual_dim": 4}
+    model = translator(9, 11, num_layers=2, feedforward_dim=4, causal_metric=True, **sizes)
+    for i in range(2):
+        assert not model.get_layer(f"encoder_{i}").attention.causal_metric
+        decoder = model.get_layer(f"decoder_{i}")
+        assert decoder.self_attention.causal_metric
+        assert decoder.cross_attention.causal_metric
+
+
 def test_translator_errors():
     with pytest.raises(ValueError, match="attention='tsa'"):
         translator(9, 9, attention="tsa")

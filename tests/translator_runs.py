@@ -26,7 +26,12 @@ def small_translator(source_size, target_size, attention="plga", **options):
     model = translator(
         source_size,
         target_size,
-        **{"model_dim": 8, "feedforward_dim": 16, **SMALL[attention], **options},
+        **{
+            "model_dim": 8,
+            "feedforward_dim": 16,
+            **SMALL.get(attention, {"attention": attention}),
+            **options,
+        },
     )
     rng = np.random.default_rng(0)
     for weight in model.weights:

@@ -123,8 +123,8 @@ def explain_run(
         What `explanation.json` holds, with `folder`, and `files`, the pictures in it.
 
     Raises:
-        InputError: If a sentence has no words, there is no such block or head, or the run cannot be
-            read, or the folder not be written to.
+        InputError: If a sentence has no words, or only unknown ones, there is no such block or
+            head, or the run cannot be read, or the folder not be written to.
     """
     at_least(1, beam_size=beam_size)
     # TensorFlow takes seconds to import; what is wrong up to here is answered at once.
@@ -249,9 +249,16 @@ def _chosen_heads(outputs: dict[str, np.ndarray], heads: Sequence[int] | None) -
 
 
 def _ids(tokenizer: Any, sentence: str) -> np.ndarray:
+    from keras_tnattn.text.reserved import END
+
     ids = tokenizer.tokenize([sentence])[0].numpy()
     if len(ids) == 2:  # start and end alone
         raise InputError(f"Expected a sentence with words. Received: {sentence!r}")
+    if (ids <= END).all():
+        raise InputError(
+            "Expected a sentence with pieces of the run's vocabulary. "
+            f"Received: {sentence!r}, unknown throughout"
+        )
     return ids
 
 

@@ -1,5 +1,6 @@
 """Power law graph attention: scores through a metric learned from the query itself."""
 
+import numbers
 from collections.abc import Sequence
 
 import keras
@@ -36,8 +37,10 @@ class PowerLawGraphAttention(keras.layers.Layer):
     position.
 
     Costs, for `R` rows of metrics, `R = B H k` (`B H k T` with `causal_metric`): `2 R u (2 k f +
-    (n - 1) f^2)` FLOPs for `u` units of `n` layers of width `f`, which is most of it, and `8 B d^2
-    L` for the maps; memory `R (k + u n f)` for the gradient and `B H T S` for the scores.
+    (n - 1) f^2)` FLOPs for `u` units of `n` layers of width `f`, which is most of it, `4 R k^2` for
+    equations 2 and 3, `4 B T H k (k + S)` for the products of queries, metric, keys and values, and
+    `4 B H k d (T + S)` for the maps; memory `R (k + u n f)` for the gradient and `B H T S` for the
+    scores.
 
     The metric, the power and the scores are computed in float32 under every dtype policy; the
     dense layers of the residual units in bfloat16 if that is the compute dtype. `A_LM ** P` is
@@ -47,8 +50,9 @@ class PowerLawGraphAttention(keras.layers.Layer):
     Args:
         num_heads: Number of heads `H`.
         key_dim: Size `k` of each head. Defaults to the size of the query over `num_heads`.
-        residual_units: Number of residual units `u`. Defaults to 9, as the paper's model #2.
-        residual_dense_layers: Layers `n` with ReLU in each unit. Defaults to 2.
+        residual_units: Number of residual units `u`, which may be 0. Defaults to 9, as the paper's
+            model #2.
+        residual_dense_layers: Layers `n` with ReLU in each unit, which may be 0. Defaults to 2.
         residual_dim: Their width `f`, the paper's A-dff. Defaults to 256.
         dropout: Rate on `E_LM`. Defaults to 0.
         residual_dropout: Rate on the output of each residual unit, before its sum. Defaults to 0.
@@ -82,7 +86,8 @@ class PowerLawGraphAttention(keras.layers.Layer):
         (before the mask) and `E_LM`, each `(B, H, T, S)`.
 
     Raises:
-        ValueError: If a size is not positive, a rate is not in [0, 1), or `num_heads` does not
+        ValueError: If a size is not an integer, `num_heads`, `key_dim` or `residual_dim` is not
+            positive, another size is negative, a rate is not in [0, 1), or `num_heads` does not
             divide the size of the query and `key_dim` is not given.
     """
 
@@ -109,16 +114,16 @@ class PowerLawGraphAttention(keras.layers.Layer):
             ("residual_dense_layers", residual_dense_layers, 0),
             ("residual_dim", residual_dim, 1),
         ):
-            if not isinstance(value, int) or value < least:
+            if not isinstance(value, numbers.Integral) or value < least:
                 raise ValueError(f"Expected an int of at least {least}. Received: {name}={value!r}")
         for name, rate in (("dropout", dropout), ("residual_dropout", residual_dropout)):
             if not 0 <= rate < 1:
                 raise ValueError(f"Expected a rate in [0, 1). Received: {name}={rate}")
-        self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.residual_units = residual_units
-        self.residual_dense_layers = residual_dense_layers
-        self.residual_dim = residual_dim
+        self.num_heads = int(num_heads)
+        self.key_dim = None if key_dim is None else int(key_dim)
+        self.residual_units = int(residual_units)
+        self.residual_dense_layers = int(residual_dense_layers)
+        self.residual_dim = int(residual_dim)
         self.dropout = float(dropout)
         self.residual_dropout = float(residual_dropout)
         self.padding_in_metric = padding_in_metric

@@ -7,7 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.ops.masking import apply_mask, masked_softmax
+from keras_tnattn.models.key_cache import decode_once, first_keys, keeps_keys, put
+from keras_tnattn.ops.masking import apply_mask
 
 _CHUNK = 16  # steps between two looks for finished sentences
 _ROUNDING = 8  # source lengths are rounded up to multiples of it: few shapes to compile
@@ -39,7 +40,15 @@ class BeamSearch:
 
     The encoder runs once. Every step of a power law graph attention computes the whole prefix
     anew, since its metric changes with each token; a decoder of `keras.layers.MultiHeadAttention`s
-    keeps its keys and values instead and computes the last token alone.
+    (without `use_gate` and `sliding_window`) keeps its keys and values instead and computes the
+    last token alone.
+
+    Costs, for targets of `L` ids, a target vocabulary of `V` and `n` decoders: the encoder's for
+    `(B, S)`, `2 B K L d V` FLOPs for the logits, and `L` passes of the decoders, the prefix padded
+    to the next multiple of 16: each those of `(B K, L)` tokens, so that FLOPs grow as `L^2`, or,
+    with keys and values kept, those of `B K` tokens that attend to `L` and `S` keys. Memory: `O(B K
+    (L + V))` for ids and logits; `O(B K S d)` and what one pass of the decoder needs, or `O(n B (K
+    L + S) d)` for keys and values.
 
     Args:
         model: A model of `keras_tnattn.models.translator`.
@@ -47,10 +56,11 @@ class BeamSearch:
         start_id: The id that starts a target. Defaults to 2.
         end_id: The id that ends it. Defaults to 3.
         extra_tokens: Defaults to 50.
-        length_penalty: Defaults to 0.6.
+        length_penalty: At least 0. Defaults to 0.6.
 
     Raises:
-        ValueError: If `beam_size` is not in 1 to the size of the target vocabulary, or an attention
+        ValueError: If the model is no such translator, `beam_size` is not in 1 to the size of the
+            target vocabulary, an id is not in it, another number is out of range, or an attention
             lets padding into its metric.
     """
 
@@ -63,6 +73,7 @@ class BeamSearch:
         extra_tokens: int = 50,
         length_penalty: float = 0.6,
     ) -> None:
+        _check_translator(model)
         vocabulary_size = model.output_shape[-1]
         if not 1 <= beam_size <= vocabulary_size:
             raise ValueError(
@@ -71,6 +82,16 @@ class BeamSearch:
             )
         if extra_tokens < 1:
             raise ValueError(f"Expected at least 1. Received: extra_tokens={extra_tokens}")
+        if not 0 <= length_penalty < float("inf"):
+            raise ValueError(
+                f"Expected a finite number of at least 0. Received: length_penalty={length_penalty}"
+            )
+        for name, value in (("start_id", start_id), ("end_id", end_id)):
+            if not 0 < value < vocabulary_size:
+                raise ValueError(
+                    f"Expected an id of 1 to {vocabulary_size - 1}, of the target vocabulary. "
+                    f"Received: {name}={value}"
+                )
         self.model = model
         self.beam_size = beam_size
         self.start_id = start_id
@@ -87,7 +108,7 @@ class BeamSearch:
                     f"Received: {layer.name} with padding_in_metric=True. Put its weights into a "
                     "model built without, which computes the same for a sentence alone"
                 )
-        self._keeps_keys = all(type(a) is keras.layers.MultiHeadAttention for a in attentions)
+        self._keeps_keys = all(map(keeps_keys, attentions))
         self._start = _Compiled(self.start)
         self._advance = _Compiled(lambda state: self.advance(state, _CHUNK))
 
@@ -97,11 +118,26 @@ class BeamSearch:
         Args:
             source: Integers `(B, S)`, start and end ids included, padded with 0.
             batch_size: How many sentences are searched together. Defaults to 32.
+
+        Raises:
+            ValueError: If `source` has another shape or ids that are not in the source vocabulary,
+                or `batch_size` is not positive.
         """
-        source = np.asarray(source, "int32")
+        source = np.asarray(source)
         if source.ndim != 2:
             raise ValueError(f"Expected ids (B, S). Received: source.shape={source.shape}")
-        lengths = (source != 0).sum(1)
+        if batch_size < 1:
+            raise ValueError(f"Expected at least 1. Received: batch_size={batch_size}")
+        vocabulary_size = self.model.get_layer("source_embedding").input_dim
+        unknown = source[(source < 0) | (source >= vocabulary_size)]
+        if unknown.size:
+            raise ValueError(
+                f"Expected ids of 0 to {vocabulary_size - 1}, of the source vocabulary. "
+                f"Received: source with {unknown[0]}"
+            )
+        source = source.astype("int32")
+        # Up to the last token: padding before a token keeps its place.
+        lengths = ((source != 0) * np.arange(1, source.shape[1] + 1)).max(1, initial=0)
         width = 1 + self.extra_tokens + max(source.shape[1], 1)
         found = Hypotheses(
             np.zeros((len(source), self.beam_size, width), "int32"),
@@ -142,6 +178,8 @@ class BeamSearch:
     def search(self, source: object) -> tuple[object, object, object]:
         """Translates a tensor of ids, `(B, S)`, in one graph: for exported models.
 
+        That the ids are in the source vocabulary is not checked here.
+
         Returns:
             Tensors `ids`, `scores` and `finished` as `Hypotheses` has them.
         """
@@ -176,15 +214,7 @@ class BeamSearch:
         }
         if not self._keeps_keys:
             return {**state, "memory": memory}
-        for i, decoder in enumerate(self.decoders):
-            attention = decoder.self_attention
-            state[f"memory_keys_{i}"] = decoder.cross_attention.key_dense(memory)
-            state[f"memory_values_{i}"] = decoder.cross_attention.value_dense(memory)
-            empty = ops.zeros(
-                (*shape, 1, attention.num_heads, attention.key_dim), attention.compute_dtype
-            )
-            state[f"keys_{i}"], state[f"values_{i}"] = empty, empty
-        return state
+        return {**state, **first_keys(self.decoders, memory, self.beam_size)}
 
     def advance(self, state: dict[str, object], num_steps: object) -> dict[str, object]:
         """Goes on for `num_steps` steps, or until all sentences are done."""
@@ -213,8 +243,8 @@ class BeamSearch:
         parents = chosen // num_beams
         tokens = ops.take_along_axis(ops.reshape(tokens, (-1, num_beams**2)), chosen, axis=1)
         position = state["step"] + 1
-        ended_ids = _put(state["live_ids"], position, self.end_id)
-        live_ids = _put(_gather(state["live_ids"], parents), position, tokens[..., None])
+        ended_ids = put(state["live_ids"], position, self.end_id)
+        live_ids = put(_gather(state["live_ids"], parents), position, tokens[..., None])
 
         # What competes for the answer: the best so far, what ended now, and at the limit the rest.
         last = position == state["limit"]
@@ -265,34 +295,11 @@ class BeamSearch:
     def _last_with_keys(self, state: dict[str, object]) -> tuple[object, dict[str, object]]:
         """The same from the kept keys and values, and these with the last token's."""
         step, ids = state["step"], state["live_ids"]
-        batch, num_beams, width = ops.shape(ids)
+        batch, num_beams = ops.shape(ids)[:2]
         tokens = ops.reshape(ops.take(ids, step, axis=2), (batch * num_beams, 1))
         x = embed(self.model, "target", tokens, start_index=step)
         x = ops.reshape(x, (batch, num_beams, x.shape[-1]))
-        kept = {}
-        for i, decoder in enumerate(self.decoders):
-
-            def attend_to_itself(x: object, i: int = i, attention: object = decoder.self_attention):
-                for name, dense in (
-                    ("keys", attention.key_dense),
-                    ("values", attention.value_dense),
-                ):
-                    kept[f"{name}_{i}"] = _put(state[f"{name}_{i}"], step, dense(x)[:, :, None])
-                real = ops.logical_and(ops.arange(width) <= step, ids != 0)
-                return _attend_once(
-                    attention, x, kept[f"keys_{i}"], kept[f"values_{i}"], real[:, :, None, :]
-                )
-
-            def attend_to_memory(
-                x: object, i: int = i, attention: object = decoder.cross_attention
-            ):
-                keys, values = (state[f"memory_{n}_{i}"][:, None] for n in ("keys", "values"))
-                return _attend_once(
-                    attention, x, keys, values, state["memory_mask"][:, None, None, :]
-                )
-
-            x = decoder.branches(x, attend_to_itself, attend_to_memory)
-        return x, kept
+        return decode_once(self.decoders, x, state)
 
 
 def embed(model: keras.Model, side: str, ids: object, start_index: object = 0) -> object:
@@ -324,6 +331,23 @@ class _Compiled(keras.Model):
 
     def call(self, inputs: object) -> object:
         return self.function(inputs)
+
+
+def _check_translator(model: object) -> None:
+    names = {layer.name for layer in getattr(model, "layers", ())}
+    missing = [
+        name
+        for name in (
+            *("source_embedding", "source_positions", "encoder_0"),
+            *("target_embedding", "target_positions", "decoder_0", "logits"),
+        )
+        if name not in names
+    ]
+    if missing:
+        raise ValueError(
+            "Expected a model of keras_tnattn.models.translator. "
+            f"Received: model={model!r} without {', '.join(missing)}"
+        )
 
 
 def _numbered_layers(model: keras.Model, name: str) -> Iterator[keras.layers.Layer]:
@@ -370,37 +394,3 @@ def _gather(x: object, indices: object) -> object:
     flat = ops.reshape(x, (batch * num_rows, *ops.shape(x)[2:]))
     rows = ops.arange(batch, dtype="int32")[:, None] * num_rows + ops.cast(indices, "int32")
     return ops.take(flat, rows, axis=0)
-
-
-def _put(x: object, position: object, value: object) -> object:
-    """`x`, `(B, K, L, ...)`, with `value` at one position of the axis `L`."""
-    here = ops.arange(ops.shape(x)[2]) == position
-    here = ops.reshape(here, (-1, *[1] * (len(x.shape) - 3)))
-    return ops.where(here, ops.cast(value, x.dtype), x)
-
-
-def _attend_once(
-    attention: keras.layers.MultiHeadAttention,
-    x: object,
-    keys: object,
-    values: object,
-    mask: object,
-) -> object:
-    """Attention of one token for each hypothesis.
-
-    Args:
-        attention: The layer whose query and output maps are used.
-        x: Tensor `(B, K, d)`.
-        keys: Tensor `(B, K or 1, L, H, k)`.
-        values: Tensor `(B, K or 1, L, H, k)`.
-        mask: Boolean tensor that broadcasts to `(B, K, H, L)`.
-
-    Returns:
-        Tensor `(B, K, d)`.
-    """
-    query = attention.query_dense(x) / attention.key_dim**0.5
-    scores = ops.sum(query[:, :, None] * keys, axis=-1)  # (B, K, L, H)
-    scores = ops.swapaxes(ops.cast(scores, "float32"), -1, -2)
-    weights = ops.cast(masked_softmax(scores, mask), values.dtype)
-    outputs = ops.sum(ops.swapaxes(weights, -1, -2)[..., None] * values, axis=2)
-    return attention.output_dense(outputs)

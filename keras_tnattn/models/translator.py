@@ -13,7 +13,8 @@ from keras_tnattn.layers import (
 )
 
 _PLGA = {"attention": "plga", "num_layers": 1, "dropout": 0.4}
-# Table 1 of the paper.
+# Table 1 of the paper. The metric of its decoder sums over the whole target, as published: loss and
+# accuracy under teacher forcing see later tokens. `causal_metric=True` removes that.
 PRESETS: Mapping[str, Mapping[str, object]] = {
     "plga-1": {**_PLGA, "num_heads": 16, "residual_dim": 128, "residual_units": 10},
     "plga-2": {**_PLGA, "num_heads": 8, "residual_dim": 256, "residual_units": 9},
@@ -49,6 +50,11 @@ def translator(
     `TransformerDecoder`s on the target, a dense layer to the logits. Id 0 is padding and masked.
     Not compiled. The paper's models: `translator(8000, 8000, **PRESETS["plga-2"])`.
 
+    As published, the metric of PLGA in the decoder sums over the whole target: under teacher
+    forcing the logits depend on later tokens, the one to predict included, so that loss and
+    accuracy, in training and in validation, are not those of decoding. `causal_metric=True` removes
+    this: each position of the decoder has the metric of the tokens up to it.
+
     Args:
         source_vocabulary_size: Number of source ids, padding included.
         target_vocabulary_size: Number of target ids, padding included.
@@ -64,7 +70,8 @@ def translator(
         attention_dropout: Rate on the scores, and of PLGA on the residual units, for an attention
             given by name. Defaults to 0.1, the paper's for PLGA.
         **attention_options: Further arguments of an attention given by name, for instance
-            `residual_units=2`.
+            `residual_units=2`. `causal_metric` goes to the decoder's attentions alone: the encoder
+            knows its whole sentence.
 
     Returns:
         A functional model from ids `{"source": (B, S), "target": (B, T)}`, int, to logits
@@ -87,12 +94,14 @@ def translator(
     if isinstance(attention, str):
         attention_options["dropout"] = attention_dropout
     make_attention = _attention_maker(attention, num_heads, model_dim, attention_options)
+    encoder_options = {k: v for k, v in attention_options.items() if k != "causal_metric"}
+    make_encoder_attention = _attention_maker(attention, num_heads, model_dim, encoder_options)
     source = keras.Input((None,), dtype="int32", name="source")
     target = keras.Input((None,), dtype="int32", name="target")
     memory = _embedded(source, "source", source_vocabulary_size, model_dim, dropout)
     for i in range(num_layers):
         memory = TransformerEncoder(
-            make_attention("attention"), feedforward_dim, dropout, name=f"encoder_{i}"
+            make_encoder_attention("attention"), feedforward_dim, dropout, name=f"encoder_{i}"
         )(memory)
     x = _embedded(target, "target", target_vocabulary_size, model_dim, dropout)
     for i in range(num_layers):
