@@ -163,12 +163,17 @@ def killed_after(epochs, arguments, folder):
     assert process.returncode == -signal.SIGKILL
 
 
-def test_cut_off_before_the_corpus_was_moved(whole, tmp_path):
-    # As if killed between the start of the run and the move: it is prepared anew, and is the same.
+@pytest.mark.parametrize("waiting", [True, False])
+def test_cut_off_before_the_corpus_was_moved(whole, tmp_path, waiting):
+    # As if killed between the start of the run and the move: it is moved, or, if it is gone,
+    # prepared anew, and is the same.
     folder = copy_of(whole[1], tmp_path / "run")
-    shutil.rmtree(folder / "prepared")
+    (folder / "prepared").rename(tmp_path / ".prepared-run")
+    if not waiting:
+        shutil.rmtree(tmp_path / ".prepared-run")
     assert resumed(folder) == 0
     assert_equal(folder, whole[1])
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 JAX = """

@@ -152,7 +152,12 @@ def _preparing(config: TranslateConfig, run: Run) -> Iterator[PreparedCorpus]:
     if config.corpus is None:
         yield load_prepared(config.prepared)
         return
-    own = _waiting(run) if not run.exists else run.folder / "prepared"
+    own, waiting = run.folder / "prepared", _waiting(run)
+    if not run.exists:
+        shutil.rmtree(waiting, ignore_errors=True)  # of an attempt that was killed
+        own = waiting
+    elif waiting.exists() and not own.exists():
+        waiting.rename(own)  # the run was killed before it did this
     folder = Path(config.prepared or own)
     try:
         if run.exists and folder.exists():
@@ -162,7 +167,7 @@ def _preparing(config: TranslateConfig, run: Run) -> Iterator[PreparedCorpus]:
             print(f"preparing {folder}", flush=True)
             yield prepare(corpus, folder, **config.preparing)
     except InputError:
-        shutil.rmtree(_waiting(run), ignore_errors=True)
+        shutil.rmtree(waiting, ignore_errors=True)
         raise
 
 
