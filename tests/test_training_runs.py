@@ -13,7 +13,7 @@ import pytest
 from run_folders import FILES, assert_equal, assert_refused
 
 from keras_tnattn.models.text_classifier import ATTENTIONS as CLASSIFIERS
-from training.checkpoints import EpochLog, load_state, save_state
+from training.checkpoints import EpochLog, load_state, load_weights, save_state, save_weights
 from training.config import ATTENTIONS, ClassifyConfig, from_json, to_json
 from training.data import split_rows
 from training.data.batches import ArrayBatches
@@ -378,6 +378,27 @@ def test_a_checkpoint_holds_all_that_the_next_epoch_needs(tmp_path):
         model.fit(ids, labels, shuffle=False, verbose=0)
     for a, b in zip(first.get_weights(), second.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_damaged_checkpoint_is_refused_or_the_same(tmp_path):
+    model, other = tiny_model(), tiny_model()
+    path = tmp_path / "weights.npz"
+    save_weights(model, 7, path)
+    whole, refused = path.read_bytes(), 0
+    for position in range(len(whole)):
+        path.write_bytes(
+            whole[:position]
+            + bytes([whole[position] ^ (1 + position % 255)])
+            + whole[position + 1 :]
+        )
+        try:
+            assert load_weights(other, path, "Choose another") == 7
+        except InputError:
+            refused += 1
+            continue
+        for a, b in zip(model.get_weights(), other.get_weights(), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert refused > len(whole) / 2
 
 
 def test_a_row_without_its_checkpoint_is_dropped(tmp_path):

@@ -16,6 +16,7 @@ import pytest
 from run_folders import EXPORTS, FILES, assert_equal, assert_refused, interrupted_after
 
 from keras_tnattn.models.translator import PRESETS as MODELS
+from training.checkpoints import load_weights
 from training.config import from_json, to_json
 from training.errors import InputError
 from training.runs import Run
@@ -91,10 +92,10 @@ def test_a_run_folder_holds_it_all(whole):
     }
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {
         "last.npz",
-        "best_loss.weights.h5",
-        "best_accuracy.weights.h5",
-        "epoch_0002.weights.h5",
-        "epoch_0003.weights.h5",
+        "best_loss.weights.npz",
+        "best_accuracy.weights.npz",
+        "epoch_0002.weights.npz",
+        "epoch_0003.weights.npz",
     }
     rows = Run(folder).read_metrics()
     assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
@@ -116,7 +117,7 @@ def test_the_model_is_that_of_the_lowest_loss(whole):
     weights = [keras.ops.convert_to_numpy(weight) for weight in model.trainable_weights]
     kept = {}
     for name in ("best_loss", "epoch_0002", "epoch_0003"):
-        model.load_weights(folder / f"checkpoints/{name}.weights.h5")
+        load_weights(model, folder / f"checkpoints/{name}.weights.npz", "")
         kept[name] = [keras.ops.convert_to_numpy(weight) for weight in model.trainable_weights]
     assert all(map(np.array_equal, weights, kept["best_loss"]))
     assert not all(map(np.array_equal, kept["epoch_0002"], kept["epoch_0003"]))
@@ -283,9 +284,9 @@ class TestRefusals:
     @pytest.mark.parametrize("content", [b"PK half a file", None])
     def test_a_damaged_or_missing_checkpoint(self, whole, capsys, tmp_path, content):
         folder = copy_of(whole[1], tmp_path / "run")
-        for name in ("best_loss.weights.h5", "last.npz"):
+        for name in ("best_loss.weights.npz", "last.npz"):
             path = folder / "checkpoints" / name
-            if content is None and name == "best_loss.weights.h5":
+            if content is None and name == "best_loss.weights.npz":
                 path.unlink()
             elif content:
                 path.write_bytes(content)
@@ -293,6 +294,26 @@ class TestRefusals:
                 continue
             arguments = ["translate", "--run-dir", str(folder), "--resume"]
             assert_refused(capsys, arguments, name, "to train the run from its start")
+
+    @pytest.mark.parametrize(
+        ("name", "damaged"),
+        [
+            ("results.json", lambda text: text[:20]),
+            ("results.json", lambda text: "[]"),
+            ("data.json", lambda text: text[:20]),
+            ("data.json", lambda text: "[]"),
+            ("config.json", lambda text: text[:20]),
+            ("metrics.csv", lambda text: text[:-120]),  # rows are missing, one is torn
+            ("metrics.csv", lambda text: text.partition("\n")[0] + "\n"),
+            ("metrics.csv", lambda text: text.replace("0.", "?")),
+        ],
+    )
+    def test_damaged_files(self, whole, capsys, tmp_path, name, damaged):
+        folder = copy_of(whole[1], tmp_path / "run")
+        text = (whole[1] / name).read_text(encoding="utf-8")
+        (folder / name).write_text(damaged(text), encoding="utf-8")
+        arguments = ["translate", "--run-dir", str(folder), "--resume"]
+        assert_refused(capsys, arguments, "" if name == "config.json" else name)
 
     def test_a_checkpoint_of_another_vocabulary(self, whole, capsys, tmp_path):
         folder = copy_of(whole[1], tmp_path / "run")

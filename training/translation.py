@@ -10,19 +10,18 @@ from typing import Any
 import keras
 
 from keras_tnattn.metrics import TokenAccuracy
-from keras_tnattn.models import translator
-from keras_tnattn.models.translator import PRESETS
 from keras_tnattn.schedules import WarmupInverseSquareRoot
 from training import plots
-from training.checkpoints import EpochLog
+from training.checkpoints import EpochLog, load_weights, save_weights
 from training.data.batches import BucketedBatches
 from training.data.parallel import load_pairs
 from training.data.prepared import PreparedCorpus, load_prepared, prepare
 from training.errors import InputError
 from training.exporting import finish, prepare_export
 from training.fitting import fit, on_all_gpus, start_afresh
-from training.runs import Run, replacing
-from training.translator_config import PLGA_ONLY, TranslateConfig
+from training.runs import FROM_ITS_START, Run
+from training.translated import SUFFIX, untrained
+from training.translator_config import TranslateConfig
 
 
 def train_translator(config: TranslateConfig, run: Run) -> dict[str, Any]:
@@ -40,7 +39,7 @@ def train_translator(config: TranslateConfig, run: Run) -> dict[str, Any]:
     """
     prepare_export(config)
     start_afresh(config.seed)  # before the precision, which it forgets
-    with _preparing(config, run) as corpus, _precision(config):
+    with _preparing(config, run) as corpus:
         print(_summary(corpus), flush=True)
         try:
             train = BucketedBatches(corpus.parts["train"], config.batch_size, config.seed)
@@ -127,23 +126,15 @@ class TranslatorLog(EpochLog):
         if len(self.rows) in self.checkpoint_epochs:
             names.append(f"epoch_{len(self.rows):04}")
         for name in names:
-            with replacing(self._path(name)) as path:
-                self.model.save_weights(path)
+            save_weights(self.model, len(self.rows), self._path(name))
 
     def restore_best(self) -> None:
         if "val_loss" not in self.rows[-1]:
             return
-        path = self._path("best_loss")
-        try:
-            self.model.load_weights(path)
-        except (OSError, LookupError, TypeError, ValueError) as error:
-            raise InputError(
-                f"Expected the weights of the best epoch. Received: {path} ({error}). Delete "
-                "checkpoints/ to train the run from its start"
-            ) from error
+        load_weights(self.model, self._path("best_loss"), FROM_ITS_START)
 
     def _path(self, name: str) -> Path:
-        return self.run.folder / "checkpoints" / f"{name}.weights.h5"
+        return self.run.folder / "checkpoints" / f"{name}{SUFFIX}"
 
 
 @contextlib.contextmanager
@@ -201,24 +192,10 @@ def _summary(corpus: PreparedCorpus) -> str:
     return "\n  ".join([*lines, *corpus.notes])
 
 
-@contextlib.contextmanager
-def _precision(config: TranslateConfig) -> Iterator[None]:
-    """Makes layers in the precision asked for."""
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("mixed_bfloat16" if config.mixed_precision else "float32")
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
-
-
 def _compiled_model(
     config: TranslateConfig, sizes: tuple[int, int], steps_per_epoch: int
 ) -> keras.Model:
-    options = {**PRESETS[config.preset], **config.overrides}
-    if config.attention != "plga":
-        options = {name: value for name, value in options.items() if name not in PLGA_ONLY}
-    model = translator(*sizes, **options)
+    model = untrained(config, sizes)
     schedule = WarmupInverseSquareRoot(
         config.model_dim,
         config.warmup_steps,

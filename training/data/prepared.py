@@ -23,6 +23,7 @@ from training.errors import InputError
 SIDES = ("source", "target")
 INDEX = "prepared.json"
 INDEXED = {"made_of", "files"}
+UNREADABLE = (OSError, ValueError, TypeError, LookupError, AttributeError)
 VERSION = 1  # of the folder's layout and of the way sentences are cut into pieces
 # I and ı, İ and i are the pairs of cases in these languages.
 TURKIC = {"tr", "az"}
@@ -222,7 +223,14 @@ def load_prepared(folder: str | Path) -> PreparedCorpus:
             hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).hexdigest(),
             tuple(index["notes"]),
         )
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, zipfile.BadZipFile) as error:
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        zipfile.BadZipFile,
+    ) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"Expected a whole prepared corpus. Received: {error}. {again}") from error
@@ -287,7 +295,7 @@ def _cut(sentences: Sentences, max_length: int) -> Sentences:
 def _read_index(folder: Path, instead: str) -> dict[str, Any]:
     try:
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        if not isinstance(index, dict) or not INDEXED <= set(index):
+        if not isinstance(index, dict) or not INDEXED.issubset(index):
             raise ValueError(f"{INDEX} is another program's, or damaged")
         if not isinstance(index["files"], dict):
             raise ValueError(f"files={index['files']!r} in {INDEX}, which is damaged")
