@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import shutil
 import zipfile
@@ -6,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import sacrebleu
-from translator_runs import CORPUS, make_run, small_translator
+from translator_runs import CORPUS, PAIRS, make_run, small_translator
 
 from keras_tnattn.models.decoding import BeamSearch, Hypotheses
 from training.checkpoints import save_weights
@@ -107,10 +108,21 @@ def test_command(run, tmp_path, capsys):
     assert [line[3] for line in lines] == ["1"]
     out = capsys.readouterr().out
     assert "1 of 1 sentences" in out
+    assert "cut" not in out
     assert "BLEU 0.00  nrefs:1|case:mixed|eff:no|tok:13a" in out
     assert "references: the given sentences in the Unicode form NFC" in out
     assert str(folder / f"evaluation-{name}.json") in out
     assert not list(folder.glob(".partial*"))
+
+
+def test_tells_how_many_sources_are_cut(tmp_path, monkeypatch, capsys):
+    longer = dataclasses.replace(CORPUS, validation=[("Eu, vi um dois rios.", "I."), *PAIRS[:2]])
+    monkeypatch.setattr("translator_runs.CORPUS", longer)
+    make_run(tmp_path / "run", max_length=8)  # all others are as long as that
+    assert main([str(tmp_path / "run"), "--part", "validation"]) == 0
+    results = json.loads((tmp_path / "run/evaluation-validation-beam1.json").read_text("utf-8"))
+    assert (results["cut_sources"], results["max_length"]) == (1, 8)
+    assert "cut: 1 of 3 sources, longer than 8 word pieces" in capsys.readouterr().out
 
 
 def test_bad_input(run, tmp_path, capsys):

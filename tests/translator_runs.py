@@ -39,10 +39,10 @@ def small_translator(source_size, target_size, attention="plga", **options):
     return model
 
 
-def make_run(folder, attention="plga", **options):
+def make_run(folder, attention="plga", max_length=128, **options):
     """Writes the folder of a finished run; returns its model and prepared corpus."""
     folder.mkdir()
-    corpus = prepare(CORPUS, folder / "prepared", vocabulary_size=80)
+    corpus = prepare(CORPUS, folder / "prepared", vocabulary_size=80, max_length=max_length)
     model = small_translator(*corpus.vocabulary_sizes, attention, **options)
     config = TranslateConfig(**SIZES, **SMALL[attention], **options)
     (folder / "config.json").write_text(to_json(config), encoding="utf-8")
