@@ -87,9 +87,7 @@ def copy_of(run, folder):
 
 def test_a_run_folder_holds_it_all(whole):
     _, folder = whole
-    assert {path.name for path in folder.iterdir()} == (FILES | {"prepared"}) - {
-        "export_version.txt"
-    }
+    assert {path.name for path in folder.iterdir()} == (FILES | {"prepared"}) - {"export.json"}
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {
         "last.npz",
         "best_loss.weights.npz",
@@ -247,6 +245,29 @@ def test_bfloat16_and_sdpa(whole, tmp_path):
     assert keras.config.dtype_policy().name == "float32"
 
 
+@pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow backend exports")
+def test_a_finished_run_is_exported(whole, tmp_path, capsys):
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401  registers the operations on text
+
+    folder = tmp_path / "run"
+    shutil.copytree(whole[1], folder)
+    arguments = ["translate", "--run-dir", str(folder), "--resume", "--export", "--export-beam"]
+    arguments += ["2", "--saved-models", str(tmp_path / "saved")]
+    assert main(arguments) == 0
+    results = Run(folder).results
+    assert results == Run(whole[1]).results | {"exported": results["exported"]}
+    assert Path(results["exported"]).parents[1] == tmp_path / "saved"
+    assert_equal(folder, whole[1])
+    model = tf.saved_model.load(results["exported"])
+    found = model.signatures["ids"](tf.constant([[2, 5, 6, 3]]))
+    assert found["ids"].shape[:2] == (1, 2)
+    assert main(arguments) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    assert resumed(folder) == 0
+    assert len(list(Path(results["exported"]).parent.iterdir())) == 1
+
+
 class TestRefusals:
     def test_an_existing_run(self, whole, capsys):
         assert_refused(capsys, command(*whole), "which exists", "--resume")
@@ -295,26 +316,6 @@ class TestRefusals:
             arguments = ["translate", "--run-dir", str(folder), "--resume"]
             assert_refused(capsys, arguments, name, "to train the run from its start")
 
-    @pytest.mark.parametrize(
-        ("name", "damaged"),
-        [
-            ("results.json", lambda text: text[:20]),
-            ("results.json", lambda text: "[]"),
-            ("data.json", lambda text: text[:20]),
-            ("data.json", lambda text: "[]"),
-            ("config.json", lambda text: text[:20]),
-            ("metrics.csv", lambda text: text[:-120]),  # rows are missing, one is torn
-            ("metrics.csv", lambda text: text.partition("\n")[0] + "\n"),
-            ("metrics.csv", lambda text: text.replace("0.", "?")),
-        ],
-    )
-    def test_damaged_files(self, whole, capsys, tmp_path, name, damaged):
-        folder = copy_of(whole[1], tmp_path / "run")
-        text = (whole[1] / name).read_text(encoding="utf-8")
-        (folder / name).write_text(damaged(text), encoding="utf-8")
-        arguments = ["translate", "--run-dir", str(folder), "--resume"]
-        assert_refused(capsys, arguments, "" if name == "config.json" else name)
-
     def test_a_checkpoint_of_another_vocabulary(self, whole, capsys, tmp_path):
         folder = copy_of(whole[1], tmp_path / "run")
         with np.load(folder / "checkpoints/last.npz") as file:
@@ -341,6 +342,8 @@ class TestRefusals:
             (["--max-length", "3"], ["max_length=3"]),
             (["--checkpoint-epochs", "2", "9"], ["checkpoint_epochs=[2, 9]"]),
             (["--batch-size", "0"], ["batch_size=0"]),
+            (["--export-beam", "2"], ["export_beam=2"]),
+            (["--export", "--export-beam", "0"], ["export_beam=0"]),
             (["--data-dir", "x"], ["data_dir='x'"]),
         ],
     )
@@ -400,6 +403,32 @@ class TestConfig:
         assert dataclasses.replace(config, seed=1).seed == 1
         with pytest.raises(InputError, match="preset"):
             TranslateConfig(preset="plga-7")
+
+    @pytest.mark.parametrize(
+        ("options", "name"),
+        [
+            ({}, "cldr_pt-en-plga-2-0"),
+            ({"attention": "sdpa"}, "cldr_pt-en-sdpa-0"),
+            ({"preset": "plga-2", "attention": "sdpa"}, "cldr_pt-en-plga-2-sdpa-0"),
+            ({"preset": "sdpa", "attention": "plga"}, "cldr_pt-en-sdpa-plga-0"),
+            ({"causal_metric": True}, "cldr_pt-en-plga-2-causal-0"),
+        ],
+    )
+    def test_the_name_tells_what_is_trained(self, options, name):
+        assert TranslateConfig(**options).name == name
+
+    def test_a_preparation_by_options(self):
+        assert TranslateConfig(strip_accents=True, unicode_form="NFKC").preparing == {
+            "vocabulary_size": 8000,
+            "max_length": 128,
+            "lower_case": False,
+            "keep_accents": False,
+            "form": "NFKC",
+        }
+        with pytest.raises(InputError, match="unicode_form='NFD'"):
+            TranslateConfig(unicode_form="NFD")
+        with pytest.raises(InputError, match="strip_accents=True"):
+            TranslateConfig(prepared="folder", strip_accents=True)
 
     def test_options_change_the_preset(self):
         config = TranslateConfig(preset="plga-4", num_heads=2, causal_metric=True)

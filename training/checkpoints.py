@@ -76,8 +76,9 @@ def _save(path: Path, epochs: int, variables: list[Any]) -> None:
 
 def _load(path: Path, variables: list[Any], instead: str) -> int:
     try:
-        # NumPy leaves a damaged file open that it opened itself.
-        with path.open("rb") as file, np.load(file) as saved:
+        # NumPy leaves a damaged file open that it opened itself, and of what is no archive it says
+        # how to read it nevertheless.
+        with path.open("rb") as file, zipfile.ZipFile(file), np.load(file) as saved:
             if len(saved.files) != 1 + len(variables):
                 raise ValueError(f"{len(saved.files) - 1} arrays instead of {len(variables)}")
             epochs, *arrays = (saved[f"arr_{i}"] for i in range(1 + len(variables)))

@@ -17,7 +17,7 @@ from typing import Any
 from training.config import from_json, to_json
 from training.errors import InputError
 
-FROM_ITS_START = "Delete the run's checkpoints/ to train it from its start"
+FROM_ITS_START = "Delete its checkpoints/ to train the run from its start"
 
 
 @contextlib.contextmanager
@@ -144,6 +144,17 @@ class Run:
         """Writes the results, which marks the run as finished."""
         with replacing(self.folder / "results.json") as path:
             path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+    @property
+    def export_note(self) -> dict[str, Any] | None:
+        """The options and the version of the last export that was begun; `None` if none was."""
+        path = self.folder / "export.json"
+        return read_object(path, "Delete it, then go on with --resume") if path.exists() else None
+
+    def write_export_note(self, note: dict[str, Any]) -> None:
+        """Writes the options and the version of an export, before it begins."""
+        with replacing(self.folder / "export.json") as path:
+            path.write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
 
     def read_metrics(self) -> list[dict[str, float]]:
         """Returns what was measured in each epoch."""

@@ -52,6 +52,11 @@ def train_translator(config: TranslateConfig, run: Run) -> dict[str, Any]:
                 "Expected a corpus with a validation part for early_stopping. "
                 f"Received: none, and early_stopping={config.early_stopping}"
             )
+        if config.export_beam > corpus.vocabulary_sizes[1]:
+            raise InputError(
+                f"Expected export_beam of 1 to {corpus.vocabulary_sizes[1]}, the target "
+                f"vocabulary. Received: export_beam={config.export_beam}"
+            )
         corpus = _start(config, run, corpus)
         return _trained(config, run, corpus, model, train)
 
@@ -85,14 +90,16 @@ def _trained(
         run,
         model,
         results,
-        lambda folder, version: _export(model, corpus, folder, version),
+        lambda folder, version: _export(config, model, corpus, folder, version),
     )
 
 
-def _export(model: keras.Model, corpus: PreparedCorpus, folder: Path, version: int) -> Path:
+def _export(
+    config: TranslateConfig, model: keras.Model, corpus: PreparedCorpus, folder: Path, version: int
+) -> Path:
     from keras_tnattn.export import export_translator
 
-    return export_translator(model, *corpus.tokenizers(), folder, version)
+    return export_translator(model, *corpus.tokenizers(), folder, version, config.export_beam)
 
 
 class TranslatorLog(EpochLog):
