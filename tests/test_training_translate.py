@@ -21,6 +21,7 @@ from training.config import from_json, to_json
 from training.errors import InputError
 from training.runs import Run
 from training.train import main
+from training.translation import _preparing
 from training.translator_config import ATTENTIONS, PRESETS, TranslateConfig
 
 ROOT = Path(__file__).parents[1]
@@ -173,6 +174,16 @@ def test_cut_off_before_the_corpus_was_moved(whole, tmp_path, waiting):
     assert resumed(folder) == 0
     assert_equal(folder, whole[1])
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_what_a_killed_attempt_prepared_is_cleared(tmp_path):
+    waiting = tmp_path / ".prepared-run"
+    waiting.mkdir()
+    (waiting / "half").write_text("")
+    config = TranslateConfig(corpus=table(tmp_path / "pairs.tsv"), vocabulary_size=90)
+    with _preparing(config, Run(tmp_path / "run")) as corpus:
+        assert corpus.folder == waiting
+        assert not (waiting / "half").exists()
 
 
 JAX = """
@@ -429,6 +440,13 @@ class TestConfig:
             TranslateConfig(unicode_form="NFD")
         with pytest.raises(InputError, match="strip_accents=True"):
             TranslateConfig(prepared="folder", strip_accents=True)
+
+    def test_a_beam_or_a_folder_makes_another_export(self):
+        configs = [
+            TranslateConfig(export=True, **options)
+            for options in ({}, {"export_beam": 2}, {"saved_models": "x"}, {"name": "x"})
+        ]
+        assert len({str(config.export_options) for config in configs}) == 4
 
     def test_options_change_the_preset(self):
         config = TranslateConfig(preset="plga-4", num_heads=2, causal_metric=True)
