@@ -10,7 +10,7 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
     Rises over `w` steps to its peak `(d w)^-0.5` (3.6e-4 for the paper's PLGA, d = 512, w =
     15,000), then falls; scaled to another peak if one is given. Power law graph attention wants a
-    low peak: 1e-3 learns at d = 128, 2.8e-3 does not.
+    low peak: 1e-3 learns at d = 128, 2.8e-3 is too much.
 
     With `cooldown_steps`, which the papers have not, it is also multiplied by `min(1, (n - s) /
     c)`: it falls to 0 over the last `c` of the `n` steps. A training of few epochs ends at a

@@ -17,7 +17,7 @@ FILES = {
     "learning_curves.png",
     "model.keras",
     "checkpoints",
-} | ({"export_version.txt"} if EXPORTS else set())
+} | ({"export.json"} if EXPORTS else set())
 
 
 def exporting(saved_models):

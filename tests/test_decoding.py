@@ -57,8 +57,12 @@ class Naive:
         """Of the next token, float64, for each of some prefixes of one length."""
         keys = [(*source, *prefix) for prefix in prefixes]
         if new := [p for key, p in zip(keys, prefixes, strict=True) if key not in self.known]:
-            inputs = {"source": np.tile(source, (len(new), 1)), "target": np.array(new, "int32")}
-            x = ops.convert_to_numpy(self.model(inputs, training=False))[:, -1].astype("float64")
+            target = np.array(new, "int32")
+            if keras.backend.backend() == "jax":  # which compiles each operation for each shape
+                target = np.pad(target, ((0, 12 - len(target)), (0, 12 - target.shape[1])))
+            inputs = {"source": np.tile(source, (len(target), 1)), "target": target}
+            x = ops.convert_to_numpy(self.model(inputs, training=False))
+            x = x[: len(new), len(new[0]) - 1].astype("float64")
             x -= x.max(-1, keepdims=True)
             x -= np.log(np.exp(x).sum(-1, keepdims=True))
             self.known |= {(*source, *p): logs for p, logs in zip(new, x, strict=True)}

@@ -1,13 +1,16 @@
+import dataclasses
 import json
+import shutil
 import zipfile
 
 import keras
 import numpy as np
 import pytest
 import sacrebleu
-from translator_runs import CORPUS, make_run, small_translator
+from translator_runs import CORPUS, PAIRS, make_run, small_translator
 
 from keras_tnattn.models.decoding import BeamSearch, Hypotheses
+from training.checkpoints import save_weights
 from training.evaluate import evaluate_run, main
 from training.runs import replacing
 
@@ -19,7 +22,7 @@ def run(tmp_path_factory):
     # Of its own: only the best checkpoint knows when to end.
     bias = model.get_layer("logits").bias
     bias.assign(keras.ops.convert_to_numpy(bias) + 100 * np.eye(bias.shape[0])[3])
-    model.save_weights(folder / "checkpoints/best_loss.weights.h5")
+    save_weights(model, 1, folder / "checkpoints/best_loss.weights.npz")
     return folder, corpus
 
 
@@ -90,8 +93,10 @@ def test_scores_are_those_of_sacrebleu(run, monkeypatch):
         assert results["exact_match"] == pytest.approx(5 / 6)
 
 
-def test_command(run, capsys):
-    folder, _ = run
+def test_command(run, tmp_path, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    (folder / "model.keras").unlink()  # as of a run that is not finished; it has checkpoints
     arguments = ["--checkpoint", "best_loss", "--limit", "1", "--scores", "--part", "validation"]
     assert main([str(folder), *arguments]) == 0
     name = "validation-beam1-best_loss-first1"
@@ -103,10 +108,21 @@ def test_command(run, capsys):
     assert [line[3] for line in lines] == ["1"]
     out = capsys.readouterr().out
     assert "1 of 1 sentences" in out
+    assert "cut" not in out
     assert "BLEU 0.00  nrefs:1|case:mixed|eff:no|tok:13a" in out
     assert "references: the given sentences in the Unicode form NFC" in out
     assert str(folder / f"evaluation-{name}.json") in out
     assert not list(folder.glob(".partial*"))
+
+
+def test_tells_how_many_sources_are_cut(tmp_path, monkeypatch, capsys):
+    longer = dataclasses.replace(CORPUS, validation=[("Eu, vi um dois rios.", "I."), *PAIRS[:2]])
+    monkeypatch.setattr("translator_runs.CORPUS", longer)
+    make_run(tmp_path / "run", max_length=8)  # all others are as long as that
+    assert main([str(tmp_path / "run"), "--part", "validation"]) == 0
+    results = json.loads((tmp_path / "run/evaluation-validation-beam1.json").read_text("utf-8"))
+    assert (results["cut_sources"], results["max_length"]) == (1, 8)
+    assert "cut: 1 of 3 sources, longer than 8 word pieces" in capsys.readouterr().out
 
 
 def test_bad_input(run, tmp_path, capsys):
@@ -130,20 +146,31 @@ def test_bad_input(run, tmp_path, capsys):
 
     other = tmp_path / "other"
     make_run(other)
-    (other / "checkpoints/torn.weights.h5").write_bytes(b"\x89HDF\r\n\x1a\n torn")
-    assert "torn.weights.h5" in refused(other, "--checkpoint", "torn")
+    whole = (folder / "checkpoints/best_loss.weights.npz").read_bytes()
+    (other / "checkpoints/torn.weights.npz").write_bytes(whole[:-9])
+    assert "torn.weights.npz" in refused(other, "--checkpoint", "torn")
+    middle = len(whole) // 2
+    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    (other / "checkpoints/flipped.weights.npz").write_bytes(flipped)
+    assert "CRC" in refused(other, "--checkpoint", "flipped")
     wide = small_translator(corpus.vocabulary_sizes[0], corpus.vocabulary_sizes[1] + 3)
-    wide.save_weights(other / "checkpoints/wide.weights.h5")
-    assert "wide.weights.h5" in refused(other, "--checkpoint", "wide")
+    save_weights(wide, 1, other / "checkpoints/wide.weights.npz")
+    assert "wide.weights.npz" in refused(other, "--checkpoint", "wide")
     with replacing(other / "model.keras") as path:
         wide.save(path.with_suffix(".keras"))
         path.with_suffix(".keras").rename(path)
     assert f"{corpus.vocabulary_sizes}" in refused(other)
+    whole = (folder / "model.keras").read_bytes()
+    (other / "model.keras").write_bytes(whole[: len(whole) // 2])
+    assert "model.keras, damaged" in refused(other)
     with zipfile.ZipFile(other / "model.keras", "w"):
         pass
     assert "model.keras" in refused(other)
     (other / "model.keras").unlink()
-    assert "model.keras" in refused(other)
+    assert "Finish the run with --resume" in refused(other)
+    for content in ("[]", "{", '{"prepared": 3}'):
+        (other / "data.json").write_text(content)
+        assert "data.json" in refused(other)
     (other / "data.json").write_text('{"digest": "another"}')
     assert "Received: others" in refused(other)
     (other / "prepared/test.npz").unlink()

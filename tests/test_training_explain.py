@@ -178,6 +178,22 @@ def test_command(run, tmp_path, capsys):
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
 
+def test_pictures_of_another_sentence_are_removed(run, tmp_path, drawn, capsys):
+    out = tmp_path / "out"
+    options = {"target": "I, saw", "heads": [1], "out": out}
+    first = explain_run(run[0], "vi gatos", blocks=["encoder_0", "decoder_0.self"], **options)
+    kept = ["mine.png", "encoder_0/mine.png", "mine/E.png", "encoder_0/E.txt"]
+    (out / "mine").mkdir()
+    for name in kept:
+        (out / name).write_bytes(b"")
+    assert main([str(run[0]), "vi", "--target", "I", "--heads", "9", "--out", str(out)]) == 2
+    assert (out / "explanation.json").exists()  # refused before anything is removed
+    assert all((out / name).exists() for name in first["files"])
+    second = explain_run(run[0], "vi rios", blocks=["decoder_0.self"], **options)
+    left = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert left == {*second["files"], *kept, "explanation.json"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -129,6 +129,13 @@ class TestFiles:
         with pytest.raises(InputError, match=r"Received: 40 in .*a, 39 in .*b"):
             load_pairs(f"{source},{target}")
 
+    def test_one_file_as_both(self, tmp_path):
+        path = write(tmp_path / "a.pt", lines(PAIRS, 0))
+        (tmp_path / "link.en").symlink_to(path)
+        for other in (path, tmp_path / "link.en"):
+            with pytest.raises(InputError, match=r"a\.pt as both"):
+                load_pairs(f"{path},{other}")
+
     @pytest.mark.parametrize("count", [0, 1, 2])
     def test_too_few_pairs(self, tmp_path, count):
         path = write(tmp_path / "few.tsv", table(PAIRS[:count]))
@@ -215,6 +222,8 @@ class TestParts:
         assert sorted(all_pairs(SimpleNamespace(**parts))) == sorted(pairs)
 
     def test_repeated_sentences_leave_no_way_to_cut(self):
+        with pytest.raises(InputError, match="50 pairs, 1 without"):
+            cut_parts([("a", "b")] * 50, 0)
         with pytest.raises(InputError, match="3 pairs"):
             cut_parts([("a", "b"), ("a", "c"), ("d", "c")], 0)
 

@@ -96,18 +96,22 @@ class TestPrepare:
         assert load_prepared(prepared.folder).digest == prepared.digest
         assert sorted(path.name for path in prepared.folder.parent.iterdir()) == ["corpus"]
 
-    def test_is_made_anew_of_anything_else(self, prepared):
+    def test_another_corpus_in_the_folder_stays(self, prepared, tmp_path):
         folder, digests = prepared.folder, {prepared.digest}
-        for corpus, options in (
-            (CORPUS.reversed(), OPTIONS),
-            (CORPUS, {**OPTIONS, "max_length": 21}),
-            (CORPUS, {**OPTIONS, "keep_accents": False}),
-            (CORPUS, {**OPTIONS, "form": "NFKC"}),
-            (CORPUS, {**OPTIONS, "vocabulary_size": 100}),
+        for i, (corpus, options) in enumerate(
+            (
+                (CORPUS.reversed(), OPTIONS),
+                (CORPUS, {**OPTIONS, "max_length": 21}),
+                (CORPUS, {**OPTIONS, "keep_accents": False}),
+                (CORPUS, {**OPTIONS, "form": "NFKC"}),
+                (CORPUS, {**OPTIONS, "vocabulary_size": 100}),
+            )
         ):
-            digests.add(prepare(corpus, folder, **options).digest)
+            with pytest.raises(InputError, match=r"another prepared corpus.*Choose another folder"):
+                prepare(corpus, folder, **options)
+            digests.add(prepare(corpus, tmp_path / f"other{i}", **options).digest)
         assert len(digests) == 6
-        assert prepare(CORPUS, folder, **OPTIONS).digest == prepared.digest
+        assert load_prepared(folder).digest == prepared.digest
 
     @pytest.mark.parametrize("name", ["train.npz", "source.txt", "target.json", "texts.json"])
     def test_damage(self, prepared, name):
@@ -123,6 +127,11 @@ class TestPrepare:
     def test_no_prepared_corpus(self, tmp_path, prepared):
         with pytest.raises(InputError, match="Prepare the corpus first"):
             load_prepared(tmp_path / "none")
+        whole = json.loads((prepared.folder / "prepared.json").read_text())
+        for damage in ({"files": []}, {"languages": 3}, {"notes": None}):
+            (prepared.folder / "prepared.json").write_text(json.dumps(whole | damage))
+            with pytest.raises(InputError, match="repare the corpus"):
+                load_prepared(prepared.folder)
         for content in ("{", "[]", "{}"):
             (prepared.folder / "prepared.json").write_text(content)
             with pytest.raises(InputError, match=r"prepared\.json.*Prepare the corpus first"):

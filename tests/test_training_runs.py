@@ -13,7 +13,7 @@ import pytest
 from run_folders import FILES, assert_equal, assert_refused
 
 from keras_tnattn.models.text_classifier import ATTENTIONS as CLASSIFIERS
-from training.checkpoints import EpochLog, load_state, save_state
+from training.checkpoints import EpochLog, load_state, load_weights, save_state, save_weights
 from training.config import ATTENTIONS, ClassifyConfig, from_json, to_json
 from training.data import split_rows
 from training.data.batches import ArrayBatches
@@ -90,7 +90,7 @@ def test_killed_again_and_again(options, tmp_path):
 
 def test_a_run_folder_holds_it_all(uninterrupted):
     _, folder = uninterrupted
-    assert {path.name for path in folder.iterdir()} == FILES - {"export_version.txt"} | {
+    assert {path.name for path in folder.iterdir()} == FILES - {"export.json"} | {
         "confusion_matrix.png",
         "psi.png",
     }
@@ -306,7 +306,7 @@ class TestExport:
         assert main(["classify", "--run-dir", str(tmp_path / "run"), "--resume"]) == 0
         assert Run(tmp_path / "run").results["exported"] == str(tmp_path / "saved/small/1")
 
-    def test_a_continued_run_exports_no_second_time(self, tmp_path):
+    def test_a_continued_run_exports_no_second_time(self, tmp_path, capsys):
         assert main(self.arguments(tmp_path)) == 0
         run = Run(tmp_path / "run")
         results = run.results
@@ -314,6 +314,12 @@ class TestExport:
         assert main(["classify", "--run-dir", str(run.folder), "--resume"]) == 0
         assert run.results == results
         assert [path.name for path in (tmp_path / "saved/small").iterdir()] == ["1"]
+        resume = ["classify", "--run-dir", str(run.folder), "--resume", "--saved-models"]
+        assert main([*resume, str(tmp_path / "saved")]) == 0
+        assert "nothing to do" in capsys.readouterr().out
+        assert main([*resume, str(tmp_path / "other")]) == 0  # of a finished run
+        assert run.results == results | {"exported": str(tmp_path / "other/small/1")}
+        assert Path(run.results["exported"]).is_dir()
 
 
 def test_config_survives_json():
@@ -378,6 +384,68 @@ def test_a_checkpoint_holds_all_that_the_next_epoch_needs(tmp_path):
         model.fit(ids, labels, shuffle=False, verbose=0)
     for a, b in zip(first.get_weights(), second.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"a": 1', "\x00", None])
+def test_damaged_descriptions_of_a_run(tmp_path, content):
+    run = Run(tmp_path / "run")
+    run.start(ClassifyConfig(), {"a": 1})
+    run.finish({"loss": 1.0})
+    for name, read in (
+        ("results.json", lambda: run.results),
+        ("data.json", lambda: run.check_data({"a": 1})),
+        ("config.json", lambda: run.read_config(ClassifyConfig, {})),
+    ):
+        path = run.folder / name
+        path.write_bytes(b"\xff" if content is None else content.encode())
+        with pytest.raises(InputError, match="Received"):
+            read()
+
+
+def test_damaged_metrics(tmp_path):
+    run, model = Run(tmp_path / "run"), tiny_model()
+    run.start(ClassifyConfig(), {})
+    run.write_metrics([{"epoch": i, "loss": i / 8} for i in (1, 2)])
+    log, path = EpochLog(run), run.folder / "metrics.csv"
+    log.set_model(model)
+    save_state(model, 2, run.folder / "checkpoints/last.npz")
+    whole = path.read_bytes()
+    assert log.restore() == 2
+    for damaged in (
+        b"",
+        whole[:-9],
+        whole[:-7],
+        whole.replace(b"0.", b"?"),
+        whole + b",,1",
+        b"\xff",
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"metrics\.csv.*Delete its checkpoints"):
+            log.restore()
+    path.unlink()
+    with pytest.raises(InputError, match="each of 2 epochs"):
+        log.restore()
+
+
+def test_a_damaged_checkpoint_is_refused_or_the_same(tmp_path):
+    model, other = tiny_model(), tiny_model()
+    path = tmp_path / "weights.npz"
+    save_weights(model, 7, path)
+    whole, refused = path.read_bytes(), 0
+    for position in range(len(whole)):
+        path.write_bytes(
+            whole[:position]
+            + bytes([whole[position] ^ (1 + position % 255)])
+            + whole[position + 1 :]
+        )
+        try:
+            assert load_weights(other, path, "Choose another") == 7
+        except InputError:
+            refused += 1
+            continue
+        for a, b in zip(model.get_weights(), other.get_weights(), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert refused > len(whole) / 2
 
 
 def test_a_row_without_its_checkpoint_is_dropped(tmp_path):

@@ -16,10 +16,12 @@ import pytest
 from run_folders import EXPORTS, FILES, assert_equal, assert_refused, interrupted_after
 
 from keras_tnattn.models.translator import PRESETS as MODELS
+from training.checkpoints import load_weights
 from training.config import from_json, to_json
 from training.errors import InputError
 from training.runs import Run
 from training.train import main
+from training.translation import _preparing
 from training.translator_config import ATTENTIONS, PRESETS, TranslateConfig
 
 ROOT = Path(__file__).parents[1]
@@ -86,15 +88,13 @@ def copy_of(run, folder):
 
 def test_a_run_folder_holds_it_all(whole):
     _, folder = whole
-    assert {path.name for path in folder.iterdir()} == (FILES | {"prepared"}) - {
-        "export_version.txt"
-    }
+    assert {path.name for path in folder.iterdir()} == (FILES | {"prepared"}) - {"export.json"}
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {
         "last.npz",
-        "best_loss.weights.h5",
-        "best_accuracy.weights.h5",
-        "epoch_0002.weights.h5",
-        "epoch_0003.weights.h5",
+        "best_loss.weights.npz",
+        "best_accuracy.weights.npz",
+        "epoch_0002.weights.npz",
+        "epoch_0003.weights.npz",
     }
     rows = Run(folder).read_metrics()
     assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
@@ -116,7 +116,7 @@ def test_the_model_is_that_of_the_lowest_loss(whole):
     weights = [keras.ops.convert_to_numpy(weight) for weight in model.trainable_weights]
     kept = {}
     for name in ("best_loss", "epoch_0002", "epoch_0003"):
-        model.load_weights(folder / f"checkpoints/{name}.weights.h5")
+        load_weights(model, folder / f"checkpoints/{name}.weights.npz", "")
         kept[name] = [keras.ops.convert_to_numpy(weight) for weight in model.trainable_weights]
     assert all(map(np.array_equal, weights, kept["best_loss"]))
     assert not all(map(np.array_equal, kept["epoch_0002"], kept["epoch_0003"]))
@@ -163,12 +163,27 @@ def killed_after(epochs, arguments, folder):
     assert process.returncode == -signal.SIGKILL
 
 
-def test_cut_off_before_the_corpus_was_moved(whole, tmp_path):
-    # As if killed between the start of the run and the move: it is prepared anew, and is the same.
+@pytest.mark.parametrize("waiting", [True, False])
+def test_cut_off_before_the_corpus_was_moved(whole, tmp_path, waiting):
+    # As if killed between the start of the run and the move: it is moved, or, if it is gone,
+    # prepared anew, and is the same.
     folder = copy_of(whole[1], tmp_path / "run")
-    shutil.rmtree(folder / "prepared")
+    (folder / "prepared").rename(tmp_path / ".prepared-run")
+    if not waiting:
+        shutil.rmtree(tmp_path / ".prepared-run")
     assert resumed(folder) == 0
     assert_equal(folder, whole[1])
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_what_a_killed_attempt_prepared_is_cleared(tmp_path):
+    waiting = tmp_path / ".prepared-run"
+    waiting.mkdir()
+    (waiting / "half").write_text("")
+    config = TranslateConfig(corpus=table(tmp_path / "pairs.tsv"), vocabulary_size=90)
+    with _preparing(config, Run(tmp_path / "run")) as corpus:
+        assert corpus.folder == waiting
+        assert not (waiting / "half").exists()
 
 
 JAX = """
@@ -241,6 +256,29 @@ def test_bfloat16_and_sdpa(whole, tmp_path):
     assert keras.config.dtype_policy().name == "float32"
 
 
+@pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow backend exports")
+def test_a_finished_run_is_exported(whole, tmp_path, capsys):
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401  registers the operations on text
+
+    folder = tmp_path / "run"
+    shutil.copytree(whole[1], folder)
+    arguments = ["translate", "--run-dir", str(folder), "--resume", "--export", "--export-beam"]
+    arguments += ["2", "--saved-models", str(tmp_path / "saved")]
+    assert main(arguments) == 0
+    results = Run(folder).results
+    assert results == Run(whole[1]).results | {"exported": results["exported"]}
+    assert Path(results["exported"]).parents[1] == tmp_path / "saved"
+    assert_equal(folder, whole[1])
+    model = tf.saved_model.load(results["exported"])
+    found = model.signatures["ids"](tf.constant([[2, 5, 6, 3]]))
+    assert found["ids"].shape[:2] == (1, 2)
+    assert main(arguments) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    assert resumed(folder) == 0
+    assert len(list(Path(results["exported"]).parent.iterdir())) == 1
+
+
 class TestRefusals:
     def test_an_existing_run(self, whole, capsys):
         assert_refused(capsys, command(*whole), "which exists", "--resume")
@@ -278,9 +316,9 @@ class TestRefusals:
     @pytest.mark.parametrize("content", [b"PK half a file", None])
     def test_a_damaged_or_missing_checkpoint(self, whole, capsys, tmp_path, content):
         folder = copy_of(whole[1], tmp_path / "run")
-        for name in ("best_loss.weights.h5", "last.npz"):
+        for name in ("best_loss.weights.npz", "last.npz"):
             path = folder / "checkpoints" / name
-            if content is None and name == "best_loss.weights.h5":
+            if content is None and name == "best_loss.weights.npz":
                 path.unlink()
             elif content:
                 path.write_bytes(content)
@@ -315,6 +353,8 @@ class TestRefusals:
             (["--max-length", "3"], ["max_length=3"]),
             (["--checkpoint-epochs", "2", "9"], ["checkpoint_epochs=[2, 9]"]),
             (["--batch-size", "0"], ["batch_size=0"]),
+            (["--export-beam", "2"], ["export_beam=2"]),
+            (["--export", "--export-beam", "0"], ["export_beam=0"]),
             (["--data-dir", "x"], ["data_dir='x'"]),
         ],
     )
@@ -374,6 +414,39 @@ class TestConfig:
         assert dataclasses.replace(config, seed=1).seed == 1
         with pytest.raises(InputError, match="preset"):
             TranslateConfig(preset="plga-7")
+
+    @pytest.mark.parametrize(
+        ("options", "name"),
+        [
+            ({}, "cldr_pt-en-plga-2-0"),
+            ({"attention": "sdpa"}, "cldr_pt-en-sdpa-0"),
+            ({"preset": "plga-2", "attention": "sdpa"}, "cldr_pt-en-plga-2-sdpa-0"),
+            ({"preset": "sdpa", "attention": "plga"}, "cldr_pt-en-sdpa-plga-0"),
+            ({"causal_metric": True}, "cldr_pt-en-plga-2-causal-0"),
+        ],
+    )
+    def test_the_name_tells_what_is_trained(self, options, name):
+        assert TranslateConfig(**options).name == name
+
+    def test_a_preparation_by_options(self):
+        assert TranslateConfig(strip_accents=True, unicode_form="NFKC").preparing == {
+            "vocabulary_size": 8000,
+            "max_length": 128,
+            "lower_case": False,
+            "keep_accents": False,
+            "form": "NFKC",
+        }
+        with pytest.raises(InputError, match="unicode_form='NFD'"):
+            TranslateConfig(unicode_form="NFD")
+        with pytest.raises(InputError, match="strip_accents=True"):
+            TranslateConfig(prepared="folder", strip_accents=True)
+
+    def test_a_beam_or_a_folder_makes_another_export(self):
+        configs = [
+            TranslateConfig(export=True, **options)
+            for options in ({}, {"export_beam": 2}, {"saved_models": "x"}, {"name": "x"})
+        ]
+        assert len({str(config.export_options) for config in configs}) == 4
 
     def test_options_change_the_preset(self):
         config = TranslateConfig(preset="plga-4", num_heads=2, causal_metric=True)

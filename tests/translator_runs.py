@@ -2,12 +2,13 @@
 
 import json
 
-import keras
 import numpy as np
 
 from keras_tnattn.models import translator
+from training.config import to_json
 from training.data.pairs import ParallelCorpus
 from training.data.prepared import prepare
+from training.translator_config import TranslateConfig
 
 NUMBERS = [("um", "one"), ("dois", "two"), ("três", "three"), ("quatro", "four")]
 NOUNS = [("gatos", "cats"), ("cães", "dogs"), ("rios", "rivers")]
@@ -15,6 +16,7 @@ PAIRS = [(f"Eu, vi {n} {x}.", f"I, saw {m} {y}.") for n, m in NUMBERS for x, y i
 CORPUS = ParallelCorpus(
     ("pt", "en"), PAIRS, PAIRS[:2], [*PAIRS[2:7], ("vi dois rios", "I, saw two rivers")]
 )
+SIZES = {"model_dim": 8, "feedforward_dim": 16}
 SMALL = {
     "plga": {"num_heads": 2, "residual_units": 1, "residual_dim": 8},
     "sdpa": {"num_heads": 2, "num_layers": 2, "attention": "sdpa"},
@@ -26,12 +28,7 @@ def small_translator(source_size, target_size, attention="plga", **options):
     model = translator(
         source_size,
         target_size,
-        **{
-            "model_dim": 8,
-            "feedforward_dim": 16,
-            **SMALL.get(attention, {"attention": attention}),
-            **options,
-        },
+        **{**SIZES, **SMALL.get(attention, {"attention": attention}), **options},
     )
     rng = np.random.default_rng(0)
     for weight in model.weights:
@@ -42,18 +39,14 @@ def small_translator(source_size, target_size, attention="plga", **options):
     return model
 
 
-def make_run(folder, attention="plga", **options):
+def make_run(folder, attention="plga", max_length=128, **options):
     """Writes the folder of a finished run; returns its model and prepared corpus."""
     folder.mkdir()
-    corpus = prepare(CORPUS, folder / "prepared", vocabulary_size=80)
+    corpus = prepare(CORPUS, folder / "prepared", vocabulary_size=80, max_length=max_length)
     model = small_translator(*corpus.vocabulary_sizes, attention, **options)
-    (folder / "config.json").write_text("{}", encoding="utf-8")
+    config = TranslateConfig(**SIZES, **SMALL[attention], **options)
+    (folder / "config.json").write_text(to_json(config), encoding="utf-8")
     (folder / "data.json").write_text(json.dumps({"digest": corpus.digest}), encoding="utf-8")
     (folder / "checkpoints").mkdir()
     model.save(folder / "model.keras")
     return model, corpus
-
-
-def save_checkpoint(model, folder, name):
-    model.save_weights(folder / "checkpoints" / f"{name}.weights.h5")
-    return keras.models.load_model(folder / "model.keras", compile=False)

@@ -1,7 +1,9 @@
 """Checkpoints that continue a run as if it had never stopped."""
 
+import struct
 import time
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +11,27 @@ import keras
 import numpy as np
 
 from training.errors import InputError
-from training.runs import Run, replacing
+from training.runs import FROM_ITS_START, Run, replacing
+
+# What reading a damaged file may raise, of NumPy, of zip archives, of HDF5 and of Keras.
+DAMAGE = (
+    OSError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    UserWarning,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def save_state(model: keras.Model, epochs: int, path: Path) -> None:
     """Writes all that the next epoch depends on: weights, random states, the optimizer's."""
-    arrays = [keras.ops.convert_to_numpy(variable) for variable in _variables(model)]
-    with replacing(path) as partial, partial.open("wb") as file:
-        np.savez(file, epochs, *arrays)
+    _save(path, epochs, _variables(model))
 
 
 def load_state(model: keras.Model, path: Path) -> int:
@@ -28,18 +43,59 @@ def load_state(model: keras.Model, path: Path) -> int:
     Raises:
         InputError: If the file cannot be read or is another model's.
     """
-    variables = _variables(model)
+    return _load(path, _variables(model), "Delete it to train the run from its start")
+
+
+def save_weights(model: keras.Model, epochs: int, path: Path) -> None:
+    """Writes the weights alone, with the checksums of a zip archive, which HDF5 has not."""
+    _save(path, epochs, model.weights)
+
+
+def load_weights(model: keras.Model, path: Path, instead: str) -> int:
+    """Restores what `save_weights` wrote into the same model, compiled or not.
+
+    Args:
+        model: The model.
+        path: The file.
+        instead: What to do if it cannot be read, a sentence.
+
+    Returns:
+        The number of epochs trained.
+
+    Raises:
+        InputError: If the file cannot be read or is another model's.
+    """
+    return _load(path, model.weights, instead)
+
+
+def _save(path: Path, epochs: int, variables: list[Any]) -> None:
+    arrays = [keras.ops.convert_to_numpy(variable) for variable in variables]
+    with replacing(path) as partial, partial.open("wb") as file:
+        np.savez(file, epochs, *arrays)
+
+
+def _load(path: Path, variables: list[Any], instead: str) -> int:
     try:
-        with np.load(path) as file:
-            epochs, *arrays = (file[f"arr_{i}"] for i in range(1 + len(variables)))
+        # NumPy leaves a damaged file open that it opened itself, and of what is no archive it says
+        # how to read it nevertheless.
+        with path.open("rb") as file, zipfile.ZipFile(file), np.load(file) as saved:
+            if len(saved.files) != 1 + len(variables):
+                raise ValueError(f"{len(saved.files) - 1} arrays instead of {len(variables)}")
+            epochs, *arrays = (saved[f"arr_{i}"] for i in range(1 + len(variables)))
+        epochs = int(epochs)
         for variable, array in zip(variables, arrays, strict=True):
             variable.assign(array)
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+    except DAMAGE as error:
         raise InputError(
-            f"Expected a checkpoint of this model. Received: {path} ({error}). "
-            "Delete it to train the run from its start"
+            f"Expected a checkpoint of this model. Received: {path} ({first_line(error)}). "
+            f"{instead}"
         ) from error
-    return int(epochs)
+    return epochs
+
+
+def first_line(error: Exception) -> str:
+    """Returns what an error says, without its details."""
+    return str(error).strip().partition("\n")[0]
 
 
 def _variables(model: keras.Model) -> list[Any]:
@@ -76,7 +132,12 @@ class EpochLog(keras.callbacks.Callback):
     def restore(self) -> int:
         """Puts the model where the run stands; returns the number of epochs trained so far."""
         epochs = load_state(self.model, self._last) if self._last.exists() else 0
-        self.rows = self.run.read_metrics()[:epochs]
+        self.rows = self.run.read_metrics()[:epochs] if epochs else []
+        if len(self.rows) < epochs:
+            raise InputError(
+                f"Expected a row for each of {epochs} epochs in {self.run.folder}/metrics.csv. "
+                f"Received: {len(self.rows)}. {FROM_ITS_START}"
+            )
         return epochs
 
     @property

@@ -94,6 +94,10 @@ TENSORIZED = ("tsa", "tga")  # those with tensor-train maps and a time graph
 TFDS = "tfds:"
 
 
+# The options that a run, finished or not, may be given anew.
+EXPORTING = ("export", "saved_models", "export_beam")
+
+
 @dataclasses.dataclass(frozen=True)
 class RunConfig(abc.ABC):
     """What every command has options for; a config class adds its own, and says `default_name`.
@@ -137,6 +141,11 @@ class RunConfig(abc.ABC):
     def export_folder(self) -> Path:
         """Where the versions of the exported model are."""
         return Path(self.saved_models, self.name)
+
+    @property
+    def export_options(self) -> dict[str, Any]:
+        """What makes one exported model differ from another of the same run."""
+        return {"folder": str(self.export_folder)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -109,6 +109,11 @@ def _evaluate(given: dict[str, Any]) -> None:
         f"speed {results['sentences_per_second']:.1f} sentences per second\n"
         f"references: {results['references']}"
     )
+    if results["cut_sources"]:
+        print(
+            f"cut: {results['cut_sources']} of {results['sentences']} sources, longer than "
+            f"{results['max_length']} word pieces"
+        )
     for name in results["files"]:
         print(f"wrote {Path(given['run_folder'], name)}")
 
@@ -134,9 +139,9 @@ def evaluate_run(
 
     The search is the paper's: at most 50 tokens more than the source has, scores over the length
     normalisation with exponent 0.6. The sources are those of the prepared corpus, which cuts
-    sentences longer than its `max_length`. The references are whole: the given sentences as the
-    target tokeniser normalises them (Unicode form, white space, and case and accents if the run
-    folds those), which is the form the hypotheses come in.
+    sentences longer than its `max_length`; `cut_sources` counts them. The references are whole:
+    the given sentences as the target tokeniser normalises them (Unicode form, white space, and
+    case and accents if the run folds those), which is the form the hypotheses come in.
 
     Args:
         run_folder: The run's folder.
@@ -186,6 +191,8 @@ def evaluate_run(
         for text in translator.target_tokenizer.normalize([pair[1] for pair in pairs]).numpy()
     ]
     sentences = translator.corpus.parts[part].source
+    whole = translator.source_tokenizer.tokenize([pair[0] for pair in pairs]).row_lengths()
+    cut = int(np.sum(whole.numpy() > translator.corpus.max_length))
     start = time.perf_counter()
     hypotheses, found_scores, finished = [None] * len(pairs), [None] * len(pairs), [0] * len(pairs)
     done = 0
@@ -217,6 +224,8 @@ def evaluate_run(
         "checkpoint": checkpoint,
         "part": part,
         "sentences": len(pairs),
+        "cut_sources": cut,
+        "max_length": translator.corpus.max_length,
         "beam_size": beam_size,
         "extra_tokens": search.extra_tokens,
         "length_penalty": search.length_penalty,

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,10 @@ from training.runs import replacing
 
 LEARNED = ("P", "a", "b_a")  # of the language as a whole
 INFERRED = ("A_LM", "G_LM")  # of this sentence
+BLOCK = re.compile(r"encoder_\d+|decoder_\d+\.(self|cross)")
+PICTURE = re.compile(
+    rf"scores|E|E_LM|({'|'.join(LEARNED + INFERRED)})(_histogram)?|head_\d+_(learned|inferred)"
+)
 EXAMPLES = """\
 examples:
   translate a sentence, and draw what every block computed, all heads:
@@ -107,7 +112,8 @@ def explain_run(
     attention are named by the tokens they predict. Of single heads, those that are named, or else
     the paper's head 4 (the last, if there are fewer): `head_4_learned.png` as Figure 5 and
     `head_4_inferred.png` as Figure 6. Of a causal metric, which differs from token to token, the
-    last token's is drawn. `explanation.json` holds the sentences and their pieces.
+    last token's is drawn. `explanation.json` holds the sentences and their pieces. What an earlier
+    call wrote into the folder is removed.
 
     Args:
         run_folder: The run's folder.
@@ -147,10 +153,11 @@ def explain_run(
     source_pieces = _pieces(translator.source_tokenizer, source_ids)
     target_pieces = _pieces(translator.target_tokenizer, target_ids)
     folder = Path(out) if out is not None else Path(run_folder, "explained")
+    chosen = _chosen_heads(computed[blocks[0]], heads)
     files = []
     try:
+        _clear(folder)
         for block in blocks:
-            chosen = _chosen_heads(computed[block], heads)
             (folder / block).mkdir(parents=True, exist_ok=True)
             if block.startswith("encoder"):
                 tokens = source_pieces, source_pieces
@@ -175,6 +182,14 @@ def explain_run(
     except OSError as error:
         raise InputError(f"Expected a folder to write to. Received: {error}") from error
     return {**explanation, "folder": str(folder), "files": files}
+
+
+def _clear(folder: Path) -> None:
+    """Removes what an earlier call wrote, which may show another sentence, and nothing else."""
+    (folder / "explanation.json").unlink(missing_ok=True)
+    for path in folder.glob("*coder_*/*.png"):
+        if BLOCK.fullmatch(path.parent.name) and PICTURE.fullmatch(path.stem):
+            path.unlink()
 
 
 def attention_outputs(

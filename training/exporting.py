@@ -65,23 +65,25 @@ def finish(
     with replacing(run.folder / "model.keras") as path:
         model.save(path)
     if config.export:
-        results["exported"] = str(_export_once(config.export_folder, run, write))
+        results["exported"] = str(_export_once(config, run, write))
     run.finish(results)
     return results
 
 
-def _export_once(folder: Path, run: Run, write: Callable[[Path, int], Path]) -> Path:
-    """Exports under a version noted in the run first: a continued run exports no second time."""
+def _export_once(config: RunConfig, run: Run, write: Callable[[Path, int], Path]) -> Path:
+    """Exports under a version noted in the run first: a continued run exports no second time,
+    unless by other options."""
     import tensorflow as tf
 
     from keras_tnattn.export import next_version
 
-    note = run.folder / "export_version.txt"
+    folder = config.export_folder
     try:
-        if not note.exists():
-            with replacing(note) as path:
-                path.write_text(f"{next_version(folder)}\n", encoding="utf-8")
-        version = int(note.read_text(encoding="utf-8"))
+        if (run.export_note or {}).get("options") != config.export_options:
+            run.write_export_note(
+                {"options": config.export_options, "version": next_version(folder)}
+            )
+        version = run.export_note["version"]
         target = folder / str(version)
         if target.exists():
             return target

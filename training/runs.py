@@ -17,6 +17,8 @@ from typing import Any
 from training.config import from_json, to_json
 from training.errors import InputError
 
+FROM_ITS_START = "Delete its checkpoints/ to train the run from its start"
+
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -27,6 +29,27 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def read_object(path: Path, instead: str) -> dict[str, Any]:
+    """Reads the JSON object of a file.
+
+    Args:
+        path: The file.
+        instead: What to do if it cannot be read, a sentence.
+
+    Raises:
+        InputError: If the file is missing or damaged.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("no JSON object")
+        return found
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"Expected a file as the run wrote it. Received: {path} ({error}). {instead}"
+        ) from error
 
 
 class Run:
@@ -86,7 +109,7 @@ class Run:
         """
         try:
             config = from_json(kind, (self.folder / "config.json").read_text(encoding="utf-8"))
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise InputError(
                 f"Expected the folder of a run to continue. Received: {error}. "
                 "Leave out --resume to start one"
@@ -102,7 +125,7 @@ class Run:
 
     def check_data(self, data: dict[str, Any]) -> None:
         """Raises `InputError` if the data, or the parts given, are not those of the run's start."""
-        started_with = json.loads((self.folder / "data.json").read_text(encoding="utf-8"))
+        started_with = read_object(self.folder / "data.json", "Start another run")
         if any(started_with.get(name) != value for name, value in data.items()):
             raise InputError(
                 f"Expected the data that the run in {self.folder} was started with. "
@@ -113,20 +136,38 @@ class Run:
     def results(self) -> dict[str, Any] | None:
         """What the finished run measured; `None` if it is not finished."""
         path = self.folder / "results.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        if not path.exists():
+            return None
+        return read_object(path, "Delete it, then finish the run with --resume")
 
     def finish(self, results: dict[str, Any]) -> None:
         """Writes the results, which marks the run as finished."""
         with replacing(self.folder / "results.json") as path:
             path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
+    @property
+    def export_note(self) -> dict[str, Any] | None:
+        """The options and the version of the last export that was begun; `None` if none was."""
+        path = self.folder / "export.json"
+        return read_object(path, "Delete it, then go on with --resume") if path.exists() else None
+
+    def write_export_note(self, note: dict[str, Any]) -> None:
+        """Writes the options and the version of an export, before it begins."""
+        with replacing(self.folder / "export.json") as path:
+            path.write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
+
     def read_metrics(self) -> list[dict[str, float]]:
         """Returns what was measured in each epoch."""
         path = self.folder / "metrics.csv"
         if not path.exists():
             return []
-        with path.open(newline="", encoding="utf-8") as file:
-            return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+        except (OSError, TypeError, ValueError, csv.Error) as error:
+            raise InputError(
+                f"Expected the metrics of each epoch. Received: {path} ({error}). {FROM_ITS_START}"
+            ) from error
 
     def write_metrics(self, rows: list[dict[str, float]]) -> None:
         """Writes what was measured in each epoch, a row for each."""

@@ -1,6 +1,7 @@
 """The command line: `python training/train.py COMMAND ...`, or `python -m training.train`."""
 
 import argparse
+import dataclasses
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from training.chain_config import ImagesConfig, RulesConfig
-from training.config import TABLE_DIMS, ClassifyConfig, add_options, given_options
+from training.config import EXPORTING, TABLE_DIMS, ClassifyConfig, add_options, given_options
 from training.data import LabelledTexts, load_texts
 from training.errors import exit_status
 from training.runs import Run
@@ -60,8 +61,9 @@ examples:
     %(prog)s --corpus multi30k_pt_en --data-dir DIR --preset sdpa --epochs 120
   your own files, English to Portuguese, kept at the best epoch:
     %(prog)s --corpus train.pt,train.en --reverse --early-stopping 5 --name mine
-  go on with a run that was interrupted:
+  go on with a run that was interrupted; export it, finished, with a beam of 4:
     %(prog)s --name mine --resume
+    %(prog)s --name mine --resume --export --export-beam 4
 """
 
 
@@ -150,16 +152,18 @@ def _add_command(
     group.add_argument(
         "--resume",
         action="store_true",
-        help="go on with the run in that folder; its config.json holds the options",
+        help="go on with the run in that folder; its config.json holds the options, but a finished "
+        "run, too, may be given those of the export",
     )
     add_options(parser, kind)
 
 
 def classify(arguments: argparse.Namespace) -> None:
     """Runs `classify`."""
-    config, run = _run_of(arguments, ClassifyConfig)
-    if run.results:
+    found = _run_of(arguments, ClassifyConfig)
+    if found is None:
         return
+    config, run = found
     data = _load(config)
     # TensorFlow takes seconds to import; what is wrong up to here is answered at once.
     from training.classification import train_classifier
@@ -173,18 +177,23 @@ def classify(arguments: argparse.Namespace) -> None:
     _tell_where(run)
 
 
-def _run_of(arguments: argparse.Namespace, kind: type) -> tuple[Any, Run]:
+def _run_of(arguments: argparse.Namespace, kind: type) -> tuple[Any, Run] | None:
     """Returns what to train and where, by the options or, continued, by the run's own; says so if
-    the run is finished already."""
+    there is nothing left to do, and returns `None`."""
     given = given_options(arguments, kind)
     run = Run(arguments.run_dir or Path("runs", kind(**given).name))
-    if arguments.resume:
-        config = run.read_config(kind, given)
-        if run.results:
-            print(f"The run in {run.folder} is finished, there is nothing to do.")
-    else:
+    if not arguments.resume:
         config = kind(**given)
         run.check_new()
+        return config, run
+    exporting = {name: given.pop(name) for name in EXPORTING if name in given}
+    config = dataclasses.replace(run.read_config(kind, given), **exporting)
+    if run.results:
+        note = run.export_note or {}
+        # Exporting anew is the end of the run once more: nothing is left to train.
+        if not (exporting and config.export and note.get("options") != config.export_options):
+            print(f"The run in {run.folder} is finished, there is nothing to do.")
+            return None
     return config, run
 
 
@@ -237,9 +246,10 @@ def compare(arguments: argparse.Namespace) -> None:
 
 def rules(arguments: argparse.Namespace) -> None:
     """Runs `rules`."""
-    config, run = _run_of(arguments, RulesConfig)
-    if run.results:
+    found = _run_of(arguments, RulesConfig)
+    if found is None:
         return
+    config, run = found
     from training.rules import summary, train_rule
 
     print(summary(train_rule(config, run)))
@@ -248,9 +258,10 @@ def rules(arguments: argparse.Namespace) -> None:
 
 def images(arguments: argparse.Namespace) -> None:
     """Runs `images`."""
-    config, run = _run_of(arguments, ImagesConfig)
-    if run.results:
+    found = _run_of(arguments, ImagesConfig)
+    if found is None:
         return
+    config, run = found
     from training.data.images import load_images
 
     data = load_images(config.dataset, config.data_dir, config.seed)
@@ -267,9 +278,10 @@ def images(arguments: argparse.Namespace) -> None:
 
 def translate(arguments: argparse.Namespace) -> None:
     """Runs `translate`."""
-    config, run = _run_of(arguments, TranslateConfig)
-    if run.results:
+    found = _run_of(arguments, TranslateConfig)
+    if found is None:
         return
+    config, run = found
     from training.translation import train_translator
 
     results = train_translator(config, run)

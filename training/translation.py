@@ -10,19 +10,18 @@ from typing import Any
 import keras
 
 from keras_tnattn.metrics import TokenAccuracy
-from keras_tnattn.models import translator
-from keras_tnattn.models.translator import PRESETS
 from keras_tnattn.schedules import WarmupInverseSquareRoot
 from training import plots
-from training.checkpoints import EpochLog
+from training.checkpoints import EpochLog, load_weights, save_weights
 from training.data.batches import BucketedBatches
 from training.data.parallel import load_pairs
 from training.data.prepared import PreparedCorpus, load_prepared, prepare
 from training.errors import InputError
 from training.exporting import finish, prepare_export
 from training.fitting import fit, on_all_gpus, start_afresh
-from training.runs import Run, replacing
-from training.translator_config import PLGA_ONLY, TranslateConfig
+from training.runs import FROM_ITS_START, Run
+from training.translated import SUFFIX, untrained
+from training.translator_config import TranslateConfig
 
 
 def train_translator(config: TranslateConfig, run: Run) -> dict[str, Any]:
@@ -40,7 +39,7 @@ def train_translator(config: TranslateConfig, run: Run) -> dict[str, Any]:
     """
     prepare_export(config)
     start_afresh(config.seed)  # before the precision, which it forgets
-    with _preparing(config, run) as corpus, _precision(config):
+    with _preparing(config, run) as corpus:
         print(_summary(corpus), flush=True)
         try:
             train = BucketedBatches(corpus.parts["train"], config.batch_size, config.seed)
@@ -52,6 +51,11 @@ def train_translator(config: TranslateConfig, run: Run) -> dict[str, Any]:
             raise InputError(
                 "Expected a corpus with a validation part for early_stopping. "
                 f"Received: none, and early_stopping={config.early_stopping}"
+            )
+        if config.export_beam > corpus.vocabulary_sizes[1]:
+            raise InputError(
+                f"Expected export_beam of 1 to {corpus.vocabulary_sizes[1]}, the target "
+                f"vocabulary. Received: export_beam={config.export_beam}"
             )
         corpus = _start(config, run, corpus)
         return _trained(config, run, corpus, model, train)
@@ -86,14 +90,16 @@ def _trained(
         run,
         model,
         results,
-        lambda folder, version: _export(model, corpus, folder, version),
+        lambda folder, version: _export(config, model, corpus, folder, version),
     )
 
 
-def _export(model: keras.Model, corpus: PreparedCorpus, folder: Path, version: int) -> Path:
+def _export(
+    config: TranslateConfig, model: keras.Model, corpus: PreparedCorpus, folder: Path, version: int
+) -> Path:
     from keras_tnattn.export import export_translator
 
-    return export_translator(model, *corpus.tokenizers(), folder, version)
+    return export_translator(model, *corpus.tokenizers(), folder, version, config.export_beam)
 
 
 class TranslatorLog(EpochLog):
@@ -127,23 +133,15 @@ class TranslatorLog(EpochLog):
         if len(self.rows) in self.checkpoint_epochs:
             names.append(f"epoch_{len(self.rows):04}")
         for name in names:
-            with replacing(self._path(name)) as path:
-                self.model.save_weights(path)
+            save_weights(self.model, len(self.rows), self._path(name))
 
     def restore_best(self) -> None:
         if "val_loss" not in self.rows[-1]:
             return
-        path = self._path("best_loss")
-        try:
-            self.model.load_weights(path)
-        except (OSError, LookupError, TypeError, ValueError) as error:
-            raise InputError(
-                f"Expected the weights of the best epoch. Received: {path} ({error}). Delete "
-                "checkpoints/ to train the run from its start"
-            ) from error
+        load_weights(self.model, self._path("best_loss"), FROM_ITS_START)
 
     def _path(self, name: str) -> Path:
-        return self.run.folder / "checkpoints" / f"{name}.weights.h5"
+        return self.run.folder / "checkpoints" / f"{name}{SUFFIX}"
 
 
 @contextlib.contextmanager
@@ -152,7 +150,12 @@ def _preparing(config: TranslateConfig, run: Run) -> Iterator[PreparedCorpus]:
     if config.corpus is None:
         yield load_prepared(config.prepared)
         return
-    own = _waiting(run) if not run.exists else run.folder / "prepared"
+    own, waiting = run.folder / "prepared", _waiting(run)
+    if not run.exists:
+        shutil.rmtree(waiting, ignore_errors=True)  # of an attempt that was killed
+        own = waiting
+    elif waiting.exists() and not own.exists():
+        waiting.rename(own)  # the run was killed before it did this
     folder = Path(config.prepared or own)
     try:
         if run.exists and folder.exists():
@@ -162,7 +165,7 @@ def _preparing(config: TranslateConfig, run: Run) -> Iterator[PreparedCorpus]:
             print(f"preparing {folder}", flush=True)
             yield prepare(corpus, folder, **config.preparing)
     except InputError:
-        shutil.rmtree(_waiting(run), ignore_errors=True)
+        shutil.rmtree(waiting, ignore_errors=True)
         raise
 
 
@@ -196,24 +199,10 @@ def _summary(corpus: PreparedCorpus) -> str:
     return "\n  ".join([*lines, *corpus.notes])
 
 
-@contextlib.contextmanager
-def _precision(config: TranslateConfig) -> Iterator[None]:
-    """Makes layers in the precision asked for."""
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("mixed_bfloat16" if config.mixed_precision else "float32")
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
-
-
 def _compiled_model(
     config: TranslateConfig, sizes: tuple[int, int], steps_per_epoch: int
 ) -> keras.Model:
-    options = {**PRESETS[config.preset], **config.overrides}
-    if config.attention != "plga":
-        options = {name: value for name, value in options.items() if name not in PLGA_ONLY}
-    model = translator(*sizes, **options)
+    model = untrained(config, sizes)
     schedule = WarmupInverseSquareRoot(
         config.model_dim,
         config.warmup_steps,

@@ -7,6 +7,7 @@ from typing import Any
 from training.config import (
     DATA,
     MODEL,
+    OUTPUT,
     TRAINING,
     RunConfig,
     at_least,
@@ -18,6 +19,7 @@ from training.errors import InputError
 
 PRESETS = ("plga-1", "plga-2", "plga-3", "plga-4", "plga-5", "plga-6", "sdpa")
 ATTENTIONS = ("plga", "sdpa")
+FORMS = ("NFC", "NFKC")
 # Of the schedule, by the paper.
 WARMUP_STEPS = {"plga": 15_000, "sdpa": 4000}
 CORPUS = "cldr:pt-en"
@@ -71,6 +73,16 @@ class TranslateConfig(RunConfig):
     lower_case: bool = option(
         False, DATA, "lower the case, in Turkish with its two i's", action="store_true"
     )
+    strip_accents: bool = option(
+        False, DATA, "take the accents off the letters", action="store_true"
+    )
+    unicode_form: str = option(
+        "NFC",
+        DATA,
+        "NFC: characters composed; NFKC: letters for their compatible forms too, such as fi for "
+        "its ligature",
+        choices=FORMS,
+    )
 
     preset: str | None = option(
         None,
@@ -109,7 +121,7 @@ class TranslateConfig(RunConfig):
         None,
         TRAINING,
         "peak of Adam's rate, reached after the warm-up. plga wants a small one: at model-dim 128 "
-        "1e-3 learns and 2.8e-3 does not (default: the paper's, "
+        "1e-3 learns and 2.8e-3 is too much (default: the paper's, "
         "(model-dim * warmup-steps) ** -0.5)",
         type=float,
         metavar="PEAK",
@@ -148,6 +160,13 @@ class TranslateConfig(RunConfig):
         "auto", TRAINING, "compile the steps with XLA", choices=("auto", "on", "off")
     )
 
+    export_beam: int = option(
+        1,
+        OUTPUT,
+        "hypotheses that the exported translator keeps at each step; 1: greedy search",
+        metavar="N",
+    )
+
     def __post_init__(self) -> None:
         if self.corpus is None and self.prepared is None:
             self._set("corpus", CORPUS)
@@ -157,6 +176,7 @@ class TranslateConfig(RunConfig):
         if self.attention is None:
             self._set("attention", self.preset.partition("-")[0])
         one_of(ATTENTIONS, attention=self.attention)
+        one_of(FORMS, unicode_form=self.unicode_form)
         if self.warmup_steps is None:
             self._set("warmup_steps", WARMUP_STEPS[self.attention])
         at_least(
@@ -170,6 +190,7 @@ class TranslateConfig(RunConfig):
             warmup_steps=self.warmup_steps,
             early_stopping=self.early_stopping,
             steps_per_execution=self.steps_per_execution,
+            export_beam=self.export_beam,
         )
         at_least(0, residual_units=self.residual_units)
         if self.learning_rate is None:
@@ -191,6 +212,10 @@ class TranslateConfig(RunConfig):
             rate = getattr(self, name)
             if rate is not None and not 0 <= rate < 1:
                 raise InputError(f"Expected a {name} in [0, 1). Received: {name}={rate}")
+        if self.export_beam > 1 and not self.export:
+            raise InputError(
+                f"Expected export beside export_beam. Received: export_beam={self.export_beam}"
+            )
         if self.attention != "plga":
             self._refuse(f"attention={self.attention!r}", *PLGA_ONLY)
         if self.corpus is None:
@@ -210,14 +235,28 @@ class TranslateConfig(RunConfig):
     @property
     def default_name(self) -> str:
         """The name of the run if none is given."""
-        direction = "-reversed" if self.reverse else ""
-        source = short_name(self.corpus or self.prepared)
-        return f"{source}{direction}-{self.preset}-{self.seed}"
+        words = [short_name(self.corpus or self.prepared)]
+        words += ["reversed"] if self.reverse else []
+        words.append(self.preset)
+        words += [] if self.preset.startswith(self.attention) else [self.attention]
+        words += ["causal"] if self.causal_metric else []
+        return "-".join([*words, str(self.seed)])
+
+    @property
+    def export_options(self) -> dict[str, Any]:
+        """What makes one exported model differ from another of the same run."""
+        return {**super().export_options, "beam_size": self.export_beam}
 
     @property
     def preparing(self) -> dict[str, Any]:
         """The arguments of `training.data.prepared.prepare`."""
-        return {name: getattr(self, name) for name in PREPARING}
+        return {
+            "vocabulary_size": self.vocabulary_size,
+            "max_length": self.max_length,
+            "lower_case": self.lower_case,
+            "keep_accents": not self.strip_accents,
+            "form": self.unicode_form,
+        }
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -228,7 +267,7 @@ class TranslateConfig(RunConfig):
 
 
 PLGA_ONLY = ("residual_units", "residual_dim", "causal_metric")
-PREPARING = ("vocabulary_size", "max_length", "lower_case")
+PREPARING = ("vocabulary_size", "max_length", "lower_case", "strip_accents", "unicode_form")
 MODEL_ARGUMENTS = (
     "attention",
     "num_layers",

@@ -45,7 +45,8 @@ class PowerLawGraphAttention(keras.layers.Layer):
     The metric, the power and the scores are computed in float32 under every dtype policy; the
     dense layers of the residual units in bfloat16 if that is the compute dtype. `A_LM ** P` is
     kept within `exp(-40)` and `exp(40)`, which leaves exponents below 1.9 in magnitude untouched.
-    This attention wants small learning rates: peaks up to 1e-3 learn at `d = 128`, 2.8e-3 does not.
+    This attention wants small learning rates: at `d = 128` a peak of 1e-3 learns, 2.8e-3 is too
+    much.
 
     Args:
         num_heads: Number of heads `H`.

@@ -110,6 +110,6 @@ def cut_parts(
     if not all(parts.values()):
         raise InputError(
             f"Expected at least {len(parts)} pairs without a sentence in common, for "
-            f"{', '.join(parts)}. Received: {len(pairs)} pairs"
+            f"{', '.join(parts)}. Received: {len(pairs)} pairs, {len(sizes)} without"
         )
     return parts

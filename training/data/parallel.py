@@ -197,6 +197,10 @@ def _read_pairs(path: Path) -> tuple[tuple[str, str], list[Pair]]:
 
 
 def _zipped(source: Path, target: Path) -> list[Pair]:
+    if source.exists() and target.exists() and source.samefile(target):
+        raise InputError(
+            f"Expected a file of the source and another of the target. Received: {source} as both"
+        )
     sides = [read_lines(path) for path in (source, target)]
     if len(sides[0]) != len(sides[1]):
         raise InputError(

@@ -6,6 +6,7 @@ and the test part, as they were given) and, last of all, `prepared.json`: what i
 the SHA-256 of every file.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -21,6 +22,8 @@ from training.errors import InputError
 
 SIDES = ("source", "target")
 INDEX = "prepared.json"
+INDEXED = {"made_of", "files"}
+UNREADABLE = (OSError, ValueError, TypeError, LookupError, AttributeError)
 VERSION = 1  # of the folder's layout and of the way sentences are cut into pieces
 # I and ı, İ and i are the pairs of cases in these languages.
 TURKIC = {"tr", "az"}
@@ -104,9 +107,9 @@ def prepare(
 ) -> PreparedCorpus:
     """Learns the vocabularies, tokenises the corpus and writes both to a folder.
 
-    What the folder holds is used again if it was made of the same corpus with the same options
-    and nothing happened to it since. Otherwise it is made anew, beside the folder, and takes its
-    place when it is complete.
+    What the folder holds is used again if it was made of the same corpus with the same options. If
+    a file of it is missing or was changed since, it is made anew, beside the folder, and takes its
+    place when it is complete. Another corpus in the folder, which runs may depend on, stays.
 
     Args:
         corpus: The corpus; the vocabularies are learned from its training part alone.
@@ -124,7 +127,8 @@ def prepare(
 
     Raises:
         InputError: If the corpus has no training part or no pair of it is short enough, an option
-            does not fit, or the folder holds something else or cannot be written.
+            does not fit, or the folder holds another prepared corpus or something else, or cannot
+            be written.
     """
     folder, training = Path(folder), corpus.part("train")
     cases = ["turkish" if name in TURKIC else "lower" for name in corpus.languages]
@@ -138,11 +142,14 @@ def prepare(
     made_of = {"version": VERSION, "fingerprint": corpus.fingerprint(), "options": options}
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         index = _read_index(folder, f"Choose another folder than {folder}")
-        if index["made_of"] == made_of:
-            try:
-                return load_prepared(folder)
-            except InputError:  # damaged: made anew
-                pass
+        if index["made_of"] != made_of:
+            raise InputError(
+                f"Expected a folder without another prepared corpus. Received: {folder}, made of "
+                "another corpus or with other options. Choose another folder, or delete it if no "
+                "run needs it"
+            )
+        with contextlib.suppress(InputError):  # damaged: made anew
+            return load_prepared(folder)
 
     from keras_tnattn.text.word_pieces import learn_word_pieces
 
@@ -216,7 +223,14 @@ def load_prepared(folder: str | Path) -> PreparedCorpus:
             hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).hexdigest(),
             tuple(index["notes"]),
         )
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        zipfile.BadZipFile,
+    ) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"Expected a whole prepared corpus. Received: {error}. {again}") from error
@@ -281,8 +295,10 @@ def _cut(sentences: Sentences, max_length: int) -> Sentences:
 def _read_index(folder: Path, instead: str) -> dict[str, Any]:
     try:
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        if not isinstance(index, dict) or "made_of" not in index:
-            raise ValueError(f"{INDEX} is another program's")
+        if not isinstance(index, dict) or not INDEXED.issubset(index):
+            raise ValueError(f"{INDEX} is another program's, or damaged")
+        if not isinstance(index["files"], dict):
+            raise ValueError(f"files={index['files']!r} in {INDEX}, which is damaged")
         return index
     except (OSError, ValueError) as error:
         raise InputError(f"Expected a folder with {INDEX}. Received: {error}. {instead}") from error
