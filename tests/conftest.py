@@ -1,3 +1,9 @@
+import os
+
+# On JAX the suite compiles for most of its time, and what it compiles runs once or twice. Set
+# before JAX is imported, and so in the processes that tests start.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
 import hypothesis
 import keras
 import pytest
