@@ -29,7 +29,7 @@ COMMON: dict[str, Any] = {
     "attention_dropout": 0.0,
     "learning_rate": 1e-3,
     "warmup_steps": 800,
-    "epochs": 11,
+    "epochs": 10,
     "cooldown_epochs": 5,
 }
 MODELS: dict[str, dict[str, Any]] = {
