@@ -20,7 +20,7 @@ from keras_tnattn.models import PRESETS, translator
 from keras_tnattn.models.decoding import BeamSearch
 
 VOCABULARY, SENTENCES, LENGTH, EXTRA = 8000, 32, 20, 10
-START, NO_END = 2, -1
+START = 2
 BEAMS = (1, 4)
 
 
@@ -42,7 +42,7 @@ def naive_search(model: keras.Model, source: np.ndarray, beam_size: int) -> list
 
 def compare(preset: str, sources: np.ndarray, beam_size: int) -> None:
     model = translator(VOCABULARY, VOCABULARY, **PRESETS[preset])
-    search = BeamSearch(model, beam_size, START, NO_END, EXTRA)
+    search = BeamSearch(model, beam_size, START, None, EXTRA)
     found, wanted = {}, []
 
     def ours():

@@ -234,6 +234,15 @@ def test_a_causal_metric_decodes_as_it_was_trained():
     assert gaps["plga"] > 1e-3
 
 
+def test_without_an_end_every_sentence_takes_all_steps():
+    model = make_model("sdpa", end_bias=9.0)  # which would end at once
+    assert (BeamSearch(model, 2, START, END, EXTRA)(padded(SOURCES)).ids[..., 2:] == 0).any()
+    found = BeamSearch(model, 2, START, None, EXTRA)(padded(SOURCES))
+    assert not found.finished.any()
+    taken = (found.ids != 0).sum(-1)
+    assert taken.tolist() == [[1 + len(source) + EXTRA] * 2 for source in SOURCES]
+
+
 def test_padding_before_a_token_loses_none():
     model = make_model("sdpa", num_layers=1)
     source = np.zeros((2, 18), "int32")

@@ -54,7 +54,7 @@ class BeamSearch:
         model: A model of `keras_tnattn.models.translator`.
         beam_size: Hypotheses `K` kept. Defaults to 1.
         start_id: The id that starts a target. Defaults to 2.
-        end_id: The id that ends it. Defaults to 3.
+        end_id: The id that ends it. Defaults to 3. `None`: no sentence ends before its limit.
         extra_tokens: Defaults to 50.
         length_penalty: At least 0. Defaults to 0.6.
 
@@ -69,7 +69,7 @@ class BeamSearch:
         model: keras.Model,
         beam_size: int = 1,
         start_id: int = 2,
-        end_id: int = 3,
+        end_id: int | None = 3,
         extra_tokens: int = 50,
         length_penalty: float = 0.6,
     ) -> None:
@@ -86,7 +86,8 @@ class BeamSearch:
             raise ValueError(
                 f"Expected a finite number of at least 0. Received: length_penalty={length_penalty}"
             )
-        for name, value in (("start_id", start_id), ("end_id", end_id)):
+        ids = {"start_id": start_id} | ({} if end_id is None else {"end_id": end_id})
+        for name, value in ids.items():
             if not 0 < value < vocabulary_size:
                 raise ValueError(
                     f"Expected an id of 1 to {vocabulary_size - 1}, of the target vocabulary. "
@@ -95,7 +96,7 @@ class BeamSearch:
         self.model = model
         self.beam_size = beam_size
         self.start_id = start_id
-        self.end_id = end_id
+        self.end_id = -1 if end_id is None else end_id  # which is no token's
         self.extra_tokens = extra_tokens
         self.length_penalty = length_penalty
         self.encoders = list(_numbered_layers(model, "encoder"))
