@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from training.data.batches import ArrayBatches
-from training.fitting import untuned
+from training.errors import InputError
+from training.fitting import on_all_gpus, untuned
 
 needs_tensorflow = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="other backends read the batches themselves"
@@ -45,6 +46,13 @@ class TestUntuned:
     def test_does_not_tune_itself(self):
         # The end of an iterator that does waits for its tuner: minutes in a long training.
         assert not untuned(Growing()).options().autotune.enabled
+
+
+@needs_tensorflow
+def test_gpus_share_a_batch_evenly(monkeypatch):
+    monkeypatch.setattr("tensorflow.config.list_logical_devices", lambda kind: ["GPU:0", "GPU:1"])
+    with pytest.raises(InputError, match="batch_size=27"):
+        on_all_gpus(27)
 
 
 def test_arrays_in_their_own_order():

@@ -11,6 +11,7 @@ import numpy as np
 
 from training.checkpoints import EpochLog
 from training.config import RunConfig
+from training.errors import InputError
 from training.runs import Run
 
 
@@ -27,16 +28,25 @@ def start_afresh(seed: int) -> None:
     keras.utils.set_random_seed(seed)
 
 
-def on_all_gpus() -> contextlib.AbstractContextManager:
+def on_all_gpus(batch_size: int) -> contextlib.AbstractContextManager:
     """Returns a context; a model made and compiled in it trains on all GPUs, if there are several.
 
     That is so on the TensorFlow backend: each takes its share of every batch. Elsewhere the
     context is of no effect.
+
+    Raises:
+        InputError: If the GPUs cannot share a batch evenly, which Keras wants of the first one.
     """
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        if len(tf.config.list_logical_devices("GPU")) > 1:
+        gpus = len(tf.config.list_logical_devices("GPU"))
+        if gpus > 1:
+            if batch_size % gpus:
+                raise InputError(
+                    f"Expected a batch_size that {gpus} GPUs can share evenly. "
+                    f"Received: batch_size={batch_size}"
+                )
             return tf.distribute.MirroredStrategy().scope()
     return contextlib.nullcontext()
 

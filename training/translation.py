@@ -43,7 +43,7 @@ def train_translator(config: TranslateConfig, run: Run) -> dict[str, Any]:
         print(_summary(corpus), flush=True)
         try:
             train = BucketedBatches(corpus.parts["train"], config.batch_size, config.seed)
-            with on_all_gpus():
+            with on_all_gpus(config.batch_size):
                 model = _compiled_model(config, corpus.vocabulary_sizes, len(train))
         except ValueError as error:  # the checks of sizes and ranges by those who know them
             raise InputError(str(error)) from error
