@@ -13,13 +13,13 @@ $(INSTALLED): pyproject.toml setup.cfg
 	touch $@
 
 demo: $(INSTALLED)
-	$(RUN) -m training.demo
+	$(RUN) -m training.demos.classify
 
 demo-rules: $(INSTALLED)
-	$(RUN) -m training.demo_rules
+	$(RUN) -m training.demos.rules
 
 demo-translate: $(INSTALLED)
-	$(RUN) -m training.demo_translate
+	$(RUN) -m training.demos.translate
 
 test: $(INSTALLED)
 	$(RUN) -m pytest -n 2

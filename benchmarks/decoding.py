@@ -17,7 +17,7 @@ import numpy as np
 from side_by_side import describe_machine, medians
 
 from keras_tnattn.models import PRESETS, translator
-from keras_tnattn.models.decoding import BeamSearch
+from keras_tnattn.search.beam_search import BeamSearch
 
 VOCABULARY, SENTENCES, LENGTH, EXTRA = 8000, 32, 20, 10
 START = 2

@@ -16,8 +16,8 @@ from side_by_side import describe_machine, medians
 
 from keras_tnattn.models import translator
 from training.data.batches import BucketedBatches
-from training.data.parallel import load_pairs
-from training.data.prepared import prepare
+from training.data.pairs.loading import load_pairs
+from training.data.pairs.prepared import prepare
 
 
 def padded_row_by_row(part, batch_size=64):

@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 
-from training.checkpoints import EpochLog
-from training.runs import Run
+from training.engine.checkpoints import EpochLog
+from training.engine.runs import Run
 from training.train import main
 
 EXPORTS = keras.backend.backend() == "tensorflow"

@@ -14,6 +14,7 @@ ORDER = [
     "initializers",
     "layers",
     "models",
+    "search",
     "schedules",
     "metrics",
     "text",

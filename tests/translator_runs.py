@@ -5,10 +5,10 @@ import json
 import numpy as np
 
 from keras_tnattn.models import translator
-from training.config import to_json
-from training.data.pairs import ParallelCorpus
-from training.data.prepared import prepare
-from training.translator_config import TranslateConfig
+from training.data.pairs.corpus import ParallelCorpus
+from training.data.pairs.prepared import prepare
+from training.options import to_json
+from training.translate.config import TranslateConfig
 
 NUMBERS = [("um", "one"), ("dois", "two"), ("três", "three"), ("quatro", "four")]
 NOUNS = [("gatos", "cats"), ("cães", "dogs"), ("rios", "rivers")]

@@ -15,9 +15,9 @@ if not __package__:
 
 import numpy as np
 
-from training.config import at_least
 from training.errors import InputError, exit_status
-from training.runs import replacing
+from training.files import replacing
+from training.options import at_least
 
 PARTS = ("test", "validation")
 TOKENIZATIONS = ("13a", "none", "intl", "char")  # of sacrebleu, those that download nothing
@@ -147,7 +147,7 @@ def evaluate_run(
         run_folder: The run's folder.
         beam_size: Hypotheses kept; 1 is greedy search. Default 1.
         part: `"test"` or `"validation"`. Default `"test"`.
-        checkpoint: As `training.translated.load_translator` takes it.
+        checkpoint: As `training.translate.loading.load_translator` takes it.
         n_best: How many hypotheses of a sentence `n_best-PART-beamK.tsv` holds. Default: no such
             file, or with `scores` one.
         scores: Whether that file has their scores and whether they were finished. Default `False`.
@@ -175,8 +175,8 @@ def evaluate_run(
             f"Expected n_best <= beam_size. Received: n_best={n_best}, beam_size={beam_size}"
         )
     # TensorFlow takes seconds to import; what is wrong up to here is answered at once.
-    from keras_tnattn.models.decoding import BeamSearch
-    from training.translated import load_translator
+    from keras_tnattn.search.beam_search import BeamSearch
+    from training.translate.loading import load_translator
 
     translator = load_translator(run_folder, checkpoint)
     pairs = translator.corpus.texts[part][:limit]

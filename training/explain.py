@@ -15,9 +15,9 @@ if not __package__:
 
 import numpy as np
 
-from training.config import at_least
 from training.errors import InputError, exit_status
-from training.runs import replacing
+from training.files import replacing
+from training.options import at_least
 
 LEARNED = ("P", "a", "b_a")  # of the language as a whole
 INFERRED = ("A_LM", "G_LM")  # of this sentence
@@ -122,7 +122,7 @@ def explain_run(
         blocks: `encoder_0`, `decoder_0.self`, `decoder_0.cross` and so on. Default: all.
         heads: Counted from 1. Default: all.
         beam_size: Of the search. Default 1.
-        checkpoint: As `training.translated.load_translator` takes it.
+        checkpoint: As `training.translate.loading.load_translator` takes it.
         out: The folder for the pictures. Default: `explained` in the run's folder.
 
     Returns:
@@ -134,8 +134,8 @@ def explain_run(
     """
     at_least(1, beam_size=beam_size)
     # TensorFlow takes seconds to import; what is wrong up to here is answered at once.
-    from keras_tnattn.models.decoding import BeamSearch
-    from training.translated import load_translator
+    from keras_tnattn.search.beam_search import BeamSearch
+    from training.translate.loading import load_translator
 
     translator = load_translator(run_folder, checkpoint)
     model = translator.model
@@ -209,7 +209,7 @@ def attention_outputs(
     """
     from keras import ops
 
-    from keras_tnattn.models.decoding import embed
+    from keras_tnattn.search.beam_search import embed
 
     memory, x = embed(model, "source", source[None]), embed(model, "target", target[None])
     computed = {}
@@ -288,7 +288,7 @@ def _draw(
     tokens: tuple[list[str], list[str]],
 ) -> dict[str, Any]:
     """The pictures of one block by their names: functions of the path."""
-    from training import plots
+    from training.engine import plots
 
     drawn = {}
     rows = [head - 1 for head in heads]

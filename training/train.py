@@ -12,12 +12,14 @@ if not __package__:
     # Run as a script: the project's folder has to head the import path, not training/.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from training.chain_config import ImagesConfig, RulesConfig
-from training.config import EXPORTING, TABLE_DIMS, ClassifyConfig, add_options, given_options
-from training.data import LabelledTexts, load_texts
+from training.classify.config import TABLE_DIMS, ClassifyConfig
+from training.data.texts import LabelledTexts, load_texts
+from training.engine.runs import Run
 from training.errors import exit_status
-from training.runs import Run
-from training.translator_config import TranslateConfig
+from training.images.config import ImagesConfig
+from training.options import EXPORTING, add_options, given_options
+from training.rules.config import RulesConfig
+from training.translate.config import TranslateConfig
 
 CLASSIFY_EXAMPLES = """\
 examples:
@@ -166,7 +168,7 @@ def classify(arguments: argparse.Namespace) -> None:
     config, run = found
     data = _load(config)
     # TensorFlow takes seconds to import; what is wrong up to here is answered at once.
-    from training.classification import train_classifier
+    from training.classify.train import train_classifier
 
     results = train_classifier(config, run, data)
     print(
@@ -238,7 +240,7 @@ def compare(arguments: argparse.Namespace) -> None:
     given = given_options(arguments, ClassifyConfig)
     common = ClassifyConfig(**given)
     data = _load(common)
-    from training.compare import compare, table_configs
+    from training.classify.compare import compare, table_configs
 
     configs = table_configs(given, arguments.attentions, arguments.seeds)
     compare(configs, Path(arguments.run_dir or f"runs/compare-{common.source}"), data)
@@ -250,7 +252,7 @@ def rules(arguments: argparse.Namespace) -> None:
     if found is None:
         return
     config, run = found
-    from training.rules import summary, train_rule
+    from training.rules.train import summary, train_rule
 
     print(summary(train_rule(config, run)))
     _tell_where(run)
@@ -265,7 +267,7 @@ def images(arguments: argparse.Namespace) -> None:
     from training.data.images import load_images
 
     data = load_images(config.dataset, config.data_dir, config.seed)
-    from training.images import train_images
+    from training.images.train import train_images
 
     results = train_images(config, run, data)
     print(
@@ -282,7 +284,7 @@ def translate(arguments: argparse.Namespace) -> None:
     if found is None:
         return
     config, run = found
-    from training.translation import train_translator
+    from training.translate.train import train_translator
 
     results = train_translator(config, run)
     measured = {

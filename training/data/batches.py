@@ -6,7 +6,7 @@ import math
 import keras
 import numpy as np
 
-from training.data.prepared import TokenizedPart
+from training.data.pairs.prepared import TokenizedPart
 
 
 class ArrayBatches(keras.utils.PyDataset):

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_digits
 
-from training.data.labelled import split_rows
-from training.data.libraries import downloaded
+from training.data.texts.labelled import split_rows
+from training.data.texts.libraries import downloaded
 from training.errors import InputError
 
 DIGITS_TEST_FRACTION = 0.25

@@ -1,0 +1,37 @@
+"""Trained models as SavedModels: raw text in, label and probabilities or a translation out.
+
+An exported model needs TensorFlow alone, neither Keras nor this package:
+
+```python
+model = tf.saved_model.load("saved_models/news/1")
+model.signatures["serving_default"](tf.constant(["a text"]))
+```
+
+That of a translator holds operations of TensorFlow Text: `import tensorflow_text` comes first.
+"""
+
+from keras_tnattn.export.loading import Classifier, Translator, load
+from keras_tnattn.export.writing import (
+    CLASS_NAMES,
+    check_backend,
+    export,
+    export_signatures,
+    export_translator,
+    labels_and_probabilities,
+    next_version,
+    versions_in,
+)
+
+__all__ = [
+    "CLASS_NAMES",
+    "Classifier",
+    "Translator",
+    "check_backend",
+    "export",
+    "export_signatures",
+    "export_translator",
+    "labels_and_probabilities",
+    "load",
+    "next_version",
+    "versions_in",
+]

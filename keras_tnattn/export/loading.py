@@ -1,0 +1,154 @@
+"""Loading exported models of text."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_tnattn.export.writing import CLASS_NAMES, versions_in
+
+
+class _Exported:
+    """An exported model, kept whole: its signatures alone would not keep the weights alive."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._model = tf.saved_model.load(str(path))
+
+    def _run(self, signature: str, **inputs: tf.Tensor) -> dict[str, np.ndarray]:
+        outputs = self._model.signatures[signature](**inputs)
+        return {name: _decoded(output.numpy()) for name, output in outputs.items()}
+
+
+class Classifier(_Exported):
+    """An exported classifier.
+
+    ```python
+    classifier = load("saved_models/news")
+    classifier(["a text", "another"])["label"]
+    ```
+
+    Attributes:
+        path: The folder of the version that was loaded.
+        class_names: The names of the columns of the probabilities.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.class_names = json.loads((path / CLASS_NAMES).read_text("utf-8"))
+
+    def __call__(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
+        """Classifies a list of `B` texts.
+
+        Returns:
+            A dict of `label`, an array of `str` `(B,)`, and `probabilities`, floats `(B, C)`.
+
+        Raises:
+            TypeError: If `texts` is a single string.
+        """
+        return self._run("serving_default", text=_strings(texts))
+
+    def from_ids(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """Classifies texts given as integer ids `(B, L)`, padded with 0; returns the same dict."""
+        return self._run("ids", ids=tf.constant(ids, tf.int32))
+
+
+class Translator(_Exported):
+    """An exported translator.
+
+    ```python
+    translator = load("saved_models/pt_en")
+    translator(["uma frase", "outra"])  # a list of two translations
+    ```
+
+    Attributes:
+        path: The folder of the version that was loaded.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import tensorflow_text  # noqa: F401  registers the operations of the text signature
+
+        super().__init__(path)
+
+    def __call__(self, texts: Sequence[str]) -> list[str]:
+        """Translates a list of sentences.
+
+        Raises:
+            TypeError: If `texts` is a single string.
+        """
+        return self.with_scores(texts)["translation"].tolist()
+
+    def with_scores(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
+        """Translates a list of `B` sentences.
+
+        Returns:
+            A dict of `translation`, an array of `str` `(B,)`, and `score`, floats `(B,)`, lower is
+            better.
+
+        Raises:
+            TypeError: If `texts` is a single string.
+        """
+        return self._run("serving_default", text=_strings(texts))
+
+    def from_ids(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """Translates sentences given as integer ids `(B, S)`, padded with 0.
+
+        Returns:
+            A dict of `ids`, integers `(B, K, L)`, and `scores`, floats `(B, K)`.
+        """
+        return self._run("ids", ids=tf.constant(ids, tf.int32))
+
+
+def load(path: str | os.PathLike) -> Classifier | Translator:
+    """Loads an exported classifier or translator.
+
+    Args:
+        path: A version's folder, or the model's folder, of which the newest version is taken.
+
+    Raises:
+        FileNotFoundError: If there is no exported model.
+        ImportError: If it is a translator and TensorFlow Text is not installed.
+        ValueError: If it is neither a classifier nor a translator of text.
+    """
+    path = Path(path)
+    versions = versions_in(path)
+    if versions:
+        path = path / str(max(versions))
+    if not (path / "saved_model.pb").is_file():
+        raise FileNotFoundError(
+            f"Expected the folder of an exported model or of one version. Received: path={path}"
+        )
+    takes, gives = _served(path)
+    if takes == {"text"}:
+        if gives == {"label", "probabilities"} and (path / CLASS_NAMES).is_file():
+            return Classifier(path)
+        if gives == {"translation", "score"}:
+            return Translator(path)
+    raise ValueError(
+        "Expected an exported model from text to label and probabilities, with "
+        f"{CLASS_NAMES}, or to translation and score. Received: {path} from "
+        f"{', '.join(sorted(takes)) or 'nothing'} to {', '.join(sorted(gives)) or 'nothing'}. "
+        "tf.saved_model.load loads any model"
+    )
+
+
+def _served(path: Path) -> tuple[set[str], set[str]]:
+    """The names of what `serving_default` takes and gives; known without loading the model."""
+    proto = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    signature = proto.meta_graphs[0].signature_def["serving_default"]
+    return set(signature.inputs), set(signature.outputs)
+
+
+def _strings(texts: Sequence[str]) -> tf.Tensor:
+    if isinstance(texts, str | bytes):
+        raise TypeError(f"Expected a list of texts. Received: texts={texts!r}. Pass [text]")
+    return tf.constant(list(texts), tf.string)
+
+
+def _decoded(array: np.ndarray) -> np.ndarray:
+    """Arrays of bytes as arrays of `str`, others as they are."""
+    return np.array([text.decode() for text in array], "U") if array.dtype == object else array

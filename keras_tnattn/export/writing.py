@@ -1,0 +1,240 @@
+"""Writing trained models as SavedModels."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from keras_tnattn.search.beam_search import BeamSearch
+from keras_tnattn.text.reserved import END, PAD, START, UNK
+
+CLASS_NAMES = "assets.extra/class_names.json"
+
+
+def check_backend() -> None:
+    """Raises `RuntimeError` if Keras does not run on TensorFlow, which writes SavedModels."""
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            "Exporting needs the TensorFlow backend: set KERAS_BACKEND=tensorflow and load the "
+            f".keras file there. Received: backend={keras.backend.backend()!r}"
+        )
+
+
+def export(
+    model: keras.Model,
+    vectorizer: keras.layers.Layer,
+    class_names: Sequence[str],
+    folder: str | os.PathLike,
+    version: int | None = None,
+) -> Path:
+    """Writes `folder/<version>/`, a SavedModel with two signatures, whole or not at all.
+
+    `serving_default` takes `text`, strings `(B,)`; `ids` takes `ids`, int32 `(B, L)`. Both give
+    `label`, strings `(B,)`, and `probabilities`, floats `(B, C)`, whose columns are named in
+    `assets.extra/class_names.json`.
+
+    Args:
+        model: Ids `(B, L)` to class probabilities `(B, C)`; any batch size and length.
+        vectorizer: Strings `(B,)` to ids `(B, L)`, e.g. from
+            `keras_tnattn.text.words.word_vectorizer`.
+        class_names: The `C` names.
+        folder: The model's folder, e.g. `saved_models/news`.
+        version: A positive integer. Default: one more than the highest there is, at first 1.
+
+    Returns:
+        The path of the new version.
+
+    Raises:
+        FileExistsError: If the version exists.
+        RuntimeError: If Keras does not run on TensorFlow.
+        ValueError: If `version` is not positive, or the model has not `C` outputs.
+    """
+    check_backend()
+    if model.output_shape[-1] != len(class_names):
+        raise ValueError(
+            "Expected a name for each output of the model. "
+            f"Received: output_shape={model.output_shape}, {len(class_names)} class_names"
+        )
+    from_ids = labels_and_probabilities(model, class_names)
+
+    def from_text(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        return from_ids(tf.cast(vectorizer(text), "int32"))
+
+    vectorizer(tf.constant([""]))  # builds it: the archive tracks no layer that was never called
+    return export_signatures(
+        {
+            "serving_default": (from_text, tf.TensorSpec([None], tf.string, "text")),
+            "ids": (from_ids, tf.TensorSpec([None, None], tf.int32, "ids")),
+        },
+        [model, vectorizer],  # its lookup table is no variable and would be left out
+        folder,
+        version,
+        class_names,
+    )
+
+
+def export_translator(
+    model: keras.Model,
+    source_tokenizer: object,
+    target_tokenizer: object,
+    folder: str | os.PathLike,
+    version: int | None = None,
+    beam_size: int = 1,
+    extra_tokens: int = 50,
+    length_penalty: float = 0.6,
+) -> Path:
+    """Writes `folder/<version>/`, a SavedModel that translates, whole or not at all.
+
+    `serving_default` takes `text`, strings `(B,)`, and gives `translation`, strings `(B,)`, and
+    `score`, float32 `(B,)`: it cuts the sentences into pieces, searches and joins what was found,
+    in one graph. `ids` takes `ids`, int32 `(B, S)`, start and end included, padded with 0, and
+    gives `ids`, int32 `(B, K, L)`, and `scores`, float32 `(B, K)`, of the `K` best hypotheses, best
+    first, as `BeamSearch` has them; lower scores are better.
+
+    The translation of a sentence without words, or of unknown pieces alone, is empty, and its score
+    that of an empty sentence. A sentence may have any length; the search
+    ends at the number of its pieces plus `extra_tokens`. Sentences of one call are searched
+    together, and wait for the longest.
+
+    Args:
+        model: A model of `keras_tnattn.models.translator`.
+        source_tokenizer: The `keras_tnattn.text.word_pieces.WordPieceTokenizer` of what it reads.
+        target_tokenizer: The one of what it writes.
+        folder: The model's folder, e.g. `saved_models/pt_en`.
+        version: A positive integer. Default: one more than the highest there is, at first 1.
+        beam_size: Hypotheses `K` kept. Defaults to 1, greedy search.
+        extra_tokens: Defaults to 50.
+        length_penalty: Defaults to 0.6.
+
+    Returns:
+        The path of the new version.
+
+    Raises:
+        FileExistsError: If the version exists.
+        RuntimeError: If Keras does not run on TensorFlow.
+        ValueError: If `version` is not positive, a vocabulary is not the model's, or `BeamSearch`
+            refuses its arguments.
+    """
+    check_backend()
+    sizes = (model.get_layer("source_embedding").input_dim, model.output_shape[-1])
+    given = (source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
+    if sizes != given:
+        raise ValueError(
+            f"Expected tokenizers of {sizes} pieces, the model's vocabularies. "
+            f"Received: tokenizers of {given}"
+        )
+    search = BeamSearch(model, beam_size, START, END, extra_tokens, length_penalty)
+
+    def from_ids(ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        found, scores, _ = search.search(ids)
+        return {"ids": found, "scores": scores}
+
+    def from_text(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        ids = source_tokenizer.tokenize(text)
+        known = tf.reduce_any(ids > END, axis=1)  # a piece that is not reserved
+        # What is unknown altogether is an empty sentence: a translation would be made up.
+        ids = tf.ragged.boolean_mask(ids, (ids != UNK) | known[:, None])
+        found = from_ids(ids.to_tensor(PAD))
+        translation = target_tokenizer.detokenize(found["ids"][:, 0])
+        return {
+            "translation": tf.where(known, translation, ""),
+            "score": found["scores"][:, 0],
+        }
+
+    return export_signatures(
+        {
+            "serving_default": (from_text, tf.TensorSpec([None], tf.string, "text")),
+            "ids": (from_ids, tf.TensorSpec([None, None], tf.int32, "ids")),
+        },
+        [model],
+        folder,
+        version,
+    )
+
+
+def labels_and_probabilities(
+    model: Callable[..., tf.Tensor], class_names: Sequence[str]
+) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    """Returns what a classifier's signature computes: `label` and `probabilities`.
+
+    Args:
+        model: Inputs `(B, ...)` to class probabilities `(B, C)`; takes `training`.
+        class_names: The `C` names.
+    """
+    names = tf.constant(list(class_names))
+
+    def classify(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        probabilities = model(inputs, training=False)
+        label = tf.gather(names, tf.argmax(probabilities, axis=-1))
+        return {"label": label, "probabilities": probabilities}
+
+    return classify
+
+
+def export_signatures(
+    signatures: Mapping[str, tuple[Callable[[tf.Tensor], dict[str, tf.Tensor]], tf.TensorSpec]],
+    layers: Sequence[keras.layers.Layer],
+    folder: str | os.PathLike,
+    version: int | None = None,
+    class_names: Sequence[str] | None = None,
+) -> Path:
+    """Writes `folder/<version>/`, a SavedModel with any signatures, whole or not at all.
+
+    Args:
+        signatures: The function of each name, from one tensor to a dict, and the tensor's shape,
+            type and name.
+        layers: All models and layers that the functions call.
+        folder: The model's folder.
+        version: A positive integer. Default: one more than the highest there is, at first 1.
+        class_names: What `assets.extra/class_names.json` holds. Default: no such file.
+
+    Returns:
+        The path of the new version.
+
+    Raises:
+        FileExistsError: If the version exists.
+        RuntimeError: If Keras does not run on TensorFlow.
+        ValueError: If `version` is not positive.
+    """
+    check_backend()
+    folder = Path(folder)
+    if version is None:
+        version = next_version(folder)
+    if version < 1:
+        raise ValueError(f"Expected a positive version. Received: version={version}")
+    target = folder / str(version)
+    if target.exists():
+        raise FileExistsError(
+            f"Expected a new version, an exported one is never changed. Received: {target} exists"
+        )
+    partial = folder / f".partial-{version}"
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        archive = keras.export.ExportArchive()
+        for layer in layers:
+            archive.track(layer)
+        for name, (function, spec) in signatures.items():
+            archive.add_endpoint(name, function, [spec])
+        archive.write_out(str(partial), verbose=False)
+        if class_names is not None:
+            names = partial / CLASS_NAMES
+            names.parent.mkdir()
+            names.write_text(json.dumps(list(class_names)), encoding="utf-8")
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return target
+
+
+def next_version(folder: str | os.PathLike) -> int:
+    """Returns the version that `export` takes by default in a model's folder."""
+    return max(versions_in(Path(folder)), default=0) + 1
+
+
+def versions_in(folder: Path) -> list[int]:
+    """Returns the numbers of the versions in a model's folder."""
+    return [int(p.name) for p in folder.glob("[0-9]*") if p.name.isdecimal()]

@@ -1,0 +1,110 @@
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from translator_runs import make_run, small_translator
+
+from keras_tnattn.search.beam_search import BeamSearch
+from keras_tnattn.text.reserved import END, PAD, START
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="only the TensorFlow backend exports"
+)
+TEXTS = [
+    "Eu vi três gatos.",
+    "",
+    "rios ☃",
+    "¿ ¤ ☃",
+    "Eu vi um rio. " * 20,
+    "\t \n",
+]
+
+
+@pytest.fixture(scope="module", params=["plga", "sdpa"])
+def parts(request, tmp_path_factory):
+    model, corpus = make_run(tmp_path_factory.mktemp(request.param) / "run", request.param)
+    # Untrained, it might say nothing at all.
+    bias = np.zeros(model.output_shape[-1], "float32")
+    bias[[PAD, START, END]] = -3
+    model.get_layer("logits").bias.assign(bias)
+    return model, *corpus.tokenizers()
+
+
+@pytest.fixture(scope="module")
+def exported(parts, tmp_path_factory):
+    from keras_tnattn.export import export_translator
+
+    folder = tmp_path_factory.mktemp("saved") / "pt_en"
+    path = export_translator(*parts, folder, beam_size=2, extra_tokens=5)
+    assert path == folder / "1"
+    return path
+
+
+def searched(parts, texts):
+    model, source, target = parts
+    # Of unknown pieces alone: as an empty one.
+    texts = ["" if text == "¿ ¤ ☃" else text for text in texts]
+    ids = source.tokenize(texts).to_tensor().numpy()
+    found = BeamSearch(model, 2, extra_tokens=5)(ids)
+    return ids, found, [text.decode() for text in target.detokenize(found.ids[:, 0]).numpy()]
+
+
+def test_text_equals_the_search(parts, exported):
+    from keras_tnattn.export import load
+
+    translator = load(exported)
+    ids, found, want = searched(parts, TEXTS)
+    got = translator.with_scores(TEXTS)
+    for i, text in enumerate(TEXTS):
+        assert got["translation"][i] == (want[i] if text.strip() and i != 3 else "")
+    assert any(want)
+    np.testing.assert_allclose(got["score"], found.scores[:, 0], rtol=1e-4)
+    assert translator(TEXTS) == got["translation"].tolist()
+    for i in (0, 1, 4):  # one alone as in company
+        assert translator(TEXTS[i : i + 1]) == got["translation"][i : i + 1].tolist()
+    assert translator([]) == []
+
+    by_ids = translator.from_ids(ids)
+    length = found.ids.shape[-1]
+    np.testing.assert_array_equal(by_ids["ids"][..., :length], found.ids)
+    assert not by_ids["ids"][..., length:].any()
+    np.testing.assert_allclose(by_ids["scores"], found.scores, rtol=1e-4)
+
+
+def test_loads_with_tensorflow_and_its_text_alone(parts, exported):
+    code = f"""
+import json, sys
+import tensorflow as tf
+import tensorflow_text
+model = tf.saved_model.load({str(exported)!r})
+got = model.signatures["serving_default"](tf.constant({TEXTS[:3]!r}))["translation"]
+assert "keras_tnattn" not in sys.modules
+print(json.dumps([text.decode() for text in got.numpy()]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    got = json.loads(done.stdout)
+    want = searched(parts, TEXTS[:3])[-1]
+    assert got == [want[0], "", want[2]]
+
+
+def test_a_single_text_is_refused(exported):
+    from keras_tnattn.export import load
+
+    with pytest.raises(TypeError, match=r"Pass \[text\]"):
+        load(exported)("uma frase")
+
+
+def test_errors(parts, tmp_path):
+    from keras_tnattn.export import export_translator
+
+    _, source, target = parts
+    with pytest.raises(ValueError, match="beam_size=0"):
+        export_translator(*parts, tmp_path / "x", beam_size=0)
+    other = small_translator(source.vocabulary_size, target.vocabulary_size + 1)
+    sizes = f"{source.vocabulary_size}, {target.vocabulary_size + 1}"
+    with pytest.raises(ValueError, match=rf"\({sizes}\) pieces"):
+        export_translator(other, source, target, tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []

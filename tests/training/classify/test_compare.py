@@ -1,0 +1,99 @@
+import subprocess
+
+import keras
+import numpy as np
+import pytest
+
+from training.classify.compare import table, table_configs
+from training.data.texts import docstrings
+from training.demos import classify as demo
+from training.engine.runs import Run
+from training.errors import exit_status
+from training.train import main
+
+
+def result(attention, embedding, total, test_accuracy):
+    return {
+        "train_accuracy": 0.9,
+        "test_accuracy": test_accuracy,
+        "seconds_per_step": 0.0123,
+        "parameters": {"attention": attention, "embedding": embedding, "all": total},
+    }
+
+
+def test_the_table_has_the_papers_columns():
+    configs = table_configs({}, ["tsa", "dpa"], [0, 1])
+    assert [c.embedding_dim for c in configs] == [64, 64, 6, 6]
+    assert len({c.name for c in configs}) == 4
+    results = [result(320, 64000, 66000, 0.8), result(320, 64000, 66000, 0.9)]
+    results += [result(288, 6000, 7000, 0.5)] * 2
+    lines = table(configs, results).splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    assert cells[2] == [
+        *("TSA", "64", "320", "64,000", "66,000", "90.0 ± 0.0", "85.0 ± 7.1", "12.3 ± 0.0")
+    ]
+    assert cells[3][:3] == ["DPA", "6", "288"]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_finished_runs_are_taken_as_they_are(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    rows = [f"{' '.join(rng.choice(['x', 'y', 'ab'[i % 2]], 5))},{i % 2}" for i in range(60)]
+    (tmp_path / "table.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    folder = tmp_path / "runs"
+    command = ["compare", "--dataset", str(tmp_path / "table.csv"), "--run-dir", str(folder)]
+    command += ["--attentions", "dpa", "--max-words", "5", "--epochs", "1", "--seeds"]
+    assert main([*command, "0"]) == 0
+    trained = Run(folder / "table-dpa-0").results
+    assert trained["parameters"]["attention"] == 288
+    capsys.readouterr()
+    assert main([*command, "0", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "run 1 of 2" not in printed
+    assert "run 2 of 2: table-dpa-1" in printed
+    assert (folder / "table.md").read_text(encoding="utf-8") in printed
+    assert Run(folder / "table-dpa-0").results == trained
+
+    assert main([*command, "0", "--batch-size", "7"]) == 2
+    assert "batch_size=7" in capsys.readouterr().err
+
+    (tmp_path / "table.csv").write_text("\n".join(["text,label", *rows, "z,a"]) + "\n")
+    assert main([*command, "0", "2"]) == 2
+    captured = capsys.readouterr()
+    assert "other texts" in captured.err
+    assert captured.err.count("\n") == 1
+    assert "run 2 of 2" not in captured.out
+
+
+def test_the_server_is_quiet_unless_it_fails(tmp_path, capfd):
+    code = "import sys; print('noise', file=sys.stderr); print(sys.argv[2])"
+    demo.serve(tmp_path, code, ["hi"])
+    assert capfd.readouterr() == ("hi\n", "")
+    with pytest.raises(subprocess.CalledProcessError):
+        demo.serve(tmp_path, "import sys; sys.exit('no such model')", ["hi"])
+    assert "no such model" in capfd.readouterr().err
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="only the TensorFlow backend exports"
+)
+def test_the_demo_trains_exports_and_serves(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(docstrings, "LIBRARIES", ("python", "matplotlib", "sklearn"))
+    monkeypatch.setattr(docstrings, "TEXTS_PER_LIBRARY", 20)
+    monkeypatch.setattr(demo, "ATTENTIONS", ("tsa", "dpa"))
+    # XLA would take longer to compile than all else here.
+    cheap = {"epochs": 1, "max_words": 20, "jit_compile": "off"}
+    monkeypatch.setattr(demo, "OPTIONS", demo.OPTIONS | cheap)
+    assert exit_status(demo.run) == 0
+    first = capfd.readouterr().out
+    assert "keras_tnattn imported: False" in first
+    assert all(sentence in first for sentence in demo.SENTENCES)
+    assert (tmp_path / "saved_models/docstrings/1/saved_model.pb").is_file()
+    assert (tmp_path / "runs/demo/docstrings/psi.png").is_file()
+
+    assert exit_status(demo.run) == 0
+    again = capfd.readouterr().out
+    assert "Epoch" not in again
+    assert again.endswith(first[first.index("| attention") :])
+    assert len(list((tmp_path / "saved_models/docstrings").iterdir())) == 1

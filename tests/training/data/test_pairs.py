@@ -1,0 +1,322 @@
+import gzip
+import lzma
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from training.data.pairs import cldr
+from training.data.pairs.corpus import cut_parts
+from training.data.pairs.loading import ParallelCorpus, load_pairs
+from training.errors import InputError
+
+SHARED = Path(os.environ.get("TNATTN_DATA", Path(__file__).parents[4] / "shared" / "data"))
+needs_shared = pytest.mark.skipif(
+    not SHARED.is_dir(), reason="set TNATTN_DATA to the folder of the shared data sets"
+)
+PAIRS = [(f"fonte {i}", f"source {i}") for i in range(40)]
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode("utf-8"))
+    return str(path)
+
+
+def lines(pairs, side):
+    return "".join(f"{pair[side]}\n" for pair in pairs)
+
+
+def table(pairs, header=("source", "target")):
+    return "".join("\t".join(row) + "\n" for row in [header, *pairs])
+
+
+def all_pairs(corpus):
+    return [*corpus.train, *corpus.validation, *corpus.test]
+
+
+def assert_apart(corpus):
+    for side in (0, 1):
+        parts = [{pair[side] for pair in part} for part in (corpus.train, corpus.validation)]
+        parts.append({pair[side] for pair in corpus.test})
+        assert len(set.union(*parts)) == sum(map(len, parts))
+
+
+@pytest.fixture(scope="module")
+def portuguese():
+    return load_pairs()
+
+
+class TestCldr:
+    @pytest.mark.parametrize("languages", ["pt-en", "tr-en"])
+    def test_tens_of_thousands_of_pairs_in_parts_that_share_no_sentence(
+        self, languages, portuguese
+    ):
+        corpus = portuguese if languages == "pt-en" else load_pairs(f"cldr:{languages}")
+        assert (len(corpus.train), len(corpus.validation), len(corpus.test)) == (20000, 1000, 1000)
+        assert corpus.languages == tuple(languages.split("-"))
+        assert_apart(corpus)
+        for side in (0, 1):  # one source a target, and the other way round
+            assert len({pair[side] for pair in all_pairs(corpus)}) == 22000
+        assert all(" ".join(text.split()) == text for pair in corpus.test for text in pair)
+
+    def test_says_the_same_in_both_directions(self, portuguese):
+        assert load_pairs("cldr:en-pt") == portuguese.reversed()
+
+    def test_says_other_things_by_another_seed(self, portuguese):
+        assert load_pairs(seed=1).fingerprint() != portuguese.fingerprint()
+
+    def test_everything_is_said(self, portuguese):
+        english = " ".join(target for _, target in portuguese.train)
+        for words in ("Monday, January", "PM", " ago", "in 5 ", "kilometers", "euros", "Brazil"):
+            assert words in english
+        for words in ("Portuguese", " or ", ", and ", " \u2013 ", "1,", "."):
+            assert words in english
+
+    @pytest.mark.parametrize("languages", ["pt-pt", "pt-de", "pt", ""])
+    def test_languages(self, languages):
+        with pytest.raises(InputError, match="en, pt, tr"):
+            load_pairs(f"cldr:{languages}")
+
+    def test_has_no_folder(self):
+        with pytest.raises(InputError, match="data_dir='x'"):
+            load_pairs("cldr:pt-en", data_dir="x")
+
+    def test_names_that_are_not_told_apart_are_left_out(self):
+        names = {
+            "a": ("x", "X"),
+            "b": ("x", "Y"),
+            "c": ("z", "Y"),
+            "d": ("z", "Z"),
+            "e": ("v", "V"),
+        }
+        kept = cldr._told_apart(["e", *names, "none"], lambda code, i: names[code][i], (0, 1))
+        assert kept == ["a", "e"]
+
+
+class TestFiles:
+    def test_two_text_files(self, tmp_path):
+        source = write(tmp_path / "train.pt", lines(PAIRS, 0))
+        target = tmp_path / "train.en.gz"
+        target.write_bytes(gzip.compress(lines(PAIRS, 1).replace("\n", "\r\n").encode()))
+        corpus = load_pairs(f"{source},{target}")
+        assert corpus.languages == ("pt", "en")
+        assert sorted(all_pairs(corpus)) == sorted(PAIRS)
+        assert (len(corpus.train), len(corpus.validation), len(corpus.test)) == (36, 2, 2)
+        assert corpus.notes == (
+            "2 validation pairs cut from the training part",
+            "2 test pairs cut from the training part",
+        )
+        assert load_pairs(f"{source},{target}", seed=1).test != corpus.test
+        assert load_pairs(f"{source},{target}", reverse=True) == corpus.reversed()
+        assert corpus.reversed().test == [pair[::-1] for pair in corpus.test]
+        assert corpus.reversed().languages == ("en", "pt")
+
+    def test_only_newlines_end_a_line(self, tmp_path):
+        pairs = [("a\u2028b\x0b", f"c\u0085 {i}") for i in range(3)]
+        pairs = [(f"{source}{i}", target) for i, (source, target) in enumerate(pairs)]
+        source = write(tmp_path / "a.txt", lines(pairs, 0).removesuffix("\n"))
+        target = write(tmp_path / "b.txt", lines(pairs, 1))
+        corpus = load_pairs(f"{source}, {target}")
+        assert sorted(all_pairs(corpus)) == pairs
+        assert corpus.languages == ("a", "b")
+
+    def test_unequal_length(self, tmp_path):
+        source = write(tmp_path / "a", lines(PAIRS, 0))
+        target = write(tmp_path / "b", lines(PAIRS[:-1], 1))
+        with pytest.raises(InputError, match=r"Received: 40 in .*a, 39 in .*b"):
+            load_pairs(f"{source},{target}")
+
+    def test_one_file_as_both(self, tmp_path):
+        path = write(tmp_path / "a.pt", lines(PAIRS, 0))
+        (tmp_path / "link.en").symlink_to(path)
+        for other in (path, tmp_path / "link.en"):
+            with pytest.raises(InputError, match=r"a\.pt as both"):
+                load_pairs(f"{path},{other}")
+
+    @pytest.mark.parametrize("count", [0, 1, 2])
+    def test_too_few_pairs(self, tmp_path, count):
+        path = write(tmp_path / "few.tsv", table(PAIRS[:count]))
+        with pytest.raises(InputError, match=f"{count} pairs" if count else "Received: none"):
+            load_pairs(path)
+
+    @pytest.mark.parametrize(("pair", "side"), [(("", "x"), "source"), (("x", " "), "target")])
+    def test_empty_sides(self, tmp_path, pair, side):
+        path = write(tmp_path / "a.tsv", table([*PAIRS, pair]))
+        with pytest.raises(InputError, match=f"train pair 41 with an empty {side}"):
+            load_pairs(path)
+
+    @pytest.mark.parametrize(
+        ("header", "languages"),
+        [(("target", "source"), ("source", "target")), (("pt", "en"), ("pt", "en"))],
+    )
+    def test_table(self, tmp_path, header, languages):
+        path = tmp_path / "mine.tsv.xz"
+        path.write_bytes(lzma.compress(table(PAIRS, header).encode()))
+        corpus = load_pairs(str(path))
+        turned = [pair[::-1] for pair in PAIRS] if header[0] == "target" else PAIRS
+        assert sorted(all_pairs(corpus)) == sorted(turned)
+        assert corpus.languages == languages
+
+    def test_table_with_other_columns(self, tmp_path):
+        path = write(tmp_path / "a.tsv", "split\tsource\ttarget\n" + "x\ta\tb\n" * 3)
+        with pytest.raises(InputError, match="3 pairs"):  # all of them the same
+            load_pairs(path)
+        with pytest.raises(InputError, match=r"columns=\['a', 'b', 'c'\]"):
+            load_pairs(write(tmp_path / "b.tsv", "a\tb\tc\n"))
+
+    def test_translate_folder(self, tmp_path):
+        for i, part in enumerate(("train", "dev", "test")):
+            pairs = PAIRS[10 * i : 10 * i + 10]
+            write(tmp_path / f"pt.{part}.txt", lines(pairs, 0))
+            write(tmp_path / f"en.{part}.txt", lines(pairs, 1))
+        corpus = load_pairs(str(tmp_path), reverse=True)
+        assert corpus.languages == ("pt", "en")
+        assert (corpus.train, corpus.validation) == (PAIRS[:10], PAIRS[10:20])
+        assert corpus.test == PAIRS[20:30]
+        write(tmp_path / "en.more.txt", "")
+        with pytest.raises(InputError, match="same parts"):
+            load_pairs(str(tmp_path))
+        write(tmp_path / "tr.train.txt", "")
+        with pytest.raises(InputError, match=r"languages=\['en', 'pt', 'tr'\]"):
+            load_pairs(str(tmp_path))
+
+    def test_parts_that_are_given_stay(self, tmp_path):
+        pairs = {"train": PAIRS[:10], "validation": PAIRS[9:12], "test": PAIRS[20:]}
+        for part, rows in pairs.items():
+            write(tmp_path / f"a.{part}.txt", lines(rows, 0))
+            write(tmp_path / f"b.{part}.txt", lines(rows, 1))
+        corpus = load_pairs(str(tmp_path))
+        assert corpus.validation == PAIRS[9:12]
+        assert corpus.notes == ("1 validation pairs have a sentence that is trained on, as given",)
+
+    def test_a_part_that_is_missing_is_cut(self, tmp_path):
+        for part, rows in {"train": PAIRS[:30], "test": PAIRS[30:]}.items():
+            write(tmp_path / f"a.{part}.txt", lines(rows, 0))
+            write(tmp_path / f"b.{part}.txt", lines(rows, 1))
+        corpus = load_pairs(str(tmp_path))
+        assert corpus.test == PAIRS[30:]
+        assert sorted([*corpus.train, *corpus.validation]) == sorted(PAIRS[:30])
+        assert corpus.notes == ("2 validation pairs cut from the training part",)
+        assert_apart(corpus)
+
+    def test_what_is_no_corpus(self, tmp_path):
+        for corpus in ("nothing", str(tmp_path / "none.tsv"), ",a", "a,b,c"):
+            with pytest.raises(InputError, match="cldr:pt-en"):
+                load_pairs(corpus)
+        with pytest.raises(InputError, match="readable UTF-8 text file"):
+            load_pairs(f"{tmp_path}/none.pt,{tmp_path}/none.en")
+        with pytest.raises(InputError, match="data_dir='x'"):
+            load_pairs(write(tmp_path / "a.tsv", table(PAIRS)), data_dir="x")
+
+
+class TestParts:
+    def test_sentences_never_straddle(self):
+        draw = np.random.default_rng(0)
+        rows = draw.integers(0, 150, (200, 2))
+        pairs = [(f"s{a}", f"t{b}") for a, b in rows]  # sources and targets repeat
+        parts = cut_parts(pairs, 0)
+        assert_apart(SimpleNamespace(**parts))
+        assert sorted(all_pairs(SimpleNamespace(**parts))) == sorted(pairs)
+
+    def test_repeated_sentences_leave_no_way_to_cut(self):
+        with pytest.raises(InputError, match="50 pairs, 1 without"):
+            cut_parts([("a", "b")] * 50, 0)
+        with pytest.raises(InputError, match="3 pairs"):
+            cut_parts([("a", "b"), ("a", "c"), ("d", "c")], 0)
+
+    def test_fingerprint_knows_parts_order_and_languages(self):
+        base = ParallelCorpus(("a", "b"), [("x", "y"), ("z", "w")], [("m", "n")], [])
+        others = [
+            ParallelCorpus(("a", "c"), base.train, base.validation, []),
+            ParallelCorpus(("a", "b"), base.train[::-1], base.validation, []),
+            ParallelCorpus(("a", "b"), base.train, [], base.validation),
+            ParallelCorpus(("a", "b"), [("xy", ""), ("z", "w")], base.validation, []),
+            base.reversed(),
+        ]
+        assert len({corpus.fingerprint() for corpus in [base, *others]}) == 6
+
+
+class TestDataFolder:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        for name in ("validation", "test"):
+            path = tmp_path / "ted_hrlr_pt_en" / f"{name}.tsv.xz"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(lzma.compress(table([(f"a {name}", '"b\u2028')]).encode()))
+        return str(tmp_path)
+
+    @pytest.mark.parametrize("name", ["ted_hrlr_pt_en", "tfds:ted_hrlr_translate/pt_to_en"])
+    def test_a_corpus_without_a_train_part(self, folder, name):
+        corpus = load_pairs(name, data_dir=folder)
+        assert corpus.languages == ("pt", "en")
+        assert corpus.part("test") == [("a test", '"b\u2028')]
+        with pytest.raises(InputError, match="0 train pairs, 1 validation pairs"):
+            corpus.part("train")
+
+    def test_missing(self, tmp_path):
+        for data_dir in (None, str(tmp_path)):
+            with pytest.raises(InputError, match="--data-dir with a folder that holds multi30k"):
+                load_pairs("multi30k_pt_en", data_dir=data_dir)
+
+    @needs_shared
+    @pytest.mark.parametrize(
+        ("name", "languages", "sizes"),
+        [
+            ("multi30k_pt_en", ("pt", "en"), (29000, 1014, 1000)),
+            ("ted_hrlr_pt_en", ("pt", "en"), (0, 1193, 1803)),
+            ("ted_hrlr_tr_en", ("tr", "en"), (0, 4045, 5029)),
+        ],
+    )
+    def test_shared(self, name, languages, sizes):
+        corpus = load_pairs(name, data_dir=str(SHARED))
+        assert corpus.languages == languages
+        assert (len(corpus.train), len(corpus.validation), len(corpus.test)) == sizes
+
+
+class TestTfds:
+    @pytest.fixture
+    def builder(self, monkeypatch):
+        import tensorflow_datasets as tfds
+
+        rows = [{"pt": source.encode(), "en": target.encode()} for source, target in PAIRS]
+        builder = SimpleNamespace(
+            info=SimpleNamespace(
+                features=tfds.features.Translation(["pt", "en"]),
+                supervised_keys=("pt", "en"),
+                splits={"train": 0, "validation": 1, "test": 2},
+            ),
+            download_and_prepare=lambda: None,
+            as_dataset=lambda split, shuffle_files: {
+                "train": [*rows[:10], {"pt": b"x", "en": b" "}],
+                "validation": rows[10:12],
+                "test": rows[12:15],
+            }[split],
+        )
+        monkeypatch.setattr(tfds, "builder", lambda name, data_dir: builder)
+        monkeypatch.setattr(tfds, "as_numpy", lambda dataset: dataset)
+        return builder
+
+    def test_translation_set(self, builder):
+        corpus = load_pairs("tfds:some/pt_to_en")
+        assert corpus.languages == ("pt", "en")
+        assert (corpus.train, corpus.validation) == (PAIRS[:10], PAIRS[10:12])
+        assert corpus.test == PAIRS[12:15]
+        assert corpus.notes == ("1 train pairs with an empty side dropped",)
+        assert load_pairs("tfds:some/pt_to_en", reverse=True).languages == ("en", "pt")
+
+    def test_no_translation_set(self, builder):
+        builder.info.features = {}
+        with pytest.raises(InputError, match=r"translation set.*Received: tfds:some"):
+            load_pairs("tfds:some")
+
+    def test_no_network(self, builder):
+        def fail():
+            raise ConnectionError("no route\nmore")
+
+        builder.download_and_prepare = fail
+        with pytest.raises(InputError, match=r"ConnectionError: no route\).*cldr:pt-en") as error:
+            load_pairs("tfds:some")
+        assert "\n" not in str(error.value)

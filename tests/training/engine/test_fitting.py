@@ -1,0 +1,65 @@
+"""What Keras reads batches from while it trains."""
+
+import keras
+import numpy as np
+import pytest
+
+from training.data.batches import ArrayBatches
+from training.engine.fitting import on_all_gpus, untuned
+from training.errors import InputError
+
+needs_tensorflow = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="other backends read the batches themselves"
+)
+
+
+class Growing(keras.utils.PyDataset):
+    """Batches of which each is longer than the one before."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return {"x": np.ones((2, 1 + index, 5), "float32")}, np.arange(2 + index)
+
+
+@needs_tensorflow
+class TestUntuned:
+    def test_gives_each_epoch_its_order(self):
+        batches = ArrayBatches(np.arange(10)[:, None], np.arange(10), 4, seed=0)
+        dataset = untuned(batches)
+        assert len(dataset) == 3
+        for epoch in range(2):
+            batches.set_epoch(epoch)
+            seen = np.concatenate([labels for _, labels in dataset.as_numpy_iterator()])
+            assert seen.tolist() == batches.order.tolist()
+
+    def test_fixes_the_sizes_that_do_not_vary(self):
+        inputs, labels = untuned(Growing()).element_spec
+        assert inputs["x"].shape.as_list() == [None, None, 5]
+        assert labels.shape.as_list() == [None]
+
+    def test_takes_a_single_batch(self):
+        batches = ArrayBatches(np.zeros((3, 7)), np.arange(3), 4)
+        assert [x.shape for x, _ in untuned(batches)] == [(3, 7)]
+
+    def test_does_not_tune_itself(self):
+        # The end of an iterator that does waits for its tuner: minutes in a long training.
+        assert not untuned(Growing()).options().autotune.enabled
+
+
+@needs_tensorflow
+def test_gpus_share_a_batch_evenly(monkeypatch):
+    monkeypatch.setattr("tensorflow.config.list_logical_devices", lambda kind: ["GPU:0", "GPU:1"])
+    with pytest.raises(InputError, match="batch_size=27"):
+        on_all_gpus(27)
+
+
+def test_arrays_in_their_own_order():
+    batches = ArrayBatches(np.arange(5)[:, None], np.arange(5), 2)
+    batches.set_epoch(1)
+    assert [labels.tolist() for _, labels in map(batches.__getitem__, range(3))] == [
+        [0, 1],
+        [2, 3],
+        [4],
+    ]

@@ -1,0 +1,210 @@
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from run_folders import (
+    EXPORTS,
+    FILES,
+    assert_equal,
+    assert_refused,
+    exporting,
+    interrupted_after,
+)
+
+from training.data.images import load_images
+from training.engine.runs import Run
+from training.images.config import ImagesConfig
+from training.images.train import _compiled_model
+from training.train import main
+
+tensorflow_only = pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow backend exports")
+
+
+def small_parts(rows=60, size=6):
+    """Images whose class is how bright they are."""
+    labels = np.arange(rows) % 3
+    images = np.random.default_rng(0).integers(0, 80, (rows, size, size))
+    images = (images + 85 * labels[:, None, None]).astype("uint8")
+    return images, labels.astype("uint8")
+
+
+def npz(folder, **arrays):
+    (x, y), (test_x, test_y) = small_parts(), small_parts(30)
+    parts = {"x_train": x, "y_train": y, "x_test": test_x, "y_test": test_y} | arrays
+    np.savez(folder / "mnist.npz", **parts)
+    return str(folder)
+
+
+def command(data_dir, folder, *more):
+    options = "--dataset mnist --patch-size 3 --bond-dim 4 --epochs 5 --batch-size 10"
+    options += " --learning-rate 0.03"
+    return ["images", "--data-dir", data_dir, "--run-dir", str(folder), *options.split(), *more]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    assert main(command(npz(folder), folder / "run", *exporting(folder / "saved"))) == 0
+    return str(folder), folder / "run"
+
+
+class TestData:
+    def test_parts_of_the_digits(self):
+        data = load_images("digits")
+        assert data.images.shape == (1347, 8, 8)
+        assert data.test_images.shape == (450, 8, 8)
+        assert (len(data.labels), len(data.test_labels)) == (1347, 450)
+        assert data.images.min() == 0
+        assert data.images.max() == 1
+        assert data.class_names == tuple("0123456789")
+        assert min(np.bincount(data.test_labels)) >= 43
+        assert load_images("digits").fingerprint() == data.fingerprint()
+        assert load_images("digits", seed=1).fingerprint() != data.fingerprint()
+
+    @pytest.mark.parametrize(
+        ("dataset", "first"), [("mnist", "0"), ("fashion_mnist", "T-shirt/top")]
+    )
+    def test_the_loaders_of_keras(self, monkeypatch, dataset, first):
+        loader = f"keras.datasets.{dataset}.load_data"
+        monkeypatch.setattr(loader, lambda: (small_parts(), small_parts(30)))
+        data = load_images(dataset)
+        assert data.images.shape == (60, 6, 6)
+        assert data.test_labels.tolist() == [0, 1, 2] * 10
+        assert 0.9 < data.images.max() <= 1
+        assert data.images.dtype == "float32"
+        assert data.class_names[0] == first
+        assert len(data.class_names) == 10
+
+    def test_a_folder_of_tables(self, tmp_path):
+        data = load_images("mnist", npz(tmp_path))
+        np.testing.assert_allclose(data.images * 255, small_parts()[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [None, 1, 3])
+def test_a_site_is_a_row_a_patch_or_a_pixel(tmp_path, size):
+    data = load_images("mnist", npz(tmp_path))
+    model = _compiled_model(ImagesConfig(dataset="mnist", bond_dim=2, patch_size=size), data)
+    sites = keras.Model(model.input, model.get_layer("patches").output)
+    image = np.arange(36).reshape(6, 6)
+    got = keras.ops.convert_to_numpy(sites(image[None].astype("float32")))[0]
+    high, wide = (size, size) if size else (1, 6)
+    want = [
+        image[i : i + high, j : j + wide].ravel()
+        for i in range(0, 6, high)
+        for j in range(0, 6, wide)
+    ]
+    np.testing.assert_array_equal(got, want)
+
+
+def test_a_run_folder_holds_it_all(uninterrupted):
+    _, folder = uninterrupted
+    assert {path.name for path in folder.iterdir()} == FILES | {"confusion_matrix.png"}
+    results = Run(folder).results
+    assert results["rows"] == {"train": 60, "test": 30}
+    assert results["test_accuracy"] >= 0.5  # of three classes; 0.33 knows nothing
+    model = keras.models.load_model(folder / "model.keras")
+    assert results["parameters"] == {"all": model.count_params()}
+    accuracy = np.mean(
+        model.predict(small_parts(30)[0] / 255, verbose=0).argmax(-1) == [0, 1, 2] * 10
+    )
+    assert results["test_accuracy"] == accuracy
+
+
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(uninterrupted, tmp_path, monkeypatch):
+    data_dir, whole = uninterrupted
+    interrupted_after(2, command(data_dir, tmp_path / "run"), monkeypatch)
+    assert main(["images", "--run-dir", str(tmp_path / "run"), "--resume"]) == 0
+    assert_equal(tmp_path / "run", whole)
+
+
+@tensorflow_only
+def test_exported_and_loaded_with_tensorflow_alone(uninterrupted):
+    folder, run = uninterrupted
+    exported = Run(run).results["exported"]
+    assert exported == f"{folder}/saved/mnist-patches-3-0/1"
+    code = f"""
+import json, sys
+import tensorflow as tf
+model = tf.saved_model.load({exported!r})
+images = tf.random.stateless_uniform([4, 6, 6], (1, 2))
+got = model.signatures["serving_default"](images=images)
+assert not any(name.startswith("keras_tnattn") for name in sys.modules)
+labels = [label.decode() for label in got["label"].numpy()]
+print(json.dumps([images.numpy().tolist(), labels, got["probabilities"].numpy().tolist()]))
+"""
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    images, labels, probabilities = json.loads(out.stdout)
+    model = keras.models.load_model(run / "model.keras")
+    want = keras.ops.softmax(model.predict(np.array(images), verbose=0))
+    np.testing.assert_allclose(probabilities, want, atol=1e-5)
+    assert labels == [str(i) for i in np.argmax(want, -1)]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("options", "part"),
+        [
+            (["--dataset", "cats"], "dataset='cats'"),
+            (["--dataset", "digits"], "data_dir="),
+            (["--patch-size", "0"], "patch_size=0"),
+            (["--patch-size", "4"], "patch_size=4"),
+            (["--bond-dim", "0"], "bond_dim=0"),
+            (["--weight-decay", "nan"], "weight_decay=nan"),
+            (["--dataset", "fashion_mnist"], "fashion_mnist.npz"),
+        ],
+    )
+    def test_bad_options_leave_no_folder(self, tmp_path, capsys, options, part):
+        assert_refused(capsys, command(npz(tmp_path), tmp_path / "run", *options), part)
+        assert [path.name for path in tmp_path.iterdir()] == ["mnist.npz"]
+
+    @pytest.mark.parametrize(
+        ("arrays", "part"),
+        [
+            ({"y_test": np.zeros(2, "uint8")}, "(30, 6, 6) and (2,)"),
+            ({"x_train": np.zeros((60, 36), "uint8")}, "(60, 36)"),
+            ({"x_test": np.zeros((30, 5, 6), "uint8")}, "(30, 5, 6)"),
+            ({"y_train": np.full(60, 10, "uint8")}, "labels (R,) of 0 to 9"),
+            ({"x_train": np.full((60, 6, 6), 256)}, "0 to 255"),
+        ],
+    )
+    def test_tables_of_another_kind(self, tmp_path, capsys, arrays, part):
+        assert_refused(capsys, command(npz(tmp_path, **arrays), tmp_path / "run"), part)
+
+    def test_half_a_table(self, tmp_path, capsys):
+        (tmp_path / "mnist.npz").write_bytes(b"PK half a file")
+        assert_refused(capsys, command(str(tmp_path), tmp_path / "run"), "mnist.npz")
+
+    def test_a_failed_download(self, tmp_path, capsys, monkeypatch):
+        def fails():
+            raise Exception("URL fetch failure on https://somewhere: no network\nat all")
+
+        monkeypatch.setattr("keras.datasets.mnist.load_data", fails)
+        arguments = ["images", "--dataset", "mnist", "--run-dir", str(tmp_path / "run")]
+        assert_refused(capsys, arguments, "URL fetch failure", "--dataset digits", "--data-dir")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_other_data(self, uninterrupted, capsys, tmp_path):
+        _, whole = uninterrupted
+        config = json.loads((whole / "config.json").read_text())
+        run = tmp_path / "run"
+        run.mkdir()
+        (run / "data.json").write_bytes((whole / "data.json").read_bytes())
+        changed = npz(tmp_path, y_train=np.zeros(60, "uint8"))
+        (run / "config.json").write_text(json.dumps(config | {"data_dir": changed}))
+        assert_refused(capsys, ["images", "--run-dir", str(run), "--resume"], "other texts, images")
+
+    def test_other_options(self, uninterrupted, capsys):
+        _, whole = uninterrupted
+        resumed = ["images", "--run-dir", str(whole), "--resume", "--bond-dim", "3"]
+        assert_refused(capsys, resumed, "bond_dim=4", "bond_dim=3")
+
+
+@pytest.mark.slow
+def test_learns_the_digits(tmp_path):
+    assert main(["images", "--run-dir", str(tmp_path / "run")]) == 0
+    results = Run(tmp_path / "run").results
+    assert results["test_accuracy"] >= 0.97
+    assert results["parameters"]["all"] == 29_820

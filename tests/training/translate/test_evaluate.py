@@ -1,0 +1,177 @@
+import dataclasses
+import json
+import shutil
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+import sacrebleu
+from translator_runs import CORPUS, PAIRS, make_run, small_translator
+
+from keras_tnattn.search.beam_search import BeamSearch, Hypotheses
+from training.engine.checkpoints import save_weights
+from training.evaluate import evaluate_run, main
+from training.files import replacing
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    model, corpus = make_run(folder)
+    # Of its own: only the best checkpoint knows when to end.
+    bias = model.get_layer("logits").bias
+    bias.assign(keras.ops.convert_to_numpy(bias) + 100 * np.eye(bias.shape[0])[3])
+    save_weights(model, 1, folder / "checkpoints/best_loss.weights.npz")
+    return folder, corpus
+
+
+def tsv(path):
+    header, *lines = path.read_text(encoding="utf-8").splitlines()
+    return header.split("\t"), [line.split("\t") for line in lines]
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() == "jax", reason="minutes of compiling; test_decoding has the search"
+)
+def test_writes_what_the_search_finds(run):
+    folder, corpus = run
+    seen = []
+    results = evaluate_run(
+        folder, 3, n_best=2, scores=True, batch_size=4, progress=lambda *now: seen.append(now[:2])
+    )
+    assert seen == [(4, 6), (6, 6)]
+    model = keras.models.load_model(folder / "model.keras")
+    header, lines = tsv(folder / "n_best-test-beam3.tsv")
+    assert header == ["sentence", "rank", "score", "finished", "hypothesis"]
+    best = (folder / "hypotheses-test-beam3.txt").read_text(encoding="utf-8").splitlines()
+    target = corpus.tokenizers()[1]
+    for i in range(6):  # one alone, in the order of the corpus
+        found = BeamSearch(model, 3)(corpus.parts["test"].source[i][None])
+        texts = [text.decode() for text in target.detokenize(found.ids[0]).numpy()]
+        assert best[i] == texts[0]
+        for rank in (0, 1):
+            sentence, place, score, finished, text = lines[2 * i + rank]
+            assert (sentence, place, text) == (str(i + 1), str(rank + 1), texts[rank])
+            assert float(score) == pytest.approx(found.scores[0, rank], rel=1e-4)
+            assert finished == str(int(found.finished[0, rank]))
+    assert len(lines) == 12
+    assert len(set(best)) > 1
+    assert json.loads((folder / "evaluation-test-beam3.json").read_text("utf-8")) == results
+    assert all((folder / name).is_file() for name in results["files"])
+    assert results["sentences"] == 6
+    assert results["sentences_per_second"] == pytest.approx(6 / results["seconds"])
+
+
+def test_scores_are_those_of_sacrebleu(run, monkeypatch):
+    # A search that finds the references, in the right order, but for one word.
+    folder, corpus = run
+    target = corpus.tokenizers()[1]
+    wanted = [pair[1] for pair in CORPUS.test]
+    changed = [*wanted[:5], wanted[5].replace("two", "three")]
+
+    rows = {
+        tuple(corpus.parts["test"].source[row].tolist()): changed[row]
+        for row in range(len(changed))
+    }
+
+    class Found(BeamSearch):
+        def __call__(self, source, batch_size):
+            texts = [rows[tuple(ids[ids != 0].tolist())] for ids in source]
+            ids = target.tokenize(texts).to_tensor().numpy()[:, None]
+            return Hypotheses(ids, np.zeros((len(ids), 1)), np.ones((len(ids), 1), bool))
+
+    monkeypatch.setattr("keras_tnattn.search.beam_search.BeamSearch", Found)
+    for tokenize in ("13a", "none"):
+        results = evaluate_run(folder, tokenize=tokenize, batch_size=2)
+        want = sacrebleu.corpus_bleu(changed, [wanted], tokenize=tokenize)
+        assert results["bleu"] == pytest.approx(want.score)
+        assert 0 < results["bleu"] < 100
+        assert f"tok:{tokenize}|" in results["bleu_signature"]
+        assert results["chrf"] == pytest.approx(sacrebleu.corpus_chrf(changed, [wanted]).score)
+        assert results["exact_matches"] == 5
+        assert results["exact_match"] == pytest.approx(5 / 6)
+
+
+def test_command(run, tmp_path, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    (folder / "model.keras").unlink()  # as of a run that is not finished; it has checkpoints
+    arguments = ["--checkpoint", "best_loss", "--limit", "1", "--scores", "--part", "validation"]
+    assert main([str(folder), *arguments]) == 0
+    name = "validation-beam1-best_loss-first1"
+    assert (folder / f"hypotheses-{name}.txt").read_text(
+        encoding="utf-8"
+    ) == "\n"  # it ends at once
+    header, lines = tsv(folder / f"n_best-{name}.tsv")
+    assert header == ["sentence", "rank", "score", "finished", "hypothesis"]
+    assert [line[3] for line in lines] == ["1"]
+    out = capsys.readouterr().out
+    assert "1 of 1 sentences" in out
+    assert "cut" not in out
+    assert "BLEU 0.00  nrefs:1|case:mixed|eff:no|tok:13a" in out
+    assert "references: the given sentences in the Unicode form NFC" in out
+    assert str(folder / f"evaluation-{name}.json") in out
+    assert not list(folder.glob(".partial*"))
+
+
+def test_tells_how_many_sources_are_cut(tmp_path, monkeypatch, capsys):
+    longer = dataclasses.replace(CORPUS, validation=[("Eu, vi um dois rios.", "I."), *PAIRS[:2]])
+    monkeypatch.setattr("translator_runs.CORPUS", longer)
+    make_run(tmp_path / "run", max_length=8)  # all others are as long as that
+    assert main([str(tmp_path / "run"), "--part", "validation"]) == 0
+    results = json.loads((tmp_path / "run/evaluation-validation-beam1.json").read_text("utf-8"))
+    assert (results["cut_sources"], results["max_length"]) == (1, 8)
+    assert "cut: 1 of 3 sources, longer than 8 word pieces" in capsys.readouterr().out
+
+
+def test_bad_input(run, tmp_path, capsys):
+    folder, corpus = run
+
+    def refused(folder, *arguments):
+        assert main([str(folder), *arguments]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: Expected")
+        assert error.count("\n") == 1
+        return error
+
+    assert "beam_size=0" in refused(folder, "--beam", "0")
+    assert "target vocabulary" in refused(folder, "--beam", "9999")
+    assert "limit=0" in refused(folder, "--limit", "0")
+    assert "n_best=2, beam_size=1" in refused(folder, "--n-best", "2")
+    assert "best_loss. Received: checkpoint='best'" in refused(folder, "--checkpoint", "best")
+    assert "no/such" in refused(tmp_path / "no/such")
+    (tmp_path / "empty").mkdir()
+    assert "data.json" in refused(tmp_path / "empty")
+
+    other = tmp_path / "other"
+    make_run(other)
+    whole = (folder / "checkpoints/best_loss.weights.npz").read_bytes()
+    (other / "checkpoints/torn.weights.npz").write_bytes(whole[:-9])
+    assert "torn.weights.npz" in refused(other, "--checkpoint", "torn")
+    middle = len(whole) // 2
+    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    (other / "checkpoints/flipped.weights.npz").write_bytes(flipped)
+    assert "CRC" in refused(other, "--checkpoint", "flipped")
+    wide = small_translator(corpus.vocabulary_sizes[0], corpus.vocabulary_sizes[1] + 3)
+    save_weights(wide, 1, other / "checkpoints/wide.weights.npz")
+    assert "wide.weights.npz" in refused(other, "--checkpoint", "wide")
+    with replacing(other / "model.keras") as path:
+        wide.save(path.with_suffix(".keras"))
+        path.with_suffix(".keras").rename(path)
+    assert f"{corpus.vocabulary_sizes}" in refused(other)
+    whole = (folder / "model.keras").read_bytes()
+    (other / "model.keras").write_bytes(whole[: len(whole) // 2])
+    assert "model.keras, damaged" in refused(other)
+    with zipfile.ZipFile(other / "model.keras", "w"):
+        pass
+    assert "model.keras" in refused(other)
+    (other / "model.keras").unlink()
+    assert "Finish the run with --resume" in refused(other)
+    for content in ("[]", "{", '{"prepared": 3}'):
+        (other / "data.json").write_text(content)
+        assert "data.json" in refused(other)
+    (other / "data.json").write_text('{"digest": "another"}')
+    assert "Received: others" in refused(other)
+    (other / "prepared/test.npz").unlink()
+    assert "prepare" in refused(other)

@@ -1,0 +1,215 @@
+import json
+
+import numpy as np
+import pytest
+from keras import ops
+from matplotlib.figure import Figure
+from translator_runs import make_run, small_translator
+
+from training.engine import plots
+from training.explain import attention_outputs, explain_run, main
+
+BLOCKS = ("encoder_0", "decoder_0.self", "decoder_0.cross")
+SOURCE, TARGET = np.array([2, 5, 9, 7, 3]), np.array([2, 8, 6, 6])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    return folder, *make_run(folder)
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """What is drawn, by the folder and name of the file; the files stay empty."""
+    found = {}
+
+    def save(self, path, **options):
+        path.write_bytes(b"")
+        panels = [axes for axes in self.axes if axes.get_label() != "<colorbar>"]
+        found[f"{path.parent.name}/{path.name.removeprefix('.partial-')}"] = panels
+
+    monkeypatch.setattr(Figure, "savefig", save)
+    return found
+
+
+def image(axes):
+    return np.asarray(axes.images[0].get_array())
+
+
+def labels(axes):
+    return [
+        [t.get_text() for t in side] for side in (axes.get_yticklabels(), axes.get_xticklabels())
+    ]
+
+
+class TestOutputs:
+    @pytest.mark.parametrize("causal_metric", [False, True])
+    def test_equal_the_definition(self, causal_metric):
+        # From the recorded inputs of each attention; the model's own output closes the chain.
+        model = small_translator(20, 19, causal_metric=causal_metric)
+        computed = attention_outputs(model, SOURCE, TARGET)
+        assert tuple(computed) == BLOCKS
+        rows = {"encoder_0": (5, 5), "decoder_0.self": (4, 4), "decoder_0.cross": (4, 5)}
+        layers = [model.get_layer("encoder_0").attention]
+        layers += [
+            getattr(model.get_layer("decoder_0"), f"{k}_attention") for k in ("self", "cross")
+        ]
+        for (block, outputs), layer in zip(computed.items(), layers, strict=True):
+            assert outputs["E_LM"].shape == outputs["E"].shape == (2, *rows[block])
+            for name in ("P", "a", "b_a"):
+                want = ops.convert_to_numpy(getattr(layer, f"power_law_{name}"))
+                np.testing.assert_array_equal(outputs[name], want)
+            curvature = outputs["a"] @ outputs["A_LM"] ** outputs["P"] + outputs["b_a"]
+            np.testing.assert_allclose(outputs["G_LM"], curvature, rtol=1e-3, atol=1e-3)
+            assert outputs["A_LM"].shape == (2, 4, 4)
+            energy = outputs["E"].astype("float64")
+            if block == "decoder_0.self":
+                assert np.abs(np.triu(energy, 1)).max() > 0
+                energy = np.where(np.tril(np.ones((4, 4))), energy, -np.inf)
+            weights = np.exp(energy - energy.max(-1, keepdims=True))
+            weights /= weights.sum(-1, keepdims=True)
+            np.testing.assert_allclose(outputs["E_LM"], weights, atol=1e-5)
+
+    def test_are_those_of_the_last_position_of_a_causal_metric(self):
+        causal, whole = (small_translator(20, 19, causal_metric=c) for c in (True, False))
+        got, want = (attention_outputs(m, SOURCE, TARGET) for m in (causal, whole))
+        for block in ("encoder_0", "decoder_0.self"):
+            np.testing.assert_allclose(
+                got[block]["A_LM"], want[block]["A_LM"], rtol=1e-4, atol=1e-6
+            )
+        # The encoder's metric is that of the whole sentence: so is all that comes of it.
+        np.testing.assert_allclose(got["encoder_0"]["E"], want["encoder_0"]["E"], rtol=1e-5)
+        assert np.abs(got["decoder_0.self"]["E"] - want["decoder_0.self"]["E"]).max() > 1e-3
+
+    def test_of_dot_product_attention(self):
+        computed = attention_outputs(small_translator(20, 19, "sdpa"), SOURCE, TARGET)
+        assert set(computed) == {*BLOCKS, *(block.replace("0", "1") for block in BLOCKS)}
+        for outputs in computed.values():
+            assert set(outputs) == {"scores"}
+            np.testing.assert_allclose(outputs["scores"].sum(-1), 1, rtol=1e-5)
+
+
+class TestPictures:
+    def test_of_every_block_and_head(self, run, drawn):
+        folder, model, corpus = run
+        source, target = corpus.tokenizers()
+        explained = explain_run(folder, "vi três gatos", target="I, saw cats.")
+        computed = attention_outputs(
+            model,
+            source.tokenize(["vi três gatos"])[0].numpy(),
+            target.tokenize(["I, saw cats."])[0].numpy()[:-1],
+        )
+        assert explained["files"] == list(drawn)
+        assert set(drawn) == {
+            f"{block}/{name}.png"
+            for block in BLOCKS
+            for name in (
+                *("E_LM", "E", "head_2_learned", "head_2_inferred"),
+                *(
+                    f"{n}{kind}"
+                    for n in ("P", "a", "b_a", "A_LM", "G_LM")
+                    for kind in ("", "_histogram")
+                ),
+            )
+        }
+        for block, outputs in computed.items():
+            for name, matrices in outputs.items():
+                for head, axes in enumerate(drawn.get(f"{block}/{name}.png", [])):
+                    np.testing.assert_array_equal(image(axes), matrices[head])
+                    assert f"head {head + 1}" in axes.get_title()
+            for name in ("P", "a", "b_a", "A_LM", "G_LM"):
+                panels = drawn[f"{block}/{name}_histogram.png"]
+                assert len(panels) == 2
+                for axes in panels:
+                    assert sum(bar.get_height() for bar in axes.patches) == 16
+                    assert len(axes.lines) == (name != "A_LM")  # the line at zero
+                    assert axes.get_yscale() == ("log" if name == "A_LM" else "linear")
+            learned = drawn[f"{block}/head_2_learned.png"]
+            for axes, name in zip(learned[::2], ("P", "a", "b_a"), strict=True):
+                np.testing.assert_array_equal(image(axes), outputs[name][1])
+            inferred = drawn[f"{block}/head_2_inferred.png"]
+            for axes, name in zip(inferred[::2], ("A_LM", "G_LM", "E_LM"), strict=True):
+                np.testing.assert_array_equal(image(axes), outputs[name][1])
+
+        pieces = [source.vocabulary[i] for i in source.tokenize(["vi três gatos"])[0].numpy()]
+        words = ["[START]", "I", "■,", "saw", "cats", "■.", "[END]"]
+        assert labels(drawn["encoder_0/E_LM.png"][0]) == [pieces, pieces]
+        assert labels(drawn["decoder_0.self/E.png"][0]) == [words[:-1], words[:-1]]
+        assert labels(drawn["decoder_0.cross/E_LM.png"][0]) == [words[1:], pieces]
+        written = json.loads((folder / "explained/explanation.json").read_text(encoding="utf-8"))
+        assert written["target"] == "I, saw cats."
+        assert written["target_given"]
+        assert written["source_pieces"] == pieces
+
+    def test_of_the_translation_that_is_found(self, run, drawn):
+        from keras_tnattn.search.beam_search import BeamSearch
+
+        folder, model, corpus = run
+        explained = explain_run(folder, "vi três gatos", blocks=["decoder_0.self"], beam_size=2)
+        source, target = corpus.tokenizers()
+        ids = BeamSearch(model, 2)(source.tokenize(["vi três gatos"]).to_tensor().numpy()).ids[0, 0]
+        assert explained["target_pieces"] == [target.vocabulary[i] for i in ids if i]
+        assert not explained["target_given"]
+        assert len(labels(drawn["decoder_0.self/E_LM.png"][0])[0]) == (ids != 0).sum() - 1
+
+    def test_of_dot_product_attention(self, tmp_path, drawn):
+        make_run(tmp_path / "run", "sdpa")
+        explained = explain_run(tmp_path / "run", "vi", "I, saw", heads=[2])
+        assert len(explained["files"]) == 6
+        assert {name.partition("/")[2] for name in drawn} == {"scores.png"}
+        assert all(len(panels) == 1 for panels in drawn.values())
+
+    def test_any_text_is_drawn_as_it_is(self, tmp_path):
+        tokens = ["$", "\\x", "_a$b^", "￭,"]
+        plots.heat_maps("E_LM", np.eye(4)[None], [1], tmp_path / "one.png", (tokens, tokens))
+        plots.one_head({"E_LM": np.eye(4)}, tmp_path / "two.png", (tokens, tokens))
+        plots.histograms("b_a", np.zeros((5, 3, 3)), range(1, 6), tmp_path / "three.png")
+        for path in tmp_path.iterdir():
+            assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_command(run, tmp_path, capsys):
+    arguments = ["--target", "I, saw", "--blocks", "decoder_0.cross", "--heads", "1"]
+    assert main([str(run[0]), "vi gatos", *arguments, "--out", str(tmp_path / "out")]) == 0
+    assert "target: I, saw\nwrote 14 pictures" in capsys.readouterr().out
+    paths = list((tmp_path / "out/decoder_0.cross").iterdir())
+    assert len(paths) == 14
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+
+
+def test_pictures_of_another_sentence_are_removed(run, tmp_path, drawn, capsys):
+    out = tmp_path / "out"
+    options = {"target": "I, saw", "heads": [1], "out": out}
+    first = explain_run(run[0], "vi gatos", blocks=["encoder_0", "decoder_0.self"], **options)
+    kept = ["mine.png", "encoder_0/mine.png", "mine/E.png", "encoder_0/E.txt"]
+    (out / "mine").mkdir()
+    for name in kept:
+        (out / name).write_bytes(b"")
+    assert main([str(run[0]), "vi", "--target", "I", "--heads", "9", "--out", str(out)]) == 2
+    assert (out / "explanation.json").exists()  # refused before anything is removed
+    assert all((out / name).exists() for name in first["files"])
+    second = explain_run(run[0], "vi rios", blocks=["decoder_0.self"], **options)
+    left = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert left == {*second["files"], *kept, "explanation.json"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([""], "with words. Received: ''"),
+        (["vi", "--target", " "], "with words. Received: ' '"),
+        (["☃ ¤"], "vocabulary. Received: '☃ ¤', unknown"),
+        (["vi", "--target", "☃"], "vocabulary. Received: '☃', unknown"),
+        (["vi", "--target", "I", "--heads", "3"], "heads of 1 to 2. Received: head=3"),
+        (["vi", "--target", "I", "--heads", "0"], "head=0"),
+        (["vi", "--blocks", "decoder_0"], "decoder_0.cross. Received: block='decoder_0'"),
+        (["vi", "--beam", "0"], "beam_size=0"),
+        (["vi", "--checkpoint", "x"], "checkpoint='x'"),
+    ],
+)
+def test_bad_input(run, capsys, arguments, expected):
+    assert main([str(run[0]), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert expected in error
+    assert error.count("\n") == 1

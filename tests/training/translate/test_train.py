@@ -1,0 +1,460 @@
+"""Training a translator from the command line."""
+
+import dataclasses
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from run_folders import EXPORTS, FILES, assert_equal, assert_refused, interrupted_after
+
+from keras_tnattn.models.translator import PRESETS as MODELS
+from training.engine.checkpoints import load_weights
+from training.engine.runs import Run
+from training.errors import InputError
+from training.options import from_json, to_json
+from training.train import main
+from training.translate.config import ATTENTIONS, PRESETS, TranslateConfig
+from training.translate.train import _preparing
+
+ROOT = Path(__file__).parents[3]
+NUMBERS = {"um": "one", "dois": "two", "três": "three", "quatro": "four", "cinco": "five"}
+NOUNS = {"gatos": "cats", "cães": "dogs", "rios": "rivers", "livros": "books"}
+COLOURS = {"azuis": "blue", "verdes": "green", "novos": "new"}
+VERBS = {"vi": "saw", "tenho": "have"}
+SMALL = {
+    "model-dim": 8,
+    "num-heads": 2,
+    "feedforward-dim": 16,
+    "residual-units": 1,
+    "residual-dim": 8,
+    "vocabulary-size": 90,
+    "batch-size": 27,
+    "epochs": 4,
+    "warmup-steps": 10,
+}
+RESIDUAL = ("residual-units", "residual-dim")
+
+
+def small(*without):
+    """The options of a small model, but for some."""
+    return [word for k, v in SMALL.items() if k not in without for word in (f"--{k}", str(v))]
+
+
+def table(path, pairs=120):
+    """A TSV of Portuguese and English sentences, all different."""
+    lines = [
+        f"Eu {verb} {number} {noun} {colour}.\t"
+        f"I {VERBS[verb]} {NUMBERS[number]} {COLOURS[colour]} {NOUNS[noun]}."
+        for number, noun, colour, verb in itertools.product(NUMBERS, NOUNS, COLOURS, VERBS)
+    ]
+    order = np.random.default_rng(0).permutation(len(lines))[:pairs]
+    path.write_text("\n".join(["pt\ten", *(lines[i] for i in order)]) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def command(corpus, folder, *more):
+    return ["translate", "--corpus", corpus, "--run-dir", str(folder), *small(), *more]
+
+
+def resumed(folder):
+    return main(["translate", "--run-dir", str(folder), "--resume"])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A finished run, and the table it was trained on."""
+    folder = tmp_path_factory.mktemp("whole")
+    corpus = table(folder / "pairs.tsv")
+    options = ["--checkpoint-epochs", "2", "3", "--early-stopping", "3"]
+    assert main(command(corpus, folder / "run", *options)) == 0
+    return corpus, folder / "run"
+
+
+def copy_of(run, folder):
+    """The run's folder as if it had been cut off before its end."""
+    shutil.copytree(run, folder)
+    for name in ("results.json", "model.keras", "learning_curves.png"):
+        (folder / name).unlink()
+    return folder
+
+
+def test_a_run_folder_holds_it_all(whole):
+    _, folder = whole
+    assert {path.name for path in folder.iterdir()} == (FILES | {"prepared"}) - {"export.json"}
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {
+        "last.npz",
+        "best_loss.weights.npz",
+        "best_accuracy.weights.npz",
+        "epoch_0002.weights.npz",
+        "epoch_0003.weights.npz",
+    }
+    rows = Run(folder).read_metrics()
+    assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
+    assert {"loss", "accuracy", "val_loss", "val_accuracy", "seconds"} <= set(rows[0])
+    assert all(row["tokens_per_second"] > 0 for row in rows)
+    results = Run(folder).results
+    assert results["pairs"] == {"train": 108, "validation": 6, "test": 6}
+    assert results["epochs"] == 4
+    assert results["val_loss"] == min(row["val_loss"] for row in rows)
+    # No other run, and nothing half made, beside it.
+    assert {path.name for path in folder.parent.iterdir()} == {"pairs.tsv", "run"}
+
+
+def test_the_model_is_that_of_the_lowest_loss(whole):
+    _, folder = whole
+    model = keras.models.load_model(folder / "model.keras")
+    rows = Run(folder).read_metrics()
+    best = 1 + int(np.argmin([row["val_loss"] for row in rows]))
+    weights = [keras.ops.convert_to_numpy(weight) for weight in model.trainable_weights]
+    kept = {}
+    for name in ("best_loss", "epoch_0002", "epoch_0003"):
+        load_weights(model, folder / f"checkpoints/{name}.weights.npz", "")
+        kept[name] = [keras.ops.convert_to_numpy(weight) for weight in model.trainable_weights]
+    assert all(map(np.array_equal, weights, kept["best_loss"]))
+    assert not all(map(np.array_equal, kept["epoch_0002"], kept["epoch_0003"]))
+    if best in (2, 3):
+        assert all(map(np.array_equal, weights, kept[f"epoch_000{best}"]))
+
+
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(whole, tmp_path, monkeypatch):
+    corpus, folder = whole
+    run = tmp_path / "run"
+    options = ["--checkpoint-epochs", "2", "3", "--early-stopping", "3"]
+    interrupted_after(2, command(corpus, run, *options), monkeypatch)
+    assert Run(run).results is None
+    # The corpus is prepared already: it is not read again.
+    monkeypatch.setattr("training.translate.train.load_pairs", None)
+    assert resumed(run) == 0
+    assert_equal(run, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--attention", "sdpa"], ["--steps-per-execution", "3"]])
+def test_killed_again_and_again(options, tmp_path):
+    corpus = table(tmp_path / "pairs.tsv")
+    without = RESIDUAL if "sdpa" in options else ()
+    options = ["--corpus", corpus, *small(*without), *options, "--epochs", "60", "--run-dir"]
+    assert main(["translate", *options, str(tmp_path / "whole")]) == 0
+    folder = tmp_path / "run"
+    killed_after(1, ["translate", *options, str(folder)], folder)
+    for epochs in (3, 4):
+        killed_after(epochs, ["translate", "--run-dir", str(folder), "--resume"], folder)
+    assert resumed(folder) == 0
+    assert_equal(folder, tmp_path / "whole")
+
+
+def killed_after(epochs, arguments, folder):
+    script = [sys.executable, str(ROOT / "training/train.py"), *arguments]
+    deadline = time.monotonic() + 180
+    with subprocess.Popen(script, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and len(Run(folder).read_metrics()) < epochs:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+def test_cut_off_before_the_corpus_was_moved(whole, tmp_path, waiting):
+    # As if killed between the start of the run and the move: it is moved, or, if it is gone,
+    # prepared anew, and is the same.
+    folder = copy_of(whole[1], tmp_path / "run")
+    (folder / "prepared").rename(tmp_path / ".prepared-run")
+    if not waiting:
+        shutil.rmtree(tmp_path / ".prepared-run")
+    assert resumed(folder) == 0
+    assert_equal(folder, whole[1])
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_what_a_killed_attempt_prepared_is_cleared(tmp_path):
+    waiting = tmp_path / ".prepared-run"
+    waiting.mkdir()
+    (waiting / "half").write_text("")
+    config = TranslateConfig(corpus=table(tmp_path / "pairs.tsv"), vocabulary_size=90)
+    with _preparing(config, Run(tmp_path / "run")) as corpus:
+        assert corpus.folder == waiting
+        assert not (waiting / "half").exists()
+
+
+JAX = """
+import sys
+for name in ("tensorflow", "tensorflow_text", "tensorflow_datasets"):
+    sys.modules[name] = None
+from training.train import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_training_on_jax_needs_no_tensorflow(whole, tmp_path):
+    pytest.importorskip("jax")
+    options = ["--prepared", str(whole[1] / "prepared"), "--run-dir", str(tmp_path / "run")]
+    options += [*small("vocabulary-size"), "--epochs", "1", "--batch-size", "120"]
+    subprocess.run(
+        [sys.executable, "-c", JAX, "translate", *options],
+        env={**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+    assert Run(tmp_path / "run").results["epochs"] == 1
+    assert not (tmp_path / "run/prepared").exists()
+
+
+MIRRORED = """
+import sys
+import tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+found = tf.config.list_logical_devices
+tf.config.list_logical_devices = lambda kind=None: found("CPU" if kind == "GPU" else kind)
+made = tf.distribute.MirroredStrategy
+def mirrored():
+    strategy = made(["CPU:0", "CPU:1"])
+    print("replicas", strategy.num_replicas_in_sync)
+    return strategy
+tf.distribute.MirroredStrategy = mirrored
+from training.train import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not EXPORTS, reason="the strategies are TensorFlow's")
+def test_several_devices_share_the_batches(whole, tmp_path):
+    options = ["--dropout", "0", "--attention-dropout", "0", "--batch-size", "36"]
+    arguments = command(whole[0], tmp_path / "run", *options)
+    told = subprocess.run(
+        [sys.executable, "-c", MIRRORED, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert "replicas 2" in told
+    assert main(command(whole[0], tmp_path / "one", *options)) == 0
+    losses = [
+        [row["val_loss"] for row in Run(tmp_path / name).read_metrics()] for name in ("run", "one")
+    ]
+    # A loss is a mean over tokens, of which the halves of a batch have not the same number.
+    np.testing.assert_allclose(*losses, rtol=0.1)
+
+
+def test_bfloat16_and_sdpa(whole, tmp_path):
+    arguments = ["translate", "--corpus", whole[0], "--run-dir", str(tmp_path / "run")]
+    arguments += [*small(*RESIDUAL), "--epochs", "1"]
+    assert main([*arguments, "--mixed-precision", "--preset", "sdpa", "--num-layers", "1"]) == 0
+    model = keras.models.load_model(tmp_path / "run/model.keras")
+    assert model.get_layer("encoder_0").compute_dtype == "bfloat16"
+    assert model.get_layer("logits").compute_dtype == "float32"
+    assert keras.config.dtype_policy().name == "float32"
+
+
+@pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow backend exports")
+def test_a_finished_run_is_exported(whole, tmp_path, capsys):
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401  registers the operations on text
+
+    folder = tmp_path / "run"
+    shutil.copytree(whole[1], folder)
+    arguments = ["translate", "--run-dir", str(folder), "--resume", "--export", "--export-beam"]
+    arguments += ["2", "--saved-models", str(tmp_path / "saved")]
+    assert main(arguments) == 0
+    results = Run(folder).results
+    assert results == Run(whole[1]).results | {"exported": results["exported"]}
+    assert Path(results["exported"]).parents[1] == tmp_path / "saved"
+    assert_equal(folder, whole[1])
+    model = tf.saved_model.load(results["exported"])
+    found = model.signatures["ids"](tf.constant([[2, 5, 6, 3]]))
+    assert found["ids"].shape[:2] == (1, 2)
+    assert main(arguments) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    assert resumed(folder) == 0
+    assert len(list(Path(results["exported"]).parent.iterdir())) == 1
+
+
+class TestRefusals:
+    def test_an_existing_run(self, whole, capsys):
+        assert_refused(capsys, command(*whole), "which exists", "--resume")
+
+    def test_nothing_to_resume(self, capsys, tmp_path):
+        arguments = ["translate", "--run-dir", str(tmp_path / "run"), "--resume"]
+        assert_refused(capsys, arguments, "Leave out --resume")
+
+    def test_other_options(self, whole, capsys):
+        arguments = ["translate", "--run-dir", str(whole[1]), "--resume", "--num-heads", "4"]
+        assert_refused(capsys, arguments, "num_heads=2", "num_heads=4")
+
+    def test_options_given_again(self, whole, capsys):
+        arguments = ["translate", "--run-dir", str(whole[1]), "--resume"]
+        assert main([*arguments, "--checkpoint-epochs", "2", "3"]) == 0
+        assert "finished" in capsys.readouterr().out
+
+    def test_a_corpus_that_changed(self, whole, capsys, tmp_path):
+        # Prepared anew from other sentences, because the first preparation is gone.
+        folder = copy_of(whole[1], tmp_path / "run")
+        shutil.rmtree(folder / "prepared")
+        config = from_json(TranslateConfig, (folder / "config.json").read_text())
+        corpus = table(tmp_path / "other.tsv", pairs=110)
+        config = dataclasses.replace(config, corpus=corpus)
+        (folder / "config.json").write_text(to_json(config))
+        arguments = ["translate", "--run-dir", str(folder), "--resume"]
+        assert_refused(capsys, arguments, "was started with", "vocabulary")
+
+    def test_a_damaged_preparation(self, whole, capsys, tmp_path):
+        folder = copy_of(whole[1], tmp_path / "run")
+        (folder / "prepared/train.npz").write_bytes(b"PK half a file")
+        arguments = ["translate", "--run-dir", str(folder), "--resume"]
+        assert_refused(capsys, arguments, "train.npz", "prepare the corpus again")
+
+    @pytest.mark.parametrize("content", [b"PK half a file", None])
+    def test_a_damaged_or_missing_checkpoint(self, whole, capsys, tmp_path, content):
+        folder = copy_of(whole[1], tmp_path / "run")
+        for name in ("best_loss.weights.npz", "last.npz"):
+            path = folder / "checkpoints" / name
+            if content is None and name == "best_loss.weights.npz":
+                path.unlink()
+            elif content:
+                path.write_bytes(content)
+            else:
+                continue
+            arguments = ["translate", "--run-dir", str(folder), "--resume"]
+            assert_refused(capsys, arguments, name, "to train the run from its start")
+
+    def test_a_checkpoint_of_another_vocabulary(self, whole, capsys, tmp_path):
+        folder = copy_of(whole[1], tmp_path / "run")
+        with np.load(folder / "checkpoints/last.npz") as file:
+            arrays = [file[f"arr_{i}"] for i in range(len(file.files))]
+        arrays[1] = arrays[1][:-1]  # the source embedding: a word piece less
+        np.savez(folder / "checkpoints/last.npz", *arrays)
+        arguments = ["translate", "--run-dir", str(folder), "--resume"]
+        assert_refused(capsys, arguments, "checkpoint of this model", "last.npz")
+
+    @pytest.mark.parametrize(
+        ("options", "parts"),
+        [
+            (["--corpus", "no_such_corpus"], ["corpus='no_such_corpus'"]),
+            (["--num-heads", "3"], ["num_heads=3", "model_dim=8"]),
+            (["--num-heads", "0"], ["num_heads=0"]),
+            (["--attention", "sdpa"], ["residual_units=1", "attention='sdpa'"]),
+            (["--preset", "sdpa", "--causal-metric"], ["attention='sdpa'"]),
+            (["--dropout", "1"], ["dropout=1.0"]),
+            (["--learning-rate", "0"], ["learning_rate=0"]),
+            (["--learning-rate", "nan"], ["learning_rate=nan"]),
+            (["--warmup-steps", "0"], ["warmup_steps=0"]),
+            (["--cooldown-epochs", "99"], ["cooldown_epochs=99"]),
+            (["--vocabulary-size", "3"], ["vocabulary_size=3"]),
+            (["--max-length", "3"], ["max_length=3"]),
+            (["--checkpoint-epochs", "2", "9"], ["checkpoint_epochs=[2, 9]"]),
+            (["--batch-size", "0"], ["batch_size=0"]),
+            (["--export-beam", "2"], ["export_beam=2"]),
+            (["--export", "--export-beam", "0"], ["export_beam=0"]),
+            (["--data-dir", "x"], ["data_dir='x'"]),
+        ],
+    )
+    def test_bad_options_leave_no_folder(self, tmp_path, capsys, options, parts):
+        corpus = table(tmp_path / "pairs.tsv")
+        arguments = command(corpus, tmp_path / "runs/run", *options)
+        assert_refused(capsys, arguments, *parts)
+        left = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert left == [tmp_path / "pairs.tsv"]
+
+    @pytest.mark.parametrize(
+        ("content", "part"),
+        [
+            ("pt\ten\num\tone\n", "at least 3 pairs"),
+            ("pt\ten\n\tone\num\tone\n", "empty source"),
+            ("pt\ten\n", "none"),
+        ],
+    )
+    def test_bad_tables_leave_no_folder(self, tmp_path, capsys, content, part):
+        (tmp_path / "pairs.tsv").write_text(content)
+        arguments = command(str(tmp_path / "pairs.tsv"), tmp_path / "runs/run")
+        assert_refused(capsys, arguments, part)
+        assert [path.name for path in tmp_path.iterdir()] == ["pairs.tsv"]
+
+    def test_files_of_unequal_length(self, tmp_path, capsys):
+        (tmp_path / "a.pt").write_text("um\ndois\n")
+        (tmp_path / "a.en").write_text("one\n")
+        corpus = f"{tmp_path / 'a.pt'},{tmp_path / 'a.en'}"
+        assert_refused(capsys, command(corpus, tmp_path / "run"), "as many lines", "2 in", "1 in")
+
+    def test_a_preparation_alone_has_its_own_options(self, tmp_path, capsys):
+        arguments = ["translate", "--prepared", str(tmp_path), "--lower-case"]
+        assert_refused(capsys, arguments, "lower_case=True", "prepared alone")
+        arguments = ["translate", "--prepared", str(tmp_path), "--name", "x"]
+        assert_refused(capsys, arguments, "prepared.json")
+
+
+class TestConfig:
+    def test_presets_and_attentions_are_those_of_the_translator(self):
+        assert set(PRESETS) == set(MODELS)
+        assert {options["attention"] for options in MODELS.values()} == set(ATTENTIONS)
+
+    def test_the_schedule_is_the_papers(self):
+        plga, sdpa = TranslateConfig(), TranslateConfig(attention="sdpa")
+        assert (plga.preset, plga.warmup_steps) == ("plga-2", 15_000)
+        assert (sdpa.preset, sdpa.warmup_steps) == ("sdpa", 4000)
+        assert plga.learning_rate == pytest.approx(3.6e-4, rel=0.01)
+        assert sdpa.learning_rate == pytest.approx(7.0e-4, rel=0.01)
+        assert TranslateConfig(learning_rate=1e-3).learning_rate == 1e-3
+
+    def test_it_survives_json(self):
+        config = TranslateConfig(
+            corpus="a/train.pt,a/train.en", checkpoint_epochs=(3, 1), reverse=True
+        )
+        assert config.name == "train-reversed-plga-2-0"
+        assert from_json(TranslateConfig, to_json(config)) == config
+        assert dataclasses.replace(config, seed=1).seed == 1
+        with pytest.raises(InputError, match="preset"):
+            TranslateConfig(preset="plga-7")
+
+    @pytest.mark.parametrize(
+        ("options", "name"),
+        [
+            ({}, "cldr_pt-en-plga-2-0"),
+            ({"attention": "sdpa"}, "cldr_pt-en-sdpa-0"),
+            ({"preset": "plga-2", "attention": "sdpa"}, "cldr_pt-en-plga-2-sdpa-0"),
+            ({"preset": "sdpa", "attention": "plga"}, "cldr_pt-en-sdpa-plga-0"),
+            ({"causal_metric": True}, "cldr_pt-en-plga-2-causal-0"),
+        ],
+    )
+    def test_the_name_tells_what_is_trained(self, options, name):
+        assert TranslateConfig(**options).name == name
+
+    def test_a_preparation_by_options(self):
+        assert TranslateConfig(strip_accents=True, unicode_form="NFKC").preparing == {
+            "vocabulary_size": 8000,
+            "max_length": 128,
+            "lower_case": False,
+            "keep_accents": False,
+            "form": "NFKC",
+        }
+        with pytest.raises(InputError, match="unicode_form='NFD'"):
+            TranslateConfig(unicode_form="NFD")
+        with pytest.raises(InputError, match="strip_accents=True"):
+            TranslateConfig(prepared="folder", strip_accents=True)
+
+    def test_a_beam_or_a_folder_makes_another_export(self):
+        configs = [
+            TranslateConfig(export=True, **options)
+            for options in ({}, {"export_beam": 2}, {"saved_models": "x"}, {"name": "x"})
+        ]
+        assert len({str(config.export_options) for config in configs}) == 4
+
+    def test_options_change_the_preset(self):
+        config = TranslateConfig(preset="plga-4", num_heads=2, causal_metric=True)
+        assert config.overrides == {
+            "attention": "plga",
+            "num_heads": 2,
+            "model_dim": 512,
+            "feedforward_dim": 2048,
+            "causal_metric": True,
+        }

@@ -1,0 +1,143 @@
+"""Trains, measures and exports one text classifier."""
+
+import dataclasses
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_tnattn.export import export
+from keras_tnattn.models import text_classifier
+from keras_tnattn.text.words import word_vectorizer
+from training.classify.config import TENSORIZED, ClassifyConfig
+from training.data.batches import ArrayBatches
+from training.data.texts import LabelledTexts, split_rows
+from training.engine import plots
+from training.engine import tables as evaluation
+from training.engine.finishing import finish, prepare_export
+from training.engine.fitting import fit, start_afresh
+from training.engine.runs import Run
+from training.errors import InputError
+
+VALIDATION_FRACTION = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The rows of one part: ids `(R, L)` and labels `(R,)`."""
+
+    ids: np.ndarray
+    labels: np.ndarray
+
+
+def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> dict[str, Any]:
+    """Trains a classifier, or goes on with a run that was interrupted.
+
+    Args:
+        config: What to train.
+        run: The run's folder; it is made if it does not exist.
+        data: All the texts; the test part is cut from them here.
+
+    Returns:
+        What is written to `results.json`.
+
+    Raises:
+        InputError: If the config does not fit the data, or the folder is another run's.
+    """
+    try:
+        start_afresh(config.seed)
+        vectorizer, parts = _prepare(config, data)
+        model = _compiled_model(config, vectorizer.vocabulary_size(), len(data.class_names))
+    except ValueError as error:  # the checks of sizes and ranges by those who know them
+        raise InputError(str(error)) from error
+    vocabulary = [str(word) for word in vectorizer.get_vocabulary()]
+    description = {
+        "fingerprint": data.fingerprint(),
+        "notes": list(data.notes),
+        "class_names": list(data.class_names),
+        "vocabulary": vocabulary,
+    }
+    prepare_export(config)
+    run.start_or_check(config, description)
+
+    train, test, validation = parts["train"], parts["test"], parts.get("validation")
+    log = fit(
+        model,
+        ArrayBatches(train.ids, train.labels, config.batch_size, config.seed),
+        config,
+        run,
+        config.early_stopping,
+        validation and ArrayBatches(validation.ids, validation.labels, 256),
+    )
+    predictions = evaluation.predict(model, test.ids)
+    results = {
+        "train_accuracy": float(np.mean(evaluation.predict(model, train.ids) == train.labels)),
+        "test_accuracy": float(np.mean(predictions == test.labels)),
+        "epochs": len(log.rows),
+        "seconds_per_step": min(row["seconds_per_step"] for row in log.rows),
+        "parameters": evaluation.parameter_counts(model),
+        "rows": {name: len(part.labels) for name, part in parts.items()},
+        "classes": len(data.class_names),
+    }
+    plots.learning_curves(log.rows, results["test_accuracy"], run.folder / "learning_curves.png")
+    plots.confusion_matrix(
+        test.labels, predictions, data.class_names, run.folder / "confusion_matrix.png"
+    )
+    if config.attention in TENSORIZED:
+        sentence = _a_sentence(train.ids)
+        plots.psi(
+            evaluation.attention_scores(model, sentence),
+            [vocabulary[i] for i in sentence],
+            run.folder / "psi.png",
+        )
+    return finish(
+        config,
+        run,
+        model,
+        results,
+        lambda folder, version: export(model, vectorizer, data.class_names, folder, version),
+    )
+
+
+def _prepare(
+    config: ClassifyConfig, data: LabelledTexts
+) -> tuple[keras.layers.TextVectorization, dict[str, Part]]:
+    train, test = split_rows(data.labels, config.test_fraction, config.seed)
+    rows = {"train": train, "test": test}
+    if config.early_stopping:
+        kept, validation = split_rows(data.labels[train], VALIDATION_FRACTION, config.seed)
+        rows |= {"train": train[kept], "validation": train[validation]}
+    vectorizer = word_vectorizer(
+        [data.texts[i] for i in rows["train"]], config.vocabulary_size, config.max_words
+    )
+    ids = np.asarray(vectorizer(tf.constant(data.texts)), "int32")
+    return vectorizer, {name: Part(ids[r], data.labels[r]) for name, r in rows.items()}
+
+
+def _compiled_model(config: ClassifyConfig, vocabulary_size: int, classes: int) -> keras.Model:
+    model = text_classifier(
+        vocabulary_size,
+        classes,
+        attention=config.attention,
+        embedding_dim=config.embedding_dim,
+        num_heads=config.num_heads,
+        **config.attention_options,
+    )
+    jit_compile = {"auto": config.attention == "ada" or "auto", "on": True, "off": False}
+    model.compile(
+        optimizer=keras.optimizers.Adam(config.learning_rate),
+        loss="sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+        steps_per_execution=config.steps_per_execution,
+        jit_compile=jit_compile[config.jit_compile],
+    )
+    return model
+
+
+def _a_sentence(ids: np.ndarray) -> np.ndarray:
+    """Picks the first text of 10 to 30 words, or the start of the longest one."""
+    lengths = (ids != 0).sum(axis=1)
+    fitting = np.flatnonzero((lengths >= 10) & (lengths <= 30))
+    row = fitting[0] if len(fitting) else lengths.argmax()
+    return ids[row, : min(lengths[row], 30)]

@@ -1,0 +1,225 @@
+"""Parallel corpora by name or path."""
+
+import collections
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from training.data.pairs.corpus import PARTS, Pair, ParallelCorpus, cut_parts
+from training.data.reading import PACKED, TFDS, read_lines, read_table
+from training.data.texts import cldr
+from training.data.texts.libraries import load_tfds_pairs
+from training.errors import InputError
+
+__all__ = ["ParallelCorpus", "load_pairs"]
+
+# What others call the parts.
+ALIASES = {"training": "train", "valid": "validation", "val": "validation", "dev": "validation"}
+CLDR = "cldr:"
+# The corpora of a data folder (--data-dir), and their languages.
+TABLES = {
+    "multi30k_pt_en": ("pt", "en"),
+    "ted_hrlr_pt_en": ("pt", "en"),
+    "ted_hrlr_tr_en": ("tr", "en"),
+}
+# What such a folder holds instead of the set that TFDS would download.
+INSTEAD_OF_TFDS = {
+    "ted_hrlr_translate/pt_to_en": "ted_hrlr_pt_en",
+    "ted_hrlr_translate/tr_to_en": "ted_hrlr_tr_en",
+}
+
+
+def load_pairs(
+    corpus: str = "cldr:pt-en", data_dir: str | None = None, reverse: bool = False, seed: int = 0
+) -> ParallelCorpus:
+    """Reads a parallel corpus.
+
+    Args:
+        corpus: One of
+            `cldr:pt-en` (`tr`, either direction): CLDR's data rendered by Babel;
+            `multi30k_pt_en`, `ted_hrlr_pt_en`, `ted_hrlr_tr_en`: tables of `data_dir`;
+            `tfds:NAME`: a translation set of TensorFlow Datasets;
+            the path of a `.tsv` or `.csv` file (`.gz`, `.xz`) with a header line and the columns
+            `source` and `target`, or only two columns, named by their languages;
+            two paths `A,B` of text files, a sentence a line (`train.pt,train.en`);
+            a folder as `tfds.TranslateFolder` has it: `LANGUAGE.PART.txt`, two languages.
+        data_dir: The folder of the tables; TFDS' folder for `tfds:NAME`.
+        reverse: Translate from the target to the source. Default `False`.
+        seed: Seed of what is drawn (`cldr`) and of the parts that are cut.
+
+    Returns:
+        The pairs; always the same in the same order for the same source and seed. Parts are as
+        given. A validation or test part that is missing is cut from the training part: none of
+        its sentences, source or target, is then trained on.
+
+    Raises:
+        InputError: If there is no such corpus, or it cannot be read or has too few pairs.
+    """
+    name = corpus.removeprefix(TFDS)
+    instead = INSTEAD_OF_TFDS.get(name) if corpus.startswith(TFDS) else corpus
+    if corpus.startswith(CLDR):
+        _refuse_data_dir(corpus, data_dir)
+        loaded = _load_cldr(corpus.removeprefix(CLDR), seed)
+    elif instead in TABLES and data_dir and Path(data_dir, instead).is_dir():
+        loaded = _load_tables(Path(data_dir, instead), TABLES[instead])
+    elif corpus in TABLES:
+        raise InputError(
+            f"Expected --data-dir with a folder that holds {corpus}. Received: data_dir={data_dir}"
+        )
+    elif corpus.startswith(TFDS):
+        languages, parts = load_tfds_pairs(name, data_dir)
+        loaded = _assembled(languages, _renamed(parts), seed, drop_empty=True)
+    else:
+        _refuse_data_dir(corpus, data_dir)
+        loaded = _load_path(corpus, seed)
+    return loaded.reversed() if reverse else loaded
+
+
+def _load_cldr(languages: str, seed: int) -> ParallelCorpus:
+    source, _, target = languages.partition("-")
+    pairs, held = cldr.render_pairs(source, target, seed), cldr.HELD_OUT
+    parts = (pairs[2 * held :], pairs[:held], pairs[held : 2 * held])
+    return ParallelCorpus((source, target), *parts)
+
+
+def _load_tables(folder: Path, languages: tuple[str, str]) -> ParallelCorpus:
+    paths = {name: folder / f"{name}.tsv.xz" for name in PARTS}
+    parts = {
+        name: _read_pairs(path)[1]
+        for name, path in paths.items()
+        if name != "train" or path.exists()
+    }
+    return _assembled(languages, parts)
+
+
+def _load_path(corpus: str, seed: int) -> ParallelCorpus:
+    path, both = Path(corpus), [name.strip() for name in corpus.split(",")]
+    if path.is_dir():
+        return _load_translate_folder(path, seed)
+    if path.is_file():
+        languages, pairs = _read_pairs(path)
+    elif len(both) == 2 and all(both):
+        languages = tuple(_language(Path(name)) for name in both)
+        pairs = _zipped(*map(Path, both))
+    else:
+        raise InputError(
+            f"Expected {CLDR}pt-en, {', '.join(TABLES)}, {TFDS}NAME, or the path of a table, a "
+            f"folder or two text files (A,B). Received: corpus={corpus!r}"
+        )
+    if len(set(languages)) < 2:
+        languages = ("source", "target")
+    return _assembled(languages, {"train": pairs}, seed)
+
+
+def _load_translate_folder(folder: Path, seed: int) -> ParallelCorpus:
+    files = collections.defaultdict(dict)
+    for path in sorted(folder.glob("*.*.txt")):
+        language, part = path.name.split(".")[:2]
+        files[language][part] = path
+    if len(files) != 2:
+        raise InputError(
+            "Expected a folder with LANGUAGE.PART.txt files of two languages. "
+            f"Received: {folder}, with languages={list(files)}"
+        )
+    (source, sources), (target, targets) = files.items()
+    if set(sources) != set(targets):
+        raise InputError(
+            f"Expected the same parts in both languages. Received: {folder}: "
+            f"{source}={list(sources)}, {target}={list(targets)}"
+        )
+    parts = _renamed({part: _zipped(path, targets[part]) for part, path in sources.items()})
+    return _assembled((source, target), parts, seed)
+
+
+def _renamed(parts: Mapping[str, list[Pair]]) -> dict[str, list[Pair]]:
+    renamed = {ALIASES.get(name, name): pairs for name, pairs in parts.items()}
+    return {name: renamed[name] for name in PARTS if name in renamed}
+
+
+def _assembled(
+    languages: Iterable[str],
+    parts: dict[str, list[Pair]],
+    seed: int = 0,
+    drop_empty: bool = False,
+) -> ParallelCorpus:
+    """Checks the pairs, cuts the parts that are missing, and notes what whoever trains should know.
+
+    Args:
+        languages: Their names.
+        parts: The pairs of the parts that there are.
+        seed: Seed of the parts that are cut.
+        drop_empty: Whether a pair with an empty side is dropped and noted; it is an error in
+            what users can mend.
+    """
+    notes = []
+    for name, pairs in parts.items():
+        if drop_empty:
+            parts[name] = [pair for pair in pairs if all(map(str.strip, pair))]
+            dropped = len(pairs) - len(parts[name])
+            if dropped:
+                notes.append(f"{dropped} {name} pairs with an empty side dropped")
+        for number, pair in enumerate(parts[name], start=1):
+            if not all(map(str.strip, pair)):
+                side = "target" if pair[0].strip() else "source"
+                raise InputError(
+                    f"Expected a sentence on both sides of every pair. Received: {name} pair "
+                    f"{number} with an empty {side}; leave it out on both sides"
+                )
+    if not any(parts.values()):
+        raise InputError("Expected pairs of sentences. Received: none")
+    if parts.get("train"):
+        known = [set(side) for side in zip(*parts["train"], strict=True)]
+        for name in PARTS[1:]:
+            met = sum(pair[0] in known[0] or pair[1] in known[1] for pair in parts.get(name, ()))
+            if met:
+                notes.append(f"{met} {name} pairs have a sentence that is trained on, as given")
+        missing = [name for name in PARTS[1:] if not parts.get(name)]
+        if missing:
+            parts = {**parts, **cut_parts(parts["train"], seed, missing)}
+            notes += [
+                f"{len(parts[name])} {name} pairs cut from the training part" for name in missing
+            ]
+    train, validation, test = (parts.get(name, []) for name in PARTS)
+    return ParallelCorpus(tuple(languages), train, validation, test, tuple(notes))
+
+
+def _read_pairs(path: Path) -> tuple[tuple[str, str], list[Pair]]:
+    """Reads a table; returns the names of its two columns, and its pairs."""
+    header, rows = read_table(path)
+    columns = ["source", "target"] if {"source", "target"} <= set(header) else header
+    if len(columns) != 2:
+        raise InputError(
+            f"Expected {path} to have the columns source and target, or two columns. "
+            f"Received: columns={header}"
+        )
+    return tuple(columns), [(row[columns[0]], row[columns[1]]) for row in rows]
+
+
+def _zipped(source: Path, target: Path) -> list[Pair]:
+    if source.exists() and target.exists() and source.samefile(target):
+        raise InputError(
+            f"Expected a file of the source and another of the target. Received: {source} as both"
+        )
+    sides = [read_lines(path) for path in (source, target)]
+    if len(sides[0]) != len(sides[1]):
+        raise InputError(
+            "Expected as many lines in both files. Received: "
+            f"{len(sides[0])} in {source}, {len(sides[1])} in {target}"
+        )
+    return list(zip(*sides, strict=True))
+
+
+def _language(path: Path) -> str:
+    """The language that a file is named by: `train.pt`, `train.pt.gz`, `pt.txt`."""
+    name = path.name
+    for suffix in (*PACKED, ".txt"):
+        name = name.removesuffix(suffix)
+    return re.split(r"[._-]", name)[-1]
+
+
+def _refuse_data_dir(corpus: str, data_dir: str | None) -> None:
+    if data_dir is not None:
+        raise InputError(
+            f"Expected no data_dir with corpus={corpus!r}, which has none. "
+            f"Received: data_dir={data_dir!r}"
+        )

@@ -1,0 +1,114 @@
+"""Tables and text files, packed or not, read with an error of one line."""
+
+import contextlib
+import csv
+import gzip
+import lzma
+import os
+import re
+import zlib
+from collections.abc import Iterator, Set
+from pathlib import Path
+from typing import TextIO
+
+from training.errors import InputError
+
+Row = dict[str, str]
+
+PACKED = {".gz": gzip.open, ".xz": lzma.open}
+TFDS = "tfds:"
+
+
+def short_name(data: str) -> str:
+    """Shortens what names data to what is fit for a file's name.
+
+    Args:
+        data: A name, a TFDS name or a path.
+
+    Returns:
+        The name without folders, suffixes, library or version.
+    """
+    if data.startswith(TFDS):
+        name = data.removeprefix(TFDS).partition(":")[0]
+    else:
+        # Not Path.resolve: a link keeps the name that the user gave it.
+        name = Path(os.path.abspath(data)).name.lstrip(".").partition(".")[0]
+    return re.sub(r"^-|[^\w-]", "_", name) or "data"
+
+
+def read_table(path: Path, quoted_columns: Set[str] = frozenset()) -> tuple[list[str], list[Row]]:
+    """Returns the names of a table's columns, and its rows.
+
+    Args:
+        path: The file.
+        quoted_columns: The columns of a TSV file that quotes its fields as a CSV file does.
+
+    Raises:
+        InputError: If the file cannot be read as a table named `.csv` or `.tsv` (`.gz`, `.xz`).
+    """
+    with _reading(path, "table") as file:
+        header, rows = _read(path, file, quoted_columns)
+        return header, list(rows)
+
+
+def read_lines(path: Path) -> list[str]:
+    """Returns the lines of a text file, which only newlines end.
+
+    Raises:
+        InputError: If the file (UTF-8; `.gz`, `.xz`) cannot be read.
+    """
+    with _reading(path, "text file") as file:
+        lines = file.read().split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
+
+
+def _kind(path: Path) -> str:
+    """The suffix that tells how the table is written, whatever packed it."""
+    suffixes = [suffix for suffix in path.suffixes if suffix not in PACKED]
+    return suffixes[-1] if suffixes else ""
+
+
+@contextlib.contextmanager
+def _reading(path: Path, kind: str) -> Iterator[TextIO]:
+    opener = PACKED.get(path.suffix, open)
+    newline = "" if _kind(path) == ".csv" else "\n"
+    try:
+        with opener(path, "rt", encoding="utf-8-sig", newline=newline) as file:
+            yield file
+    except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error, csv.Error) as error:
+        raise InputError(f"Expected a readable UTF-8 {kind}. Received: {path} ({error})") from error
+
+
+def _read(path: Path, file: TextIO, quoted_columns: Set[str]) -> tuple[list[str], Iterator[Row]]:
+    """Returns the names of the columns, and the rows one by one."""
+    if _kind(path) not in {".csv", ".tsv"}:
+        raise InputError(f"Expected a table named .csv or .tsv (.gz, .xz). Received: {path}")
+    if _kind(path) == ".csv":
+        lines = csv.reader(file)
+        header = next(lines, [])
+    else:
+        header = _fields(file.readline())
+        if quoted_columns and quoted_columns <= set(header):
+            lines = csv.reader(file, delimiter="\t")
+        else:
+            lines = map(_fields, file)
+    if not any(header):
+        raise InputError(f"Expected a table with a header line. Received: {path}, which is empty")
+    numbered = enumerate(lines, start=2)  # the header is row 1
+    return header, (_row(path, header, fields, i) for i, fields in numbered if any(fields))
+
+
+def _fields(line: str) -> list[str]:
+    return line.rstrip("\r\n").split("\t")
+
+
+def _row(path: Path, header: list[str], fields: list[str], number: int) -> Row:
+    if len(fields) != len(header):
+        raise InputError(
+            f"Expected {len(header)} fields in every row. "
+            f"Received: {path}: {len(fields)} fields in row {number}, "
+            f"which begins with {fields[0][:40]!r}"
+        )
+    return dict(zip(header, fields, strict=True))

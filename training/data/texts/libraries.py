@@ -1,0 +1,145 @@
+"""Data sets that Keras, scikit-learn and TensorFlow Datasets download and keep in their caches.
+
+Keras and TFDS are imported where they are needed: a wrong option is answered without the wait.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sklearn.datasets import fetch_20newsgroups
+
+from training.data.texts.labelled import LabelledTexts
+from training.errors import InputError
+
+
+def load_reuters() -> LabelledTexts:
+    """Reads Reuters newswires with Keras' loader, its ids turned back into words."""
+    from keras.datasets import reuters as source
+
+    index = downloaded("reuters", source.get_word_index)
+    # No word is cut out and none marks the start: an id is the word's number in the index.
+    (rows, labels), _ = downloaded(
+        "reuters",
+        lambda: source.load_data(
+            num_words=max(index.values()) + 1, test_split=0.0, start_char=None, index_from=0
+        ),
+    )
+    words = {number: word for word, number in index.items()}
+    topics = source.get_label_names()
+    texts = (" ".join(words[number] for number in row) for row in rows)
+    return LabelledTexts.from_names(texts, (topics[label] for label in labels))
+
+
+def load_newsgroups() -> LabelledTexts:
+    """Reads 20 Newsgroups with scikit-learn's loader, headers, footers and quotes removed."""
+    posts = downloaded(
+        "newsgroups",
+        lambda: fetch_20newsgroups(
+            subset="all", shuffle=False, remove=("headers", "footers", "quotes"), n_retries=1
+        ),
+    )
+    return LabelledTexts.from_names(posts.data, (posts.target_names[i] for i in posts.target))
+
+
+def load_tfds(
+    name: str,
+    data_dir: Path | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
+) -> LabelledTexts:
+    """Reads all labelled examples of a TensorFlow data set, its splits one after the other.
+
+    Without a network TFDS itself tries for some minutes before it gives up.
+
+    Args:
+        name: A name as `tfds.builder` takes it, e.g. `"ag_news_subset"`.
+        data_dir: The folder of prepared data sets. Default: TFDS' own.
+        text_column: The feature that holds the text. Default: the data set's supervised input
+            if that is a text, or its only text.
+        label_column: The `ClassLabel` feature. Default: the only one.
+
+    Raises:
+        InputError: If the data set is unknown, cannot be had, or has no such features.
+    """
+    import tensorflow_datasets as tfds
+
+    builder = downloaded(f"tfds:{name}", lambda: tfds.builder(name, data_dir=data_dir))
+    features, supervised = builder.info.features, builder.info.supervised_keys
+    text = _feature(name, features, tfds.features.Text, text_column, supervised, "--text-column")
+    label = _feature(
+        name, features, tfds.features.ClassLabel, label_column, supervised, "--label-column"
+    )
+    downloaded(f"tfds:{name}", builder.download_and_prepare)
+    rows = [
+        (example[text].decode("utf-8", "replace"), int(example[label]))
+        for split in sorted(builder.info.splits)
+        for example in tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False))
+        if example[label] >= 0  # -1 marks an example without a label
+    ]
+    names = features[label].names
+    return LabelledTexts.from_names((row[0] for row in rows), (names[row[1]] for row in rows))
+
+
+def _feature(name, features, kind, wanted, supervised, option) -> str:  # noqa: ANN001
+    fitting = sorted(key for key, feature in features.items() if isinstance(feature, kind))
+    preferred = [key for key in supervised or () if key in fitting]
+    candidates = [wanted] if wanted else preferred or fitting
+    if len(candidates) != 1 or candidates[0] not in fitting:
+        raise InputError(
+            f"Expected one {kind.__name__} feature in tfds:{name}. Received: {fitting}. "
+            f"Name one with {option}"
+        )
+    return candidates[0]
+
+
+def load_tfds_pairs(
+    name: str, data_dir: str | None = None
+) -> tuple[tuple[str, str], dict[str, list[tuple[str, str]]]]:
+    """Reads a translation set of TensorFlow Datasets, in the direction it is made for.
+
+    Args:
+        name: A name as `tfds.builder` takes it, e.g. `"ted_hrlr_translate/pt_to_en"`.
+        data_dir: The folder of prepared data sets. Default: TFDS' own.
+
+    Returns:
+        The two languages, and the pairs of each split.
+
+    Raises:
+        InputError: If the set is unknown, cannot be had, or is no translation set.
+    """
+    import tensorflow_datasets as tfds
+
+    instead = "take --corpus cldr:pt-en"
+    dataset = f"tfds:{name}"
+    builder = downloaded(dataset, lambda: tfds.builder(name, data_dir=data_dir), instead)
+    languages = builder.info.supervised_keys
+    if not isinstance(builder.info.features, tfds.features.Translation) or not languages:
+        raise InputError(f"Expected a translation set. Received: {dataset}")
+    downloaded(dataset, builder.download_and_prepare, instead)
+    parts = {
+        split: [
+            tuple(example[language].decode("utf-8", "replace") for language in languages)
+            for example in tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False))
+        ]
+        for split in builder.info.splits
+    }
+    return tuple(languages), parts
+
+
+def downloaded(dataset: str, load: Callable, instead: str = "take --dataset docstrings") -> Any:
+    """Returns what `load` does; whatever it raises becomes an `InputError`.
+
+    Args:
+        dataset: The data set's name.
+        load: Takes it from a library's cache, or the network.
+        instead: What to do without a network.
+    """
+    try:
+        return load()
+    except Exception as error:  # the libraries raise anything, `Exception` itself included
+        raise InputError(
+            f"The data set {dataset} is not in its library's cache and could not be downloaded "
+            f"({type(error).__name__}: {str(error).partition(chr(10))[0]}). Connect to a network, "
+            f"give a folder that holds it with --data-dir, or {instead}, which needs neither"
+        ) from error

@@ -1,0 +1,116 @@
+"""Labelled texts from the user's own files: a table (CSV or TSV), or a folder per class."""
+
+import dataclasses
+import html
+from collections.abc import Callable, Set
+from pathlib import Path
+
+from sklearn.datasets import load_files
+
+from training.data.reading import Row, read_table
+from training.data.texts.labelled import LabelledTexts, without_repeats
+from training.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+    """How a table holds its texts and labels; recognised by its columns."""
+
+    columns: Set[str]
+    text: Callable[[Row], str]
+    label: Callable[[Row], str | None]  # None: the row belongs to no class
+    drop_repeats: bool = False
+
+
+# Drugs.com reviews, quoted as CSV or as TSV. A review stands under the brand's and the generic
+# name: its repeats would put test rows into training.
+DRUG_REVIEWS = _Layout(
+    {"review", "rating"},
+    lambda row: html.unescape(row["review"]).strip().strip('"'),
+    lambda row: row["rating"].removesuffix(".0"),
+    drop_repeats=True,
+)
+# Research articles: an article may have several topics set to 1, its class is the first.
+TOPICS = (
+    "Computer Science",
+    "Physics",
+    "Mathematics",
+    "Statistics",
+    "Quantitative Biology",
+    "Quantitative Finance",
+)
+RESEARCH_ARTICLES = _Layout(
+    {"TITLE", "ABSTRACT", *TOPICS},
+    lambda row: f"{row['TITLE']} {row['ABSTRACT']}",
+    lambda row: next((topic for topic in TOPICS if row[topic].strip() == "1"), None),
+)
+SPOOKY_AUTHORS = _Layout({"text", "author"}, lambda row: row["text"], lambda row: row["author"])
+PLAIN = _Layout({"text", "label"}, lambda row: row["text"], lambda row: row["label"])
+LAYOUTS = (DRUG_REVIEWS, RESEARCH_ARTICLES, SPOOKY_AUTHORS, PLAIN)
+
+
+def load_table(
+    path: Path,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    drop_repeats: bool = False,
+) -> LabelledTexts:
+    """Reads a table with a header line: `.csv` or `.tsv`, as it is or with `.gz` or `.xz`.
+
+    A CSV file may quote its fields. A TSV file has no quoting (the Drugs.com one excepted): a
+    line is a row, a tab ends a field. The headers of the papers' data sets are known.
+
+    Args:
+        path: The file, in UTF-8.
+        text_column: The column of the texts. Default: known by the header.
+        label_column: The column of the labels. Default: known by the header.
+        drop_repeats: Drop rows that repeat an earlier text and label even if the layout does
+            not ask for it. Default `False`.
+
+    Returns:
+        The rows in the order of the file.
+
+    Raises:
+        InputError: If the file cannot be read as such a table, has no rows, lacks a column, or
+            has a row without a label.
+    """
+    header, rows = read_table(path, quoted_columns=DRUG_REVIEWS.columns)
+    layout = _layout(path, header, text_column, label_column)
+    labelled = [(layout.text(row), layout.label(row)) for row in rows]
+    notes = []
+    texts = [text for text, name in labelled if name is not None]
+    names = [name for _, name in labelled if name is not None]
+    if len(names) < len(labelled):
+        notes.append(f"{len(labelled) - len(names)} rows of no class left out")
+    if "" in names:
+        raise InputError(f"Expected a label in every row. Received: {path}: an empty label")
+    if drop_repeats or layout.drop_repeats:
+        texts, names, dropped = without_repeats(texts, names)
+        notes.append(f"{dropped} rows that repeat an earlier text and label dropped")
+    return LabelledTexts.from_names(texts, names, notes)
+
+
+def load_folders(path: Path) -> LabelledTexts:
+    """Reads the `.txt` files (UTF-8) of a folder's sub-folders, which are the classes."""
+    try:
+        files = load_files(path, encoding="utf-8", shuffle=False, allowed_extensions=[".txt"])
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"Expected readable UTF-8 files. Received: {path}: {error}") from error
+    return LabelledTexts.from_names(files.data, (files.target_names[i] for i in files.target))
+
+
+def _layout(
+    path: Path, header: list[str], text_column: str | None, label_column: str | None
+) -> _Layout:
+    if text_column is None and label_column is None:
+        for layout in LAYOUTS:
+            if layout.columns <= set(header):
+                return layout
+    text, label = text_column or "text", label_column or "label"
+    for option, column in (("--text-column", text), ("--label-column", label)):
+        if column not in header:
+            raise InputError(
+                f"Expected {path} to have a column {column!r}. "
+                f"Received: columns={header}. Name one with {option}"
+            )
+    return _Layout({text, label}, lambda row: row[text], lambda row: row[label])

@@ -1,0 +1,72 @@
+"""`make demo`: trains three attentions on real text, exports one, and serves it elsewhere.
+
+Needs no network: the texts are the docstrings of the installed libraries. Given again, it takes
+finished runs as they are and goes on with an interrupted one.
+"""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from training.data.texts import load_texts
+from training.errors import InputError, exit_status
+
+RUNS = Path("runs/demo")
+ATTENTIONS = ("tsa", "dpa", "ada")  # the first is exported
+OPTIONS = {"dataset": "docstrings", "epochs": 6}
+SENTENCES = (
+    "Draws the line with the given color and marker on the axes of the figure.",
+    "Fits the classifier to the training samples and returns the estimator itself.",
+    "Applies dropout to the inputs of the layer, which becomes a part of the saved model.",
+)
+# All that a server needs. It runs in a process that has never seen this package.
+SERVE = """
+import sys
+import tensorflow as tf
+
+model = tf.saved_model.load(sys.argv[1])
+outputs = model.signatures["serving_default"](tf.constant(sys.argv[2:]))
+for text, label, row in zip(sys.argv[2:], outputs["label"], outputs["probabilities"]):
+    print(f"  {label.numpy().decode():>10} {tf.reduce_max(row):4.0%}  {text}")
+print("  keras_tnattn imported:", "keras_tnattn" in sys.modules)
+"""
+
+
+def run() -> None:
+    """Runs the demo."""
+    data = load_texts(OPTIONS["dataset"])
+    print(f"{len(data.texts):,} docstrings of {', '.join(data.class_names)}")
+    from training.classify.compare import compare, table_configs
+
+    configs = table_configs(OPTIONS, ATTENTIONS, (0,))
+    configs[0] = dataclasses.replace(configs[0], name="docstrings", export=True)
+    results = compare(configs, RUNS, data)
+
+    exported = Path(results[0]["exported"])
+    if not exported.is_dir():
+        raise InputError(f"{exported} is gone. Delete {RUNS} to train and export again")
+    print(f"{exported}, loaded by TensorFlow alone in a process of its own, says:", flush=True)
+    serve(exported, SERVE, SENTENCES)
+    print(
+        f"\npictures: learning_curves.png, confusion_matrix.png and psi.png in {RUNS}/docstrings/"
+    )
+
+
+def serve(exported: Path, code: str, sentences: Sequence[str]) -> None:
+    """Runs code on an exported model and sentences, in a process without this package.
+
+    What it prints is shown; what it remarks on stderr, only if it fails.
+    """
+    command = [sys.executable, "-I", "-c", code, str(exported), *sentences]
+    served = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace")
+    if served.returncode:
+        print(served.stderr, file=sys.stderr)
+    served.check_returncode()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    sys.exit(exit_status(run))

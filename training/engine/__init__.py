@@ -1,0 +1,1 @@
+"""What every task shares: run folders, checkpoints, fitting, finishing, plots and tables."""

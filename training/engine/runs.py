@@ -1,0 +1,178 @@
+"""Run folders, written so that a kill at any moment loses nothing that was finished.
+
+A run's folder appears with its `config.json` and `data.json`, gets a row of `metrics.csv` and a
+checkpoint with every epoch, then the pictures and the model, and `results.json` last of all.
+"""
+
+import csv
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from training.errors import InputError
+from training.files import read_object, replacing
+from training.options import from_json, to_json
+
+FROM_ITS_START = "Delete its checkpoints/ to train the run from its start"
+
+
+class Run:
+    """One run's folder.
+
+    Args:
+        folder: The folder; it need not exist yet.
+    """
+
+    def __init__(self, folder: str | os.PathLike) -> None:
+        self.folder = Path(folder)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is anything in the folder."""
+        return self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir()))
+
+    def start(self, config: Any, data: dict[str, Any]) -> None:
+        """Makes the folder, with the config and a description of the data in it.
+
+        Raises:
+            InputError: If there is something in the folder already, or it cannot be made.
+        """
+        self.check_new()
+        partial = self.folder.with_name(f".partial-{self.folder.name}")
+        try:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            (partial / "config.json").write_text(to_json(config), encoding="utf-8")
+            (partial / "data.json").write_text(json.dumps(data, indent=1), encoding="utf-8")
+            partial.rename(self.folder)
+        except OSError as error:
+            raise InputError(f"Expected a folder that can be made. Received: {error}") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def start_or_check(self, config: Any, data: dict[str, Any]) -> None:
+        """Starts the run, or goes on with it if the data are those of its start."""
+        if self.exists:
+            self.check_data(data)
+        else:
+            self.start(config, data)
+
+    def check_new(self) -> None:
+        """Raises `InputError` if there is something in the folder already."""
+        if self.exists:
+            raise InputError(
+                f"Expected a new run folder. Received: {self.folder}, which exists. "
+                "Continue that run with --resume, or choose another --run-dir or --name"
+            )
+
+    def read_config(self, kind: type, given: dict[str, Any]) -> Any:
+        """Reads the run's config, which the options given again must not contradict.
+
+        Raises:
+            InputError: If there is no run, or an option differs from the run's.
+        """
+        try:
+            config = from_json(kind, (self.folder / "config.json").read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"Expected the folder of a run to continue. Received: {error}. "
+                "Leave out --resume to start one"
+            ) from error
+        for name, value in given.items():
+            if value != getattr(config, name):
+                raise InputError(
+                    f"Expected the options of the run in {self.folder}, where {name}="
+                    f"{getattr(config, name)!r}. Received: {name}={value!r}. Leave the option "
+                    "out, or start another run"
+                )
+        return config
+
+    def check_data(self, data: dict[str, Any]) -> None:
+        """Raises `InputError` if the data, or the parts given, are not those of the run's start."""
+        started_with = read_object(self.folder / "data.json", "Start another run")
+        if any(started_with.get(name) != value for name, value in data.items()):
+            raise InputError(
+                f"Expected the data that the run in {self.folder} was started with. "
+                "Received: other texts, images, labels or vocabulary. Start another run"
+            )
+
+    @property
+    def results(self) -> dict[str, Any] | None:
+        """What the finished run measured; `None` if it is not finished."""
+        path = self.folder / "results.json"
+        if not path.exists():
+            return None
+        return read_object(path, "Delete it, then finish the run with --resume")
+
+    def finish(self, results: dict[str, Any]) -> None:
+        """Writes the results, which marks the run as finished."""
+        with replacing(self.folder / "results.json") as path:
+            path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+    @property
+    def export_note(self) -> dict[str, Any] | None:
+        """The options and the version of the last export that was begun; `None` if none was."""
+        path = self.folder / "export.json"
+        return read_object(path, "Delete it, then go on with --resume") if path.exists() else None
+
+    def write_export_note(self, note: dict[str, Any]) -> None:
+        """Writes the options and the version of an export, before it begins."""
+        with replacing(self.folder / "export.json") as path:
+            path.write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
+
+    def read_metrics(self) -> list[dict[str, float]]:
+        """Returns what was measured in each epoch."""
+        path = self.folder / "metrics.csv"
+        if not path.exists():
+            return []
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+        except (OSError, TypeError, ValueError, csv.Error) as error:
+            raise InputError(
+                f"Expected the metrics of each epoch. Received: {path} ({error}). {FROM_ITS_START}"
+            ) from error
+
+    def write_metrics(self, rows: list[dict[str, float]]) -> None:
+        """Writes what was measured in each epoch, a row for each."""
+        path = self.folder / "metrics.csv"
+        with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, rows[0].keys())
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def finish_all(
+    configs: Sequence[Any],
+    folder: Path,
+    train: Callable[[Any, Run], object],
+    data: dict[str, Any] | None = None,
+) -> list[dict[str, Any]]:
+    """Trains each config in `folder/NAME/`; finished runs are taken as they are.
+
+    Args:
+        configs: What to train.
+        folder: The folder of the runs.
+        train: Finishes one run, started before or not.
+        data: What the runs that exist must have in their description of the data.
+
+    Returns:
+        The results of each run.
+
+    Raises:
+        InputError: If a run's folder is there with other options or other data.
+    """
+    runs = [Run(folder / config.name) for config in configs]
+    for config, run in zip(configs, runs, strict=True):
+        if run.exists:
+            run.read_config(type(config), dataclasses.asdict(config))
+            run.check_data(data or {})
+    for i, (config, run) in enumerate(zip(configs, runs, strict=True)):
+        if not run.results:
+            print(f"run {i + 1} of {len(configs)}: {config.name}", flush=True)
+            train(config, run)
+    return [run.results for run in runs]

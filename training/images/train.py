@@ -1,0 +1,109 @@
+"""Trains, measures and exports a deep tensor network that classifies images."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_tnattn.export import export_signatures, labels_and_probabilities
+from keras_tnattn.layers import LocalEmbedding
+from keras_tnattn.models import deep_tensor_network
+from training.data.batches import ArrayBatches
+from training.data.images import LabelledImages
+from training.engine import plots
+from training.engine import tables as evaluation
+from training.engine.finishing import finish, prepare_export
+from training.engine.fitting import fit, start_afresh
+from training.engine.runs import Run
+from training.errors import InputError
+from training.images.config import ImagesConfig
+
+
+def train_images(config: ImagesConfig, run: Run, data: LabelledImages) -> dict[str, Any]:
+    """Trains a network on images, or goes on with a run that was interrupted.
+
+    Args:
+        config: What to train.
+        run: The run's folder; it is made if it does not exist.
+        data: The images, both parts.
+
+    Returns:
+        What is written to `results.json`.
+
+    Raises:
+        InputError: If the patches do not fit the images, or the folder is another run's.
+    """
+    start_afresh(config.seed)
+    model = _compiled_model(config, data)
+    description = {"fingerprint": data.fingerprint(), "class_names": list(data.class_names)}
+    prepare_export(config)
+    run.start_or_check(config, description)
+
+    batches = ArrayBatches(data.images, data.labels, config.batch_size, config.seed)
+    log = fit(model, batches, config, run)
+    predictions = evaluation.predict(model, data.test_images)
+    train_predictions = evaluation.predict(model, data.images)
+    results = {
+        "train_accuracy": float(np.mean(train_predictions == data.labels)),
+        "test_accuracy": float(np.mean(predictions == data.test_labels)),
+        "parameters": {"all": model.count_params()},
+        "rows": {"train": len(data.labels), "test": len(data.test_labels)},
+        "epochs": len(log.rows),
+        "seconds_per_step": min(row["seconds_per_step"] for row in log.rows),
+        "seconds": sum(row["seconds"] for row in log.rows),
+    }
+    plots.learning_curves(log.rows, results["test_accuracy"], run.folder / "learning_curves.png")
+    plots.confusion_matrix(
+        data.test_labels, predictions, data.class_names, run.folder / "confusion_matrix.png"
+    )
+
+    def probabilities(images: tf.Tensor, training: bool) -> tf.Tensor:
+        return tf.nn.softmax(model(images, training=training))
+
+    images = tf.TensorSpec([None, *data.images.shape[1:]], tf.float32, "images")
+    classify = labels_and_probabilities(probabilities, data.class_names)
+    return finish(
+        config,
+        run,
+        model,
+        results,
+        lambda folder, version: export_signatures(
+            {"serving_default": (classify, images)}, [model], folder, version, data.class_names
+        ),
+    )
+
+
+def _compiled_model(config: ImagesConfig, data: LabelledImages) -> keras.Model:
+    height, width = data.images.shape[1:]
+    size = config.patch_size
+    if size and (height % size or width % size):
+        raise InputError(
+            f"Expected patches that fill images of {height} by {width} pixels. "
+            f"Received: patch_size={size}"
+        )
+    # A row of pixels is a patch as wide as the image.
+    high, wide = (size, size) if size else (1, width)
+    num_sites = (height // high) * (width // wide)
+    network = deep_tensor_network(
+        len(data.class_names),
+        LocalEmbedding("trigonometric"),
+        num_layers=config.num_layers,
+        bond_dim=config.bond_dim,
+        num_sites=num_sites,
+        num_features=high * wide,
+        skip=True,
+    )
+    images = keras.Input((height, width), name="images")
+    x = keras.layers.Reshape((height // high, high, width // wide, wide))(images)
+    x = keras.layers.Permute((1, 3, 2, 4))(x)
+    x = keras.layers.Reshape((num_sites, high * wide), name="patches")(x)
+    model = keras.Model(images, network(x), name="image_classifier")
+    steps = config.epochs * -(-len(data.labels) // config.batch_size)
+    schedule = keras.optimizers.schedules.CosineDecay(config.learning_rate, steps)
+    model.compile(
+        keras.optimizers.AdamW(schedule, weight_decay=config.weight_decay),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return model

@@ -1,0 +1,1 @@
+"""Elementary cellular automata."""

@@ -1,0 +1,53 @@
+"""Elementary cellular automata: one row of bits to the row some steps later."""
+
+import keras
+import numpy as np
+
+from training.rules.config import RulesConfig
+
+
+def evolve(rows: np.ndarray, rule: int, steps: int = 1, boundary: str = "periodic") -> np.ndarray:
+    """Returns the rows `steps` steps later under an elementary rule.
+
+    Args:
+        rows: Bits `(B, N)`.
+        rule: Wolfram's number of the rule, 0 to 255: bit `4 l + 2 c + r` is what a cell becomes
+            whose left neighbour, own state and right neighbour are `l`, `c`, `r`.
+        steps: Number of steps.
+        boundary: `"periodic"`, or `"fixed"`: zeros beside both ends.
+    """
+    mode = {"periodic": "wrap", "fixed": "constant"}[boundary]
+    for _ in range(steps):
+        padded = np.pad(rows, ((0, 0), (1, 1)), mode=mode)
+        rows = (rule >> (4 * padded[:, :-2] + 2 * rows + padded[:, 2:])) & 1
+    return rows
+
+
+class RuleBatches(keras.utils.PyDataset):
+    """Batches of random rows and what they become; each depends on its number and the seed alone.
+
+    The lengths take turns. Whoever trains calls `set_epoch` before each epoch.
+
+    Args:
+        config: The rule, the lengths, and the numbers of rows and batches.
+    """
+
+    def __init__(self, config: RulesConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Takes the batches of an epoch, counted from 0."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.config.batches_per_epoch
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        config = self.config
+        number = self.epoch * len(self) + index
+        length = config.trained_lengths[number % len(config.trained_lengths)]
+        rng = np.random.default_rng((config.seed, number))
+        rows = rng.integers(0, 2, (config.batch_size, length), "int32")
+        return rows, evolve(rows, config.rule, config.steps, config.boundary)

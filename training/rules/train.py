@@ -1,0 +1,146 @@
+"""Trains, measures and exports a deep tensor network on one elementary cellular automaton."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_tnattn.export import export_signatures
+from keras_tnattn.layers import LocalEmbedding
+from keras_tnattn.models import deep_tensor_network
+from training.engine import plots
+from training.engine.finishing import finish, prepare_export
+from training.engine.fitting import fit, start_afresh
+from training.engine.runs import Run
+from training.rules.automata import RuleBatches, evolve
+from training.rules.config import RulesConfig
+
+TEST_CELLS = 65_536  # at each length
+CELLS_AT_ONCE = 8_192
+WIDTH, TIMES = 128, 96  # of the space-time diagrams
+
+
+def train_rule(config: RulesConfig, run: Run) -> dict[str, Any]:
+    """Trains a network on a rule, or goes on with a run that was interrupted.
+
+    Args:
+        config: What to train.
+        run: The run's folder; it is made if it does not exist.
+
+    Returns:
+        What is written to `results.json`.
+
+    Raises:
+        InputError: If the folder is another run's, or cannot be written to.
+    """
+    start_afresh(config.seed)
+    model = _compiled_model(config)
+    prepare_export(config)
+    run.start_or_check(config, {"trained_lengths": list(config.trained_lengths)})
+
+    log = fit(model, RuleBatches(config), config, run)
+    found = accuracies(model, config, sorted({*config.trained_lengths, *config.tested_lengths}))
+    results = {
+        "test_accuracy": found[config.length],
+        "accuracies": {str(length): accuracy for length, accuracy in found.items()},
+        "trained_lengths": list(config.trained_lengths),
+        "trained_accuracy": min(found[length] for length in config.trained_lengths),
+        "parameters": {"all": model.count_params()},
+        "epochs": len(log.rows),
+        "seconds_per_step": min(row["seconds_per_step"] for row in log.rows),
+        "seconds": sum(row["seconds"] for row in log.rows),
+    }
+    plots.learning_curves(log.rows, results["test_accuracy"], run.folder / "learning_curves.png")
+    truth, predicted = space_time(model, config)
+    plots.space_time(truth, predicted, config.steps, run.folder / "space_time.png")
+
+    @tf.function  # traced once for both names
+    def predict(bits: tf.Tensor) -> dict[str, tf.Tensor]:
+        probabilities = tf.nn.softmax(model(bits, training=False))
+        bits = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
+        return {"bits": bits, "probabilities": probabilities}
+
+    signature = (predict, tf.TensorSpec([None, None], tf.int32, "bits"))
+    signatures = {"serving_default": signature, "ids": signature}
+    return finish(
+        config,
+        run,
+        model,
+        results,
+        lambda folder, version: export_signatures(signatures, [model], folder, version),
+    )
+
+
+def accuracies(model: keras.Model, config: RulesConfig, lengths: Iterable[int]) -> dict[int, float]:
+    """Returns the share of cells predicted right at each length, on new random rows."""
+    found = {}
+    for length in lengths:
+        # Not the seeds of the batches, which end after two numbers.
+        rng = np.random.default_rng((config.seed, length, 1))
+        rows = rng.integers(0, 2, (-(-TEST_CELLS // length), length), "int32")
+        logits = model.predict(rows, batch_size=max(1, CELLS_AT_ONCE // length), verbose=0)
+        truth = evolve(rows, config.rule, config.steps, config.boundary)
+        found[length] = float(np.mean(logits.argmax(-1) == truth))
+    return found
+
+
+def space_time(model: keras.Model, config: RulesConfig) -> tuple[np.ndarray, np.ndarray]:
+    """Returns how a random row goes on by the rule, and by the network fed with its own outputs.
+
+    Returns:
+        Twice bits `(T, N)`, a row after every `config.steps` steps, the same first row in both.
+    """
+    row = np.random.default_rng((config.seed, WIDTH, 2)).integers(0, 2, (1, WIDTH), "int32")
+    truth, predicted = [row], [row]
+    for _ in range(1, TIMES):
+        truth.append(evolve(truth[-1], config.rule, config.steps, config.boundary))
+        predicted.append(model.predict_on_batch(predicted[-1]).argmax(-1).astype("int32"))
+    return np.concatenate(truth), np.concatenate(predicted)
+
+
+def summary(results: dict[str, Any]) -> str:
+    """Says what was trained, and the accuracy at the trained lengths and beyond."""
+    trained = results["trained_lengths"]
+    longer = (
+        f"{percent(accuracy)} % at {length}"
+        for length, accuracy in results["accuracies"].items()
+        if int(length) >= max(trained)
+    )
+    return (
+        f"trained on rows of {', '.join(map(str, trained))} cells\n"
+        f"accuracy on new rows: {percent(results['trained_accuracy'])} % at the worst of these "
+        f"lengths, {', '.join(longer)} cells\n"
+        f"parameters: {results['parameters']['all']:,}; training: {results['seconds']:.0f} s"
+    )
+
+
+def percent(accuracy: float) -> str:
+    """Writes a share in percent: `100` means that there was no error at all."""
+    return "100" if accuracy == 1 else f"{100 * accuracy:.3f}"
+
+
+def _compiled_model(config: RulesConfig) -> keras.Model:
+    ends = {
+        "periodic": {"boundary": "closed"},
+        "fixed": {"boundary": "open", "trainable_boundary": True},
+    }
+    model = deep_tensor_network(
+        2,
+        LocalEmbedding("one_hot", num_ids=2),
+        num_layers=config.num_layers,
+        bond_dim=config.bond_dim,
+        head="sequence",
+        initial_deviation=config.initial_deviation,
+        **ends[config.boundary],
+    )
+    steps = config.epochs * config.batches_per_epoch
+    schedule = keras.optimizers.schedules.CosineDecay(config.learning_rate, steps)
+    model.compile(
+        # Without the clip a rare large gradient undoes what was learned (rule 90: an error or two).
+        keras.optimizers.Adam(schedule, clipnorm=1.0),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return model
