@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_tnattn.ops import tensor_train
+from keras_tnattn.typing import Tensor
 
 # The share of a normal distribution's variance left after cutting it off at two stddevs.
 _TRUNCATED_VARIANCE = 0.7737
@@ -52,7 +53,7 @@ class _Stacked(keras.initializers.Initializer):
     def __init__(self, initializers: Sequence[keras.initializers.Initializer]) -> None:
         self.initializers = initializers
 
-    def __call__(self, shape: Sequence[int], dtype: str | None = None) -> object:
+    def __call__(self, shape: Sequence[int], dtype: str | None = None) -> Tensor:
         return ops.stack([initializer(shape[1:], dtype) for initializer in self.initializers])
 
 
@@ -128,7 +129,7 @@ class NearIdentity(keras.initializers.Initializer):
         self.num_features, self.stddev, self.scale = num_features, stddev, scale
         self.symmetric = symmetric
 
-    def __call__(self, shape: Sequence[int], dtype: str | None = None) -> object:
+    def __call__(self, shape: Sequence[int], dtype: str | None = None) -> Tensor:
         features = shape[-self.num_features :]
         bond = shape[-self.num_features - 1]
         weight = ops.eye(*features) if len(features) == 2 else ops.ones(features)
@@ -151,7 +152,7 @@ class UniformReflections(keras.initializers.Initializer):
     Without this the product of a few reflections would stay near the identity.
     """
 
-    def __call__(self, shape: tuple[int, int], dtype: str | None = None) -> object:
+    def __call__(self, shape: tuple[int, int], dtype: str | None = None) -> Tensor:
         normal = ops.tril(keras.random.normal(shape, dtype=dtype))
         norms = ops.sqrt(ops.sum(ops.square(normal), axis=0))
         # Not ops.sign, which is 0 at 0.

@@ -1,7 +1,11 @@
 """Metrics of sequences of tokens."""
 
+from typing import Any
+
 import keras
 from keras import ops
+
+from keras_tnattn.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -12,13 +16,15 @@ class TokenAccuracy(keras.metrics.Metric):
         padding: The label that does not count. Defaults to 0.
     """
 
-    def __init__(self, padding: int = 0, name: str = "accuracy", **kwargs: object) -> None:
+    def __init__(self, padding: int = 0, name: str = "accuracy", **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)
         self.padding = padding
         self.right = self.add_weight(shape=(), initializer="zeros", name="right")
         self.total = self.add_weight(shape=(), initializer="zeros", name="total")
 
-    def update_state(self, y_true: object, y_pred: object, sample_weight: object = None) -> None:
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
         """Counts labels `(B, T)` and scores `(B, T, V)`; `sample_weight` is not used."""
         labels = ops.cast(y_true, "int32")
         real = labels != self.padding
@@ -26,7 +32,7 @@ class TokenAccuracy(keras.metrics.Metric):
         self.right.assign_add(ops.sum(ops.cast(right, self.right.dtype)))
         self.total.assign_add(ops.sum(ops.cast(real, self.total.dtype)))
 
-    def result(self) -> object:
+    def result(self) -> Tensor:
         return self.right / ops.maximum(self.total, 1.0)
 
     def get_config(self) -> dict:

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_tnattn.typing import Tensor
+
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
@@ -52,7 +54,7 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         self.warmup_steps = int(warmup_steps)
         self.peak = None if peak is None else float(peak)
 
-    def __call__(self, step: object) -> object:
+    def __call__(self, step: Tensor) -> Tensor:
         step = ops.cast(step, "float32")
         falling = 1 / ops.sqrt(ops.maximum(step, 1.0))
         scale = self.model_dim**-0.5

@@ -10,6 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 # Each part may import those before it, and itself.
 ORDER = [
+    "typing",
+    "checks",
     "ops",
     "initializers",
     "layers",

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -79,8 +80,8 @@ def export(
 
 def export_translator(
     model: keras.Model,
-    source_tokenizer: object,
-    target_tokenizer: object,
+    source_tokenizer: Any,
+    target_tokenizer: Any,
     folder: str | os.PathLike,
     version: int | None = None,
     beam_size: int = 1,

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_tnattn.layers.self_attention import SelfAttention
 from keras_tnattn.ops.masking import apply_mask
+from keras_tnattn.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -66,11 +67,11 @@ class MultiHeadAdditiveAttention(SelfAttention):
 
     def call(
         self,
-        inputs: object,
-        mask: object = None,
+        inputs: Tensor,
+        mask: Tensor | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> object:
+    ) -> Tensor:
         inputs = apply_mask(inputs, mask)
         query, key, value = (m(inputs) for m in (self.query_map, self.key_map, self.value_map))
         outputs, scores = [], []

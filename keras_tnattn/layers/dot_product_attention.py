@@ -6,6 +6,7 @@ import keras
 
 from keras_tnattn.layers.self_attention import SelfAttention
 from keras_tnattn.ops.masking import apply_mask
+from keras_tnattn.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -48,11 +49,11 @@ class MultiHeadDotProductAttention(SelfAttention):
 
     def call(
         self,
-        inputs: object,
-        mask: object = None,
+        inputs: Tensor,
+        mask: Tensor | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> object:
+    ) -> Tensor:
         inputs = apply_mask(inputs, mask)
         outputs = self.attention(
             inputs,

@@ -1,13 +1,15 @@
 """Graph attention (GAT): attention of each node to its neighbours in a given graph."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_tnattn.layers.self_attention import SelfAttention
 from keras_tnattn.ops.masking import apply_mask, masked_softmax
-from keras_tnattn.ops.time_graph import at_least_float32
+from keras_tnattn.ops.precision import at_least_float32
+from keras_tnattn.typing import Tensor
 
 _HEAD_COMBINATIONS = ("concat", "mean")
 
@@ -74,7 +76,7 @@ class GraphAttention(SelfAttention):
         activation: str | None = None,
         use_bias: bool = True,
         kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
-        **kwargs: object,
+        **kwargs: Any,
     ) -> None:
         super().__init__(num_heads, key_dim, kernel_initializer, **kwargs)
         if head_combination not in _HEAD_COMBINATIONS:
@@ -117,13 +119,13 @@ class GraphAttention(SelfAttention):
 
     def call(
         self,
-        inputs: object,
-        adjacency: object = None,
-        mask: object = None,
+        inputs: Tensor,
+        adjacency: Tensor | None = None,
+        mask: Tensor | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-        inputs_mask: object = None,
-    ) -> object:
+        inputs_mask: Tensor | None = None,
+    ) -> Tensor:
         mask = inputs_mask if mask is None else mask
         batch, length, _ = ops.shape(inputs)
         key_dim = self.attention_kernel.shape[0] // 2
@@ -149,7 +151,7 @@ class GraphAttention(SelfAttention):
             outputs = ops.where(connected, outputs, ops.zeros_like(outputs))
         return (outputs, scores) if return_attention_scores else outputs
 
-    def _edges(self, adjacency: object, mask: object, length: object) -> object:
+    def _edges(self, adjacency: Tensor, mask: Tensor, length: Tensor) -> Tensor:
         """Boolean `(B or 1, L, L)`, or `None` where all edges are there."""
         edges = None
         own = ops.eye(length, dtype="bool")[None]
@@ -170,7 +172,7 @@ class GraphAttention(SelfAttention):
         real = ops.logical_and(mask[:, :, None], mask[:, None, :])
         return real if edges is None else ops.logical_and(edges, real)
 
-    def _combine(self, heads: object, batch: object, length: object) -> object:
+    def _combine(self, heads: Tensor, batch: Tensor, length: Tensor) -> Tensor:
         """`(B, H, L, J)` to the outputs, `(B, L, ...)`."""
         if self.head_combination == "mean":
             outputs = ops.mean(heads, axis=1)
@@ -186,13 +188,13 @@ class GraphAttention(SelfAttention):
 
     def compute_output_spec(
         self,
-        inputs: object,
-        adjacency: object = None,
-        mask: object = None,
+        inputs: Tensor,
+        adjacency: Tensor | None = None,
+        mask: Tensor | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-        inputs_mask: object = None,
-    ) -> object:
+        inputs_mask: Tensor | None = None,
+    ) -> Tensor:
         return super().compute_output_spec(inputs, mask, return_attention_scores, training)
 
     def get_config(self) -> dict:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
@@ -9,6 +10,7 @@ from keras import ops
 from keras_tnattn.initializers import UniformReflections
 from keras_tnattn.ops import reflections, time_graph
 from keras_tnattn.ops.masking import apply_mask
+from keras_tnattn.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -60,7 +62,7 @@ class GraphTensorNetwork(keras.layers.Layer):
         propagation_rank: int | None = None,
         damping: float = 0.9,
         receive_from: str = "later",
-        **kwargs: object,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         if propagation_rank is not None and (
@@ -100,7 +102,7 @@ class GraphTensorNetwork(keras.layers.Layer):
             )
         self.built = True
 
-    def call(self, inputs: object, mask: object = None) -> object:
+    def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         dtype = self._filter_dtype()
         batch, length, *token_shape = ops.shape(inputs)
         x = ops.cast(apply_mask(inputs, mask), dtype)
@@ -114,17 +116,17 @@ class GraphTensorNetwork(keras.layers.Layer):
         outputs = ops.cast(x + received, self.compute_dtype)
         return apply_mask(ops.reshape(outputs, (batch, length, *token_shape)), mask)
 
-    def _filter(self, x: object) -> object:
+    def _filter(self, x: Tensor) -> Tensor:
         return time_graph.time_filter(x, self.damping, self.receive_from)
 
     def _filter_dtype(self) -> str:
         return keras.backend.result_type(self.variable_dtype, "float32")
 
-    def _columns(self, dtype: str) -> object:
+    def _columns(self, dtype: str) -> Tensor:
         """`Q`, `(J, r)`."""
         return reflections.orthonormal_columns(ops.cast(self.reflections, dtype))
 
-    def propagation_matrix(self) -> object:
+    def propagation_matrix(self) -> Tensor:
         """Returns `P`, `(J, J)`, of a built layer."""
         if not self.built:
             raise ValueError(f"Expected a built layer. Received: layer={self.name}")

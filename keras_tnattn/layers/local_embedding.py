@@ -2,9 +2,12 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
+
+from keras_tnattn.typing import Tensor
 
 _FEATURE_MAPS = ("linear", "trigonometric", "one_hot", "learned")
 
@@ -43,7 +46,7 @@ class LocalEmbedding(keras.layers.Layer):
         feature_map: str = "linear",
         embedding_dim: int | None = None,
         num_ids: int | None = None,
-        **kwargs: object,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         if feature_map not in _FEATURE_MAPS:
@@ -80,7 +83,7 @@ class LocalEmbedding(keras.layers.Layer):
             )
         self.built = True
 
-    def call(self, inputs: object) -> object:
+    def call(self, inputs: Tensor) -> Tensor:
         if self.feature_map == "one_hot":
             ids = ops.cast(inputs, "int32")
             return ops.one_hot(ids, self.num_ids, dtype=self.compute_dtype)
@@ -105,7 +108,7 @@ class LocalEmbedding(keras.layers.Layer):
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
-def _unit(x: object) -> object:
+def _unit(x: Tensor) -> Tensor:
     """Divides the features of each site by their norm, at least 1e-3 for the sake of gradients."""
     norm = ops.sqrt(ops.sum(ops.square(x), axis=-1, keepdims=True))
     return x / ops.maximum(norm, 1e-3)

@@ -1,10 +1,12 @@
 """Average over the real tokens of a text."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 
 from keras_tnattn.ops.masking import masked_mean
+from keras_tnattn.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -22,15 +24,15 @@ class MaskedAveragePooling1D(keras.layers.Layer):
         Tensor `(B, ...)`, without a mask.
     """
 
-    def __init__(self, **kwargs: object) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(min_ndim=3)
 
-    def call(self, inputs: object, mask: object = None) -> object:
+    def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         return masked_mean(inputs, mask)
 
-    def compute_mask(self, inputs: object, mask: object = None) -> None:
+    def compute_mask(self, inputs: Tensor, mask: Tensor | None = None) -> None:
         return None
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:

@@ -1,6 +1,7 @@
 """A matrix product state as a classifier of chains."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
@@ -8,6 +9,7 @@ from keras import ops
 from keras_tnattn.initializers import NearIdentity
 from keras_tnattn.ops import scan
 from keras_tnattn.ops.masking import apply_mask
+from keras_tnattn.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -63,7 +65,7 @@ class MPSClassifier(keras.layers.Layer):
         position: int | None = None,
         initial_deviation: float = 0.1,
         kernel_regularizer: str | None = None,
-        **kwargs: object,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         sizes = {"num_classes": num_classes, "bond_dim": bond_dim, "num_sites": num_sites or 1}
@@ -111,7 +113,9 @@ class MPSClassifier(keras.layers.Layer):
         )
         self.built = True
 
-    def call(self, inputs: object, mask: object = None, return_log_scale: bool = False) -> object:
+    def call(
+        self, inputs: Tensor, mask: Tensor | None = None, return_log_scale: bool = False
+    ) -> Tensor:
         # Products of many matrices need the precision and the range of float32.
         dtype = keras.backend.result_type(self.variable_dtype, "float32")
         batch, length, dim = ops.shape(inputs)
@@ -130,7 +134,7 @@ class MPSClassifier(keras.layers.Layer):
         matrices = scan.map_sites(phi, kernel, (bond, bond))
         identity = ops.eye(bond, dtype=dtype)
 
-        def product(side: object) -> tuple[object, object]:
+        def product(side: Tensor) -> tuple[Tensor, Tensor]:
             chosen = scan.fold_sites(ops.logical_and(real, side), False)[..., None, None]
             return scan.chain_product(ops.where(chosen, matrices, identity))
 
@@ -147,15 +151,15 @@ class MPSClassifier(keras.layers.Layer):
         norms = ops.sum(ops.square(row), (1, 2)) * ops.sum(ops.square(column), (1, 2))
         return outputs, left_scale + right_scale + 0.5 * ops.log(norms)
 
-    def compute_mask(self, inputs: object, mask: object = None) -> None:
+    def compute_mask(self, inputs: Tensor, mask: Tensor | None = None) -> None:
         return None
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         return (input_shape[0], self.num_classes)
 
     def compute_output_spec(
-        self, inputs: object, mask: object = None, return_log_scale: bool = False
-    ) -> object:
+        self, inputs: Tensor, mask: Tensor | None = None, return_log_scale: bool = False
+    ) -> Tensor:
         shape = self.compute_output_shape(inputs.shape)
         outputs = keras.KerasTensor(shape, self.compute_dtype)
         if not return_log_scale:

@@ -1,13 +1,16 @@
 """Power law graph attention: scores through a metric learned from the query itself."""
 
-import numbers
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
+from keras_tnattn.checks import check_int, check_rate
 from keras_tnattn.ops.masking import apply_mask, masked_softmax
 from keras_tnattn.ops.power_law import elementwise_power
+from keras_tnattn.ops.precision import at_least_float32
+from keras_tnattn.typing import Tensor
 
 _EPSILON = 1e-9  # of equation 2
 _SLOPE = 0.2  # of equation 5, below zero
@@ -105,28 +108,18 @@ class PowerLawGraphAttention(keras.layers.Layer):
         causal_metric: bool = False,
         kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
         power_law_initializer: str | keras.initializers.Initializer = "glorot_normal",
-        **kwargs: object,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        for name, value, least in (
-            ("num_heads", num_heads, 1),
-            ("key_dim", 1 if key_dim is None else key_dim, 1),
-            ("residual_units", residual_units, 0),
-            ("residual_dense_layers", residual_dense_layers, 0),
-            ("residual_dim", residual_dim, 1),
-        ):
-            if not isinstance(value, numbers.Integral) or value < least:
-                raise ValueError(f"Expected an int of at least {least}. Received: {name}={value!r}")
-        for name, rate in (("dropout", dropout), ("residual_dropout", residual_dropout)):
-            if not 0 <= rate < 1:
-                raise ValueError(f"Expected a rate in [0, 1). Received: {name}={rate}")
-        self.num_heads = int(num_heads)
-        self.key_dim = None if key_dim is None else int(key_dim)
-        self.residual_units = int(residual_units)
-        self.residual_dense_layers = int(residual_dense_layers)
-        self.residual_dim = int(residual_dim)
-        self.dropout = float(dropout)
-        self.residual_dropout = float(residual_dropout)
+        self.num_heads = check_int("num_heads", num_heads)
+        self.key_dim = None if key_dim is None else check_int("key_dim", key_dim)
+        self.residual_units = check_int("residual_units", residual_units, at_least=0)
+        self.residual_dense_layers = check_int(
+            "residual_dense_layers", residual_dense_layers, at_least=0
+        )
+        self.residual_dim = check_int("residual_dim", residual_dim)
+        self.dropout = check_rate("dropout", dropout)
+        self.residual_dropout = check_rate("residual_dropout", residual_dropout)
         self.padding_in_metric = padding_in_metric
         self.causal_metric = causal_metric
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -178,7 +171,7 @@ class PowerLawGraphAttention(keras.layers.Layer):
         units: int,
         input_shape: Sequence[int | None],
         name: str,
-        dtype: object = None,
+        dtype: str | None = None,
         activation: str | None = None,
     ) -> keras.layers.Dense:
         dense = keras.layers.Dense(
@@ -214,23 +207,23 @@ class PowerLawGraphAttention(keras.layers.Layer):
 
     @property
     def _wide_dtype(self) -> str:
-        return keras.backend.result_type(self.variable_dtype, "float32")
+        return at_least_float32(self.variable_dtype)
 
     def call(
         self,
-        query: object,
-        value: object = None,
-        key: object = None,
-        attention_mask: object = None,
+        query: Tensor,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        attention_mask: Tensor | None = None,
         return_attention_scores: bool = False,
         return_deductive: bool = False,
         training: bool | None = None,
         use_causal_mask: bool = False,
-        mask: object = None,
-        query_mask: object = None,
-        value_mask: object = None,
-        key_mask: object = None,
-    ) -> object:
+        mask: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+    ) -> Tensor:
         self_attention = value is None or value is query
         value = query if value is None else value
         key = value if key is None else key
@@ -263,8 +256,8 @@ class PowerLawGraphAttention(keras.layers.Layer):
         return (outputs, *extra) if extra else outputs
 
     def _real_queries(
-        self, query_mask: object, attention_mask: object, self_attention: bool
-    ) -> object:
+        self, query_mask: Tensor, attention_mask: Tensor, self_attention: bool
+    ) -> Tensor:
         """The mask of the queries that enter the metric and have an output."""
         if self.padding_in_metric:
             return None
@@ -275,11 +268,11 @@ class PowerLawGraphAttention(keras.layers.Layer):
             real = ops.logical_and(real, ops.any(attention_mask, axis=-2))
         return real if query_mask is None else ops.logical_and(real, query_mask)
 
-    def _heads(self, x: object, dtype: str) -> object:
+    def _heads(self, x: Tensor, dtype: str) -> Tensor:
         x = ops.reshape(x, (*ops.shape(x)[:2], self.num_heads, self.head_dim))
         return ops.cast(x, dtype)
 
-    def _deductive(self, q: object) -> dict[str, object]:
+    def _deductive(self, q: Tensor) -> dict[str, Tensor]:
         """Equations 1 to 3 from the projected queries `(B, H, T, k)`."""
         if self.causal_metric:
             metric = ops.cumsum(q[..., :, None] * q[..., None, :], axis=2)
@@ -295,7 +288,7 @@ class PowerLawGraphAttention(keras.layers.Layer):
         learned = ops.reshape(rows, ops.shape(metric))
         per_head = (self.num_heads, *[1] * (len(metric.shape) - 4), self.head_dim, self.head_dim)
 
-        def weight(name: str) -> object:
+        def weight(name: str) -> Tensor:
             return ops.reshape(getattr(self, f"power_law_{name}"), per_head)
 
         positive = ops.relu(ops.matmul(weight("W"), learned) + weight("b")) + _EPSILON
@@ -311,7 +304,7 @@ class PowerLawGraphAttention(keras.layers.Layer):
             },
         }
 
-    def _energy(self, q: object, k: object, curvature: object) -> object:
+    def _energy(self, q: Tensor, k: Tensor, curvature: Tensor) -> Tensor:
         """Equations 4 and 5: `(B, H, T, S)`."""
         q = ops.transpose(q, (0, 2, 1, 3))
         if self.causal_metric:
@@ -322,8 +315,8 @@ class PowerLawGraphAttention(keras.layers.Layer):
         return ops.leaky_relu(energy / self.head_dim**0.5, negative_slope=_SLOPE)
 
     def _attention_mask(
-        self, energy: object, attention_mask: object, key_mask: object, causal: bool
-    ) -> object:
+        self, energy: Tensor, attention_mask: Tensor, key_mask: Tensor, causal: bool
+    ) -> Tensor:
         """All masks in one that broadcasts to `(B, H, T, S)`, or `None`."""
         masks = []
         if attention_mask is not None:
@@ -358,6 +351,6 @@ class PowerLawGraphAttention(keras.layers.Layer):
         }
 
 
-def _clone(initializer: str | keras.initializers.Initializer) -> object:
+def _clone(initializer: str | keras.initializers.Initializer) -> Tensor:
     """One instance a weight: a shared one repeats its values."""
     return initializer if isinstance(initializer, str) else initializer.clone()

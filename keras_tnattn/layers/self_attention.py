@@ -1,8 +1,12 @@
 """What the multi-head attentions of one sequence with itself share."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
+
+from keras_tnattn.checks import check_int
+from keras_tnattn.typing import Tensor
 
 
 class SelfAttention(keras.layers.Layer):
@@ -22,15 +26,11 @@ class SelfAttention(keras.layers.Layer):
         num_heads: int,
         key_dim: int | None = None,
         kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
-        **kwargs: object,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        sizes = {"num_heads": num_heads, "key_dim": 1 if key_dim is None else key_dim}
-        for name, value in sizes.items():
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"Expected a positive int. Received: {name}={value!r}")
-        self.num_heads = num_heads
-        self.key_dim = key_dim
+        self.num_heads = check_int("num_heads", num_heads)
+        self.key_dim = None if key_dim is None else check_int("key_dim", key_dim)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
@@ -40,11 +40,11 @@ class SelfAttention(keras.layers.Layer):
 
     def compute_output_spec(
         self,
-        inputs: object,
-        mask: object = None,
+        inputs: Tensor,
+        mask: Tensor | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> object:
+    ) -> Tensor:
         outputs = keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
         if not return_attention_scores:
             return outputs

@@ -1,12 +1,14 @@
 """The position encoding of the transformer."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.ops.time_graph import at_least_float32
+from keras_tnattn.ops.precision import at_least_float32
+from keras_tnattn.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -33,7 +35,7 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
     """
 
     def __init__(
-        self, max_wavelength: float = 10_000.0, scale: bool = False, **kwargs: object
+        self, max_wavelength: float = 10_000.0, scale: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         if not max_wavelength > 0:
@@ -46,7 +48,7 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
         self.input_spec = keras.layers.InputSpec(ndim=3)
         self.built = True
 
-    def call(self, inputs: object, start_index: object = 0) -> object:
+    def call(self, inputs: Tensor, start_index: Tensor = 0) -> Tensor:
         length, dim = ops.shape(inputs)[1], inputs.shape[-1]
         # Half precision holds neither positions above 2,048 nor their angles.
         dtype = at_least_float32(self.compute_dtype)

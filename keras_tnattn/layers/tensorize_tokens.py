@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_tnattn.ops import tensor_train
+from keras_tnattn.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -27,7 +29,7 @@ class TensorizeTokens(keras.layers.Layer):
         Tensor `(B, L, I_1, ..., I_N)`.
     """
 
-    def __init__(self, token_shape: Sequence[int] | None = None, **kwargs: object) -> None:
+    def __init__(self, token_shape: Sequence[int] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.token_shape = tensor_train.as_ints(token_shape)
         self.supports_masking = True
@@ -37,7 +39,7 @@ class TensorizeTokens(keras.layers.Layer):
         self._shape(input_shape)
         self.built = True
 
-    def call(self, inputs: object) -> object:
+    def call(self, inputs: Tensor) -> Tensor:
         return ops.reshape(inputs, (*ops.shape(inputs)[:2], *self._shape(inputs.shape)))
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:

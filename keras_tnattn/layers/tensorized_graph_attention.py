@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_tnattn.layers.tensorized_spectral_attention import TensorizedSpectralAttention
 from keras_tnattn.ops import tensor_train
+from keras_tnattn.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -60,7 +62,7 @@ class TensorizedGraphAttention(TensorizedSpectralAttention):
         kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
         kernel_regularizer: str | keras.regularizers.Regularizer | None = None,
         kernel_constraint: str | keras.constraints.Constraint | None = None,
-        **kwargs: object,
+        **kwargs: Any,
     ) -> None:
         super().__init__(
             num_heads,
@@ -95,11 +97,11 @@ class TensorizedGraphAttention(TensorizedSpectralAttention):
 
     def call(
         self,
-        inputs: object,
-        mask: object = None,
+        inputs: Tensor,
+        mask: Tensor | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> object:
+    ) -> Tensor:
         flat = ops.reshape(inputs, (*ops.shape(inputs)[:2], math.prod(inputs.shape[2:])))
         outputs = super().call(flat, mask, return_attention_scores)
         outputs, *scores = outputs if return_attention_scores else (outputs,)

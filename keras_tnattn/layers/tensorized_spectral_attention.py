@@ -3,14 +3,17 @@
 import math
 import numbers
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
+from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import tt_core_weights
 from keras_tnattn.layers.self_attention import SelfAttention
 from keras_tnattn.ops import spectral_filter, tensor_train
 from keras_tnattn.ops.masking import apply_mask
+from keras_tnattn.typing import Tensor
 
 _HEAD_COMBINATIONS = ("concat", "sum", "mean", "project")
 # Training approaches this damping: a sigmoid alone reaches 1 in float32.
@@ -89,13 +92,9 @@ class TensorizedSpectralAttention(SelfAttention):
         kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
         kernel_regularizer: str | keras.regularizers.Regularizer | None = None,
         kernel_constraint: str | keras.constraints.Constraint | None = None,
-        **kwargs: object,
+        **kwargs: Any,
     ) -> None:
         super().__init__(num_heads, key_dim, kernel_initializer, **kwargs)
-        if not isinstance(filter_order, int) or filter_order < 2:
-            raise ValueError(
-                f"Expected an int of at least 2. Received: filter_order={filter_order!r}"
-            )
         if head_combination not in _HEAD_COMBINATIONS:
             raise ValueError(
                 f"Expected one of {_HEAD_COMBINATIONS}. "
@@ -107,7 +106,7 @@ class TensorizedSpectralAttention(SelfAttention):
                 f"tt_input_shape={tt_input_shape}, tt_output_shape={tt_output_shape}"
             )
         self.tt_ranks = tensor_train.as_ints(tt_ranks)
-        self.filter_order = filter_order
+        self.filter_order = check_int("filter_order", filter_order, at_least=2)
         self.damping = _check_damping(damping, num_heads, trainable_damping)
         self.head_combination = head_combination
         self.trainable_damping = trainable_damping
@@ -199,18 +198,18 @@ class TensorizedSpectralAttention(SelfAttention):
             return [trained[h] for h in range(self.num_heads)]
         return [self.damping] * self.num_heads if _is_number(self.damping) else [*self.damping]
 
-    def _start_logits(self, shape: Sequence[int], dtype: str) -> object:
+    def _start_logits(self, shape: Sequence[int], dtype: str) -> Tensor:
         start = [self.damping] * self.num_heads if _is_number(self.damping) else self.damping
         shares = [c / _LARGEST_DAMPING for c in start]
         return ops.convert_to_tensor([math.log(s / (1 - s)) for s in shares], dtype)
 
     def call(
         self,
-        inputs: object,
-        mask: object = None,
+        inputs: Tensor,
+        mask: Tensor | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> object:
+    ) -> Tensor:
         inputs = apply_mask(inputs, mask)
         # The scale 1 / sqrt(J) of the products, half of it in either factor.
         scale = math.prod(core.shape[-2] for core in self.key_cores) ** -0.25
@@ -233,7 +232,7 @@ class TensorizedSpectralAttention(SelfAttention):
         graphs = [spectral_filter.attention_graph(k, c) for k, _, c in groups]
         return outputs, graphs[0] if len(groups) == 1 else ops.concatenate(graphs, 1)
 
-    def _combine(self, heads: object) -> object:
+    def _combine(self, heads: Tensor) -> Tensor:
         """`(B, H, L, J)` to the combination of the heads, `(B, L, ...)`."""
         if self.head_combination == "sum":
             return ops.sum(heads, axis=1)
@@ -291,7 +290,7 @@ class TensorizedSpectralAttention(SelfAttention):
         }
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: Tensor) -> bool:
     return isinstance(value, numbers.Real)
 
 
@@ -314,6 +313,6 @@ def _check_damping(
     return float(damping) if _is_number(damping) else values
 
 
-def _start_coefficients(shape: Sequence[int], dtype: str) -> object:
+def _start_coefficients(shape: Sequence[int], dtype: str) -> Tensor:
     """`(1, 1, 0, ...)`: the papers' filter of order 2."""
     return ops.cast(ops.arange(shape[0]) < 2, dtype)

@@ -1,6 +1,7 @@
 """Tensor-network attention: every site transformed by a matrix that its context chooses."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
@@ -8,6 +9,7 @@ from keras import ops
 from keras_tnattn.initializers import NearIdentity
 from keras_tnattn.ops import scan
 from keras_tnattn.ops.masking import apply_mask
+from keras_tnattn.typing import Tensor
 
 _BOUNDARIES = ("closed", "open")
 
@@ -87,7 +89,7 @@ class TNAttention(keras.layers.Layer):
         trainable_boundary: bool = False,
         initial_deviation: float = 0.1,
         kernel_regularizer: str | None = None,
-        **kwargs: object,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         sizes = {"output_dim": output_dim, "bond_dim": bond_dim, "num_sites": num_sites}
@@ -161,8 +163,8 @@ class TNAttention(keras.layers.Layer):
         )
 
     def call(
-        self, inputs: object, mask: object = None, return_local_weights: bool = False
-    ) -> object:
+        self, inputs: Tensor, mask: Tensor | None = None, return_local_weights: bool = False
+    ) -> Tensor:
         # Products of many matrices need the precision and the range of float32.
         dtype = keras.backend.result_type(self.variable_dtype, "float32")
         batch, length, dim = ops.shape(inputs)
@@ -182,7 +184,7 @@ class TNAttention(keras.layers.Layer):
         weights = ops.cast(scan.unfold_sites(weights, length), self.compute_dtype)
         return outputs, apply_mask(weights, mask)
 
-    def _local_weights(self, phi: object, real: object) -> object:
+    def _local_weights(self, phi: Tensor, real: Tensor) -> Tensor:
         """`W` of all sites, `(b, blocks, B, d, k)`, from `phi`, `(b, blocks, B, d)`."""
         bond, dim = self.bond_dim, phi.shape[-1]
         features = phi
@@ -205,7 +207,7 @@ class TNAttention(keras.layers.Layer):
         transformation = ops.reshape(transformation, (*sites, bond * bond, dim * output_dim))
         return scan.map_sites(contexts, transformation, (dim, output_dim))
 
-    def _boundary(self) -> tuple[object, object]:
+    def _boundary(self) -> tuple[Tensor, Tensor]:
         if self.trainable_boundary:
             return self.left_boundary, self.right_boundary
         tensor = self.attention_tensor
@@ -220,8 +222,8 @@ class TNAttention(keras.layers.Layer):
         return (*input_shape[:2], self.output_dim or input_shape[-1])
 
     def compute_output_spec(
-        self, inputs: object, mask: object = None, return_local_weights: bool = False
-    ) -> object:
+        self, inputs: Tensor, mask: Tensor | None = None, return_local_weights: bool = False
+    ) -> Tensor:
         shape = self.compute_output_shape(inputs.shape)
         outputs = keras.KerasTensor(shape, self.compute_dtype)
         if not return_local_weights:

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_tnattn.typing import Tensor
+
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class TokenEmbedding(keras.layers.Embedding):
@@ -25,7 +27,7 @@ class TokenEmbedding(keras.layers.Embedding):
         Tensor `(..., d)`.
     """
 
-    def call(self, inputs: object) -> object:
+    def call(self, inputs: Tensor) -> Tensor:
         # The product makes the gradient a tensor.
         table = ops.multiply(self.embeddings, 1)
         return ops.cast(ops.take(table, ops.cast(inputs, "int32"), axis=0), self.compute_dtype)

@@ -2,9 +2,12 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 from keras import ops
+
+from keras_tnattn.typing import Tensor
 
 
 class _TransformerLayer(keras.layers.Layer):
@@ -14,10 +17,10 @@ class _TransformerLayer(keras.layers.Layer):
         self,
         feedforward_dim: int,
         dropout: float,
-        activation: str | Callable[[object], object],
+        activation: str | Callable[[Tensor], Tensor],
         norm_first: bool,
         epsilon: float,
-        **kwargs: object,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         if not isinstance(feedforward_dim, int) or feedforward_dim < 1:
@@ -53,7 +56,7 @@ class _TransformerLayer(keras.layers.Layer):
         self.hidden.build(shape)
         self.projection.build((*shape[:-1], self.feedforward_dim))
 
-    def _add(self, index: int, x: object, branch: Callable[[object], object]) -> object:
+    def _add(self, index: int, x: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
         """Residual sum of `x` and a branch of it, normalised before or after."""
         norm, dropout = self.norms[index], self.dropouts[index]
         if self.norm_first:
@@ -61,16 +64,16 @@ class _TransformerLayer(keras.layers.Layer):
         return norm(x + dropout(branch(x)))
 
     def compute_output_spec(
-        self, inputs: object, *args: object, return_attention: bool = False, **kwargs: object
-    ) -> object:
+        self, inputs: Tensor, *args: Tensor, return_attention: bool = False, **kwargs: Any
+    ) -> Tensor:
         if return_attention:
             return super().compute_output_spec(inputs, *args, return_attention=True, **kwargs)
         return keras.KerasTensor(inputs.shape, self.compute_dtype)
 
-    def _feed_forward(self, x: object) -> object:
+    def _feed_forward(self, x: Tensor) -> Tensor:
         return self.projection(self.hidden(x))
 
-    def _check_attention(self, name: str, attention: object, keras_call: bool) -> None:
+    def _check_attention(self, name: str, attention: Any, keras_call: bool) -> None:
         if not isinstance(attention, keras.layers.Layer):
             raise TypeError(f"Expected an attention layer. Received: {name}={attention!r}")
         if keras_call and not _has_keras_call(attention):
@@ -127,10 +130,10 @@ class TransformerEncoder(_TransformerLayer):
         attention: keras.layers.Layer,
         feedforward_dim: int,
         dropout: float = 0.0,
-        activation: str | Callable[[object], object] = "relu",
+        activation: str | Callable[[Tensor], Tensor] = "relu",
         norm_first: bool = False,
         epsilon: float = 1e-6,
-        **kwargs: object,
+        **kwargs: Any,
     ) -> None:
         super().__init__(feedforward_dim, dropout, activation, norm_first, epsilon, **kwargs)
         self._check_attention("attention", attention, keras_call=False)
@@ -143,14 +146,14 @@ class TransformerEncoder(_TransformerLayer):
 
     def call(
         self,
-        inputs: object,
-        mask: object = None,
+        inputs: Tensor,
+        mask: Tensor | None = None,
         training: bool | None = None,
         return_attention: bool = False,
-    ) -> object:
+    ) -> Tensor:
         computed = {}
 
-        def attend(x: object) -> object:
+        def attend(x: Tensor) -> Tensor:
             outputs, computed["self"] = _attend(
                 self.attention, x, x, mask, mask, return_attention=return_attention
             )
@@ -215,10 +218,10 @@ class TransformerDecoder(_TransformerLayer):
         cross_attention: keras.layers.Layer,
         feedforward_dim: int,
         dropout: float = 0.0,
-        activation: str | Callable[[object], object] = "relu",
+        activation: str | Callable[[Tensor], Tensor] = "relu",
         norm_first: bool = False,
         epsilon: float = 1e-6,
-        **kwargs: object,
+        **kwargs: Any,
     ) -> None:
         super().__init__(feedforward_dim, dropout, activation, norm_first, epsilon, **kwargs)
         self._check_attention("self_attention", self_attention, keras_call=True)
@@ -234,16 +237,16 @@ class TransformerDecoder(_TransformerLayer):
 
     def call(
         self,
-        inputs: object,
-        memory: object,
-        inputs_mask: object = None,
-        memory_mask: object = None,
+        inputs: Tensor,
+        memory: Tensor,
+        inputs_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
         training: bool | None = None,
         return_attention: bool = False,
-    ) -> object:
+    ) -> Tensor:
         computed = {}
 
-        def attend_to_itself(x: object) -> object:
+        def attend_to_itself(x: Tensor) -> Tensor:
             outputs, computed["self"] = _attend(
                 self.self_attention,
                 x,
@@ -255,7 +258,7 @@ class TransformerDecoder(_TransformerLayer):
             )
             return outputs
 
-        def attend_to_memory(x: object) -> object:
+        def attend_to_memory(x: Tensor) -> Tensor:
             outputs, computed["cross"] = _attend(
                 self.cross_attention,
                 x,
@@ -271,10 +274,10 @@ class TransformerDecoder(_TransformerLayer):
 
     def branches(
         self,
-        inputs: object,
-        attend_to_itself: Callable[[object], object],
-        attend_to_memory: Callable[[object], object],
-    ) -> object:
+        inputs: Tensor,
+        attend_to_itself: Callable[[Tensor], Tensor],
+        attend_to_memory: Callable[[Tensor], Tensor],
+    ) -> Tensor:
         """Computes the layer with other functions in place of its attentions.
 
         Decoding step by step puts those here that remember the steps before.
@@ -324,13 +327,13 @@ def _build_attention(
 
 def _attend(
     attention: keras.layers.Layer,
-    query: object,
-    value: object,
-    query_mask: object,
-    value_mask: object,
+    query: Tensor,
+    value: Tensor,
+    query_mask: Tensor,
+    value_mask: Tensor,
     return_attention: bool,
     **options: bool,
-) -> tuple[object, dict | None]:
+) -> tuple[Tensor, dict | None]:
     """Calls an attention of either kind; returns its output and what else it computed."""
     parameters = inspect.signature(attention.call).parameters
     if _has_keras_call(attention):

@@ -2,12 +2,15 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
+from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import tt_core_weights
 from keras_tnattn.ops import tensor_train
+from keras_tnattn.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -68,17 +71,15 @@ class TTDense(keras.layers.Layer):
         activity_regularizer: str | keras.regularizers.Regularizer | None = None,
         kernel_constraint: str | keras.constraints.Constraint | None = None,
         bias_constraint: str | keras.constraints.Constraint | None = None,
-        **kwargs: object,
+        **kwargs: Any,
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
-        if not isinstance(units, int) or units < 1:
-            raise ValueError(f"Expected a positive int. Received: units={units!r}")
         if (tt_input_shape is None) != (tt_output_shape is None):
             raise ValueError(
                 "Expected both of `tt_input_shape` and `tt_output_shape`, or none. Received: "
                 f"tt_input_shape={tt_input_shape}, tt_output_shape={tt_output_shape}"
             )
-        self.units = units
+        self.units = check_int("units", units)
         self.tt_input_shape = tensor_train.as_ints(tt_input_shape)
         self.tt_output_shape = tensor_train.as_ints(tt_output_shape)
         self.tt_ranks = tensor_train.as_ints(tt_ranks)
@@ -138,7 +139,7 @@ class TTDense(keras.layers.Layer):
         self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: input_dim})
         self.built = True
 
-    def call(self, inputs: object) -> object:
+    def call(self, inputs: Tensor) -> Tensor:
         outputs = tensor_train.tt_matmul(inputs, self.cores, self.plan)
         if self.bias is not None:
             outputs = ops.add(outputs, self.bias)
@@ -155,7 +156,7 @@ class TTDense(keras.layers.Layer):
         tt_output_shape: Sequence[int] | None = None,
         tt_ranks: int | Sequence[int] | None = None,
         tolerance: float | None = None,
-        **kwargs: object,
+        **kwargs: Any,
     ) -> "TTDense":
         """Makes a `TTDense` that stands in for a trained `keras.layers.Dense`, by TT-SVD.
 

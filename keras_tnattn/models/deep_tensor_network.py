@@ -1,5 +1,7 @@
 """Deep tensor networks: embedding, layers of tensor-network attention, a head."""
 
+from typing import Any
+
 import keras
 
 from keras_tnattn.layers import LocalEmbedding, MPSClassifier, TNAttention
@@ -20,7 +22,7 @@ def deep_tensor_network(
     skip: bool = False,
     normalize_features: bool = True,
     initial_deviation: float = 0.1,
-    **attention_options: object,
+    **attention_options: Any,
 ) -> keras.Model:
     """Builds the network of Žunkovič, "Deep tensor networks with the tensor-network attention".
 

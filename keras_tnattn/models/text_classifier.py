@@ -1,5 +1,7 @@
 """The seven-layer text classifier of the tensorized attention papers."""
 
+from typing import Any
+
 import keras
 
 from keras_tnattn.layers import (
@@ -33,7 +35,7 @@ def text_classifier(
     sequence_length: int | None = None,
     dropout_rate: float = 0.1,
     hidden_units: int = 20,
-    **attention_options: object,
+    **attention_options: Any,
 ) -> keras.Model:
     """Builds the classifier of Xu et al., "A Tensorized Spectral Attention Mechanism", section 6.
 

@@ -1,6 +1,7 @@
 """The encoder-decoder translator of the power law graph transformer, and its rival."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 
@@ -15,7 +16,7 @@ from keras_tnattn.layers import (
 _PLGA = {"attention": "plga", "num_layers": 1, "dropout": 0.4}
 # Table 1 of the paper. The metric of its decoder sums over the whole target, as published: loss and
 # accuracy under teacher forcing see later tokens. `causal_metric=True` removes that.
-PRESETS: Mapping[str, Mapping[str, object]] = {
+PRESETS: Mapping[str, Mapping[str, Any]] = {
     "plga-1": {**_PLGA, "num_heads": 16, "residual_dim": 128, "residual_units": 10},
     "plga-2": {**_PLGA, "num_heads": 8, "residual_dim": 256, "residual_units": 9},
     "plga-3": {**_PLGA, "num_heads": 8, "residual_dim": 256, "residual_units": 8},
@@ -42,7 +43,7 @@ def translator(
     feedforward_dim: int = 2048,
     dropout: float = 0.4,
     attention_dropout: float = 0.1,
-    **attention_options: object,
+    **attention_options: Any,
 ) -> keras.Model:
     """Builds the translator of Gokden, "Power Law Graph Transformer", section 3.
 

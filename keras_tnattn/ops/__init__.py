@@ -1,5 +1,23 @@
-"""Pure functions on `keras.ops`: no layers, no weights, no state."""
+"""The mathematics as pure functions of `keras.ops`: no layers, no weights, no state."""
 
-from keras_tnattn.ops import masking, reflections, scan, spectral_filter, tensor_train, time_graph
+from keras_tnattn.ops import (
+    masking,
+    power_law,
+    precision,
+    reflections,
+    scan,
+    spectral_filter,
+    tensor_train,
+    time_graph,
+)
 
-__all__ = ["masking", "reflections", "scan", "spectral_filter", "tensor_train", "time_graph"]
+__all__ = [
+    "masking",
+    "power_law",
+    "precision",
+    "reflections",
+    "scan",
+    "spectral_filter",
+    "tensor_train",
+    "time_graph",
+]

@@ -1,15 +1,15 @@
 """Masks are boolean, `True` = a real token, and applied by selection, never by adding."""
 
-import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.ops.time_graph import at_least_float32
+from keras_tnattn.ops.precision import widened
+from keras_tnattn.typing import Tensor
 
 _LOWEST = float(np.finfo("float32").min)
 
 
-def apply_mask(x: object, mask: object) -> object:
+def apply_mask(x: Tensor, mask: Tensor | None) -> Tensor:
     """Sets the masked tokens to zero.
 
     Args:
@@ -25,7 +25,7 @@ def apply_mask(x: object, mask: object) -> object:
     return ops.where(mask, x, ops.zeros_like(x))
 
 
-def masked_mean(x: object, mask: object) -> object:
+def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
     """Averages over the tokens that are not masked; 0 where all are, or where there is none.
 
     Args:
@@ -35,7 +35,7 @@ def masked_mean(x: object, mask: object) -> object:
     Returns:
         Tensor `(B, ...)`.
     """
-    total = ops.sum(_wide(apply_mask(x, mask)), axis=1)
+    total = ops.sum(widened(apply_mask(x, mask)), axis=1)
     if mask is None:
         count = ops.maximum(ops.shape(x)[1], 1)
     else:
@@ -44,7 +44,7 @@ def masked_mean(x: object, mask: object) -> object:
     return ops.cast(total / ops.cast(count, total.dtype), x.dtype)
 
 
-def masked_softmax(scores: object, mask: object) -> object:
+def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     """Normalises over the last axis what is not masked; 0 elsewhere, and in rows all masked.
 
     Args:
@@ -55,7 +55,7 @@ def masked_softmax(scores: object, mask: object) -> object:
         Tensor as `scores`, computed in float32 if they are of half precision; value and gradient
         are finite.
     """
-    shares = _wide(scores)
+    shares = widened(scores)
     if mask is not None:
         shares = ops.where(mask, shares, ops.full_like(shares, _LOWEST))
     # Keras warns of a softmax over a single entry.
@@ -64,8 +64,3 @@ def masked_softmax(scores: object, mask: object) -> object:
         # Once more: a row with nothing left has equal shares.
         shares = ops.where(mask, shares, ops.zeros_like(shares))
     return ops.cast(shares, scores.dtype)
-
-
-def _wide(x: object) -> object:
-    """Half precision cannot hold the sum of a long text."""
-    return ops.cast(x, at_least_float32(keras.backend.standardize_dtype(x.dtype)))

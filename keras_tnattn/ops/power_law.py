@@ -2,12 +2,14 @@
 
 from keras import ops
 
+from keras_tnattn.typing import Tensor
+
 # exp(40) = 2e17: far beyond what a trained metric needs, far enough from the end of float32 for the
 # products of a backward pass.
 _LARGEST_LOGARITHM = 40.0
 
 
-def elementwise_power(base: object, exponent: object) -> object:
+def elementwise_power(base: Tensor, exponent: Tensor) -> Tensor:
     """Returns `base ** exponent`, elementwise, kept between `exp(-40)` and `exp(40)`.
 
     Args:

@@ -15,9 +15,10 @@ any start. A QR decomposition of `(v_1, ..., v_r)` has no finite gradient where 
 from keras import ops
 
 from keras_tnattn.ops.scan import normalized
+from keras_tnattn.typing import Tensor
 
 
-def orthonormal_columns(vectors: object) -> object:
+def orthonormal_columns(vectors: Tensor) -> Tensor:
     """Returns `Q` with `Q^T Q = 1`, for `4 J r^2 + r^3` FLOPs.
 
     Args:

@@ -25,7 +25,11 @@ norm 1 and do not depend on the scale of any matrix, so the divisors on the way 
 in the gradient.
 """
 
+from collections.abc import Callable
+
 from keras import ops
+
+from keras_tnattn.typing import Tensor
 
 _BLOCK = 32
 # At a length unknown beforehand: chains of up to 32^4 = 1,048,576 sites.
@@ -34,7 +38,7 @@ _MAX_TIERS = 4
 _TINY = 1e-30
 
 
-def fold_sites(x: object, fill: object = 0) -> object:
+def fold_sites(x: Tensor, fill: Tensor = 0) -> Tensor:
     """Cuts the site axis into blocks, in the order of the scan.
 
     Args:
@@ -57,7 +61,7 @@ def fold_sites(x: object, fill: object = 0) -> object:
     return ops.take(x, _bit_reversal(block), axis=0)
 
 
-def unfold_sites(x: object, length: object) -> object:
+def unfold_sites(x: Tensor, length: Tensor) -> Tensor:
     """Undoes `fold_sites`.
 
     Args:
@@ -74,7 +78,7 @@ def unfold_sites(x: object, length: object) -> object:
     return ops.reshape(x, (batch, count * block, *rest))[:, :length]
 
 
-def map_sites(x: object, kernel: object, shape: tuple[int, ...]) -> object:
+def map_sites(x: Tensor, kernel: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Multiplies the vectors of the sites by one kernel for all, or by one for each.
 
     Args:
@@ -93,7 +97,7 @@ def map_sites(x: object, kernel: object, shape: tuple[int, ...]) -> object:
     return ops.reshape(x, (*lead, *shape))
 
 
-def closed_contexts(matrices: object, normalize: bool = True) -> object:
+def closed_contexts(matrices: Tensor, normalize: bool = True) -> Tensor:
     """Returns the contexts of rings, `C(j) = a(j+1) ... a(N) a(1) ... a(j-1)`.
 
     Args:
@@ -105,7 +109,7 @@ def closed_contexts(matrices: object, normalize: bool = True) -> object:
     """
     identity = ops.eye(matrices.shape[-1], dtype=matrices.dtype)
 
-    def descend(left: object, right: object, states: list) -> list:
+    def descend(left: Tensor, right: Tensor, states: list) -> list:
         (context,) = states
         halves = [ops.matmul(right, context), ops.matmul(context, left)]
         return [ops.concatenate(halves, axis=0)]
@@ -114,8 +118,8 @@ def closed_contexts(matrices: object, normalize: bool = True) -> object:
 
 
 def open_contexts(
-    matrices: object, left: object, right: object, normalize: bool = True
-) -> tuple[object, object]:
+    matrices: Tensor, left: Tensor, right: Tensor, normalize: bool = True
+) -> tuple[Tensor, Tensor]:
     """Returns the contexts `C(j) = r(j) l(j)` of open chains as their two factors.
 
     `l(j) = v_L^T a(1) ... a(j-1)` and `r(j) = a(j+1) ... a(N) v_R`.
@@ -130,7 +134,7 @@ def open_contexts(
         Folded rows `(b, blocks, B, 1, D)` and columns `(b, blocks, B, D, 1)`.
     """
 
-    def descend(left: object, right: object, states: list) -> list:
+    def descend(left: Tensor, right: Tensor, states: list) -> list:
         row, column = states
         return [
             ops.concatenate([row, ops.matmul(row, left)], axis=0),
@@ -142,7 +146,7 @@ def open_contexts(
     return row, column
 
 
-def chain_product(matrices: object) -> tuple[object, object]:
+def chain_product(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the products `a(1) ... a(N)` of whole chains, apart from their scale.
 
     Args:
@@ -169,7 +173,7 @@ def chain_product(matrices: object) -> tuple[object, object]:
     return ops.reshape(matrices, (batch, dim, dim)), ops.reshape(scales, (batch,))
 
 
-def dominant_eigenvectors(matrix: object) -> tuple[object, object]:
+def dominant_eigenvectors(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the left and the right eigenvector of the largest eigenvalue, each of norm 1.
 
     The row and the column of the largest entry of `M^1024`, which is `v_R v_L^T` up to a factor
@@ -195,7 +199,7 @@ def dominant_eigenvectors(matrix: object) -> tuple[object, object]:
     return sign * left[0], right[:, 0]
 
 
-def normalized(x: object) -> object:
+def normalized(x: Tensor) -> Tensor:
     """Divides matrices `(..., D, E)` by their Frobenius norms; a matrix of norm 0 gives 0."""
     # At norm 1, whatever it was, the derivative of the inverse root is within float32.
     x = _rescaled(x)
@@ -203,7 +207,7 @@ def normalized(x: object) -> object:
 
 
 def _contexts(
-    matrices: object, root: list, descend: object, normalize: bool, tier: int = 1
+    matrices: Tensor, root: list, descend: Callable[..., list], normalize: bool, tier: int = 1
 ) -> list:
     """Folded contexts in the form of `root`; `descend` takes those of segments to their halves."""
     levels = [matrices]
@@ -227,18 +231,18 @@ def _contexts(
     return [normalized(state) for state in states] if normalize else states
 
 
-def _rescaled(x: object) -> object:
+def _rescaled(x: Tensor) -> Tensor:
     return x * ops.stop_gradient(_inverse_norm(x))
 
 
-def _inverse_norm(x: object) -> object:
+def _inverse_norm(x: Tensor) -> Tensor:
     square = ops.sum(ops.square(x), axis=(-2, -1), keepdims=True)
     # The other branch of a selection is differentiated too, and must be finite.
     inverse = ops.rsqrt(ops.where(square > _TINY, square, ops.ones_like(square)))
     return ops.where(square > _TINY, inverse, ops.zeros_like(inverse))
 
 
-def _block(length: object) -> int:
+def _block(length: Tensor) -> int:
     if isinstance(length, int):
         return min(_BLOCK, 1 << max(length - 1, 0).bit_length())
     return _BLOCK

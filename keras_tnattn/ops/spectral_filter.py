@@ -29,7 +29,9 @@ import numbers
 import keras
 from keras import ops
 
-from keras_tnattn.ops.time_graph import at_least_float32, bandwidth, bidirectional_adjacency
+from keras_tnattn.ops.precision import at_least_float32
+from keras_tnattn.ops.time_graph import bandwidth, bidirectional_adjacency
+from keras_tnattn.typing import Tensor
 
 _METHODS = ("auto", "direct", "banded")
 
@@ -46,7 +48,7 @@ def check_method(method: str, trained: bool) -> str:
     return method
 
 
-def attention_graph(keys: object, damping: object) -> object:
+def attention_graph(keys: Tensor, damping: Tensor) -> Tensor:
     """Returns `Psi = Omega * relu(K K^T)` with a zero diagonal.
 
     Args:
@@ -61,12 +63,12 @@ def attention_graph(keys: object, damping: object) -> object:
 
 
 def spectral_filter(
-    keys: object,
-    values: object,
-    damping: object,
-    coefficients: object = None,
+    keys: Tensor,
+    values: Tensor,
+    damping: Tensor,
+    coefficients: Tensor | None = None,
     method: str = "auto",
-) -> object:
+) -> Tensor:
     """Filters the values over the attention graph of the keys.
 
     Args:
@@ -93,14 +95,14 @@ def spectral_filter(
         )
     length = ops.shape(keys)[-2]
 
-    def direct() -> object:
+    def direct() -> Tensor:
         return _blocked_filter(keys, values, damping, coefficients, length, 0)
 
     if not fixed_damping or method == "direct":
         return direct()
     least_block, num_offsets, shortest = banded_plan(damping)
 
-    def banded() -> object:
+    def banded() -> Tensor:
         # As many blocks as fit, a little longer than they must be: the length is hardly filled up.
         block = -(-length // _at_least(length // least_block, 1))
         block = _at_least(block, least_block)
@@ -126,18 +128,18 @@ def banded_plan(damping: float) -> tuple[int, int, int]:
     return block, num_offsets, 2 * width + 5 * block
 
 
-def _at_least(size: object, least: int) -> object:
+def _at_least(size: Tensor, least: int) -> Tensor:
     return max(size, least) if isinstance(size, int) else ops.maximum(size, least)
 
 
 def _blocked_filter(
-    keys: object,
-    values: object,
-    damping: object,
-    coefficients: object,
-    block: object,
+    keys: Tensor,
+    values: Tensor,
+    damping: Tensor,
+    coefficients: Tensor,
+    block: Tensor,
     num_offsets: int,
-) -> object:
+) -> Tensor:
     fixed_damping = isinstance(damping, numbers.Real)
     tensors = [keys, values]
     # Few numbers that many terms add up to in the gradient: not in half precision.
@@ -149,7 +151,7 @@ def _blocked_filter(
     order = 2 if coefficients is None else coefficients.shape[0]
 
     @ops.custom_gradient
-    def run(*tensors: object) -> tuple[object, object]:
+    def run(*tensors: Tensor) -> tuple[Tensor, Tensor]:
         keys, values, *rest = tensors
         alpha = rest[0] if coefficients is not None else None
         c = damping if fixed_damping else rest[-1]
@@ -164,7 +166,7 @@ def _blocked_filter(
             for o, (a, b) in enumerate(cut.pairs(k))
         ]
 
-        def weighted(n: int, x: object) -> object:
+        def weighted(n: int, x: Tensor) -> Tensor:
             return x if alpha is None else ops.cast(alpha[n], x.dtype) * x
 
         partial_sums = [weighted(order - 1, v)]
@@ -172,7 +174,7 @@ def _blocked_filter(
             y = weighted(n, v) + cut.multiply(psi, partial_sums[0])
             partial_sums.insert(0, y)
 
-        def grad(*args: object, upstream: object = None) -> tuple[object, ...]:
+        def grad(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, ...]:
             upstream = args[0] if upstream is None else upstream
             grads = [cut.split(upstream)]
             for _ in range(order - 1):
@@ -215,31 +217,31 @@ class _Blocks:
     that cross into the next sequence meet zeros.
     """
 
-    def __init__(self, example: object, block: object, num_offsets: int) -> None:
+    def __init__(self, example: Tensor, block: Tensor, num_offsets: int) -> None:
         *self.lead, self.length, _ = ops.shape(example)
         self.block, self.num_offsets = block, num_offsets
         self.padded = self.length
         if num_offsets > 0:
             self.padded = (-(-self.length // block) + num_offsets) * block
 
-    def split(self, x: object) -> object:
+    def split(self, x: Tensor) -> Tensor:
         """`(..., L, J)` to `(blocks, b, J)`."""
         if self.num_offsets > 0:
             rank = len(self.lead)
             x = ops.pad(x, [(0, 0)] * rank + [(0, self.padded - self.length), (0, 0)])
         return ops.reshape(x, (-1, self.block, x.shape[-1]))
 
-    def join(self, x: object) -> object:
+    def join(self, x: Tensor) -> Tensor:
         """`(blocks, b, J)` to `(..., L, J)`."""
         x = ops.reshape(x, (*self.lead, self.padded, x.shape[-1]))
         return x[..., : self.length, :] if self.num_offsets > 0 else x
 
-    def pairs(self, x: object) -> list[tuple[object, object]]:
+    def pairs(self, x: Tensor) -> list[tuple[Tensor, Tensor]]:
         """For each distance `o` the blocks `o, o + 1, ...` and their partners `0, 1, ...`."""
         count = ops.shape(x)[0]
         return [(x[o:], x[: count - o]) for o in range(self.num_offsets + 1)]
 
-    def multiply(self, matrix: list[object], x: object) -> object:
+    def multiply(self, matrix: list[Tensor], x: Tensor) -> Tensor:
         """Multiplies by the symmetric matrix whose block diagonals are given."""
         total = ops.matmul(matrix[0], x)
         for o, (later, earlier) in list(enumerate(self.pairs(x)))[1:]:
@@ -250,7 +252,7 @@ class _Blocks:
         return total
 
 
-def _damp(scores: object, adjacency: object) -> object:
+def _damp(scores: Tensor, adjacency: Tensor) -> Tensor:
     """`scores * adjacency`, 0 where the adjacency is 0 even if a half-precision score is inf."""
     damped = scores * adjacency
     if _dtype(scores) == "float16":
@@ -258,7 +260,7 @@ def _damp(scores: object, adjacency: object) -> object:
     return damped
 
 
-def _adjacency_slope(length: object, damping: object, dtype: str) -> object:
+def _adjacency_slope(length: Tensor, damping: Tensor, dtype: str) -> Tensor:
     """The derivative of `Omega` by the damping: `|i - j| c^(|i - j| - 1) / 2`."""
     steps = ops.arange(length, dtype="int32")
     distance = ops.abs(steps[None, :] - steps[:, None])
@@ -266,13 +268,13 @@ def _adjacency_slope(length: object, damping: object, dtype: str) -> object:
     return 0.5 * ops.cast(distance, dtype) * powers
 
 
-def _side_by_side(parts: list[object]) -> object:
+def _side_by_side(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-1)
 
 
-def _transpose(x: object) -> object:
+def _transpose(x: Tensor) -> Tensor:
     return ops.swapaxes(x, -1, -2)
 
 
-def _dtype(x: object) -> str:
+def _dtype(x: Tensor) -> str:
     return keras.backend.standardize_dtype(x.dtype)

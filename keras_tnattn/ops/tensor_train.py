@@ -17,6 +17,8 @@ from collections.abc import Sequence
 import numpy as np
 from keras import ops
 
+from keras_tnattn.typing import Tensor
+
 # Moving one byte costs about as much time as this many floating-point operations: between what
 # server CPUs and GPUs state. Only the comparison of plans depends on it.
 _FLOPS_PER_BYTE = 32
@@ -207,7 +209,7 @@ def matrix_to_tt(
     return cores, float(math.sqrt(squared_error) / norm) if norm > 0 else 0.0
 
 
-def _merge(cores: Sequence) -> object:
+def _merge(cores: Sequence) -> Tensor:
     """Merges a run of cores into one block `(..., R_first, I, J, R_last)`, halves first.
 
     Each merger is one matrix product and one exchange of two axes; leading axes (heads) are carried
@@ -233,7 +235,7 @@ def _merge(cores: Sequence) -> object:
     )
 
 
-def tt_to_matrix(cores: Sequence) -> object:
+def tt_to_matrix(cores: Sequence) -> Tensor:
     """Forms the matrix `W` of a TT-matrix.
 
     Args:
@@ -324,7 +326,7 @@ def plan_of(cores: Sequence) -> ContractionPlan:
     )
 
 
-def tt_matmul(x: object, cores: Sequence, plan: ContractionPlan | None = None) -> object:
+def tt_matmul(x: Tensor, cores: Sequence, plan: ContractionPlan | None = None) -> Tensor:
     """Multiplies by a TT-matrix: `y = x W`, without forming `W` where that is dearer.
 
     The value does not depend on the plan, up to rounding.
@@ -360,7 +362,7 @@ def tt_matmul(x: object, cores: Sequence, plan: ContractionPlan | None = None) -
     return ops.reshape(y, (*ops.shape(x)[:-1], left_out * right_out))
 
 
-def tt_matmul_heads(x: object, cores: Sequence, plan: ContractionPlan | None = None) -> object:
+def tt_matmul_heads(x: Tensor, cores: Sequence, plan: ContractionPlan | None = None) -> Tensor:
     """Multiplies by one TT-matrix for each head.
 
     Args:

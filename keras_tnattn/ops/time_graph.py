@@ -16,13 +16,16 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_tnattn.ops.precision import at_least_float32
+from keras_tnattn.typing import Tensor
+
 _FLOAT32_HALF_ULP = 2.0**-24
 _FLOAT32_SMALLEST = 2.0**-149
 _BLOCK = 32
 _DIRECTIONS = {"later": ("later",), "earlier": ("earlier",), "both": ("later", "earlier")}
 
 
-def time_adjacency(length: object, damping: object, dtype: str = "float32") -> object:
+def time_adjacency(length: Tensor, damping: Tensor, dtype: str = "float32") -> Tensor:
     """Returns the directed time adjacency `A`: `A[i, j] = c^(j - i)` for `j > i`, else 0.
 
     Args:
@@ -39,8 +42,8 @@ def time_adjacency(length: object, damping: object, dtype: str = "float32") -> o
 
 
 def bidirectional_adjacency(
-    length: object, damping: object, dtype: str = "float32", offset: object = 0
-) -> object:
+    length: Tensor, damping: Tensor, dtype: str = "float32", offset: Tensor = 0
+) -> Tensor:
     """Returns `Omega = (A^T + A) / 2`: `c^|i - j| / 2` off the diagonal, 0 on it.
 
     Args:
@@ -57,7 +60,7 @@ def bidirectional_adjacency(
     return 0.5 * _damped(distance, offset + length, damping, dtype)
 
 
-def _damped(distance: object, largest: object, damping: object, dtype: str) -> object:
+def _damped(distance: Tensor, largest: Tensor, damping: Tensor, dtype: str) -> Tensor:
     """`damping ** distance` where the distance, at most `largest`, is positive, else 0."""
     # Powers of a damping rounded to half precision would be off by far more than their rounding.
     compute = at_least_float32(dtype)
@@ -66,11 +69,6 @@ def _damped(distance: object, largest: object, damping: object, dtype: str) -> o
     powers = ops.power(ops.cast(damping, compute), ops.cast(ops.maximum(steps, 1), compute))
     powers = ops.cast(ops.where(steps > 0, powers, ops.zeros_like(powers)), dtype)
     return ops.take(powers, distance)
-
-
-def at_least_float32(dtype: str) -> str:
-    """Returns the dtype for what half precision is too coarse for: float32, or float64 if given."""
-    return "float64" if dtype == "float64" else "float32"
 
 
 def bandwidth(damping: float) -> int:
@@ -100,7 +98,7 @@ def check_receive_from(receive_from: str) -> str:
     return receive_from
 
 
-def time_filter(x: object, damping: float, receive_from: str = "later") -> object:
+def time_filter(x: Tensor, damping: float, receive_from: str = "later") -> Tensor:
     """Multiplies by a time adjacency that is never formed.
 
     Costs `2 b + 4` FLOPs an entry of `x` with `b = 32`, whatever `L` is, and memory for a few
@@ -126,7 +124,7 @@ def time_filter(x: object, damping: float, receive_from: str = "later") -> objec
     return ops.cast(_damped_sums(x, damping, damping / len(directions), directions), dtype)
 
 
-def _damped_sums(x: object, damping: float, scale: float, directions: tuple[str, ...]) -> object:
+def _damped_sums(x: Tensor, damping: float, scale: float, directions: tuple[str, ...]) -> Tensor:
     """`scale` times the sums of `c^(distance - 1) x` over the time-steps in the directions."""
     batch, length, width = ops.shape(x)
     if damping < _FLOAT32_SMALLEST:
@@ -151,7 +149,7 @@ def _damped_sums(x: object, damping: float, scale: float, directions: tuple[str,
     maps = {"later": (later, powers, powers[::-1]), "earlier": (later.T, powers[::-1], powers)}
     within, gather, spread = zip(*(maps[direction] for direction in directions), strict=True)
 
-    def constant(matrix: object) -> object:
+    def constant(matrix: Tensor) -> Tensor:
         return ops.convert_to_tensor(matrix, x.dtype)
 
     sums = ops.matmul(constant(scale * sum(within)), blocks)

@@ -1,7 +1,7 @@
 """Greedy and beam search with a translator, a batch of sentences at a time."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.search.key_value_cache import decode_once, first_keys, keeps_keys, put
+from keras_tnattn.typing import Tensor
 
 _CHUNK = 16  # steps between two looks for finished sentences
 _ROUNDING = 8  # source lengths are rounded up to multiples of it: few shapes to compile
@@ -176,7 +177,7 @@ class BeamSearch:
                 name: x if name == "step" else _rounded_up(x[live]) for name, x in state.items()
             }
 
-    def search(self, source: object) -> tuple[object, object, object]:
+    def search(self, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Translates a tensor of ids, `(B, S)`, in one graph: for exported models.
 
         That the ids are in the source vocabulary is not checked here.
@@ -188,7 +189,7 @@ class BeamSearch:
         state = self.advance(_longer(self.start(source), steps), steps)
         return state["best_ids"], state["best_scores"], state["best_ended"]
 
-    def start(self, source: object) -> dict[str, object]:
+    def start(self, source: Tensor) -> dict[str, Tensor]:
         """Encodes ids `(B, S)`; returns the state before the first step."""
         source = ops.cast(source, "int32")
         batch = ops.shape(source)[0]
@@ -217,7 +218,7 @@ class BeamSearch:
             return {**state, "memory": memory}
         return {**state, **first_keys(self.decoders, memory, self.beam_size)}
 
-    def advance(self, state: dict[str, object], num_steps: object) -> dict[str, object]:
+    def advance(self, state: dict[str, Tensor], num_steps: Tensor) -> dict[str, Tensor]:
         """Goes on for `num_steps` steps, or until all sentences are done."""
         end = state["step"] + num_steps
         return ops.while_loop(
@@ -228,7 +229,7 @@ class BeamSearch:
             (state,),
         )[0]
 
-    def _step(self, state: dict[str, object]) -> dict[str, object]:
+    def _step(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         logits, kept = self._next_logits(state)
         num_beams = self.beam_size
         probable, tokens = ops.top_k(ops.log_softmax(ops.cast(logits, "float32")), num_beams)
@@ -273,16 +274,16 @@ class BeamSearch:
         frozen = {name: ops.where(_like(done, x), state[name], x) for name, x in new.items()}
         return {**state, **frozen, "step": position}
 
-    def _norm(self, length: object) -> object:
+    def _norm(self, length: Tensor) -> Tensor:
         return ((5.0 + length) / 6.0) ** self.length_penalty
 
-    def _next_logits(self, state: dict[str, object]) -> tuple[object, dict[str, object]]:
+    def _next_logits(self, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Logits `(B, K, V)` after the last token, and the kept keys and values."""
         last = self._last_with_keys if self._keeps_keys else self._last_of_prefix
         x, kept = last(state)
         return self.model.get_layer("logits")(x), kept
 
-    def _last_of_prefix(self, state: dict[str, object]) -> tuple[object, dict[str, object]]:
+    def _last_of_prefix(self, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Output `(B, K, d)` of the decoders at the last token, the whole prefix computed anew."""
         batch, num_beams, width = ops.shape(state["live_ids"])
         ids = ops.reshape(state["live_ids"], (batch * num_beams, width))
@@ -293,7 +294,7 @@ class BeamSearch:
         x = ops.take(x, state["step"], axis=1)
         return ops.reshape(x, (batch, num_beams, x.shape[-1])), {}
 
-    def _last_with_keys(self, state: dict[str, object]) -> tuple[object, dict[str, object]]:
+    def _last_with_keys(self, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """The same from the kept keys and values, and these with the last token's."""
         step, ids = state["step"], state["live_ids"]
         batch, num_beams = ops.shape(ids)[:2]
@@ -303,7 +304,7 @@ class BeamSearch:
         return decode_once(self.decoders, x, state)
 
 
-def embed(model: keras.Model, side: str, ids: object, start_index: object = 0) -> object:
+def embed(model: keras.Model, side: str, ids: Tensor, start_index: Tensor = 0) -> Tensor:
     """Embeds ids as a translator does before its first encoder or decoder layer.
 
     Args:
@@ -323,18 +324,18 @@ def embed(model: keras.Model, side: str, ids: object, start_index: object = 0) -
 class _Compiled(keras.Model):
     """A function of tensors as a model, whose `predict_on_batch` every backend compiles."""
 
-    def __init__(self, function: object) -> None:
+    def __init__(self, function: Any) -> None:
         super().__init__(name="search", autocast=False)
         self.function = function
         # XLA is a tenth faster at best on a CPU, and compiles each size that is left of a batch
         # for itself; without it TensorFlow traces once for all. JAX has nothing else.
         self.jit_compile = keras.backend.backend() == "jax"
 
-    def call(self, inputs: object) -> object:
+    def call(self, inputs: Tensor) -> Tensor:
         return self.function(inputs)
 
 
-def _check_translator(model: object) -> None:
+def _check_translator(model: Any) -> None:
     names = {layer.name for layer in getattr(model, "layers", ())}
     missing = [
         name
@@ -367,29 +368,29 @@ def _rounded_up(x: np.ndarray) -> np.ndarray:
     return np.concatenate([x, np.repeat(x[-1:], missing, axis=0)])
 
 
-def _longer(state: dict[str, object], num_steps: object = _CHUNK) -> dict[str, object]:
+def _longer(state: dict[str, Tensor], num_steps: Tensor = _CHUNK) -> dict[str, Tensor]:
     """Makes room for more steps."""
     axes = {"live_ids": 2, "best_ids": 2}
     axes |= {name: 2 for name in state if name.startswith(("keys_", "values_"))}
 
-    def pad(x: object, axis: int) -> object:
+    def pad(x: Tensor, axis: int) -> Tensor:
         return ops.pad(x, [(0, num_steps if i == axis else 0) for i in range(len(x.shape))])
 
     return {name: pad(x, axes[name]) if name in axes else x for name, x in state.items()}
 
 
-def _lowest(x: object, count: int) -> tuple[object, object]:
+def _lowest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The lowest entries of each row `(B, N)` and where they are; the first of equal ones."""
     values, indices = ops.top_k(-x, count)
     return -values, indices
 
 
-def _like(condition: object, x: object) -> object:
+def _like(condition: Tensor, x: Tensor) -> Tensor:
     """`(B,)` with as many axes as `x`."""
     return ops.reshape(condition, (-1, *[1] * (len(x.shape) - 1)))
 
 
-def _gather(x: object, indices: object) -> object:
+def _gather(x: Tensor, indices: Tensor) -> Tensor:
     """`x[b, indices[b, k]]` for `x` `(B, N, ...)` and indices `(B, K)`."""
     batch, num_rows = ops.shape(x)[:2]
     flat = ops.reshape(x, (batch * num_rows, *ops.shape(x)[2:]))

@@ -1,11 +1,13 @@
 """The keys and values that decoders of `keras.layers.MultiHeadAttention` keep between steps."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_tnattn.ops.masking import masked_softmax
+from keras_tnattn.typing import Tensor
 
 
 def keeps_keys(attention: keras.layers.Layer) -> bool:
@@ -17,8 +19,8 @@ def keeps_keys(attention: keras.layers.Layer) -> bool:
 
 
 def first_keys(
-    decoders: Sequence[keras.layers.Layer], memory: object, num_beams: int
-) -> dict[str, object]:
+    decoders: Sequence[keras.layers.Layer], memory: Tensor, num_beams: int
+) -> dict[str, Tensor]:
     """What is kept before the first step.
 
     Args:
@@ -43,8 +45,8 @@ def first_keys(
 
 
 def decode_once(
-    decoders: Sequence[keras.layers.Layer], x: object, state: dict[str, object]
-) -> tuple[object, dict[str, object]]:
+    decoders: Sequence[keras.layers.Layer], x: Tensor, state: dict[str, Tensor]
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Computes the decoders at the last token alone.
 
     Args:
@@ -60,13 +62,13 @@ def decode_once(
     real = ops.logical_and(ops.arange(ops.shape(ids)[2]) <= step, ids != 0)
     for i, decoder in enumerate(decoders):
 
-        def attend_to_itself(x: object, i: int = i, attention: object = decoder.self_attention):
+        def attend_to_itself(x: Tensor, i: int = i, attention: Any = decoder.self_attention):
             for name, dense in (("keys", attention.key_dense), ("values", attention.value_dense)):
                 kept[f"{name}_{i}"] = put(state[f"{name}_{i}"], step, dense(x)[:, :, None])
             keys, values = kept[f"keys_{i}"], kept[f"values_{i}"]
             return _attend_once(attention, x, keys, values, real[:, :, None, :])
 
-        def attend_to_memory(x: object, i: int = i, attention: object = decoder.cross_attention):
+        def attend_to_memory(x: Tensor, i: int = i, attention: Any = decoder.cross_attention):
             keys, values = (state[f"memory_{n}_{i}"][:, None] for n in ("keys", "values"))
             return _attend_once(attention, x, keys, values, state["memory_mask"][:, None, None, :])
 
@@ -74,7 +76,7 @@ def decode_once(
     return x, kept
 
 
-def put(x: object, position: object, value: object) -> object:
+def put(x: Tensor, position: Tensor, value: Tensor) -> Tensor:
     """`x`, `(B, K, L, ...)`, with `value` at one position of the axis `L`."""
     here = ops.arange(ops.shape(x)[2]) == position
     here = ops.reshape(here, (-1, *[1] * (len(x.shape) - 3)))
@@ -83,11 +85,11 @@ def put(x: object, position: object, value: object) -> object:
 
 def _attend_once(
     attention: keras.layers.MultiHeadAttention,
-    x: object,
-    keys: object,
-    values: object,
-    mask: object,
-) -> object:
+    x: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor,
+) -> Tensor:
     """Attention of one token for each hypothesis.
 
     Args:

@@ -1,0 +1,35 @@
+"""Wider dtypes for what half precision cannot hold: sums over long texts, powers, positions."""
+
+import keras
+from keras import ops
+
+from keras_tnattn.typing import Tensor
+
+
+def at_least_float32(dtype: str) -> str:
+    """Returns float64 for float64, else float32.
+
+    Args:
+        dtype: Name of a floating-point dtype.
+
+    Example:
+        >>> from keras_tnattn.ops.precision import at_least_float32
+        >>> at_least_float32("bfloat16"), at_least_float32("float64")
+        ('float32', 'float64')
+    """
+    return "float64" if dtype == "float64" else "float32"
+
+
+def widened(x: Tensor) -> Tensor:
+    """Casts a tensor of half precision to float32; returns any other float tensor as it is.
+
+    Args:
+        x: Float tensor of any shape.
+
+    Example:
+        >>> import keras
+        >>> from keras_tnattn.ops.precision import widened
+        >>> keras.backend.standardize_dtype(widened(keras.ops.ones(3, dtype="float16")).dtype)
+        'float32'
+    """
+    return ops.cast(x, at_least_float32(keras.backend.standardize_dtype(x.dtype)))
