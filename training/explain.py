@@ -288,7 +288,7 @@ def _draw(
     tokens: tuple[list[str], list[str]],
 ) -> dict[str, Any]:
     """The pictures of one block by their names: functions of the path."""
-    from training.engine import plots
+    from training.translate import plots
 
     drawn = {}
     rows = [head - 1 for head in heads]

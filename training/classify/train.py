@@ -10,13 +10,14 @@ import tensorflow as tf
 from keras_tnattn.export import export
 from keras_tnattn.models import text_classifier
 from keras_tnattn.text.words import word_vectorizer
+from training.classify import plots
 from training.classify.config import TENSORIZED, ClassifyConfig
 from training.data.batches import ArrayBatches
 from training.data.texts import LabelledTexts, split_rows
-from training.engine import plots
 from training.engine import tables as evaluation
 from training.engine.finishing import finish, prepare_export
-from training.engine.fitting import fit, start_afresh
+from training.engine.fitting import fit, reset_session
+from training.engine.plots import confusion_matrix, learning_curves
 from training.engine.runs import Run
 from training.errors import InputError
 
@@ -46,7 +47,7 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> d
         InputError: If the config does not fit the data, or the folder is another run's.
     """
     try:
-        start_afresh(config.seed)
+        reset_session(config.seed)
         vectorizer, parts = _prepare(config, data)
         model = _compiled_model(config, vectorizer.vocabulary_size(), len(data.class_names))
     except ValueError as error:  # the checks of sizes and ranges by those who know them
@@ -80,8 +81,8 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> d
         "rows": {name: len(part.labels) for name, part in parts.items()},
         "classes": len(data.class_names),
     }
-    plots.learning_curves(log.rows, results["test_accuracy"], run.folder / "learning_curves.png")
-    plots.confusion_matrix(
+    learning_curves(log.rows, results["test_accuracy"], run.folder / "learning_curves.png")
+    confusion_matrix(
         test.labels, predictions, data.class_names, run.folder / "confusion_matrix.png"
     )
     if config.attention in TENSORIZED:

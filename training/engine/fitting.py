@@ -15,15 +15,15 @@ from training.errors import InputError
 from training.options import RunConfig
 
 
-def start_afresh(seed: int) -> None:
-    """Forgets earlier models and seeds all that is drawn from now on."""
+def reset_session(seed: int) -> None:
+    """Clears Keras' global state and seeds every random generator."""
     keras.utils.clear_session()
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         if tf.config.list_physical_devices("GPU"):
-            # A GPU adds in any order, and a continued run would drift. A CPU does not: there the
-            # deterministic kernels change nothing and make a step half as slow again.
+            # A GPU adds in any order, so that a resumed run would drift. On a CPU the deterministic
+            # kernels change nothing and make a step 1.5 times as slow.
             tf.config.experimental.enable_op_determinism()
     keras.utils.set_random_seed(seed)
 
@@ -84,10 +84,10 @@ def fit(
             on_epoch_begin=lambda epoch, logs: batches.set_epoch(epoch)
         )
         model.fit(
-            untuned(batches),
+            as_dataset(batches),
             initial_epoch=epoch,
             epochs=config.epochs,
-            validation_data=None if validation is None else untuned(validation),
+            validation_data=None if validation is None else as_dataset(validation),
             shuffle=False,  # Keras would shuffle the batches too, by a state of its own
             callbacks=[ordered, log],
             verbose=1 if sys.stdout.isatty() else 2,
@@ -96,12 +96,13 @@ def fit(
     return log
 
 
-def untuned(batches: keras.utils.PyDataset) -> object:
-    """Returns what Keras is to read the batches from.
+def as_dataset(batches: keras.utils.PyDataset) -> object:
+    """Returns the batches in the form in which Keras should read them.
 
-    On TensorFlow that is a dataset that does not tune itself. Keras would make one that does, and
-    in TensorFlow 2.21 the end of its iterator waits until the tuner's next turn, which comes the
-    later the longer the epoch was: up to a minute, in which nothing is computed.
+    On TensorFlow that is a `tf.data.Dataset` without autotuning. With autotuning, which Keras would
+    choose, deleting an iterator in TensorFlow 2.21 waits for the tuner's next turn; its period
+    doubles up to a minute, so that every long epoch ends with an idle wait.
+    `tests/training/engine/test_fitting.py` reproduces this with TensorFlow alone.
     """
     if keras.backend.backend() != "tensorflow":
         return batches

@@ -1,27 +1,13 @@
-"""The pictures of a run, drawn without a display."""
+"""Learning curves and confusion matrices, drawn without a display."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from sklearn.metrics import ConfusionMatrixDisplay
 
 from training.files import replacing
-
-# What the paper calls what power law graph attention computes, and of others the scores.
-SYMBOLS = {
-    "E_LM": r"$E_{LM}$",
-    "E": r"$E$",
-    "P": r"$P$",
-    "a": r"$a$",
-    "b_a": r"$b_a$",
-    "A_LM": r"$A_{LM}$",
-    "G_LM": r"$G_{LM}$",
-    "scores": "scores",
-}
-BETWEEN_TOKENS = ("E_LM", "E", "scores")
 
 
 def learning_curves(rows: list[dict[str, float]], test_accuracy: float | None, path: Path) -> None:
@@ -38,7 +24,7 @@ def learning_curves(rows: list[dict[str, float]], test_accuracy: float | None, p
     if test_accuracy is not None:
         axes.axhline(test_accuracy, color="black", linestyle=":", label="test, at the end")
     axes.legend()
-    _save(figure, path)
+    save(figure, path)
 
 
 def confusion_matrix(
@@ -59,149 +45,10 @@ def confusion_matrix(
         cmap="Blues",
         ax=figure.subplots(),
     )
-    _save(figure, path)
+    save(figure, path)
 
 
-def psi(scores: np.ndarray, words: Sequence[str], path: Path) -> None:
-    """Draws the scores `(H, L, L)` between the `L` words of a text, a panel for each head."""
-    figure = Figure(figsize=(1.5 + 5 * len(scores), 5.5), layout="constrained")
-    panels = figure.subplots(1, len(scores), squeeze=False)[0]
-    for head, (axes, score) in enumerate(zip(panels, scores, strict=True)):
-        image = axes.imshow(score, cmap="viridis")
-        axes.set_title(rf"$\Psi$, head {head + 1}")
-        axes.set_xticks(range(len(words)), words, rotation="vertical", fontsize=8)
-        axes.set_yticks(range(len(words)), words, fontsize=8)
-        figure.colorbar(image, ax=axes, shrink=0.7)
-    _save(figure, path)
-
-
-def space_time(truth: np.ndarray, predicted: np.ndarray, steps: int, path: Path) -> None:
-    """Draws two histories of a row of bits, `(T, N)`, `steps` steps between rows, and their errors.
-
-    Args:
-        truth: By the rule.
-        predicted: By the network, from the same first row.
-        steps: Steps of the rule between two rows.
-        path: The picture.
-    """
-    errors = truth != predicted
-    figure = Figure(figsize=(14, 4), layout="constrained")
-    panels = figure.subplots(1, 3, sharey=True)
-    titles = ("rule", "network, fed with its outputs", f"errors: {errors.sum():,} cells")
-    for axes, bits, title in zip(panels, (truth, predicted, errors), titles, strict=True):
-        extent = (0, bits.shape[1], steps * len(bits), 0)
-        axes.imshow(
-            bits, cmap="binary", vmin=0, vmax=1, aspect="auto", interpolation="none", extent=extent
-        )
-        axes.set(title=title, xlabel="cell")
-    panels[0].set_ylabel("step")
-    _save(figure, path)
-
-
-def heat_maps(
-    name: str,
-    matrices: np.ndarray,
-    heads: Sequence[int],
-    path: Path,
-    tokens: tuple[Sequence[str], Sequence[str]] | None = None,
-) -> None:
-    """Draws a matrix of each of `H` heads `(H, R, C)`, a panel for each.
-
-    Args:
-        name: What it is, a name of `SYMBOLS`.
-        matrices: The matrices.
-        heads: The numbers of the heads.
-        path: The file.
-        tokens: What the `R` rows and the `C` columns are. Default: dimensions, without names.
-    """
-    for axes, head, matrix in _panels(heads, matrices, path, _size(matrices[0].shape, tokens)):
-        _heat_map(axes, matrix, tokens)
-        axes.set_title(f"{SYMBOLS[name]}, head {head}")
-
-
-def histograms(name: str, matrices: np.ndarray, heads: Sequence[int], path: Path) -> None:
-    """Draws how the entries of a matrix of each of `H` heads `(H, R, C)` are distributed."""
-    for axes, head, matrix in _panels(heads, matrices, path, (3.6, 2.8)):
-        _histogram(axes, name, matrix)
-        axes.set_title(f"{SYMBOLS[name]}, head {head}")
-
-
-def one_head(
-    matrices: dict[str, np.ndarray], path: Path, tokens: tuple[Sequence[str], Sequence[str]]
-) -> None:
-    """Draws matrices of one head, heat map and histogram, and scores with the tokens.
-
-    Args:
-        matrices: Matrices `(k, k)`, and those between tokens `(R, C)`, by the names of `SYMBOLS`.
-        path: The file.
-        tokens: The `R` and the `C` tokens.
-    """
-    width, height = _size((len(tokens[0]), len(tokens[1])), tokens)
-    sizes = [(width, max(height, 3.6)) if name in BETWEEN_TOKENS else (9, 3.6) for name in matrices]
-    widths, heights = zip(*sizes, strict=True)
-    figure = Figure(figsize=(max(widths), sum(heights)), layout="constrained")
-    rows = np.atleast_1d(figure.subfigures(len(matrices), 1, height_ratios=heights))
-    for row, (name, matrix) in zip(rows, matrices.items(), strict=True):
-        row.suptitle(SYMBOLS[name])
-        if name in BETWEEN_TOKENS:
-            _heat_map(row.subplots(), matrix, tokens)
-        else:
-            left, right = row.subplots(1, 2)
-            _heat_map(left, matrix)
-            _histogram(right, name, matrix)
-    _save(figure, path)
-
-
-def _panels(
-    heads: Sequence[int],
-    matrices: np.ndarray,
-    path: Path,
-    size: tuple[float, float],
-    columns: int = 4,
-) -> Iterator[tuple[Axes, int, np.ndarray]]:
-    """Gives axes for each head, its number and its matrix; saves the figure at the end."""
-    columns = min(columns, len(heads))
-    rows = -(-len(heads) // columns)
-    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
-    for i, (head, matrix) in enumerate(zip(heads, matrices, strict=True)):
-        yield figure.add_subplot(rows, columns, i + 1), head, matrix
-    _save(figure, path)
-
-
-def _size(
-    shape: tuple[int, int], tokens: tuple[Sequence[str], Sequence[str]] | None
-) -> tuple[float, float]:
-    """Width and height of a heat map, in inches: room for the names of the tokens."""
-    if tokens is None:
-        return 3.6, 3.2
-    return 2.5 + 0.22 * shape[1], 1.8 + 0.22 * shape[0]
-
-
-def _heat_map(
-    axes: Axes, matrix: np.ndarray, tokens: tuple[Sequence[str], Sequence[str]] | None = None
-) -> None:
-    image = axes.imshow(matrix, cmap="viridis", interpolation="nearest")
-    axes.get_figure(root=False).colorbar(image, ax=axes, shrink=0.8)
-    if tokens is not None:
-        rows, columns = ([_shown(token) for token in side] for side in tokens)
-        style = {"fontsize": 8, "parse_math": False}
-        axes.set_xticks(range(len(columns)), columns, rotation="vertical", **style)
-        axes.set_yticks(range(len(rows)), rows, **style)
-
-
-def _shown(token: str) -> str:
-    """With a sign for glue that the fonts have."""
-    return token.replace("\uffed", "\u25a0")
-
-
-def _histogram(axes: Axes, name: str, matrix: np.ndarray) -> None:
-    """A line marks zero, as in the paper; not for what is positive and heaped at zero."""
-    axes.hist(matrix.ravel(), bins=100, log=name == "A_LM")
-    if name != "A_LM":
-        axes.axvline(0, color="tab:orange", linestyle="--")
-    axes.set(xlabel="value", ylabel="entries")
-
-
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
+    """Writes a figure to a PNG file, whole or not at all."""
     with replacing(path) as partial:
         figure.savefig(partial, dpi=120)

@@ -11,10 +11,10 @@ from keras_tnattn.layers import LocalEmbedding
 from keras_tnattn.models import deep_tensor_network
 from training.data.batches import ArrayBatches
 from training.data.images import LabelledImages
-from training.engine import plots
 from training.engine import tables as evaluation
 from training.engine.finishing import finish, prepare_export
-from training.engine.fitting import fit, start_afresh
+from training.engine.fitting import fit, reset_session
+from training.engine.plots import confusion_matrix, learning_curves
 from training.engine.runs import Run
 from training.errors import InputError
 from training.images.config import ImagesConfig
@@ -34,7 +34,7 @@ def train_images(config: ImagesConfig, run: Run, data: LabelledImages) -> dict[s
     Raises:
         InputError: If the patches do not fit the images, or the folder is another run's.
     """
-    start_afresh(config.seed)
+    reset_session(config.seed)
     model = _compiled_model(config, data)
     description = {"fingerprint": data.fingerprint(), "class_names": list(data.class_names)}
     prepare_export(config)
@@ -53,8 +53,8 @@ def train_images(config: ImagesConfig, run: Run, data: LabelledImages) -> dict[s
         "seconds_per_step": min(row["seconds_per_step"] for row in log.rows),
         "seconds": sum(row["seconds"] for row in log.rows),
     }
-    plots.learning_curves(log.rows, results["test_accuracy"], run.folder / "learning_curves.png")
-    plots.confusion_matrix(
+    learning_curves(log.rows, results["test_accuracy"], run.folder / "learning_curves.png")
+    confusion_matrix(
         data.test_labels, predictions, data.class_names, run.folder / "confusion_matrix.png"
     )
 

@@ -10,10 +10,11 @@ import tensorflow as tf
 from keras_tnattn.export import export_signatures
 from keras_tnattn.layers import LocalEmbedding
 from keras_tnattn.models import deep_tensor_network
-from training.engine import plots
 from training.engine.finishing import finish, prepare_export
-from training.engine.fitting import fit, start_afresh
+from training.engine.fitting import fit, reset_session
+from training.engine.plots import learning_curves
 from training.engine.runs import Run
+from training.rules import plots
 from training.rules.automata import RuleBatches, evolve
 from training.rules.config import RulesConfig
 
@@ -35,7 +36,7 @@ def train_rule(config: RulesConfig, run: Run) -> dict[str, Any]:
     Raises:
         InputError: If the folder is another run's, or cannot be written to.
     """
-    start_afresh(config.seed)
+    reset_session(config.seed)
     model = _compiled_model(config)
     prepare_export(config)
     run.start_or_check(config, {"trained_lengths": list(config.trained_lengths)})
@@ -52,7 +53,7 @@ def train_rule(config: RulesConfig, run: Run) -> dict[str, Any]:
         "seconds_per_step": min(row["seconds_per_step"] for row in log.rows),
         "seconds": sum(row["seconds"] for row in log.rows),
     }
-    plots.learning_curves(log.rows, results["test_accuracy"], run.folder / "learning_curves.png")
+    learning_curves(log.rows, results["test_accuracy"], run.folder / "learning_curves.png")
     truth, predicted = space_time(model, config)
     plots.space_time(truth, predicted, config.steps, run.folder / "space_time.png")
 

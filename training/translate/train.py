@@ -14,10 +14,10 @@ from keras_tnattn.schedules import WarmupInverseSquareRoot
 from training.data.batches import BucketedBatches
 from training.data.pairs.loading import load_pairs
 from training.data.pairs.prepared import PreparedCorpus, load_prepared, prepare
-from training.engine import plots
 from training.engine.checkpoints import EpochLog, load_weights, save_weights
 from training.engine.finishing import finish, prepare_export
-from training.engine.fitting import fit, on_all_gpus, start_afresh
+from training.engine.fitting import fit, on_all_gpus, reset_session
+from training.engine.plots import learning_curves
 from training.engine.runs import FROM_ITS_START, Run
 from training.errors import InputError
 from training.translate.config import TranslateConfig
@@ -38,7 +38,7 @@ def train_translator(config: TranslateConfig, run: Run) -> dict[str, Any]:
         InputError: If the config does not fit the data, or the folder is another run's.
     """
     prepare_export(config)
-    start_afresh(config.seed)  # before the precision, which it forgets
+    reset_session(config.seed)  # before the precision, which it forgets
     with _preparing(config, run) as corpus:
         print(_summary(corpus), flush=True)
         try:
@@ -84,7 +84,7 @@ def _trained(
         "pairs": {name: len(part) for name, part in corpus.parts.items()},
         "vocabulary_sizes": corpus.vocabulary_sizes,
     }
-    plots.learning_curves(log.rows, None, run.folder / "learning_curves.png")
+    learning_curves(log.rows, None, run.folder / "learning_curves.png")
     return finish(
         config,
         run,

@@ -1,11 +1,14 @@
 """What Keras reads batches from while it trains."""
 
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
 
 from training.data.batches import ArrayBatches
-from training.engine.fitting import on_all_gpus, untuned
+from training.engine.fitting import as_dataset, on_all_gpus
 from training.errors import InputError
 
 needs_tensorflow = pytest.mark.skipif(
@@ -24,10 +27,10 @@ class Growing(keras.utils.PyDataset):
 
 
 @needs_tensorflow
-class TestUntuned:
+class TestDataset:
     def test_gives_each_epoch_its_order(self):
         batches = ArrayBatches(np.arange(10)[:, None], np.arange(10), 4, seed=0)
-        dataset = untuned(batches)
+        dataset = as_dataset(batches)
         assert len(dataset) == 3
         for epoch in range(2):
             batches.set_epoch(epoch)
@@ -35,17 +38,51 @@ class TestUntuned:
             assert seen.tolist() == batches.order.tolist()
 
     def test_fixes_the_sizes_that_do_not_vary(self):
-        inputs, labels = untuned(Growing()).element_spec
+        inputs, labels = as_dataset(Growing()).element_spec
         assert inputs["x"].shape.as_list() == [None, None, 5]
         assert labels.shape.as_list() == [None]
 
     def test_takes_a_single_batch(self):
         batches = ArrayBatches(np.zeros((3, 7)), np.arange(3), 4)
-        assert [x.shape for x, _ in untuned(batches)] == [(3, 7)]
+        assert [x.shape for x, _ in as_dataset(batches)] == [(3, 7)]
 
     def test_does_not_tune_itself(self):
-        # The end of an iterator that does waits for its tuner: minutes in a long training.
-        assert not untuned(Growing()).options().autotune.enabled
+        assert not as_dataset(Growing()).options().autotune.enabled
+
+
+AUTOTUNED = """
+import time
+import tensorflow as tf
+
+def numbers():
+    begin = time.monotonic()
+    while time.monotonic() - begin < 3.2:  # the tuner's turns are after 2.6 and 5.1 seconds
+        time.sleep(0.01)
+        yield 1
+
+options = tf.data.Options()
+options.autotune.enabled = AUTOTUNE
+dataset = tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec((), tf.int32))
+iterator = iter(dataset.prefetch(2).with_options(options))
+for _ in iterator:
+    pass
+begin = time.monotonic()
+del iterator
+print(time.monotonic() - begin)
+"""
+
+
+@pytest.mark.slow
+@needs_tensorflow
+def test_why_datasets_do_not_tune_themselves():
+    """A minimal reproduction: deleting an autotuned iterator waits for the tuner's next turn."""
+    seconds = {}
+    for autotune in (True, False):
+        code = AUTOTUNED.replace("AUTOTUNE", str(autotune))
+        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+        seconds[autotune] = float(done.stdout)
+    assert seconds[False] < 0.2
+    assert seconds[True] > 1, "TensorFlow no longer waits: as_dataset may leave autotuning on"
 
 
 @needs_tensorflow

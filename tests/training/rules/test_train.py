@@ -16,10 +16,10 @@ from run_folders import (
 )
 
 from training.demos import rules as demo_rules
-from training.engine import plots
 from training.engine.runs import Run
 from training.errors import InputError, exit_status
 from training.options import from_json, to_json
+from training.rules import plots
 from training.rules import train as rules
 from training.rules.automata import RuleBatches, evolve
 from training.rules.config import RulesConfig
@@ -189,7 +189,7 @@ def test_the_network_goes_on_from_its_own_outputs():
 def test_the_picture_counts_the_errors(tmp_path, monkeypatch):
     titles = []
     monkeypatch.setattr(
-        plots, "_save", lambda figure, path: titles.extend(a.get_title() for a in figure.axes)
+        plots, "save", lambda figure, path: titles.extend(a.get_title() for a in figure.axes)
     )
     plots.space_time(np.zeros((3, 4)), np.eye(3, 4), 1, tmp_path / "picture.png")
     assert titles[2] == "errors: 3 cells"

@@ -23,7 +23,6 @@ from training.errors import InputError
 SIDES = ("source", "target")
 INDEX = "prepared.json"
 INDEXED = {"made_of", "files"}
-UNREADABLE = (OSError, ValueError, TypeError, LookupError, AttributeError)
 VERSION = 1  # of the folder's layout and of the way sentences are cut into pieces
 # I and ı, İ and i are the pairs of cases in these languages.
 TURKIC = {"tr", "az"}

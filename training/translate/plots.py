@@ -1,0 +1,127 @@
+"""Pictures of what the attentions of a translator computed for a sentence."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from training.engine.plots import save
+
+# What the paper calls what power law graph attention computes, and of others the scores.
+SYMBOLS = {
+    "E_LM": r"$E_{LM}$",
+    "E": r"$E$",
+    "P": r"$P$",
+    "a": r"$a$",
+    "b_a": r"$b_a$",
+    "A_LM": r"$A_{LM}$",
+    "G_LM": r"$G_{LM}$",
+    "scores": "scores",
+}
+BETWEEN_TOKENS = ("E_LM", "E", "scores")
+
+
+def heat_maps(
+    name: str,
+    matrices: np.ndarray,
+    heads: Sequence[int],
+    path: Path,
+    tokens: tuple[Sequence[str], Sequence[str]] | None = None,
+) -> None:
+    """Draws a matrix of each of `H` heads `(H, R, C)`, a panel for each.
+
+    Args:
+        name: What it is, a name of `SYMBOLS`.
+        matrices: The matrices.
+        heads: The numbers of the heads.
+        path: The file.
+        tokens: What the `R` rows and the `C` columns are. Default: dimensions, without names.
+    """
+    for axes, head, matrix in _panels(heads, matrices, path, _size(matrices[0].shape, tokens)):
+        _heat_map(axes, matrix, tokens)
+        axes.set_title(f"{SYMBOLS[name]}, head {head}")
+
+
+def histograms(name: str, matrices: np.ndarray, heads: Sequence[int], path: Path) -> None:
+    """Draws how the entries of a matrix of each of `H` heads `(H, R, C)` are distributed."""
+    for axes, head, matrix in _panels(heads, matrices, path, (3.6, 2.8)):
+        _histogram(axes, name, matrix)
+        axes.set_title(f"{SYMBOLS[name]}, head {head}")
+
+
+def one_head(
+    matrices: dict[str, np.ndarray], path: Path, tokens: tuple[Sequence[str], Sequence[str]]
+) -> None:
+    """Draws matrices of one head, heat map and histogram, and scores with the tokens.
+
+    Args:
+        matrices: Matrices `(k, k)`, and those between tokens `(R, C)`, by the names of `SYMBOLS`.
+        path: The file.
+        tokens: The `R` and the `C` tokens.
+    """
+    width, height = _size((len(tokens[0]), len(tokens[1])), tokens)
+    sizes = [(width, max(height, 3.6)) if name in BETWEEN_TOKENS else (9, 3.6) for name in matrices]
+    widths, heights = zip(*sizes, strict=True)
+    figure = Figure(figsize=(max(widths), sum(heights)), layout="constrained")
+    rows = np.atleast_1d(figure.subfigures(len(matrices), 1, height_ratios=heights))
+    for row, (name, matrix) in zip(rows, matrices.items(), strict=True):
+        row.suptitle(SYMBOLS[name])
+        if name in BETWEEN_TOKENS:
+            _heat_map(row.subplots(), matrix, tokens)
+        else:
+            left, right = row.subplots(1, 2)
+            _heat_map(left, matrix)
+            _histogram(right, name, matrix)
+    save(figure, path)
+
+
+def _panels(
+    heads: Sequence[int],
+    matrices: np.ndarray,
+    path: Path,
+    size: tuple[float, float],
+    columns: int = 4,
+) -> Iterator[tuple[Axes, int, np.ndarray]]:
+    """Gives axes for each head, its number and its matrix; saves the figure at the end."""
+    columns = min(columns, len(heads))
+    rows = -(-len(heads) // columns)
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    for i, (head, matrix) in enumerate(zip(heads, matrices, strict=True)):
+        yield figure.add_subplot(rows, columns, i + 1), head, matrix
+    save(figure, path)
+
+
+def _size(
+    shape: tuple[int, int], tokens: tuple[Sequence[str], Sequence[str]] | None
+) -> tuple[float, float]:
+    """Width and height of a heat map, in inches: room for the names of the tokens."""
+    if tokens is None:
+        return 3.6, 3.2
+    return 2.5 + 0.22 * shape[1], 1.8 + 0.22 * shape[0]
+
+
+def _heat_map(
+    axes: Axes, matrix: np.ndarray, tokens: tuple[Sequence[str], Sequence[str]] | None = None
+) -> None:
+    image = axes.imshow(matrix, cmap="viridis", interpolation="nearest")
+    axes.get_figure(root=False).colorbar(image, ax=axes, shrink=0.8)
+    if tokens is not None:
+        rows, columns = ([_shown(token) for token in side] for side in tokens)
+        style = {"fontsize": 8, "parse_math": False}
+        axes.set_xticks(range(len(columns)), columns, rotation="vertical", **style)
+        axes.set_yticks(range(len(rows)), rows, **style)
+
+
+def _shown(token: str) -> str:
+    """With a sign for glue that the fonts have."""
+    return token.replace("\uffed", "\u25a0")
+
+
+def _histogram(axes: Axes, name: str, matrix: np.ndarray) -> None:
+    """A line marks zero, as in the paper; not for what is positive and heaped at zero."""
+    axes.hist(matrix.ravel(), bins=100, log=name == "A_LM")
+    if name != "A_LM":
+        axes.axvline(0, color="tab:orange", linestyle="--")
+    axes.set(xlabel="value", ylabel="entries")
