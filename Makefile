@@ -3,7 +3,7 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo demo-rules demo-translate test test-slow lint wheel bench clean
+.PHONY: demo demo-rules demo-translate test test-slow lint docs wheel matrix bench clean
 
 # The environment is made once, and anew when what it must hold changes.
 $(INSTALLED): pyproject.toml setup.cfg
@@ -31,13 +31,23 @@ lint: $(INSTALLED)
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
 
-# Where nothing but the wheel and what it depends on is installed.
+# Warnings are errors. `make docs NOTEBOOKS=cache` runs the notebooks, too.
+NOTEBOOKS ?= off
+docs: $(INSTALLED)
+	$(RUN) -m sphinx -W --keep-going -q -b html -D nb_execution_mode=$(NOTEBOOKS) docs docs/_build/html
+	@echo "The pages are in docs/_build/html/index.html"
+
+# The wheel with a backend and nothing else.
 wheel: $(INSTALLED)
 	rm -rf build/wheel
 	$(RUN) -m pip wheel --no-deps --wheel-dir build/wheel .
 	$(PYTHON) -m venv build/wheel/env
-	build/wheel/env/bin/python -m pip install build/wheel/*.whl
-	cd build/wheel && env/bin/python ../../tests/train_one_step.py
+	build/wheel/env/bin/python -m pip install build/wheel/*.whl "jax>=0.6"
+	cd build/wheel && KERAS_BACKEND=jax env/bin/python ../../tests/train_one_step.py
+
+# The core of the suite on the lowest and highest supported versions, on every Python found.
+matrix:
+	.ci/matrix
 
 bench: $(INSTALLED)
 	$(RUN) benchmarks/tt_dense.py
@@ -50,4 +60,4 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/decoding.py
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist docs/_build docs/.jupyter_cache *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import keras_tnattn
+
 ROOT = Path(__file__).resolve().parents[1]
 # Each part may import those before it, and itself.
 ORDER = [
@@ -88,3 +90,8 @@ def test_a_saved_layer_comes_back_in_a_process_that_only_imports_the_package(tmp
         f"{make} m = keras.models.load_model({path!r}); "
         f"assert (m.predict(x, verbose=0) == np.load({path + '.npy'!r})).all()"
     )
+
+
+def test_the_citation_names_this_version():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {keras_tnattn.__version__}\n" in citation
