@@ -16,6 +16,7 @@ from keras_tnattn.layers.tn_attention import TNAttention
 from keras_tnattn.layers.token_embedding import TokenEmbedding
 from keras_tnattn.layers.transformer import TransformerDecoder, TransformerEncoder
 from keras_tnattn.layers.tt_dense import TTDense
+from keras_tnattn.layers.tt_embedding import TTEmbedding
 
 __all__ = [
     "GraphAttention",
@@ -29,6 +30,7 @@ __all__ = [
     "SinusoidalPositionEncoding",
     "TNAttention",
     "TTDense",
+    "TTEmbedding",
     "TensorizeTokens",
     "TensorizedGraphAttention",
     "TensorizedSpectralAttention",

@@ -4,20 +4,24 @@ from keras_tnattn.ops import (
     masking,
     power_law,
     precision,
+    quantization,
     reflections,
     scan,
     spectral_filter,
     tensor_train,
     time_graph,
+    tt_table,
 )
 
 __all__ = [
     "masking",
     "power_law",
     "precision",
+    "quantization",
     "reflections",
     "scan",
     "spectral_filter",
     "tensor_train",
     "time_graph",
+    "tt_table",
 ]

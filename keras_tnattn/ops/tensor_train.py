@@ -209,7 +209,7 @@ def matrix_to_tt(
     return cores, float(math.sqrt(squared_error) / norm) if norm > 0 else 0.0
 
 
-def _merge(cores: Sequence) -> Tensor:
+def merge(cores: Sequence) -> Tensor:
     """Merges a run of cores into one block `(..., R_first, I, J, R_last)`, halves first.
 
     Each merger is one matrix product and one exchange of two axes; leading axes (heads) are carried
@@ -219,7 +219,7 @@ def _merge(cores: Sequence) -> Tensor:
     if len(cores) == 1:
         return cores[0]
     half = len(cores) // 2
-    left, right = _merge(cores[:half]), _merge(cores[half:])
+    left, right = merge(cores[:half]), merge(cores[half:])
     *lead, first_rank, left_in, left_out, rank = left.shape
     _, right_in, right_out, last_rank = right.shape[-4:]
     merged = ops.matmul(
@@ -245,7 +245,7 @@ def tt_to_matrix(cores: Sequence) -> Tensor:
     Returns:
         Tensor `(..., I, J)`. Costs about `R I J` multiplications.
     """
-    merged = _merge(cores)
+    merged = merge(cores)
     *lead, _, rows, columns, _ = merged.shape
     return ops.reshape(merged, (*lead, rows, columns))
 
@@ -342,7 +342,7 @@ def tt_matmul(x: Tensor, cores: Sequence, plan: ContractionPlan | None = None) -
     plan = plan_of(cores) if plan is None else plan
     if plan.split == 0:
         return ops.matmul(x, tt_to_matrix(cores))
-    left, right = _merge(cores[: plan.split]), _merge(cores[plan.split :])
+    left, right = merge(cores[: plan.split]), merge(cores[plan.split :])
     _, left_in, left_out, rank = left.shape
     _, right_in, right_out, _ = right.shape
     if plan.left_first:

@@ -9,6 +9,7 @@ import keras_tnattn
 from keras_tnattn import layers
 
 TOKENS = np.random.default_rng(0).normal(size=(3, 7, 8)).astype("float32")
+IDS = np.random.default_rng(0).integers(0, 22, (3, 7))
 TENSOR_TOKENS = TOKENS.reshape(3, 7, 2, 2, 2)
 
 
@@ -79,6 +80,13 @@ OTHERS = {
             16, activation="relu", kernel_regularizer="l2", bias_constraint="non_neg"
         ),
         TOKENS[:, 0],
+    ),
+    "tt_embedding": (lambda: layers.TTEmbedding(22, 30, (2, 3, 4), (5, 2, 3), (4, 6)), IDS),
+    "tt_embedding_reordered": (
+        lambda: layers.TTEmbedding(
+            22, 8, mask_zero=True, reorder_rows=True, embeddings_regularizer="l2"
+        ),
+        IDS,
     ),
     "tokens": (lambda: layers.TensorizeTokens((4, 2)), TOKENS),
     "tn": (lambda: layers.TNAttention(3, bond_dim=3, kernel_regularizer="l2"), TOKENS),

@@ -1,0 +1,376 @@
+"""A drop-in for `keras.layers.Embedding` whose table is a tensor train."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_tnattn.checks import check_int
+from keras_tnattn.initializers import tt_core_weights
+from keras_tnattn.ops import quantization, tensor_train, tt_table
+from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
+
+# The number of ids of a call whose sizes are not known beforehand.
+_USUAL_IDS = 4096
+
+
+@keras.saving.register_keras_serializable(package="keras_tnattn")
+class TTEmbedding(keras.layers.Layer):
+    """Embedding whose table `E` is a tensor train, never formed unless that is cheaper.
+
+    `E` of shape `(V, D)` is the first `V` rows of a TT-matrix with cores `G_n` of shape
+    `(R_{n-1}, V_n, D_n, R_n)`, `R_0 = R_N = 1`, `prod(V_n) >= V`, `prod(D_n) = D`:
+    `E[i] = G_1[:, i_1] @ ... @ G_N[:, i_N]`, where `i_1, ..., i_N` are the digits of `i` in the
+    mixed radix `(V_1, ..., V_N)`, the last digit fastest (Hrinchuk et al., "Tensorized Embedding
+    Layers", 2019, https://arxiv.org/abs/1901.10787, section 3). `sum(R_{n-1} V_n D_n R_n)` weights
+    where `keras.layers.Embedding` has `V D`: 20,000 words of 64 numbers at rank 16 take 12,224
+    instead of 1,280,000.
+
+    Neighboring cores are merged before the lookup where that is cheaper, so that what the ids of a
+    batch share is computed once; an id then costs a gather of about `R D` numbers and `2 R D`
+    FLOPs. The gradient of each core is dense: Adam handles repeated ids correctly.
+
+    Ids that are close share digits, and so parameters: sort a vocabulary by frequency or by
+    similarity.
+
+    Args:
+        input_dim: Number of ids `V`.
+        output_dim: Size `D` of a row.
+        tt_input_shape: `N` positive ints, the factors `V_n`; their product is at least `V`, and
+            the rows above `V` are never used. Default: three near-equal factors.
+        tt_output_shape: `N` positive ints, the factors of `D`. Default: as equal as the prime
+            factors of `D` allow.
+        tt_ranks: Int, the maximum TT-rank (clipped at each bond), or a sequence of `N - 1` ints.
+            Defaults to 16.
+        mask_zero: Whether id 0 is padding, to be masked. Defaults to `False`.
+        embeddings_initializer: The initializer whose variance the table is to have; its own
+            distribution is not kept. Defaults to `"uniform"`.
+        embeddings_regularizer: Applied to each core.
+        embeddings_constraint: Applied to each core.
+        reorder_rows: Whether row `i` of the table is row `positions[i]` of the tensor train, so
+            that similar rows can be neighbors there; `positions` are `V` whole numbers, not
+            trained, at first `0, 1, 2, ...`. Defaults to `False`.
+        bits: 8 or 4 to hold the cores as whole numbers, with one scale a row; such a layer does not
+            train, and is made by `quantized`. Defaults to `None`.
+        reverse_dtype: Dtype of the logits of `reverse=True`. Defaults to the compute dtype.
+
+    Call arguments:
+        inputs: Integers `(...)`, ids in `[0, V)`; with `reverse`, floats `(..., D)`.
+        reverse: Whether to return the logits `inputs @ E^T` instead. Defaults to `False`.
+
+    Returns:
+        Tensor `(..., D)`; with `reverse`, `(..., V)`.
+
+    Raises:
+        ValueError: If the factors do not fit the sizes, or a rank is above its bound.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_tnattn.layers import TTEmbedding
+        >>> layer = TTEmbedding(1000, 64, tt_ranks=8)
+        >>> layer(np.array([[1, 2, 3]])).shape
+        (1, 3, 64)
+        >>> layer.count_params()
+        3200
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        output_dim: int,
+        tt_input_shape: Sequence[int] | None = None,
+        tt_output_shape: Sequence[int] | None = None,
+        tt_ranks: int | Sequence[int] = 16,
+        mask_zero: bool = False,
+        reorder_rows: bool = False,
+        bits: int | None = None,
+        embeddings_initializer: Initializer = "uniform",
+        embeddings_regularizer: Regularizer | None = None,
+        embeddings_constraint: Constraint | None = None,
+        reverse_dtype: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("autocast", False)  # float16 cannot hold an id above 2,048
+        super().__init__(**kwargs)
+        self.input_dim = check_int("input_dim", input_dim)
+        self.output_dim = check_int("output_dim", output_dim)
+        self.tt_input_shape = tensor_train.as_ints(tt_input_shape)
+        self.tt_output_shape = tensor_train.as_ints(tt_output_shape)
+        self.tt_ranks = tensor_train.as_ints(tt_ranks)
+        self.mask_zero = bool(mask_zero)
+        quantization.check_bits(bits)
+        self.reorder_rows, self.bits = bool(reorder_rows), bits
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
+        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        self.reverse_dtype = reverse_dtype
+        self.supports_masking = True
+        self.factors = self._resolved_factors()
+        self.ranks = tensor_train.resolve_ranks(self.tt_ranks, *self.factors)
+
+    def _resolved_factors(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        rows, columns = self.tt_input_shape, self.tt_output_shape
+        num_factors = len(rows or columns or (0, 0, 0))
+        rows = rows or tt_table.row_factors(self.input_dim, num_factors)
+        columns = columns or tensor_train.balanced_factors(self.output_dim, num_factors)
+        tensor_train.check_factors(rows, columns)
+        if math.prod(rows) < self.input_dim:
+            raise ValueError(
+                "Expected row factors whose product is at least input_dim. "
+                f"Received: input_dim={self.input_dim}, tt_input_shape={rows}"
+            )
+        if math.prod(columns) != self.output_dim:
+            raise ValueError(
+                "Expected column factors whose product is output_dim. "
+                f"Received: output_dim={self.output_dim}, tt_output_shape={columns}"
+            )
+        return rows, columns
+
+    def build(self, input_shape: Shape | None = None) -> None:
+        if self.reorder_rows:
+            self.positions = self.add_weight(
+                shape=(self.input_dim,),
+                initializer=lambda shape, dtype: ops.arange(shape[0], dtype=dtype),
+                dtype="uint16" if self.input_dim <= 2**16 else "int32",
+                trainable=False,
+                name="positions",
+            )
+        if self.bits is None:
+            self._build_cores()
+        else:
+            self._build_packed_cores()
+        self.built = True
+
+    def _build_cores(self) -> None:
+        weights = tt_core_weights(self.embeddings_initializer, *self.factors, self.ranks)
+        self.cores = [
+            self.add_weight(
+                shape=shape,
+                initializer=initializer,
+                regularizer=self.embeddings_regularizer,
+                constraint=self.embeddings_constraint,
+                name=f"core_{n}",
+            )
+            for n, (shape, initializer) in enumerate(weights)
+        ]
+
+    def _build_packed_cores(self) -> None:
+        options = {"initializer": "zeros", "trainable": False}
+        self.packed_cores, self.scales = [], []
+        for n, shape in enumerate(tensor_train.core_shapes(*self.factors, self.ranks)):
+            rows, columns = _row_matrix(shape)
+            stored = (rows, quantization.packed_columns(columns, self.bits))
+            self.packed_cores.append(
+                self.add_weight(stored, dtype="uint8", name=f"core_{n}", **options)
+            )
+            self.scales.append(
+                self.add_weight((rows, 1), dtype="float16", name=f"scales_{n}", **options)
+            )
+
+    def _float_cores(self) -> list[Tensor]:
+        """The cores in the compute dtype."""
+        if self.bits is None:
+            return [ops.cast(core, self.compute_dtype) for core in self.cores]
+        cores = []
+        shapes = tensor_train.core_shapes(*self.factors, self.ranks)
+        for shape, packed, scales in zip(shapes, self.packed_cores, self.scales, strict=True):
+            columns = _row_matrix(shape)[1]
+            matrix = quantization.dequantize_rows(
+                packed, scales, columns, self.bits, self.compute_dtype
+            )
+            axes = _row_axes(shape)
+            cores.append(ops.transpose(ops.reshape(matrix, [shape[a] for a in axes]), axes))
+        return cores
+
+    def call(self, inputs: Tensor, reverse: bool = False) -> Tensor:
+        cores = self._float_cores()
+        if reverse:
+            return self._logits(ops.cast(inputs, self.compute_dtype), cores)
+        ids = ops.cast(inputs, "int32")
+        if self.reorder_rows:
+            ids = ops.take(ops.cast(self.positions, "int32"), ids, axis=0)
+        sizes = tuple(inputs.shape)
+        num_ids = _USUAL_IDS if None in sizes else max(math.prod(sizes), 1)
+        blocks = tt_table.row_blocks(*self.factors, self.ranks, num_ids)
+        return tt_table.tt_rows(ids, cores, blocks)
+
+    def _logits(self, inputs: Tensor, cores: Sequence[Tensor]) -> Tensor:
+        transposed = [ops.swapaxes(core, 1, 2) for core in cores]
+        logits = tensor_train.tt_matmul(inputs, transposed)
+        if self.reorder_rows:
+            logits = ops.take(logits, ops.cast(self.positions, "int32"), axis=-1)
+        else:
+            logits = logits[..., : self.input_dim]
+        return ops.cast(logits, self.reverse_dtype or self.compute_dtype)
+
+    def compute_mask(
+        self, inputs: Tensor, mask: Tensor | None = None, reverse: bool = False
+    ) -> Tensor:
+        if reverse:
+            return mask
+        return ops.not_equal(inputs, 0) if self.mask_zero else None
+
+    def compute_output_shape(
+        self, input_shape: Shape, reverse: bool = False
+    ) -> tuple[int | None, ...]:
+        if reverse:
+            return (*input_shape[:-1], self.input_dim)
+        return (*input_shape, self.output_dim)
+
+    def compute_output_spec(self, inputs: Tensor, reverse: bool = False) -> keras.KerasTensor:
+        shape = self.compute_output_shape(inputs.shape, reverse)
+        dtype = self.reverse_dtype if reverse and self.reverse_dtype else self.compute_dtype
+        return keras.KerasTensor(shape, dtype)
+
+    @property
+    def unused_rows(self) -> int:
+        """Rows of the tensor train that no id stands for, `prod(V_n) - V`."""
+        return math.prod(self.factors[0]) - self.input_dim
+
+    @classmethod
+    def from_embedding(
+        cls,
+        layer: keras.layers.Embedding,
+        tt_input_shape: Sequence[int] | None = None,
+        tt_output_shape: Sequence[int] | None = None,
+        tt_ranks: int | Sequence[int] | None = None,
+        tolerance: float | None = None,
+        row_weights: Sequence[float] | None = None,
+        **kwargs: Any,
+    ) -> "TTEmbedding":
+        """Makes a `TTEmbedding` that stands in for a trained `keras.layers.Embedding`, by TT-SVD.
+
+        Args:
+            layer: A built `Embedding` layer.
+            tt_input_shape: The factors `V_n`. Default as in the constructor.
+            tt_output_shape: The factors of `D`. Default as in the constructor.
+            tt_ranks: The ranks to truncate to (an int: at most); or
+            tolerance: the relative Frobenius error allowed of the TT-SVD. Give one of the two.
+            row_weights: `V` numbers of at least 0, how much the squared error of each row counts:
+                the frequencies of the ids. Default: all equal.
+            **kwargs: Further arguments of the constructor. With `reorder_rows=True` similar rows
+                are made neighbors first.
+
+        Returns:
+            A built layer; its `relative_error` is `||E - E'|| / ||E||` in the Frobenius norm,
+            rows weighted by `row_weights` if given.
+
+        Raises:
+            ValueError: If the layer is not built, or both or none of `tt_ranks` and `tolerance`
+                are given.
+
+        Example:
+            >>> import keras
+            >>> from keras_tnattn.layers import TTEmbedding
+            >>> dense = keras.layers.Embedding(100, 8)
+            >>> dense.build()
+            >>> layer = TTEmbedding.from_embedding(dense, (10, 10), (2, 4), tolerance=0.01)
+            >>> layer.relative_error <= 0.01
+            True
+        """
+        if not layer.built:
+            raise ValueError(f"Expected a built Embedding layer. Received: layer={layer.name}")
+        config = {
+            "mask_zero": layer.mask_zero,
+            "dtype": layer.dtype_policy,
+            "name": layer.name,
+            **kwargs,
+        }
+        table = ops.convert_to_numpy(layer.embeddings)
+        draft = cls(*table.shape, tt_input_shape, tt_output_shape, 1, **config)
+        order = tt_table.similarity_order(table) if draft.reorder_rows else np.arange(len(table))
+        cores, error = tt_table.table_to_tt(
+            table[order],
+            *draft.factors,
+            tt_ranks,
+            tolerance,
+            None if row_weights is None else np.asarray(row_weights, "float64")[order],
+        )
+        ranks = tuple(core.shape[-1] for core in cores[:-1])
+        new = cls(*table.shape, tt_input_shape, tt_output_shape, ranks, **config)
+        new.build()
+        new.assign_cores(cores)
+        if new.reorder_rows:
+            new.positions.assign(np.argsort(order))
+        new.relative_error = error
+        return new
+
+    def quantized(self, bits: int) -> "TTEmbedding":
+        """Makes the layer whose cores are whole numbers of 8 or 4 bits, with one scale a row.
+
+        The rows are those of the longer unfolding of each core. The new layer does not train.
+        """
+        if not self.built or self.bits is not None:
+            raise ValueError(
+                "Expected a built layer that is not quantized yet. "
+                f"Received: built={self.built}, bits={self.bits}"
+            )
+        new = type(self).from_config({**self.get_config(), "tt_ranks": self.ranks, "bits": bits})
+        new.build()
+        new.assign_cores([ops.convert_to_numpy(core) for core in self.cores])
+        if self.reorder_rows:
+            new.positions.assign(self.positions)
+        return new
+
+    def assign_cores(self, cores: Sequence[np.ndarray]) -> None:
+        """Sets the cores from float arrays `(R_{n-1}, V_n, D_n, R_n)`, quantizing if need be."""
+        if self.bits is None:
+            for weight, core in zip(self.cores, cores, strict=True):
+                weight.assign(core)
+            return
+        for packed, scales, core in zip(self.packed_cores, self.scales, cores, strict=True):
+            matrix = np.transpose(core, _row_axes(core.shape))
+            matrix = matrix.reshape(_row_matrix(core.shape))
+            numbers, row_scales = quantization.quantize_rows(matrix, self.bits)
+            packed.assign(numbers)
+            scales.assign(row_scales)
+
+    def describe(self) -> str:
+        """Returns and prints weights against a full table, unused rows and the cost of a lookup."""
+        if not self.built:
+            raise ValueError(f"Expected a built layer. Received: layer={self.name}")
+        shapes = ", ".join(str(s) for s in tensor_train.core_shapes(*self.factors, self.ranks))
+        stored = sum(math.prod(s) for s in tensor_train.core_shapes(*self.factors, self.ranks))
+        full = self.input_dim * self.output_dim
+        blocks = tt_table.row_blocks(*self.factors, self.ranks, _USUAL_IDS)
+        lookup = "the whole table is formed" if len(blocks) == 1 else f"blocks of {blocks} cores"
+        text = (
+            f"{self.name}: table ({self.input_dim}, {self.output_dim}), {stored:,} weights against "
+            f"{full:,} ({full / stored:.1f} times fewer), {self.unused_rows:,} rows never used\n"
+            f"  cores {shapes}; {_USUAL_IDS:,} ids at once: {lookup}"
+        )
+        print(text)
+        return text
+
+    def get_config(self) -> dict:
+        names = (
+            "input_dim",
+            "output_dim",
+            "tt_input_shape",
+            "tt_output_shape",
+            "tt_ranks",
+            "mask_zero",
+            "reorder_rows",
+            "bits",
+            "reverse_dtype",
+        )
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names},
+            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
+            "embeddings_regularizer": keras.regularizers.serialize(self.embeddings_regularizer),
+            "embeddings_constraint": keras.constraints.serialize(self.embeddings_constraint),
+        }
+
+
+def _row_axes(shape: Sequence[int]) -> tuple[int, ...]:
+    """The order of a core's axes in which its rows, of one scale each, are long."""
+    return (0, 1, 2, 3) if shape[3] >= shape[0] else (3, 1, 2, 0)
+
+
+def _row_matrix(shape: Sequence[int]) -> tuple[int, int]:
+    short, long = sorted((shape[0], shape[3]))
+    return short * shape[1], shape[2] * long

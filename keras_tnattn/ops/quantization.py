@@ -1,0 +1,82 @@
+"""Whole numbers of 8 or 4 bits in place of floats, with one scale a row.
+
+`W[i, j] = s_i q_ij` with `q` in `[-127, 127]` or `[-7, 7]` and `s_i` in float16. Two numbers of 4
+bits share a byte.
+"""
+
+import numpy as np
+from keras import ops
+
+from keras_tnattn.typing import Tensor
+
+_LARGEST = {8: 127, 4: 7}
+# A row may be cut off at a share of its largest entry: at 4 bits the finer steps are worth it.
+_CLIPPING = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
+
+
+def check_bits(bits: int | None) -> None:
+    """Raises a `ValueError` unless `bits` is 8, 4 or `None`."""
+    if bits not in (None, *_LARGEST):
+        raise ValueError(f"Expected 8, 4 or None. Received: bits={bits!r}")
+
+
+def packed_columns(columns: int, bits: int) -> int:
+    """Returns how many bytes a row of `columns` numbers takes, its scale aside."""
+    return columns if bits == 8 else (columns + 1) // 2
+
+
+def quantize_rows(matrix: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """Quantizes each row of a matrix at the scale that leaves the smallest squared error.
+
+    Args:
+        matrix: Float array `(rows, columns)`.
+        bits: 8 or 4.
+
+    Returns:
+        Bytes `(rows, packed_columns(columns, bits))`, uint8, each number with 128 (8 bits) or 8
+        (4 bits) added, and the scales `(rows, 1)`, float16.
+    """
+    check_bits(bits)
+    matrix = np.asarray(matrix, "float32")
+    largest = _LARGEST[bits]
+    peak = np.abs(matrix).max(axis=1, keepdims=True)
+    best_error = np.full(peak.shape, np.inf, "float32")
+    scales = np.zeros(peak.shape, "float16")
+    numbers = np.zeros(matrix.shape, "int32")
+    for share in _CLIPPING if bits == 4 else (1.0,):
+        scale = np.minimum(peak * share / largest, 65504.0).astype("float16")
+        divisor = np.where(scale == 0, 1, scale).astype("float32")
+        rounded = np.clip(np.rint(matrix / divisor), -largest, largest)
+        error = ((rounded * scale - matrix) ** 2).sum(axis=1, keepdims=True)
+        better = error < best_error
+        best_error = np.where(better, error, best_error)
+        scales = np.where(better, scale, scales)
+        numbers = np.where(better, rounded, numbers).astype("int32")
+    shifted = (numbers + largest + 1).astype("uint8")
+    if bits == 8:
+        return shifted, scales
+    if shifted.shape[1] % 2:
+        shifted = np.pad(shifted, ((0, 0), (0, 1)))
+    return shifted[:, 0::2] | (shifted[:, 1::2] << 4), scales
+
+
+def dequantize_rows(packed: Tensor, scales: Tensor, columns: int, bits: int, dtype: str) -> Tensor:
+    """Turns packed rows back into floats.
+
+    Args:
+        packed: uint8 tensor `(..., packed_columns(columns, bits))`.
+        scales: Float tensor `(..., 1)`.
+        columns: Numbers in a row.
+        bits: 8 or 4.
+        dtype: Dtype of the result.
+
+    Returns:
+        Tensor `(..., columns)`.
+    """
+    numbers = ops.cast(packed, "int32")
+    if bits == 4:
+        pairs = ops.stack([numbers % 16, numbers // 16], axis=-1)
+        shape = (*ops.shape(packed)[:-1], 2 * packed.shape[-1])
+        numbers = ops.reshape(pairs, shape)[..., :columns]
+    numbers = ops.cast(numbers - (_LARGEST[bits] + 1), dtype)
+    return ops.multiply(numbers, ops.cast(scales, dtype))

@@ -1,0 +1,233 @@
+"""Tables of rows held as a tensor train: an embedding whose table is never stored.
+
+A table `E` of shape `(V, D)`, `D = prod(D_n)`, is the first `V` rows of a TT-matrix with
+`prod(V_n) >= V` rows. Row `i` is found by the digits of `i` in the mixed radix `(V_1, ..., V_N)`,
+the last digit fastest (Hrinchuk et al., 2019, https://arxiv.org/abs/1901.10787, section 3):
+
+    E[i] = G_1[:, i_1, :, :] @ G_2[:, i_2, :, :] @ ... @ G_N[:, i_N, :, :]
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from keras import ops
+
+from keras_tnattn.ops import tensor_train
+from keras_tnattn.typing import Tensor
+
+# Cost of moving one number, in floating-point operations, as in `tensor_train`.
+_FLOPS_PER_NUMBER = 128
+
+
+def row_factors(num_rows: int, num_factors: int) -> tuple[int, ...]:
+    """Returns `num_factors` near-equal factors whose product is at least `num_rows`.
+
+    Unlike `tensor_train.balanced_factors` the product may exceed the size, so that a prime number
+    of rows has small factors too: `row_factors(20_011, 3) == (26, 28, 28)`.
+    """
+    if num_rows < 1 or num_factors < 1:
+        raise ValueError(
+            "Expected a positive number of rows and of factors. "
+            f"Received: num_rows={num_rows}, num_factors={num_factors}"
+        )
+    factors = [math.ceil(round(num_rows ** (1 / num_factors), 9))] * num_factors
+    for n in range(num_factors):
+        while factors[n] > 1 and math.prod(factors) // factors[n] * (factors[n] - 1) >= num_rows:
+            factors[n] -= 1
+    return tuple(sorted(factors))
+
+
+def row_blocks(
+    tt_input_shape: Sequence[int],
+    tt_output_shape: Sequence[int],
+    tt_ranks: Sequence[int],
+    num_ids: int,
+) -> tuple[int, ...]:
+    """Chooses how the cores are merged before `num_ids` rows are looked up.
+
+    Neighboring cores are merged into blocks, once a call, so that what many ids share is computed
+    once; each id then costs a gather and a small product for every block. One block is the whole
+    table. All partitions are compared by their FLOPs and memory traffic.
+
+    Returns:
+        The number of cores in each block; the sum is `N`.
+    """
+    num_cores, ranks = len(tt_input_shape), (1, *tt_ranks, 1)
+
+    def merged_size(start: int, stop: int) -> int:
+        rows, columns = tt_input_shape[start:stop], tt_output_shape[start:stop]
+        return ranks[start] * math.prod(rows) * math.prod(columns) * ranks[stop]
+
+    def cost(bounds: Sequence[int]) -> float:
+        total, columns = 0, 1
+        for start, stop in reversed(list(itertools.pairwise(bounds))):
+            for last in range(start + 2, stop + 1):  # merging core by core
+                size = merged_size(start, last)
+                total += size * (2 * ranks[last - 1] + _FLOPS_PER_NUMBER)
+            gathered = merged_size(start, stop) // math.prod(tt_input_shape[start:stop])
+            product = 0 if stop == num_cores else 2 * gathered * columns
+            columns *= math.prod(tt_output_shape[start:stop])
+            moved = gathered + ranks[start] * columns
+            total += num_ids * (product + _FLOPS_PER_NUMBER * moved)
+        return total
+
+    inner = range(1, num_cores)
+    partitions = (
+        (0, *cuts, num_cores)
+        for count in range(num_cores)
+        for cuts in itertools.combinations(inner, count)
+    )
+    best = min(partitions, key=cost)
+    return tuple(stop - start for start, stop in itertools.pairwise(best))
+
+
+def tt_rows(ids: Tensor, cores: Sequence[Tensor], blocks: Sequence[int]) -> Tensor:
+    """Looks up rows of a TT-matrix.
+
+    The gradient is a dense tensor for each core, so that ids that repeat add up.
+
+    Args:
+        ids: Integer tensor of any shape, entries in `[0, prod(V_n))`.
+        cores: The `N` cores `(R_{n-1}, V_n, D_n, R_n)`.
+        blocks: How many neighboring cores are merged first, as `row_blocks` chooses.
+
+    Returns:
+        Tensor `(..., D)`.
+    """
+    digits = ops.reshape(ops.cast(ids, "int32"), (-1,))
+    stops = list(itertools.accumulate(blocks))
+    rows, columns = None, 1
+    for size, stop in reversed(list(zip(blocks, stops, strict=True))):
+        block = tensor_train.merge(cores[stop - size : stop])
+        rank, num_rows, width, next_rank = block.shape
+        # (V_b, R D_b, R'): the rank to the right meets the rows found so far. The product by 1
+        # keeps the gradient of a single core dense, too.
+        table = ops.reshape(
+            ops.transpose(ops.multiply(block, 1), (1, 0, 2, 3)), (num_rows, -1, next_rank)
+        )
+        found = ops.take(table, digits % num_rows, axis=0)
+        digits = digits // num_rows
+        columns *= width
+        # (ids, R D_b, R') @ (ids, R', D_done) -> (ids, R, D_b D_done)
+        rows = found if rows is None else ops.matmul(found, rows)
+        rows = ops.reshape(rows, (-1, rank, columns))
+    return ops.reshape(rows, (*ops.shape(ids), columns))
+
+
+def form_table(cores: Sequence[np.ndarray], num_rows: int) -> np.ndarray:
+    """Forms the first `num_rows` rows `(num_rows, D)` of a tensor train, in NumPy."""
+    table = np.ones((1, 1, 1), cores[0].dtype)
+    for core in cores:
+        table = np.einsum("ijr,rvds->ivjds", table, core, optimize=True)
+        table = table.reshape(table.shape[0] * core.shape[1], -1, core.shape[3])
+    return table[:num_rows, :, 0]
+
+
+def table_to_tt(
+    table: np.ndarray,
+    tt_input_shape: Sequence[int],
+    tt_output_shape: Sequence[int],
+    tt_ranks: int | Sequence[int] | None = None,
+    tolerance: float | None = None,
+    row_weights: np.ndarray | None = None,
+    sweeps: int = 4,
+) -> tuple[list[np.ndarray], float]:
+    """Decomposes a table into TT-cores, by TT-SVD, then by weighted least squares.
+
+    With `row_weights` the cores of the TT-SVD are refitted one after the other so as to minimize
+    `sum_i w_i ||E[i] - E'[i]||^2`, which is linear in each core (alternating least squares).
+
+    Args:
+        table: Array `(V, D)`; rows of zeros fill it up to `prod(tt_input_shape)`.
+        tt_input_shape: The `N` factors `V_n`.
+        tt_output_shape: The `N` factors `D_n`.
+        tt_ranks: The ranks to truncate to, or
+        tolerance: the relative Frobenius error of the TT-SVD. Give one of the two.
+        row_weights: Array `(V,)`, at least 0. Default: all equal.
+        sweeps: Passes over the cores of the weighted fit. Defaults to 4.
+
+    Returns:
+        The cores, and the relative error `||E - E'|| / ||E||` over the `V` rows, weighted.
+    """
+    table = np.asarray(table, "float64")
+    num_rows = math.prod(tt_input_shape)
+    padded = np.zeros((num_rows, table.shape[1]))
+    padded[: len(table)] = table
+    cores, _ = tensor_train.matrix_to_tt(
+        padded, tt_input_shape, tt_output_shape, tt_ranks, tolerance
+    )
+    weights = np.zeros(num_rows)
+    weights[: len(table)] = 1.0 if row_weights is None else row_weights
+    total = np.sum(weights[:, None] * padded**2)
+    if row_weights is not None and total > 0:
+        for _ in range(sweeps):
+            for n in range(len(cores)):
+                cores[n] = _refitted(cores, n, padded, weights / weights.sum())
+    error = padded - form_table(cores, num_rows)
+    squared = np.sum(weights[:, None] * error**2)
+    return cores, float(math.sqrt(squared / total)) if total > 0 else 0.0
+
+
+def _refitted(
+    cores: list[np.ndarray], n: int, table: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
+    """The core `n` of the smallest weighted squared error, the others given."""
+    rank, rows, columns, next_rank = cores[n].shape
+    left = np.ones((1, 1, 1))
+    for core in cores[:n]:
+        left = np.einsum("ijr,rvds->ivjds", left, core, optimize=True)
+        left = left.reshape(left.shape[0] * core.shape[1], -1, core.shape[3])
+    right = np.ones((1, 1, 1))  # (R, V_right, D_right)
+    for core in reversed(cores[n + 1 :]):
+        right = np.einsum("rvds,sij->rvidj", core, right, optimize=True)
+        right = right.reshape(core.shape[0], core.shape[1] * right.shape[2], -1)
+    a, b, c, e = left.shape[0], left.shape[1], right.shape[1], right.shape[2]
+    table = table.reshape(a, rows, c, b, columns, e)
+    weights = weights.reshape(a, rows, c)
+    left_gram = np.einsum("ijr,ijs->irs", left, left, optimize=True)
+    right_gram = np.einsum("rij,sij->irs", right, right, optimize=True)
+    fitted = np.empty_like(cores[n])
+    for v in range(rows):
+        gram = np.einsum(
+            "xy,xrs,ytu->rtsu", weights[:, v], left_gram, right_gram, optimize=True
+        ).reshape(rank * next_rank, -1)
+        targets = table[:, v] * weights[:, v, :, None, None, None]
+        # (x: rows left, y: rows right, j: columns left, d: this core's, k: columns right)
+        moment = np.einsum("xyjdk,xjr,tyk->rtd", targets, left, right, optimize=True)
+        # Digits without weight stay where the TT-SVD put them.
+        ridge = 1e-6 * np.trace(gram) / len(gram) + 1e-12
+        old = cores[n][:, v].transpose(0, 2, 1).reshape(len(gram), columns)
+        solved = np.linalg.solve(
+            gram + ridge * np.eye(len(gram)),
+            moment.reshape(len(gram), columns) + ridge * old,
+        )
+        fitted[:, v] = solved.reshape(rank, next_rank, columns).transpose(0, 2, 1)
+    return fitted
+
+
+def similarity_order(table: np.ndarray) -> np.ndarray:
+    """Orders rows so that similar ones are neighbors and share the digits of a tensor train.
+
+    The rows are halved at the median along their first principal axis, and each half again, until
+    few are left (the order of the leaves of a k-d tree turned to the data).
+
+    Returns:
+        Integer array `(V,)`: the row that comes first, second, ...
+    """
+    table = np.asarray(table, "float64")
+
+    def ordered(rows: np.ndarray) -> list[np.ndarray]:
+        if len(rows) < 2:
+            return [rows]
+        centered = table[rows] - table[rows].mean(axis=0)
+        axis = np.linalg.eigh(centered.T @ centered)[1][:, -1]
+        axis = axis * np.sign(axis[np.argmax(np.abs(axis))])
+        rows = rows[np.argsort(centered @ axis, kind="stable")]
+        if len(rows) <= 8:
+            return [rows]
+        half = len(rows) // 2
+        return [*ordered(rows[:half]), *ordered(rows[half:])]
+
+    return np.concatenate(ordered(np.arange(len(table))))
