@@ -8,18 +8,24 @@ from keras import ops
 def gradients(function, arrays):
     """Returns the gradients of a scalar function by each of its array arguments."""
     tensors = [ops.convert_to_tensor(a) for a in arrays]
-    if keras.backend.backend() == "tensorflow":
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
         import tensorflow as tf
 
         with tf.GradientTape() as tape:
             tape.watch(tensors)
             value = function(*tensors)
         grads = tape.gradient(value, tensors)
+    elif backend == "torch":
+        import torch
+
+        tensors = [x.requires_grad_() for x in tensors]
+        grads = torch.autograd.grad(function(*tensors), tensors)
     else:
         import jax
 
         grads = jax.grad(function, argnums=tuple(range(len(tensors))))(*tensors)
-    return [np.asarray(g) for g in grads]
+    return [ops.convert_to_numpy(g) for g in grads]
 
 
 def weight_gradients(model, value):
@@ -29,21 +35,28 @@ def weight_gradients(model, value):
         model: A built model.
         value: Function of a callable in place of the model, returns a scalar.
     """
-    if keras.backend.backend() == "tensorflow":
+    backend = keras.backend.backend()
+    variables = [v.value for v in model.trainable_variables]
+    if backend == "tensorflow":
         import tensorflow as tf
 
-        variables = [v.value for v in model.trainable_variables]
         with tf.GradientTape() as tape:
             result = value(model)
         grads = tape.gradient(result, variables, unconnected_gradients="zero")
         # The gradient of an embedding is a list of rows.
-        return np.asarray(result), [np.asarray(tf.convert_to_tensor(g)) for g in grads]
-    import jax
+        grads = [tf.convert_to_tensor(g) for g in grads]
+    elif backend == "torch":
+        import torch
 
-    rest = model.non_trainable_variables
+        result = value(model)
+        grads = torch.autograd.grad(result, variables, materialize_grads=True)
+    else:
+        import jax
 
-    def function(variables):
-        return value(lambda x: model.stateless_call(variables, [v.value for v in rest], x)[0])
+        rest = [v.value for v in model.non_trainable_variables]
 
-    result, grads = jax.value_and_grad(function)([v.value for v in model.trainable_variables])
-    return np.asarray(result), [np.asarray(g) for g in grads]
+        def function(variables):
+            return value(lambda x: model.stateless_call(variables, rest, x)[0])
+
+        result, grads = jax.value_and_grad(function)(variables)
+    return ops.convert_to_numpy(result), [ops.convert_to_numpy(g) for g in grads]

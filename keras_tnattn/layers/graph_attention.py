@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_tnattn.layers.self_attention import SelfAttention
 from keras_tnattn.ops.masking import apply_mask, masked_softmax
-from keras_tnattn.ops.precision import at_least_float32
+from keras_tnattn.ops.precision import at_least_float32, matmul
 from keras_tnattn.typing import Tensor
 
 _HEAD_COMBINATIONS = ("concat", "mean")
@@ -129,7 +129,7 @@ class GraphAttention(SelfAttention):
         mask = inputs_mask if mask is None else mask
         batch, length, _ = ops.shape(inputs)
         key_dim = self.attention_kernel.shape[0] // 2
-        features = ops.matmul(apply_mask(inputs, mask), self.kernel)
+        features = matmul(apply_mask(inputs, mask), self.kernel)
         features = ops.reshape(features, (batch, length, self.num_heads, key_dim))
         features = ops.transpose(features, (0, 2, 1, 3))
         receiver, sender = ops.split(ops.transpose(self.attention_kernel), 2, axis=1)  # (H, J)
@@ -144,7 +144,7 @@ class GraphAttention(SelfAttention):
         edges = self._edges(adjacency, mask, length)
         scores = masked_softmax(logits, None if edges is None else edges[:, None])
         scores = ops.cast(scores, self.compute_dtype)
-        outputs = ops.matmul(self.dropout_layer(scores, training=training), features)
+        outputs = matmul(self.dropout_layer(scores, training=training), features)
         outputs = self._combine(outputs, batch, length)
         if edges is not None:
             connected = ops.any(edges, axis=-1)[..., None]

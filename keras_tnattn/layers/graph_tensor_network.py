@@ -10,6 +10,7 @@ from keras import ops
 from keras_tnattn.initializers import UniformReflections
 from keras_tnattn.ops import reflections, time_graph
 from keras_tnattn.ops.masking import apply_mask
+from keras_tnattn.ops.precision import matmul
 from keras_tnattn.typing import Tensor
 
 
@@ -112,7 +113,7 @@ class GraphTensorNetwork(keras.layers.Layer):
         else:
             columns = self._columns(dtype)
             # A (X Q) Q^T: r features to filter instead of J.
-            received = ops.matmul(self._filter(ops.matmul(x, columns)), ops.transpose(columns))
+            received = matmul(self._filter(matmul(x, columns)), ops.transpose(columns))
         outputs = ops.cast(x + received, self.compute_dtype)
         return apply_mask(ops.reshape(outputs, (batch, length, *token_shape)), mask)
 
@@ -134,7 +135,7 @@ class GraphTensorNetwork(keras.layers.Layer):
         if self.reflections is None:
             return ops.eye(self.num_features, dtype=dtype)
         columns = self._columns(dtype)
-        return ops.matmul(columns, ops.transpose(columns))
+        return matmul(columns, ops.transpose(columns))
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         return tuple(input_shape)

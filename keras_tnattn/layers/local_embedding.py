@@ -111,4 +111,5 @@ class LocalEmbedding(keras.layers.Layer):
 def _unit(x: Tensor) -> Tensor:
     """Divides the features of each site by their norm, at least 1e-3 for the sake of gradients."""
     norm = ops.sqrt(ops.sum(ops.square(x), axis=-1, keepdims=True))
-    return x / ops.maximum(norm, 1e-3)
+    # Not `ops.maximum`, which gives float32 for float64 on the PyTorch backend.
+    return x / ops.clip(norm, 1e-3, float("inf"))

@@ -9,6 +9,7 @@ from keras import ops
 from keras_tnattn.initializers import NearIdentity
 from keras_tnattn.ops import scan
 from keras_tnattn.ops.masking import apply_mask
+from keras_tnattn.ops.precision import matmul
 from keras_tnattn.typing import Tensor
 
 
@@ -140,12 +141,12 @@ class MPSClassifier(keras.layers.Layer):
 
         left, left_scale = product(rank <= position)
         right, right_scale = product(rank > position)
-        row = ops.matmul(self.left_boundary[None, None], left)
-        column = ops.matmul(right, self.right_boundary[:, None])
+        row = matmul(self.left_boundary[None, None], left)
+        column = matmul(right, self.right_boundary[:, None])
         rest = ops.reshape(scan.normalized(column) * scan.normalized(row), (batch, bond * bond))
         # l O r pairs (r l)[b, a] with O[a, b].
         kernel = ops.reshape(ops.swapaxes(self.output_tensor, 0, 1), (bond * bond, -1))
-        outputs = ops.cast(ops.matmul(rest, kernel), self.compute_dtype)
+        outputs = ops.cast(matmul(rest, kernel), self.compute_dtype)
         if not return_log_scale:
             return outputs
         norms = ops.sum(ops.square(row), (1, 2)) * ops.sum(ops.square(column), (1, 2))

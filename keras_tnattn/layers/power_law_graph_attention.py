@@ -9,7 +9,7 @@ from keras import ops
 from keras_tnattn.checks import check_int, check_rate
 from keras_tnattn.ops.masking import apply_mask, masked_softmax
 from keras_tnattn.ops.power_law import elementwise_power
-from keras_tnattn.ops.precision import at_least_float32
+from keras_tnattn.ops.precision import at_least_float32, matmul
 from keras_tnattn.typing import Tensor
 
 _EPSILON = 1e-9  # of equation 2
@@ -247,7 +247,7 @@ class PowerLawGraphAttention(keras.layers.Layer):
             energy, self._attention_mask(energy, attention_mask, key_mask, use_causal_mask)
         )
         dropped = self.score_dropout(ops.cast(scores, self.compute_dtype), training=training)
-        outputs = ops.matmul(dropped, ops.transpose(v, (0, 2, 1, 3)))
+        outputs = matmul(dropped, ops.transpose(v, (0, 2, 1, 3)))
         outputs = ops.transpose(outputs, (0, 2, 1, 3))
         outputs = ops.reshape(outputs, (*ops.shape(query)[:2], self.num_heads * self.head_dim))
         outputs = apply_mask(self.output_dense(outputs), query_mask)
@@ -277,7 +277,7 @@ class PowerLawGraphAttention(keras.layers.Layer):
         if self.causal_metric:
             metric = ops.cumsum(q[..., :, None] * q[..., None, :], axis=2)
         else:
-            metric = ops.matmul(ops.swapaxes(q, -1, -2), q)
+            metric = matmul(ops.swapaxes(q, -1, -2), q)
         # One row of one head's metric after the other: plain products of matrices.
         rows = ops.reshape(metric, (-1, self.head_dim))
         for *dense, norm in self.units:
@@ -291,9 +291,9 @@ class PowerLawGraphAttention(keras.layers.Layer):
         def weight(name: str) -> Tensor:
             return ops.reshape(getattr(self, f"power_law_{name}"), per_head)
 
-        positive = ops.relu(ops.matmul(weight("W"), learned) + weight("b")) + _EPSILON
+        positive = ops.relu(matmul(weight("W"), learned) + weight("b")) + _EPSILON
         powers = elementwise_power(positive, weight("P"))
-        curvature = ops.matmul(weight("a"), powers) + weight("b_a")
+        curvature = matmul(weight("a"), powers) + weight("b_a")
         return {
             "D_Q": metric,
             "A": learned,
@@ -308,10 +308,10 @@ class PowerLawGraphAttention(keras.layers.Layer):
         """Equations 4 and 5: `(B, H, T, S)`."""
         q = ops.transpose(q, (0, 2, 1, 3))
         if self.causal_metric:
-            curved = ops.squeeze(ops.matmul(q[..., None, :], curvature), -2)
+            curved = ops.squeeze(matmul(q[..., None, :], curvature), -2)
         else:
-            curved = ops.matmul(q, curvature)
-        energy = ops.matmul(curved, ops.transpose(k, (0, 2, 3, 1)))
+            curved = matmul(q, curvature)
+        energy = matmul(curved, ops.transpose(k, (0, 2, 3, 1)))
         return ops.leaky_relu(energy / self.head_dim**0.5, negative_slope=_SLOPE)
 
     def _attention_mask(

@@ -9,6 +9,7 @@ from keras import ops
 from keras_tnattn.initializers import NearIdentity
 from keras_tnattn.ops import scan
 from keras_tnattn.ops.masking import apply_mask
+from keras_tnattn.ops.precision import matmul
 from keras_tnattn.typing import Tensor
 
 _BOUNDARIES = ("closed", "open")
@@ -174,7 +175,7 @@ class TNAttention(keras.layers.Layer):
         phi = scan.fold_sites(ops.cast(apply_mask(inputs, mask), dtype))
         real = ops.ones((batch, length), "bool") if mask is None else ops.cast(mask, "bool")
         weights = self._local_weights(phi, scan.fold_sites(real, False))
-        outputs = ops.squeeze(ops.matmul(phi[..., None, :], weights), -2)
+        outputs = ops.squeeze(matmul(phi[..., None, :], weights), -2)
         if self.bias is not None:
             outputs = outputs + self.bias
         outputs = self.activation(scan.unfold_sites(outputs, length))

@@ -33,3 +33,27 @@ def widened(x: Tensor) -> Tensor:
         'float32'
     """
     return ops.cast(x, at_least_float32(keras.backend.standardize_dtype(x.dtype)))
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """Returns the matrix product of the last two axes, in float64 if both factors are.
+
+    On the PyTorch backend `keras.ops.matmul` computes it in float32, `keras.ops.einsum` does not.
+
+    Args:
+        a: Tensor `(..., M, K)`.
+        b: Tensor `(..., K, N)`; the leading sizes broadcast.
+
+    Returns:
+        Tensor `(..., M, N)`.
+
+    Example:
+        >>> import keras
+        >>> from keras_tnattn.ops.precision import matmul
+        >>> x = keras.ops.ones((2, 2), dtype="float64")
+        >>> keras.backend.standardize_dtype(matmul(x, x).dtype)
+        'float64'
+    """
+    if all(keras.backend.standardize_dtype(x.dtype) == "float64" for x in (a, b)):
+        return ops.einsum("...mk,...kn->...mn", a, b)
+    return ops.matmul(a, b)

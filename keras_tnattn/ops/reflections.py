@@ -14,6 +14,7 @@ any start. A QR decomposition of `(v_1, ..., v_r)` has no finite gradient where 
 
 from keras import ops
 
+from keras_tnattn.ops.precision import matmul
 from keras_tnattn.ops.scan import normalized
 from keras_tnattn.typing import Tensor
 
@@ -30,6 +31,6 @@ def orthonormal_columns(vectors: Tensor) -> Tensor:
     rank = vectors.shape[1]
     unit = ops.transpose(normalized(ops.transpose(vectors)[..., None])[..., 0])
     identity = ops.eye(*vectors.shape, dtype=vectors.dtype)
-    products = ops.triu(ops.matmul(ops.transpose(unit), unit), k=1) + identity[:rank] / 2
+    products = ops.triu(matmul(ops.transpose(unit), unit), k=1) + identity[:rank] / 2
     solved = ops.solve_triangular(products, ops.transpose(unit[:rank]))
-    return identity - ops.matmul(unit, solved)
+    return identity - matmul(unit, solved)

@@ -29,6 +29,7 @@ from collections.abc import Callable
 
 from keras import ops
 
+from keras_tnattn.ops.precision import matmul
 from keras_tnattn.typing import Tensor
 
 _BLOCK = 32
@@ -91,9 +92,9 @@ def map_sites(x: Tensor, kernel: Tensor, shape: tuple[int, ...]) -> Tensor:
     """
     lead = ops.shape(x)[:-1]
     if len(kernel.shape) == 2:
-        x = ops.matmul(ops.reshape(x, (-1, x.shape[-1])), kernel)
+        x = matmul(ops.reshape(x, (-1, x.shape[-1])), kernel)
     else:
-        x = ops.matmul(x, fold_sites(kernel[None])[:, :, 0])
+        x = matmul(x, fold_sites(kernel[None])[:, :, 0])
     return ops.reshape(x, (*lead, *shape))
 
 
@@ -111,7 +112,7 @@ def closed_contexts(matrices: Tensor, normalize: bool = True) -> Tensor:
 
     def descend(left: Tensor, right: Tensor, states: list) -> list:
         (context,) = states
-        halves = [ops.matmul(right, context), ops.matmul(context, left)]
+        halves = [matmul(right, context), matmul(context, left)]
         return [ops.concatenate(halves, axis=0)]
 
     return _contexts(matrices, [identity], descend, normalize)[0]
@@ -137,8 +138,8 @@ def open_contexts(
     def descend(left: Tensor, right: Tensor, states: list) -> list:
         row, column = states
         return [
-            ops.concatenate([row, ops.matmul(row, left)], axis=0),
-            ops.concatenate([ops.matmul(right, column), column], axis=0),
+            ops.concatenate([row, matmul(row, left)], axis=0),
+            ops.concatenate([matmul(right, column), column], axis=0),
         ]
 
     root = [ops.reshape(left, (1, -1)), ops.reshape(right, (-1, 1))]
@@ -159,7 +160,7 @@ def chain_product(matrices: Tensor) -> tuple[Tensor, Tensor]:
     scales = ops.zeros(ops.shape(matrices)[:-2], matrices.dtype)
     for tier in range(1, _MAX_TIERS + 1):
         while matrices.shape[0] > 1:
-            product = ops.matmul(*ops.split(matrices, 2, axis=0))
+            product = matmul(*ops.split(matrices, 2, axis=0))
             inverse = ops.stop_gradient(_inverse_norm(product))
             matrices = product * inverse
             inverse = ops.where(inverse > 0, inverse, ops.ones_like(inverse))[..., 0, 0]
@@ -190,7 +191,7 @@ def dominant_eigenvectors(matrix: Tensor) -> tuple[Tensor, Tensor]:
     dim = matrix.shape[-1]
     for _ in range(10):
         matrix = _rescaled(matrix)
-        matrix = ops.matmul(matrix, matrix)
+        matrix = matmul(matrix, matrix)
     entries = ops.reshape(matrix, (dim * dim,))
     largest = ops.argmax(ops.abs(entries))
     left = normalized(ops.take(matrix, [largest // dim], axis=0))
@@ -212,7 +213,7 @@ def _contexts(
     """Folded contexts in the form of `root`; `descend` takes those of segments to their halves."""
     levels = [matrices]
     while levels[-1].shape[0] > 1:
-        product = ops.matmul(*ops.split(levels[-1], 2, axis=0))
+        product = matmul(*ops.split(levels[-1], 2, axis=0))
         levels.append(_rescaled(product) if normalize else product)
     _, count, batch, dim, _ = ops.shape(matrices)
     totals = levels[-1]

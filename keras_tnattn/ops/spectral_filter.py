@@ -29,7 +29,7 @@ import numbers
 import keras
 from keras import ops
 
-from keras_tnattn.ops.precision import at_least_float32
+from keras_tnattn.ops.precision import at_least_float32, matmul
 from keras_tnattn.ops.time_graph import bandwidth, bidirectional_adjacency
 from keras_tnattn.typing import Tensor
 
@@ -59,7 +59,7 @@ def attention_graph(keys: Tensor, damping: Tensor) -> Tensor:
         Tensor `(..., L, L)`: symmetric, not negative, 0 on the diagonal.
     """
     adjacency = bidirectional_adjacency(ops.shape(keys)[-2], damping, _dtype(keys))
-    return _damp(ops.relu(ops.matmul(keys, _transpose(keys))), adjacency)
+    return _damp(ops.relu(matmul(keys, _transpose(keys))), adjacency)
 
 
 def spectral_filter(
@@ -162,7 +162,7 @@ def _blocked_filter(
             for o in range(num_offsets + 1)
         ]
         psi = [
-            _damp(ops.relu(ops.matmul(a, _transpose(b))), adjacency[o])
+            _damp(ops.relu(matmul(a, _transpose(b))), adjacency[o])
             for o, (a, b) in enumerate(cut.pairs(k))
         ]
 
@@ -185,20 +185,20 @@ def _blocked_filter(
             left, right = _side_by_side(grads[:-1]), _side_by_side(partial_sums[1:])
             pairs = list(zip(cut.pairs(left), cut.pairs(right), strict=True))
             # The diagonal blocks of P by one of its two terms, the others by both.
-            products = [ops.matmul(left, _transpose(right))]
+            products = [matmul(left, _transpose(right))]
             for (later_g, earlier_g), (later_u, earlier_u) in pairs[1:]:
-                product = ops.matmul(later_g, _transpose(earlier_u))
-                products.append(product + ops.matmul(later_u, _transpose(earlier_g)))
+                product = matmul(later_g, _transpose(earlier_u))
+                products.append(product + matmul(later_u, _transpose(earlier_g)))
             d_scores = [
                 ops.sign(p) * (d * a) for p, d, a in zip(psi, products, adjacency, strict=True)
             ]
-            d_keys = cut.multiply(d_scores, k) + ops.matmul(_transpose(d_scores[0]), k)
+            d_keys = cut.multiply(d_scores, k) + matmul(_transpose(d_scores[0]), k)
             result = [cut.join(d_keys), cut.join(d_values)]
             if alpha is not None:
                 wide = ops.cast(v, precise)
                 result.append(ops.stack([ops.sum(ops.cast(g, precise) * wide) for g in grads]))
             if not fixed_damping:
-                scores = ops.relu(ops.matmul(k, _transpose(k)))
+                scores = ops.relu(matmul(k, _transpose(k)))
                 slope = _adjacency_slope(block, c, precise)
                 terms = ops.cast(products[0], precise) * ops.cast(scores, precise)
                 result.append(ops.sum(terms * slope))
@@ -243,10 +243,10 @@ class _Blocks:
 
     def multiply(self, matrix: list[Tensor], x: Tensor) -> Tensor:
         """Multiplies by the symmetric matrix whose block diagonals are given."""
-        total = ops.matmul(matrix[0], x)
+        total = matmul(matrix[0], x)
         for o, (later, earlier) in list(enumerate(self.pairs(x)))[1:]:
-            down = ops.matmul(matrix[o], earlier)
-            up = ops.matmul(_transpose(matrix[o]), later)
+            down = matmul(matrix[o], earlier)
+            up = matmul(_transpose(matrix[o]), later)
             total = total + ops.pad(down, [(o, 0), (0, 0), (0, 0)])
             total = total + ops.pad(up, [(0, o), (0, 0), (0, 0)])
         return total

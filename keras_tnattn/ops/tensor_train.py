@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from keras import ops
 
+from keras_tnattn.ops.precision import matmul
 from keras_tnattn.typing import Tensor
 
 # Moving one byte costs about as much time as this many floating-point operations: between what
@@ -222,7 +223,7 @@ def merge(cores: Sequence) -> Tensor:
     left, right = merge(cores[:half]), merge(cores[half:])
     *lead, first_rank, left_in, left_out, rank = left.shape
     _, right_in, right_out, last_rank = right.shape[-4:]
-    merged = ops.matmul(
+    merged = matmul(
         ops.reshape(left, (*lead, first_rank * left_in * left_out, rank)),
         ops.reshape(right, (*lead, rank, right_in * right_out * last_rank)),
     )
@@ -341,7 +342,7 @@ def tt_matmul(x: Tensor, cores: Sequence, plan: ContractionPlan | None = None) -
     """
     plan = plan_of(cores) if plan is None else plan
     if plan.split == 0:
-        return ops.matmul(x, tt_to_matrix(cores))
+        return matmul(x, tt_to_matrix(cores))
     left, right = merge(cores[: plan.split]), merge(cores[plan.split :])
     _, left_in, left_out, rank = left.shape
     _, right_in, right_out, _ = right.shape
@@ -350,15 +351,15 @@ def tt_matmul(x: Tensor, cores: Sequence, plan: ContractionPlan | None = None) -
         # (rows * left_out, rank * right_in) @ (rank * right_in, right_out)
         left = ops.reshape(ops.transpose(left[0], (1, 2, 0)), (left_out * rank, left_in))
         right = ops.reshape(right, (rank * right_in, right_out))
-        y = ops.matmul(left, ops.reshape(x, (-1, left_in, right_in)))
-        y = ops.matmul(ops.reshape(y, (-1, rank * right_in)), right)
+        y = matmul(left, ops.reshape(x, (-1, left_in, right_in)))
+        y = matmul(ops.reshape(y, (-1, rank * right_in)), right)
     else:
         # (rows * left_in, right_in) @ (right_in, rank * right_out), then
         # (left_out, left_in * rank) @ (rows, left_in * rank, right_out)
         right = ops.reshape(ops.transpose(right[..., 0], (1, 0, 2)), (right_in, rank * right_out))
         left = ops.reshape(ops.transpose(left[0], (1, 0, 2)), (left_out, left_in * rank))
-        y = ops.matmul(ops.reshape(x, (-1, right_in)), right)
-        y = ops.matmul(left, ops.reshape(y, (-1, left_in * rank, right_out)))
+        y = matmul(ops.reshape(x, (-1, right_in)), right)
+        y = matmul(left, ops.reshape(y, (-1, left_in * rank, right_out)))
     return ops.reshape(y, (*ops.shape(x)[:-1], left_out * right_out))
 
 
@@ -378,6 +379,6 @@ def tt_matmul_heads(x: Tensor, cores: Sequence, plan: ContractionPlan | None = N
     # A single head takes the way below: on a CPU TensorFlow 2.21 returns garbage for a
     # product (B, 1, L, I) @ (1, I, J).
     if plan.split == 0 and num_heads > 1:
-        return ops.matmul(ops.expand_dims(x, 1), tt_to_matrix(cores))
+        return matmul(ops.expand_dims(x, 1), tt_to_matrix(cores))
     heads = range(num_heads)
     return ops.stack([tt_matmul(x, [core[h] for core in cores], plan) for h in heads], axis=1)

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.ops.precision import at_least_float32
+from keras_tnattn.ops.precision import at_least_float32, matmul
 from keras_tnattn.typing import Tensor
 
 _FLOAT32_HALF_ULP = 2.0**-24
@@ -152,13 +152,13 @@ def _damped_sums(x: Tensor, damping: float, scale: float, directions: tuple[str,
     def constant(matrix: Tensor) -> Tensor:
         return ops.convert_to_tensor(matrix, x.dtype)
 
-    sums = ops.matmul(constant(scale * sum(within)), blocks)
+    sums = matmul(constant(scale * sum(within)), blocks)
     if not known or count > 1:
-        totals = ops.matmul(constant(np.stack(gather)), blocks)
+        totals = matmul(constant(np.stack(gather)), blocks)
         received = [
             _damped_sums(totals[:, :, n], damping**block, 1.0, (direction,))
             for n, direction in enumerate(directions)
         ]
         spread = constant(scale * np.stack(spread, axis=1))
-        sums = sums + ops.matmul(spread, ops.stack(received, axis=2))
+        sums = sums + matmul(spread, ops.stack(received, axis=2))
     return ops.reshape(sums, (batch, count * block, width))[:, :length]
