@@ -1,7 +1,6 @@
 """Gradients on the backend that runs."""
 
 import keras
-import numpy as np
 from keras import ops
 
 

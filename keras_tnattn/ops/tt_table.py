@@ -15,6 +15,7 @@ import numpy as np
 from keras import ops
 
 from keras_tnattn.ops import tensor_train
+from keras_tnattn.ops.precision import matmul
 from keras_tnattn.typing import Tensor
 
 # Cost of moving one number, in floating-point operations, as in `tensor_train`.
@@ -111,7 +112,7 @@ def tt_rows(ids: Tensor, cores: Sequence[Tensor], blocks: Sequence[int]) -> Tens
         digits = digits // num_rows
         columns *= width
         # (ids, R D_b, R') @ (ids, R', D_done) -> (ids, R, D_b D_done)
-        rows = found if rows is None else ops.matmul(found, rows)
+        rows = found if rows is None else matmul(found, rows)
         rows = ops.reshape(rows, (-1, rank, columns))
     return ops.reshape(rows, (*ops.shape(ids), columns))
 
