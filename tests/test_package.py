@@ -23,6 +23,7 @@ ORDER = [
     "metrics",
     "text",
     "export",
+    "serving",
     "training",
 ]
 TENSORFLOW = {"tensorflow", "tensorflow_text", "tensorflow_datasets"}
@@ -61,7 +62,7 @@ def test_imports_point_one_way(path):
         if name.split(".")[0] == "training":
             assert part == "training", name
         if name.split(".")[0] in TENSORFLOW:
-            assert part in {"text", "export", "training"}, name
+            assert part in {"text", "export", "serving", "training"}, name
 
 
 def run(code, **environment):

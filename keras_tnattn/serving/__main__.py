@@ -1,0 +1,163 @@
+"""The command line: `python -m keras_tnattn.serving SAVED_MODELS`."""
+
+import argparse
+import asyncio
+import dataclasses
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+_HELP = {
+    "max_batch": "most rows computed together",
+    "batch_wait_ms": "how long a request waits for others to share its batch",
+    "max_queue": "most rows waiting; beyond it the answer is 429",
+    "deadline_s": "after which a request is answered with 504",
+    "max_body": "most bytes of a body",
+    "max_instances": "most rows of a request",
+    "max_text": "most bytes of a text",
+    "max_length": "most entries along an axis of unknown size",
+    "served_versions": "how many of the newest versions of a model are served",
+    "poll_s": "seconds between two looks at the folder",
+    "threads": "batches computed at the same time",
+    "drain_s": "seconds that connections are still accepted after SIGTERM",
+    "stop_s": "most seconds that requests in flight have to finish after that",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serves a folder of exported models until it is told to stop.
+
+    Args:
+        arguments: The words of the command line. Default: those of the process.
+
+    Returns:
+        The exit status: 0, or 2 for invalid input.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+    try:
+        from keras_tnattn.serving.settings import Settings
+    except ImportError as error:
+        print(f"error: {error}. pip install 'keras-tnattn[serve]'", file=sys.stderr)
+        return 2
+    options = _parser(Settings).parse_args(arguments)
+    values = {name: getattr(options, name) for name in _HELP}
+    try:
+        settings = Settings(
+            **values, access_log=options.access_log == "json", log_texts=options.log_texts
+        )
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if not Path(options.saved_models).is_dir():
+        print(
+            f"error: Expected a folder of exported models. Received: {options.saved_models}. "
+            "Export one with training/train.py ... --export",
+            file=sys.stderr,
+        )
+        return 2
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    try:
+        _serve(options, settings)
+    except OSError as error:
+        print(f"error: Could not listen on port {options.port}: {error.strerror}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser(settings: type) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m keras_tnattn.serving",
+        description="Serves exported models by TensorFlow Serving's REST form and the Open "
+        "Inference Protocol v2, with a page to try them on at /.",
+    )
+    parser.add_argument("saved_models", help="the folder with NAME/VERSION/ of each model")
+    parser.add_argument("--host", default="127.0.0.1", help="address (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=int, default=8501, help="port; 0: any free one (default: %(default)s)"
+    )
+    for field in dataclasses.fields(settings):
+        if field.name in _HELP:
+            parser.add_argument(
+                f"--{field.name.replace('_', '-')}",
+                type=field.type,
+                default=field.default,
+                metavar="N",
+                help=f"{_HELP[field.name]} (default: %(default)s)",
+            )
+    parser.add_argument(
+        "--access-log", choices=("none", "json"), default="none", help="a line for each request"
+    )
+    parser.add_argument(
+        "--log-texts", action="store_true", help="put the bodies of requests into the access log"
+    )
+    return parser
+
+
+def _serve(options: argparse.Namespace, settings: object) -> None:
+    import uvicorn
+
+    from keras_tnattn.serving.app import create_app
+
+    app = create_app(options.saved_models, settings)
+    inference = app.inference
+
+    class Server(uvicorn.Server):
+        """A server that drains before it stops, and then exits with 0."""
+
+        stop_at = math.inf
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            host, port = sockets[0].getsockname()[:2]
+            self.announcing = asyncio.create_task(_announce(inference, f"http://{host}:{port}"))
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            if inference.draining:  # a second signal: at once
+                self.force_exit = self.should_exit = True
+                return
+            inference.draining = True
+            self.stop_at = time.monotonic() + (settings.drain_s if sig == signal.SIGTERM else 0)
+
+        async def on_tick(self, counter: int) -> bool:
+            return await super().on_tick(counter) or time.monotonic() >= self.stop_at
+
+    with _listening(options.host, options.port) as listening:
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=max(1, round(settings.stop_s)),
+            server_header=False,
+        )
+        Server(config).run([listening])
+
+
+async def _announce(inference: object, address: str) -> None:
+    while not inference.repository.scanned:
+        await asyncio.sleep(0.05)
+    names = [name for name in inference.repository.names() if inference.repository.available(name)]
+    print(f"{address} serves {', '.join(names) or 'no model yet'}", flush=True)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+if __name__ == "__main__":
+    sys.exit(main())

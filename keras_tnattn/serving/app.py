@@ -1,0 +1,94 @@
+"""The application: both protocols, metrics and the page."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import FileResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from keras_tnattn.serving import open_inference, tensorflow_serving
+from keras_tnattn.serving.errors import RequestError
+from keras_tnattn.serving.inference import Inference
+from keras_tnattn.serving.monitoring import Monitoring, Observed
+from keras_tnattn.serving.repository import Repository
+from keras_tnattn.serving.responses import json_response
+from keras_tnattn.serving.settings import Settings
+
+_PAGE = Path(__file__).parent / "page"
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
+
+
+def create_app(saved_models: str | os.PathLike, settings: Settings | None = None) -> Observed:
+    """Builds the ASGI application that serves a folder of exported models.
+
+    Args:
+        saved_models: The folder with `NAME/VERSION/` for each model. Its versions are loaded, and
+            watched, while the application runs.
+        settings: The limits. Default: `Settings()`.
+
+    Returns:
+        An ASGI application, for instance for `uvicorn.run`.
+
+    Raises:
+        NotADirectoryError: If there is no such folder.
+    """
+    if not Path(saved_models).is_dir():
+        raise NotADirectoryError(f"Expected a folder of exported models. Received: {saved_models}")
+    settings = settings or Settings()
+    repository = Repository(saved_models, settings.served_versions, settings.max_batch)
+    monitoring = Monitoring(repository, settings.access_log, settings.log_texts)
+    inference = Inference(repository, settings, monitoring)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        watching = asyncio.create_task(_watch(repository, settings.poll_s))
+        yield
+        watching.cancel()
+        inference.batcher.close()
+
+    # The pages of documentation that FastAPI offers load scripts from another host.
+    app = FastAPI(title="keras_tnattn", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.include_router(open_inference.routes(inference))
+    app.include_router(tensorflow_serving.routes(inference))
+
+    @app.get("/metrics")
+    @app.get("/monitoring/prometheus/metrics")
+    def metrics() -> Response:
+        return Response(monitoring.page(), media_type="text/plain; version=0.0.4")
+
+    @app.get("/")
+    def page() -> Response:
+        return FileResponse(_PAGE / "index.html", headers=_PAGE_HEADERS)
+
+    app.mount("/page", StaticFiles(directory=_PAGE))
+
+    @app.exception_handler(RequestError)
+    async def request_error(request: Request, error: RequestError) -> Response:
+        return json_response({"error": error.message}, error.status, error.headers)
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        return json_response({"error": error.detail}, error.status_code, error.headers)
+
+    @app.exception_handler(ClientDisconnect)
+    async def hung_up(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=499)
+
+    return Observed(app, inference)
+
+
+async def _watch(repository: Repository, seconds: float) -> None:
+    """Looks through the folder again and again, in a thread of its own."""
+    while True:
+        await asyncio.to_thread(repository.refresh)
+        await asyncio.sleep(seconds)

@@ -1,0 +1,256 @@
+"""Concurrent requests gathered into batches."""
+
+import asyncio
+import collections
+import dataclasses
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from keras_tnattn.serving.errors import RequestError
+from keras_tnattn.serving.servable import Signature
+from keras_tnattn.serving.tensors import pad_together
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(eq=False)
+class _Item:
+    """Rows of one request that are computed in one batch."""
+
+    arrays: Arrays
+    rows: int
+    since: float
+    future: asyncio.Future
+
+
+@dataclasses.dataclass(eq=False)
+class _Lane:
+    """What may share a batch: rows for one signature, of shapes that fit together."""
+
+    signature: Signature
+    items: collections.deque[_Item]
+    rows: int = 0
+
+
+class Batcher:
+    """Computes the rows of concurrent requests together.
+
+    While a batch is computed, requests wait in a lane for each signature and shape. The lane whose
+    first request has waited longest is next, once it fills a batch or that request has waited
+    `batch_wait_ms`. If a batch fails, its requests are computed one by one, so that only those at
+    fault get the error.
+
+    Args:
+        max_batch: Most rows of a batch.
+        batch_wait_ms: How long a request waits for others.
+        max_queue: Most rows waiting.
+        threads: Batches computed at the same time.
+        on_batch: Called with the signature, the rows and the longest wait in seconds of each batch.
+    """
+
+    def __init__(
+        self,
+        max_batch: int,
+        batch_wait_ms: float,
+        max_queue: int,
+        threads: int,
+        on_batch: Callable[[Signature, int, float], None],
+    ) -> None:
+        self._max_batch, self._wait = max_batch, batch_wait_ms / 1000
+        self._max_queue, self._on_batch = max_queue, on_batch
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="inference")
+        self._idle = threads
+        self._lanes: dict[Hashable, _Lane] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._seconds_per_row = 0.0
+        self.waiting = 0  # rows
+
+    async def run(self, signature: Signature, arrays: Arrays, rows: int) -> Arrays:
+        """Computes a signature on the rows of one request.
+
+        Args:
+            signature: The signature.
+            arrays: Its inputs; of a signature that batches, `rows` rows each.
+            rows: How many there are.
+
+        Raises:
+            RequestError: With 429, if too many rows are waiting.
+            Exception: What the signature raises on these rows.
+        """
+        # A request larger than the queue is taken when nothing else waits.
+        if self.waiting and self.waiting + rows > self._max_queue:
+            seconds = max(1, round(self.waiting * self._seconds_per_row))
+            raise RequestError(
+                429,
+                f"The queue is full: {self.waiting} rows are waiting",
+                {"Retry-After": str(seconds)},
+            )
+        parts = _parts(signature, arrays, rows, self._max_batch)
+        items = [self._enqueue(signature, part, rows_, key) for part, rows_, key, _ in parts]
+        self._advance()
+        try:
+            results = [await item.future for item in items]
+        finally:
+            for item in items:  # after the deadline or an error: those not begun yet are left out
+                item.future.cancel()
+        if len(parts) == 1:
+            return results[0]
+        order = np.argsort(np.concatenate([indices for *_, indices in parts]))
+        return {
+            name: pad_together([result[name] for result in results], _fill(results[0][name]))[order]
+            for name in results[0]
+        }
+
+    def close(self) -> None:
+        """Ends the threads once they are done."""
+        self._executor.shutdown(wait=False)
+
+    def _enqueue(self, signature: Signature, arrays: Arrays, rows: int, key: Hashable) -> _Item:
+        loop = asyncio.get_running_loop()
+        item = _Item(arrays, rows, time.monotonic(), loop.create_future())
+        lane = self._lanes.setdefault((signature, key), _Lane(signature, collections.deque()))
+        lane.items.append(item)
+        lane.rows += rows
+        self.waiting += rows
+        return item
+
+    def _advance(self) -> None:
+        """Starts as many batches as there are idle threads, or waits for the next to be due."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        while self._idle and self._lanes:
+            key, lane = min(self._lanes.items(), key=lambda entry: self._due(entry[1]))
+            delay = self._due(lane) - time.monotonic()
+            if delay > 0:
+                self._timer = asyncio.get_running_loop().call_later(delay, self._advance)
+                return
+            items = self._take(key, lane)
+            if items:
+                self._start(lane.signature, items)
+
+    def _due(self, lane: _Lane) -> float:
+        since = lane.items[0].since
+        return since if lane.rows >= self._max_batch else since + self._wait
+
+    def _take(self, key: Hashable, lane: _Lane) -> list[_Item]:
+        items, rows = [], 0
+        while lane.items and (not rows or rows + lane.items[0].rows <= self._max_batch):
+            item = lane.items.popleft()
+            lane.rows -= item.rows
+            self.waiting -= item.rows
+            if not item.future.done():
+                items.append(item)
+                rows += item.rows
+            if not lane.signature.batches and items:
+                break
+        if not lane.items:
+            del self._lanes[key]
+        return items
+
+    def _start(self, signature: Signature, items: list[_Item]) -> None:
+        loop = asyncio.get_running_loop()
+        self._idle -= 1
+        began = time.monotonic()
+        rows = sum(item.rows for item in items)
+        self._on_batch(signature, rows, began - min(item.since for item in items))
+
+        def finished(results: list[Arrays | Exception]) -> None:
+            self._idle += 1
+            self._seconds_per_row = (time.monotonic() - began) / rows
+            for item, result in zip(items, results, strict=True):
+                if item.future.done():
+                    continue
+                if isinstance(result, Exception):
+                    item.future.set_exception(result)
+                else:
+                    item.future.set_result(result)
+            self._advance()
+
+        def compute() -> None:
+            results = _compute(signature, items)
+            loop.call_soon_threadsafe(finished, results)
+
+        self._executor.submit(compute)
+
+
+def _compute(signature: Signature, items: list[_Item]) -> list[Arrays | Exception]:
+    """Computes a batch; if it fails, each of its items alone."""
+    try:
+        if len(items) == 1:
+            return [_checked(signature, signature(items[0].arrays), items[0].rows)]
+        padding = {name: signature.hint(name, "padding") or 0 for name in signature.inputs}
+        arrays = {
+            name: pad_together([item.arrays[name] for item in items], padding[name])
+            for name in signature.inputs
+        }
+        rows = sum(item.rows for item in items)
+        outputs = _checked(signature, signature(arrays), rows)
+    except Exception as error:
+        if len(items) == 1:
+            return [error]
+        return [_compute(signature, [item])[0] for item in items]
+    results, start = [], 0
+    for item in items:
+        stop = start + item.rows
+        results.append({name: output[start:stop] for name, output in outputs.items()})
+        start = stop
+    return results
+
+
+def _checked(signature: Signature, outputs: Arrays, rows: int) -> Arrays:
+    if signature.batches:
+        for name, output in outputs.items():
+            if output.shape[:1] != (rows,):
+                raise RuntimeError(
+                    f"The signature {signature.name} gave {output.shape[:1]} rows of {name} "
+                    f"for {rows}"
+                )
+    return outputs
+
+
+def _parts(
+    signature: Signature, arrays: Arrays, rows: int, max_batch: int
+) -> list[tuple[Arrays, int, Hashable, np.ndarray]]:
+    """Cuts a request's rows, sorted by length where that saves work, into parts for a batch each.
+
+    Returns:
+        For each part its arrays, how many rows it has, which lane it belongs to, and where its rows
+        are in the request.
+    """
+    if not signature.batches:
+        return [(arrays, rows, None, np.arange(rows))]
+    lengths = np.zeros(rows, int)
+    shapes = []
+    for name, array in arrays.items():
+        if signature.hint(name, "by_length") and array.ndim == 1:
+            lengths = np.maximum(lengths, [len(row) for row in array])
+        if signature.hint(name, "padding") is not None and array.ndim == 2:
+            lengths = np.maximum(lengths, array.shape[1])
+            shapes.append(None)
+        else:
+            shapes.append(array.shape[1:])
+    order = np.argsort(lengths, kind="stable")
+    # Lengths of one power of two, 16 and less together, share a lane.
+    powers = np.maximum(np.ceil(np.log2(np.maximum(lengths[order], 1))), 4).astype(int)
+    parts, start = [], 0
+    while start < rows or not parts:
+        stop = min(start + max_batch, rows)
+        if rows:
+            stop = min(stop, start + int(np.sum(powers[start:] == powers[start])))
+        indices = order[start:stop]
+        whole = stop - start == rows
+        part = arrays if whole else {name: array[indices] for name, array in arrays.items()}
+        if whole:
+            indices = np.arange(rows)
+        key = (int(powers[start]) if rows else 0, tuple(shapes))
+        parts.append((part, stop - start, key, indices))
+        start = stop
+    return parts
+
+
+def _fill(array: np.ndarray) -> bytes | int:
+    return b"" if array.dtype == object else 0

@@ -1,0 +1,21 @@
+"""Errors that are answers."""
+
+
+class RequestError(Exception):
+    """A request that cannot be answered otherwise than with an HTTP error.
+
+    Args:
+        status: The HTTP status.
+        message: What the body says under `error`.
+        headers: Further headers of the answer.
+    """
+
+    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.headers = status, message, headers or {}
+
+
+def not_found(name: str, version: int | None = None) -> RequestError:
+    """The error for a model or a version that is not served, in TensorFlow Serving's words."""
+    which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
+    return RequestError(404, f"Servable not found for request: {which}")

@@ -1,0 +1,140 @@
+"""Metrics for Prometheus, and one line of JSON for each request."""
+
+import datetime
+import json
+import sys
+import time
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from keras_tnattn.serving.repository import Repository, State
+from keras_tnattn.serving.servable import Signature
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+class Monitoring:
+    """What is counted, and what is logged.
+
+    Args:
+        repository: The models, whose versions are counted by state.
+        access_log: Whether each request is logged.
+        log_texts: Whether the log holds the bodies.
+    """
+
+    def __init__(self, repository: Repository, access_log: bool, log_texts: bool) -> None:
+        self._repository = repository
+        self._access_log, self.log_texts = access_log, log_texts
+        self._registry = CollectorRegistry()
+        prefix = "keras_tnattn_serving"
+        self._requests = Counter(
+            f"{prefix}_requests",
+            "Requests by model (empty: none, or an unknown one), method and code",
+            ["model", "method", "code"],
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            f"{prefix}_request_seconds",
+            "Seconds from the head of a request to its answer",
+            ["model"],
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._batch_rows = Histogram(
+            f"{prefix}_batch_rows",
+            "Rows computed together",
+            ["signature"],
+            buckets=_ROWS,
+            registry=self._registry,
+        )
+        self._wait_seconds = Histogram(
+            f"{prefix}_queue_wait_seconds",
+            "Longest wait of a row in each batch",
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self.queue = Gauge(f"{prefix}_queue_rows", "Rows waiting", registry=self._registry)
+        self.in_flight = Gauge(
+            f"{prefix}_requests_in_flight", "Requests being answered", registry=self._registry
+        )
+        self._versions = Gauge(
+            f"{prefix}_versions", "Versions by state", ["model", "state"], registry=self._registry
+        )
+
+    def batch(self, signature: Signature, rows: int, wait: float) -> None:
+        """Counts a batch that begins."""
+        self._batch_rows.labels(signature.name).observe(rows)
+        self._wait_seconds.observe(wait)
+
+    def request(self, record: dict[str, Any], seconds: float) -> None:
+        """Counts an answered request, and logs it.
+
+        Args:
+            record: `client`, `method`, `path`, `status`, and what the route added: `model`,
+                `version`, `signature`, `rows`, `body`.
+            seconds: How long it took.
+        """
+        model = record.get("model", "")
+        self._requests.labels(model, record["method"], str(record["status"])).inc()
+        self._seconds.labels(model).observe(seconds)
+        if self._access_log:
+            now = datetime.datetime.now(datetime.timezone.utc)
+            line = {"time": now.isoformat(timespec="milliseconds"), **record}
+            line["ms"] = round(1000 * seconds, 3)
+            sys.stdout.write(json.dumps(line) + "\n")
+            sys.stdout.flush()
+
+    def page(self) -> bytes:
+        """The metrics in Prometheus' text format."""
+        self._versions.clear()
+        for name in self._repository.names():
+            versions = self._repository.versions(name)
+            for state in State:
+                count = sum(version.state is state for version in versions)
+                self._versions.labels(name, state.name).set(count)
+        return generate_latest(self._registry)
+
+
+class Observed:
+    """An ASGI application whose requests are counted and logged.
+
+    Args:
+        app: The application.
+        inference: What it serves; while it is draining, connections are closed after an answer.
+    """
+
+    def __init__(self, app: Any, inference: Any) -> None:
+        self._app, self.inference = app, inference
+
+    async def __call__(self, scope: dict, receive: Any, send: Any) -> None:
+        """Handles one connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        client = scope.get("client")
+        record = {
+            "client": client[0] if client else None,
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": 499,  # as nginx names it: the client hung up
+        }
+        scope["record"] = record
+
+        async def observed_send(message: dict) -> None:
+            if message["type"] == "http.response.start":
+                record["status"] = message["status"]
+                if self.inference.draining:
+                    closing = [*message["headers"], (b"connection", b"close")]
+                    message = {**message, "headers": closing}
+            await send(message)
+
+        monitoring = self.inference.monitoring
+        monitoring.in_flight.inc()
+        try:
+            await self._app(scope, receive, observed_send)
+        finally:
+            monitoring.in_flight.dec()
+            monitoring.request(record, time.perf_counter() - began)

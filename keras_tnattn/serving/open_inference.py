@@ -1,0 +1,181 @@
+"""The Open Inference Protocol v2: `/v2/...`."""
+
+import math
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from fastapi import APIRouter, Request, Response
+
+import keras_tnattn
+from keras_tnattn.serving.errors import RequestError, not_found
+from keras_tnattn.serving.inference import DEFAULT_SIGNATURE, Inference
+from keras_tnattn.serving.responses import json_response
+from keras_tnattn.serving.servable import Servable, Signature
+from keras_tnattn.serving.tensors import parse_object, shown, to_array, to_json_values
+
+_MODEL = "/v2/models/{name}"
+_VERSION = _MODEL + "/versions/{version}"
+_NAMES = {
+    tf.bool: "BOOL",
+    tf.float16: "FP16",
+    tf.bfloat16: "BF16",
+    tf.float32: "FP32",
+    tf.float64: "FP64",
+    tf.string: "BYTES",
+    **{
+        getattr(tf, f"{sign}int{bits}"): f"{sign.upper()}INT{bits}"
+        for sign in ("", "u")
+        for bits in (8, 16, 32, 64)
+    },
+}
+
+
+def routes(inference: Inference) -> APIRouter:
+    """Returns the routes."""
+    router = APIRouter()
+    repository = inference.repository
+
+    @router.get("/v2")
+    async def server() -> dict[str, Any]:
+        return {"name": "keras_tnattn", "version": keras_tnattn.__version__, "extensions": []}
+
+    @router.get("/v2/health/live")
+    async def live() -> dict[str, bool]:
+        return {"live": True}
+
+    @router.get("/v2/health/ready")
+    async def ready() -> Response:
+        return json_response({"ready": inference.ready}, 200 if inference.ready else 503)
+
+    @router.get(_VERSION + "/ready")
+    @router.get(_MODEL + "/ready")
+    async def model_ready(name: str, version: str | None = None) -> dict[str, Any]:
+        with repository.use(name, _number(name, version)):
+            return {"name": name, "ready": True}
+
+    @router.get(_VERSION)
+    @router.get(_MODEL)
+    async def metadata(name: str, version: str | None = None) -> dict[str, Any]:
+        with repository.use(name, _number(name, version)) as used:
+            return {
+                "name": name,
+                "versions": [str(number) for number in repository.available(name)],
+                "platform": "tensorflow_savedmodel",
+                **_tensors(used.servable),
+            }
+
+    @router.post(_VERSION + "/infer")
+    @router.post(_MODEL + "/infer")
+    async def infer(request: Request, name: str, version: str | None = None) -> Response:
+        record = request.scope["record"]
+        parsed = parse_object(await inference.body(request))
+        if inference.monitoring.log_texts:
+            record["body"] = parsed
+        with repository.use(name, _number(name, version)) as used:
+            record |= {"model": name, "version": used.number}
+            parameters = parsed.get("parameters", {})
+            if type(parameters) is not dict:
+                raise RequestError(400, "Expected parameters to be an object")
+            signature = inference.signature(used, parameters.get("signature_name", ""))
+            arrays = _inputs(signature, parsed.get("inputs"))
+            wanted = _wanted(signature, parsed.get("outputs"))
+            outputs = await inference.run(record, used, signature, arrays)
+        answer = {"model_name": name, "model_version": str(used.number)}
+        if "id" in parsed:
+            answer["id"] = parsed["id"]
+        answer["outputs"] = [
+            {
+                "name": key,
+                "shape": list(outputs[key].shape),
+                "datatype": _NAMES[signature.outputs[key].dtype],
+                "data": to_json_values(outputs[key].reshape(-1)),
+            }
+            for key in wanted
+        ]
+        return json_response(answer)
+
+    return router
+
+
+def _number(name: str, version: str | None) -> int | None:
+    if version is None:
+        return None
+    if not version.isdecimal() or len(version) > 18:
+        raise RequestError(404, not_found(name).message + f": version {version[:40]}")
+    return int(version)
+
+
+def _tensors(servable: Servable) -> dict[str, Any]:
+    signature = servable.signatures.get(DEFAULT_SIGNATURE)
+    if signature is None:
+        return {"inputs": [], "outputs": []}
+    return {
+        kind: [
+            {
+                "name": name,
+                "datatype": _NAMES.get(spec.dtype, spec.dtype.name),
+                "shape": [-1 if size is None else size for size in spec.shape.as_list()],
+            }
+            for name, spec in specs.items()
+        ]
+        for kind, specs in (("inputs", signature.inputs), ("outputs", signature.outputs))
+    }
+
+
+def _inputs(signature: Signature, tensors: Any) -> dict[str, np.ndarray]:
+    if type(tensors) is not list:
+        raise RequestError(400, "Expected inputs to be a list")
+    arrays = {}
+    for tensor in tensors:
+        if type(tensor) is not dict or type(tensor.get("name")) is not str:
+            raise RequestError(400, "Expected each input to be an object with a name")
+        name = tensor["name"]
+        if name not in signature.inputs or name in arrays:
+            raise RequestError(
+                400,
+                f"Expected the inputs {', '.join(signature.inputs)}, each once. "
+                f"Received: {shown(name)}",
+            )
+        arrays[name] = _array(signature.inputs[name], tensor)
+    missing = signature.inputs.keys() - arrays.keys()
+    if missing:
+        raise RequestError(400, f"Missing inputs: {', '.join(sorted(missing))}")
+    return arrays
+
+
+def _array(spec: tf.TensorSpec, tensor: dict[str, Any]) -> np.ndarray:
+    name, datatype, shape = tensor["name"], tensor.get("datatype"), tensor.get("shape")
+    if datatype != _NAMES[spec.dtype]:
+        raise RequestError(
+            400,
+            f"Expected datatype {_NAMES[spec.dtype]} of input {name}. Received: {shown(datatype)}",
+        )
+    if type(shape) is not list or any(type(n) is not int or n < 0 for n in shape):
+        raise RequestError(400, f"Expected a shape of input {name}, a list of sizes")
+    if "data" not in tensor or type(tensor["data"]) is not list:
+        raise RequestError(400, f"Expected data of input {name}, a list")
+    if len(shape) > 8:
+        raise RequestError(400, f"Expected a shape of at most 8 sizes. Received: {len(shape)}")
+    array = to_array(tensor["data"], np.dtype(spec.dtype.as_numpy_dtype))
+    # The data come flat or nested as the shape says.
+    if array.size != math.prod(shape) or (array.ndim != 1 and list(array.shape) != shape):
+        raise RequestError(
+            400, f"Expected data of shape {shape} of input {name}. Received: {list(array.shape)}"
+        )
+    return array.reshape(shape)
+
+
+def _wanted(signature: Signature, outputs: Any) -> list[str]:
+    if outputs is None or outputs == []:
+        return list(signature.outputs)
+    if type(outputs) is not list or not all(type(output) is dict for output in outputs):
+        raise RequestError(400, "Expected outputs to be a list of objects with a name")
+    names = [output.get("name") for output in outputs]
+    for name in names:
+        if type(name) is not str or name not in signature.outputs:
+            raise RequestError(
+                400,
+                f"Expected outputs of {', '.join(signature.outputs)}. Received: {shown(name)}",
+            )
+    return names

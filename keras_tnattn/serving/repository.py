@@ -1,0 +1,226 @@
+"""The models below a folder: found, loaded, swapped and unloaded while requests are served."""
+
+import contextlib
+import dataclasses
+import enum
+import logging
+import os
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from keras_tnattn.serving.errors import not_found
+from keras_tnattn.serving.servable import Servable
+
+_ENDED = 100  # versions whose end is remembered, of each model
+_log = logging.getLogger(__name__)
+
+
+class State(enum.Enum):
+    """The states of a version, as TensorFlow Serving names them."""
+
+    START = enum.auto()
+    LOADING = enum.auto()
+    AVAILABLE = enum.auto()
+    UNLOADING = enum.auto()
+    END = enum.auto()
+
+
+@dataclasses.dataclass(eq=False)
+class Version:
+    """One version of a model.
+
+    Args:
+        number: Its number.
+        path: Its folder.
+        files: What the folder held when it was found; a damaged version that changes is tried
+            again.
+        state: Where it is in its life.
+        error_code: As TensorFlow names it; `"OK"` if nothing failed.
+        error_message: What failed.
+        servable: The loaded model while there is one.
+        requests: How many requests use it now.
+    """
+
+    number: int
+    path: Path
+    files: tuple
+    state: State = State.START
+    error_code: str = "OK"
+    error_message: str = ""
+    servable: Servable | None = None
+    requests: int = 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether it could not be loaded."""
+        return self.error_code != "OK"
+
+
+class Repository:
+    """The models of every `NAME/VERSION/` below a folder.
+
+    The newest versions that load are served. A new one is loaded and warmed up beside the old one,
+    which is unloaded after its last request.
+
+    Args:
+        root: The folder.
+        served_versions: How many of the newest versions of a model are served.
+        max_batch: The batch that versions are warmed up with.
+
+    Attributes:
+        scanned: Whether the folder was looked through once, and what it held was loaded.
+    """
+
+    def __init__(self, root: str | os.PathLike, served_versions: int, max_batch: int) -> None:
+        self.root = Path(root).resolve()
+        self._served_versions, self._max_batch = served_versions, max_batch
+        self._models: dict[str, dict[int, Version]] = {}
+        self._lock = threading.Lock()  # of states and counts, never held while a model is loaded
+        self.scanned = False
+
+    def names(self) -> list[str]:
+        """The names of the models that are, or were, in the folder."""
+        with self._lock:
+            return sorted(self._models)
+
+    def versions(self, name: str) -> list[Version]:
+        """All known versions of a model, newest first; none if the model is unknown."""
+        with self._lock:
+            return sorted(self._models.get(name, {}).values(), key=lambda v: -v.number)
+
+    def available(self, name: str) -> list[int]:
+        """The versions of a model that answer requests, newest first."""
+        return [v.number for v in self.versions(name) if v.state is State.AVAILABLE]
+
+    @contextlib.contextmanager
+    def use(self, name: str, number: int | None = None) -> Iterator[Version]:
+        """Keeps a version loaded while a request uses it.
+
+        Args:
+            name: The model.
+            number: The version. Default: the newest that is available.
+
+        Raises:
+            RequestError: With 404, if it is not available.
+        """
+        with self._lock:
+            versions = self._models.get(name, {})
+            numbers = [n for n, v in versions.items() if v.state is State.AVAILABLE]
+            if not numbers or (number is not None and number not in numbers):
+                raise not_found(name, number)
+            version = versions[max(numbers) if number is None else number]
+            version.requests += 1
+        try:
+            yield version
+        finally:
+            with self._lock:
+                version.requests -= 1
+                self._release(version)
+
+    def refresh(self) -> None:
+        """Looks through the folder once: loads what is new, unloads what is gone or outdated."""
+        try:
+            found = self._scan()
+        except OSError as error:  # what is loaded goes on
+            _log.warning("Could not read %s: %s", self.root, error)
+            return
+        for name in sorted({*self._models, *found}):
+            self._refresh(name, found.get(name, {}))
+        self.scanned = True
+
+    def _refresh(self, name: str, found: dict[int, tuple[Path, tuple]]) -> None:
+        with self._lock:
+            versions = self._models.setdefault(name, {})
+        served: list[Version] = []
+        for number in sorted(found, reverse=True):
+            if len(served) == self._served_versions:
+                break
+            path, files = found[number]
+            with self._lock:
+                version = versions.get(number)
+                if version and version.state is State.UNLOADING:
+                    version.state = State.AVAILABLE
+                if version is None or (
+                    version.state is State.END and (not version.failed or version.files != files)
+                ):
+                    version = versions[number] = Version(number, path, files)
+            if version.state is State.START:
+                self._load(name, version)
+            if version.state is State.AVAILABLE:
+                served.append(version)
+        with self._lock:
+            for version in versions.values():
+                if version.state is State.AVAILABLE and version not in served:
+                    version.state = State.UNLOADING
+                    self._release(version)
+            ended = sorted(n for n, v in versions.items() if v.state is State.END)
+            for number in ended[: max(0, len(ended) - _ENDED)]:
+                del versions[number]
+
+    def _load(self, name: str, version: Version) -> None:
+        version.state = State.LOADING
+        try:
+            servable = Servable(version.path)
+            servable.warm_up(self._max_batch)
+        except Exception as error:
+            _log.warning("%s version %d cannot be served: %s", name, version.number, error)
+            with self._lock:
+                version.error_code = _code(error)
+                version.error_message = f"{type(error).__name__}: {error}"[:1000]
+                version.state = State.END
+            return
+        with self._lock:
+            version.servable = servable
+            version.state = State.AVAILABLE
+        _log.info("%s version %d is available", name, version.number)
+
+    def _release(self, version: Version) -> None:
+        """Unloads a version that is to be unloaded after its last request; the lock is held."""
+        if version.state is State.UNLOADING and not version.requests:
+            version.servable = None
+            version.state = State.END
+
+    def _scan(self) -> dict[str, dict[int, tuple[Path, tuple]]]:
+        found = {}
+        for folder in _folders(self.root):
+            if not re.fullmatch(r"\w[\w.-]*", folder.name):
+                continue
+            numbers = {}
+            for path in _folders(folder):
+                # A link must not lead out of the folder. Names with leading zeros are no versions.
+                inside = path.resolve().is_relative_to(self.root)
+                if re.fullmatch(r"[1-9][0-9]{0,17}", path.name) and inside:
+                    numbers[int(path.name)] = (path, _files(path))
+            if numbers:
+                found[folder.name] = numbers
+        return found
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir())
+
+
+def _files(folder: Path) -> tuple:
+    """What tells whether a version's folder was changed."""
+    files = []
+    for path in sorted(folder.rglob("*")):
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            files.append((str(path.relative_to(folder)), status.st_size, status.st_mtime_ns))
+    return tuple(files)
+
+
+def _code(error: Exception) -> str:
+    """TensorFlow's name of the kind of an error."""
+    if isinstance(error, FileNotFoundError):
+        return "NOT_FOUND"
+    names = {
+        "DataLossError": "DATA_LOSS",
+        "NotFoundError": "NOT_FOUND",
+        "InvalidArgumentError": "INVALID_ARGUMENT",
+        "ResourceExhaustedError": "RESOURCE_EXHAUSTED",
+        "ImportError": "FAILED_PRECONDITION",
+    }
+    return names.get(type(error).__name__, "UNKNOWN")

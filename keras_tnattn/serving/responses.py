@@ -1,0 +1,14 @@
+"""Answers in JSON."""
+
+import json
+from typing import Any
+
+from fastapi import Response
+
+
+def json_response(
+    content: Any, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    """Returns an answer in JSON; numbers that are not finite are `NaN` and `Infinity`."""
+    body = json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
+    return Response(body, status, headers, media_type="application/json")

@@ -1,0 +1,143 @@
+"""One version of an exported model, loaded."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf import json_format
+from tensorflow.core.protobuf import saved_model_pb2
+
+MODEL_CARD = "assets.extra/model_card.json"
+_MAX_CARD = 1024 * 1024  # bytes
+
+
+class Signature:
+    """A function of a SavedModel from named tensors to named tensors.
+
+    Args:
+        name: Its name in the SavedModel.
+        function: The loaded function.
+        hints: What the model card says of each input.
+
+    Attributes:
+        inputs: The `tf.TensorSpec` of each input.
+        outputs: The `tf.TensorSpec` of each output.
+        batches: Whether the rows of several requests can be computed together: the first axis of
+            every input and output has any size.
+    """
+
+    def __init__(self, name: str, function: Any, hints: dict[str, Any]) -> None:
+        self.name, self._function = name, function
+        self.inputs = dict(sorted(function.structured_input_signature[1].items()))
+        self.outputs = dict(sorted(function.structured_outputs.items()))
+        specs = [*self.inputs.values(), *self.outputs.values()]
+        self.batches = all(spec.shape.rank and spec.shape[0] is None for spec in specs)
+        self._hints = {name: hints.get(name) for name in self.inputs}
+
+    def hint(self, name: str, key: str) -> int | bool | None:
+        """What the model card says of an input: `padding`, `by_length` or `max_length`."""
+        hints = self._hints[name]
+        value = hints.get(key) if isinstance(hints, dict) else None
+        return value if type(value) in (int, bool) else None
+
+    def __call__(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Computes the outputs of one batch."""
+        inputs = {
+            name: tf.constant(array, self.inputs[name].dtype) for name, array in arrays.items()
+        }
+        return {name: output.numpy() for name, output in self._function(**inputs).items()}
+
+    def examples(self, rows: int) -> dict[str, np.ndarray]:
+        """Rows to warm the function up with."""
+        examples = {}
+        for name, spec in self.inputs.items():
+            shape = [rows, *(size or 4 for size in spec.shape[1:])] if spec.shape.rank else []
+            if spec.dtype == tf.string:
+                examples[name] = np.full(shape, b"one two", object)
+            else:
+                examples[name] = np.ones(shape, spec.dtype.as_numpy_dtype)
+        return examples
+
+
+class Servable:
+    """A loaded version of a model.
+
+    Args:
+        path: The version's folder.
+
+    Attributes:
+        signatures: The signatures by name.
+        card: The model card, empty if there is none.
+        metadata: The signatures as TensorFlow Serving's REST form shows them.
+
+    Raises:
+        Exception: Whatever TensorFlow raises for a damaged SavedModel, and `ValueError` if no
+            signature can be called.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.card = _read_card(path / MODEL_CARD)
+        self.metadata = _metadata(path)
+        # Kept whole: its signatures alone would not keep the weights alive.
+        self._model = _load(path)
+        hints = self.card.get("inputs")
+        self.signatures = {
+            name: Signature(name, function, hints if isinstance(hints, dict) else {})
+            for name, function in self._model.signatures.items()
+        }
+
+    def warm_up(self, max_batch: int) -> None:
+        """Calls every signature, so that no request pays for what the first call compiles.
+
+        Raises:
+            ValueError: If every signature fails.
+        """
+        failures = []
+        for signature in self.signatures.values():
+            try:
+                for rows in {1, max_batch} if signature.batches else {1}:
+                    signature(signature.examples(rows))
+            except Exception as error:
+                failures.append(f"{signature.name}: {error}")
+        if len(failures) == len(self.signatures):
+            raise ValueError("No signature can be called. " + "; ".join(failures))
+
+
+def _load(path: Path) -> Any:
+    try:
+        return tf.saved_model.load(str(path))
+    except Exception as error:
+        if "Op type not registered" not in str(error):
+            raise
+    # The graph has operations of TensorFlow Text.
+    try:
+        import tensorflow_text  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f"The graph of {path} needs TensorFlow Text: pip install 'keras-tnattn[text]'"
+        ) from error
+    return tf.saved_model.load(str(path))
+
+
+def _read_card(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _MAX_CARD:
+            return {}
+        card = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return card if isinstance(card, dict) else {}
+
+
+def _metadata(path: Path) -> dict[str, Any]:
+    proto = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    return {
+        name: json_format.MessageToDict(
+            signature, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        )
+        for name, signature in sorted(proto.meta_graphs[0].signature_def.items())
+        if not name.startswith("__")
+    }

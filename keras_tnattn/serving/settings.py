@@ -1,0 +1,64 @@
+"""The settings of a server."""
+
+import dataclasses
+import math
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Limits and times of a server.
+
+    Args:
+        max_batch: Most rows computed together.
+        batch_wait_ms: How long a request waits for others to share its batch.
+        max_queue: Most rows waiting over all models; beyond it the answer is 429.
+        deadline_s: Seconds after which a request is answered with 504.
+        max_body: Most bytes of a request's body.
+        max_instances: Most rows of a request.
+        max_text: Most bytes of a string; a model card may set a lower limit.
+        max_length: Most entries along an axis of unknown size; a model card may set a lower limit.
+        served_versions: How many of the newest versions of a model are served.
+        poll_s: Seconds between two looks at the folder.
+        threads: Batches computed at the same time.
+        drain_s: Seconds between the signal to stop, from when on the server is not ready, and the
+            end of accepting connections.
+        stop_s: Most seconds that requests in flight have to finish after that.
+        access_log: Whether each request is logged as a line of JSON.
+        log_texts: Whether the access log holds the bodies of requests.
+
+    Raises:
+        ValueError: If a value is out of range.
+    """
+
+    max_batch: int = 32
+    batch_wait_ms: float = 2.0
+    max_queue: int = 512
+    deadline_s: float = 30.0
+    max_body: int = 4 * 1024 * 1024
+    max_instances: int = 1024
+    max_text: int = 20_000
+    max_length: int = 4096
+    served_versions: int = 1
+    poll_s: float = 2.0
+    threads: int = 1
+    drain_s: float = 1.0
+    stop_s: float = 30.0
+    access_log: bool = False
+    log_texts: bool = False
+
+    def __post_init__(self) -> None:
+        for name in (
+            *("max_batch", "max_queue", "max_body", "max_instances", "max_text", "max_length"),
+            *("served_versions", "threads"),
+        ):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ValueError(f"Expected a positive int. Received: {name}={value!r}")
+        for name in ("batch_wait_ms", "drain_s", "stop_s"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"Expected a finite number >= 0. Received: {name}={value!r}")
+        for name in ("deadline_s", "poll_s"):
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise ValueError(f"Expected a finite number > 0. Received: {name}={value!r}")

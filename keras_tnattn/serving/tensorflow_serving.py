@@ -1,0 +1,185 @@
+"""TensorFlow Serving's REST form: `/v1/models/...`."""
+
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+from keras_tnattn.serving.errors import RequestError
+from keras_tnattn.serving.inference import Inference
+from keras_tnattn.serving.repository import Version
+from keras_tnattn.serving.responses import json_response
+from keras_tnattn.serving.servable import Signature
+from keras_tnattn.serving.tensors import parse_object, to_array, to_json_values
+
+Arrays = dict[str, np.ndarray]
+_MODEL = "/v1/models/{name}"
+_VERSION = _MODEL + "/versions/{version}"
+
+
+def routes(inference: Inference) -> APIRouter:
+    """Returns the routes."""
+    router = APIRouter()
+    repository = inference.repository
+
+    @router.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        names = repository.names()
+        return {"models": [{"name": name, **_status(repository.versions(name))} for name in names]}
+
+    @router.post(_VERSION + ":predict")
+    @router.post(_MODEL + ":predict")
+    async def predict(request: Request, name: str, version: str | None = None) -> Response:
+        record = request.scope["record"]
+        parsed = parse_object(await inference.body(request))
+        if inference.monitoring.log_texts:
+            record["body"] = parsed
+        with repository.use(name, _number(version)) as used:
+            record |= {"model": name, "version": used.number}
+            signature = inference.signature(used, parsed.get("signature_name", ""))
+            by_rows, arrays = _inputs(signature, parsed)
+            outputs = await inference.run(record, used, signature, arrays)
+        if by_rows:
+            return json_response({"predictions": _rows(outputs)})
+        values = {key: to_json_values(x, key.endswith("_bytes")) for key, x in outputs.items()}
+        only = next(iter(values.values()))
+        return json_response({"outputs": values if len(values) > 1 else only})
+
+    @router.get(_VERSION + "/metadata")
+    @router.get(_MODEL + "/metadata")
+    async def metadata(name: str, version: str | None = None) -> dict[str, Any]:
+        with repository.use(name, _number(version)) as used:
+            specification = {"name": name, "signature_name": "", "version": str(used.number)}
+            signatures = {"signature_def": used.servable.metadata}
+            return {"model_spec": specification, "metadata": {"signature_def": signatures}}
+
+    @router.get(_VERSION + "/card")
+    @router.get(_MODEL + "/card")
+    async def card(name: str, version: str | None = None) -> Response:
+        with repository.use(name, _number(version)) as used:
+            return JSONResponse({**used.servable.card, "name": name, "version": used.number})
+
+    @router.get(_VERSION)
+    @router.get(_MODEL)
+    async def status(name: str, version: str | None = None) -> dict[str, Any]:
+        if ":" in name:
+            raise RequestError(400, f"Malformed request: GET /v1/models/{name}")
+        versions = repository.versions(name)
+        number = _number(version)
+        if not versions:
+            raise RequestError(404, f"Could not find any versions of model {name}")
+        if number is not None:
+            versions = [v for v in versions if v.number == number]
+            if not versions:
+                raise RequestError(404, f"Could not find version {number} of model {name}")
+        return _status(versions)
+
+    @router.api_route("/v1/{path:path}", methods=["GET", "POST", "PUT", "DELETE", "PATCH"])
+    async def malformed(request: Request, path: str) -> None:
+        raise RequestError(400, f"Malformed request: {request.method} /v1/{path}")
+
+    return router
+
+
+def _number(version: str | None) -> int | None:
+    if version is None:
+        return None
+    if not version.isdecimal() or len(version) > 18:
+        raise RequestError(400, f"Failed to convert version: {version[:40]} to numeric.")
+    return int(version)
+
+
+def _status(versions: list[Version]) -> dict[str, Any]:
+    return {
+        "model_version_status": [
+            {
+                "version": str(version.number),
+                "state": version.state.name,
+                "status": {
+                    "error_code": version.error_code,
+                    "error_message": version.error_message,
+                },
+            }
+            for version in versions
+        ]
+    }
+
+
+def _inputs(signature: Signature, parsed: dict[str, Any]) -> tuple[bool, Arrays]:
+    """Returns whether the request has rows, or else columns, and the arrays of the inputs."""
+    if "instances" in parsed and "inputs" in parsed:
+        raise RequestError(
+            400, "Not formatted correctly: expecting only one of 'inputs' or 'instances'"
+        )
+    if "instances" in parsed:
+        return True, _from_rows(signature, parsed["instances"])
+    if "inputs" in parsed:
+        return False, _from_columns(signature, parsed["inputs"])
+    raise RequestError(400, "Missing 'inputs' or 'instances' key")
+
+
+def _from_rows(signature: Signature, instances: Any) -> Arrays:
+    if type(instances) is not list:
+        raise RequestError(400, "Expecting 'instances' to be a list/array")
+    if not instances:
+        raise RequestError(400, "No values in 'instances' array")
+    names = signature.inputs
+    named = [_is_object(instance) for instance in instances]
+    if not any(named):
+        if len(names) > 1:
+            raise RequestError(
+                400,
+                "instances is a plain list, but expecting list of objects with the inputs "
+                + ", ".join(names),
+            )
+        name = next(iter(names))
+        return {name: _array(signature, name, instances)}
+    for i, instance in enumerate(instances):
+        if not named[i]:
+            raise RequestError(400, f"Expecting object but got value at item {i} of input list")
+        if instance.keys() != names.keys():
+            raise RequestError(
+                400,
+                f"Failed to process element: {i} of 'instances' list: keys must be equal to: "
+                + ", ".join(names),
+            )
+    return {name: _array(signature, name, [row[name] for row in instances]) for name in names}
+
+
+def _from_columns(signature: Signature, inputs: Any) -> Arrays:
+    names = signature.inputs
+    if not _is_object(inputs):
+        if len(names) > 1:
+            raise RequestError(
+                400, "inputs is a plain value, but expecting an object with " + ", ".join(names)
+            )
+        name = next(iter(names))
+        return {name: _array(signature, name, inputs)}
+    for name in names:
+        if name not in inputs:
+            raise RequestError(400, f"Missing named input: {name} in 'inputs' object.")
+    return {name: _array(signature, name, inputs[name]) for name in names}
+
+
+def _array(signature: Signature, name: str, value: Any) -> np.ndarray:
+    spec = signature.inputs[name]
+    rank = 8 if spec.shape.rank is None else spec.shape.rank
+    return to_array(value, np.dtype(spec.dtype.as_numpy_dtype), rank)
+
+
+def _is_object(value: Any) -> bool:
+    return type(value) is dict and value.keys() != {"b64"}
+
+
+def _rows(outputs: Arrays) -> list[Any]:
+    """A list with an entry for each row: the value of a single output, an object of several."""
+    columns = {name: to_json_values(x, name.endswith("_bytes")) for name, x in outputs.items()}
+    sizes = {x.shape[:1] for x in outputs.values()}
+    if len(sizes) > 1 or () in sizes:
+        raise RequestError(
+            400, "The outputs do not have a row for each instance: send 'inputs' instead"
+        )
+    if len(columns) == 1:
+        return next(iter(columns.values()))
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -1,0 +1,129 @@
+"""JSON values to arrays and back, checked against what a signature takes."""
+
+import base64
+import binascii
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_tnattn.serving.errors import RequestError
+
+_SHOWN = 60  # characters of a wrong value that an error quotes
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Parses the JSON object of a request.
+
+    Raises:
+        RequestError: With 400, if the body is not one.
+    """
+    try:
+        parsed = json.loads(body.decode("utf-8"))
+    except RecursionError as error:
+        raise RequestError(400, "JSON Parse error: nested too deeply") from error
+    except ValueError as error:  # of UTF-8, of JSON, or of an integer of thousands of digits
+        raise RequestError(400, f"JSON Parse error: {error}") from error
+    if not isinstance(parsed, dict):
+        raise RequestError(400, f"JSON Value: {shown(parsed)} Is not object")
+    return parsed
+
+
+def to_array(value: Any, dtype: np.dtype, max_rank: int = 8) -> np.ndarray:
+    """Converts nested lists of JSON values to an array.
+
+    Args:
+        value: A value, or lists of equal lengths nested to any depth up to `max_rank`.
+        dtype: The type; `object` for strings, which become `bytes`, also from `{"b64": "..."}`.
+        max_rank: The deepest nesting.
+
+    Raises:
+        RequestError: With 400, if the lists are ragged or a value is of another type.
+    """
+    shape, leaves = [], [value]
+    while leaves and type(leaves[0]) is list:
+        size = len(leaves[0])
+        if len(shape) == max_rank:
+            raise RequestError(400, f"Encountered list at unexpected level: expected < {max_rank}")
+        if any(type(part) is not list or len(part) != size for part in leaves):
+            raise RequestError(400, f"Expecting lists of equal size {size} at level {len(shape)}")
+        shape.append(size)
+        leaves = [leaf for part in leaves for leaf in part]
+    if dtype.kind == "O":
+        flat = np.empty(len(leaves), object)
+        flat[:] = [_to_bytes(leaf) for leaf in leaves]
+        return flat.reshape(shape)
+    allowed = {"b": {bool}, "i": {int}, "u": {int}}.get(dtype.kind, {int, float})
+    if not set(map(type, leaves)) <= allowed:
+        wrong = next(leaf for leaf in leaves if type(leaf) not in allowed)
+        raise _wrong_type(wrong, dtype)
+    try:
+        with np.errstate(over="ignore"):  # 1e300 is infinite in float32
+            return np.array(leaves, dtype).reshape(shape)
+    except OverflowError as error:
+        raise RequestError(400, f"JSON Value out of the range of type: {dtype}") from error
+
+
+def to_json_values(array: np.ndarray, base64_strings: bool = False) -> Any:
+    """Converts an array to nested lists: strings as text, or as `{"b64": "..."}`.
+
+    Floats get the fewest digits that give them back in their own precision.
+    """
+    if array.dtype.kind == "O":
+        if base64_strings:
+            encode = np.frompyfunc(lambda b: {"b64": base64.b64encode(b).decode("ascii")}, 1, 1)
+        else:
+            encode = np.frompyfunc(lambda b: b.decode("utf-8", "replace"), 1, 1)
+        array = np.asarray(encode(array), object)
+    elif array.dtype.kind in "fV" and array.dtype != np.float64:  # V: bfloat16
+        array = array.astype(np.float32).astype(str).astype(np.float64)
+    return array.tolist()
+
+
+def pad_together(arrays: Sequence[np.ndarray], fill: Any) -> np.ndarray:
+    """Concatenates along the first axis, the other axes filled up to the largest size."""
+    if len(arrays) == 1:
+        return arrays[0]
+    sizes = {array.shape[1:] for array in arrays}
+    if len(sizes) > 1:
+        largest = np.max(list(sizes), axis=0)
+        arrays = [
+            np.pad(
+                array,
+                [(0, 0), *((0, n - m) for n, m in zip(largest, array.shape[1:], strict=True))],
+                constant_values=fill,
+            )
+            for array in arrays
+        ]
+    return np.concatenate(arrays)
+
+
+def shown(value: Any) -> str:
+    """Quotes a value in an error, not at length."""
+    text = repr(value) if not isinstance(value, list | dict) else type(value).__name__
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+
+
+def _to_bytes(leaf: Any) -> bytes:
+    if type(leaf) is str:
+        try:
+            return leaf.encode("utf-8")
+        except UnicodeEncodeError as error:  # half of a surrogate pair
+            raise RequestError(400, f"JSON Value: not valid Unicode ({error.reason})") from error
+    if type(leaf) is dict and leaf.keys() == {"b64"} and type(leaf["b64"]) is str:
+        try:
+            return base64.b64decode(leaf["b64"], validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise RequestError(400, "Unable to base64 decode") from error
+    if type(leaf) is dict:
+        raise RequestError(400, "JSON Value: object not formatted correctly for base64 data")
+    raise _wrong_type(leaf, "string")
+
+
+def _wrong_type(leaf: Any, dtype: object) -> RequestError:
+    names = {str: "String", dict: "Object", list: "Array", type(None): "Null", bool: "Bool"}
+    kind = names.get(type(leaf), "Number")
+    return RequestError(
+        400, f"JSON Value: {shown(leaf)} Type: {kind} is not of expected type: {dtype}"
+    )

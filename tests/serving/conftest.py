@@ -1,0 +1,14 @@
+import keras
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra serve")
+if keras.backend.backend() != "tensorflow":
+    collect_ignore_glob = ["test_*.py"]  # only TensorFlow serves SavedModels
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory):
+    """The folder of the models that the conformance table asks."""
+    from serving_table import plain_models
+
+    return plain_models(tmp_path_factory.mktemp("plain"))

@@ -1,0 +1,139 @@
+import shutil
+import threading
+import time
+
+import pytest
+import tensorflow as tf
+from serving_servers import get, in_thread, post, wait_for
+
+
+def write(folder, version, factor, slow=0.0):
+    """Writes a version that multiplies by a number, whole at once."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
+    def multiply(x):
+        if slow:
+            x = tf.numpy_function(lambda x: time.sleep(slow) or x, [x], tf.float32)
+            x = tf.ensure_shape(x, [None])
+        return {"y": factor * x}
+
+    module = tf.Module()
+    module.weight = tf.Variable(tf.random.normal([1000]))  # so that there is a file to damage
+    module.f = multiply
+    partial = folder / ".partial"
+    tf.saved_model.save(module, str(partial), {"serving_default": multiply})
+    return partial.rename(folder / str(version))
+
+
+def states(url):
+    return {v["version"]: v["state"] for v in get(f"{url}/v1/models/m")[1]["model_version_status"]}
+
+
+def answer(url, version=None):
+    path = "m" if version is None else f"m/versions/{version}"
+    code, body = post(f"{url}/v1/models/{path}:predict", {"instances": [1.0]})
+    return body["predictions"][0] if code == 200 else code
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "m").mkdir()
+    write(tmp_path / "m", 1, 1.0)
+    return tmp_path / "m"
+
+
+def test_a_new_version_takes_over_and_a_removed_one_goes(folder):
+    with in_thread(folder.parent) as (url, _):
+        assert answer(url) == answer(url, 1) == 1.0
+        write(folder, 12, 12.0)
+        wait_for(lambda: states(url) == {"12": "AVAILABLE", "1": "END"})
+        assert answer(url) == 12.0
+        assert answer(url, 1) == 404
+        shutil.rmtree(folder / "12")  # back to the one before
+        wait_for(lambda: states(url)["1"] == "AVAILABLE" and states(url)["12"] == "END")
+        assert answer(url) == 1.0
+        shutil.rmtree(folder / "1")
+        wait_for(lambda: answer(url) == 404)
+        assert get(f"{url}/v2/health/ready")[0] == 503
+
+
+def test_the_newest_versions_are_served_together(folder):
+    write(folder, 2, 2.0)
+    write(folder, 3, 3.0)
+    with in_thread(folder.parent, served_versions=2) as (url, _):
+        assert [answer(url, v) for v in (1, 2, 3, None)] == [404, 2.0, 3.0, 3.0]
+        assert get(f"{url}/v2/models/m")[1]["versions"] == ["3", "2"]
+
+
+@pytest.mark.parametrize("damage", ["graph", "weights", "no weights"])
+def test_a_damaged_version_leaves_the_old_one_serving(folder, damage):
+    path = write(folder, 2, 2.0)
+    file = path / "saved_model.pb" if damage == "graph" else path / "variables"
+    if damage == "no weights":
+        shutil.rmtree(file)
+    else:
+        file = file if file.is_file() else next(file.glob("*.data-*"))
+        content = file.read_bytes()
+        file.write_bytes(content[: len(content) // 2])
+    with in_thread(folder.parent) as (url, _):
+        assert answer(url) == 1.0
+        assert states(url) == {"1": "AVAILABLE", "2": "END"}
+        status = get(f"{url}/v1/models/m/versions/2")[1]["model_version_status"][0]["status"]
+        assert status["error_code"] != "OK"
+        assert status["error_message"]
+        # Mended, it takes over.
+        shutil.rmtree(path)
+        write(folder, 2, 2.0)
+        wait_for(lambda: answer(url) == 2.0)
+
+
+def test_requests_in_flight_finish_on_their_version(folder):
+    write(folder, 2, 2.0, slow=0.5)
+    with in_thread(folder.parent) as (url, _):
+        answers = []
+        thread = threading.Thread(target=lambda: answers.append(answer(url)))
+        thread.start()
+        time.sleep(0.2)
+        shutil.rmtree(folder / "2")
+        wait_for(lambda: states(url)["2"] == "UNLOADING")
+        assert not answers
+        thread.join()
+        assert answers == [2.0]
+        wait_for(lambda: states(url)["2"] == "END")
+        assert answer(url) == 1.0
+
+
+def test_swaps_lose_no_request(folder):
+    stop, wrong, count = threading.Event(), [], [0]
+
+    def ask(url):
+        while not stop.is_set():
+            code, body = post(f"{url}/v1/models/m:predict", {"instances": [1.0, 1.0]})
+            count[0] += 1
+            if code != 200 or len(set(body["predictions"])) != 1:
+                wrong.append((code, body))
+
+    with in_thread(folder.parent, poll_s=0.05) as (url, _):
+        threads = [threading.Thread(target=ask, args=(url,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for version in range(2, 6):
+            write(folder, version, float(version))
+            shutil.rmtree(folder / str(version - 1))
+            wait_for(lambda version=version: answer(url) == version)
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+    assert count[0] > 20
+
+
+def test_what_is_no_version_is_left_alone(folder, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    write(outside, 1, 9.0)
+    (folder.parent / "linked").symlink_to(outside, target_is_directory=True)
+    for name in ("007", "0", "latest", ".partial-3"):
+        shutil.copytree(folder / "1", folder / name)
+    with in_thread(folder.parent) as (url, _):
+        assert states(url) == {"1": "AVAILABLE"}
+        assert get(f"{url}/v1/models/linked")[0] == 404
