@@ -1,18 +1,21 @@
-"""What goes wrong by the user's input, told in a line."""
+"""Errors caused by the user's input, reported in one line."""
 
 import sys
 from collections.abc import Callable
 
 
-class InputError(ValueError):
-    """What the user gave cannot be used; the message says what was expected instead."""
+class InputError(Exception):
+    """The user's input is invalid; the message says what was expected and what was received.
+
+    Not a `ValueError`: pydantic passes it on as it is.
+    """
 
 
-def exit_status(command: Callable[[], None]) -> int:
-    """Runs a command for the command line.
+def exit_status(command: Callable[[], object]) -> int:
+    """Runs a command of the command line.
 
     Returns:
-        0, or 2 after an `InputError`, told in one line on stderr, or 130 if interrupted.
+        0, or 2 for invalid input, reported in one line on stderr, or 130 if interrupted.
     """
     try:
         command()
@@ -20,6 +23,6 @@ def exit_status(command: Callable[[], None]) -> int:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; what was finished is kept", file=sys.stderr)
+        print("interrupted; everything finished so far is kept", file=sys.stderr)
         return 130
     return 0

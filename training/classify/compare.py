@@ -1,16 +1,17 @@
-"""Several attentions over several seeds, in one table."""
+"""The command `compare`: several attentions over several seeds, in one table."""
 
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from training.classify.command import load
 from training.classify.config import TABLE_DIMS, ClassifyConfig
-from training.classify.train import train_classifier
 from training.data.texts import LabelledTexts
+from training.engine.commands import Command
 from training.engine.runs import finish_all
-from training.engine.tables import table_of
 from training.files import replacing
+from training.options import RUN, Options, option
 
 HEADER = (
     "attention",
@@ -22,6 +23,23 @@ HEADER = (
     "test %",
     "ms/step",
 )
+
+
+# What the table varies, and what only one of its layers has.
+LEFT_OUT = {"attention", "embedding_dim", "seed", "name", "export", "saved_models"}
+LEFT_OUT |= {"tt_rank", "damping", "filter_order", "residual_units", "residual_dim"}
+
+
+class CompareOptions(Options):
+    """The options of `compare` alone."""
+
+    attentions: tuple[str, ...] = option(
+        ("tsa", "dpa", "ada"), RUN, "attentions to compare", choices=tuple(TABLE_DIMS)
+    )
+    seeds: tuple[int, ...] = option((0, 1, 2), RUN, "seeds to train each of them with")
+    run_dir: str | None = option(
+        None, RUN, "folder of the runs (default: runs/compare-DATASET)", metavar="DIR"
+    )
 
 
 def table_configs(
@@ -47,6 +65,9 @@ def train_all(
     Raises:
         InputError: If a run's folder is there with other options or other data.
     """
+    # TensorFlow takes seconds to import; invalid input is reported before.
+    from training.classify.train import train_classifier
+
     return finish_all(
         configs,
         folder,
@@ -57,6 +78,8 @@ def train_all(
 
 def table(configs: Sequence[ClassifyConfig], results: Sequence[dict[str, Any]]) -> str:
     """Writes a line for each attention, with means and standard deviations over the seeds."""
+    from training.engine.tables import table_of
+
     lines = [HEADER]
     for name in dict.fromkeys(config.attention for config in configs):
         runs = [r for c, r in zip(configs, results, strict=True) if c.attention == name]
@@ -89,3 +112,30 @@ def compare(
         path.write_text(text + "\n", encoding="utf-8")
     print(f"\n{text}\n")
     return results
+
+
+def start(given: dict[str, Any]) -> None:
+    """Runs `compare`, given the options that the user typed."""
+    typed = {name: given.pop(name) for name in CompareOptions.model_fields if name in given}
+    options, common = CompareOptions(**typed), ClassifyConfig(**given)
+    configs = table_configs(given, options.attentions, options.seeds)
+    compare(configs, Path(options.run_dir or f"runs/compare-{common.source}"), load(common))
+
+
+COMMAND = Command(
+    "compare",
+    "Train several attentions with several seeds, and print one table",
+    "The table has the parameters, accuracies and times of each attention: the tensorized ones "
+    "with 64 embedding dimensions, the others with 6, which gives all about 300 parameters. "
+    "Finished runs are not trained again.",
+    {
+        **CompareOptions.model_fields,
+        **{n: f for n, f in ClassifyConfig.model_fields.items() if n not in LEFT_OUT},
+    },
+    start,
+    """\
+example:
+    python training/train.py compare --dataset reuters --attentions tsa dpa ada --seeds 0 1 2
+Given again, the command continues an interrupted comparison.
+""",
+)

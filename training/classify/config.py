@@ -1,11 +1,24 @@
 """The options of `classify`."""
 
-import dataclasses
 from typing import Any
 
+import pydantic
+
 from training.data.reading import short_name
-from training.errors import InputError
-from training.options import DATA, MODEL, OUTPUT, TRAINING, RunConfig, at_least, one_of, option
+from training.data.texts.registry import TEXT_SETS
+from training.options import (
+    DATA,
+    MODEL,
+    TRAINING,
+    RunConfig,
+    batch_size_option,
+    early_stopping_option,
+    epochs_option,
+    jit_compile_option,
+    name_option,
+    option,
+    steps_per_execution_option,
+)
 
 ATTENTIONS = ("tsa", "tga", "dpa", "ada", "tn", "plga", "sdpa")
 # Table 1 of the paper: attention layers of about 300 parameters (320 against 288 and 300).
@@ -13,37 +26,48 @@ TABLE_DIMS = {"tsa": 64, "tga": 64, "dpa": 6, "ada": 6}
 TENSORIZED = ("tsa", "tga")  # those with tensor-train maps and a time graph
 
 
-@dataclasses.dataclass(frozen=True)
+def _default_name(values: dict[str, Any]) -> str:
+    return f"{short_name(values['dataset'])}-{values['attention']}-{values['seed']}"
+
+
 class ClassifyConfig(RunConfig):
-    """Everything that decides what `classify` trains, on what, and what it writes.
+    """Everything that decides what `classify` trains, on which data, and what it writes.
 
     Raises:
-        InputError: If a value is out of its range whatever the data.
+        InputError: If a value is out of its range, whatever the data.
     """
 
     dataset: str = option(
         "docstrings",
         DATA,
-        "docstrings, reuters, newsgroups, drug_review, tfds:NAME, the path of a .csv or .tsv "
-        "file (.gz, .xz), or of a folder with one sub-folder of .txt files per class",
+        "; ".join(f"{name}: {entry.description}" for name, entry in TEXT_SETS.items())
+        + "; tfds:NAME: a set of TensorFlow Datasets; or the path of a .csv or .tsv file (.gz, "
+        ".xz), or of a folder with one sub-folder of .txt files per class",
     )
     data_dir: str | None = option(
         None,
         DATA,
-        "folder of data tables (reuters/data.tsv.xz, ...), or TFDS' folder; without it the "
-        "libraries' own loaders and caches are used",
+        "folder that holds the files of the named data sets ("
+        + ", ".join(dict.fromkeys(entry.file for entry in TEXT_SETS.values() if entry.file))
+        + "), or TFDS' folder (default: the libraries' own loaders and caches)",
         metavar="DIR",
     )
     text_column: str | None = option(
-        None, DATA, "column or feature of the texts, if the header is not a known one"
+        None, DATA, "column or feature of the texts (default: known by the header, or text)"
     )
     label_column: str | None = option(
-        None, DATA, "column or feature of the labels, if the header is not a known one"
+        None, DATA, "column or feature of the labels (default: known by the header, or label)"
     )
-    test_fraction: float = option(0.4, DATA, "share of the rows held back for the test")
-    max_words: int = option(200, DATA, "words kept of a text", metavar="N")
+    test_fraction: float = option(0.4, DATA, "fraction of the rows kept for the test", gt=0, lt=1)
+    max_words: int = option(
+        200, DATA, "words kept of each text; the rest is cut off", ge=1, le=100_000
+    )
     vocabulary_size: int = option(
-        20_000, DATA, "most frequent words of the training part that are told apart", metavar="N"
+        20_000,
+        DATA,
+        "number of ids: padding, unknown and the most frequent words of the training part",
+        ge=3,
+        le=10_000_000,
     )
 
     attention: str = option(
@@ -53,69 +77,41 @@ class ClassifyConfig(RunConfig):
         "tn: tensor network; plga: power law graph; sdpa: scaled dot-product with biases",
         choices=ATTENTIONS,
     )
-    embedding_dim: int = option(64, MODEL, "size of a word's vector", metavar="N")
-    num_heads: int = option(2, MODEL, "attention heads (not tn)", metavar="N")
-    tt_rank: int = option(2, MODEL, "greatest tensor-train rank (tsa, tga)", metavar="N")
-    damping: float = option(0.9, MODEL, "damping of the time graph, in [0, 1) (tsa, tga)")
-    filter_order: int = option(2, MODEL, "terms of the graph filter (tsa)", metavar="N")
-    residual_units: int = option(2, MODEL, "units that learn the metric (plga)", metavar="N")
-    residual_dim: int = option(64, MODEL, "width of these units (plga)", metavar="N")
+    embedding_dim: int = option(64, MODEL, "size of the word embedding", ge=1, le=65_536)
+    num_heads: int = option(2, MODEL, "attention heads (not tn)", ge=1, le=256)
+    tt_rank: int = option(2, MODEL, "maximum tensor-train rank (tsa, tga)", ge=1, le=4096)
+    damping: float = option(0.9, MODEL, "damping of the time graph (tsa, tga)", ge=0, lt=1)
+    filter_order: int = option(2, MODEL, "number of terms of the graph filter (tsa)", ge=1, le=100)
+    residual_units: int = option(
+        2, MODEL, "residual units that learn the metric (plga)", ge=0, le=256
+    )
+    residual_dim: int = option(64, MODEL, "width of these units (plga)", ge=1, le=65_536)
 
-    early_stopping: int | None = option(
-        None,
-        TRAINING,
-        "stop after PATIENCE epochs without a lower loss on a tenth that is cut from the "
-        "training part, and keep the best epoch",
-        type=int,
-        metavar="PATIENCE",
+    epochs: int = epochs_option(10)
+    batch_size: int = batch_size_option(32)
+    learning_rate: float = option(1e-3, TRAINING, "learning rate of Adam", gt=0)
+    early_stopping: int | None = early_stopping_option(
+        "stop after this many epochs without a lower validation loss, and keep the best epoch; "
+        "the validation part is a tenth of the training part"
     )
-    steps_per_execution: int = option(
-        1, TRAINING, "steps between two looks at the progress", metavar="N"
+    steps_per_execution: int = steps_per_execution_option()
+    jit_compile: str = jit_compile_option(
+        "as Keras does, but always for ada, whose scores take XLA a fifth of the time on a CPU"
     )
-    jit_compile: str = option(
-        "auto",
-        TRAINING,
-        "compile the steps with XLA; auto: what Keras does, but on for ada, whose scores take "
-        "XLA a fifth of the time on a CPU",
-        choices=("auto", "on", "off"),
-    )
-    name: str | None = option(
-        None, OUTPUT, "name of the run and of the exported model (default: DATASET-ATTENTION-SEED)"
-    )
+    name: str = name_option(_default_name, "DATASET-ATTENTION-SEED")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of(ATTENTIONS, attention=self.attention)
-        if not 0 < self.test_fraction < 1:
-            raise InputError(
-                f"Expected a test_fraction in (0, 1). Received: test_fraction={self.test_fraction}"
-            )
-        at_least(
-            1,
-            embedding_dim=self.embedding_dim,
-            early_stopping=self.early_stopping,
-            steps_per_execution=self.steps_per_execution,
-        )
-        for name in ("tt_rank", "damping") if self.attention not in TENSORIZED else ():
-            self._refuse_unless_default(name)
+    @pydantic.model_validator(mode="after")
+    def _check_together(self) -> "ClassifyConfig":
+        reason = f"attention={self.attention!r}, which has none"
+        if self.attention not in TENSORIZED:
+            self.refuse(reason, "tt_rank", "damping")
         if self.attention != "tsa":
-            self._refuse_unless_default("filter_order")
-        for name in ("residual_units", "residual_dim") if self.attention != "plga" else ():
-            self._refuse_unless_default(name)
+            self.refuse(reason, "filter_order")
+        if self.attention != "plga":
+            self.refuse(reason, "residual_units", "residual_dim")
         if self.attention == "tn":
-            self._refuse_unless_default("num_heads")
-
-    def _refuse_unless_default(self, name: str) -> None:
-        value = getattr(self, name)
-        if value != getattr(type(self), name):
-            raise InputError(
-                f"Expected no {name} with attention={self.attention!r}, which has none. "
-                f"Received: {name}={value}"
-            )
-
-    @property
-    def default_name(self) -> str:
-        return f"{self.source}-{self.attention}-{self.seed}"
+            self.refuse(reason, "num_heads")
+        return self
 
     @property
     def source(self) -> str:
@@ -129,5 +125,5 @@ class ClassifyConfig(RunConfig):
             return {"residual_units": self.residual_units, "residual_dim": self.residual_dim}
         if self.attention not in TENSORIZED:
             return {}
-        options = {"tt_ranks": self.tt_rank, "damping": self.damping}
+        options: dict[str, Any] = {"tt_ranks": self.tt_rank, "damping": self.damping}
         return options | ({"filter_order": self.filter_order} if self.attention == "tsa" else {})

@@ -6,7 +6,6 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from training.data.texts.labelled import split_rows
 from training.data.texts.libraries import downloaded
@@ -68,6 +67,8 @@ def load_images(dataset: str, data_dir: str | None = None, seed: int = 0) -> Lab
     """
     numbers = tuple(str(number) for number in range(10))
     if dataset == "digits":
+        from sklearn.datasets import load_digits
+
         pixels, labels = load_digits(return_X_y=True)
         images = (pixels / 16).astype("float32").reshape(-1, 8, 8)
         train, test = split_rows(labels, DIGITS_TEST_FRACTION, seed)
@@ -76,7 +77,7 @@ def load_images(dataset: str, data_dir: str | None = None, seed: int = 0) -> Lab
         (images, labels), test_part = _read(Path(data_dir, f"{dataset}.npz"))
     else:
         (images, labels), test_part = downloaded(
-            dataset, lambda: _keras_loader(dataset), "take --dataset digits"
+            dataset, lambda: _keras_loader(dataset), "use --dataset digits"
         )
     test_images, test_labels = test_part
     return LabelledImages(

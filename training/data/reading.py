@@ -1,13 +1,15 @@
-"""Tables and text files, packed or not, read with an error of one line."""
+"""Tables and text files, compressed or not, read with errors of one line."""
 
 import contextlib
 import csv
+import difflib
 import gzip
+import itertools
 import lzma
 import os
 import re
 import zlib
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 from typing import TextIO
 
@@ -20,7 +22,7 @@ TFDS = "tfds:"
 
 
 def short_name(data: str) -> str:
-    """Shortens what names data to what is fit for a file's name.
+    """Shortens the name or path of data to a name fit for a file.
 
     Args:
         data: A name, a TFDS name or a path.
@@ -36,8 +38,30 @@ def short_name(data: str) -> str:
     return re.sub(r"^-|[^\w-]", "_", name) or "data"
 
 
+def unknown_source(option: str, value: str, names: Iterable[str]) -> InputError:
+    """Returns the error for a data set that is neither a known name nor an existing path.
+
+    Args:
+        option: The option's name.
+        value: What the user gave.
+        names: The known names.
+    """
+    path = Path(value)
+    if path.suffix or len(path.parts) > 1:
+        return InputError(f"There is no file or folder {value!r} ({option}={value!r})")
+    similar = difflib.get_close_matches(value, names, n=1)
+    hint = f" Did you mean {similar[0]}?" if similar else ""
+    return InputError(
+        f"Expected {option} to be one of {', '.join(names)}, or the path of a file or folder. "
+        f"Received: {option}={value!r}.{hint}"
+    )
+
+
 def read_table(path: Path, quoted_columns: Set[str] = frozenset()) -> tuple[list[str], list[Row]]:
     """Returns the names of a table's columns, and its rows.
+
+    The fields of a CSV file are separated by commas or, if its header line has none, by
+    semicolons, tabs or bars.
 
     Args:
         path: The file.
@@ -86,7 +110,10 @@ def _read(path: Path, file: TextIO, quoted_columns: Set[str]) -> tuple[list[str]
     if _kind(path) not in {".csv", ".tsv"}:
         raise InputError(f"Expected a table named .csv or .tsv (.gz, .xz). Received: {path}")
     if _kind(path) == ".csv":
-        lines = csv.reader(file)
+        first = file.readline()
+        delimiter = _delimiter(first)
+        # The header, too, may have a quoted field of several lines.
+        lines = csv.reader(itertools.chain([first], file), delimiter=delimiter)
         header = next(lines, [])
     else:
         header = _fields(file.readline())
@@ -98,6 +125,14 @@ def _read(path: Path, file: TextIO, quoted_columns: Set[str]) -> tuple[list[str]
         raise InputError(f"Expected a table with a header line. Received: {path}, which is empty")
     numbered = enumerate(lines, start=2)  # the header is row 1
     return header, (_row(path, header, fields, i) for i, fields in numbered if any(fields))
+
+
+def _delimiter(header: str) -> str:
+    """Returns what separates the fields of a CSV file with this header line."""
+    for delimiter in ",;\t|":
+        if len(next(csv.reader([header], delimiter=delimiter), [])) > 1:
+            return delimiter
+    return ","
 
 
 def _fields(line: str) -> list[str]:

@@ -4,7 +4,6 @@ Needs no network: the texts are the docstrings of the installed libraries. Given
 finished runs as they are and goes on with an interrupted one.
 """
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -42,7 +41,7 @@ def run() -> None:
     from training.classify.compare import compare, table_configs
 
     configs = table_configs(OPTIONS, ATTENTIONS, (0,))
-    configs[0] = dataclasses.replace(configs[0], name="docstrings", export=True)
+    configs[0] = configs[0].changed(name="docstrings", export=True)
     results = compare(configs, RUNS, data)
 
     exported = Path(results[0]["exported"])

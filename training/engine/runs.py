@@ -5,7 +5,6 @@ checkpoint with every epoch, then the pictures and the model, and `results.json`
 """
 
 import csv
-import dataclasses
 import json
 import os
 import shutil
@@ -75,8 +74,11 @@ class Run:
         Raises:
             InputError: If there is no run, or an option differs from the run's.
         """
+        path = self.folder / "config.json"
         try:
-            config = from_json(kind, (self.folder / "config.json").read_text(encoding="utf-8"))
+            config = from_json(kind, path.read_text(encoding="utf-8"))
+        except InputError as error:
+            raise InputError(f"{path} is not usable. {error}") from error
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(
                 f"Expected the folder of a run to continue. Received: {error}. "
@@ -169,7 +171,7 @@ def finish_all(
     runs = [Run(folder / config.name) for config in configs]
     for config, run in zip(configs, runs, strict=True):
         if run.exists:
-            run.read_config(type(config), dataclasses.asdict(config))
+            run.read_config(type(config), dict(config))
             run.check_data(data or {})
     for i, (config, run) in enumerate(zip(configs, runs, strict=True)):
         if not run.results:

@@ -1,26 +1,46 @@
 """The options of `images`."""
 
-import dataclasses
+from typing import Any
 
-from training.errors import InputError
-from training.options import DATA, MODEL, TRAINING, RunConfig, at_least, one_of, option
+import pydantic
+
+from training.options import (
+    DATA,
+    MODEL,
+    TRAINING,
+    RunConfig,
+    batch_size_option,
+    epochs_option,
+    name_option,
+    option,
+)
 
 IMAGE_SETS = ("digits", "mnist", "fashion_mnist")
 
 
-@dataclasses.dataclass(frozen=True)
+def _default_name(values: dict[str, Any]) -> str:
+    size = values["patch_size"]
+    sites = "rows" if size is None else f"patches-{size}"
+    return f"{values['dataset']}-{sites}-{values['seed']}"
+
+
+def _default_epochs(values: dict[str, Any]) -> int:
+    return 40 if values["dataset"] == "digits" else 5
+
+
 class ImagesConfig(RunConfig):
-    """Everything that decides what `images` trains, on what, and what it writes.
+    """Everything that decides what `images` trains, on which data, and what it writes.
 
     Raises:
-        InputError: If a value is out of its range whatever the data.
+        InputError: If a value is out of its range, whatever the data.
     """
 
     dataset: str = option(
         "digits",
         DATA,
-        "digits: scikit-learn's, 8 by 8 pixels, no network needed; mnist, fashion_mnist: Keras' "
-        "loaders, or --data-dir",
+        "digits: scikit-learn's, 8 by 8 pixels, no network needed; mnist, fashion_mnist: from "
+        "Keras' loaders or --data-dir",
+        choices=IMAGE_SETS,
     )
     data_dir: str | None = option(
         None, DATA, "folder of DATASET.npz, laid out as Keras' mnist.npz", metavar="DIR"
@@ -28,42 +48,29 @@ class ImagesConfig(RunConfig):
     patch_size: int | None = option(
         None,
         DATA,
-        "a site is a patch of N by N pixels, 1: a pixel (default: a row of pixels)",
-        type=int,
+        "make each patch of N by N pixels a site; 1: each pixel (default: each row of pixels)",
         metavar="N",
+        ge=1,
+        le=65_536,
     )
 
-    bond_dim: int = option(10, MODEL, "size of the matrices", metavar="N")
-    num_layers: int = option(1, MODEL, "tensor-network attentions", metavar="N")
-
-    epochs: int | None = option(
-        None,
-        TRAINING,
-        "passes over the training part (default: 40, of digits; else 5)",
-        type=int,
-        metavar="N",
+    bond_dim: int = option(
+        10, MODEL, "bond dimension: size of the network's matrices", ge=1, le=65_536
     )
-    batch_size: int = option(64, TRAINING, "images in a step", metavar="N")
+    num_layers: int = option(1, MODEL, "number of tensor-network attention layers", ge=1, le=100)
+
+    epochs: int = epochs_option(
+        40, "passes over the training part (default: 40 for digits, else 5)", _default_epochs
+    )
+    batch_size: int = batch_size_option(64, "images")
     learning_rate: float = option(
-        5e-3, TRAINING, "of AdamW at the start; it falls to 0 by a cosine"
+        5e-3, TRAINING, "initial learning rate of AdamW; it decays to 0 by a cosine", gt=0
     )
-    weight_decay: float = option(1e-2, TRAINING, "of AdamW")
+    weight_decay: float = option(1e-2, TRAINING, "weight decay of AdamW", ge=0)
+    name: str = name_option(_default_name, "DATASET-SITES-SEED")
 
-    def __post_init__(self) -> None:
-        one_of(IMAGE_SETS, dataset=self.dataset)
-        if self.epochs is None:
-            object.__setattr__(self, "epochs", 40 if self.dataset == "digits" else 5)
-        super().__post_init__()
-        if self.dataset == "digits" and self.data_dir is not None:
-            raise InputError(
-                "Expected no data_dir with dataset='digits', which scikit-learn brings along. "
-                f"Received: data_dir={self.data_dir!r}"
-            )
-        at_least(1, patch_size=self.patch_size, bond_dim=self.bond_dim, num_layers=self.num_layers)
-        at_least(0, weight_decay=self.weight_decay)
-
-    @property
-    def default_name(self) -> str:
-        """The name of the run if none is given."""
-        sites = "rows" if self.patch_size is None else f"patches-{self.patch_size}"
-        return f"{self.dataset}-{sites}-{self.seed}"
+    @pydantic.model_validator(mode="after")
+    def _check_together(self) -> "ImagesConfig":
+        if self.dataset == "digits":
+            self.refuse("dataset='digits', which scikit-learn brings along", "data_dir")
+        return self

@@ -1,16 +1,35 @@
 """The options of `rules`."""
 
-import dataclasses
+from typing import Any
+
+import pydantic
 
 from training.errors import InputError
-from training.options import DATA, MODEL, TRAINING, RunConfig, at_least, one_of, option
+from training.options import (
+    DATA,
+    MODEL,
+    TRAINING,
+    RunConfig,
+    batch_size_option,
+    epochs_option,
+    name_option,
+    option,
+)
 
 BOUNDARIES = ("periodic", "fixed")
 # Short rows cost little, and a mixture of lengths leaves only what holds at every length.
 SHORT_LENGTHS = (4, 5, 6, 7, 8, 9, 10, 12, 16)
 
 
-@dataclasses.dataclass(frozen=True)
+def _default_bond_dim(values: dict[str, Any]) -> int:
+    # With each further step, a cell depends on one more bit on either side.
+    return 2 + 2 ** (min(values["steps"], 5) + 1)
+
+
+def _default_name(values: dict[str, Any]) -> str:
+    return f"rule-{values['rule']}-steps-{values['steps']}-{values['boundary']}-{values['seed']}"
+
+
 class RulesConfig(RunConfig):
     """Everything that decides what `rules` trains and what it writes.
 
@@ -18,66 +37,64 @@ class RulesConfig(RunConfig):
         InputError: If a value is out of its range.
     """
 
-    rule: int = option(30, DATA, "Wolfram's number of the rule, 0 to 255", metavar="N")
-    steps: int = option(1, DATA, "steps of the rule that the network makes at once", metavar="N")
+    rule: int = option(30, DATA, "Wolfram's number of the rule", ge=0, le=255)
+    steps: int = option(
+        1, DATA, "steps of the automaton that the network makes at once", ge=1, le=100
+    )
     length: int = option(
         32,
         DATA,
-        "greatest length of the rows it is trained on; shorter ones are mixed in, and it is tested "
+        "maximum length of the training rows; shorter ones are mixed in, and the network is tested "
         "at 2, 4 and 16 times the length too",
-        metavar="N",
+        ge=1,
+        le=65_536,
     )
     boundary: str = option(
-        "periodic", DATA, "rings, or rows with zeros beside both ends", choices=BOUNDARIES
+        "periodic",
+        DATA,
+        "periodic: the row is a ring; fixed: zeros beside both ends",
+        choices=BOUNDARIES,
     )
 
-    bond_dim: int | None = option(
+    bond_dim: int = option(
         None,
         MODEL,
-        "size of the matrices (default: 6, 10, 18, 34, ... for 1, 2, 3, 4, ... steps)",
-        type=int,
-        metavar="N",
+        "bond dimension: size of the network's matrices (default: 6, 10, 18, 34, 66 for 1 to 5 "
+        "steps)",
+        compute=_default_bond_dim,
+        ge=1,
+        le=65_536,
     )
-    num_layers: int = option(1, MODEL, "tensor-network attentions", metavar="N")
+    num_layers: int = option(1, MODEL, "number of tensor-network attention layers", ge=1, le=100)
     # Larger than a layer's own default: a cell has to tell its neighbours from all others.
-    initial_deviation: float = option(0.3, MODEL, "noise on the identity at the start")
+    initial_deviation: float = option(
+        0.3, MODEL, "standard deviation of the noise on the initial identity matrices", ge=0
+    )
 
-    epochs: int = option(11, TRAINING, "rows of metrics.csv", metavar="N")
-    batches_per_epoch: int = option(100, TRAINING, "batches of new rows an epoch", metavar="N")
-    batch_size: int = option(64, TRAINING, "rows in a step", metavar="N")
-    learning_rate: float = option(0.01, TRAINING, "of Adam at the start; it falls to 0 by a cosine")
+    epochs: int = epochs_option(11, "number of epochs")
+    batches_per_epoch: int = option(
+        100, TRAINING, "batches of new rows per epoch", ge=1, le=1_000_000
+    )
+    batch_size: int = batch_size_option(64)
+    learning_rate: float = option(
+        0.01, TRAINING, "initial learning rate of Adam; it decays to 0 by a cosine", gt=0
+    )
+    name: str = name_option(_default_name, "rule-RULE-steps-STEPS-BOUNDARY-SEED")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.rule <= 255:
-            raise InputError(f"Expected a rule of 0 to 255. Received: rule={self.rule}")
-        one_of(BOUNDARIES, boundary=self.boundary)
-        at_least(
-            1,
-            steps=self.steps,
-            length=self.length,
-            bond_dim=self.bond_dim,
-            num_layers=self.num_layers,
-            batches_per_epoch=self.batches_per_epoch,
-        )
-        at_least(0, initial_deviation=self.initial_deviation)
-        if self.bond_dim is None and self.steps > 5:
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _check_bond_dim(cls, values: dict[str, Any]) -> dict[str, Any]:
+        steps = values.get("steps")
+        if isinstance(steps, int) and steps > 5 and "bond_dim" not in values:
             raise InputError(
-                "Expected a bond_dim for more than 5 steps, the default doubles with each. "
-                f"Received: steps={self.steps}"
+                "Expected a bond_dim for more than 5 steps, since the default doubles with each. "
+                f"Received: steps={steps}"
             )
-        if self.bond_dim is None:
-            # A step more, and each side of a cell has a bit more to be known of.
-            object.__setattr__(self, "bond_dim", 2 + 2 ** (self.steps + 1))
-
-    @property
-    def default_name(self) -> str:
-        """The name of the run if none is given."""
-        return f"rule-{self.rule}-steps-{self.steps}-{self.boundary}-{self.seed}"
+        return values
 
     @property
     def trained_lengths(self) -> tuple[int, ...]:
-        """The lengths of the training rows, one after the other, batch by batch."""
+        """The lengths of the training rows, which the batches take in turn."""
         return (*(n for n in SHORT_LENGTHS if n < self.length), self.length)
 
     @property

@@ -1,9 +1,10 @@
-"""The options of `translate`, the command that trains translators."""
+"""The options of `translate`."""
 
-import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
+import pydantic
+
+from training.data.pairs.registry import PARALLEL_SETS
 from training.data.reading import short_name
 from training.errors import InputError
 from training.options import (
@@ -12,235 +13,227 @@ from training.options import (
     OUTPUT,
     TRAINING,
     RunConfig,
-    at_least,
-    one_of,
+    batch_size_option,
+    early_stopping_option,
+    epochs_option,
+    jit_compile_option,
+    name_option,
     option,
+    steps_per_execution_option,
 )
 
 PRESETS = ("plga-1", "plga-2", "plga-3", "plga-4", "plga-5", "plga-6", "sdpa")
 ATTENTIONS = ("plga", "sdpa")
 FORMS = ("NFC", "NFKC")
-# Of the schedule, by the paper.
+# Of the learning rate schedule, by the paper.
 WARMUP_STEPS = {"plga": 15_000, "sdpa": 4000}
 CORPUS = "cldr:pt-en"
+PLGA_ONLY = ("residual_units", "residual_dim", "causal_metric")
+PREPARING = ("vocabulary_size", "max_length", "lower_case", "strip_accents", "unicode_form")
+MODEL_ARGUMENTS = (
+    "attention",
+    "num_layers",
+    "model_dim",
+    "num_heads",
+    "feedforward_dim",
+    "residual_units",
+    "residual_dim",
+    "dropout",
+    "attention_dropout",
+)
 
 
-def override(kind: type, text: str, **arguments: Any) -> Any:
-    """Returns an option of the model, which is the preset's if it is not given."""
-    if kind is not str:
-        arguments["metavar"] = "N" if kind is int else "RATE"
-    return option(None, MODEL, f"{text} (default: the preset's)", type=kind, **arguments)
+def override(text: str, metavar: str = "N", **constraints: Any) -> Any:
+    """Declares an option of the model that is the preset's by default."""
+    return option(None, MODEL, f"{text} (default: the preset's)", metavar=metavar, **constraints)
 
 
-@dataclasses.dataclass(frozen=True)
+def _default_corpus(values: dict[str, Any]) -> str | None:
+    return CORPUS if values["prepared"] is None else None
+
+
+def _default_attention(values: dict[str, Any]) -> str:
+    return values["preset"].partition("-")[0]
+
+
+def _default_warmup(values: dict[str, Any]) -> int:
+    return WARMUP_STEPS[values["attention"]]
+
+
+def _default_peak(values: dict[str, Any]) -> float:
+    return (values["model_dim"] * values["warmup_steps"]) ** -0.5
+
+
+def _default_name(values: dict[str, Any]) -> str:
+    words = [short_name(values["corpus"] or values["prepared"])]
+    words += ["reversed"] if values["reverse"] else []
+    words.append(values["preset"])
+    words += [] if values["preset"].startswith(values["attention"]) else [values["attention"]]
+    words += ["causal"] if values["causal_metric"] else []
+    return "-".join([*words, str(values["seed"])])
+
+
 class TranslateConfig(RunConfig):
-    """Everything that decides what `translate` trains, on what, and what it writes.
+    """Everything that decides what `translate` trains, on which data, and what it writes.
 
     Raises:
-        InputError: If a value is out of its range whatever the data.
+        InputError: If a value is out of its range, whatever the data.
     """
 
-    corpus: str | None = option(
-        None,
-        DATA,
-        "cldr:pt-en (tr, either direction), multi30k_pt_en, ted_hrlr_pt_en, ted_hrlr_tr_en, "
-        "tfds:NAME, a .tsv or .csv file (.gz, .xz) with the columns source and target, two text "
-        "files A,B, or a folder of LANGUAGE.PART.txt files "
-        f"(default: {CORPUS}, or what --prepared holds)",
-    )
-    data_dir: str | None = option(
-        None, DATA, "folder of the named corpora, or TFDS' folder", metavar="DIR"
-    )
-    reverse: bool = option(
-        False, DATA, "translate from the target to the source", action="store_true"
-    )
     prepared: str | None = option(
         None,
         DATA,
-        "folder of the tokenised corpus, to share it between runs: made there if it is missing; "
-        "without --corpus it is taken as it is, and tensorflow-text is not needed "
+        "folder of the tokenized corpus, to share it between runs; created if it is missing. "
+        "Without --corpus it is used as it is, and tensorflow-text is not needed "
         "(default: prepared/ in the run's folder)",
         metavar="DIR",
     )
-    vocabulary_size: int = option(8000, DATA, "most word pieces of each language", metavar="N")
+    corpus: str | None = option(
+        None,
+        DATA,
+        "cldr:SOURCE-TARGET, two of en, pt and tr: dates, units and prices, no network needed; "
+        + "; ".join(f"{name}: {entry.description}" for name, entry in PARALLEL_SETS.items())
+        + "; tfds:NAME: a set of TensorFlow Datasets; a .tsv or .csv file (.gz, .xz) with the "
+        "columns source and target; two text files A,B; or a folder of LANGUAGE.PART.txt files "
+        f"(default: {CORPUS}, or what --prepared holds)",
+        compute=_default_corpus,
+    )
+    data_dir: str | None = option(
+        None, DATA, "folder that holds the named corpora, or TFDS' folder", metavar="DIR"
+    )
+    reverse: bool = option(False, DATA, "translate from the target to the source")
+    vocabulary_size: int = option(
+        8000, DATA, "maximum number of word pieces of each language", ge=1, le=1_000_000
+    )
     max_length: int = option(
         128,
         DATA,
-        "most word pieces of a sentence; longer training pairs are left out, longer validation "
-        "and test sentences are cut",
-        metavar="N",
+        "maximum number of word pieces of a sentence; longer training pairs are left out, longer "
+        "validation and test sentences are cut",
+        ge=1,
+        le=65_536,
     )
-    lower_case: bool = option(
-        False, DATA, "lower the case, in Turkish with its two i's", action="store_true"
-    )
-    strip_accents: bool = option(
-        False, DATA, "take the accents off the letters", action="store_true"
-    )
+    lower_case: bool = option(False, DATA, "lower-case the text; in Turkish with its two i's")
+    strip_accents: bool = option(False, DATA, "remove the accents from letters")
     unicode_form: str = option(
         "NFC",
         DATA,
-        "NFC: characters composed; NFKC: letters for their compatible forms too, such as fi for "
-        "its ligature",
+        "Unicode normal form. NFC composes characters; NFKC also replaces compatible forms, such "
+        "as the ligature of fi",
         choices=FORMS,
     )
 
-    preset: str | None = option(
-        None,
+    preset: str = option(
+        "plga-2",
         MODEL,
-        "a model of the paper's Table 1; the other options of the model change it "
-        "(default: plga-2, or sdpa with --attention sdpa)",
-        type=str,
+        "a model of the paper's Table 1, which the other model options change; sdpa by default "
+        "with --attention sdpa",
         choices=PRESETS,
     )
-    attention: str | None = override(
-        str,
-        "plga: power law graph attention; sdpa: scaled dot-product attention",
+    attention: str = option(
+        None,
+        MODEL,
+        "plga: power law graph attention; sdpa: scaled dot-product attention "
+        "(default: the preset's)",
+        compute=_default_attention,
         choices=ATTENTIONS,
     )
-    num_layers: int | None = override(int, "layers of the encoder, and of the decoder")
-    model_dim: int = option(512, MODEL, "size of embeddings and layers", metavar="N")
-    num_heads: int | None = override(int, "heads of each attention")
-    feedforward_dim: int = option(2048, MODEL, "hidden size of the feed-forward nets", metavar="N")
-    residual_units: int | None = override(int, "units that learn the metric (plga)")
-    residual_dim: int | None = override(int, "width of these units (plga)")
-    dropout: float | None = override(float, "on embeddings and branches")
+    num_layers: int | None = override("layers of the encoder, and of the decoder", ge=1, le=128)
+    model_dim: int = option(512, MODEL, "size of embeddings and layers", ge=1, le=65_536)
+    num_heads: int | None = override("heads of each attention", ge=1, le=256)
+    feedforward_dim: int = option(
+        2048, MODEL, "hidden size of the feed-forward networks", ge=1, le=262_144
+    )
+    residual_units: int | None = override(
+        "residual units that learn the metric (plga)", ge=0, le=256
+    )
+    residual_dim: int | None = override("width of these units (plga)", ge=1, le=65_536)
+    dropout: float | None = override("dropout rate of embeddings and branches", "RATE", ge=0, lt=1)
     attention_dropout: float | None = override(
-        float, "on the scores and, with plga, the residual units"
+        "dropout rate of the scores and, with plga, of the residual units", "RATE", ge=0, lt=1
     )
     causal_metric: bool = option(
         False,
         MODEL,
-        "give each position of the decoder the metric of the tokens up to it alone (plga); as "
-        "published, it is that of the whole sentence",
-        action="store_true",
+        "compute the metric at each decoder position from the tokens up to it (plga); as "
+        "published, it is computed from the whole target sentence",
     )
 
-    epochs: int = option(20, TRAINING, "passes over the training part", metavar="N")
-    batch_size: int = option(64, TRAINING, "pairs in a step", metavar="N")
-    learning_rate: float | None = option(
+    epochs: int = epochs_option(20)
+    batch_size: int = batch_size_option(64, "sentence pairs")
+    warmup_steps: int = option(
         None,
         TRAINING,
-        "peak of Adam's rate, reached after the warm-up. plga wants a small one: at model-dim 128 "
-        "1e-3 learns and 2.8e-3 is too much (default: the paper's, "
-        "(model-dim * warmup-steps) ** -0.5)",
-        type=float,
-        metavar="PEAK",
+        "steps over which the learning rate rises (default: 15,000 for plga, 4,000 for sdpa)",
+        compute=_default_warmup,
+        ge=1,
+        le=1_000_000_000,
     )
-    warmup_steps: int | None = option(
+    learning_rate: float = option(
         None,
         TRAINING,
-        "steps in which the rate rises (default: plga 15,000, sdpa 4,000)",
-        type=int,
-        metavar="N",
+        "peak learning rate of Adam, reached after the warm-up. plga needs a small one: at "
+        "model-dim 128, 1e-3 works and 2.8e-3 is too large "
+        "(default: the paper's, (model-dim * warmup-steps) ** -0.5)",
+        compute=_default_peak,
+        metavar="PEAK",
+        gt=0,
     )
     cooldown_epochs: int = option(
         0,
         TRAINING,
-        "last epochs, in which the rate falls to 0; a short training ends better by it, the paper "
-        "has none",
-        metavar="N",
+        "number of final epochs over which the learning rate falls to 0; short trainings end "
+        "better with some, the paper has none",
+        ge=0,
+        le=100_000,
     )
-    early_stopping: int | None = option(
-        None,
+    early_stopping: int | None = early_stopping_option(
+        "stop after this many epochs without a lower validation loss"
+    )
+    checkpoint_epochs: tuple[int, ...] = option(
+        (),
         TRAINING,
-        "stop after PATIENCE epochs without a lower loss on the validation part",
-        type=int,
-        metavar="PATIENCE",
-    )
-    checkpoint_epochs: Sequence[int] = option(
-        (), TRAINING, "epochs whose weights are kept", type=int, nargs="+", metavar="N"
+        "epochs whose weights are kept",
+        strict=False,  # JSON has lists
     )
     mixed_precision: bool = option(
-        False, TRAINING, "compute in bfloat16, keep the weights in float32", action="store_true"
+        False, TRAINING, "compute in bfloat16, keep the weights in float32"
     )
-    steps_per_execution: int = option(
-        1, TRAINING, "steps between two looks at the progress", metavar="N"
-    )
-    jit_compile: str = option(
-        "auto", TRAINING, "compile the steps with XLA", choices=("auto", "on", "off")
-    )
+    steps_per_execution: int = steps_per_execution_option()
+    jit_compile: str = jit_compile_option("as Keras does")
 
     export_beam: int = option(
-        1,
-        OUTPUT,
-        "hypotheses that the exported translator keeps at each step; 1: greedy search",
-        metavar="N",
+        1, OUTPUT, "number of beams of the exported translator; 1: greedy search", ge=1, le=1024
     )
+    name: str = name_option(_default_name, "CORPUS-PRESET-SEED, with what differs from the preset")
 
-    def __post_init__(self) -> None:
-        if self.corpus is None and self.prepared is None:
-            self._set("corpus", CORPUS)
-        if self.preset is None:
-            self._set("preset", "sdpa" if self.attention == "sdpa" else "plga-2")
-        one_of(PRESETS, preset=self.preset)
-        if self.attention is None:
-            self._set("attention", self.preset.partition("-")[0])
-        one_of(ATTENTIONS, attention=self.attention)
-        one_of(FORMS, unicode_form=self.unicode_form)
-        if self.warmup_steps is None:
-            self._set("warmup_steps", WARMUP_STEPS[self.attention])
-        at_least(
-            1,
-            max_length=self.max_length,
-            model_dim=self.model_dim,
-            num_layers=self.num_layers,
-            num_heads=self.num_heads,
-            feedforward_dim=self.feedforward_dim,
-            residual_dim=self.residual_dim,
-            warmup_steps=self.warmup_steps,
-            early_stopping=self.early_stopping,
-            steps_per_execution=self.steps_per_execution,
-            export_beam=self.export_beam,
-        )
-        at_least(0, residual_units=self.residual_units)
-        if self.learning_rate is None:
-            self._set("learning_rate", (self.model_dim * self.warmup_steps) ** -0.5)
-        super().__post_init__()
-        self._set("checkpoint_epochs", list(self.checkpoint_epochs))  # as JSON and argparse do
-        if not 0 <= self.cooldown_epochs <= self.epochs:
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _preset_of_attention(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {"preset": "sdpa", **values} if values.get("attention") == "sdpa" else values
+
+    @pydantic.model_validator(mode="after")
+    def _check_together(self) -> "TranslateConfig":
+        if self.cooldown_epochs > self.epochs:
             raise InputError(
                 f"Expected cooldown_epochs of 0 to {self.epochs}, the epochs. "
                 f"Received: cooldown_epochs={self.cooldown_epochs}"
             )
-        for epoch in self.checkpoint_epochs:
-            if not 1 <= epoch <= self.epochs:
-                raise InputError(
-                    f"Expected checkpoint_epochs of 1 to {self.epochs}. "
-                    f"Received: checkpoint_epochs={self.checkpoint_epochs}"
-                )
-        for name in ("dropout", "attention_dropout"):
-            rate = getattr(self, name)
-            if rate is not None and not 0 <= rate < 1:
-                raise InputError(f"Expected a {name} in [0, 1). Received: {name}={rate}")
+        if not all(1 <= epoch <= self.epochs for epoch in self.checkpoint_epochs):
+            raise InputError(
+                f"Expected checkpoint_epochs of 1 to {self.epochs}. "
+                f"Received: checkpoint_epochs={list(self.checkpoint_epochs)}"
+            )
         if self.export_beam > 1 and not self.export:
             raise InputError(
                 f"Expected export beside export_beam. Received: export_beam={self.export_beam}"
             )
         if self.attention != "plga":
-            self._refuse(f"attention={self.attention!r}", *PLGA_ONLY)
+            self.refuse(f"attention={self.attention!r}, which has none", *PLGA_ONLY)
         if self.corpus is None:
-            self._refuse("prepared alone", "data_dir", "reverse", *PREPARING)
-
-    def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-
-    def _refuse(self, beside: str, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            if value != getattr(type(self), name):
-                raise InputError(
-                    f"Expected no {name} with {beside}, which has its own. Received: {name}={value}"
-                )
-
-    @property
-    def default_name(self) -> str:
-        """The name of the run if none is given."""
-        words = [short_name(self.corpus or self.prepared)]
-        words += ["reversed"] if self.reverse else []
-        words.append(self.preset)
-        words += [] if self.preset.startswith(self.attention) else [self.attention]
-        words += ["causal"] if self.causal_metric else []
-        return "-".join([*words, str(self.seed)])
+            reason = "prepared alone, which settles it"
+            self.refuse(reason, "data_dir", "reverse", *PREPARING)
+        return self
 
     @property
     def export_options(self) -> dict[str, Any]:
@@ -264,18 +257,3 @@ class TranslateConfig(RunConfig):
         given = {name: getattr(self, name) for name in MODEL_ARGUMENTS}
         options = {name: value for name, value in given.items() if value is not None}
         return options | ({"causal_metric": True} if self.causal_metric else {})
-
-
-PLGA_ONLY = ("residual_units", "residual_dim", "causal_metric")
-PREPARING = ("vocabulary_size", "max_length", "lower_case", "strip_accents", "unicode_form")
-MODEL_ARGUMENTS = (
-    "attention",
-    "num_layers",
-    "model_dim",
-    "num_heads",
-    "feedforward_dim",
-    "residual_units",
-    "residual_dim",
-    "dropout",
-    "attention_dropout",
-)

@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import os
 import signal
@@ -215,7 +214,7 @@ class TestRefusals:
         table = small_table(tmp_path / "table.csv", rows=100)
         config = from_json(ClassifyConfig, (whole / "config.json").read_text())
         run = Run(tmp_path / "run")
-        run.start(dataclasses.replace(config, dataset=table), {})
+        run.start(config.changed(dataset=table), {})
         assert_refused(
             capsys, ["classify", "--run-dir", str(run.folder), "--resume"], "other texts"
         )
@@ -259,7 +258,7 @@ class TestRefusals:
             ("", "empty"),
             ("text,label\na,x\nb,x\n", "two classes"),
             ("text,label\n" + "?,x\n!,y\n" * 5, "without any"),
-            ("text,label\na,x\nb,y\n", "enough rows"),
+            ("text,label\na,x\nb,y\n", "two rows or more"),
         ],
     )
     def test_bad_tables_leave_no_folder(self, tmp_path, capsys, content, part):

@@ -203,10 +203,10 @@ class TestFiles:
         assert_apart(corpus)
 
     def test_what_is_no_corpus(self, tmp_path):
-        for corpus in ("nothing", str(tmp_path / "none.tsv"), ",a", "a,b,c"):
+        for corpus in ("nothing", ",a", "a,b,c"):
             with pytest.raises(InputError, match="cldr:pt-en"):
                 load_pairs(corpus)
-        with pytest.raises(InputError, match="readable UTF-8 text file"):
+        with pytest.raises(InputError, match=r"no file .*none\.pt"):
             load_pairs(f"{tmp_path}/none.pt,{tmp_path}/none.en")
         with pytest.raises(InputError, match="data_dir='x'"):
             load_pairs(write(tmp_path / "a.tsv", table(PAIRS)), data_dir="x")

@@ -272,7 +272,7 @@ class TestSplit:
         assert (len(first), len(second)) == (8, 2)
 
     def test_nothing_to_split(self):
-        with pytest.raises(InputError, match="2 rows, 0 of them"):
+        with pytest.raises(InputError, match="2 rows in 2 classes"):
             split_rows(np.array([0, 1]), 0.4, 0)
 
 

@@ -147,7 +147,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("options", "part"),
         [
-            (["--dataset", "cats"], "dataset='cats'"),
+            (["--dataset", "cats"], "cats"),
             (["--dataset", "digits"], "data_dir="),
             (["--patch-size", "0"], "patch_size=0"),
             (["--patch-size", "4"], "patch_size=4"),

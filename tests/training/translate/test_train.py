@@ -1,6 +1,5 @@
 """Training a translator from the command line."""
 
-import dataclasses
 import itertools
 import os
 import shutil
@@ -303,7 +302,7 @@ class TestRefusals:
         shutil.rmtree(folder / "prepared")
         config = from_json(TranslateConfig, (folder / "config.json").read_text())
         corpus = table(tmp_path / "other.tsv", pairs=110)
-        config = dataclasses.replace(config, corpus=corpus)
+        config = config.changed(corpus=corpus)
         (folder / "config.json").write_text(to_json(config))
         arguments = ["translate", "--run-dir", str(folder), "--resume"]
         assert_refused(capsys, arguments, "was started with", "vocabulary")
@@ -412,7 +411,7 @@ class TestConfig:
         )
         assert config.name == "train-reversed-plga-2-0"
         assert from_json(TranslateConfig, to_json(config)) == config
-        assert dataclasses.replace(config, seed=1).seed == 1
+        assert config.changed(seed=1).seed == 1
         with pytest.raises(InputError, match="preset"):
             TranslateConfig(preset="plga-7")
 

@@ -5,7 +5,6 @@ import hashlib
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import sparse
 
 from training.errors import InputError
 
@@ -83,6 +82,8 @@ def cut_parts(
     Raises:
         InputError: If there are too few pairs for these parts.
     """
+    from scipy import sparse  # takes a while to import, which `--help` should not
+
     sides = [np.unique(side, return_inverse=True)[1] for side in np.array(pairs, object).T]
     sources, targets = sides
     vertices = sources.max() + targets.max() + 2

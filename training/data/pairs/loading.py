@@ -5,9 +5,10 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from training.data.pairs import cldr
 from training.data.pairs.corpus import PARTS, Pair, ParallelCorpus, cut_parts
-from training.data.reading import PACKED, TFDS, read_lines, read_table
-from training.data.texts import cldr
+from training.data.pairs.registry import PARALLEL_SETS
+from training.data.reading import PACKED, TFDS, read_lines, read_table, unknown_source
 from training.data.texts.libraries import load_tfds_pairs
 from training.errors import InputError
 
@@ -16,17 +17,7 @@ __all__ = ["ParallelCorpus", "load_pairs"]
 # What others call the parts.
 ALIASES = {"training": "train", "valid": "validation", "val": "validation", "dev": "validation"}
 CLDR = "cldr:"
-# The corpora of a data folder (--data-dir), and their languages.
-TABLES = {
-    "multi30k_pt_en": ("pt", "en"),
-    "ted_hrlr_pt_en": ("pt", "en"),
-    "ted_hrlr_tr_en": ("tr", "en"),
-}
-# What such a folder holds instead of the set that TFDS would download.
-INSTEAD_OF_TFDS = {
-    "ted_hrlr_translate/pt_to_en": "ted_hrlr_pt_en",
-    "ted_hrlr_translate/tr_to_en": "ted_hrlr_tr_en",
-}
+WHOLE = "data.tsv.xz"  # a corpus of a data folder that is not divided into parts
 
 
 def load_pairs(
@@ -37,7 +28,7 @@ def load_pairs(
     Args:
         corpus: One of
             `cldr:pt-en` (`tr`, either direction): CLDR's data rendered by Babel;
-            `multi30k_pt_en`, `ted_hrlr_pt_en`, `ted_hrlr_tr_en`: tables of `data_dir`;
+            a name of `training.data.pairs.registry.PARALLEL_SETS`: tables in `data_dir`;
             `tfds:NAME`: a translation set of TensorFlow Datasets;
             the path of a `.tsv` or `.csv` file (`.gz`, `.xz`) with a header line and the columns
             `source` and `target`, or only two columns, named by their languages;
@@ -56,13 +47,13 @@ def load_pairs(
         InputError: If there is no such corpus, or it cannot be read or has too few pairs.
     """
     name = corpus.removeprefix(TFDS)
-    instead = INSTEAD_OF_TFDS.get(name) if corpus.startswith(TFDS) else corpus
+    table = _table_name(corpus)
     if corpus.startswith(CLDR):
         _refuse_data_dir(corpus, data_dir)
         loaded = _load_cldr(corpus.removeprefix(CLDR), seed)
-    elif instead in TABLES and data_dir and Path(data_dir, instead).is_dir():
-        loaded = _load_tables(Path(data_dir, instead), TABLES[instead])
-    elif corpus in TABLES:
+    elif table and data_dir and Path(data_dir, table).is_dir():
+        loaded = _load_tables(Path(data_dir, table), PARALLEL_SETS[table].languages, seed)
+    elif corpus in PARALLEL_SETS:
         raise InputError(
             f"Expected --data-dir with a folder that holds {corpus}. Received: data_dir={data_dir}"
         )
@@ -75,6 +66,35 @@ def load_pairs(
     return loaded.reversed() if reverse else loaded
 
 
+def check_trainable(corpus: str, data_dir: str | None = None) -> None:
+    """Finds out, before anything is read, whether there is such a corpus with a training part.
+
+    Raises:
+        InputError: If the corpus is neither known nor a path that exists, or has no training part.
+    """
+    table = _table_name(corpus)
+    folder = Path(data_dir, table) if table and data_dir else None
+    if folder and folder.is_dir():
+        if not any((folder / name).exists() for name in (WHOLE, "train.tsv.xz")):
+            raise InputError(
+                f"Expected a corpus with a training part. Received: corpus={corpus!r}, of which "
+                f"{folder} holds no train.tsv.xz. Train on another corpus, such as {CLDR}pt-en or "
+                "multi30k_pt_en; evaluate.py can test a translator on this one"
+            )
+    elif corpus in PARALLEL_SETS:
+        load_pairs(corpus, data_dir)  # says what is missing
+    elif not corpus.startswith((CLDR, TFDS)):
+        _paths(corpus)
+
+
+def _table_name(corpus: str) -> str | None:
+    """Returns the name under which a data folder may hold the corpus."""
+    if not corpus.startswith(TFDS):
+        return corpus if corpus in PARALLEL_SETS else None
+    name = corpus.removeprefix(TFDS)
+    return next((table for table, entry in PARALLEL_SETS.items() if entry.tfds == name), None)
+
+
 def _load_cldr(languages: str, seed: int) -> ParallelCorpus:
     source, _, target = languages.partition("-")
     pairs, held = cldr.render_pairs(source, target, seed), cldr.HELD_OUT
@@ -82,7 +102,9 @@ def _load_cldr(languages: str, seed: int) -> ParallelCorpus:
     return ParallelCorpus((source, target), *parts)
 
 
-def _load_tables(folder: Path, languages: tuple[str, str]) -> ParallelCorpus:
+def _load_tables(folder: Path, languages: tuple[str, str], seed: int) -> ParallelCorpus:
+    if (folder / WHOLE).exists():
+        return _assembled(languages, {"train": _read_pairs(folder / WHOLE)[1]}, seed)
     paths = {name: folder / f"{name}.tsv.xz" for name in PARTS}
     parts = {
         name: _read_pairs(path)[1]
@@ -92,20 +114,28 @@ def _load_tables(folder: Path, languages: tuple[str, str]) -> ParallelCorpus:
     return _assembled(languages, parts)
 
 
+def _paths(corpus: str) -> list[Path]:
+    """Returns the path that a corpus is at, or the paths of its two sides."""
+    both = [name.strip() for name in corpus.split(",")]
+    if Path(corpus).exists():
+        return [Path(corpus)]
+    if len(both) == 2 and all(both):
+        for name in both:
+            if not Path(name).is_file():
+                raise InputError(f"There is no file {name!r} (corpus={corpus!r})")
+        return [Path(name) for name in both]
+    raise unknown_source("corpus", corpus, [f"{CLDR}pt-en", *PARALLEL_SETS, f"{TFDS}NAME"])
+
+
 def _load_path(corpus: str, seed: int) -> ParallelCorpus:
-    path, both = Path(corpus), [name.strip() for name in corpus.split(",")]
+    path, *others = _paths(corpus)
     if path.is_dir():
         return _load_translate_folder(path, seed)
-    if path.is_file():
-        languages, pairs = _read_pairs(path)
-    elif len(both) == 2 and all(both):
-        languages = tuple(_language(Path(name)) for name in both)
-        pairs = _zipped(*map(Path, both))
+    if others:
+        languages = (_language(path), _language(others[0]))
+        pairs = _zipped(path, others[0])
     else:
-        raise InputError(
-            f"Expected {CLDR}pt-en, {', '.join(TABLES)}, {TFDS}NAME, or the path of a table, a "
-            f"folder or two text files (A,B). Received: corpus={corpus!r}"
-        )
+        languages, pairs = _read_pairs(path)
     if len(set(languages)) < 2:
         languages = ("source", "target")
     return _assembled(languages, {"train": pairs}, seed)

@@ -230,8 +230,6 @@ def load_prepared(folder: str | Path) -> PreparedCorpus:
         AttributeError,
         zipfile.BadZipFile,
     ) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"Expected a whole prepared corpus. Received: {error}. {again}") from error
 
 

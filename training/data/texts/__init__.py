@@ -2,22 +2,14 @@
 
 from pathlib import Path
 
-from training.data.reading import TFDS
-from training.data.texts.docstrings import load_docstrings
+from training.data.reading import TFDS, unknown_source
 from training.data.texts.labelled import LabelledTexts, split_rows
-from training.data.texts.libraries import load_newsgroups, load_reuters, load_tfds
+from training.data.texts.libraries import load_tfds
+from training.data.texts.registry import TEXT_SETS
 from training.data.texts.tables import load_folders, load_table
 from training.errors import InputError
 
 __all__ = ["LabelledTexts", "load_texts", "split_rows"]
-
-# Where a data folder (--data-dir) holds the data sets that have a name.
-TABLES = {
-    "reuters": "reuters/data.tsv.xz",
-    "newsgroups": "twenty_newsgroups/data_stripped.tsv.xz",
-    "twenty_newsgroups": "twenty_newsgroups/data_stripped.tsv.xz",
-    "drug_review": "drug_review/data.tsv.xz",
-}
 
 
 def load_texts(
@@ -29,41 +21,27 @@ def load_texts(
     """Reads a data set.
 
     Args:
-        dataset: `docstrings`, `reuters`, `newsgroups` (or `twenty_newsgroups`), `drug_review`,
-            `tfds:NAME`, the path of a `.csv` or `.tsv` file (`.gz`, `.xz`), or of a folder with
-            one sub-folder of `.txt` files per class.
-        data_dir: A folder of tables for the named data sets; TFDS' folder for `tfds:NAME`.
+        dataset: A name of `training.data.texts.registry.TEXT_SETS`, `tfds:NAME`, the path of a
+            `.csv` or `.tsv` file (`.gz`, `.xz`), or of a folder with one sub-folder of `.txt`
+            files per class.
+        data_dir: A folder with the files of the named data sets; TFDS' folder for `tfds:NAME`.
             Default: the libraries' own loaders and caches.
         text_column: The column or feature of the texts. Default: known by the header.
         label_column: The column or feature of the labels. Default: known by the header.
 
     Returns:
-        The rows; always the same in the same order for the same source. Rows that repeat others
-        are dropped from `docstrings` and the drug reviews, and kept elsewhere, as published.
+        The rows; always the same in the same order for the same source.
 
     Raises:
         InputError: If there is no such data set, it cannot be read, or an option is given that
-            means nothing to it.
+            does not apply to it.
     """
     columns = {"text_column": text_column, "label_column": label_column}
     if dataset.startswith(TFDS):
         return load_tfds(dataset.removeprefix(TFDS), data_dir, text_column, label_column)
-    if dataset == "docstrings" or dataset in TABLES:
+    if dataset in TEXT_SETS:
         _refuse(dataset, **columns)
-    if dataset == "docstrings":
-        _refuse(dataset, data_dir=data_dir)
-        return load_docstrings()
-    if dataset in TABLES and data_dir is not None:
-        path = Path(data_dir, TABLES[dataset])
-        return load_table(path, drop_repeats=dataset == "drug_review")
-    if dataset == "drug_review":
-        raise InputError(
-            "Expected --data-dir with drug_review, or the path of its CSV file as --dataset"
-        )
-    if dataset == "reuters":
-        return load_reuters()
-    if dataset in TABLES:
-        return load_newsgroups()
+        return _load_named(dataset, data_dir)
     path = Path(dataset)
     if path.exists():
         _refuse(dataset, data_dir=data_dir)
@@ -72,10 +50,21 @@ def load_texts(
         return load_folders(path)
     if path.is_file():
         return load_table(path, text_column, label_column)
-    raise InputError(
-        f"Expected docstrings, {', '.join(TABLES)}, {TFDS}NAME, or the path of a table or folder. "
-        f"Received: dataset={dataset!r}"
-    )
+    raise unknown_source("dataset", dataset, [*TEXT_SETS, f"{TFDS}NAME"])
+
+
+def _load_named(name: str, data_dir: str | None) -> LabelledTexts:
+    entry = TEXT_SETS[name]
+    if entry.file is None:
+        _refuse(name, data_dir=data_dir)
+    elif data_dir is not None:
+        return load_table(Path(data_dir, entry.file), drop_repeats=entry.drop_repeats)
+    if entry.load is None:
+        raise InputError(
+            f"Expected --data-dir with dataset={name!r}, a folder that holds {entry.file}, or the "
+            "path of a table as --dataset"
+        )
+    return entry.load()
 
 
 def _refuse(dataset: str, **options: str | None) -> None:

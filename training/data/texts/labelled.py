@@ -1,4 +1,4 @@
-"""Labelled texts, and their split into parts."""
+"""Labelled texts, and their split into a training and a test part."""
 
 import collections
 import dataclasses
@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterable
 
 import numpy as np
-from sklearn.model_selection import train_test_split
 
 from training.errors import InputError
 
@@ -86,19 +85,27 @@ def split_rows(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarr
     Raises:
         InputError: If one part would be empty.
     """
+    # scikit-learn takes a second to import, which `--help` should not.
+    from sklearn.model_selection import train_test_split
+
     counts = collections.Counter(labels.tolist())
     alone = np.array([counts[label] == 1 for label in labels.tolist()], bool)
     rows = np.arange(len(labels))
     shared = rows[~alone]
-    second = int(np.ceil(fraction * len(shared)))
-    if not 0 < second < len(shared):
+    if len(shared) < 2:
         raise InputError(
-            "Expected enough rows for two parts. "
-            f"Received: {len(labels)} rows, {len(shared)} of them in classes with two rows or more"
+            f"Expected a class with two rows or more. Received: {len(labels)} rows in "
+            f"{len(counts)} classes. Is this the column of the labels?"
+        )
+    number = int(np.ceil(fraction * len(shared)))
+    if number == len(shared):
+        raise InputError(
+            f"Expected rows to train on. Received: {len(labels)} rows, of which a fraction of "
+            f"{fraction} leaves none. Give a smaller fraction (--test-fraction) or more rows"
         )
     classes = len(counts) - int(alone.sum())
-    stratify = labels[shared] if classes <= min(second, len(shared) - second) else None
+    stratify = labels[shared] if classes <= min(number, len(shared) - number) else None
     first, second = train_test_split(
-        shared, test_size=second, random_state=seed, shuffle=True, stratify=stratify
+        shared, test_size=number, random_state=seed, shuffle=True, stratify=stratify
     )
     return np.sort(np.concatenate([first, rows[alone]])), np.sort(second)

@@ -1,13 +1,10 @@
 """Data sets that Keras, scikit-learn and TensorFlow Datasets download and keep in their caches.
 
-Keras and TFDS are imported where they are needed: a wrong option is answered without the wait.
+They are imported where they are needed, so that a wrong option is reported without the wait.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-from sklearn.datasets import fetch_20newsgroups
 
 from training.data.texts.labelled import LabelledTexts
 from training.errors import InputError
@@ -33,6 +30,8 @@ def load_reuters() -> LabelledTexts:
 
 def load_newsgroups() -> LabelledTexts:
     """Reads 20 Newsgroups with scikit-learn's loader, headers, footers and quotes removed."""
+    from sklearn.datasets import fetch_20newsgroups
+
     posts = downloaded(
         "newsgroups",
         lambda: fetch_20newsgroups(
@@ -44,7 +43,7 @@ def load_newsgroups() -> LabelledTexts:
 
 def load_tfds(
     name: str,
-    data_dir: Path | None = None,
+    data_dir: str | None = None,
     text_column: str | None = None,
     label_column: str | None = None,
 ) -> LabelledTexts:
@@ -110,13 +109,13 @@ def load_tfds_pairs(
     """
     import tensorflow_datasets as tfds
 
-    instead = "take --corpus cldr:pt-en"
+    alternative = "use --corpus cldr:pt-en"
     dataset = f"tfds:{name}"
-    builder = downloaded(dataset, lambda: tfds.builder(name, data_dir=data_dir), instead)
+    builder = downloaded(dataset, lambda: tfds.builder(name, data_dir=data_dir), alternative)
     languages = builder.info.supervised_keys
     if not isinstance(builder.info.features, tfds.features.Translation) or not languages:
         raise InputError(f"Expected a translation set. Received: {dataset}")
-    downloaded(dataset, builder.download_and_prepare, instead)
+    downloaded(dataset, builder.download_and_prepare, alternative)
     parts = {
         split: [
             tuple(example[language].decode("utf-8", "replace") for language in languages)
@@ -127,13 +126,13 @@ def load_tfds_pairs(
     return tuple(languages), parts
 
 
-def downloaded(dataset: str, load: Callable, instead: str = "take --dataset docstrings") -> Any:
-    """Returns what `load` does; whatever it raises becomes an `InputError`.
+def downloaded(dataset: str, load: Callable, alternative: str = "use --dataset docstrings") -> Any:
+    """Returns what `load` returns; reports any error of it as an `InputError`.
 
     Args:
         dataset: The data set's name.
-        load: Takes it from a library's cache, or the network.
-        instead: What to do without a network.
+        load: Reads it from a library's cache, or downloads it.
+        alternative: What to do without a network.
     """
     try:
         return load()
@@ -141,5 +140,5 @@ def downloaded(dataset: str, load: Callable, instead: str = "take --dataset docs
         raise InputError(
             f"The data set {dataset} is not in its library's cache and could not be downloaded "
             f"({type(error).__name__}: {str(error).partition(chr(10))[0]}). Connect to a network, "
-            f"give a folder that holds it with --data-dir, or {instead}, which needs neither"
+            f"give a folder that holds it with --data-dir, or {alternative}, which needs neither"
         ) from error

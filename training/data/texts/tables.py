@@ -5,8 +5,6 @@ import html
 from collections.abc import Callable, Set
 from pathlib import Path
 
-from sklearn.datasets import load_files
-
 from training.data.reading import Row, read_table
 from training.data.texts.labelled import LabelledTexts, without_repeats
 from training.errors import InputError
@@ -46,6 +44,8 @@ RESEARCH_ARTICLES = _Layout(
 )
 SPOOKY_AUTHORS = _Layout({"text", "author"}, lambda row: row["text"], lambda row: row["author"])
 PLAIN = _Layout({"text", "label"}, lambda row: row["text"], lambda row: row["label"])
+# A table with more classes than this, and than a third of its rows, is warned about.
+MANY_CLASSES = 10
 LAYOUTS = (DRUG_REVIEWS, RESEARCH_ARTICLES, SPOOKY_AUTHORS, PLAIN)
 
 
@@ -87,11 +87,19 @@ def load_table(
     if drop_repeats or layout.drop_repeats:
         texts, names, dropped = without_repeats(texts, names)
         notes.append(f"{dropped} rows that repeat an earlier text and label dropped")
+    classes = len(set(names))
+    if classes > max(MANY_CLASSES, len(names) / 3):
+        notes.append(
+            f"warning: {classes} classes in {len(names)} rows. Is this the column of the labels? "
+            "Name another with --label-column"
+        )
     return LabelledTexts.from_names(texts, names, notes)
 
 
 def load_folders(path: Path) -> LabelledTexts:
     """Reads the `.txt` files (UTF-8) of a folder's sub-folders, which are the classes."""
+    from sklearn.datasets import load_files
+
     try:
         files = load_files(path, encoding="utf-8", shuffle=False, allowed_extensions=[".txt"])
     except (OSError, UnicodeDecodeError) as error:
@@ -107,6 +115,11 @@ def _layout(
             if layout.columns <= set(header):
                 return layout
     text, label = text_column or "text", label_column or "label"
+    if text == label:
+        raise InputError(
+            f"Expected two columns, of the texts and of the labels. Received: {text!r} as both. "
+            "Name one with --text-column, the other with --label-column"
+        )
     for option, column in (("--text-column", text), ("--label-column", label)):
         if column not in header:
             raise InputError(

@@ -1,0 +1,52 @@
+"""The command `classify`."""
+
+from training.classify.config import ClassifyConfig
+from training.data.texts import LabelledTexts, load_texts
+from training.engine.commands import training_command
+from training.engine.runs import Run
+
+
+def load(config: ClassifyConfig) -> LabelledTexts:
+    """Reads the data of a config, and says what they are."""
+    data = load_texts(config.dataset, config.data_dir, config.text_column, config.label_column)
+    print(f"{config.dataset}: {len(data.texts):,} texts in {len(data.class_names)} classes")
+    for note in data.notes:
+        print(f"  {note}")
+    return data
+
+
+def classify(config: ClassifyConfig, run: Run) -> None:
+    """Trains a text classifier, and prints its accuracy."""
+    data = load(config)
+    # TensorFlow takes seconds to import; invalid input is reported before.
+    from training.classify.train import train_classifier
+
+    results = train_classifier(config, run, data)
+    print(
+        f"accuracy: {results['train_accuracy']:.1%} on the training part, "
+        f"{results['test_accuracy']:.1%} on the test part\n"
+        f"parameters: {results['parameters']}"
+    )
+
+
+COMMAND = training_command(
+    "classify",
+    ClassifyConfig,
+    classify,
+    "Train a text classifier",
+    "Writes the run folder: config.json, data.json, metrics.csv, results.json, "
+    "learning_curves.png, confusion_matrix.png, psi.png, model.keras and checkpoints.",
+    """\
+examples:
+  the docstrings of the installed libraries, no network needed:
+    python training/train.py classify --attention tsa --epochs 5
+  Reuters newswires, then the same with dot-product attention of as many parameters:
+    python training/train.py classify --dataset reuters
+    python training/train.py classify --dataset reuters --attention dpa --embedding-dim 6
+  your own table; keep the best epoch, and export to saved_models/mine/1/:
+    python training/train.py classify --dataset mine.csv --text-column body \\
+        --label-column topic --early-stopping 3 --name mine --export
+  continue an interrupted run:
+    python training/train.py classify --name mine --resume
+""",
+)

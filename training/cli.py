@@ -1,0 +1,127 @@
+"""The command line of `training/train.py`, made of the commands that the tasks declare."""
+
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
+
+import cyclopts
+from pydantic.fields import FieldInfo
+
+from training.classify.command import COMMAND as CLASSIFY
+from training.classify.compare import COMMAND as COMPARE
+from training.engine.commands import Command
+from training.errors import InputError, exit_status
+from training.images.command import COMMAND as IMAGES
+from training.options import GROUPS, choices, extras, interval
+from training.rules.command import COMMAND as RULES
+from training.translate.command import COMMAND as TRANSLATE
+
+COMMANDS = (CLASSIFY, COMPARE, RULES, IMAGES, TRANSLATE)
+
+_GROUPS = {name: cyclopts.Group(name, sort_key=i) for i, name in enumerate(GROUPS)}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command.
+
+    Args:
+        arguments: The words of the command line. Default: those of the process.
+
+    Returns:
+        The exit status: 0, or 2 for invalid input, or 130 if interrupted.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up messages
+    return exit_status(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> None:
+    try:
+        chosen = _app()(arguments, exit_on_error=False, print_error=False)
+    except cyclopts.CycloptsError as error:
+        raise InputError(f"{str(error).rstrip('.')}. See --help") from error
+    if chosen is not None:  # --help is answered already
+        command, given = chosen
+        command.start(given)
+
+
+def _app() -> cyclopts.App:
+    app = cyclopts.App(
+        name="python training/train.py",
+        help="Trains models of keras_tnattn.",
+        version_flags=(),
+        help_format="plaintext",
+        default_parameter=cyclopts.Parameter(negative=(), allow_repeating=True),
+        result_action="return_value",
+    )
+    for command in COMMANDS:
+        app.command(
+            _function(command),
+            name=command.name,
+            help=f"{command.summary}.\n\n{command.description}",
+            help_epilogue=command.examples,
+        )
+    return app
+
+
+def _function(command: Command) -> Callable[..., tuple[Command, dict[str, Any]]]:
+    """Returns a function with a keyword argument for each option, as cyclopts wants one.
+
+    It is called with those alone that the user typed, and returns them.
+    """
+
+    def call(**given: Any) -> tuple[Command, dict[str, Any]]:
+        return command, given
+
+    parameters = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=_default(field),
+            annotation=_type(field),
+        )
+        for name, field in command.options.items()
+    ]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return call
+
+
+def _type(field: FieldInfo) -> Any:
+    """Returns the type of an option, and how `--help` shows it."""
+    kind = field.annotation
+    if choices(field):
+        one = Literal[choices(field)]
+        kind = tuple[one, ...] if isinstance(field.default, tuple) else one
+    allowed = interval(field) and f" [{interval(field)}]"
+    parameter = cyclopts.Parameter(
+        group=_GROUPS[extras(field)["group"]],
+        help=f"{field.description}{allowed}",
+        metavar=extras(field)["metavar"],
+        show_default=_shown_default,
+        consume_multiple=True,
+        converter=_integers if kind in (int, int | None, tuple[int, ...]) else None,
+    )
+    # Cyclopts checks the default too.
+    return Annotated[kind | None if _default(field) is None else kind, parameter]
+
+
+def _default(field: FieldInfo) -> Any:
+    """Returns the default of an option; `None` where it depends on other options."""
+    return None if field.default_factory else field.default
+
+
+def _shown_default(value: Any) -> str | None:
+    """Writes a default for `--help`; nothing for flags and for what the help text describes."""
+    if value is None or value is False or value == ():
+        return None
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _integers(kind: Any, tokens: Sequence[cyclopts.Token]) -> int | tuple[int, ...]:
+    """Reads integers; cyclopts itself would round 3.5."""
+    try:
+        values = tuple(int(token.value) for token in tokens)
+    except ValueError as error:
+        words = " ".join(token.value for token in tokens)
+        raise ValueError(f"expected an integer, received {words!r}") from error
+    return values if kind == tuple[int, ...] else values[-1]

@@ -1,0 +1,54 @@
+"""The data sets of labelled texts that have a name. A new one is one entry here."""
+
+import dataclasses
+from collections.abc import Callable
+
+from training.data.texts.docstrings import load_docstrings
+from training.data.texts.labelled import LabelledTexts
+from training.data.texts.libraries import load_newsgroups, load_reuters
+
+
+@dataclasses.dataclass(frozen=True)
+class TextSet:
+    """A data set that `--dataset NAME` names. It has a file, a loader or both.
+
+    Args:
+        description: What `--help` says about it.
+        file: Its table in the folder given with `--data-dir`, as `load_table` reads it.
+        load: Reads it without `--data-dir`.
+        drop_repeats: Whether rows that repeat an earlier text and label are dropped from the
+            file. Default `False`: the rows as published.
+    """
+
+    description: str
+    file: str | None = None
+    load: Callable[[], LabelledTexts] | None = None
+    drop_repeats: bool = False
+
+
+_NEWSGROUPS = TextSet(
+    "20 Newsgroups without headers, footers and quotes",
+    "twenty_newsgroups/data_stripped.tsv.xz",
+    load_newsgroups,
+)
+TEXT_SETS = {
+    "docstrings": TextSet(
+        "docstrings of installed Python libraries, no network needed", load=load_docstrings
+    ),
+    "reuters": TextSet("Reuters newswires by topic", "reuters/data.tsv.xz", load_reuters),
+    "newsgroups": _NEWSGROUPS,
+    "twenty_newsgroups": dataclasses.replace(_NEWSGROUPS, description="the same"),
+    # A review stands under the brand's and the generic name of a drug.
+    "drug_review": TextSet(
+        "Drugs.com reviews by rating (needs --data-dir)",
+        "drug_review/data.tsv.xz",
+        drop_repeats=True,
+    ),
+    "spooky_authors": TextSet(
+        "sentences of three authors (needs --data-dir)", "spooky_authors/data.tsv.xz"
+    ),
+    "ohsumed": TextSet("medical abstracts by disease (needs --data-dir)", "ohsumed/data.tsv.xz"),
+    "research_articles": TextSet(
+        "Kaggle's abstracts by topic (needs --data-dir)", "research_articles/train.csv"
+    ),
+}

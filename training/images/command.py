@@ -1,0 +1,39 @@
+"""The command `images`."""
+
+from training.data.images import load_images
+from training.engine.commands import training_command
+from training.engine.runs import Run
+from training.images.config import ImagesConfig
+
+
+def images(config: ImagesConfig, run: Run) -> None:
+    """Trains a classifier of images, and prints its accuracy."""
+    data = load_images(config.dataset, config.data_dir, config.seed)
+    # TensorFlow takes seconds to import; invalid input is reported before.
+    from training.images.train import train_images
+
+    results = train_images(config, run, data)
+    print(
+        f"accuracy: {results['train_accuracy']:.1%} on {len(data.labels):,} training images, "
+        f"{results['test_accuracy']:.1%} on {len(data.test_labels):,} test images\n"
+        f"parameters: {results['parameters']['all']:,}; training: {results['seconds']:.0f} s"
+    )
+
+
+COMMAND = training_command(
+    "images",
+    ImagesConfig,
+    images,
+    "Train a deep tensor network to classify images",
+    "The network chains the rows of pixels, the patches or the pixels of an image with "
+    "tensor-network attention. Writes the run folder: config.json, data.json, metrics.csv, "
+    "results.json, learning_curves.png, confusion_matrix.png, model.keras and checkpoints.",
+    """\
+examples:
+  scikit-learn's digits, no network needed, each row of pixels a site:
+    python training/train.py images
+  MNIST from Keras' loader, or from DIR/mnist.npz, in patches of 4 by 4 pixels:
+    python training/train.py images --dataset mnist --patch-size 4
+    python training/train.py images --dataset mnist --patch-size 4 --data-dir DIR
+""",
+)

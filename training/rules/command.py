@@ -1,0 +1,32 @@
+"""The command `rules`."""
+
+from training.engine.commands import training_command
+from training.engine.runs import Run
+from training.rules.config import RulesConfig
+
+
+def rules(config: RulesConfig, run: Run) -> None:
+    """Trains a network on a cellular automaton, and prints its accuracy by length."""
+    # TensorFlow takes seconds to import; invalid input is reported before.
+    from training.rules.train import summary, train_rule
+
+    print(summary(train_rule(config, run)))
+
+
+COMMAND = training_command(
+    "rules",
+    RulesConfig,
+    rules,
+    "Train a deep tensor network on an elementary cellular automaton",
+    "The network of tensor-network attention learns to make steps of the automaton, and is tested "
+    "on rows up to 16 times as long as those of the training. Writes the run folder: config.json, "
+    "data.json, metrics.csv, results.json, learning_curves.png, space_time.png, model.keras and "
+    "checkpoints.",
+    """\
+examples:
+  rule 30:
+    python training/train.py rules --rule 30
+  two steps at once, zeros beside the ends of the row, exported:
+    python training/train.py rules --rule 110 --steps 2 --boundary fixed --export
+""",
+)

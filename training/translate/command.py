@@ -1,0 +1,55 @@
+"""The command `translate`."""
+
+from training.data.pairs.loading import check_trainable
+from training.engine.commands import training_command
+from training.engine.runs import Run
+from training.translate.config import TranslateConfig
+
+
+def translate(config: TranslateConfig, run: Run) -> None:
+    """Trains a translator, and prints its loss and accuracy."""
+    if config.corpus is not None and not run.exists:
+        check_trainable(config.corpus, config.data_dir)
+    # TensorFlow takes seconds to import; invalid input is reported before.
+    from training.translate.train import train_translator
+
+    results = train_translator(config, run)
+    measured = ", ".join(
+        f"{name} {results[name]:.4f}"
+        for name in ("loss", "accuracy", "val_loss", "val_accuracy")
+        if name in results
+    )
+    print(
+        f"best of {results['epochs']} epochs: {results['epoch']:.0f}, {measured}\n"
+        f"parameters: {results['parameters']:,}; training: {results['seconds']:.0f} s, "
+        f"{results['tokens_per_second']:,.0f} tokens per second"
+    )
+
+
+COMMAND = training_command(
+    "translate",
+    TranslateConfig,
+    translate,
+    "Train a translator with power law graph attention or scaled dot-product attention",
+    "Trains an encoder-decoder model on a parallel corpus. Writes the run folder: config.json, "
+    "data.json, metrics.csv, results.json, learning_curves.png, the tokenized corpus, model.keras "
+    "and checkpoints.",
+    """\
+examples:
+  CLDR's data in Portuguese and English, no network needed, with a small model:
+    python training/train.py translate --model-dim 128 --num-heads 4 \\
+        --feedforward-dim 512 --residual-units 2 --residual-dim 64 --dropout 0.1 \\
+        --warmup-steps 8000
+  the paper's model #2 on Multi30k, and scaled dot-product attention beside it:
+    python training/train.py translate --corpus multi30k_pt_en --data-dir DIR \\
+        --preset plga-2 --epochs 120
+    python training/train.py translate --corpus multi30k_pt_en --data-dir DIR \\
+        --preset sdpa --epochs 120
+  your own files, English to Portuguese, keeping the best epoch:
+    python training/train.py translate --corpus train.pt,train.en --reverse \\
+        --early-stopping 5 --name mine
+  continue an interrupted run; export the finished one with 4 beams:
+    python training/train.py translate --name mine --resume
+    python training/train.py translate --name mine --resume --export --export-beam 4
+""",
+)
