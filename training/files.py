@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and JSON files read back."""
+"""Files written whole or not at all, with errors of one line, and JSON files read back."""
 
 import contextlib
 import json
@@ -10,15 +10,40 @@ from typing import Any
 from training.errors import InputError
 
 
+class WriteError(InputError):
+    """A file or folder could not be written; the message says which one and why."""
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns an `OSError` (disk full, permission denied, ...) into a `WriteError` about `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise WriteError(f"Could not write {path}: {reason(error)}") from error
+
+
+def reason(error: OSError) -> str:
+    """Returns what an `OSError` says, without its number and path: `no space left on device`."""
+    text = error.strerror or str(error)
+    return text[:1].lower() + text[1:]
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a sibling of `path` to write to, which then takes the place of `path` at once."""
+    """Yields a sibling of `path` to write to, which then replaces `path` in one step.
+
+    Raises:
+        WriteError: If the file cannot be written; `path` is then as it was before.
+    """
     partial = path.with_name(f".partial-{path.name}")
     try:
-        yield partial
-        os.replace(partial, path)
+        with writing(path):
+            yield partial
+            os.replace(partial, path)
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def read_object(path: Path, instead: str) -> dict[str, Any]:

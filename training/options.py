@@ -165,6 +165,9 @@ class RunConfig(Options, abc.ABC):
         le=2**32 - 1,
     )
 
+    tensorboard: bool = option(
+        False, OUTPUT, "write logs for TensorBoard to tensorboard/ in the run's folder"
+    )
     export: bool = option(False, OUTPUT, "export the trained model for serving")
     saved_models: str = option(
         "saved_models", OUTPUT, "where to export: DIR/NAME/VERSION/", metavar="DIR"

@@ -16,7 +16,7 @@ from training.data.batches import ArrayBatches
 from training.data.texts import LabelledTexts, split_rows
 from training.engine import tables as evaluation
 from training.engine.finishing import finish, prepare_export
-from training.engine.fitting import fit, reset_session
+from training.engine.fitting import check_tensorboard, fit, reset_session
 from training.engine.plots import confusion_matrix, learning_curves
 from training.engine.runs import Run
 from training.errors import InputError
@@ -60,6 +60,7 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> d
         "vocabulary": vocabulary,
     }
     prepare_export(config)
+    check_tensorboard(config)
     run.start_or_check(config, description)
 
     train, test, validation = parts["train"], parts["test"], parts.get("validation")

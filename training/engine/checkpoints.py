@@ -1,29 +1,29 @@
 """Checkpoints that continue a run as if it had never stopped."""
 
+import math
 import struct
 import time
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from training.engine.runs import FROM_ITS_START, Run
+from training.engine.runs import TRAIN_AGAIN, Run
 from training.errors import InputError
-from training.files import replacing
+from training.files import replacing, writing
 
-# What reading a damaged file may raise, of NumPy, of zip archives, of HDF5 and of Keras.
-DAMAGE = (
+# What zipfile and NumPy raise while they read an archive that is damaged or no archive at all.
+ARCHIVE_ERRORS = (
     OSError,
     EOFError,
-    LookupError,
-    MemoryError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    UserWarning,
+    KeyError,  # a member is missing
+    MemoryError,  # a damaged header claims a huge array
+    RuntimeError,  # a damaged header claims encryption or an unknown compression
+    ValueError,  # a damaged header of an array
     struct.error,
     zipfile.BadZipFile,
     zlib.error,
@@ -31,12 +31,12 @@ DAMAGE = (
 
 
 def save_state(model: keras.Model, epochs: int, path: Path) -> None:
-    """Writes all that the next epoch depends on: weights, random states, the optimizer's."""
+    """Writes everything the next epoch depends on: weights, random and optimizer states."""
     _save(path, epochs, _variables(model))
 
 
 def load_state(model: keras.Model, path: Path) -> int:
-    """Restores what `save_state` wrote into the same model, compiled.
+    """Restores what `save_state` wrote; the same model has to be compiled.
 
     Returns:
         The number of epochs trained so far.
@@ -44,21 +44,21 @@ def load_state(model: keras.Model, path: Path) -> int:
     Raises:
         InputError: If the file cannot be read or is another model's.
     """
-    return _load(path, _variables(model), "Delete it to train the run from its start")
+    return _load(path, _variables(model), "Delete it to train the run from the beginning")
 
 
 def save_weights(model: keras.Model, epochs: int, path: Path) -> None:
-    """Writes the weights alone, with the checksums of a zip archive, which HDF5 has not."""
+    """Writes the weights only, into a zip archive, whose checksums HDF5 does not have."""
     _save(path, epochs, model.weights)
 
 
-def load_weights(model: keras.Model, path: Path, instead: str) -> int:
-    """Restores what `save_weights` wrote into the same model, compiled or not.
+def load_weights(model: keras.Model, path: Path, hint: str) -> int:
+    """Restores what `save_weights` wrote; the same model may be compiled or not.
 
     Args:
         model: The model.
         path: The file.
-        instead: What to do if it cannot be read, a sentence.
+        hint: A sentence for the error message: what to do if the file cannot be read.
 
     Returns:
         The number of epochs trained.
@@ -66,7 +66,7 @@ def load_weights(model: keras.Model, path: Path, instead: str) -> int:
     Raises:
         InputError: If the file cannot be read or is another model's.
     """
-    return _load(path, model.weights, instead)
+    return _load(path, model.weights, hint)
 
 
 def _save(path: Path, epochs: int, variables: list[Any]) -> None:
@@ -75,27 +75,27 @@ def _save(path: Path, epochs: int, variables: list[Any]) -> None:
         np.savez(file, epochs, *arrays)
 
 
-def _load(path: Path, variables: list[Any], instead: str) -> int:
+def _load(path: Path, variables: list[Any], hint: str) -> int:
     try:
-        # NumPy leaves a damaged file open that it opened itself, and of what is no archive it says
-        # how to read it nevertheless.
+        # Opened here, because NumPy leaves a damaged file open that it opened itself. ZipFile
+        # refuses what is no archive, where NumPy would suggest to unpickle it.
         with path.open("rb") as file, zipfile.ZipFile(file), np.load(file) as saved:
-            if len(saved.files) != 1 + len(variables):
-                raise ValueError(f"{len(saved.files) - 1} arrays instead of {len(variables)}")
-            epochs, *arrays = (saved[f"arr_{i}"] for i in range(1 + len(variables)))
-        epochs = int(epochs)
-        for variable, array in zip(variables, arrays, strict=True):
-            variable.assign(array)
-    except DAMAGE as error:
+            arrays = [saved[name] for name in saved.files]
+            expected = [(), *(tuple(variable.shape) for variable in variables)]
+            if [array.shape for array in arrays] != expected:
+                raise ValueError("arrays of other shapes than this model's")
+            epochs = int(arrays[0])
+    except ARCHIVE_ERRORS as error:
         raise InputError(
-            f"Expected a checkpoint of this model. Received: {path} ({first_line(error)}). "
-            f"{instead}"
+            f"Expected a checkpoint of this model. Received: {path} ({first_line(error)}). {hint}"
         ) from error
+    for variable, array in zip(variables, arrays[1:], strict=True):
+        variable.assign(array)
     return epochs
 
 
 def first_line(error: Exception) -> str:
-    """Returns what an error says, without its details."""
+    """Returns the first line of an error message."""
     return str(error).strip().partition("\n")[0]
 
 
@@ -111,14 +111,17 @@ def _variables(model: keras.Model) -> list[Any]:
 
 
 class EpochLog(keras.callbacks.Callback):
-    """Keeps a run's metrics and checkpoints, an epoch at a time, and stops it early if asked.
+    """Writes a run's metrics and checkpoints after each epoch, and stops it early if asked to.
 
-    The metrics are written first: a checkpoint never lacks a row, and the row of an epoch that
-    was cut off before its checkpoint is dropped when the run continues.
+    The metrics are written first: a checkpoint never lacks its row, and the row of an epoch that
+    was interrupted before its checkpoint is dropped when the run is resumed.
+
+    Training stops with a `FloatingPointError` at the first loss that is not finite. Nothing of that
+    epoch is written: the last checkpoint is the last good one.
 
     Args:
         run: The run.
-        patience: Stop after so many epochs without a lower `val_loss`. Default: never.
+        patience: Stop after this many epochs without a lower `val_loss`. Default: never.
     """
 
     def __init__(self, run: Run, patience: int | None = None) -> None:
@@ -128,67 +131,88 @@ class EpochLog(keras.callbacks.Callback):
         self.rows = []
         self._last = run.folder / "checkpoints" / "last.npz"
         self._best = run.folder / "checkpoints" / "best.npz"
-        self._last.parent.mkdir(exist_ok=True)
+        with writing(self._last.parent):
+            self._last.parent.mkdir(exist_ok=True)
 
     def restore(self) -> int:
-        """Puts the model where the run stands; returns the number of epochs trained so far."""
+        """Restores the model of the last epoch; returns the number of epochs trained so far."""
         epochs = load_state(self.model, self._last) if self._last.exists() else 0
         self.rows = self.run.read_metrics()[:epochs] if epochs else []
         if len(self.rows) < epochs:
             raise InputError(
                 f"Expected a row for each of {epochs} epochs in {self.run.folder}/metrics.csv. "
-                f"Received: {len(self.rows)}. {FROM_ITS_START}"
+                f"Received: {len(self.rows)}. {TRAIN_AGAIN}"
             )
         return epochs
 
     @property
+    def last_checkpoint(self) -> Path | None:
+        """The checkpoint to resume from; `None` before the first epoch has ended."""
+        return self._last if self.rows else None
+
+    @property
     def done(self) -> bool:
-        """Whether the patience is over."""
+        """Whether the patience is exhausted."""
         return bool(self.patience) and len(self.rows) - self.best_epoch() >= self.patience
 
     def restore_best(self) -> None:
-        """Puts the model where the loss on the validation part was lowest."""
+        """Restores the model of the lowest validation loss, if training may stop early."""
         if self.patience:
             load_state(self.model, self._best)
 
     def keep_weights(self) -> None:
-        """Writes what is kept of the epoch just trained, beside the state to continue from."""
+        """Writes what is kept of the last epoch, besides the state to resume from."""
         if self.patience and self.best_epoch() == len(self.rows):
             save_state(self.model, len(self.rows), self._best)
 
     def best_epoch(self, metric: str = "val_loss", highest: bool = False) -> int:
         """Returns the first epoch, from 1, of the lowest or highest value; 0 before the first."""
         values = np.array([row[metric] for row in self.rows]) * (-1 if highest else 1)
-        # argmin would take a NaN for the least.
+        # argmin would take a NaN for the lowest.
         return 1 + int(np.where(np.isnan(values), np.inf, values).argmin()) if self.rows else 0
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        # The steps that are over, and when, after each execution.
+        # After each execution: how many steps are done, and when.
         self._clock = [(0, time.perf_counter())]
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        # With several steps per execution, the last one may be cut short by the epoch's end.
+        # With several steps per execution, the end of the epoch may cut the last one short.
         steps = min(batch + 1, self.params["steps"])
         self._clock.append((steps, time.perf_counter()))
+        self._check_finite(logs or {}, f"after {steps} of {self.params['steps']} steps")
 
     @property
     def _seconds_per_step(self) -> float:
-        """The mean of all but the first execution, which compiles, unless there is no other."""
+        """The mean over all executions but the first, which compiles, unless it is the only one."""
         first = 1 if len(self._clock) > 2 else 0
         (begin, began), (end, ended) = self._clock[first], self._clock[-1]
         return (ended - began) / (end - begin)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         metrics = {name: float(value) for name, value in logs.items()}
-        self.rows.append(
-            {
-                "epoch": epoch + 1,
-                **metrics,
-                "seconds_per_step": self._seconds_per_step,
-                "seconds": self._clock[-1][1] - self._clock[0][1],
-            }
-        )
+        self._check_finite(metrics, "at its end")
+        if not all(np.isfinite(w).all() for w in self.model.get_weights()):
+            raise FloatingPointError(f"The weights overflowed in epoch {epoch + 1}")
+        row = {
+            "epoch": epoch + 1,
+            **metrics,
+            "seconds_per_step": self._seconds_per_step,
+            "seconds": self._clock[-1][1] - self._clock[0][1],
+        }
+        if self.rows and set(self.rows[0]) != set(row):
+            raise InputError(
+                f"Expected the columns {', '.join(row)} in {self.run.folder}/metrics.csv. "
+                f"Received: {', '.join(self.rows[0])}. {TRAIN_AGAIN}"
+            )
+        self.rows.append(row)
         self.run.write_metrics(self.rows)
         self.keep_weights()
         save_state(self.model, len(self.rows), self._last)
         self.model.stop_training = self.done
+
+    def _check_finite(self, metrics: Mapping[str, float], when: str) -> None:
+        for name in ("loss", "val_loss"):
+            if name in metrics and not math.isfinite(metrics[name]):
+                raise FloatingPointError(
+                    f"{name} became {float(metrics[name])} in epoch {len(self.rows) + 1}, {when}"
+                )

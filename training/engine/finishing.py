@@ -1,6 +1,6 @@
-"""Exporting what a run trained: found out before the training, done once after it.
+"""Exporting a trained model: checked before the training, done once after it.
 
-What exports needs TensorFlow, and is imported by a run that exports alone.
+Exporting needs TensorFlow, which is imported only by runs that export.
 """
 
 import tempfile
@@ -10,17 +10,17 @@ from typing import Any
 
 import keras
 
-from training.engine.runs import Run
+from training.engine.runs import RESUME, Run
 from training.errors import InputError
-from training.files import replacing
+from training.files import WriteError, reason, replacing
 from training.options import RunConfig
 
 
 def prepare_export(config: RunConfig) -> None:
-    """Finds out before the training whether the model can be exported after it, if it is to be.
+    """Checks before the training that the model can be exported after it, if it should be.
 
     Raises:
-        InputError: If the backend does not export, or the folder cannot be written to.
+        InputError: If the backend cannot export, or the folder cannot be written to.
     """
     if not config.export:
         return
@@ -36,8 +36,8 @@ def prepare_export(config: RunConfig) -> None:
         raise InputError(str(error)) from error
     except OSError as error:
         raise InputError(
-            f"Expected a folder to export to. Received: {folder} ({error}). "
-            "Choose another with --saved-models"
+            f"Could not write to the export folder {folder}: {reason(error)}. Choose another with "
+            "--saved-models"
         ) from error
 
 
@@ -51,29 +51,32 @@ def finish(
     """Saves the model, exports it if the config says so, and writes the results.
 
     Args:
-        config: What was trained.
+        config: The options of the run.
         run: The run that trained the model.
         model: The model.
-        results: What was measured.
+        results: The measurements.
         write: Exports the model, given the folder and the version; returns the version's folder.
 
     Returns:
-        The results; with `exported`, the path of the exported model, if there is one.
+        The results, with the path of the exported model, if there is one, as `exported`.
 
     Raises:
-        InputError: If the exported model cannot be written.
+        InputError: If a file cannot be written.
     """
-    with replacing(run.folder / "model.keras") as path:
-        model.save(path)
-    if config.export:
-        results["exported"] = str(_export_once(config, run, write))
-    run.finish(results)
+    try:
+        with replacing(run.folder / "model.keras") as path:
+            model.save(path)
+        if config.export:
+            results["exported"] = str(_export_once(config, run, write))
+        run.finish(results)
+    except WriteError as error:
+        raise InputError(f"{error}. {RESUME}") from error
     return results
 
 
 def _export_once(config: RunConfig, run: Run, write: Callable[[Path, int], Path]) -> Path:
-    """Exports under a version noted in the run first: a continued run exports no second time,
-    unless by other options."""
+    """Exports under a version that is noted in the run first, so that a resumed run does not export
+    a second time, unless with other options."""
     import tensorflow as tf
 
     from keras_tnattn.export import next_version
@@ -90,7 +93,5 @@ def _export_once(config: RunConfig, run: Run, write: Callable[[Path, int], Path]
             return target
         return write(folder, version)
     except (OSError, tf.errors.OpError) as error:
-        raise InputError(
-            f"Expected a folder to export to. Received: {folder} ({error}). "
-            "Make room there, then go on with --resume"
-        ) from error
+        text = reason(error) if isinstance(error, OSError) else error.message
+        raise WriteError(f"Could not export to {folder}: {text}") from error

@@ -1,17 +1,20 @@
-"""Training that ends with the same weights, stopped and continued or not.
+"""Training that ends with the same weights, whether it was interrupted and resumed or not.
 
-TensorFlow is imported where it is the backend alone.
+TensorFlow is imported only where it is the backend.
 """
 
 import contextlib
+import importlib.util
 import sys
 
 import keras
 import numpy as np
 
 from training.engine.checkpoints import EpochLog
-from training.engine.runs import Run
+from training.engine.progress import EpochLines
+from training.engine.runs import RESUME, Run
 from training.errors import InputError
+from training.files import WriteError
 from training.options import RunConfig
 
 
@@ -29,13 +32,13 @@ def reset_session(seed: int) -> None:
 
 
 def on_all_gpus(batch_size: int) -> contextlib.AbstractContextManager:
-    """Returns a context; a model made and compiled in it trains on all GPUs, if there are several.
+    """Returns a context in which a model is built and compiled to train on all GPUs.
 
-    That is so on the TensorFlow backend: each takes its share of every batch. Elsewhere the
-    context is of no effect.
+    On the TensorFlow backend each GPU takes its share of every batch. With other backends, or one
+    GPU, the context has no effect.
 
     Raises:
-        InputError: If the GPUs cannot share a batch evenly, which Keras wants of the first one.
+        InputError: If the GPUs cannot share a batch evenly, which Keras requires.
     """
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
@@ -60,21 +63,24 @@ def fit(
     validation: keras.utils.PyDataset | None = None,
     log: EpochLog | None = None,
 ) -> EpochLog:
-    """Trains a compiled model from where its run stands to the last epoch.
+    """Trains a compiled model from the run's last checkpoint to the last epoch.
 
     Args:
         model: The model.
-        batches: What an epoch trains on. `set_epoch` makes it that of an epoch, counted from 0,
-            and nothing but that and the seed may change it.
-        config: Says how many epochs.
+        batches: The training batches. `set_epoch` selects those of an epoch, counted from 0; they
+            depend on the epoch and the seed only.
+        config: The options; `epochs` and `tensorboard` are read.
         run: The run, started.
-        patience: Stop after so many epochs without a lower loss on the validation part, and put
-            the model where that was lowest. Default: never.
-        validation: The batches of that part.
-        log: What keeps the metrics and checkpoints. Default: `EpochLog(run, patience)`.
+        patience: Stop after this many epochs without a lower validation loss, and restore the
+            model of the lowest. Default: never.
+        validation: The validation batches.
+        log: Writes the metrics and checkpoints. Default: `EpochLog(run, patience)`.
 
     Returns:
         The log of all epochs.
+
+    Raises:
+        InputError: If the loss is not finite, or a checkpoint cannot be read or written.
     """
     log = log or EpochLog(run, patience)
     log.set_model(model)
@@ -83,17 +89,47 @@ def fit(
         ordered = keras.callbacks.LambdaCallback(
             on_epoch_begin=lambda epoch, logs: batches.set_epoch(epoch)
         )
-        model.fit(
-            as_dataset(batches),
-            initial_epoch=epoch,
-            epochs=config.epochs,
-            validation_data=None if validation is None else as_dataset(validation),
-            shuffle=False,  # Keras would shuffle the batches too, by a state of its own
-            callbacks=[ordered, log],
-            verbose=1 if sys.stdout.isatty() else 2,
-        )
+        callbacks = [ordered, log]
+        terminal = sys.stdout.isatty()
+        if not terminal:
+            callbacks.append(EpochLines(config.epochs))
+        if config.tensorboard:
+            callbacks.append(keras.callbacks.TensorBoard(run.folder / "tensorboard"))
+        try:
+            model.fit(
+                as_dataset(batches),
+                initial_epoch=epoch,
+                epochs=config.epochs,
+                validation_data=None if validation is None else as_dataset(validation),
+                shuffle=False,  # Keras would shuffle the batches too, by a state of its own
+                callbacks=callbacks,
+                verbose=1 if terminal else 0,
+            )
+        except FloatingPointError as error:
+            raise InputError(_diverged(error, config, log)) from error
+        except WriteError as error:
+            raise InputError(f"{error}. {RESUME}") from error
     log.restore_best()
     return log
+
+
+def _diverged(error: FloatingPointError, config: RunConfig, log: EpochLog) -> str:
+    kept = log.last_checkpoint
+    return (
+        f"Training diverged: {error}. Start another run with a lower --learning-rate than "
+        f"{config.learning_rate:g}. "
+        + (f"{kept} has the state after epoch {len(log.rows)}" if kept else "No epoch was finished")
+        + "; nothing was exported"
+    )
+
+
+def check_tensorboard(config: RunConfig) -> None:
+    """Raises `InputError` if the run is to write TensorBoard logs and TensorBoard is missing."""
+    if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise InputError(
+            "Expected the package tensorboard, which --tensorboard needs. Received: none. Install "
+            "it with: pip install 'keras-tnattn[tensorboard]'"
+        )
 
 
 def as_dataset(batches: keras.utils.PyDataset) -> object:
@@ -108,7 +144,7 @@ def as_dataset(batches: keras.utils.PyDataset) -> object:
         return batches
     import tensorflow as tf
 
-    # A size may vary if it does between the first two batches; Keras goes by that too.
+    # A size may vary if it varies between the first two batches, as in Keras.
     def spec(one: np.ndarray, other: np.ndarray) -> tf.TensorSpec:
         sizes = zip(one.shape[1:], other.shape[1:], strict=True)
         return tf.TensorSpec([None, *(m if m == n else None for m, n in sizes)], one.dtype)

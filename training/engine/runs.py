@@ -1,22 +1,25 @@
-"""Run folders, written so that a kill at any moment loses nothing that was finished.
+"""Run folders, written so that a kill at any moment loses no finished epoch.
 
-A run's folder appears with its `config.json` and `data.json`, gets a row of `metrics.csv` and a
-checkpoint with every epoch, then the pictures and the model, and `results.json` last of all.
+A run's folder appears with its `config.json` and `data.json`. Each epoch adds a row to
+`metrics.csv` and replaces the checkpoint. The pictures and the model follow at the end, and
+`results.json` last of all.
 """
 
+import contextlib
 import csv
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from training.errors import InputError
-from training.files import read_object, replacing
+from training.files import read_object, reason, replacing
 from training.options import from_json, to_json
 
-FROM_ITS_START = "Delete its checkpoints/ to train the run from its start"
+TRAIN_AGAIN = "Delete its checkpoints/ to train the run from the beginning"
+RESUME = "Solve this, then continue the run with --resume"
 
 
 class Run:
@@ -31,30 +34,64 @@ class Run:
 
     @property
     def exists(self) -> bool:
-        """Whether there is anything in the folder."""
-        return self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir()))
-
-    def start(self, config: Any, data: dict[str, Any]) -> None:
-        """Makes the folder, with the config and a description of the data in it.
+        """Whether there is anything in the folder.
 
         Raises:
-            InputError: If there is something in the folder already, or it cannot be made.
+            InputError: If the folder cannot be looked into.
+        """
+        try:
+            return self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir()))
+        except OSError as error:
+            raise InputError(
+                f"Could not use the run folder {self.folder}: {reason(error)}"
+            ) from error
+
+    def start(self, config: Any, data: dict[str, Any]) -> None:
+        """Creates the folder with the config and a description of the data in it.
+
+        Raises:
+            InputError: If there is something in the folder already, or it cannot be created.
+        """
+        with self.starting() as partial:
+            self.describe(partial, config, data)
+
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[Path]:
+        """Yields a partial folder to fill, and `describe`; one rename then starts the run.
+
+        Raises:
+            InputError: If there is something in the run's folder already, or it cannot be created.
         """
         self.check_new()
         partial = self.folder.with_name(f".partial-{self.folder.name}")
+        # What a killed attempt left behind, if anything.
+        shutil.rmtree(partial, ignore_errors=True)
         try:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-            (partial / "config.json").write_text(to_json(config), encoding="utf-8")
-            (partial / "data.json").write_text(json.dumps(data, indent=1), encoding="utf-8")
-            partial.rename(self.folder)
-        except OSError as error:
-            raise InputError(f"Expected a folder that can be made. Received: {error}") from error
+            with self._creating():
+                partial.mkdir(parents=True)
+            yield partial
+            with self._creating():
+                partial.rename(self.folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
+    def describe(self, folder: Path, config: Any, data: dict[str, Any]) -> None:
+        """Writes `config.json` and `data.json` into the partial folder of a run that starts."""
+        with self._creating():
+            (folder / "config.json").write_text(to_json(config), encoding="utf-8")
+            (folder / "data.json").write_text(json.dumps(data, indent=1), encoding="utf-8")
+
+    @contextlib.contextmanager
+    def _creating(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InputError(
+                f"Could not create the run folder {self.folder}: {reason(error)}"
+            ) from error
+
     def start_or_check(self, config: Any, data: dict[str, Any]) -> None:
-        """Starts the run, or goes on with it if the data are those of its start."""
+        """Starts the run or, if it exists, checks that the data are those it was started with."""
         if self.exists:
             self.check_data(data)
         else:
@@ -69,7 +106,7 @@ class Run:
             )
 
     def read_config(self, kind: type, given: dict[str, Any]) -> Any:
-        """Reads the run's config, which the options given again must not contradict.
+        """Reads the run's config, which options given again must not contradict.
 
         Raises:
             InputError: If there is no run, or an option differs from the run's.
@@ -94,7 +131,7 @@ class Run:
         return config
 
     def check_data(self, data: dict[str, Any]) -> None:
-        """Raises `InputError` if the data, or the parts given, are not those of the run's start."""
+        """Raises `InputError` unless the run was started with the entries of `data`."""
         started_with = read_object(self.folder / "data.json", "Start another run")
         if any(started_with.get(name) != value for name, value in data.items()):
             raise InputError(
@@ -104,7 +141,7 @@ class Run:
 
     @property
     def results(self) -> dict[str, Any] | None:
-        """What the finished run measured; `None` if it is not finished."""
+        """The measurements of the finished run; `None` if it is not finished."""
         path = self.folder / "results.json"
         if not path.exists():
             return None
@@ -117,17 +154,17 @@ class Run:
 
     @property
     def export_note(self) -> dict[str, Any] | None:
-        """The options and the version of the last export that was begun; `None` if none was."""
+        """The options and version of the last export that was begun; `None` if there is none."""
         path = self.folder / "export.json"
         return read_object(path, "Delete it, then go on with --resume") if path.exists() else None
 
     def write_export_note(self, note: dict[str, Any]) -> None:
-        """Writes the options and the version of an export, before it begins."""
+        """Writes the options and version of an export before it begins."""
         with replacing(self.folder / "export.json") as path:
             path.write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
 
     def read_metrics(self) -> list[dict[str, float]]:
-        """Returns what was measured in each epoch."""
+        """Returns the metrics of each epoch."""
         path = self.folder / "metrics.csv"
         if not path.exists():
             return []
@@ -136,11 +173,11 @@ class Run:
                 return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
         except (OSError, TypeError, ValueError, csv.Error) as error:
             raise InputError(
-                f"Expected the metrics of each epoch. Received: {path} ({error}). {FROM_ITS_START}"
+                f"Expected the metrics of each epoch. Received: {path} ({error}). {TRAIN_AGAIN}"
             ) from error
 
     def write_metrics(self, rows: list[dict[str, float]]) -> None:
-        """Writes what was measured in each epoch, a row for each."""
+        """Writes the metrics, one row per epoch."""
         path = self.folder / "metrics.csv"
         with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, rows[0].keys())
@@ -154,13 +191,13 @@ def finish_all(
     train: Callable[[Any, Run], object],
     data: dict[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """Trains each config in `folder/NAME/`; finished runs are taken as they are.
+    """Trains each config in `folder/NAME/`; finished runs are not trained again.
 
     Args:
         configs: What to train.
         folder: The folder of the runs.
-        train: Finishes one run, started before or not.
-        data: What the runs that exist must have in their description of the data.
+        train: Trains one run to its end, whether it was started before or not.
+        data: Entries that the data descriptions of existing runs must have.
 
     Returns:
         The results of each run.

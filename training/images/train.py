@@ -13,7 +13,7 @@ from training.data.batches import ArrayBatches
 from training.data.images import LabelledImages
 from training.engine import tables as evaluation
 from training.engine.finishing import finish, prepare_export
-from training.engine.fitting import fit, reset_session
+from training.engine.fitting import check_tensorboard, fit, reset_session
 from training.engine.plots import confusion_matrix, learning_curves
 from training.engine.runs import Run
 from training.errors import InputError
@@ -38,6 +38,7 @@ def train_images(config: ImagesConfig, run: Run, data: LabelledImages) -> dict[s
     model = _compiled_model(config, data)
     description = {"fingerprint": data.fingerprint(), "class_names": list(data.class_names)}
     prepare_export(config)
+    check_tensorboard(config)
     run.start_or_check(config, description)
 
     batches = ArrayBatches(data.images, data.labels, config.batch_size, config.seed)

@@ -11,7 +11,7 @@ from keras_tnattn.export import export_signatures
 from keras_tnattn.layers import LocalEmbedding
 from keras_tnattn.models import deep_tensor_network
 from training.engine.finishing import finish, prepare_export
-from training.engine.fitting import fit, reset_session
+from training.engine.fitting import check_tensorboard, fit, reset_session
 from training.engine.plots import learning_curves
 from training.engine.runs import Run
 from training.rules import plots
@@ -39,6 +39,7 @@ def train_rule(config: RulesConfig, run: Run) -> dict[str, Any]:
     reset_session(config.seed)
     model = _compiled_model(config)
     prepare_export(config)
+    check_tensorboard(config)
     run.start_or_check(config, {"trained_lengths": list(config.trained_lengths)})
 
     log = fit(model, RuleBatches(config), config, run)

@@ -11,7 +11,7 @@ import keras
 from keras_tnattn.models import translator
 from keras_tnattn.models.translator import PRESETS
 from training.data.pairs.prepared import PreparedCorpus, load_prepared
-from training.engine.checkpoints import DAMAGE, first_line, load_weights
+from training.engine.checkpoints import ARCHIVE_ERRORS, first_line, load_weights
 from training.engine.runs import Run
 from training.errors import InputError
 from training.files import read_object
@@ -103,7 +103,7 @@ def _saved_model(path: Path) -> keras.Model:
             # Keras only warns of weights that it does not find and leaves as they began.
             warnings.simplefilter("error", UserWarning)
             return keras.models.load_model(path, compile=False)
-    except DAMAGE as error:
+    except (*ARCHIVE_ERRORS, TypeError, UserWarning) as error:  # Keras' words for another model
         raise InputError(
             f"Expected a trained translator of this run. Received: {path}, damaged or another "
             f"program's ({first_line(error)}). Delete it and results.json, then finish the run "

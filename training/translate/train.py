@@ -16,9 +16,9 @@ from training.data.pairs.loading import load_pairs
 from training.data.pairs.prepared import PreparedCorpus, load_prepared, prepare
 from training.engine.checkpoints import EpochLog, load_weights, save_weights
 from training.engine.finishing import finish, prepare_export
-from training.engine.fitting import fit, on_all_gpus, reset_session
+from training.engine.fitting import check_tensorboard, fit, on_all_gpus, reset_session
 from training.engine.plots import learning_curves
-from training.engine.runs import FROM_ITS_START, Run
+from training.engine.runs import TRAIN_AGAIN, Run
 from training.errors import InputError
 from training.translate.config import TranslateConfig
 from training.translate.loading import SUFFIX, untrained
@@ -38,6 +38,7 @@ def train_translator(config: TranslateConfig, run: Run) -> dict[str, Any]:
         InputError: If the config does not fit the data, or the folder is another run's.
     """
     prepare_export(config)
+    check_tensorboard(config)
     reset_session(config.seed)  # before the precision, which it forgets
     with _preparing(config, run) as corpus:
         print(_summary(corpus), flush=True)
@@ -138,7 +139,7 @@ class TranslatorLog(EpochLog):
     def restore_best(self) -> None:
         if "val_loss" not in self.rows[-1]:
             return
-        load_weights(self.model, self._path("best_loss"), FROM_ITS_START)
+        load_weights(self.model, self._path("best_loss"), TRAIN_AGAIN)
 
     def _path(self, name: str) -> Path:
         return self.run.folder / "checkpoints" / f"{name}{SUFFIX}"

@@ -302,7 +302,7 @@ class TestExport:
         with monkeypatch.context() as patched:
             patched.setattr("training.classify.train.export", full)
             assert main(self.arguments(tmp_path)) == 2
-        assert "No space left" in capsys.readouterr().err
+        assert "no space left" in capsys.readouterr().err
         assert Run(tmp_path / "run").results is None
         assert main(["classify", "--run-dir", str(tmp_path / "run"), "--resume"]) == 0
         assert Run(tmp_path / "run").results["exported"] == str(tmp_path / "saved/small/1")

@@ -325,7 +325,7 @@ class TestRefusals:
             else:
                 continue
             arguments = ["translate", "--run-dir", str(folder), "--resume"]
-            assert_refused(capsys, arguments, name, "to train the run from its start")
+            assert_refused(capsys, arguments, name, "to train the run from the beginning")
 
     def test_a_checkpoint_of_another_vocabulary(self, whole, capsys, tmp_path):
         folder = copy_of(whole[1], tmp_path / "run")
