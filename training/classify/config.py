@@ -23,6 +23,7 @@ from training.options import (
 ATTENTIONS = ("tsa", "tga", "dpa", "ada", "tn", "plga", "sdpa")
 # Table 1 of the paper: attention layers of about 300 parameters (320 against 288 and 300).
 TABLE_DIMS = {"tsa": 64, "tga": 64, "dpa": 6, "ada": 6}
+CLASS_WEIGHTS = ("none", "balanced")
 TENSORIZED = ("tsa", "tga")  # those with tensor-train maps and a time graph
 
 
@@ -93,6 +94,13 @@ class ClassifyConfig(RunConfig):
     early_stopping: int | None = early_stopping_option(
         "stop after this many epochs without a lower validation loss, and keep the best epoch; "
         "the validation part is a tenth of the training part"
+    )
+    class_weights: str = option(
+        "none",
+        TRAINING,
+        "balanced: weight each row in the loss by the inverse frequency of its class, so that rare "
+        "classes count as much as frequent ones",
+        choices=CLASS_WEIGHTS,
     )
     steps_per_execution: int = steps_per_execution_option()
     jit_compile: str = jit_compile_option(

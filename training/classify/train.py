@@ -6,12 +6,14 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from sklearn.utils.class_weight import compute_sample_weight
 
 from keras_tnattn.export import export
 from keras_tnattn.models import text_classifier
 from keras_tnattn.text.words import word_vectorizer
 from training.classify import plots
 from training.classify.config import TENSORIZED, ClassifyConfig
+from training.classify.reports import write_mistakes, write_report
 from training.data.batches import ArrayBatches
 from training.data.texts import LabelledTexts, split_rows
 from training.engine import tables as evaluation
@@ -26,31 +28,33 @@ VALIDATION_FRACTION = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The rows of one part: ids `(R, L)` and labels `(R,)`."""
+    """The rows of one part: their numbers `(R,)`, ids `(R, L)` and labels `(R,)`."""
 
+    rows: np.ndarray
     ids: np.ndarray
     labels: np.ndarray
 
 
 def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> dict[str, Any]:
-    """Trains a classifier, or goes on with a run that was interrupted.
+    """Trains a classifier, or resumes an interrupted run.
 
     Args:
-        config: What to train.
-        run: The run's folder; it is made if it does not exist.
-        data: All the texts; the test part is cut from them here.
+        config: The options.
+        run: The run; its folder need not exist yet.
+        data: All texts; the test part is cut from them here.
 
     Returns:
-        What is written to `results.json`.
+        The content of `results.json`.
 
     Raises:
-        InputError: If the config does not fit the data, or the folder is another run's.
+        InputError: If the config does not fit the data, or the folder belongs to another run.
     """
     try:
         reset_session(config.seed)
         vectorizer, parts = _prepare(config, data)
         model = _compiled_model(config, vectorizer.vocabulary_size(), len(data.class_names))
-    except ValueError as error:  # the checks of sizes and ranges by those who know them
+    except ValueError as error:
+        # Keras and our layers validate sizes; report their errors as input errors.
         raise InputError(str(error)) from error
     vocabulary = [str(word) for word in vectorizer.get_vocabulary()]
     description = {
@@ -66,13 +70,22 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> d
     train, test, validation = parts["train"], parts["test"], parts.get("validation")
     log = fit(
         model,
-        ArrayBatches(train.ids, train.labels, config.batch_size, config.seed),
+        _training_batches(config, train),
         config,
         run,
         config.early_stopping,
         validation and ArrayBatches(validation.ids, validation.labels, 256),
     )
-    predictions = evaluation.predict(model, test.ids)
+    probabilities = model.predict(test.ids, batch_size=256, verbose=0)
+    predictions = probabilities.argmax(axis=-1)
+    write_report(test.labels, predictions, data.class_names, run.folder / "report.csv")
+    write_mistakes(
+        [data.texts[row] for row in test.rows],
+        test.labels,
+        probabilities,
+        data.class_names,
+        run.folder / "mistakes.csv",
+    )
     results = {
         "train_accuracy": float(np.mean(evaluation.predict(model, train.ids) == train.labels)),
         "test_accuracy": float(np.mean(predictions == test.labels)),
@@ -114,7 +127,14 @@ def _prepare(
         [data.texts[i] for i in rows["train"]], config.vocabulary_size, config.max_words
     )
     ids = np.asarray(vectorizer(tf.constant(data.texts)), "int32")
-    return vectorizer, {name: Part(ids[r], data.labels[r]) for name, r in rows.items()}
+    return vectorizer, {name: Part(r, ids[r], data.labels[r]) for name, r in rows.items()}
+
+
+def _training_batches(config: ClassifyConfig, part: Part) -> ArrayBatches:
+    sample_weights = None
+    if config.class_weights == "balanced":
+        sample_weights = compute_sample_weight("balanced", part.labels).astype("float32")
+    return ArrayBatches(part.ids, part.labels, config.batch_size, config.seed, sample_weights)
 
 
 def _compiled_model(config: ClassifyConfig, vocabulary_size: int, classes: int) -> keras.Model:
@@ -138,7 +158,7 @@ def _compiled_model(config: ClassifyConfig, vocabulary_size: int, classes: int) 
 
 
 def _a_sentence(ids: np.ndarray) -> np.ndarray:
-    """Picks the first text of 10 to 30 words, or the start of the longest one."""
+    """Returns the first text of 10 to 30 words or, without one, the start of the longest text."""
     lengths = (ids != 0).sum(axis=1)
     fitting = np.flatnonzero((lengths >= 10) & (lengths <= 30))
     row = fitting[0] if len(fitting) else lengths.argmax()

@@ -10,7 +10,7 @@ from training.data.pairs.prepared import TokenizedPart
 
 
 class ArrayBatches(keras.utils.PyDataset):
-    """Batches of `(inputs, labels)`; the order of an epoch depends on the seed and the epoch alone.
+    """Batches of `(inputs, labels)`; the order of an epoch depends only on the seed and the epoch.
 
     Whoever trains calls `set_epoch` before each epoch: Keras' own `on_epoch_end` of a data set is
     also called before the first one.
@@ -20,13 +20,21 @@ class ArrayBatches(keras.utils.PyDataset):
         labels: Integers `(R,)`.
         batch_size: Rows of a batch; the last one of an epoch may be shorter.
         seed: Seed of the order. `None`: the order of the arrays, in every epoch.
+        sample_weights: Floats `(R,)`, the weights of the rows in the loss; batches are then
+            `(inputs, labels, sample_weights)`. Default: all rows count equally.
     """
 
     def __init__(
-        self, inputs: np.ndarray, labels: np.ndarray, batch_size: int, seed: int | None = None
+        self,
+        inputs: np.ndarray,
+        labels: np.ndarray,
+        batch_size: int,
+        seed: int | None = None,
+        sample_weights: np.ndarray | None = None,
     ) -> None:
         super().__init__()
         self.inputs, self.labels, self.batch_size, self.seed = inputs, labels, batch_size, seed
+        self.sample_weights = sample_weights
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
@@ -38,9 +46,11 @@ class ArrayBatches(keras.utils.PyDataset):
     def __len__(self) -> int:
         return math.ceil(len(self.labels) / self.batch_size)
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+    def __getitem__(self, index: int) -> tuple[np.ndarray, ...]:
         rows = self.order[index * self.batch_size : (index + 1) * self.batch_size]
-        return self.inputs[rows], self.labels[rows]
+        if self.sample_weights is None:
+            return self.inputs[rows], self.labels[rows]
+        return self.inputs[rows], self.labels[rows], self.sample_weights[rows]
 
 
 class BucketedBatches(keras.utils.PyDataset):

@@ -21,18 +21,18 @@ from training.images.config import ImagesConfig
 
 
 def train_images(config: ImagesConfig, run: Run, data: LabelledImages) -> dict[str, Any]:
-    """Trains a network on images, or goes on with a run that was interrupted.
+    """Trains a network on images, or resumes an interrupted run.
 
     Args:
-        config: What to train.
-        run: The run's folder; it is made if it does not exist.
+        config: The options.
+        run: The run; its folder need not exist yet.
         data: The images, both parts.
 
     Returns:
-        What is written to `results.json`.
+        The content of `results.json`.
 
     Raises:
-        InputError: If the patches do not fit the images, or the folder is another run's.
+        InputError: If the patches do not fit the images, or the folder belongs to another run.
     """
     reset_session(config.seed)
     model = _compiled_model(config, data)

@@ -24,17 +24,17 @@ WIDTH, TIMES = 128, 96  # of the space-time diagrams
 
 
 def train_rule(config: RulesConfig, run: Run) -> dict[str, Any]:
-    """Trains a network on a rule, or goes on with a run that was interrupted.
+    """Trains a network on a rule, or resumes an interrupted run.
 
     Args:
-        config: What to train.
-        run: The run's folder; it is made if it does not exist.
+        config: The options.
+        run: The run; its folder need not exist yet.
 
     Returns:
-        What is written to `results.json`.
+        The content of `results.json`.
 
     Raises:
-        InputError: If the folder is another run's, or cannot be written to.
+        InputError: If the folder belongs to another run, or cannot be written to.
     """
     reset_session(config.seed)
     model = _compiled_model(config)

@@ -190,6 +190,14 @@ class TranslateConfig(RunConfig):
     early_stopping: int | None = early_stopping_option(
         "stop after this many epochs without a lower validation loss"
     )
+    epochs_after_best: int = option(
+        0,
+        TRAINING,
+        "finish with the model of this many epochs after the lowest validation loss; the paper "
+        "evaluates that of 10",
+        ge=0,
+        le=100_000,
+    )
     checkpoint_epochs: tuple[int, ...] = option(
         (),
         TRAINING,
@@ -218,6 +226,11 @@ class TranslateConfig(RunConfig):
             raise InputError(
                 f"Expected cooldown_epochs of 0 to {self.epochs}, the epochs. "
                 f"Received: cooldown_epochs={self.cooldown_epochs}"
+            )
+        if self.early_stopping and self.early_stopping < self.epochs_after_best:
+            raise InputError(
+                "Expected early_stopping >= epochs_after_best, or training stops before. Received: "
+                f"early_stopping={self.early_stopping}, epochs_after_best={self.epochs_after_best}"
             )
         if not all(1 <= epoch <= self.epochs for epoch in self.checkpoint_epochs):
             raise InputError(

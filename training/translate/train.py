@@ -1,9 +1,7 @@
-"""Trains and exports one translator. Needs no TensorFlow where that is not the backend."""
+"""Trains and exports one translator. TensorFlow is needed only where it is the backend."""
 
-import contextlib
 import dataclasses
-import shutil
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,41 +23,59 @@ from training.translate.loading import SUFFIX, untrained
 
 
 def train_translator(config: TranslateConfig, run: Run) -> dict[str, Any]:
-    """Trains a translator, or goes on with a run that was interrupted.
+    """Trains a translator, or resumes an interrupted run.
 
     Args:
-        config: What to train, and on what.
-        run: The run's folder; it is made if it does not exist.
+        config: The options.
+        run: The run; its folder need not exist yet.
 
     Returns:
-        What is written to `results.json`.
+        The content of `results.json`.
 
     Raises:
-        InputError: If the config does not fit the data, or the folder is another run's.
+        InputError: If the config does not fit the data, or the folder belongs to another run.
     """
     prepare_export(config)
     check_tensorboard(config)
-    reset_session(config.seed)  # before the precision, which it forgets
-    with _preparing(config, run) as corpus:
-        print(_summary(corpus), flush=True)
-        try:
-            train = BucketedBatches(corpus.parts["train"], config.batch_size, config.seed)
-            with on_all_gpus(config.batch_size):
-                model = _compiled_model(config, corpus.vocabulary_sizes, len(train))
-        except ValueError as error:  # the checks of sizes and ranges by those who know them
-            raise InputError(str(error)) from error
-        if config.early_stopping and not len(corpus.parts["validation"]):
+    reset_session(config.seed)  # before the precision is set, which it would reset
+    if run.exists:
+        corpus = _prepared(config, run.folder / "prepared", resumed=True)
+        run.check_data({"digest": corpus.digest})
+        model, train = _model_and_batches(config, corpus)
+    else:
+        # The corpus is prepared inside the partial folder: one rename starts the run.
+        with run.starting() as folder:
+            corpus = _prepared(config, folder / "prepared", resumed=False)
+            model, train = _model_and_batches(config, corpus)
+            run.describe(folder, config, _description(config, corpus))
+        if corpus.folder == folder / "prepared":
+            corpus = dataclasses.replace(corpus, folder=run.folder / "prepared")
+    return _trained(config, run, corpus, model, train)
+
+
+def _model_and_batches(
+    config: TranslateConfig, corpus: PreparedCorpus
+) -> tuple[keras.Model, BucketedBatches]:
+    print(_summary(corpus), flush=True)
+    try:
+        train = BucketedBatches(corpus.parts["train"], config.batch_size, config.seed)
+        with on_all_gpus(config.batch_size):
+            model = _compiled_model(config, corpus.vocabulary_sizes, len(train))
+    # Keras and our layers validate sizes; report their errors as input errors.
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    for name in ("early_stopping", "epochs_after_best"):
+        if getattr(config, name) and not len(corpus.parts["validation"]):
             raise InputError(
-                "Expected a corpus with a validation part for early_stopping. "
-                f"Received: none, and early_stopping={config.early_stopping}"
+                f"Expected a corpus with a validation part for {name}. "
+                f"Received: none, and {name}={getattr(config, name)}"
             )
-        if config.export_beam > corpus.vocabulary_sizes[1]:
-            raise InputError(
-                f"Expected export_beam of 1 to {corpus.vocabulary_sizes[1]}, the target "
-                f"vocabulary. Received: export_beam={config.export_beam}"
-            )
-        corpus = _start(config, run, corpus)
-        return _trained(config, run, corpus, model, train)
+    if config.export_beam > corpus.vocabulary_sizes[1]:
+        raise InputError(
+            f"Expected export_beam of 1 to {corpus.vocabulary_sizes[1]}, the size of the target "
+            f"vocabulary. Received: export_beam={config.export_beam}"
+        )
+    return model, train
 
 
 def _trained(
@@ -72,11 +88,16 @@ def _trained(
     validation = None
     if len(corpus.parts["validation"]):
         validation = BucketedBatches(corpus.parts["validation"], config.batch_size)
-    log = TranslatorLog(run, config.early_stopping, config.checkpoint_epochs, train.tokens)
+    log = TranslatorLog(
+        run,
+        config.early_stopping,
+        config.checkpoint_epochs,
+        train.tokens,
+        config.epochs_after_best,
+    )
     fit(model, train, config, run, validation=validation, log=log)
-    best = log.rows[log.best_epoch() - 1] if validation else log.rows[-1]
     results = {
-        **best,  # what the finished model was measured at
+        **log.rows[log.chosen_epoch - 1],  # the metrics of the finished model
         "epochs": len(log.rows),
         "tokens_per_second": max(row["tokens_per_second"] for row in log.rows),
         "seconds_per_step": min(row["seconds_per_step"] for row in log.rows),
@@ -104,24 +125,39 @@ def _export(
 
 
 class TranslatorLog(EpochLog):
-    """Keeps weights beside the state to continue from: of the lowest loss and of the highest
-    accuracy on the validation part, and of chosen epochs. Says how many tokens a second it takes.
+    """Keeps the weights of the lowest loss and of the highest accuracy on the validation part, and
+    of chosen epochs, besides the state to resume from. Measures the tokens per second.
 
     Args:
         run: The run.
         patience: As in `EpochLog`.
         checkpoint_epochs: The chosen epochs, counted from 1.
         tokens: How many target tokens an epoch predicts.
+        epochs_after_best: The finished model is that of so many epochs after the lowest validation
+            loss, or of the last epoch, if there are fewer. Default: 0, that of the lowest loss.
     """
 
     def __init__(
-        self, run: Run, patience: int | None, checkpoint_epochs: list[int], tokens: int
+        self,
+        run: Run,
+        patience: int | None,
+        checkpoint_epochs: Sequence[int],
+        tokens: int,
+        epochs_after_best: int = 0,
     ) -> None:
         super().__init__(run, patience)
         self.checkpoint_epochs, self.tokens = checkpoint_epochs, tokens
+        self.epochs_after_best = epochs_after_best
+
+    @property
+    def chosen_epoch(self) -> int:
+        """The epoch, counted from 1, of the finished model; without validation, the last one."""
+        if "val_loss" not in self.rows[-1]:
+            return len(self.rows)
+        return min(self.best_epoch() + self.epochs_after_best, len(self.rows))
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        # Keras shows what is added to the logs. Compiling is left out here too.
+        # Keras shows what is added to the logs. The time of compiling is left out here, too.
         logs["tokens_per_second"] = self.tokens / (self.params["steps"] * self._seconds_per_step)
         super().on_epoch_end(epoch, logs)
 
@@ -131,66 +167,45 @@ class TranslatorLog(EpochLog):
             names += ["best_loss"] if self.best_epoch() == len(self.rows) else []
             best = self.best_epoch("val_accuracy", highest=True)
             names += ["best_accuracy"] if best == len(self.rows) else []
+            if self.epochs_after_best and self.chosen_epoch - self.best_epoch() == (
+                self.epochs_after_best
+            ):
+                names.append("after_best")
         if len(self.rows) in self.checkpoint_epochs:
             names.append(f"epoch_{len(self.rows):04}")
         for name in names:
             save_weights(self.model, len(self.rows), self._path(name))
 
     def restore_best(self) -> None:
-        if "val_loss" not in self.rows[-1]:
-            return
-        load_weights(self.model, self._path("best_loss"), TRAIN_AGAIN)
+        if self.chosen_epoch == len(self.rows):
+            return  # the model has these weights
+        name = "after_best" if self.epochs_after_best else "best_loss"
+        load_weights(self.model, self._path(name), TRAIN_AGAIN)
 
     def _path(self, name: str) -> Path:
         return self.run.folder / "checkpoints" / f"{name}{SUFFIX}"
 
 
-@contextlib.contextmanager
-def _preparing(config: TranslateConfig, run: Run) -> Iterator[PreparedCorpus]:
-    """Gives the tokenised corpus; leaves none behind if there is no run to put it into."""
+def _prepared(config: TranslateConfig, own: Path, resumed: bool) -> PreparedCorpus:
+    """Returns the tokenized corpus, in the shared folder or in `own`; prepares it if needed."""
     if config.corpus is None:
-        yield load_prepared(config.prepared)
-        return
-    own, waiting = run.folder / "prepared", _waiting(run)
-    if not run.exists:
-        shutil.rmtree(waiting, ignore_errors=True)  # of an attempt that was killed
-        own = waiting
-    elif waiting.exists() and not own.exists():
-        waiting.rename(own)  # the run was killed before it did this
+        return load_prepared(config.prepared)
     folder = Path(config.prepared or own)
-    try:
-        if run.exists and folder.exists():
-            yield load_prepared(folder)
-        else:
-            corpus = load_pairs(config.corpus, config.data_dir, config.reverse, config.seed)
-            print(f"preparing {folder}", flush=True)
-            yield prepare(corpus, folder, **config.preparing)
-    except InputError:
-        shutil.rmtree(waiting, ignore_errors=True)
-        raise
+    if resumed and folder.exists():
+        return load_prepared(folder)
+    corpus = load_pairs(config.corpus, config.data_dir, config.reverse, config.seed)
+    print(f"preparing the corpus of {config.name}", flush=True)
+    return prepare(corpus, folder, **config.preparing)
 
 
-def _waiting(run: Run) -> Path:
-    """Where a corpus is prepared for a run that does not exist yet."""
-    return run.folder.with_name(f".prepared-{run.folder.name}")
-
-
-def _start(config: TranslateConfig, run: Run, corpus: PreparedCorpus) -> PreparedCorpus:
-    """Starts the run, or checks that the corpus is that of its start; returns where it is now."""
-    if run.exists:
-        run.check_data({"digest": corpus.digest})
-        return corpus
-    shared = config.prepared and str(corpus.folder.resolve())
-    description = {
+def _description(config: TranslateConfig, corpus: PreparedCorpus) -> dict[str, Any]:
+    return {
         "digest": corpus.digest,
         "languages": corpus.languages,
         "notes": corpus.notes,
-        "prepared": shared,  # where it is, if not in the run's folder
+        # Where the corpus is, if not in the run's folder.
+        "prepared": config.prepared and str(corpus.folder.resolve()),
     }
-    run.start(config, description)
-    if shared:
-        return corpus
-    return dataclasses.replace(corpus, folder=corpus.folder.rename(run.folder / "prepared"))
 
 
 def _summary(corpus: PreparedCorpus) -> str:

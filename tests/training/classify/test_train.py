@@ -94,6 +94,8 @@ def test_a_run_folder_holds_it_all(uninterrupted):
     assert {path.name for path in folder.iterdir()} == FILES - {"export.json"} | {
         "confusion_matrix.png",
         "psi.png",
+        "report.csv",
+        "mistakes.csv",
     }
     results = Run(folder).results
     assert results["test_accuracy"] > 0.9
@@ -138,6 +140,34 @@ def test_graph_attention_trains_and_is_drawn(tmp_path):
     arguments = command(table, tmp_path / "run", "--attention", "tga", "--epochs", "1")
     assert main(arguments) == 0
     assert (tmp_path / "run/psi.png").is_file()
+
+
+def test_rare_classes_count_as_much_as_frequent_ones(tmp_path, monkeypatch):
+    seen = {}
+
+    class Watched(ArrayBatches):
+        def __init__(self, inputs, labels, batch_size, seed=None, sample_weights=None):
+            super().__init__(inputs, labels, batch_size, seed, sample_weights)
+            seen["labels"], seen["weights"] = labels, sample_weights
+
+    monkeypatch.setattr("training.classify.train.ArrayBatches", Watched)
+    table = tmp_path / "table.csv"
+    rows = [f"word{i % 7} the,{'b' if i % 4 == 0 else 'a'}" for i in range(40)]
+    table.write_text("\n".join(["text,label", *rows]) + "\n")
+    options = ["--attention", "dpa", "--epochs", "1", "--class-weights", "balanced"]
+    options += ["--tensorboard"]
+    assert main(command(str(table), tmp_path / "run", *options)) == 0
+    totals = [seen["weights"][seen["labels"] == label].sum() for label in (0, 1)]
+    np.testing.assert_allclose(totals, len(seen["labels"]) / 2, rtol=1e-6)
+    assert list((tmp_path / "run/tensorboard").rglob("events.out.tfevents.*"))
+
+
+@pytest.mark.parametrize("learning_rate", ["1e30"])
+def test_a_diverging_run_stops(tmp_path, capsys, learning_rate):
+    arguments = command(small_table(tmp_path / "table.csv", 40), tmp_path / "run", "--attention")
+    arguments += ["dpa", "--learning-rate", learning_rate]
+    assert_refused(capsys, arguments, "Training diverged", "lower --learning-rate than 1e+30")
+    assert Run(tmp_path / "run").results is None
 
 
 @pytest.mark.parametrize("script", [["training/train.py"], ["-m", "training.train"]])

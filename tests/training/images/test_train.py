@@ -113,6 +113,12 @@ def test_a_run_folder_holds_it_all(uninterrupted):
     assert results["test_accuracy"] == accuracy
 
 
+def test_a_diverging_run_stops(uninterrupted, tmp_path, capsys):
+    arguments = command(uninterrupted[0], tmp_path / "run", "--learning-rate", "1e30")
+    assert_refused(capsys, arguments, "Training diverged", "lower --learning-rate than 1e+30")
+    assert Run(tmp_path / "run").results is None
+
+
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(uninterrupted, tmp_path, monkeypatch):
     data_dir, whole = uninterrupted
     interrupted_after(2, command(data_dir, tmp_path / "run"), monkeypatch)

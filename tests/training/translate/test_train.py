@@ -21,7 +21,7 @@ from training.errors import InputError
 from training.options import from_json, to_json
 from training.train import main
 from training.translate.config import ATTENTIONS, PRESETS, TranslateConfig
-from training.translate.train import _preparing
+from training.translate.train import TranslatorLog
 
 ROOT = Path(__file__).parents[3]
 NUMBERS = {"um": "one", "dois": "two", "três": "three", "quatro": "four", "cinco": "five"}
@@ -162,27 +162,44 @@ def killed_after(epochs, arguments, folder):
     assert process.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("waiting", [True, False])
-def test_cut_off_before_the_corpus_was_moved(whole, tmp_path, waiting):
-    # As if killed between the start of the run and the move: it is moved, or, if it is gone,
-    # prepared anew, and is the same.
+def test_a_lost_preparation_is_made_anew(whole, tmp_path):
     folder = copy_of(whole[1], tmp_path / "run")
-    (folder / "prepared").rename(tmp_path / ".prepared-run")
-    if not waiting:
-        shutil.rmtree(tmp_path / ".prepared-run")
+    shutil.rmtree(folder / "prepared")
     assert resumed(folder) == 0
     assert_equal(folder, whole[1])
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_what_a_killed_attempt_prepared_is_cleared(tmp_path):
-    waiting = tmp_path / ".prepared-run"
-    waiting.mkdir()
-    (waiting / "half").write_text("")
-    config = TranslateConfig(corpus=table(tmp_path / "pairs.tsv"), vocabulary_size=90)
-    with _preparing(config, Run(tmp_path / "run")) as corpus:
-        assert corpus.folder == waiting
-        assert not (waiting / "half").exists()
+def test_one_rename_starts_a_run(tmp_path, monkeypatch):
+    partial = tmp_path / ".partial-run"
+    partial.mkdir()
+    (partial / "half").write_text("of an attempt that was killed")
+    seen = []
+
+    def interrupt(self, folder, config, data):
+        seen.extend(path.name for path in folder.iterdir())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "describe", interrupt)
+    assert main(command(table(tmp_path / "pairs.tsv"), tmp_path / "run")) == 130
+    assert seen == ["prepared"]
+    assert [path.name for path in tmp_path.iterdir()] == ["pairs.tsv"]
+
+
+@pytest.mark.parametrize(("losses", "chosen"), [((3, 1, 2, 2, 2), 4), ((3, 3, 2, 1, 2), 5)])
+def test_the_epochs_after_the_lowest_loss(tmp_path, losses, chosen):
+    run = Run(tmp_path / "run")
+    run.folder.mkdir()
+    log = TranslatorLog(run, None, (), 10, epochs_after_best=2)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    log.set_model(model)
+    for epoch, loss in enumerate(losses, start=1):
+        log.rows.append({"epoch": epoch, "val_loss": loss, "val_accuracy": 0.0})
+        model.layers[0].bias.assign([epoch])
+        log.keep_weights()
+    assert log.chosen_epoch == chosen
+    log.restore_best()
+    assert keras.ops.convert_to_numpy(model.layers[0].bias).tolist() == [chosen]
 
 
 JAX = """
@@ -244,6 +261,12 @@ def test_several_devices_share_the_batches(whole, tmp_path):
     ]
     # A loss is a mean over tokens, of which the halves of a batch have not the same number.
     np.testing.assert_allclose(*losses, rtol=0.1)
+
+
+def test_a_diverging_run_stops(whole, tmp_path, capsys):
+    arguments = command(whole[0], tmp_path / "run", "--learning-rate", "1e30")
+    assert_refused(capsys, arguments, "Training diverged", "lower --learning-rate than 1e+30")
+    assert Run(tmp_path / "run").results is None
 
 
 def test_bfloat16_and_sdpa(whole, tmp_path):
@@ -349,6 +372,8 @@ class TestRefusals:
             (["--learning-rate", "nan"], ["learning_rate=nan"]),
             (["--warmup-steps", "0"], ["warmup_steps=0"]),
             (["--cooldown-epochs", "99"], ["cooldown_epochs=99"]),
+            (["--epochs-after-best", "-1"], ["epochs_after_best=-1"]),
+            (["--epochs-after-best", "3", "--early-stopping", "2"], ["early_stopping=2"]),
             (["--vocabulary-size", "3"], ["vocabulary_size=3"]),
             (["--max-length", "3"], ["max_length=3"]),
             (["--checkpoint-epochs", "2", "9"], ["checkpoint_epochs=[2, 9]"]),

@@ -1,0 +1,89 @@
+"""What a classifier gets right in each class, and its most confident mistakes, as CSV."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import classification_report
+
+from training.files import replacing
+
+MISTAKES = 100
+
+
+def write_report(
+    labels: np.ndarray, predictions: np.ndarray, class_names: Sequence[str], path: Path
+) -> None:
+    """Writes precision, recall, F1 and support of each class, and their averages.
+
+    Args:
+        labels: The true classes `(R,)`.
+        predictions: The predicted classes `(R,)`.
+        class_names: The `C` names.
+        path: The CSV file.
+    """
+    report = classification_report(
+        labels,
+        predictions,
+        labels=range(len(class_names)),
+        target_names=list(class_names),
+        output_dict=True,
+        zero_division=0,
+    )
+    # scikit-learn calls the accuracy "micro avg" here, because classes may be absent.
+    accuracy = float(np.mean(labels == predictions))
+    report.pop("accuracy", None)
+    report.pop("micro avg", None)
+    rows = [
+        [name, row["precision"], row["recall"], row["f1-score"], int(row["support"])]
+        for name, row in report.items()
+    ]
+    _write(
+        path,
+        ["class", "precision", "recall", "f1", "support"],
+        [*rows, ["accuracy", accuracy, accuracy, accuracy, len(labels)]],
+    )
+
+
+def write_mistakes(
+    texts: Sequence[str],
+    labels: np.ndarray,
+    probabilities: np.ndarray,
+    class_names: Sequence[str],
+    path: Path,
+) -> None:
+    """Writes the mistakes the model is most sure of, at most 100, the most confident first.
+
+    Args:
+        texts: `R` texts.
+        labels: Their true classes `(R,)`.
+        probabilities: The predicted probabilities `(R, C)`.
+        class_names: The `C` names.
+        path: The CSV file.
+    """
+    predictions, rows = probabilities.argmax(axis=-1), np.arange(len(labels))
+    wrong = rows[predictions != labels]
+    order = np.argsort(-probabilities.max(axis=-1)[wrong], kind="stable")
+    _write(
+        path,
+        ["probability", "predicted", "label", "probability_of_label", "text"],
+        (
+            [
+                f"{probabilities[row, predictions[row]]:.6f}",
+                class_names[predictions[row]],
+                class_names[labels[row]],
+                f"{probabilities[row, labels[row]]:.6f}",
+                texts[row],
+            ]
+            for row in wrong[order][:MISTAKES]
+        ),
+    )
+
+
+def _write(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)
