@@ -167,9 +167,8 @@ class TranslatorLog(EpochLog):
             names += ["best_loss"] if self.best_epoch() == len(self.rows) else []
             best = self.best_epoch("val_accuracy", highest=True)
             names += ["best_accuracy"] if best == len(self.rows) else []
-            if self.epochs_after_best and self.chosen_epoch - self.best_epoch() == (
-                self.epochs_after_best
-            ):
+            after_best = self.best_epoch() + self.epochs_after_best
+            if self.epochs_after_best and after_best == len(self.rows):
                 names.append("after_best")
         if len(self.rows) in self.checkpoint_epochs:
             names.append(f"epoch_{len(self.rows):04}")
