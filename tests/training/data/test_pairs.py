@@ -1,7 +1,5 @@
 import gzip
 import lzma
-import os
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,10 +10,6 @@ from training.data.pairs.corpus import cut_parts
 from training.data.pairs.loading import ParallelCorpus, load_pairs
 from training.errors import InputError
 
-SHARED = Path(os.environ.get("TNATTN_DATA", Path(__file__).parents[4] / "shared" / "data"))
-needs_shared = pytest.mark.skipif(
-    not SHARED.is_dir(), reason="set TNATTN_DATA to the folder of the shared data sets"
-)
 PAIRS = [(f"fonte {i}", f"source {i}") for i in range(40)]
 
 
@@ -260,20 +254,6 @@ class TestDataFolder:
         for data_dir in (None, str(tmp_path)):
             with pytest.raises(InputError, match="--data-dir with a folder that holds multi30k"):
                 load_pairs("multi30k_pt_en", data_dir=data_dir)
-
-    @needs_shared
-    @pytest.mark.parametrize(
-        ("name", "languages", "sizes"),
-        [
-            ("multi30k_pt_en", ("pt", "en"), (29000, 1014, 1000)),
-            ("ted_hrlr_pt_en", ("pt", "en"), (0, 1193, 1803)),
-            ("ted_hrlr_tr_en", ("tr", "en"), (0, 4045, 5029)),
-        ],
-    )
-    def test_shared(self, name, languages, sizes):
-        corpus = load_pairs(name, data_dir=str(SHARED))
-        assert corpus.languages == languages
-        assert (len(corpus.train), len(corpus.validation), len(corpus.test)) == sizes
 
 
 class TestTfds:

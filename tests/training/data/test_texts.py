@@ -1,10 +1,8 @@
 import codecs
 import gzip
 import lzma
-import os
 import pickle
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -13,11 +11,6 @@ from sklearn.utils import Bunch
 
 from training.data.texts import LabelledTexts, docstrings, load_texts, split_rows
 from training.errors import InputError
-
-SHARED = Path(os.environ.get("TNATTN_DATA", Path(__file__).parents[4] / "shared" / "data"))
-needs_shared = pytest.mark.skipif(
-    not SHARED.is_dir(), reason="set TNATTN_DATA to the folder of the shared data sets"
-)
 
 
 def rows(data):
@@ -233,20 +226,6 @@ class TestLibraries:
         )
         with pytest.raises(InputError, match=f"{name} is not in .*, which needs neither"):
             load_texts(name, str(tmp_path) if name.startswith("tfds:") else None)
-
-    def test_drug_review_has_no_loader(self):
-        with pytest.raises(InputError, match="--data-dir"):
-            load_texts("drug_review")
-
-
-@needs_shared
-@pytest.mark.parametrize(
-    ("name", "texts", "classes"),
-    [("reuters", 11228, 46), ("newsgroups", 18846, 20), ("drug_review", 4942, 10)],
-)
-def test_shared_tables(name, texts, classes):
-    data = load_texts(name, str(SHARED))
-    assert (len(data.texts), len(data.class_names)) == (texts, classes)
 
 
 class TestSplit:

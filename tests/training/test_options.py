@@ -1,0 +1,263 @@
+"""Options, declared once: values, JSON, the command line and `--help`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pydantic
+import pytest
+from run_folders import assert_refused
+
+from training.classify.config import ClassifyConfig
+from training.cli import COMMANDS, main
+from training.engine.commands import RunOptions, run_to_train
+from training.engine.runs import Run
+from training.errors import InputError
+from training.images.config import ImagesConfig
+from training.options import DATA, MODEL, Options, choices, from_json, interval, option, to_json
+from training.rules.config import RulesConfig
+from training.translate.config import TranslateConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = (ClassifyConfig, RulesConfig, ImagesConfig, TranslateConfig)
+
+
+class Example(Options):
+    """An option of each kind."""
+
+    count: int = option(2, DATA, "a count", ge=1, le=5)
+    share: float = option(0.5, DATA, "a share", gt=0, lt=1)
+    kind: str = option("a", MODEL, "a kind", choices=("a", "b"))
+    kinds: tuple[str, ...] = option(("a",), MODEL, "kinds", choices=("a", "b"))
+    patience: int | None = option(None, DATA, "a patience", ge=1)
+    flag: bool = option(False, DATA, "a flag")
+    double: int = option(None, DATA, "computed", compute=lambda values: 2 * values["count"], le=8)
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("values", "message"),
+        [
+            ({"count": 0}, "Expected count to be an integer from 1 to 5. Received: count=0"),
+            ({"count": 6}, "integer from 1 to 5. Received: count=6"),
+            ({"count": "2"}, "integer from 1 to 5. Received: count='2'"),
+            ({"count": True}, "integer from 1 to 5. Received: count=True"),
+            ({"count": None}, "integer from 1 to 5. Received: count=None"),
+            ({"share": 0}, "share to be a number > 0 and < 1. Received: share=0"),
+            ({"share": 1.0}, "Received: share=1.0"),
+            ({"share": float("nan")}, "Received: share=nan"),
+            ({"kind": "c"}, "Expected kind to be one of a, b. Received: kind='c'"),
+            ({"kind": 3}, "Expected kind to be one of a, b. Received: kind=3"),
+            ({"kinds": ("a", "c")}, "Received: kinds=('a', 'c')"),
+            ({"patience": 0}, "patience to be an integer >= 1. Received: patience=0"),
+            ({"flag": "maybe"}, "Expected flag to be true or false. Received: flag='maybe'"),
+            ({"count": 5}, "Received: double=10"),
+            ({"counts": 3}, "Unknown option 'counts' for a Example"),
+        ],
+    )
+    def test_what_is_refused(self, values, message):
+        with pytest.raises(InputError) as error:
+            Example(**values)
+        assert message in str(error.value)
+
+    def test_what_is_allowed(self):
+        example = Example(count=4, kind="b", kinds=("b", "a"), patience=1, flag=True)
+        assert (example.double, example.share, example.patience) == (8, 0.5, 1)
+        assert example.changed(double=3).double == 3
+        with pytest.raises(pydantic.ValidationError):
+            example.count = 3
+
+    @pytest.mark.parametrize("kind", CONFIGS)
+    def test_json(self, kind):
+        config = kind()
+        assert from_json(kind, to_json(config)) == config
+        assert set(json.loads(to_json(config))) == set(kind.model_fields)
+
+    @pytest.mark.parametrize("text", ["[1]", "3", "{", '"options"'])
+    def test_no_options_at_all(self, text):
+        with pytest.raises(InputError, match="Expected the options of a run as"):
+            from_json(ClassifyConfig, text)
+
+    @pytest.mark.parametrize("kind", CONFIGS)
+    def test_every_size_has_a_bound(self, kind):
+        for name, field in kind.model_fields.items():
+            if field.annotation in (int, int | None):
+                assert interval(field).startswith("from "), name
+
+
+class TestCommandLine:
+    @pytest.mark.parametrize(
+        ("options", "part"),
+        [
+            (["--num-heads", "1000"], "num_heads=1000"),
+            (["--filter-order", "1000000"], "filter_order=1000000"),
+            (["--epochs", "99999999999999999999"], "epochs=99999999999999999999"),
+            (["--batch-size", "1000000000000"], "batch_size=1000000000000"),
+            (["--max-words", "100000000000"], "max_words=100000000000"),
+            (["--max-words", "0"], "max_words=0"),
+            (["--vocabulary-size", "2"], "vocabulary_size=2"),
+            (["--tt-rank", "0"], "tt_rank=0"),
+            (["--damping", "-0.1"], "damping=-0.1"),
+            (["--seed", "-1"], "seed=-1"),
+            (["--name", "x" * 300], "300 bytes"),
+            (["--name", "é" * 150], "300 bytes"),
+            (["--jit-compile", "maybe"], '"maybe" for --jit-compile'),
+            (["--attention", "none"], '"none" for --attention'),
+            (["--epochs", "3.5"], "--epochs: expected an integer, received '3.5'"),
+            (["--epochs"], "--epochs requires an argument"),
+            (["--epoch-s", "3"], "Unknown option: --epoch-s"),
+            (["table.csv"], "table.csv"),
+            (["--dataset", "ruters"], "Did you mean reuters?"),
+            (["--dataset", "folder/none.csv"], "There is no file or folder 'folder/none.csv'"),
+            (["--dataset", "none.csv"], "There is no file or folder 'none.csv'"),
+        ],
+    )
+    def test_what_is_refused(self, options, part, capsys, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        assert_refused(capsys, ["classify", *options], part)
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        ("options", "part"),
+        [
+            (["--corpus", "folder/none.tsv"], "There is no file or folder 'folder/none.tsv'"),
+            (["--corpus", "none.pt,none.en"], "There is no file 'none.pt'"),
+            (["--corpus", "multi30k_pt-en"], "Did you mean multi30k_pt_en?"),
+            (["--corpus", "multi30k_pt_en"], "--data-dir"),
+            (["--corpus", "ted_hrlr_pt_en", "--data-dir", f"{ROOT}/tests/data/sets"], "train.tsv"),
+            (["--num-heads", "1000"], "num_heads=1000"),
+            (["--export-beam", "2"], "export_beam=2"),
+        ],
+    )
+    def test_what_translate_refuses(self, options, part, capsys, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        assert_refused(capsys, ["translate", *options], part)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_an_unknown_command(self, capsys):
+        assert_refused(capsys, ["paint"], '"paint"', "classify", "translate")
+
+    def test_lists_and_repetitions(self):
+        from training.cli import _app
+
+        arguments = ["compare", "--seeds", "3", "4", "--attentions", "tsa", "ada"]
+        _, given = _app()([*arguments, "--epochs", "5", "--epochs=6"], exit_on_error=False)
+        assert given == {"seeds": (3, 4), "attentions": ("tsa", "ada"), "epochs": 6}
+
+    def test_neither_an_error_nor_help_loads_tensorflow(self):
+        code = (
+            "import sys; from training.cli import main;"
+            "assert main(['classify', '--damping', '1']) == 2;"
+            "assert main(['translate', '--corpus', 'none.tsv']) == 2;"
+            "assert main(['translate', '--help']) == 0;"
+            "slow = {'tensorflow', 'keras', 'sklearn', 'scipy', 'matplotlib'} & set(sys.modules);"
+            "assert not slow, slow"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
+
+
+class TestHelp:
+    @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+    def test_it_derives_from_the_declarations(self, command, capsys):
+        assert main([command.name, "--help"]) == 0
+        text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+        for name, field in command.options.items():
+            assert f"--{name.replace('_', '-')} " in text, name
+            assert " ".join(field.description.split()) in text, name
+            assert interval(field) in text, name
+            assert ", ".join(choices(field)) in text, name
+        example = command.examples.strip().splitlines()[-1].strip()
+        assert " ".join(example.split()) in text
+
+    def test_groups_and_defaults(self, capsys):
+        main(["classify", "--help"])
+        text = capsys.readouterr().out
+        titles = [text.index(f"─ {name} ─") for name in ("run", "data", "model", "training")]
+        assert titles == sorted(titles)
+        assert "[default: 20000]" in " ".join(text.replace("│", " ").split())
+        assert "--no-export" not in text
+
+    def test_the_commands(self, capsys):
+        assert main(["--help"]) == 0
+        text = capsys.readouterr().out
+        assert all(f" {command.name} " in text for command in COMMANDS)
+
+
+class TestResuming:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        config = TranslateConfig(name="mine", epochs=30, export=True, attention="sdpa")
+        Run(tmp_path / "run").start(config, {})
+        return tmp_path / "run"
+
+    def options(self, folder):
+        return RunOptions(run_dir=str(folder), resume=True)
+
+    def test_the_options_are_those_of_the_run(self, folder):
+        config, run = run_to_train(TranslateConfig, {}, self.options(folder))
+        assert (config.name, config.epochs, config.preset) == ("mine", 30, "sdpa")
+        assert run.folder == folder
+
+    # On its own, `export_beam` is refused: there is no export.
+    def test_options_given_again_need_not_be_complete(self, folder):
+        given = {"cooldown_epochs": 0, "export_beam": 4}
+        config, _ = run_to_train(TranslateConfig, given, self.options(folder))
+        assert config.export_beam == 4
+
+    def test_another_value_is_refused(self, folder):
+        with pytest.raises(InputError, match=r"epochs=30.*Received: epochs=20"):
+            run_to_train(TranslateConfig, {"epochs": 20}, self.options(folder))
+
+    def test_a_finished_run_is_trained_for_another_export_alone(self, folder, capsys):
+        run = Run(folder)
+        run.finish({"loss": 1.0})
+        config, _ = run_to_train(TranslateConfig, {}, self.options(folder)) or (None, None)
+        assert config is None
+        assert "nothing to do" in capsys.readouterr().out
+        config, _ = run_to_train(TranslateConfig, {"export_beam": 2}, self.options(folder))
+        assert config.export_beam == 2
+        run.write_export_note({"options": config.export_options, "version": 1})
+        assert run_to_train(TranslateConfig, {"export_beam": 2}, self.options(folder)) is None
+
+    @pytest.mark.parametrize(
+        ("name", "value", "part"),
+        [
+            ("epochs", "30", "epochs='30'"),
+            ("epochs", [30], r"epochs=\[30\]"),
+            ("dropout", "much", "dropout='much'"),
+            ("name", 3, "Expected name to be a string"),
+            ("checkpoint_epochs", 3, "Expected checkpoint_epochs to be a list of integers"),
+            ("colour", "red", "Unknown option 'colour'"),
+        ],
+    )
+    def test_a_field_of_the_wrong_type(self, folder, name, value, part):
+        path = folder / "config.json"
+        values = json.loads(path.read_text())
+        path.write_text(json.dumps({**values, name: value}))
+        with pytest.raises(InputError, match=rf"config\.json is not usable.*{part}"):
+            run_to_train(TranslateConfig, {}, self.options(folder))
+
+
+EARLIER = ROOT / "tests/data/earlier_runs"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "expected"),
+    [
+        ("classify", ClassifyConfig, {"damping": 0.5, "embedding_dim": 8, "early_stopping": 3}),
+        ("rules", RulesConfig, {"rule": 90, "bond_dim": 3, "name": "rule-90-steps-1-periodic-0"}),
+        ("images", ImagesConfig, {"patch_size": 4, "bond_dim": 2, "learning_rate": 5e-3}),
+        (
+            "translate",
+            TranslateConfig,
+            {"preset": "plga-2", "checkpoint_epochs": (1, 2), "warmup_steps": 15_000},
+        ),
+    ],
+)
+def test_the_options_of_an_earlier_version(name, kind, expected):
+    text = (EARLIER / name / "config.json").read_text()
+    config = from_json(kind, text)
+    assert expected.items() <= dict(config).items()
+    written = json.loads(to_json(config))
+    assert json.loads(text).items() <= written.items()
