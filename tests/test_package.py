@@ -65,6 +65,37 @@ def test_imports_point_one_way(path):
             assert part in {"text", "export", "serving", "training"}, name
 
 
+# The same inside `training/`. Tasks, the folders with a command, stand side by side.
+TASKS = {path.parent.name for path in ROOT.glob("training/*/command.py")}
+FLOORS = [
+    {"errors"},
+    {"files", "options"},
+    {"data"},
+    {"engine"},
+    TASKS,
+    {"cli", "evaluate", "explain", "predict"},
+    {"train", "demos"},
+]
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "training").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_imports_inside_training_point_one_way(path):
+    here = path.relative_to(ROOT / "training").parts[0].removesuffix(".py")
+    if here == "__init__":
+        return
+    (level,) = (i for i, floor in enumerate(FLOORS) if here in floor)
+    allowed = set().union(*FLOORS[:level], {here})
+    for name in imports(path):
+        if name.startswith("training."):
+            assert name.split(".")[1] in allowed, name
+
+
+def test_the_tasks_are_found():
+    assert {"classify", "rules", "images", "translate"} <= TASKS
+
+
 def run(code, **environment):
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, env=environment or None)
 
