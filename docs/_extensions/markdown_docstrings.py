@@ -1,0 +1,95 @@
+"""Lets autodoc read our docstrings, which are Markdown in Google's sections.
+
+In them `code` has single backticks, examples may stand in fences, and a block indented by four
+spaces is a formula. reStructuredText wants two backticks, a directive and `::`.
+"""
+
+import re
+
+_SECTION = re.compile(r"[A-Z][a-z]+( arguments)?:$")
+_CODE = re.compile(r"(`+)(.+?)\1", re.S)
+
+
+def to_restructured_text(lines):
+    """Returns the lines of a docstring as reStructuredText, for napoleon to finish."""
+    result, in_section = [], False
+    blocks = _blocks(lines)
+    for i, (kind, block) in enumerate(blocks):
+        indent = _indent(block[0])
+        if kind == "fence":
+            result += [" " * indent + ".. code-block:: python", "", *_indented(block[1:-1])]
+        elif kind == "doctest":
+            result += block
+        elif kind == "text":
+            if indent == 0:
+                in_section = bool(_SECTION.match(block[0]))
+            after_text = i > 1 and blocks[i - 1][0] == "blank"
+            if indent >= 4 and not in_section and after_text:
+                result += ["::", "", *block]
+            else:
+                result += _inline(block)
+        else:
+            result.append("")
+    return result
+
+
+def _blocks(lines):
+    """Groups lines into `("text" | "doctest" | "fence" | "blank", lines)`."""
+    blocks, fence = [], False
+    for line in lines:
+        stripped = line.strip()
+        if fence:
+            blocks[-1][1].append(line)
+            fence = not stripped.startswith("```")
+        elif stripped.startswith("```"):
+            blocks.append(("fence", [line]))
+            fence = True
+        elif not stripped:
+            blocks.append(("blank", [""]))
+        elif blocks and blocks[-1][0] == "doctest":
+            blocks[-1][1].append(line)
+        elif stripped.startswith(">>>"):
+            if blocks and blocks[-1][0] == "text":
+                blocks.append(("blank", [""]))
+            blocks.append(("doctest", [line]))
+        elif blocks and blocks[-1][0] == "text":
+            blocks[-1][1].append(line)
+        else:
+            blocks.append(("text", [line]))
+    return blocks
+
+
+def _inline(block):
+    """Doubles the backticks of code and escapes what has a meaning elsewhere."""
+    pieces, last = [], 0
+    text = "\n".join(block)
+    for match in _CODE.finditer(text):
+        pieces += [_escaped(text[last : match.start()]), f"``{match[2].strip()}``"]
+        # Inline code may not touch a letter: `int`s.
+        if text[match.end() : match.end() + 1].isalnum():
+            pieces.append("\\ ")
+        last = match.end()
+    return "".join([*pieces, _escaped(text[last:])]).split("\n")
+
+
+def _escaped(text):
+    # The stars of `*args` and of emphasis stay: the former start a line of a section.
+    text = re.sub(r"(?<=\w)_(?=\W|$)", r"\\_", text)
+    return text.replace("|", r"\|")
+
+
+def _indented(lines):
+    return [f"    {line}" for line in lines]
+
+
+def _indent(line):
+    return len(line) - len(line.lstrip())
+
+
+def _process(app, what, name, obj, options, lines):
+    lines[:] = to_restructured_text(lines)
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", _process, priority=400)
+    return {"parallel_read_safe": True}

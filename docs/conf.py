@@ -1,0 +1,50 @@
+"""How Sphinx builds the pages: `make docs`."""
+
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE / "_extensions")]
+# The reference imports the package; its messages are not the reader's.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+import keras_tnattn  # noqa: E402  after the path is set
+
+project = "keras_tnattn"
+author = "the keras_tnattn developers"
+copyright = f"2026, {author}"
+release = keras_tnattn.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "markdown_docstrings",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
+]
+exclude_patterns = ["_build", "_extensions", ".jupyter_cache"]
+
+html_theme = "pydata_sphinx_theme"
+html_title = "keras_tnattn"
+html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+html_show_sourcelink = False
+
+myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_heading_anchors = 3
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_execution_cache_path = str(HERE / ".jupyter_cache")
+
+autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+# Keras documents what its layers inherit.
+autodoc_inherit_docstrings = False
+napoleon_custom_sections = [("Call arguments", "params_style")]
+napoleon_numpy_docstring = False
+# An attribute in a docstring is not documented a second time by itself.
+napoleon_use_ivar = True
