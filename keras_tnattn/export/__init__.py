@@ -2,7 +2,7 @@
 
 An exported model needs TensorFlow alone, neither Keras nor this package:
 
-```python
+```python notest
 model = tf.saved_model.load("saved_models/news/1")
 model.signatures["serving_default"](tf.constant(["a text"]))
 ```

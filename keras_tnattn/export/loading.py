@@ -27,7 +27,7 @@ class _Exported:
 class Classifier(_Exported):
     """An exported classifier.
 
-    ```python
+    ```python notest
     classifier = load("saved_models/news")
     classifier(["a text", "another"])["label"]
     ```
@@ -60,7 +60,7 @@ class Classifier(_Exported):
 class Translator(_Exported):
     """An exported translator.
 
-    ```python
+    ```python notest
     translator = load("saved_models/pt_en")
     translator(["uma frase", "outra"])  # a list of two translations
     ```
