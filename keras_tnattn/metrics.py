@@ -14,6 +14,12 @@ class TokenAccuracy(keras.metrics.Metric):
 
     Args:
         padding: The label that does not count. Defaults to 0.
+
+    Example:
+        >>> metric = TokenAccuracy()
+        >>> metric.update_state([[1, 2, 0]], keras.ops.one_hot([[1, 1, 1]], 3))
+        >>> float(metric.result())  # one of two; the third is padding
+        0.5
     """
 
     def __init__(self, padding: int = 0, name: str = "accuracy", **kwargs: Any) -> None:

@@ -28,6 +28,12 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     Raises:
         ValueError: If a size or the peak is not positive, or `cooldown_steps` is not between 0
             and `total_steps`.
+
+    Example:
+        >>> schedule = WarmupInverseSquareRoot(512, warmup_steps=4000, peak=1e-3)
+        >>> [round(float(schedule(step)), 6) for step in (0, 2000, 4000, 16_000)]
+        [0.0, 0.0005, 0.001, 0.0005]
+        >>> optimizer = keras.optimizers.Adam(schedule)
     """
 
     def __init__(

@@ -113,6 +113,12 @@ def load(path: str | os.PathLike) -> Classifier | Translator:
         FileNotFoundError: If there is no exported model.
         ImportError: If it is a translator and TensorFlow Text is not installed.
         ValueError: If it is neither a classifier nor a translator of text.
+
+    Example:
+        ```python notest
+        classifier = load("saved_models/news")
+        classifier(["a text", "another"])["label"]
+        ```
     """
     path = Path(path)
     versions = versions_in(path)

@@ -17,7 +17,12 @@ CLASS_NAMES = "assets.extra/class_names.json"
 
 
 def check_backend() -> None:
-    """Raises `RuntimeError` if Keras does not run on TensorFlow, which writes SavedModels."""
+    """Raises `RuntimeError` if Keras does not run on TensorFlow, which writes SavedModels.
+
+    Example:
+        >>> if keras.backend.backend() == "tensorflow":
+        ...     check_backend()
+    """
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
             "Exporting needs the TensorFlow backend: set KERAS_BACKEND=tensorflow and load the "
@@ -53,6 +58,11 @@ def export(
         FileExistsError: If the version exists.
         RuntimeError: If Keras does not run on TensorFlow.
         ValueError: If `version` is not positive, or the model has not `C` outputs.
+
+    Example:
+        ```python notest
+        export(model, vectorizer, ["sports", "science"], "saved_models/news")
+        ```
     """
     check_backend()
     if model.output_shape[-1] != len(class_names):
@@ -119,6 +129,11 @@ def export_translator(
         RuntimeError: If Keras does not run on TensorFlow.
         ValueError: If `version` is not positive, a vocabulary is not the model's, or `BeamSearch`
             refuses its arguments.
+
+    Example:
+        ```python notest
+        export_translator(model, source_tokenizer, target_tokenizer, "saved_models/pt_en")
+        ```
     """
     check_backend()
     sizes = (model.get_layer("source_embedding").input_dim, model.output_shape[-1])
@@ -165,6 +180,12 @@ def labels_and_probabilities(
     Args:
         model: Inputs `(B, ...)` to class probabilities `(B, C)`; takes `training`.
         class_names: The `C` names.
+
+    Example:
+        ```python notest
+        classify = labels_and_probabilities(model, ["sports", "science"])
+        classify(ids)["label"]
+        ```
     """
     names = tf.constant(list(class_names))
 
@@ -200,6 +221,12 @@ def export_signatures(
         FileExistsError: If the version exists.
         RuntimeError: If Keras does not run on TensorFlow.
         ValueError: If `version` is not positive.
+
+    Example:
+        ```python notest
+        spec = tf.TensorSpec((None, 64), tf.float32, name="features")
+        export_signatures({"serving_default": (classify, spec)}, [model], "saved_models/mine")
+        ```
     """
     check_backend()
     folder = Path(folder)

@@ -63,6 +63,12 @@ class GraphAttention(SelfAttention):
 
     Raises:
         ValueError: For an unknown option, or an adjacency without two or three axes.
+
+    Example:
+        >>> layer = GraphAttention(num_heads=2, key_dim=8)
+        >>> ring = keras.ops.eye(5, k=1) + keras.ops.eye(5, k=-1)
+        >>> tuple(layer(keras.ops.ones((3, 5, 4)), adjacency=ring).shape)
+        (3, 5, 16)
     """
 
     def __init__(

@@ -27,6 +27,10 @@ class TensorizeTokens(keras.layers.Layer):
 
     Returns:
         Tensor `(B, L, I_1, ..., I_N)`.
+
+    Example:
+        >>> tuple(TensorizeTokens()(keras.ops.ones((2, 7, 16))).shape)
+        (2, 7, 2, 2, 2, 2)
     """
 
     def __init__(self, token_shape: Sequence[int] | None = None, **kwargs: Any) -> None:

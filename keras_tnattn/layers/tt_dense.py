@@ -54,6 +54,15 @@ class TTDense(keras.layers.Layer):
 
     Raises:
         ValueError: If factors do not multiply to the sizes, or a rank is above its bound.
+
+    Example:
+        >>> layer = TTDense(64, tt_ranks=4)
+        >>> tuple(layer(keras.ops.ones((2, 10, 64))).shape)
+        (2, 10, 64)
+        >>> dense = keras.layers.Dense(64)
+        >>> dense.build((None, 64))
+        >>> TTDense.from_dense(dense, tolerance=0.1).relative_error <= 0.1
+        True
     """
 
     def __init__(

@@ -18,6 +18,12 @@ def apply_mask(x: Tensor, mask: Tensor | None) -> Tensor:
 
     Returns:
         Tensor as `x`; whatever a masked token holds, NaN included, is gone.
+
+    Example:
+        >>> x = ops.convert_to_tensor([[1.0, 2.0, 3.0]])
+        >>> mask = ops.convert_to_tensor([[True, True, False]])
+        >>> ops.convert_to_numpy(apply_mask(x, mask)).tolist()
+        [[1.0, 2.0, 0.0]]
     """
     if mask is None:
         return x
@@ -34,6 +40,12 @@ def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
 
     Returns:
         Tensor `(B, ...)`.
+
+    Example:
+        >>> x = ops.convert_to_tensor([[[1.0], [2.0], [6.0]]])
+        >>> mask = ops.convert_to_tensor([[True, True, False]])
+        >>> ops.convert_to_numpy(masked_mean(x, mask)).tolist()
+        [[1.5]]
     """
     total = ops.sum(widened(apply_mask(x, mask)), axis=1)
     if mask is None:
@@ -54,6 +66,12 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     Returns:
         Tensor as `scores`, computed in float32 if they are of half precision; value and gradient
         are finite.
+
+    Example:
+        >>> scores = ops.convert_to_tensor([1.0, 1.0, 9.0])
+        >>> mask = ops.convert_to_tensor([True, True, False])
+        >>> ops.convert_to_numpy(masked_softmax(scores, mask)).tolist()
+        [0.5, 0.5, 0.0]
     """
     shares = widened(scores)
     if mask is not None:

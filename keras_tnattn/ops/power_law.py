@@ -18,6 +18,12 @@ def elementwise_power(base: Tensor, exponent: Tensor) -> Tensor:
 
     Returns:
         Tensor of the broadcast shape. Where the bound holds, the gradient is 0.
+
+    Example:
+        >>> base, exponent = ops.convert_to_tensor([1.0, 4.0]), ops.convert_to_tensor(0.5)
+        >>> powers = elementwise_power(base, exponent)
+        >>> ops.convert_to_numpy(powers).round(3).tolist()
+        [1.0, 2.0]
     """
     logarithm = ops.log(base) * exponent
     return ops.exp(ops.clip(logarithm, -_LARGEST_LOGARITHM, _LARGEST_LOGARITHM))

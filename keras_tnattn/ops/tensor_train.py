@@ -27,7 +27,12 @@ _BYTES_PER_FLOAT = 4
 
 
 def prime_factors(size: int) -> list[int]:
-    """Returns the prime factors of `size` in ascending order; `[1]` for 1."""
+    """Returns the prime factors of `size` in ascending order; `[1]` for 1.
+
+    Example:
+        >>> prime_factors(300)
+        [2, 2, 3, 5, 5]
+    """
     if size < 1:
         raise ValueError(f"Expected a positive size. Received: size={size}")
     factors, divisor = [], 2
@@ -48,6 +53,10 @@ def balanced_factors(size: int, num_factors: int) -> tuple[int, ...]:
 
     Returns:
         The factors in ascending order, for instance `balanced_factors(300, 3) == (5, 6, 10)`.
+
+    Example:
+        >>> balanced_factors(300, 3)
+        (5, 6, 10)
     """
     if num_factors < 1:
         raise ValueError(f"Expected at least one factor. Received: num_factors={num_factors}")
@@ -67,6 +76,10 @@ def tt_shapes(input_dim: int, output_dim: int) -> tuple[tuple[int, ...], tuple[i
 
     Returns:
         `(tt_input_shape, tt_output_shape)`, of equal length.
+
+    Example:
+        >>> tt_shapes(16, 10)
+        ((2, 2, 2, 2), (5, 2, 1, 1))
     """
     num_factors = max(len(prime_factors(input_dim)), len(prime_factors(output_dim)))
     inputs = balanced_factors(input_dim, num_factors)
@@ -75,7 +88,15 @@ def tt_shapes(input_dim: int, output_dim: int) -> tuple[tuple[int, ...], tuple[i
 
 
 def check_factors(tt_input_shape: Sequence[int], tt_output_shape: Sequence[int]) -> None:
-    """Raises a `ValueError` unless both are `N >= 1` positive factors."""
+    """Raises a `ValueError` unless both are `N >= 1` positive factors.
+
+    Example:
+        >>> check_factors((2, 3), (4, 5))
+        >>> check_factors((2, 3), (4,))
+        Traceback (most recent call last):
+            ...
+        ValueError: Expected as many positive input factors as output factors, at least one. ...
+    """
     factors = (*tt_input_shape, *tt_output_shape)
     if len(tt_input_shape) != len(tt_output_shape) or not factors or min(factors) < 1:
         raise ValueError(
@@ -89,13 +110,22 @@ def rank_bounds(tt_input_shape: Sequence[int], tt_output_shape: Sequence[int]) -
 
     Bond `n` joins `(I_1 J_1) ... (I_n J_n)` to the rest; its rank is bounded by the smaller of the
     two products.
+
+    Example:
+        >>> rank_bounds((2, 2, 2, 2), (2, 2, 2, 2))
+        (4, 16, 4)
     """
     sizes = [i * j for i, j in zip(tt_input_shape, tt_output_shape, strict=True)]
     return tuple(min(math.prod(sizes[:n]), math.prod(sizes[n:])) for n in range(1, len(sizes)))
 
 
 def as_ints(value: int | Sequence[int] | None) -> int | tuple[int, ...] | None:
-    """Returns ranks or factors as a Python int or a tuple of them, which a config can hold."""
+    """Returns ranks or factors as a Python int or a tuple of them, which a config can hold.
+
+    Example:
+        >>> as_ints(np.int64(3)), as_ints([2, 4])
+        (3, (2, 4))
+    """
     if value is None:
         return None
     return int(value) if isinstance(value, numbers.Integral) else tuple(int(v) for v in value)
@@ -116,6 +146,10 @@ def resolve_ranks(
 
     Raises:
         ValueError: If a rank is below 1, or a sequence has the wrong length or is above the bound.
+
+    Example:
+        >>> resolve_ranks(8, (2, 2, 2, 2), (2, 2, 2, 2))
+        (4, 8, 4)
     """
     bounds = rank_bounds(tt_input_shape, tt_output_shape)
     ranks = as_ints(tt_ranks)
@@ -138,7 +172,12 @@ def resolve_ranks(
 def core_shapes(
     tt_input_shape: Sequence[int], tt_output_shape: Sequence[int], tt_ranks: Sequence[int]
 ) -> list[tuple[int, int, int, int]]:
-    """Returns the shapes `(R_{n-1}, I_n, J_n, R_n)` of the `N` TT-cores."""
+    """Returns the shapes `(R_{n-1}, I_n, J_n, R_n)` of the `N` TT-cores.
+
+    Example:
+        >>> core_shapes((2, 3), (4, 5), (6,))
+        [(1, 2, 4, 6), (6, 3, 5, 1)]
+    """
     ranks = (1, *tt_ranks, 1)
     return list(zip(ranks[:-1], tt_input_shape, tt_output_shape, ranks[1:], strict=True))
 
@@ -167,6 +206,11 @@ def matrix_to_tt(
 
     Raises:
         ValueError: If the sizes do not fit, or both or none of `tt_ranks`, `tolerance` are given.
+
+    Example:
+        >>> cores, error = matrix_to_tt(np.ones((6, 20)), (2, 3), (4, 5), tt_ranks=1)
+        >>> [core.shape for core in cores], error < 1e-12
+        ([(1, 2, 4, 1), (1, 3, 5, 1)], True)
     """
     tt_input_shape, tt_output_shape = tuple(tt_input_shape), tuple(tt_output_shape)
     check_factors(tt_input_shape, tt_output_shape)
@@ -216,6 +260,10 @@ def merge(cores: Sequence) -> Tensor:
     Each merger is one matrix product and one exchange of two axes; leading axes (heads) are carried
     along. Interleaving all axes at the end instead would be one transposition of `2 N` axes,
     which no backend has a fast kernel for.
+
+    Example:
+        >>> tuple(merge([ops.ones((1, 2, 4, 6)), ops.ones((6, 3, 5, 1))]).shape)
+        (1, 6, 20, 1)
     """
     if len(cores) == 1:
         return cores[0]
@@ -245,6 +293,10 @@ def tt_to_matrix(cores: Sequence) -> Tensor:
 
     Returns:
         Tensor `(..., I, J)`. Costs about `R I J` multiplications.
+
+    Example:
+        >>> tuple(tt_to_matrix([ops.ones((1, 2, 4, 6)), ops.ones((6, 3, 5, 1))]).shape)
+        (6, 20)
     """
     merged = merge(cores)
     *lead, _, rows, columns, _ = merged.shape
@@ -266,6 +318,10 @@ class ContractionPlan:
         intermediate_size: Numbers held between the two products, for each row of `x`.
         dense_flops_per_row: `2 I J`, for comparison.
         parameters: Number of entries of all cores.
+
+    Example:
+        >>> contraction_plan((2,) * 10, (2,) * 10, (2,) * 9).flops_per_row
+        262144
     """
 
     split: int
@@ -295,6 +351,10 @@ def contraction_plan(
 
     The cost of a plan is its FLOPs plus its memory traffic (weighted by the FLOPs a machine can do
     while it moves a byte) for each row of `x`; merging the cores has no batch axis and is left out.
+
+    Example:
+        >>> print(contraction_plan((2,) * 10, (2,) * 10, (2,) * 9))
+        two blocks, split after core 5, ...
     """
     input_dim, output_dim = math.prod(tt_input_shape), math.prod(tt_output_shape)
     parameters = sum(math.prod(s) for s in core_shapes(tt_input_shape, tt_output_shape, tt_ranks))
@@ -320,7 +380,12 @@ def contraction_plan(
 
 
 def plan_of(cores: Sequence) -> ContractionPlan:
-    """Returns the `contraction_plan` for given cores `(..., R_{n-1}, I_n, J_n, R_n)`."""
+    """Returns the `contraction_plan` for given cores `(..., R_{n-1}, I_n, J_n, R_n)`.
+
+    Example:
+        >>> plan_of([ops.ones((1, 2, 4, 6)), ops.ones((6, 3, 5, 1))]).parameters
+        138
+    """
     shapes = [tuple(core.shape[-4:]) for core in cores]
     return contraction_plan(
         [s[1] for s in shapes], [s[2] for s in shapes], [s[3] for s in shapes[:-1]]
@@ -339,6 +404,11 @@ def tt_matmul(x: Tensor, cores: Sequence, plan: ContractionPlan | None = None) -
 
     Returns:
         Tensor `(..., J)`.
+
+    Example:
+        >>> cores = [ops.ones((1, 2, 4, 6)), ops.ones((6, 3, 5, 1))]
+        >>> tuple(tt_matmul(ops.ones((7, 6)), cores).shape)
+        (7, 20)
     """
     plan = plan_of(cores) if plan is None else plan
     if plan.split == 0:
@@ -373,6 +443,11 @@ def tt_matmul_heads(x: Tensor, cores: Sequence, plan: ContractionPlan | None = N
 
     Returns:
         Tensor `(B, H, L, J)`.
+
+    Example:
+        >>> cores = [ops.ones((8, 1, 2, 4, 6)), ops.ones((8, 6, 3, 5, 1))]
+        >>> tuple(tt_matmul_heads(ops.ones((2, 7, 6)), cores).shape)
+        (2, 8, 7, 20)
     """
     plan = plan_of(cores) if plan is None else plan
     num_heads = cores[0].shape[0]

@@ -54,6 +54,15 @@ class WordPieceTokenizer:
     Raises:
         ValueError: If the vocabulary does not begin with the reserved pieces or repeats one, or
             an option has no such value.
+
+    Example:
+        >>> vocabulary = ["[PAD]", "[UNK]", "[START]", "[END]", "a", "fish"]
+        >>> tokenizer = WordPieceTokenizer(vocabulary)
+        >>> ids = tokenizer.tokenize(["a fish"])
+        >>> ids.to_list()
+        [[2, 4, 5, 3]]
+        >>> tokenizer.detokenize(ids).numpy().tolist()
+        [b'a fish']
     """
 
     def __init__(
@@ -208,6 +217,11 @@ def learn_word_pieces(
     Raises:
         ValueError: If `vocabulary_size` is too small for the characters, an option has no such
             value, or the texts hold no word.
+
+    Example:
+        >>> tokenizer = learn_word_pieces(["a fish", "a red fish"] * 10, 40)
+        >>> tokenizer.vocabulary[:4]
+        ['[PAD]', '[UNK]', '[START]', '[END]']
     """
     words = WordPieceTokenizer(RESERVED_PIECES, **options).words
     counts = collections.Counter()

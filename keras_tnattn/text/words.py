@@ -11,7 +11,12 @@ _SEPARATORS = r"""[!"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~]"""
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 def lower_and_separate(text: tf.Tensor) -> tf.Tensor:
-    """Lower-cases UTF-8 strings of any alphabet and turns punctuation into spaces."""
+    """Lower-cases UTF-8 strings of any alphabet and turns punctuation into spaces.
+
+    Example:
+        >>> lower_and_separate(["Hello, world!"]).numpy()[0].decode().split()
+        ['hello', ...]
+    """
     return tf.strings.regex_replace(tf.strings.lower(text, encoding="utf-8"), _SEPARATORS, " ")
 
 
@@ -35,6 +40,11 @@ def word_vectorizer(
     Raises:
         ValueError: If `vocabulary_size` leaves no room for a word, `max_words` is not positive,
             or the texts hold no word at all.
+
+    Example:
+        >>> vectorizer = word_vectorizer(["a red fish", "a blue fish"], 10, 5)
+        >>> tuple(vectorizer(["a green fish"]).shape)
+        (1, 5)
     """
     if vocabulary_size < 3:
         raise ValueError(
