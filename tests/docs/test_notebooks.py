@@ -31,7 +31,7 @@ def test_notebook_runs(path, monkeypatch):
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
         pytest.skip("the notebooks use the default backend")
     notebook = nbformat.read(path, as_version=4)
-    # An error in a cell, also of a command, raises.
+    # An error in a cell raises; so does a picture that a failed command did not write.
     resources = {"metadata": {"path": str(path.parent)}}
     nbclient.NotebookClient(notebook, timeout=600, resources=resources).execute()
     commands = [cell for cell in notebook.cells if "\n!" in f"\n{cell.source}"]
