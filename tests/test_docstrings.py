@@ -88,7 +88,7 @@ def test_examples_run(name):
 
 
 def fenced_blocks(module):
-    for name, thing in [(module.__name__, module), *public(module)]:
+    for name, thing in public(module):
         for block in FENCED.findall(thing.__doc__ or ""):
             yield name, block
 

@@ -2,8 +2,11 @@
 
 In them `code` has single backticks, examples may stand in fences, and a block indented by four
 spaces is a formula. reStructuredText wants two backticks, a directive and `::`.
+
+Also shows the arguments of Keras layers and models, whose `__new__` hides them.
 """
 
+import inspect
 import re
 
 _SECTION = re.compile(r"[A-Z][a-z]+( arguments)?:$")
@@ -90,6 +93,15 @@ def _process(app, what, name, obj, options, lines):
     lines[:] = to_restructured_text(lines)
 
 
+def _signature(app, what, name, obj, options, signature, return_annotation):
+    if what == "class" and signature == "(*args, **kwargs)":
+        parameters = list(inspect.signature(obj.__init__).parameters.values())[1:]
+        plain = [parameter.replace(annotation=parameter.empty) for parameter in parameters]
+        return str(inspect.Signature(plain)), return_annotation
+    return None
+
+
 def setup(app):
+    app.connect("autodoc-process-signature", _signature)
     app.connect("autodoc-process-docstring", _process, priority=400)
     return {"parallel_read_safe": True}
