@@ -259,10 +259,20 @@ def export_signatures(
 
 
 def next_version(folder: str | os.PathLike) -> int:
-    """Returns the version that `export` takes by default in a model's folder."""
+    """Returns the version that `export` takes by default in a model's folder.
+
+    Example:
+        >>> next_version("a_folder_without_versions")
+        1
+    """
     return max(versions_in(Path(folder)), default=0) + 1
 
 
 def versions_in(folder: Path) -> list[int]:
-    """Returns the numbers of the versions in a model's folder."""
+    """Returns the numbers of the versions in a model's folder.
+
+    Example:
+        >>> versions_in(Path("a_folder_without_versions"))
+        []
+    """
     return [int(p.name) for p in folder.glob("[0-9]*") if p.name.isdecimal()]

@@ -15,13 +15,26 @@ _CLIPPING = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
 
 
 def check_bits(bits: int | None) -> None:
-    """Raises a `ValueError` unless `bits` is 8, 4 or `None`."""
+    """Raises a `ValueError` unless `bits` is 8, 4 or `None`.
+
+    Example:
+        >>> check_bits(8)
+        >>> check_bits(3)
+        Traceback (most recent call last):
+            ...
+        ValueError: Expected 8, 4 or None. Received: bits=3
+    """
     if bits not in (None, *_LARGEST):
         raise ValueError(f"Expected 8, 4 or None. Received: bits={bits!r}")
 
 
 def packed_columns(columns: int, bits: int) -> int:
-    """Returns how many bytes a row of `columns` numbers takes, its scale aside."""
+    """Returns how many bytes a row of `columns` numbers takes, its scale aside.
+
+    Example:
+        >>> packed_columns(15, bits=8), packed_columns(15, bits=4)
+        (15, 8)
+    """
     return columns if bits == 8 else (columns + 1) // 2
 
 
@@ -35,6 +48,11 @@ def quantize_rows(matrix: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray
     Returns:
         Bytes `(rows, packed_columns(columns, bits))`, uint8, each number with 128 (8 bits) or 8
         (4 bits) added, and the scales `(rows, 1)`, float16.
+
+    Example:
+        >>> packed, scales = quantize_rows(np.ones((3, 15)), bits=4)
+        >>> packed.shape, scales.shape
+        ((3, 8), (3, 1))
     """
     check_bits(bits)
     matrix = np.asarray(matrix, "float32")
@@ -72,6 +90,13 @@ def dequantize_rows(packed: Tensor, scales: Tensor, columns: int, bits: int, dty
 
     Returns:
         Tensor `(..., columns)`.
+
+    Example:
+        >>> packed, scales = quantize_rows(np.array([[1.0, -0.5]]), bits=8)
+        >>> packed, scales = ops.convert_to_tensor(packed), ops.convert_to_tensor(scales)
+        >>> numbers = dequantize_rows(packed, scales, columns=2, bits=8, dtype="float32")
+        >>> ops.convert_to_numpy(numbers).round(2).tolist()
+        [[1.0, -0.5]]
     """
     numbers = ops.cast(packed, "int32")
     if bits == 4:

@@ -41,6 +41,13 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
 
     Raises:
         NotADirectoryError: If there is no such folder.
+
+    Example:
+        ```python notest
+        import uvicorn
+
+        uvicorn.run(create_app("saved_models"), port=8501)
+        ```
     """
     if not Path(saved_models).is_dir():
         raise NotADirectoryError(f"Expected a folder of exported models. Received: {saved_models}")

@@ -28,6 +28,10 @@ class Settings:
 
     Raises:
         ValueError: If a value is out of range.
+
+    Example:
+        >>> Settings(max_batch=64).max_batch
+        64
     """
 
     max_batch: int = 32
