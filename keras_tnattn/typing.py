@@ -12,8 +12,8 @@ import keras
 Tensor: TypeAlias = Any
 # Nested tuples, lists and dicts of tensors.
 Tensors: TypeAlias = Any
-# Sizes that are not known are None.
-Shape: TypeAlias = Sequence[int | None]
+# Ints, and None for a size that is not known.
+Shape: TypeAlias = Sequence[Any]
 DType: TypeAlias = str | keras.DTypePolicy
 
 Activation: TypeAlias = str | Callable[[Tensor], Tensor]

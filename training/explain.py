@@ -209,17 +209,9 @@ def attention_outputs(
     """
     from keras import ops
 
-    from keras_tnattn.search.beam_search import embed
-
-    memory, x = embed(model, "source", source[None]), embed(model, "target", target[None])
-    computed = {}
-    for layer in model.layers:  # in the order of the computation
-        if layer.name.startswith("encoder_"):
-            memory, computed[layer.name] = layer(memory, return_attention=True)
-    for layer in model.layers:
-        if layer.name.startswith("decoder_"):
-            x, both = layer(x, memory, return_attention=True)
-            computed |= {f"{layer.name}.{kind}": outputs for kind, outputs in both.items()}
+    memory, computed = model.encode(source[None], return_attention=True)
+    _, decoded = model.decode(target[None], memory, return_attention=True)
+    computed |= decoded
     return {
         block: {
             name: _of_one_sentence(name, ops.convert_to_numpy(array))

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_tnattn.models import Translator
 from keras_tnattn.search.beam_search import BeamSearch
 from keras_tnattn.text.reserved import END, PAD, START, UNK
 
@@ -136,7 +137,8 @@ def export_translator(
         ```
     """
     check_backend()
-    sizes = (model.get_layer("source_embedding").input_dim, model.output_shape[-1])
+    model = Translator.from_model(model)
+    sizes = (model.source_vocabulary_size, model.target_vocabulary_size)
     given = (source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
     if sizes != given:
         raise ValueError(

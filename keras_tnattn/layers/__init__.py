@@ -4,6 +4,7 @@ from keras_tnattn.layers.additive_attention import MultiHeadAdditiveAttention
 from keras_tnattn.layers.dot_product_attention import MultiHeadDotProductAttention
 from keras_tnattn.layers.graph_attention import GraphAttention
 from keras_tnattn.layers.graph_tensor_network import GraphTensorNetwork
+from keras_tnattn.layers.learned_position_encoding import LearnedPositionEncoding
 from keras_tnattn.layers.local_embedding import LocalEmbedding
 from keras_tnattn.layers.masked_average_pooling import MaskedAveragePooling1D
 from keras_tnattn.layers.mps_classifier import MPSClassifier
@@ -14,13 +15,15 @@ from keras_tnattn.layers.tensorized_graph_attention import TensorizedGraphAttent
 from keras_tnattn.layers.tensorized_spectral_attention import TensorizedSpectralAttention
 from keras_tnattn.layers.tn_attention import TNAttention
 from keras_tnattn.layers.token_embedding import TokenEmbedding
-from keras_tnattn.layers.transformer import TransformerDecoder, TransformerEncoder
+from keras_tnattn.layers.transformer_decoder import TransformerDecoder
+from keras_tnattn.layers.transformer_encoder import TransformerEncoder
 from keras_tnattn.layers.tt_dense import TTDense
 from keras_tnattn.layers.tt_embedding import TTEmbedding
 
 __all__ = [
     "GraphAttention",
     "GraphTensorNetwork",
+    "LearnedPositionEncoding",
     "LocalEmbedding",
     "MPSClassifier",
     "MaskedAveragePooling1D",

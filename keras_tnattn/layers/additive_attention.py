@@ -1,42 +1,58 @@
-"""The additive baseline (ADA), composed of Keras parts."""
+"""The additive baseline (ADA), composed of Keras layers."""
 
-from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_tnattn.layers.self_attention import SelfAttention
 from keras_tnattn.ops.masking import apply_mask
-from keras_tnattn.typing import Tensor
+from keras_tnattn.typing import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class MultiHeadAdditiveAttention(SelfAttention):
-    """Bahdanau-style multi-head self-attention, score `v^T tanh(q_i + k_j)`, mapped back to `I`.
+    """Bahdanau-style multi-head self-attention: score `v^T tanh(q_i + k_j)`, mapped back to `I`.
 
-    One `keras.layers.AdditiveAttention` a head between maps without biases, as the baseline ADA of
-    Xu et al. ("A Tensorized Spectral Attention Mechanism", section 6). `4 H I J + H J` parameters:
-    300 for `H = 2`, `I = J = 6`. Costs `O(L^2 J)` FLOPs and, unlike the dot product, `O(L^2 J)`
-    memory a head.
+    The baseline ADA of Xu et al. ("A Tensorized Spectral Attention Mechanism", section 6): one
+    `keras.layers.AdditiveAttention` per head between maps without biases. It has `4 H I J + H J`
+    parameters, 300 for `H = 2`, `I = J = 6`. It costs `O(L^2 J)` FLOPs and, unlike the dot
+    product, `O(L^2 J)` memory per head.
 
     A masked token neither sends nor receives: its output is 0.
 
     Args:
         num_heads: Number of heads `H`.
         key_dim: Size `J` of each head. Defaults to the size `I` of the input.
-        kernel_initializer: Of the four maps.
+        kernel_initializer: Initializer of the four kernels. Defaults to `"glorot_uniform"`.
 
     Call arguments:
         inputs: Float tensor `(B, L, I)`.
         mask: Boolean tensor `(B, L)`, `True` for a real token.
-        return_attention_scores: Whether to return the scores too. Defaults to `False`.
-        training: Taken as Keras' attentions do; the layer computes the same in training.
+        return_attention_scores: Whether to return the scores, too. Defaults to `False`.
+        training: Accepted as by Keras' attentions; the layer computes the same in training.
+        use_causal_mask: Whether a token attends to itself and earlier tokens only. Defaults to
+            `False`.
 
     Returns:
         Tensor `(B, L, I)`; with `return_attention_scores` also the scores `(B, H, L, L)`.
+
+    Raises:
+        ValueError: If `num_heads` or `key_dim` is not a positive int.
+
+    Example:
+        >>> import keras
+        >>> import keras_tnattn
+        >>> layer = keras_tnattn.MultiHeadAdditiveAttention(num_heads=2)
+        >>> layer(keras.ops.ones((1, 5, 6))).shape
+        (1, 5, 6)
+        >>> layer.count_params()
+        300
     """
 
-    def build(self, input_shape: Sequence[int | None]) -> None:
+    supports_causal_mask = True
+
+    def build(self, input_shape: Shape) -> None:
         width = input_shape[-1]
         key_dim = width if self.key_dim is None else self.key_dim
 
@@ -71,7 +87,8 @@ class MultiHeadAdditiveAttention(SelfAttention):
         mask: Tensor | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> Tensor:
+        use_causal_mask: bool = False,
+    ) -> Any:
         inputs = apply_mask(inputs, mask)
         query, key, value = (m(inputs) for m in (self.query_map, self.key_map, self.value_map))
         outputs, scores = [], []
@@ -80,6 +97,7 @@ class MultiHeadAdditiveAttention(SelfAttention):
                 [query[:, h], value[:, h], key[:, h]],
                 mask=None if mask is None else [mask, mask],
                 return_attention_scores=True,
+                use_causal_mask=use_causal_mask,
             )
             outputs.append(output)
             scores.append(score)

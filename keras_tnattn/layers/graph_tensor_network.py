@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_tnattn.initializers import UniformReflections
+from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
 from keras_tnattn.ops import reflections, time_graph
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.precision import matmul
@@ -147,3 +148,8 @@ class GraphTensorNetwork(keras.layers.Layer):
             "damping": self.damping,
             "receive_from": self.receive_from,
         }
+
+
+@adapter_of.register
+def _(layer: GraphTensorNetwork) -> AttentionAdapter:
+    return SequenceAttention(layer, is_causal=layer.receive_from == "earlier")

@@ -13,15 +13,23 @@ from keras_tnattn.typing import Tensor
 class MaskedAveragePooling1D(keras.layers.Layer):
     """Averages over the tokens that are not masked; an empty text gives 0.
 
-    `keras.layers.GlobalAveragePooling1D` divides by the number of unmasked tokens, so that one text
-    without any turns the batch, and by the gradient all weights, into NaN.
+    `keras.layers.GlobalAveragePooling1D` divides by the number of unmasked tokens. For a text
+    without any the result is NaN and, through the gradient, so are all weights.
 
     Call arguments:
         inputs: Float tensor `(B, L, ...)`: batch, tokens, any feature axes.
-        mask: Boolean tensor `(B, L)`, `True` for a real token. Default: all are.
+        mask: Boolean tensor `(B, L)`, `True` for a real token. Defaults to `None`: all are.
 
     Returns:
         Tensor `(B, ...)`, without a mask.
+
+    Example:
+        >>> import keras
+        >>> import keras_tnattn
+        >>> pooling = keras_tnattn.MaskedAveragePooling1D()
+        >>> mask = keras.ops.array([[True, True, False]])
+        >>> pooling(keras.ops.ones((1, 3, 4)), mask=mask).shape
+        (1, 4)
     """
 
     def __init__(self, **kwargs: Any) -> None:

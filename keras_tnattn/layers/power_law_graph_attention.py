@@ -1,16 +1,17 @@
 """Power law graph attention: scores through a metric learned from the query itself."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_tnattn.checks import check_int, check_rate
+from keras_tnattn.layers.base_attention import AttentionAdapter, adapter_of
+from keras_tnattn.layers.residual_unit import ResidualUnit
 from keras_tnattn.ops.masking import apply_mask, masked_softmax
 from keras_tnattn.ops.power_law import elementwise_power
 from keras_tnattn.ops.precision import at_least_float32, matmul
-from keras_tnattn.typing import Tensor
+from keras_tnattn.typing import Initializer, Shape, Tensor
 
 _EPSILON = 1e-9  # of equation 2
 _SLOPE = 0.2  # of equation 5, below zero
@@ -32,24 +33,24 @@ class PowerLawGraphAttention(keras.layers.Layer):
     `W, b, a, P, b_a`, each `(H, k, k)`, and the residual units, shared by the heads, are what the
     layer learns of the language as a whole; `return_deductive=True` returns them.
 
-    Departures from the published code, where a padded batch gives other numbers than its sentences
-    alone: here a padded query does not enter `D_Q`, and its output is 0. `padding_in_metric=True`
-    brings the published behaviour back. And as in the paper `D_Q` sums over *all* queries: in a
-    decoder an early output depends on later tokens, causal mask or not. `causal_metric=True` gives
-    position `t` the metric of the queries up to `t` instead, at the price of residual units per
-    position.
+    Two departures from the published code. There, padding changes the result, because padded
+    queries enter `D_Q`; here they do not, and their output is 0. `padding_in_metric=True` restores
+    the published behavior. And in the paper `D_Q` sums over *all* queries, so that an early output
+    of a decoder depends on later tokens even under a causal mask. That remains the default;
+    `causal_metric=True` gives position `t` the metric of the queries up to `t` instead, at the
+    price of one pass through the residual units per position.
 
     Costs, for `R` rows of metrics, `R = B H k` (`B H k T` with `causal_metric`): `2 R u (2 k f +
     (n - 1) f^2)` FLOPs for `u` units of `n` layers of width `f`, which is most of it, `4 R k^2` for
     equations 2 and 3, `4 B T H k (k + S)` for the products of queries, metric, keys and values, and
-    `4 B H k d (T + S)` for the maps; memory `R (k + u n f)` for the gradient and `B H T S` for the
-    scores.
+    `4 B H k d (T + S)` for the dense maps; memory `R (k + u n f)` for the gradient and `B H T S`
+    for the scores.
 
     The metric, the power and the scores are computed in float32 under every dtype policy; the
     dense layers of the residual units in bfloat16 if that is the compute dtype. `A_LM ** P` is
     kept within `exp(-40)` and `exp(40)`, which leaves exponents below 1.9 in magnitude untouched.
-    This attention wants small learning rates: at `d = 128` a peak of 1e-3 learns, 2.8e-3 is too
-    much.
+    Train this attention with a small learning rate: at `d = 128` a peak of 1e-3 learns and one of
+    2.8e-3 diverges.
 
     Args:
         num_heads: Number of heads `H`.
@@ -60,28 +61,32 @@ class PowerLawGraphAttention(keras.layers.Layer):
         residual_dim: Their width `f`, the paper's A-dff. Defaults to 256.
         dropout: Rate on `E_LM`. Defaults to 0.
         residual_dropout: Rate on the output of each residual unit, before its sum. Defaults to 0.
-        padding_in_metric: Whether padded queries enter the metric, as published. Defaults to
-            `False`. Then `query_mask` is of no effect.
+        padding_in_metric: Whether padded queries enter the metric, as published; `query_mask` then
+            has no effect. Defaults to `False`.
         causal_metric: Whether position `t` sees the metric of positions up to `t` only. Defaults
             to `False`.
-        kernel_initializer: Of the dense maps. Defaults to `"glorot_uniform"`.
-        power_law_initializer: Of `W`, `a` and `P`. Defaults to `"glorot_normal"`, which on
-            `(H, k, k)` has the deviation `1 / sqrt(H k)`.
+        kernel_initializer: Initializer of the dense kernels. Defaults to `"glorot_uniform"`.
+        power_law_initializer: Initializer of `W`, `a` and `P`. Defaults to `"glorot_normal"`, whose
+            standard deviation for a shape `(H, k, k)` is `1 / sqrt(H k)`.
+        query_dropout: Rate on the projected queries, before the metric. Defaults to 0, as in the
+            paper (section 5).
+        key_dropout: Rate on the projected keys. Defaults to 0, as in the paper.
 
     Call arguments:
         query: Float tensor `(B, T, d)`.
         value: Float tensor `(B, S, d')`. Defaults to the query: self-attention.
         key: Float tensor `(B, S, d'')`. Defaults to the value.
+        query_mask, value_mask, key_mask: Boolean tensors `(B, T)` or `(B, S)`, `True` for a real
+            token; Keras fills them in.
         attention_mask: Boolean tensor `(B, T, S)`, sizes of 1 broadcast, `True` = attend. A query
-            that may attend to nothing is padding, and so is, in self-attention, a token that
-            nothing may attend to.
-        return_attention_scores: Whether to return `E_LM` too. Defaults to `False`.
-        return_deductive: Whether to return the deductive outputs too. Defaults to `False`.
-        training: Whether to drop out.
+            that may attend to nothing counts as padding, and so does, in self-attention, a token
+            that nothing may attend to.
+        return_attention_scores: Whether to return `E_LM`, too. Defaults to `False`.
+        training: Whether dropout is active.
         use_causal_mask: Whether position `t` may attend to positions up to `t` only. Defaults to
-            `False`. The metric looks ahead all the same, unless `causal_metric`.
-        mask, query_mask, value_mask, key_mask: Boolean tensors `(B, T)` or `(B, S)`, `True` for a
-            real token; Keras fills them in. `mask` is that of the query.
+            `False`. The metric still looks ahead, unless `causal_metric`.
+        return_deductive: Whether to return the deductive outputs, too. Defaults to `False`.
+        mask: As `query_mask`; Keras fills it in where only a query is given.
 
     Returns:
         Tensor `(B, T, d)`; with `return_attention_scores` also `(B, H, T, S)`; with
@@ -90,9 +95,19 @@ class PowerLawGraphAttention(keras.layers.Layer):
         (before the mask) and `E_LM`, each `(B, H, T, S)`.
 
     Raises:
-        ValueError: If a size is not an integer, `num_heads`, `key_dim` or `residual_dim` is not
+        ValueError: If a size is not an int, `num_heads`, `key_dim` or `residual_dim` is not
             positive, another size is negative, a rate is not in [0, 1), or `num_heads` does not
             divide the size of the query and `key_dim` is not given.
+
+    Example:
+        >>> import keras
+        >>> import keras_tnattn
+        >>> layer = keras_tnattn.PowerLawGraphAttention(
+        ...     num_heads=2, residual_units=1, residual_dim=8
+        ... )
+        >>> outputs, deductive = layer(keras.ops.ones((1, 5, 16)), return_deductive=True)
+        >>> outputs.shape, deductive["G_LM"].shape
+        ((1, 5, 16), (1, 2, 8, 8))
     """
 
     def __init__(
@@ -106,8 +121,10 @@ class PowerLawGraphAttention(keras.layers.Layer):
         residual_dropout: float = 0.0,
         padding_in_metric: bool = False,
         causal_metric: bool = False,
-        kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
-        power_law_initializer: str | keras.initializers.Initializer = "glorot_normal",
+        kernel_initializer: Initializer = "glorot_uniform",
+        power_law_initializer: Initializer = "glorot_normal",
+        query_dropout: float = 0.0,
+        key_dropout: float = 0.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -120,6 +137,8 @@ class PowerLawGraphAttention(keras.layers.Layer):
         self.residual_dim = check_int("residual_dim", residual_dim)
         self.dropout = check_rate("dropout", dropout)
         self.residual_dropout = check_rate("residual_dropout", residual_dropout)
+        self.query_dropout_rate = check_rate("query_dropout", query_dropout)
+        self.key_dropout_rate = check_rate("key_dropout", key_dropout)
         self.padding_in_metric = padding_in_metric
         self.causal_metric = causal_metric
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -129,9 +148,9 @@ class PowerLawGraphAttention(keras.layers.Layer):
 
     def build(
         self,
-        query_shape: Sequence[int | None],
-        value_shape: Sequence[int | None] | None = None,
-        key_shape: Sequence[int | None] | None = None,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
     ) -> None:
         dim = query_shape[-1]
         if self.key_dim is None and dim % self.num_heads:
@@ -149,61 +168,57 @@ class PowerLawGraphAttention(keras.layers.Layer):
         self.score_dropout = keras.layers.Dropout(
             self.dropout, dtype=self.dtype_policy, name="score_dropout"
         )
-        self.units = [self._residual_unit(i) for i in range(self.residual_units)]
-        for name, initializer in (
-            ("W", self.power_law_initializer),
-            ("b", "zeros"),
-            ("a", self.power_law_initializer),
-            ("P", self.power_law_initializer),
-            ("b_a", "zeros"),
-        ):
-            weight = self.add_weight(
-                shape=(self.num_heads, self.head_dim, self.head_dim),
-                initializer=_clone(initializer),
-                autocast=False,
-                name=name,
+        self.query_dropout = keras.layers.Dropout(
+            self.query_dropout_rate, dtype=self._wide_dtype, name="query_dropout"
+        )
+        self.key_dropout = keras.layers.Dropout(
+            self.key_dropout_rate, dtype=self._wide_dtype, name="key_dropout"
+        )
+        self.residuals = [
+            ResidualUnit(
+                self.residual_dim,
+                self.residual_dense_layers,
+                self.residual_dropout,
+                self.kernel_initializer,
+                dtype=self.dtype_policy,
+                name=f"residual_{i}",
             )
-            setattr(self, f"power_law_{name}", weight)
+            for i in range(self.residual_units)
+        ]
+        for unit in self.residuals:
+            unit.build((None, self.head_dim))
+        self.power_law_W = self._power_law_weight("W", self.power_law_initializer)
+        self.power_law_b = self._power_law_weight("b", keras.initializers.Zeros())
+        self.power_law_a = self._power_law_weight("a", self.power_law_initializer)
+        self.power_law_P = self._power_law_weight("P", self.power_law_initializer)
+        self.power_law_b_a = self._power_law_weight("b_a", keras.initializers.Zeros())
         self.built = True
 
-    def _dense(
-        self,
-        units: int,
-        input_shape: Sequence[int | None],
-        name: str,
-        dtype: str | None = None,
-        activation: str | None = None,
-    ) -> keras.layers.Dense:
+    @property
+    def units(self) -> list[list[keras.layers.Layer]]:
+        """The sublayers of each residual unit: where older `.keras` files hold their weights."""
+        return [unit.sublayers for unit in self.residuals]
+
+    def _power_law_weight(
+        self, name: str, initializer: keras.initializers.Initializer
+    ) -> keras.Variable:
+        return self.add_weight(
+            shape=(self.num_heads, self.head_dim, self.head_dim),
+            # An initializer that is used twice gives the same values twice.
+            initializer=initializer.clone(),
+            autocast=False,
+            name=name,
+        )
+
+    def _dense(self, units: int, input_shape: Shape, name: str) -> keras.layers.Dense:
         dense = keras.layers.Dense(
             units,
-            activation=activation,
-            kernel_initializer=_clone(self.kernel_initializer),
-            dtype=dtype or self.dtype_policy,
+            kernel_initializer=self.kernel_initializer.clone(),
+            dtype=self.dtype_policy,
             name=name,
         )
         dense.build(input_shape)
         return dense
-
-    def _residual_unit(self, index: int) -> list[keras.layers.Layer]:
-        """The hidden layers, the projection, the dropout and the norm of one unit."""
-        # The raw metric is a sum over the sentence, and may leave the range of float16.
-        dtype = "float32" if self.compute_dtype == "float16" else self.dtype_policy
-        size, name = self.head_dim, f"residual_{index}"
-        layers = []
-        for j in range(self.residual_dense_layers):
-            layers.append(
-                self._dense(self.residual_dim, (None, size), f"{name}_dense_{j}", dtype, "relu")
-            )
-            size = self.residual_dim
-        layers.append(self._dense(self.head_dim, (None, size), f"{name}_projection", dtype))
-        layers.append(
-            keras.layers.Dropout(self.residual_dropout, dtype=dtype, name=f"{name}_dropout")
-        )
-        norm = keras.layers.LayerNormalization(
-            epsilon=1e-6, dtype=self._wide_dtype, name=f"{name}_norm"
-        )
-        norm.build((None, self.head_dim))
-        return [*layers, norm]
 
     @property
     def _wide_dtype(self) -> str:
@@ -214,16 +229,16 @@ class PowerLawGraphAttention(keras.layers.Layer):
         query: Tensor,
         value: Tensor | None = None,
         key: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        return_attention_scores: bool = False,
-        return_deductive: bool = False,
-        training: bool | None = None,
-        use_causal_mask: bool = False,
-        mask: Tensor | None = None,
         query_mask: Tensor | None = None,
         value_mask: Tensor | None = None,
         key_mask: Tensor | None = None,
-    ) -> Tensor:
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        return_deductive: bool = False,
+        mask: Tensor | None = None,
+    ) -> Any:
         self_attention = value is None or value is query
         value = query if value is None else value
         key = value if key is None else key
@@ -240,8 +255,12 @@ class PowerLawGraphAttention(keras.layers.Layer):
         # (B, T, H, k) and (B, S, H, k), in the wide dtype but for the value.
         q = self._heads(self.query_dense(apply_mask(query, query_mask)), self._wide_dtype)
         k = self._heads(self.key_dense(apply_mask(key, real_keys)), self._wide_dtype)
+        q = self.query_dropout(q, training=training)
+        k = self.key_dropout(k, training=training)
         v = self._heads(self.value_dense(apply_mask(value, real_keys)), self.compute_dtype)
-        deductive = self._deductive(ops.transpose(apply_mask(q, query_mask), (0, 2, 1, 3)))
+        deductive = self._deductive(
+            ops.transpose(apply_mask(q, query_mask), (0, 2, 1, 3)), training
+        )
         energy = self._energy(q, k, deductive["G_LM"])
         scores = masked_softmax(
             energy, self._attention_mask(energy, attention_mask, key_mask, use_causal_mask)
@@ -272,7 +291,7 @@ class PowerLawGraphAttention(keras.layers.Layer):
         x = ops.reshape(x, (*ops.shape(x)[:2], self.num_heads, self.head_dim))
         return ops.cast(x, dtype)
 
-    def _deductive(self, q: Tensor) -> dict[str, Tensor]:
+    def _deductive(self, q: Tensor, training: bool | None) -> dict[str, Tensor]:
         """Equations 1 to 3 from the projected queries `(B, H, T, k)`."""
         if self.causal_metric:
             metric = ops.cumsum(q[..., :, None] * q[..., None, :], axis=2)
@@ -280,28 +299,26 @@ class PowerLawGraphAttention(keras.layers.Layer):
             metric = matmul(ops.swapaxes(q, -1, -2), q)
         # One row of one head's metric after the other: plain products of matrices.
         rows = ops.reshape(metric, (-1, self.head_dim))
-        for *dense, norm in self.units:
-            branch = rows
-            for layer in dense:
-                branch = layer(branch)
-            rows = norm(rows + ops.cast(branch, rows.dtype))
+        for unit in self.residuals:
+            rows = unit(rows, training=training)
         learned = ops.reshape(rows, ops.shape(metric))
         per_head = (self.num_heads, *[1] * (len(metric.shape) - 4), self.head_dim, self.head_dim)
 
-        def weight(name: str) -> Tensor:
-            return ops.reshape(getattr(self, f"power_law_{name}"), per_head)
+        def weight(variable: keras.Variable) -> Tensor:
+            return ops.reshape(variable, per_head)
 
-        positive = ops.relu(matmul(weight("W"), learned) + weight("b")) + _EPSILON
-        powers = elementwise_power(positive, weight("P"))
-        curvature = matmul(weight("a"), powers) + weight("b_a")
+        hidden = matmul(weight(self.power_law_W), learned) + weight(self.power_law_b)
+        positive = ops.relu(hidden) + _EPSILON
+        powers = elementwise_power(positive, weight(self.power_law_P))
+        curvature = matmul(weight(self.power_law_a), powers) + weight(self.power_law_b_a)
         return {
             "D_Q": metric,
             "A": learned,
             "A_LM": positive,
             "G_LM": curvature,
-            **{
-                n: ops.convert_to_tensor(getattr(self, f"power_law_{n}")) for n in ("P", "a", "b_a")
-            },
+            "P": ops.convert_to_tensor(self.power_law_P),
+            "a": ops.convert_to_tensor(self.power_law_a),
+            "b_a": ops.convert_to_tensor(self.power_law_b_a),
         }
 
     def _energy(self, q: Tensor, k: Tensor, curvature: Tensor) -> Tensor:
@@ -331,7 +348,16 @@ class PowerLawGraphAttention(keras.layers.Layer):
             merged = mask if merged is None else ops.logical_and(merged, mask)
         return merged
 
-    def get_config(self) -> dict:
+    def compute_output_shape(
+        self, query_shape: Shape, value_shape: Shape | None = None, key_shape: Shape | None = None
+    ) -> tuple[int | None, ...]:
+        return tuple(query_shape)
+
+    def compute_output_spec(self, query: Tensor, *args: Any, **kwargs: Any) -> Any:
+        # Traces the call: the scores and the deductive outputs are optional.
+        return keras.Operation.compute_output_spec(self, query, *args, **kwargs)
+
+    def get_config(self) -> dict[str, Any]:
         names = (
             "num_heads",
             "key_dim",
@@ -346,11 +372,44 @@ class PowerLawGraphAttention(keras.layers.Layer):
         return {
             **super().get_config(),
             **{name: getattr(self, name) for name in names},
+            "query_dropout": self.query_dropout_rate,
+            "key_dropout": self.key_dropout_rate,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "power_law_initializer": keras.initializers.serialize(self.power_law_initializer),
         }
 
 
-def _clone(initializer: str | keras.initializers.Initializer) -> Tensor:
-    """One instance a weight: a shared one repeats its values."""
-    return initializer if isinstance(initializer, str) else initializer.clone()
+class _PowerLaw(AttentionAdapter):
+    """The details of this attention are its deductive outputs."""
+
+    takes_memory = True
+    can_be_causal = True
+
+    def _build(self, query_shape: Shape, value_shape: Shape) -> None:
+        self.layer.build(query_shape, value_shape)
+
+    def __call__(
+        self,
+        query: Tensor,
+        value: Tensor,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        return_details: bool = False,
+    ) -> tuple[Tensor, dict[str, Tensor] | None]:
+        outputs = self.layer(
+            query,
+            value,
+            query_mask=query_mask,
+            value_mask=value_mask,
+            training=training,
+            use_causal_mask=use_causal_mask,
+            return_deductive=return_details,
+        )
+        return outputs if return_details else (outputs, None)
+
+
+@adapter_of.register
+def _(layer: PowerLawGraphAttention) -> AttentionAdapter:
+    return _PowerLaw(layer)

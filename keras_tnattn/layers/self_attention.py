@@ -1,31 +1,35 @@
 """What the multi-head attentions of one sequence with itself share."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from keras_tnattn.checks import check_int
-from keras_tnattn.typing import Tensor
+from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
+from keras_tnattn.typing import Initializer, Shape, Tensor
 
 
 class SelfAttention(keras.layers.Layer):
-    """Base of the multi-head self-attentions: `(B, L, ...)` in, scores `(B, H, L, L)` on request.
+    """Base class of the multi-head self-attentions.
 
-    Subclasses take `call(inputs, mask=None, return_attention_scores=False, training=None)`; the
-    output has the shape of the input unless they say otherwise.
+    Input `(B, L, ...)`, output of the same shape unless the subclass says otherwise, scores
+    `(B, H, L, L)` on request. A subclass defines `call(inputs, mask=None,
+    return_attention_scores=False, training=None)`; with `supports_causal_mask = True` it takes
+    `use_causal_mask=False`, too.
 
     Args:
         num_heads: Number of heads `H`.
         key_dim: Size `J` of each head, or `None` for the size of the input.
-        kernel_initializer: Of the maps.
+        kernel_initializer: Initializer of the kernels.
     """
+
+    supports_causal_mask = False
 
     def __init__(
         self,
         num_heads: int,
         key_dim: int | None = None,
-        kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
+        kernel_initializer: Initializer = "glorot_uniform",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -35,7 +39,7 @@ class SelfAttention(keras.layers.Layer):
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
 
-    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         return tuple(input_shape)
 
     def compute_output_spec(
@@ -44,7 +48,8 @@ class SelfAttention(keras.layers.Layer):
         mask: Tensor | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
-    ) -> Tensor:
+        **kwargs: Any,
+    ) -> Any:
         outputs = keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
         if not return_attention_scores:
             return outputs
@@ -52,10 +57,15 @@ class SelfAttention(keras.layers.Layer):
         scores = (batch, self.num_heads, length, length)
         return outputs, keras.KerasTensor(scores, self.compute_dtype)
 
-    def get_config(self) -> dict:
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "num_heads": self.num_heads,
             "key_dim": self.key_dim,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
         }
+
+
+@adapter_of.register
+def _(layer: SelfAttention) -> AttentionAdapter:
+    return SequenceAttention(layer, "scores", takes_causal_mask=layer.supports_causal_mask)

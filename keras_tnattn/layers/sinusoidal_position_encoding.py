@@ -15,8 +15,9 @@ from keras_tnattn.typing import Tensor
 class SinusoidalPositionEncoding(keras.layers.Layer):
     """Adds to each token a fixed pattern of its position (Vaswani et al., section 3.5).
 
-    `PE[p, 2 i] = sin(p / w^(2 i / d))` and `PE[p, 2 i + 1] = cos(p / w^(2 i / d))`, `w` the largest
-    wavelength over `2 pi`. Any length: the pattern is computed, not looked up. `O(L d)` FLOPs.
+    `PE[p, 2 i] = sin(p / w^(2 i / d))` and `PE[p, 2 i + 1] = cos(p / w^(2 i / d))`, where `w` is
+    the largest wavelength divided by `2 pi`. The pattern is computed, not looked up, so that any
+    length will do. Costs `O(L d)` FLOPs.
 
     Args:
         max_wavelength: The `w` of the formula. Defaults to 10,000.
@@ -28,10 +29,17 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
         start_index: Position of the first token, an int or a scalar tensor. Defaults to 0.
 
     Returns:
-        Tensor `(B, L, d)`, `inputs` (scaled) plus the pattern; the mask is kept.
+        Tensor `(B, L, d)`: `inputs`, scaled if asked for, plus the pattern. The mask is kept.
 
     Raises:
         ValueError: If `max_wavelength` is not positive.
+
+    Example:
+        >>> import keras
+        >>> import keras_tnattn
+        >>> positions = keras_tnattn.SinusoidalPositionEncoding(scale=True)
+        >>> positions(keras.ops.ones((2, 5, 8))).shape
+        (2, 5, 8)
     """
 
     def __init__(

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_tnattn.initializers import NearIdentity
+from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
 from keras_tnattn.ops import scan
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.precision import matmul
@@ -251,3 +252,8 @@ class TNAttention(keras.layers.Layer):
             "activation": keras.activations.serialize(self.activation),
             "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
         }
+
+
+@adapter_of.register
+def _(layer: TNAttention) -> AttentionAdapter:
+    return SequenceAttention(layer, "local_weights", "return_local_weights")

@@ -1,4 +1,4 @@
-"""An embedding that trains right where tokens repeat."""
+"""An embedding with a dense gradient, so that Adam handles repeated tokens correctly."""
 
 import keras
 from keras import ops
@@ -8,12 +8,12 @@ from keras_tnattn.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class TokenEmbedding(keras.layers.Embedding):
-    """`keras.layers.Embedding` whose gradient adds up over the repeats of a token.
+    """`keras.layers.Embedding` with a dense gradient, summed over the repeats of a token.
 
     On the TensorFlow backend of Keras 3.15 the gradient of an embedding is a list of rows, one for
-    each token of the batch, and Adam squares them one by one: a token that stands `n` times in
-    a batch gets a second moment too small, and steps too large. Here the gradient is the whole
-    table, as on every other backend. Costs a pass over the table, `V d` FLOPs.
+    each token of the batch, and Adam squares them one by one: a token that occurs `n` times in a
+    batch gets too small a second moment, and so too large a step. Here the gradient has the shape
+    of the table, as on every other backend. This costs one pass over the table, `V d` FLOPs.
 
     Args:
         input_dim: Number of ids `V`.
@@ -25,6 +25,13 @@ class TokenEmbedding(keras.layers.Embedding):
 
     Returns:
         Tensor `(..., d)`.
+
+    Example:
+        >>> import numpy as np
+        >>> import keras_tnattn
+        >>> embedding = keras_tnattn.TokenEmbedding(100, 8, mask_zero=True)
+        >>> embedding(np.array([[5, 7, 0]])).shape
+        (1, 3, 8)
     """
 
     def call(self, inputs: Tensor) -> Tensor:

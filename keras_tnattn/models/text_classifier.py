@@ -1,29 +1,14 @@
-"""The seven-layer text classifier of the tensorized attention papers."""
+"""The text classifier of the tensorized attention papers."""
 
 from typing import Any
 
 import keras
 
-from keras_tnattn.layers import (
-    MaskedAveragePooling1D,
-    MultiHeadAdditiveAttention,
-    MultiHeadDotProductAttention,
-    PowerLawGraphAttention,
-    TensorizedGraphAttention,
-    TensorizedSpectralAttention,
-    TensorizeTokens,
-    TNAttention,
-)
-
-ATTENTIONS = {
-    "tsa": TensorizedSpectralAttention,
-    "tga": TensorizedGraphAttention,
-    "dpa": MultiHeadDotProductAttention,
-    "ada": MultiHeadAdditiveAttention,
-    "tn": TNAttention,
-    "plga": PowerLawGraphAttention,
-    "sdpa": keras.layers.MultiHeadAttention,
-}
+from keras_tnattn.checks import check_int
+from keras_tnattn.layers import MaskedAveragePooling1D, TensorizeTokens, TokenEmbedding
+from keras_tnattn.layers.base_transformer import feedforward_map
+from keras_tnattn.models.attentions import attend, find_attention
+from keras_tnattn.models.position_encodings import make_position_encoding
 
 
 def text_classifier(
@@ -35,75 +20,101 @@ def text_classifier(
     sequence_length: int | None = None,
     dropout_rate: float = 0.1,
     hidden_units: int = 20,
+    num_layers: int = 1,
+    position_encoding: str | None = None,
+    max_length: int | None = None,
+    feedforward: str = "dense",
+    feedforward_ranks: int = 8,
     **attention_options: Any,
 ) -> keras.Model:
     """Builds the classifier of Xu et al., "A Tensorized Spectral Attention Mechanism", section 6.
 
     Embedding, attention, average over the tokens, dropout, `Dense(20, relu)`, dropout,
-    `Dense(num_classes, softmax)`. Id 0 is padding and masked. Not compiled.
+    `Dense(num_classes, softmax)`. Id 0 is padding and masked. The model is not compiled.
+
+    With `num_layers > 1` the attentions are stacked, each with a residual sum: `x <- x +
+    attention(x)`. A filter `I + Psi` reaches the neighbors of a token; `K - 1` of them reach its
+    `(K - 1)`-hop neighbors, as one filter of order `K` does (remark 5). `"tsa"` and `"tga"` then
+    map their heads back to the size of the embedding (`head_combination="project"`); where an
+    attention changes the size of its input, there is no residual sum.
 
     Args:
         vocabulary_size: Number of token ids, padding included.
         num_classes: Number of classes, at least 2.
-        attention: `"tsa"`, `"tga"`, `"dpa"`, `"ada"`, `"tn"`, `"plga"`, `"sdpa"`, or a layer
-            `(B, L, I) -> (B, L, ...)`; of `keras.layers.MultiHeadAttention`, which `"sdpa"` is
-            too, query and value are the same.
+        attention: A name of `keras_tnattn.models.attentions.ATTENTIONS`: `"tsa"` (default),
+            `"tga"`, `"dpa"`, `"ada"`, `"tn"`, `"rgtn"`, `"plga"`, `"sdpa"`; or a layer
+            `(B, L, I) -> (B, L, ...)`. A layer that is called with query and value, such as
+            `keras.layers.MultiHeadAttention`, gets the same tensor twice.
         embedding_dim: Size `I` of the embedding. Defaults to 64.
-        num_heads: Heads of an attention given by name. Defaults to 2. `"tn"` has none; its
-            attention tensor is of order 2 unless an option says otherwise, since the entries of
-            the embedding take both signs.
-        sequence_length: Fixes the length of the input. Default: any length.
-        dropout_rate: Of both dropouts. Defaults to 0.1.
-        hidden_units: Of the hidden dense layer. Defaults to 20.
+        num_heads: Number of heads of an attention given by name; `"tn"` and `"rgtn"` have none.
+            Defaults to 2.
+        sequence_length: Length of the input. Defaults to `None`: any length.
+        dropout_rate: Rate of both dropouts. Defaults to 0.1.
+        hidden_units: Units of the hidden dense layer. Defaults to 20.
+        num_layers: Number of attentions. Defaults to 1. Of a layer, each gets a copy with weights
+            of its own.
+        position_encoding: `"sinusoidal"` or `"learned"`. Defaults to `None`, as in the paper, whose
+            time graph knows the distances between tokens.
+        max_length: Number of learned positions. Defaults to `sequence_length`.
+        feedforward: `"dense"` (default), or `"tensor_train"` for a hidden layer with a tensor-train
+            kernel.
+        feedforward_ranks: Int, its maximum TT-rank. Defaults to 8.
         **attention_options: Further arguments of an attention given by name, for instance
             `damping=0.5`.
 
     Returns:
-        A functional model from ids, int `(B, L)`, to probabilities `(B, num_classes)`; its
-        attention is named `"attention"`, its embedding `"embedding"`.
+        A functional model from ids, int `(B, L)`, to probabilities `(B, num_classes)`. Its
+        embedding is named `"embedding"`, its attention `"attention"` (`"attention_0"`,
+        `"attention_1"` and so on with more than one).
 
     Raises:
-        ValueError: For an unknown name, or options beside a layer.
+        ValueError: For an unknown name, a size out of range, or options beside a layer.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_tnattn.models import text_classifier
+        >>> model = text_classifier(vocabulary_size=1000, num_classes=3, attention="tsa")
+        >>> model(np.array([[5, 7, 2, 0, 0]])).shape
+        (1, 3)
     """
-    for name, value, least in (
-        ("vocabulary_size", vocabulary_size, 2),
-        ("num_classes", num_classes, 2),
-    ):
-        if value < least:
-            raise ValueError(f"Expected at least {least}. Received: {name}={value}")
+    check_int("vocabulary_size", vocabulary_size, at_least=2)
+    check_int("num_classes", num_classes, at_least=2)
+    check_int("num_layers", num_layers)
     ids = keras.Input((sequence_length,), dtype="int32", name="ids")
-    x = keras.layers.Embedding(vocabulary_size, embedding_dim, mask_zero=True, name="embedding")(
-        ids
-    )
+    x = TokenEmbedding(vocabulary_size, embedding_dim, mask_zero=True, name="embedding")(ids)
+    if position_encoding is not None:
+        length = sequence_length if max_length is None else max_length
+        x = make_position_encoding(position_encoding, length, False, "positions")(x)
     if isinstance(attention, str):
-        if attention not in ATTENTIONS:
-            raise ValueError(
-                f"Expected one of {sorted(ATTENTIONS)} or a layer. "
-                f"Received: attention={attention!r}"
-            )
-        if attention == "tga":
+        entry = find_attention(attention)
+        if entry.tensor_tokens:
             x = TensorizeTokens(name="tokens")(x)
-        if attention == "tn":
-            attention_options = {"attention_order": 2, **attention_options}
-        else:
-            attention_options["num_heads"] = num_heads
-        if attention == "sdpa":
-            attention_options.setdefault("key_dim", max(embedding_dim // num_heads, 1))
-        attention = ATTENTIONS[attention](name="attention", **attention_options)
+        if num_layers > 1:
+            attention_options = {**entry.stacked_options, **attention_options}
+        layer = entry.make(num_heads, embedding_dim, name="attention", **attention_options)
     elif attention_options:
         raise ValueError(
             "Expected no options beside a layer, which has its own. "
             f"Received: attention_options={attention_options}"
         )
-    multi_head = isinstance(attention, keras.layers.MultiHeadAttention)
-    x = attention(x, x) if multi_head else attention(x)
+    else:
+        layer = attention
+    if num_layers == 1:
+        x = attend(layer, x)
+    else:
+        for i in range(num_layers):
+            # Without its name, the copy would clash with the others in the model.
+            copy = type(layer).from_config({**layer.get_config(), "name": f"attention_{i}"})
+            y = attend(copy, x)
+            residual = y.shape == x.shape
+            x = keras.layers.Add(name=f"residual_{i}")([x, y]) if residual else y
     x = MaskedAveragePooling1D(name="pooling")(x)
     if len(x.shape) > 2:
         x = keras.layers.Flatten(name="flatten")(x)
     x = keras.layers.Dropout(dropout_rate, name="pooling_dropout")(x)
-    x = keras.layers.Dense(hidden_units, activation="relu", name="hidden")(x)
-    x = keras.layers.Dropout(dropout_rate, name="hidden_dropout")(x)
-    # Probabilities are computed in float32 under mixed precision too.
+    hidden = feedforward_map(hidden_units, "relu", feedforward, feedforward_ranks, name="hidden")
+    x = keras.layers.Dropout(dropout_rate, name="hidden_dropout")(hidden(x))
+    # The probabilities are in float32 under mixed precision, too.
     outputs = keras.layers.Dense(
         num_classes, activation="softmax", dtype="float32", name="probabilities"
     )(x)

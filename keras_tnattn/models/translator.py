@@ -1,21 +1,19 @@
-"""The encoder-decoder translator of the power law graph transformer, and its rival."""
+"""The encoder-decoder translator of the power law graph transformer, and its rivals."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 
-from keras_tnattn.layers import (
-    PowerLawGraphAttention,
-    SinusoidalPositionEncoding,
-    TokenEmbedding,
-    TransformerDecoder,
-    TransformerEncoder,
-)
+from keras_tnattn.checks import check_int
+from keras_tnattn.layers import TokenEmbedding, TransformerDecoder, TransformerEncoder
+from keras_tnattn.models.attentions import ATTENTIONS, Attention, find_attention
+from keras_tnattn.models.position_encodings import make_position_encoding
+from keras_tnattn.typing import Tensor
 
 _PLGA = {"attention": "plga", "num_layers": 1, "dropout": 0.4}
 # Table 1 of the paper. The metric of its decoder sums over the whole target, as published: loss and
-# accuracy under teacher forcing see later tokens. `causal_metric=True` removes that.
+# accuracy under teacher forcing see later tokens. `causal_metric=True` prevents that.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "plga-1": {**_PLGA, "num_heads": 16, "residual_dim": 128, "residual_units": 10},
     "plga-2": {**_PLGA, "num_heads": 8, "residual_dim": 256, "residual_units": 9},
@@ -33,6 +31,253 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+@keras.saving.register_keras_serializable(package="keras_tnattn")
+class Translator(keras.Model):
+    """An encoder-decoder transformer: source and target ids in, logits of the next tokens out.
+
+    A functional model of `{"source": (B, S), "target": (B, T)}`, ids with 0 for padding, to logits
+    `(B, T, V)`, so that `fit`, `save`, `summary` and `export` work as for any Keras model. Beside
+    that, `encode` and `decode` compute its two halves, and `keras_tnattn.search.BeamSearch`
+    translates with it. `translator` builds one from sizes and names.
+
+    Args:
+        source_embedding: Layer from source ids `(B, S)` to vectors `(B, S, d)`, as
+            `TokenEmbedding` with `mask_zero=True`.
+        source_positions: Layer that adds positions to these vectors.
+        encoders: The `TransformerEncoder` layers.
+        target_embedding: As `source_embedding`, for the target.
+        target_positions: As `source_positions`, for the target.
+        decoders: The `TransformerDecoder` layers.
+        logits: Layer from `(B, T, d)` to logits `(B, T, V)`.
+        dropout: Rate on the embeddings. Defaults to 0.
+
+    Attributes:
+        source_embedding, source_positions, encoders, target_embedding, target_positions, decoders,
+            logits: The layers.
+        source_vocabulary_size: Number of source ids.
+        target_vocabulary_size: Number of target ids `V`.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_tnattn.models import translator
+        >>> model = translator(100, 120, attention="sdpa", model_dim=16, num_heads=2)
+        >>> source, target = np.array([[2, 7, 9, 3]]), np.array([[2, 5]])
+        >>> model({"source": source, "target": target}).shape
+        (1, 2, 120)
+        >>> memory = model.encode(source)
+        >>> model.decode(target, memory, memory_mask=source != 0).shape
+        (1, 2, 120)
+    """
+
+    def __init__(
+        self,
+        source_embedding: keras.layers.Layer,
+        source_positions: keras.layers.Layer,
+        encoders: Sequence[TransformerEncoder],
+        target_embedding: keras.layers.Layer,
+        target_positions: keras.layers.Layer,
+        decoders: Sequence[TransformerDecoder],
+        logits: keras.layers.Layer,
+        dropout: float = 0.0,
+        name: str = "translator",
+        **kwargs: Any,
+    ) -> None:
+        source_dropout = keras.layers.Dropout(dropout, name="source_dropout")
+        target_dropout = keras.layers.Dropout(dropout, name="target_dropout")
+        source = keras.Input((None,), dtype="int32", name="source")
+        target = keras.Input((None,), dtype="int32", name="target")
+        # Keras hands the masks of the embeddings on to the layers.
+        memory = source_dropout(source_positions(source_embedding(source)))
+        for encoder in encoders:
+            memory = encoder(memory)
+        x = target_dropout(target_positions(target_embedding(target)))
+        for decoder in decoders:
+            x = decoder(x, memory)
+        super().__init__({"source": source, "target": target}, logits(x), name=name, **kwargs)
+        self.source_embedding = source_embedding
+        self.source_positions = source_positions
+        self.source_dropout = source_dropout
+        self.encoders = list(encoders)
+        self.target_embedding = target_embedding
+        self.target_positions = target_positions
+        self.target_dropout = target_dropout
+        self.decoders = list(decoders)
+        self.logits = logits
+
+    @property
+    def source_vocabulary_size(self) -> int:
+        return self.source_embedding.input_dim
+
+    @property
+    def target_vocabulary_size(self) -> int:
+        return self.output_shape[-1]
+
+    def encode(
+        self, source: Tensor, training: bool | None = None, return_attention: bool = False
+    ) -> Any:
+        """Computes the memory: what the decoders attend to.
+
+        Args:
+            source: Integers `(B, S)`, 0 for padding.
+            training: Whether dropout is active.
+            return_attention: Whether to return what the attentions computed, too. Defaults to
+                `False`.
+
+        Returns:
+            Tensor `(B, S, d)`; with `return_attention` also a dict of `encoder_0`,
+            `encoder_1` and so on, each as `TransformerEncoder` returns it.
+        """
+        source = keras.ops.convert_to_tensor(source, "int32")
+        mask = keras.ops.not_equal(source, 0)
+        x = self.source_positions(self.source_embedding(source))
+        # Copies have no mask of Keras' attached: masks are passed on by hand here.
+        x = keras.ops.copy(self.source_dropout(x, training=training))
+        details: dict[str, Any] = {}
+        for i, encoder in enumerate(self.encoders):
+            x = encoder(x, mask=mask, training=training, return_attention=return_attention)
+            if return_attention:
+                x, details[f"encoder_{i}"] = x
+        memory = keras.ops.copy(x)
+        return (memory, details) if return_attention else memory
+
+    def embed_target(
+        self, target: Tensor, start_index: Tensor = 0, training: bool | None = None
+    ) -> Tensor:
+        """Embeds target ids as the first decoder takes them.
+
+        Args:
+            target: Integers `(B, T)`.
+            start_index: Position of the first of them, an int or a scalar tensor. Defaults to 0.
+            training: Whether dropout is active.
+
+        Returns:
+            Tensor `(B, T, d)`.
+        """
+        x = self.target_embedding(keras.ops.convert_to_tensor(target, "int32"))
+        x = self.target_positions(x, start_index=start_index)
+        return keras.ops.copy(self.target_dropout(x, training=training))
+
+    def run_decoders(
+        self,
+        target: Tensor,
+        memory: Tensor,
+        memory_mask: Tensor | None = None,
+        training: bool | None = None,
+        return_attention: bool = False,
+    ) -> Any:
+        """Computes what the layer of the logits takes; arguments and details as in `decode`.
+
+        Returns:
+            Tensor `(B, T, d)`; with `return_attention` also a dict.
+        """
+        target = keras.ops.convert_to_tensor(target, "int32")
+        mask = keras.ops.not_equal(target, 0)
+        x = self.embed_target(target, training=training)
+        details: dict[str, Any] = {}
+        for i, decoder in enumerate(self.decoders):
+            x = decoder(
+                x,
+                memory,
+                inputs_mask=mask,
+                memory_mask=memory_mask,
+                training=training,
+                return_attention=return_attention,
+            )
+            if return_attention:
+                x, both = x
+                details |= {f"decoder_{i}.{kind}": detail for kind, detail in both.items()}
+        return (x, details) if return_attention else x
+
+    def decode(
+        self,
+        target: Tensor,
+        memory: Tensor,
+        memory_mask: Tensor | None = None,
+        training: bool | None = None,
+        return_attention: bool = False,
+    ) -> Any:
+        """Computes the logits of the token after each target token.
+
+        Args:
+            target: Integers `(B, T)`, 0 for padding.
+            memory: Float tensor `(B, S, d)`, as `encode` returns it.
+            memory_mask: Boolean tensor `(B, S)`, `True` for a real source token. Defaults to
+                `None`: all are.
+            training: Whether dropout is active.
+            return_attention: Whether to return what the attentions computed, too. Defaults to
+                `False`.
+
+        Returns:
+            Tensor `(B, T, V)`; with `return_attention` also a dict of `decoder_0.self`,
+            `decoder_0.cross`, `decoder_1.self` and so on.
+        """
+        outputs = self.run_decoders(target, memory, memory_mask, training, return_attention)
+        if return_attention:
+            return self.logits(outputs[0]), outputs[1]
+        return self.logits(outputs)
+
+    @classmethod
+    def from_model(cls, model: keras.Model) -> "Translator":
+        """Returns a translator of the layers of a functional model, as version 0.1.0 saved it.
+
+        Args:
+            model: A `Translator`, which is returned as it is, or a functional model with layers
+                `source_embedding`, `source_positions`, `encoder_0` and so on.
+
+        Raises:
+            ValueError: If a layer is missing.
+        """
+        if isinstance(model, cls):
+            return model
+        layers = {layer.name: layer for layer in getattr(model, "layers", ())}
+        names = (
+            *("source_embedding", "source_positions", "encoder_0"),
+            *("target_embedding", "target_positions", "decoder_0", "logits"),
+        )
+        missing = [name for name in names if name not in layers]
+        if missing:
+            raise ValueError(
+                "Expected a model of keras_tnattn.models.translator. "
+                f"Received: model={model!r} without {', '.join(missing)}"
+            )
+
+        def numbered(name: str) -> list[Any]:
+            count = sum(layer.startswith(f"{name}_") for layer in layers)
+            return [layers[f"{name}_{i}"] for i in range(count)]
+
+        return cls(
+            layers["source_embedding"],
+            layers["source_positions"],
+            numbered("encoder"),
+            layers["target_embedding"],
+            layers["target_positions"],
+            numbered("decoder"),
+            layers["logits"],
+            dropout=layers["source_dropout"].rate,
+            name=model.name,
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        config: dict[str, Any] = {
+            name: keras.saving.serialize_keras_object(getattr(self, name)) for name in _LAYERS
+        }
+        return {**config, "dropout": self.source_dropout.rate, "name": self.name}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Translator":
+        layers = {
+            name: keras.saving.deserialize_keras_object(config[name], custom_objects)
+            for name in _LAYERS
+        }
+        return cls(**{**config, **layers})
+
+
+_LAYERS = (
+    *("source_embedding", "source_positions", "encoders"),
+    *("target_embedding", "target_positions", "decoders", "logits"),
+)
+
+
 def translator(
     source_vocabulary_size: int,
     target_vocabulary_size: int,
@@ -43,111 +288,185 @@ def translator(
     feedforward_dim: int = 2048,
     dropout: float = 0.4,
     attention_dropout: float = 0.1,
+    encoder_attention: str | keras.layers.Layer | None = None,
+    decoder_attention: str | keras.layers.Layer | None = None,
+    encoder_options: Mapping[str, Any] | None = None,
+    decoder_options: Mapping[str, Any] | None = None,
+    feedforward: str = "dense",
+    feedforward_ranks: int = 8,
+    position_encoding: str = "sinusoidal",
+    max_length: int | None = None,
     **attention_options: Any,
-) -> keras.Model:
+) -> Translator:
     """Builds the translator of Gokden, "Power Law Graph Transformer", section 3.
 
-    Embeddings times `sqrt(d)` plus sinusoidal positions, `TransformerEncoder`s on the source,
+    Embeddings times `sqrt(d)` plus positions, `TransformerEncoder`s on the source,
     `TransformerDecoder`s on the target, a dense layer to the logits. Id 0 is padding and masked.
-    Not compiled. The paper's models: `translator(8000, 8000, **PRESETS["plga-2"])`.
+    The model is not compiled. The paper's models: `translator(8000, 8000, **PRESETS["plga-2"])`.
 
     As published, the metric of PLGA in the decoder sums over the whole target: under teacher
     forcing the logits depend on later tokens, the one to predict included, so that loss and
-    accuracy, in training and in validation, are not those of decoding. `causal_metric=True` removes
-    this: each position of the decoder has the metric of the tokens up to it.
+    accuracy, in training and in validation, differ from those of decoding. `causal_metric=True`
+    prevents this: each position of the decoder has the metric of the tokens up to it.
+
+    The attentions can differ. `encoder_attention` replaces that of the source to itself, and
+    `decoder_attention` that of the target to itself, which has to be causal. The attention of the
+    target to the source stays `attention`, which has to take a query and a value.
 
     Args:
         source_vocabulary_size: Number of source ids, padding included.
         target_vocabulary_size: Number of target ids, padding included.
         attention: `"plga"`, power law graph attention; `"sdpa"`, scaled dot-product attention
-            (`keras.layers.MultiHeadAttention`); or a layer called with query and value, of which
-            each block gets a copy with weights of its own.
-        num_layers: Encoder layers, and decoder layers.
-        model_dim: Size `d` of embeddings and layers.
-        num_heads: Heads of an attention given by name.
-        feedforward_dim: Hidden size of the feed-forward nets.
+            (`keras.layers.MultiHeadAttention`); or a layer that is called with query and value, of
+            which each block gets a copy with weights of its own.
+        num_layers: Number of encoder layers, and of decoder layers. Defaults to 1.
+        model_dim: Size `d` of embeddings and layers. Defaults to 512.
+        num_heads: Number of heads of an attention given by name. Defaults to 8.
+        feedforward_dim: Hidden size of the feed-forward nets. Defaults to 2048.
         dropout: Rate on the embeddings and on each branch before its sum. Defaults to 0.4, the
             paper's for PLGA; for SDPA it has 0.1.
         attention_dropout: Rate on the scores, and of PLGA on the residual units, for an attention
             given by name. Defaults to 0.1, the paper's for PLGA.
-        **attention_options: Further arguments of an attention given by name, for instance
-            `residual_units=2`. `causal_metric` goes to the decoder's attentions alone: the encoder
-            knows its whole sentence.
+        encoder_attention: Attention of the encoders: a name of
+            `keras_tnattn.models.attentions.ATTENTIONS`, such as `"tsa"`, `"tga"`, `"tn"` or
+            `"rgtn"`, or a layer. Defaults to `attention`.
+        decoder_attention: Attention of the target to itself: a name or a layer that can be causal,
+            such as `"rgtn"` or `"dpa"`. Defaults to `attention`.
+        encoder_options: Further arguments of `encoder_attention` given by name.
+        decoder_options: Further arguments of `decoder_attention` given by name.
+        feedforward: `"dense"` (default), or `"tensor_train"` for feed-forward nets of `TTDense`
+            layers.
+        feedforward_ranks: Int, the maximum TT-rank of these. Defaults to 8.
+        position_encoding: `"sinusoidal"` (default) or `"learned"`.
+        max_length: Number of learned positions of source and target.
+        **attention_options: Further arguments of `attention` given by name, for instance
+            `residual_units=2`. `causal_metric` goes to the decoder alone: the encoder knows its
+            whole sentence.
 
     Returns:
-        A functional model from ids `{"source": (B, S), "target": (B, T)}`, int, to logits
-        `(B, T, target_vocabulary_size)` of the tokens that follow each target token; any `B`, `S`
-        and `T`.
+        A `Translator`.
 
     Raises:
-        ValueError: For an unknown name, a size out of range, or options beside a layer.
+        ValueError: For an unknown name, a size out of range, options beside a layer, or an
+            attention that does not do what its place needs.
+
+    Example:
+        >>> from keras_tnattn.models import translator
+        >>> model = translator(
+        ...     100, 120, "sdpa", model_dim=16, num_heads=2, feedforward_dim=32,
+        ...     encoder_attention="tsa", encoder_options={"damping": 0.5},
+        ...     decoder_attention="rgtn", feedforward="tensor_train",
+        ... )
+        >>> model.output_shape
+        (None, None, 120)
     """
-    for name, value, least in (
-        ("source_vocabulary_size", source_vocabulary_size, 2),
-        ("target_vocabulary_size", target_vocabulary_size, 2),
-        ("num_layers", num_layers, 1),
-        ("model_dim", model_dim, 1),
-    ):
-        if value < least:
-            raise ValueError(f"Expected at least {least}. Received: {name}={value}")
-    if attention == "plga":
-        attention_options = {"residual_dropout": attention_dropout, **attention_options}
-    if isinstance(attention, str):
-        attention_options["dropout"] = attention_dropout
-    make_attention = _attention_maker(attention, num_heads, model_dim, attention_options)
-    encoder_options = {k: v for k, v in attention_options.items() if k != "causal_metric"}
-    make_encoder_attention = _attention_maker(attention, num_heads, model_dim, encoder_options)
-    source = keras.Input((None,), dtype="int32", name="source")
-    target = keras.Input((None,), dtype="int32", name="target")
-    memory = _embedded(source, "source", source_vocabulary_size, model_dim, dropout)
-    for i in range(num_layers):
-        memory = TransformerEncoder(
-            make_encoder_attention("attention"), feedforward_dim, dropout, name=f"encoder_{i}"
-        )(memory)
-    x = _embedded(target, "target", target_vocabulary_size, model_dim, dropout)
-    for i in range(num_layers):
-        x = TransformerDecoder(
-            make_attention("self_attention"),
-            make_attention("cross_attention"),
-            feedforward_dim,
-            dropout,
+    check_int("source_vocabulary_size", source_vocabulary_size, at_least=2)
+    check_int("target_vocabulary_size", target_vocabulary_size, at_least=2)
+    check_int("num_layers", num_layers)
+    check_int("model_dim", model_dim)
+    check_int("num_heads", num_heads)
+    sizes = (num_heads, model_dim, attention_dropout)
+    make_cross = _attention_maker("attention", attention, attention_options, *sizes)
+    make_encoder, make_decoder = make_cross, make_cross
+    if encoder_attention is not None:
+        make_encoder = _attention_maker(
+            "encoder_attention", encoder_attention, dict(encoder_options or {}), *sizes
+        )
+    elif encoder_options:
+        raise ValueError(
+            f"Expected encoder_attention beside encoder_options. Received: {encoder_options}"
+        )
+    elif isinstance(attention, str):
+        options = {
+            name: value
+            for name, value in attention_options.items()
+            if name not in ATTENTIONS[attention].decoder_only
+        }
+        make_encoder = _attention_maker("attention", attention, options, *sizes)
+    if decoder_attention is not None:
+        make_decoder = _attention_maker(
+            "decoder_attention", decoder_attention, dict(decoder_options or {}), *sizes
+        )
+    elif decoder_options:
+        raise ValueError(
+            f"Expected decoder_attention beside decoder_options. Received: {decoder_options}"
+        )
+    block: dict[str, Any] = {
+        "feedforward_dim": feedforward_dim,
+        "dropout": dropout,
+        "feedforward": feedforward,
+        "feedforward_ranks": feedforward_ranks,
+    }
+
+    def embedding(side: str, vocabulary_size: int) -> tuple[keras.layers.Layer, Any]:
+        name = f"{side}_embedding"
+        positions = make_position_encoding(position_encoding, max_length, True, f"{side}_positions")
+        return TokenEmbedding(vocabulary_size, model_dim, mask_zero=True, name=name), positions
+
+    source_layers = embedding("source", source_vocabulary_size)
+    target_layers = embedding("target", target_vocabulary_size)
+    encoders = [
+        TransformerEncoder(make_encoder("attention"), **block, name=f"encoder_{i}")
+        for i in range(num_layers)
+    ]
+    decoders = [
+        TransformerDecoder(
+            make_decoder("self_attention"),
+            make_cross("cross_attention"),
+            **block,
             name=f"decoder_{i}",
-        )(x, memory)
-    # The softmax over the vocabulary needs float32 under mixed precision too.
-    logits = keras.layers.Dense(target_vocabulary_size, dtype="float32", name="logits")(x)
-    return keras.Model({"source": source, "target": target}, logits, name="translator")
-
-
-def _embedded(
-    ids: keras.KerasTensor, side: str, vocabulary_size: int, model_dim: int, dropout: float
-) -> keras.KerasTensor:
-    x = TokenEmbedding(vocabulary_size, model_dim, mask_zero=True, name=f"{side}_embedding")(ids)
-    x = SinusoidalPositionEncoding(scale=True, name=f"{side}_positions")(x)
-    return keras.layers.Dropout(dropout, name=f"{side}_dropout")(x)
+        )
+        for i in range(num_layers)
+    ]
+    # The softmax over the vocabulary needs float32 under mixed precision, too.
+    logits = keras.layers.Dense(target_vocabulary_size, dtype="float32", name="logits")
+    return Translator(*source_layers, encoders, *target_layers, decoders, logits, dropout)
 
 
 def _attention_maker(
-    attention: str | keras.layers.Layer, num_heads: int, model_dim: int, options: dict
+    argument: str,
+    attention: str | keras.layers.Layer,
+    options: dict[str, Any],
+    num_heads: int,
+    model_dim: int,
+    attention_dropout: float,
 ) -> Callable[[str], keras.layers.Layer]:
     """Returns a function from a layer's name to a new attention layer."""
     if isinstance(attention, keras.layers.Layer):
         if options:
             raise ValueError(
                 "Expected no options beside a layer, which has its own. "
-                f"Received: attention_options={options}"
+                f"Received: {argument}={attention!r}, options={options}"
             )
         config = attention.get_config()
         return lambda name: type(attention).from_config({**config, "name": name})
-    if model_dim % num_heads:
+    entry = _entry_for(argument, attention)
+    if entry.takes_memory and "key_dim" not in options and model_dim % num_heads:
         raise ValueError(
             "Expected num_heads to divide model_dim. "
             f"Received: num_heads={num_heads}, model_dim={model_dim}"
         )
-    if attention == "plga":
-        return lambda name: PowerLawGraphAttention(num_heads, name=name, **options)
-    if attention == "sdpa":
-        key_dim = model_dim // num_heads
-        return lambda name: keras.layers.MultiHeadAttention(
-            num_heads, key_dim, name=name, **options
-        )
-    raise ValueError(f"Expected 'plga', 'sdpa' or a layer. Received: attention={attention!r}")
+    defaults = {**entry.stacked_options, **dict.fromkeys(entry.dropout_options, attention_dropout)}
+    if argument == "decoder_attention":
+        defaults |= entry.causal_options
+    options = {**defaults, **options}
+    return lambda name: entry.make(num_heads, model_dim, name=name, **options)
+
+
+def _entry_for(argument: str, name: str) -> Attention:
+    """Returns the entry of a name, which has to do for the place that an argument stands for."""
+    entry = find_attention(name, argument)
+    places = {
+        "attention": ("takes_memory", "that attend to another sequence"),
+        "decoder_attention": ("can_be_causal", "that can be causal"),
+    }
+    if argument in places:
+        attribute, words = places[argument]
+        if not getattr(entry, attribute):
+            names = [n for n, other in ATTENTIONS.items() if getattr(other, attribute)]
+            raise ValueError(
+                f"Expected a layer or one of {names}, the attentions {words}. "
+                f"Received: {argument}={name!r}"
+            )
+    # On the flat tokens of a transformer, graph attention is spectral attention of order 2.
+    return ATTENTIONS["tsa"] if entry.tensor_tokens else entry

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import oracles
 import pytest
+from conformance import to_numpy
 from keras import ops
 
 from keras_tnattn import (
@@ -213,6 +214,26 @@ def test_dot_product_attention_is_the_textbook_one():
     expected = np.einsum("bhlj,hji->bli", heads, weights["attention_output"])
     np.testing.assert_allclose(ops.convert_to_numpy(scores), expected_scores, atol=1e-5)
     np.testing.assert_allclose(ops.convert_to_numpy(got), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", [MultiHeadDotProductAttention, MultiHeadAdditiveAttention])
+def test_a_causal_mask_hides_the_future(layer):
+    layer, x = layer(2), tokens(2, 5, 6)
+    want = to_numpy(layer(x[:, :3], use_causal_mask=True))
+    outputs, scores = layer(x, return_attention_scores=True, use_causal_mask=True)
+    np.testing.assert_allclose(to_numpy(outputs)[:, :3], want, rtol=1e-5, atol=1e-6)
+    assert (np.triu(to_numpy(scores), 1) == 0).all()
+    np.testing.assert_allclose(to_numpy(scores).sum(-1), 1, rtol=1e-5)
+
+
+def test_the_parts_of_the_baselines_have_the_precision_of_the_layer():
+    dot = MultiHeadDotProductAttention(2, dtype="mixed_bfloat16")
+    additive = MultiHeadAdditiveAttention(2, dtype="mixed_bfloat16")
+    for layer in (dot, additive):
+        layer.build((None, None, 6))
+    maps = [additive.query_map, additive.key_map, additive.value_map, additive.output_map]
+    for part in (dot.attention, *maps, *additive.heads):
+        assert part.dtype_policy.name == "mixed_bfloat16"
 
 
 def test_additive_attention_is_the_textbook_one():

@@ -105,6 +105,13 @@ OTHERS = {
         TOKENS,
     ),
     "encoder_tn": (lambda: transformer_encoder(layers.TNAttention(bond_dim=2)), TOKENS),
+    "learned_positions": (lambda: layers.LearnedPositionEncoding(9, scale=True), TOKENS),
+    "encoder_tensor_train": (
+        lambda: layers.TransformerEncoder(
+            layers.MultiHeadDotProductAttention(2), 8, feedforward="tensor_train"
+        ),
+        TOKENS,
+    ),
     "pooling": (lambda: layers.MaskedAveragePooling1D(), TOKENS),
 }
 

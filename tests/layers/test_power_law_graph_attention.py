@@ -213,6 +213,36 @@ def test_sizes_of_numpy_are_taken_and_there_may_be_no_residual_units():
     assert all(type(config[name]) is int for name in ("num_heads", "key_dim", "residual_units"))
 
 
+@pytest.mark.parametrize("option", ["query_dropout", "key_dropout"])
+def test_queries_and_keys_drop_out_in_training_only(option):
+    plain, x = make_layer(), tokens(2, 6, 6)
+    want = to_numpy(plain(x))
+    layer = make_layer(**{option: 0.5})
+    layer.build(x.shape)
+    layer.set_weights(plain.get_weights())
+    np.testing.assert_array_equal(to_numpy(layer(x, training=False)), want)
+    _, deductive = layer(x, training=True, return_deductive=True)
+    _, expected = plain(x, return_deductive=True)
+    # Dropped queries change the metric, dropped keys only the energies.
+    same = np.allclose(to_numpy(deductive["D_Q"]), to_numpy(expected["D_Q"]))
+    assert same == (option == "key_dropout")
+    assert np.abs(to_numpy(deductive["E"]) - to_numpy(expected["E"])).max() > 1e-3
+    with pytest.raises(ValueError, match=rf"{option}=1\.0"):
+        make_layer(**{option: 1.0})
+
+
+def test_symbolic_shapes():
+    layer = make_layer()
+    query, value = keras.Input((None, 6)), keras.Input((None, 4))
+    assert layer.compute_output_shape((2, None, 6)) == (2, None, 6)
+    outputs, scores, deductive = layer(
+        query, value, return_attention_scores=True, return_deductive=True
+    )
+    assert outputs.shape == (None, None, 6)
+    assert scores.shape == (None, 2, None, None)
+    assert deductive["G_LM"].shape == (None, 2, 3, 3)
+
+
 def test_heads_must_divide_the_size():
     with pytest.raises(ValueError, match="num_heads=3, size=8"):
         make_layer(3).build((None, None, 8))

@@ -17,7 +17,7 @@ from keras import ops
 from keras_tnattn.metrics import TokenAccuracy
 from keras_tnattn.models import translator
 from keras_tnattn.schedules import WarmupInverseSquareRoot
-from keras_tnattn.search.beam_search import BeamSearch, Hypotheses, embed
+from keras_tnattn.search.beam_search import BeamSearch, Hypotheses
 
 DEFAULT = Path(__file__).resolve().parents[1] / "data/power_law_transformer.npz"
 BLOCKS = ("encoder", "decoder_self", "decoder_cross")
@@ -132,18 +132,15 @@ def close(got, want, atol):
 def encode_and_decode(oracle, model):
     """Encoder output and what each attention of the last layers computed, by block."""
     source, target = oracle["inputs/src"], oracle["inputs/tgt"][:, :-1]
-    memory = embed(model, "source", source)
-    x = embed(model, "target", target)
-    masks = ops.convert_to_tensor(source != 0), ops.convert_to_tensor(target != 0)
-    for i in range(oracle["meta/config"][0]):
-        encoder = model.get_layer(f"encoder_{i}")
-        memory, encoded = encoder(memory, mask=masks[0], return_attention=True)
-    for i in range(oracle["meta/config"][0]):
-        decoder = model.get_layer(f"decoder_{i}")
-        x, decoded = decoder(
-            x, memory, inputs_mask=masks[1], memory_mask=masks[0], return_attention=True
-        )
-    return memory, dict(zip(BLOCKS, (encoded, decoded["self"], decoded["cross"]), strict=True))
+    memory, encoded = model.encode(source, return_attention=True)
+    _, decoded = model.decode(target, memory, source != 0, return_attention=True)
+    last = oracle["meta/config"][0] - 1
+    details = (
+        encoded[f"encoder_{last}"],
+        decoded[f"decoder_{last}.self"],
+        decoded[f"decoder_{last}.cross"],
+    )
+    return memory, dict(zip(BLOCKS, details, strict=True))
 
 
 def test_logits(oracle, published):

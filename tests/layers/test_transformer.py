@@ -113,12 +113,35 @@ def test_transformer_layers_come_back(tmp_path):
 def test_a_decoder_wants_attentions_of_query_and_value():
     with pytest.raises(ValueError, match="self_attention=<TNAttention"):
         layers.TransformerDecoder(layers.TNAttention(), sdpa(), 5)
+    with pytest.raises(ValueError, match="cross_attention=<TNAttention"):
+        layers.TransformerDecoder(sdpa(), layers.TNAttention(), 5)
     with pytest.raises(TypeError, match="attention='plga'"):
         layers.TransformerEncoder("plga", 5)
     with pytest.raises(ValueError, match="feedforward_dim=0"):
         layers.TransformerEncoder(sdpa(), 0)
     with pytest.raises(ValueError, match="dropout=1"):
         layers.TransformerEncoder(sdpa(), 5, dropout=1)
+
+
+def test_a_feed_forward_net_of_tensor_trains_equals_the_dense_one():
+    layer = layers.TransformerEncoder(sdpa(), 8, feedforward="tensor_train", feedforward_ranks=3)
+    x = tokens(2, 4, DIM)
+    got = to_numpy(layer(x))
+    assert layer.hidden.tt_ranks == layer.projection.tt_ranks == 3
+    dense = layers.TransformerEncoder(layer.attention, 8)
+    dense.build(x.shape)
+    for name in ("hidden", "projection"):
+        tensor_train = getattr(layer, name)
+        getattr(dense, name).set_weights(tensor_train.to_dense().get_weights())
+        assert isinstance(tensor_train, layers.TTDense)
+    np.testing.assert_allclose(got, to_numpy(dense(x)), rtol=1e-4, atol=1e-5)
+    decoder = layers.TransformerDecoder(sdpa(), sdpa(), 8, feedforward="tensor_train")
+    assert decoder(x, x).shape == x.shape
+    assert isinstance(decoder.hidden, layers.TTDense)
+    with pytest.raises(ValueError, match="feedforward='sparse'"):
+        layers.TransformerEncoder(sdpa(), 8, feedforward="sparse")
+    with pytest.raises(ValueError, match="feedforward_ranks=0"):
+        layers.TransformerEncoder(sdpa(), 8, feedforward_ranks=0)
 
 
 def test_positions_are_sines_and_cosines():

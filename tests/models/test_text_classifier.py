@@ -1,12 +1,13 @@
 import keras
 import numpy as np
+import oracles
 import pytest
 from keras import ops
 
 from keras_tnattn import TensorizedSpectralAttention
 from keras_tnattn.models import text_classifier
 
-SIZES = {"tsa": 16, "tga": 16, "dpa": 6, "ada": 6, "plga": 8, "sdpa": 6}
+SIZES = {"tsa": 16, "tga": 16, "dpa": 6, "ada": 6, "rgtn": 6, "plga": 8, "sdpa": 6}
 
 
 def texts():
@@ -39,7 +40,7 @@ def test_the_seven_layers():
     )
     kinds = [type(layer).__name__ for layer in model.layers]
     assert kinds == [
-        *("InputLayer", "Embedding", "TensorizedSpectralAttention", "MaskedAveragePooling1D"),
+        *("InputLayer", "TokenEmbedding", "TensorizedSpectralAttention", "MaskedAveragePooling1D"),
         *("Dropout", "Dense", "Dropout", "Dense"),
     ]
     assert model.get_layer("mine").num_heads == 3
@@ -47,6 +48,67 @@ def test_the_seven_layers():
     assert model.get_layer("pooling_dropout").rate == 0.2
     assert model.input_shape == (None, None)
     assert text_classifier(50, 3, sequence_length=7).input_shape == (None, 7)
+
+
+def test_stacked_linear_filters_are_the_polynomial_of_their_graph():
+    # Remark 5 of the paper: two layers I + A reach the neighbors of the neighbors. With the
+    # residual sum each is 2 I + A, together 4 I + 4 A + A^2.
+    model = text_classifier(
+        50, 3, "rgtn", embedding_dim=4, num_layers=2, damping=0.5, receive_from="both"
+    )
+    ids = np.random.default_rng(0).integers(1, 50, (2, 7))
+    inside = keras.Model(model.input, model.get_layer("residual_1").output)
+    x = ops.convert_to_numpy(model.get_layer("embedding")(ids)).astype("float64")
+    graph = oracles.bidirectional_adjacency(7, 0.5)
+    polynomial = 4 * np.eye(7) + 4 * graph + graph @ graph
+    np.testing.assert_allclose(inside.predict(ids, verbose=0), polynomial @ x, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ["tsa", "tga", "tn", "sdpa", "plga"])
+def test_stacked_attentions_keep_the_size_and_ignore_padding(attention):
+    options = {"residual_units": 1, "residual_dim": 5} if attention == "plga" else {}
+    model = text_classifier(50, 3, attention, embedding_dim=8, num_layers=2, **options)
+    assert model.get_layer("residual_1").output.shape[:2] == (None, None)
+    first, second = (model.get_layer(f"attention_{i}").weights[0] for i in range(2))
+    assert (ops.convert_to_numpy(first) != ops.convert_to_numpy(second)).any()
+    ids, _ = texts()
+    want = model.predict(ids[1:2, :5], verbose=0)
+    got = model.predict(ids, verbose=0)
+    np.testing.assert_allclose(got[1:2], want, rtol=1e-4, atol=1e-6)
+
+
+def test_a_layer_that_is_stacked_gets_weights_of_its_own():
+    attention = TensorizedSpectralAttention(2, head_combination="mean", name="mine")
+    model = text_classifier(50, 3, attention, embedding_dim=8, num_layers=2)
+    layers = [model.get_layer(f"attention_{i}") for i in range(2)]
+    assert attention not in layers
+    assert all(layer.head_combination == "mean" for layer in layers)
+
+
+def test_positions_and_a_tensor_train_head():
+    model = text_classifier(
+        50,
+        3,
+        embedding_dim=8,
+        position_encoding="learned",
+        sequence_length=12,
+        feedforward="tensor_train",
+        feedforward_ranks=3,
+    )
+    assert model.get_layer("positions").max_length == 12
+    assert model.get_layer("hidden").tt_ranks == 3
+    assert type(model.get_layer("hidden")).__name__ == "TTDense"
+    assert model.predict(texts()[0], verbose=0).shape == (6, 3)
+    model = text_classifier(50, 3, embedding_dim=8, position_encoding="sinusoidal")
+    assert type(model.get_layer("positions")).__name__ == "SinusoidalPositionEncoding"
+
+
+def test_the_defaults_are_those_of_the_paper():
+    model = text_classifier(50, 3)
+    assert model.get_layer("embedding").output_dim == 64
+    assert model.get_layer("attention").num_heads == 2
+    assert model.get_layer("attention").count_params() == 320
+    assert model.get_layer("hidden_dropout").rate == 0.1
 
 
 def test_options_reach_the_attention():
@@ -67,6 +129,9 @@ def test_probabilities_are_float32_under_mixed_precision():
         (lambda: text_classifier(1, 3), "vocabulary_size=1"),
         (lambda: text_classifier(50, 1), "num_classes=1"),
         (lambda: text_classifier(50, 3, "lstm"), "attention='lstm'"),
+        (lambda: text_classifier(50, 3, num_layers=0), "num_layers=0"),
+        (lambda: text_classifier(50, 3, position_encoding="learned"), "max_length=None"),
+        (lambda: text_classifier(50, 3, feedforward="sparse"), "feedforward='sparse'"),
         (
             lambda: text_classifier(50, 3, TensorizedSpectralAttention(2), damping=0.5),
             r"attention_options=\{'damping': 0\.5\}",

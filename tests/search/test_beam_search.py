@@ -179,7 +179,7 @@ def test_sentences_that_are_done_are_not_searched_on():
     sizes = []
     advance = search._advance.predict_on_batch
     search._advance.predict_on_batch = lambda state: (
-        sizes.append(len(state["done"])) or advance(state)
+        sizes.append(len(state["sentences"]["done"])) or advance(state)
     )
     found = search(padded(SOURCES))
     assert found.ids.tolist() == [[[START, END]]] * 3
@@ -197,7 +197,7 @@ def test_the_keys_and_values_that_are_kept_are_those_of_the_whole_prefix():
         assert kept._keeps_keys
         whole._keeps_keys = False
         state = kept.start(ops.array(padded(SOURCES)))
-        assert any(name.startswith("keys") for name in state)
+        assert {"keys", "values"} == set(state["live"]["prefix"]["cache"][0])
         got, want = kept(padded(SOURCES)), whole(padded(SOURCES))
         np.testing.assert_array_equal(got.ids, want.ids)
         np.testing.assert_allclose(got.scores, want.scores, rtol=1e-4)

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_tnattn.models import translator
+from keras_tnattn.models import Translator, translator
 from keras_tnattn.models.translator import PRESETS
 from training.data.pairs.prepared import PreparedCorpus, load_prepared
 from training.engine.checkpoints import ARCHIVE_ERRORS, first_line, load_weights
@@ -25,13 +25,13 @@ class TrainedTranslator:
     """A translator and what its ids mean.
 
     Args:
-        model: A model of `keras_tnattn.models.translator`.
+        model: The `keras_tnattn.models.Translator`.
         corpus: The prepared corpus it was trained on.
         source_tokenizer: The `WordPieceTokenizer` of what it reads.
         target_tokenizer: The `WordPieceTokenizer` of what it writes.
     """
 
-    model: keras.Model
+    model: Translator
     corpus: PreparedCorpus
     source_tokenizer: Any
     target_tokenizer: Any
@@ -60,9 +60,10 @@ def load_translator(folder: str | Path, checkpoint: str | None = None) -> Traine
     path = folder / "model.keras"
     model = _saved_model(path)
     try:
-        sizes = (model.get_layer("source_embedding").input_dim, model.output_shape[-1])
-    except (AttributeError, ValueError) as error:
+        model = Translator.from_model(model)
+    except ValueError as error:
         raise InputError(f"Expected a translator. Received: {path}, another model") from error
+    sizes = (model.source_vocabulary_size, model.target_vocabulary_size)
     if sizes != corpus.vocabulary_sizes:
         raise InputError(
             f"Expected a translator of {corpus.vocabulary_sizes} source and target pieces, the "

@@ -1,0 +1,246 @@
+"""One way to call every attention layer: the adapters that the transformer layers use.
+
+Attention layers differ in how they are called. `keras.layers.MultiHeadAttention` takes a query and
+a value; `TensorizedSpectralAttention` takes one sequence; each returns its scores under a name of
+its own. An `AttentionAdapter` hides this: query, value and masks in, outputs and details out.
+`adapter_of` returns the adapter of a layer. A layer with something of its own to return registers
+an adapter in its own file:
+
+```python
+@adapter_of.register
+def _(layer: MyAttention) -> AttentionAdapter:
+    return SequenceAttention(layer, "weights", "return_my_weights")
+```
+"""
+
+import abc
+import functools
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tnattn.ops.masking import masked_softmax
+from keras_tnattn.typing import Shape, Tensor
+
+
+class AttentionAdapter(abc.ABC):
+    """Calls one kind of attention layer as the transformer layers do.
+
+    Attributes:
+        layer: The attention layer.
+        takes_memory: Whether query and value may be two sequences (cross-attention).
+        can_be_causal: Whether a position can be kept from seeing later ones.
+        keeps_keys: Whether a token can be decoded from the keys and values of earlier ones.
+    """
+
+    takes_memory = False
+    can_be_causal = False
+
+    def __init__(self, layer: keras.layers.Layer) -> None:
+        self.layer = layer
+
+    @property
+    def keeps_keys(self) -> bool:
+        return False
+
+    def build(self, query_shape: Shape, value_shape: Shape) -> None:
+        """Builds the layer if it is not built yet.
+
+        Args:
+            query_shape: Shape `(B, T, d)` of the query.
+            value_shape: Shape `(B, S, d)` of the value.
+        """
+        if not self.layer.built:
+            self._build(query_shape, value_shape)
+
+    @abc.abstractmethod
+    def _build(self, query_shape: Shape, value_shape: Shape) -> None: ...
+
+    @abc.abstractmethod
+    def __call__(
+        self,
+        query: Tensor,
+        value: Tensor,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        return_details: bool = False,
+    ) -> tuple[Tensor, dict[str, Tensor] | None]:
+        """Computes the attention of `query` to `value`.
+
+        Args:
+            query: Float tensor `(B, T, d)`.
+            value: Float tensor `(B, S, d)`; the same tensor as `query` for self-attention.
+            query_mask: Boolean tensor `(B, T)`, `True` for a real token.
+            value_mask: Boolean tensor `(B, S)`, `True` for a real token.
+            training: Whether dropout is active.
+            use_causal_mask: Whether a position may attend to itself and earlier ones only.
+            return_details: Whether to return what the attention computed on the way.
+
+        Returns:
+            Outputs `(B, T, d)`, and a dict of details, or `None` unless `return_details`.
+        """
+
+
+class KerasAttention(AttentionAdapter):
+    """Adapter of `keras.layers.MultiHeadAttention` and `keras.layers.GroupQueryAttention`."""
+
+    takes_memory = True
+    can_be_causal = True
+
+    @property
+    def keeps_keys(self) -> bool:
+        if type(self.layer) is not keras.layers.MultiHeadAttention:
+            return False
+        config = self.layer.get_config()
+        return not config.get("use_gate") and config.get("sliding_window") is None
+
+    def _build(self, query_shape: Shape, value_shape: Shape) -> None:
+        self.layer.build(query_shape, value_shape)
+
+    def __call__(
+        self,
+        query: Tensor,
+        value: Tensor,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        return_details: bool = False,
+    ) -> tuple[Tensor, dict[str, Tensor] | None]:
+        # Copies: these layers take the masks off the tensors that they are given, and the layers
+        # that follow would not see them.
+        copied = ops.copy(query)
+        outputs = self.layer(
+            copied,
+            copied if value is query else ops.copy(value),
+            query_mask=query_mask,
+            attention_mask=None if value_mask is None else ops.cast(value_mask, "bool")[:, None, :],
+            return_attention_scores=return_details,
+            training=training,
+            use_causal_mask=use_causal_mask,
+        )
+        return (outputs[0], {"scores": outputs[1]}) if return_details else (outputs, None)
+
+    def keys_and_values(self, value: Tensor) -> dict[str, Tensor]:
+        """Returns `keys` `(..., H, k)` and `values` `(..., H, v)` of tokens `(..., d)`."""
+        return {"keys": self.layer.key_dense(value), "values": self.layer.value_dense(value)}
+
+    def no_keys(self, shape: Any) -> dict[str, Tensor]:
+        """Returns zeros in place of the keys and values of tokens `(*shape, d)`."""
+        sizes = {"keys": self.layer.key_dim, "values": self.layer.value_dim}
+        return {
+            name: ops.zeros((*shape, self.layer.num_heads, size), self.layer.compute_dtype)
+            for name, size in sizes.items()
+        }
+
+    def attend_to_keys(self, query: Tensor, kept: dict[str, Tensor], mask: Tensor) -> Tensor:
+        """Computes the attention of one token of each hypothesis to keys and values.
+
+        Args:
+            query: Float tensor `(B, K, d)`: `K` hypotheses for each of `B` sentences.
+            kept: `keys` `(B, K or 1, L, H, k)` and `values` `(B, K or 1, L, H, v)`.
+            mask: Boolean tensor that broadcasts to `(B, K, H, L)`, `True` = attend.
+
+        Returns:
+            Tensor `(B, K, d)`.
+        """
+        query = self.layer.query_dense(query) / self.layer.key_dim**0.5
+        scores = ops.sum(query[:, :, None] * kept["keys"], axis=-1)  # (B, K, L, H)
+        scores = ops.swapaxes(ops.cast(scores, "float32"), -1, -2)
+        weights = ops.cast(masked_softmax(scores, mask), kept["values"].dtype)
+        outputs = ops.sum(ops.swapaxes(weights, -1, -2)[..., None] * kept["values"], axis=2)
+        return self.layer.output_dense(outputs)
+
+
+class SequenceAttention(AttentionAdapter):
+    """Adapter of layers `(B, L, d) -> (B, L, d)` that relate the tokens of one sequence.
+
+    The layer is called with `inputs`, and with `mask` if it supports masking.
+
+    Args:
+        layer: The layer.
+        detail: Name of the details that the layer can return, for instance `"scores"`.
+        detail_argument: Call argument that asks for them. Defaults to
+            `"return_attention_scores"`.
+        takes_causal_mask: Whether the layer's call takes `use_causal_mask`.
+        is_causal: Whether the layer never looks ahead, whatever it is told.
+    """
+
+    def __init__(
+        self,
+        layer: keras.layers.Layer,
+        detail: str | None = None,
+        detail_argument: str = "return_attention_scores",
+        takes_causal_mask: bool = False,
+        is_causal: bool = False,
+    ) -> None:
+        super().__init__(layer)
+        self.detail, self.detail_argument = detail, detail_argument
+        self.takes_causal_mask = takes_causal_mask
+        self.can_be_causal = takes_causal_mask or is_causal
+
+    def _build(self, query_shape: Shape, value_shape: Shape) -> None:
+        self.layer.build(query_shape)
+
+    def __call__(
+        self,
+        query: Tensor,
+        value: Tensor,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        return_details: bool = False,
+    ) -> tuple[Tensor, dict[str, Tensor] | None]:
+        # Keras hands `training` on to layers that take it.
+        options: dict[str, Any] = {}
+        if self.layer.supports_masking:
+            options["mask"] = value_mask
+        if use_causal_mask and self.takes_causal_mask:
+            options["use_causal_mask"] = True
+        if not return_details:
+            return self.layer(query, **options), None
+        if self.detail is None:
+            raise ValueError(
+                "Expected an attention that can return its scores. "
+                f"Received: return_attention=True with {self.layer!r}"
+            )
+        outputs, detail = self.layer(query, **{self.detail_argument: True}, **options)
+        return outputs, {self.detail: detail}
+
+
+@functools.singledispatch
+def adapter_of(layer: Any) -> AttentionAdapter:
+    """Returns the adapter of an attention layer, chosen by its class.
+
+    Args:
+        layer: A layer. One of a class that has no adapter of its own is taken for a
+            `SequenceAttention`.
+
+    Raises:
+        TypeError: If it is not a layer.
+
+    Example:
+        >>> import keras
+        >>> from keras_tnattn.layers.base_attention import adapter_of
+        >>> adapter = adapter_of(keras.layers.MultiHeadAttention(2, 4))
+        >>> x = keras.ops.ones((1, 3, 8))
+        >>> outputs, details = adapter(x, x, return_details=True)
+        >>> outputs.shape, details["scores"].shape
+        ((1, 3, 8), (1, 2, 3, 3))
+    """
+    raise TypeError(f"Expected an attention layer. Received: {layer!r}")
+
+
+@adapter_of.register
+def _(layer: keras.layers.Layer) -> AttentionAdapter:
+    return SequenceAttention(layer)
+
+
+@adapter_of.register(keras.layers.MultiHeadAttention)
+@adapter_of.register(keras.layers.GroupQueryAttention)
+def _(layer: keras.layers.Layer) -> AttentionAdapter:
+    return KerasAttention(layer)

@@ -1,0 +1,134 @@
+"""What the encoder and the decoder layer of the transformer share."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_tnattn.checks import check_int, check_rate
+from keras_tnattn.layers.base_attention import AttentionAdapter, adapter_of
+from keras_tnattn.layers.tt_dense import TTDense
+from keras_tnattn.typing import Activation, Shape, Tensor
+
+FEEDFORWARDS = ("dense", "tensor_train")
+
+
+class BaseTransformerLayer(keras.layers.Layer):
+    """Attentions and a feed-forward net, each with dropout, residual sum and normalization.
+
+    Args:
+        feedforward_dim: Hidden size of the feed-forward net.
+        dropout: Rate on the output of each attention and of the feed-forward net.
+        activation: Activation function of the feed-forward net.
+        norm_first: Whether the inputs of the branches are normalized, instead of the sums.
+        epsilon: Added to the variance by the normalizations.
+        feedforward: `"dense"` or `"tensor_train"`: the maps of the feed-forward net.
+        feedforward_ranks: Largest TT-rank of these maps for `"tensor_train"`.
+    """
+
+    def __init__(
+        self,
+        feedforward_dim: int,
+        dropout: float,
+        activation: Activation,
+        norm_first: bool,
+        epsilon: float,
+        feedforward: str,
+        feedforward_ranks: int,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.feedforward_dim = check_int("feedforward_dim", feedforward_dim)
+        self.dropout = check_rate("dropout", dropout)
+        self.activation = keras.activations.get(activation)
+        self.norm_first = norm_first
+        self.epsilon = float(epsilon)
+        self.feedforward = check_feedforward(feedforward)
+        self.feedforward_ranks = check_int("feedforward_ranks", feedforward_ranks)
+        self.supports_masking = True
+
+    def _build_branches(self, shape: Shape, num_attentions: int) -> None:
+        """Makes everything but the attentions, for inputs `(B, L, d)`."""
+        dtype = self.dtype_policy
+        self.norms = [
+            keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=dtype, name=f"norm_{i}")
+            for i in range(num_attentions + 1)
+        ]
+        self.dropouts = [
+            keras.layers.Dropout(self.dropout, dtype=dtype, name=f"dropout_{i}")
+            for i in range(num_attentions + 1)
+        ]
+        options = (self.feedforward, self.feedforward_ranks)
+        self.hidden = feedforward_map(
+            self.feedforward_dim, self.activation, *options, dtype=dtype, name="hidden"
+        )
+        self.projection = feedforward_map(shape[-1], None, *options, dtype=dtype, name="projection")
+        for norm in self.norms:
+            norm.build(shape)
+        self.hidden.build(shape)
+        self.projection.build((*shape[:-1], self.feedforward_dim))
+
+    def _add(
+        self, index: int, x: Tensor, branch: Callable[[Tensor], Tensor], training: bool | None
+    ) -> Tensor:
+        """Residual sum of `x` and a branch of it, normalized before or after."""
+        norm, dropout = self.norms[index], self.dropouts[index]
+        if self.norm_first:
+            return x + dropout(branch(norm(x)), training=training)
+        return norm(x + dropout(branch(x), training=training))
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        return self.projection(self.hidden(x))
+
+    def compute_output_spec(
+        self, inputs: Tensor, *args: Any, return_attention: bool = False, **kwargs: Any
+    ) -> Any:
+        if return_attention:
+            return super().compute_output_spec(inputs, *args, return_attention=True, **kwargs)
+        return keras.KerasTensor(inputs.shape, self.compute_dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        names = (
+            "feedforward_dim",
+            "dropout",
+            "norm_first",
+            "epsilon",
+            "feedforward",
+            "feedforward_ranks",
+        )
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names},
+            "activation": keras.activations.serialize(self.activation),
+        }
+
+
+def adapter_for(name: str, attention: Any) -> AttentionAdapter:
+    """Returns the adapter of a constructor argument, or raises an error that names it."""
+    if not isinstance(attention, keras.layers.Layer):
+        raise TypeError(f"Expected an attention layer. Received: {name}={attention!r}")
+    return adapter_of(attention)
+
+
+def check_feedforward(feedforward: str) -> str:
+    """Returns `feedforward` if it is one of `FEEDFORWARDS`."""
+    if feedforward not in FEEDFORWARDS:
+        raise ValueError(f"Expected one of {FEEDFORWARDS}. Received: feedforward={feedforward!r}")
+    return feedforward
+
+
+def feedforward_map(
+    units: int, activation: Activation | None, feedforward: str, ranks: int, **kwargs: Any
+) -> keras.layers.Layer:
+    """Makes a dense layer, or one with a tensor-train kernel.
+
+    Args:
+        units: Size of the output.
+        activation: Activation function.
+        feedforward: `"dense"` for `keras.layers.Dense`, `"tensor_train"` for `TTDense`.
+        ranks: Largest TT-rank.
+        **kwargs: Further arguments of the layer, for instance `name`.
+    """
+    if check_feedforward(feedforward) == "tensor_train":
+        return TTDense(units, tt_ranks=ranks, activation=activation, **kwargs)
+    return keras.layers.Dense(units, activation=activation, **kwargs)

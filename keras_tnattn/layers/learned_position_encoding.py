@@ -1,0 +1,88 @@
+"""Position encoding by a learned table."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tnattn.checks import check_int
+from keras_tnattn.typing import Initializer, Shape, Tensor
+
+
+@keras.saving.register_keras_serializable(package="keras_tnattn")
+class LearnedPositionEncoding(keras.layers.Layer):
+    """Adds to each token a trained vector of its position.
+
+    `y[b, p] = x[b, p] + E[p]` with a table `E` of shape `(max_length, d)`: the learned alternative
+    of Vaswani et al. (section 3.5). It costs `L d` FLOPs and `max_length d` parameters. Positions
+    of `max_length` and beyond share the last vector, so that a text longer than those of the
+    training still has an answer; for lengths without a limit, use `SinusoidalPositionEncoding`.
+
+    Args:
+        max_length: Number of positions with a vector of their own.
+        scale: Whether to multiply the inputs by `sqrt(d)` first, as transformers do with
+            embeddings. Defaults to `False`.
+        embeddings_initializer: Initializer of the table. Defaults to `"uniform"`, as in
+            `keras.layers.Embedding`.
+
+    Call arguments:
+        inputs: Float tensor `(B, L, d)`.
+        start_index: Position of the first token, an int or a scalar tensor. Defaults to 0.
+
+    Returns:
+        Tensor `(B, L, d)`; the mask of `inputs` is kept.
+
+    Raises:
+        ValueError: If `max_length` is not a positive int.
+
+    Example:
+        >>> import keras
+        >>> import keras_tnattn
+        >>> positions = keras_tnattn.LearnedPositionEncoding(max_length=100)
+        >>> positions(keras.ops.ones((2, 5, 8))).shape
+        (2, 5, 8)
+        >>> positions.count_params()
+        800
+    """
+
+    def __init__(
+        self,
+        max_length: int,
+        scale: bool = False,
+        embeddings_initializer: Initializer = "uniform",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.max_length = check_int("max_length", max_length)
+        self.scale = scale
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
+
+    def build(self, input_shape: Shape) -> None:
+        self.embeddings = self.add_weight(
+            shape=(self.max_length, input_shape[-1]),
+            initializer=self.embeddings_initializer,
+            name="embeddings",
+        )
+        self.built = True
+
+    def call(self, inputs: Tensor, start_index: Tensor = 0) -> Tensor:
+        positions = ops.arange(ops.shape(inputs)[1], dtype="int32") + start_index
+        positions = ops.minimum(positions, self.max_length - 1)
+        # The product makes the gradient a dense tensor, as in TokenEmbedding.
+        table = ops.multiply(self.embeddings, 1)
+        if self.scale:
+            inputs = inputs * inputs.shape[-1] ** 0.5
+        return inputs + ops.cast(ops.take(table, positions, axis=0), inputs.dtype)
+
+    def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
+        return tuple(input_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "max_length": self.max_length,
+            "scale": self.scale,
+            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
+        }

@@ -1,0 +1,117 @@
+"""The encoder layer of the transformer, around any self-attention."""
+
+from typing import Any
+
+import keras
+
+from keras_tnattn.layers.base_transformer import BaseTransformerLayer, adapter_for
+from keras_tnattn.typing import Activation, Shape, Tensor
+
+
+@keras.saving.register_keras_serializable(package="keras_tnattn")
+class TransformerEncoder(BaseTransformerLayer):
+    """Encoder layer of the transformer (Vaswani et al., section 3.1) around any self-attention.
+
+    `x <- LayerNorm(x + Dropout(Attention(x)))`, then the same with the feed-forward net
+    `Dense(d)(relu(Dense(f)(x)))` in place of the attention. Costs the attention's FLOPs and
+    `4 B L d f`; with `feedforward="tensor_train"` those of two `TTDense` layers instead.
+
+    Args:
+        attention: The attention layer: `keras.layers.MultiHeadAttention`,
+            `keras.layers.GroupQueryAttention`, any attention of this package, or another layer
+            `(B, L, d) -> (B, L, d)` that is called with `inputs` and, if it supports masking,
+            `mask`.
+        feedforward_dim: Hidden size `f` of the feed-forward net.
+        dropout: Rate on the output of the attention and of the feed-forward net, before the
+            residual sum. Defaults to 0.
+        activation: Activation function of the feed-forward net. Defaults to `"relu"`.
+        norm_first: Whether to normalize the inputs of attention and feed-forward net instead of
+            the sums. Defaults to `False`.
+        epsilon: Added to the variance by the normalizations. Defaults to 1e-6.
+        feedforward: `"dense"` (default), or `"tensor_train"` for a feed-forward net of `TTDense`
+            layers.
+        feedforward_ranks: Int, the maximum TT-rank of these. Defaults to 8.
+
+    Call arguments:
+        inputs: Float tensor `(B, L, d)`.
+        mask: Boolean tensor `(B, L)`, `True` for a real token.
+        training: Whether dropout is active.
+        return_attention: Whether to return what the attention computed, too: the deductive outputs
+            of a `PowerLawGraphAttention`, `{"local_weights": ...}` of a `TNAttention`, `{"scores":
+            ...}` of the others. Defaults to `False`.
+
+    Returns:
+        Tensor `(B, L, d)`; with `return_attention` also a dict.
+
+    Raises:
+        TypeError: If `attention` is not a layer.
+        ValueError: If a size or rate is out of range, or the attention has nothing more to return.
+
+    Example:
+        >>> import keras
+        >>> import keras_tnattn
+        >>> attention = keras_tnattn.TensorizedSpectralAttention(2, head_combination="project")
+        >>> encoder = keras_tnattn.TransformerEncoder(attention, feedforward_dim=32)
+        >>> outputs, details = encoder(keras.ops.ones((1, 5, 16)), return_attention=True)
+        >>> outputs.shape, details["scores"].shape
+        ((1, 5, 16), (1, 2, 5, 5))
+    """
+
+    def __init__(
+        self,
+        attention: keras.layers.Layer,
+        feedforward_dim: int,
+        dropout: float = 0.0,
+        activation: Activation = "relu",
+        norm_first: bool = False,
+        epsilon: float = 1e-6,
+        feedforward: str = "dense",
+        feedforward_ranks: int = 8,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            feedforward_dim,
+            dropout,
+            activation,
+            norm_first,
+            epsilon,
+            feedforward,
+            feedforward_ranks,
+            **kwargs,
+        )
+        self._attend = adapter_for("attention", attention)
+        self.attention = attention
+
+    def build(self, input_shape: Shape) -> None:
+        self._attend.build(input_shape, input_shape)
+        self._build_branches(input_shape, num_attentions=1)
+        self.built = True
+
+    def call(
+        self,
+        inputs: Tensor,
+        mask: Tensor | None = None,
+        training: bool | None = None,
+        return_attention: bool = False,
+    ) -> Any:
+        details = None
+
+        def attend(x: Tensor) -> Tensor:
+            nonlocal details
+            outputs, details = self._attend(
+                x, x, mask, mask, training=training, return_details=return_attention
+            )
+            return outputs
+
+        x = self._add(0, inputs, attend, training)
+        x = self._add(1, x, self._feed_forward, training)
+        return (x, details) if return_attention else x
+
+    def get_config(self) -> dict[str, Any]:
+        attention = keras.saving.serialize_keras_object(self.attention)
+        return {**super().get_config(), "attention": attention}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "TransformerEncoder":
+        attention = keras.saving.deserialize_keras_object(config["attention"])
+        return cls(**{**config, "attention": attention})

@@ -1,0 +1,157 @@
+"""The attentions that models and training commands know by name.
+
+A new attention needs one entry in `ATTENTIONS`, and `text_classifier`, `translator` and the
+commands take its name.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+
+from keras_tnattn.layers import (
+    GraphTensorNetwork,
+    MultiHeadAdditiveAttention,
+    MultiHeadDotProductAttention,
+    PowerLawGraphAttention,
+    TensorizedGraphAttention,
+    TensorizedSpectralAttention,
+    TNAttention,
+)
+from keras_tnattn.layers.base_attention import adapter_of
+from keras_tnattn.typing import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """What models and commands have to know of an attention.
+
+    Attributes:
+        summary: A few words for help texts.
+        make: Function of `(num_heads, dim, **options)` that makes the layer for features of size
+            `dim`.
+        options: The layer's own main arguments, as `make` takes them.
+        has_heads: Whether `num_heads` means anything to it.
+        takes_memory: Whether it can attend to another sequence (cross-attention).
+        can_be_causal: Whether a decoder can use it for the attention of the target to itself.
+        stacked_options: Options that make its output as large as its input, which residual sums
+            need.
+        causal_options: Options that make it causal where no mask does.
+        dropout_options: Options that are dropout rates.
+        decoder_only: Options that an encoder leaves out.
+        tensor_tokens: Whether its tokens are tensors, `(B, L, I_1, ..., I_N)`.
+    """
+
+    summary: str
+    make: Callable[..., keras.layers.Layer]
+    options: tuple[str, ...] = ()
+    has_heads: bool = True
+    takes_memory: bool = False
+    can_be_causal: bool = False
+    stacked_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    causal_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    dropout_options: tuple[str, ...] = ()
+    decoder_only: tuple[str, ...] = ()
+    tensor_tokens: bool = False
+
+
+def _scaled_dot_product(num_heads: int, dim: int, **options: Any) -> keras.layers.Layer:
+    key_dim = max(dim // num_heads, 1)
+    return keras.layers.MultiHeadAttention(num_heads, **{"key_dim": key_dim, **options})
+
+
+ATTENTIONS: Mapping[str, Attention] = {
+    "tsa": Attention(
+        "tensorized spectral attention",
+        lambda num_heads, dim, **options: TensorizedSpectralAttention(num_heads, **options),
+        options=("tt_ranks", "damping", "filter_order"),
+        can_be_causal=TensorizedSpectralAttention.supports_causal_mask,
+        stacked_options={"head_combination": "project"},
+    ),
+    "tga": Attention(
+        "tensorized graph attention",
+        lambda num_heads, dim, **options: TensorizedGraphAttention(num_heads, **options),
+        options=("tt_ranks", "damping"),
+        stacked_options={"head_combination": "project"},
+        tensor_tokens=True,
+    ),
+    "dpa": Attention(
+        "dot-product attention without biases",
+        lambda num_heads, dim, **options: MultiHeadDotProductAttention(num_heads, **options),
+        options=("key_dim",),
+        can_be_causal=True,
+    ),
+    "ada": Attention(
+        "additive attention",
+        lambda num_heads, dim, **options: MultiHeadAdditiveAttention(num_heads, **options),
+        options=("key_dim",),
+        can_be_causal=True,
+    ),
+    "tn": Attention(
+        "tensor-network attention",
+        # The entries of an embedding take both signs, and an attention tensor of order 1 would
+        # cancel: order 2 sums their squares.
+        lambda num_heads, dim, **options: TNAttention(**{"attention_order": 2, **options}),
+        options=("bond_dim", "boundary", "attention_order"),
+        has_heads=False,
+    ),
+    "rgtn": Attention(
+        "recurrent graph tensor network",
+        lambda num_heads, dim, **options: GraphTensorNetwork(**options),
+        options=("propagation_rank", "damping", "receive_from"),
+        has_heads=False,
+        can_be_causal=True,
+        causal_options={"receive_from": "earlier"},
+    ),
+    "plga": Attention(
+        "power law graph attention",
+        lambda num_heads, dim, **options: PowerLawGraphAttention(num_heads, **options),
+        options=("residual_units", "residual_dense_layers", "residual_dim", "causal_metric"),
+        takes_memory=True,
+        can_be_causal=True,
+        dropout_options=("dropout", "residual_dropout"),
+        decoder_only=("causal_metric",),
+    ),
+    "sdpa": Attention(
+        "scaled dot-product attention (keras.layers.MultiHeadAttention)",
+        _scaled_dot_product,
+        options=("key_dim",),
+        takes_memory=True,
+        can_be_causal=True,
+        dropout_options=("dropout",),
+    ),
+}
+
+
+def find_attention(name: str, argument: str = "attention") -> Attention:
+    """Returns the entry of a name, or raises an error that lists the names.
+
+    Args:
+        name: A key of `ATTENTIONS`.
+        argument: The argument that holds it, for the error message.
+
+    Raises:
+        ValueError: If there is no such name.
+
+    Example:
+        >>> from keras_tnattn.models.attentions import find_attention
+        >>> layer = find_attention("tsa").make(2, 16, damping=0.5)
+        >>> layer.damping
+        0.5
+    """
+    if name not in ATTENTIONS:
+        raise ValueError(
+            f"Expected one of {sorted(ATTENTIONS)} or a layer. Received: {argument}={name!r}"
+        )
+    return ATTENTIONS[name]
+
+
+def attend(attention: keras.layers.Layer, inputs: Tensor) -> Tensor:
+    """Calls any attention layer on one sequence, in a functional model.
+
+    Args:
+        attention: The layer.
+        inputs: Tensor `(B, L, ...)`.
+    """
+    return attention(inputs, inputs) if adapter_of(attention).takes_memory else attention(inputs)

@@ -1,0 +1,34 @@
+import keras
+import numpy as np
+import pytest
+from conformance import to_numpy
+
+from keras_tnattn import layers
+
+
+def tokens(*shape):
+    return np.random.default_rng(0).normal(size=shape).astype("float32")
+
+
+def test_learned_positions_are_rows_of_a_table():
+    layer = layers.LearnedPositionEncoding(4)
+    x = tokens(2, 6, 3)
+    got = to_numpy(layer(x))
+    table = to_numpy(layer.embeddings)
+    assert table.shape == (4, 3)
+    for p in range(6):  # beyond the last: the last
+        np.testing.assert_allclose(got[:, p], x[:, p] + table[min(p, 3)], rtol=1e-6)
+    later = to_numpy(layer(x[:, :1], start_index=2))
+    np.testing.assert_allclose(later[:, 0], x[:, 0] + table[2], rtol=1e-6)
+    scaled = layers.LearnedPositionEncoding(4, scale=True, embeddings_initializer="zeros")
+    np.testing.assert_allclose(to_numpy(scaled(x)), x * 3**0.5, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"max_length=2\.0"):
+        layers.LearnedPositionEncoding(2.0)
+
+
+@pytest.mark.parametrize(
+    "make", [layers.SinusoidalPositionEncoding, lambda: layers.LearnedPositionEncoding(4)]
+)
+def test_positions_belong_to_sequences_of_vectors(make):
+    with pytest.raises(ValueError, match="expected ndim=3, found ndim=2"):
+        make()(keras.ops.ones((2, 3)))

@@ -1,0 +1,136 @@
+import keras
+import numpy as np
+import pytest
+from conformance import to_numpy
+
+from keras_tnattn import layers
+from keras_tnattn.models import ATTENTIONS, Translator, translator
+from keras_tnattn.search import BeamSearch
+
+SIZES = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8, "dropout": 0.0}
+IDS = {
+    "source": np.array([[2, 5, 3, 0], [2, 7, 8, 3]], "int32"),
+    "target": np.array([[2, 4, 6], [2, 3, 0]], "int32"),
+}
+SMALL = {"plga": {"residual_units": 1, "residual_dim": 4, "causal_metric": True}, "sdpa": {}}
+
+
+def make(attention="sdpa", **options):
+    return translator(9, 11, attention, **{**SIZES, **SMALL[attention], **options})
+
+
+@pytest.mark.parametrize("attention", SMALL)
+def test_encode_and_decode_are_the_model(attention):
+    model = make(attention, num_layers=2)
+    want = model.predict(IDS, verbose=0)
+    memory, encoded = model.encode(IDS["source"], return_attention=True)
+    mask = IDS["source"] != 0
+    got, decoded = model.decode(IDS["target"], memory, mask, return_attention=True)
+    np.testing.assert_allclose(to_numpy(got), want, rtol=1e-4, atol=1e-5)
+    assert set(encoded) == {"encoder_0", "encoder_1"}
+    assert set(decoded) == {f"decoder_{i}.{kind}" for i in (0, 1) for kind in ("self", "cross")}
+    scores = "E_LM" if attention == "plga" else "scores"
+    assert decoded["decoder_1.cross"][scores].shape == (2, 2, 3, 4)
+    plain = model.decode(IDS["target"], model.encode(IDS["source"]), mask)
+    np.testing.assert_allclose(to_numpy(plain), want, rtol=1e-4, atol=1e-5)
+    assert (model.source_vocabulary_size, model.target_vocabulary_size) == (9, 11)
+
+
+def test_encoding_drops_nothing_out_unless_training():
+    model = make(dropout=0.5)
+    first, second = (to_numpy(model.encode(IDS["source"], training=False)) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    trained = to_numpy(model.encode(IDS["source"], training=True))
+    assert np.abs(trained - first).max() > 1e-3
+    # A search is of a model that is not training, whatever phase the caller is in.
+    search = BeamSearch(model, 1, extra_tokens=2)
+    state = search.start(IDS["source"])
+    keys = to_numpy(state["sentences"]["memory_cache"][0]["keys"])
+    want = to_numpy(model.decoders[0].memory_keys(first))
+    np.testing.assert_allclose(keys, want, rtol=1e-5, atol=1e-6)
+
+
+def test_it_trains_and_comes_back(tmp_path):
+    model = make(feedforward="tensor_train", position_encoding="learned", max_length=6)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, jit_compile=keras.backend.backend() == "jax")
+    before = model.get_weights()
+    model.fit(IDS, np.array([[4, 6, 3], [5, 3, 3]]), epochs=2, verbose=0)
+    moved = [(a != b).any() for a, b in zip(before, model.get_weights(), strict=True)]
+    names = [w.path for w, m in zip(model.weights, moved, strict=True) if not m]
+    # Biases of keys have no gradient: the softmax takes them out.
+    assert all("key/bias" in name or "seed" in name for name in names), names
+    want = model.predict(IDS, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert isinstance(loaded, Translator)
+    np.testing.assert_array_equal(loaded.predict(IDS, verbose=0), want)
+    assert isinstance(loaded.encoders[0].hidden, layers.TTDense)
+    assert isinstance(loaded.source_positions, layers.LearnedPositionEncoding)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow exports")
+def test_model_export_keeps_any_batch_and_length(tmp_path):
+    import tensorflow as tf
+
+    model = make()
+    model.export(tmp_path / "model", verbose=False)
+    loaded = tf.saved_model.load(tmp_path / "model")
+    for ids in (IDS, {name: array[:1, :2] for name, array in IDS.items()}):
+        want = model.predict(ids, verbose=0)
+        got = loaded.serve({name: tf.constant(array) for name, array in ids.items()})
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-5, atol=1e-5)
+
+
+# Padding of the source and later tokens of the target change nothing, whatever attends.
+@pytest.mark.parametrize("encoder_attention", [None, "tsa", "tga", "tn", "rgtn", "layer"])
+@pytest.mark.parametrize(
+    "decoder_attention", [None, *(n for n, entry in ATTENTIONS.items() if entry.can_be_causal)]
+)
+def test_attentions_of_encoder_and_decoder(encoder_attention, decoder_attention):
+    if encoder_attention and decoder_attention not in (None, "rgtn"):
+        pytest.skip("one pair with each is enough")
+    if encoder_attention == "layer":
+        encoder_attention = layers.GraphTensorNetwork(damping=0.3)
+    options = SMALL["plga"] if decoder_attention == "plga" else None
+    model = make(
+        encoder_attention=encoder_attention,
+        decoder_attention=decoder_attention,
+        decoder_options=options,
+        num_layers=2,
+    )
+    want = model.predict(IDS, verbose=0)
+    alone = {"source": IDS["source"][:1, :3], "target": IDS["target"][:1, :2]}
+    got = model.predict(alone, verbose=0)
+    np.testing.assert_allclose(got, want[:1, :2], rtol=1e-4, atol=1e-5)
+    changed = {**IDS, "source": IDS["source"][:, ::-1]}
+    assert np.abs(model.predict(changed, verbose=0) - want).max() > 1e-4
+    # Step by step, the search finds what teacher forcing finds most probable.
+    ids = BeamSearch(model, 1, end_id=None, extra_tokens=2)(IDS["source"][1:]).ids[0]
+    logits = model.predict({"source": IDS["source"][1:], "target": ids[:, :-1]}, verbose=0)
+    assert logits[0].argmax(-1).tolist() == ids[0, 1:].tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"encoder_attention": "lstm"}, "encoder_attention='lstm'"),
+        ({"decoder_attention": "tn"}, r"'plga'.*that can be causal.*decoder_attention='tn'"),
+        ({"decoder_attention": layers.TNAttention()}, "self_attention=<TNAttention"),
+        ({"encoder_options": {"damping": 0.5}}, r"encoder_attention beside.*'damping': 0\.5"),
+        ({"decoder_options": {"damping": 0.5}}, r"decoder_attention beside.*'damping': 0\.5"),
+        (
+            {
+                "encoder_attention": layers.GraphTensorNetwork(),
+                "encoder_options": {"damping": 0.5},
+            },
+            r"beside a layer.*'damping': 0\.5",
+        ),
+        ({"feedforward": "conv"}, "feedforward='conv'"),
+        ({"position_encoding": "learned"}, "max_length=None"),
+        ({"position_encoding": "rotary"}, "position_encoding='rotary'"),
+    ],
+)
+def test_errors_name_what_was_given(options, message):
+    with pytest.raises(ValueError, match=message):
+        make(**options)
