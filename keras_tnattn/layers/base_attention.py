@@ -6,7 +6,7 @@ its own. An `AttentionAdapter` hides this: query, value and masks in, outputs an
 `adapter_of` returns the adapter of a layer. A layer with something of its own to return registers
 an adapter in its own file:
 
-```python
+```python notest
 @adapter_of.register
 def _(layer: MyAttention) -> AttentionAdapter:
     return SequenceAttention(layer, "weights", "return_my_weights")

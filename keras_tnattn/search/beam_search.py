@@ -33,6 +33,13 @@ class Hypotheses(NamedTuple):
         ids: Integers `(B, K, L)`: the start id, tokens, the end id if it was reached, then 0.
         scores: Floats `(B, K)`, lower is better; infinite where there are fewer than `K`.
         finished: Booleans `(B, K)`: whether the end id was reached.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_tnattn.search import Hypotheses
+        >>> ids = np.array([[[2, 7, 3]]])
+        >>> Hypotheses(ids, scores=np.array([[0.5]]), finished=np.array([[True]])).ids[0, 0]
+        array([2, 7, 3])
     """
 
     ids: np.ndarray
