@@ -1,31 +1,101 @@
-"""Words to ids, as in the experiments of the tensorized spectral attention paper."""
+"""Words to ids, as in the experiments of the tensorized spectral attention paper.
 
+Learning a vocabulary and turning texts into ids needs no TensorFlow; the layer that does the same
+within an exported model does.
+"""
+
+import collections
+import re
 from collections.abc import Sequence
 
 import keras
-import tensorflow as tf
+import numpy as np
+
+from keras_tnattn.typing import Tensor
 
 # What separates words beside white space. The apostrophe belongs to its word.
 _SEPARATORS = r"""[!"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~]"""
+# Those of `tf.strings.split`: white space of ASCII.
+_BETWEEN_WORDS = re.compile(rf"(?:[ \t\n\v\f\r]|{_SEPARATORS})+")
+_SPECIAL = ["", "[UNK]"]
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
-def lower_and_separate(text: tf.Tensor) -> tf.Tensor:
+def lower_and_separate(text: Tensor) -> Tensor:
     """Lower-cases UTF-8 strings of any alphabet and turns punctuation into spaces.
 
     Example:
         >>> lower_and_separate(["Hello, world!"]).numpy()[0].decode().split()
         ['hello', ...]
     """
+    import tensorflow as tf
+
     return tf.strings.regex_replace(tf.strings.lower(text, encoding="utf-8"), _SEPARATORS, " ")
 
 
-def word_vectorizer(
+class WordVectorizer:
+    """Turns texts into ids of words, in plain Python.
+
+    A word is what stands between white space and punctuation, in lower case; the apostrophe belongs
+    to its word. Id 0 is padding and id 1 stands for every other word.
+
+    Args:
+        vocabulary: The words of ids 2, 3, ...
+        max_words: How many words of a text are kept; shorter texts are padded. Default 200.
+
+    Raises:
+        ValueError: If `max_words` is not positive.
+
+    Example:
+        >>> from keras_tnattn.text.words import WordVectorizer
+        >>> vectorizer = WordVectorizer(["graph", "tensor"], max_words=4)
+        >>> vectorizer(["A tensor, a graph!", ""]).tolist()
+        [[1, 3, 1, 2], [0, 0, 0, 0]]
+    """
+
+    def __init__(self, vocabulary: Sequence[str], max_words: int = 200) -> None:
+        if max_words < 1:
+            raise ValueError(f"Expected max_words >= 1. Received: max_words={max_words}")
+        self.max_words = max_words
+        self._vocabulary = [*_SPECIAL, *vocabulary]
+        self._ids = {word: n for n, word in enumerate(self._vocabulary)}
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        """Returns int32 ids `(B, max_words)` of `B` texts, padded with 0."""
+        ids = np.zeros((len(texts), self.max_words), "int32")
+        for row, text in zip(ids, texts, strict=True):
+            words = _words(text)[: self.max_words]
+            row[: len(words)] = [self._ids.get(word, 1) for word in words]
+        return ids
+
+    def get_vocabulary(self) -> list[str]:
+        """Returns the words of all ids, `""` and `"[UNK]"` first."""
+        return list(self._vocabulary)
+
+    def vocabulary_size(self) -> int:
+        """Returns how many ids there are."""
+        return len(self._vocabulary)
+
+    def layer(self) -> keras.layers.TextVectorization:
+        """Returns a layer that does the same to strings `(B,)`, for exported models.
+
+        It runs on TensorFlow, which must be installed, whatever the backend of Keras.
+        """
+        return keras.layers.TextVectorization(
+            standardize=lower_and_separate,
+            output_sequence_length=self.max_words,
+            vocabulary=self._vocabulary[len(_SPECIAL) :],
+            name="words",
+        )
+
+
+def learn_words(
     texts: Sequence[str], vocabulary_size: int = 20_000, max_words: int = 200
-) -> keras.layers.TextVectorization:
+) -> WordVectorizer:
     """Learns a vocabulary of the most frequent words.
 
-    Id 0 is padding, id 1 stands for every other word, the words follow by falling frequency.
+    The words follow by falling frequency, those of equal frequency by falling code points of their
+    UTF-8 form, as in `keras.layers.TextVectorization`.
 
     Args:
         texts: The training texts; no others, or the test part leaks into the vocabulary.
@@ -33,36 +103,55 @@ def word_vectorizer(
             Default 20,000.
         max_words: How many words of a text are kept; shorter texts are padded. Default 200.
 
-    Returns:
-        A layer from strings `(batch,)` to int64 ids `(batch, max_words)`. It runs on TensorFlow
-        whatever the backend of Keras, and may be part of an exported model.
-
     Raises:
         ValueError: If `vocabulary_size` leaves no room for a word, `max_words` is not positive,
             or the texts hold no word at all.
 
     Example:
-        >>> vectorizer = word_vectorizer(["a red fish", "a blue fish"], 10, 5)
-        >>> tuple(vectorizer(["a green fish"]).shape)
-        (1, 5)
+        >>> from keras_tnattn.text.words import learn_words
+        >>> learn_words(["b a, A!", "a (b) a"], max_words=4).get_vocabulary()
+        ['', '[UNK]', 'a', 'b']
     """
     if vocabulary_size < 3:
         raise ValueError(
             "Expected vocabulary_size >= 3: padding, the unknown word and at least one word. "
             f"Received: vocabulary_size={vocabulary_size}"
         )
-    if max_words < 1:
-        raise ValueError(f"Expected max_words >= 1. Received: max_words={max_words}")
-    vectorizer = keras.layers.TextVectorization(
-        max_tokens=vocabulary_size,
-        standardize=lower_and_separate,
-        output_sequence_length=max_words,
-        name="words",
-    )
-    if len(texts):
-        vectorizer.adapt(tf.data.Dataset.from_tensor_slices(list(texts)).batch(1024))
-    if not len(texts) or not vectorizer.get_vocabulary(include_special_tokens=False):
+    counts = collections.Counter()
+    for text in texts:
+        counts.update(_words(text))
+    if not counts:
         raise ValueError(
             f"Expected texts with at least one word. Received: {len(texts)} texts without any"
         )
-    return vectorizer
+    words = sorted(counts, key=lambda word: (counts[word], word.encode()), reverse=True)
+    return WordVectorizer(words[: vocabulary_size - len(_SPECIAL)], max_words)
+
+
+def word_vectorizer(
+    texts: Sequence[str], vocabulary_size: int = 20_000, max_words: int = 200
+) -> keras.layers.TextVectorization:
+    """Learns a vocabulary as `learn_words` does, and returns the layer that applies it.
+
+    Args:
+        texts: The training texts.
+        vocabulary_size: How many ids there are at most. Default 20,000.
+        max_words: How many words of a text are kept. Default 200.
+
+    Returns:
+        A layer from strings `(batch,)` to int64 ids `(batch, max_words)`. It runs on TensorFlow
+        whatever the backend of Keras, and may be part of an exported model.
+
+    Raises:
+        ValueError: As `learn_words`.
+
+    Example:
+        >>> vectorizer = word_vectorizer(["a red fish", "a blue fish"], 10, 5)
+        >>> tuple(vectorizer(["a green fish"]).shape)
+        (1, 5)
+    """
+    return learn_words(texts, vocabulary_size, max_words).layer()
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in _BETWEEN_WORDS.split(text.lower()) if word]

@@ -1,42 +1,76 @@
+import keras
 import numpy as np
 import pytest
-import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
-from keras_tnattn.text.words import word_vectorizer
-
-
-def ids(vectorizer, *texts):
-    return np.asarray(vectorizer(tf.constant(texts))).tolist()
+from keras_tnattn.text.words import WordVectorizer, learn_words, lower_and_separate, word_vectorizer
 
 
 def test_ids_fall_with_frequency():
-    vectorizer = word_vectorizer(["b a, A!", "a (b) a"], max_words=4)
+    vectorizer = learn_words(["b a, A!", "a (b) a"], max_words=4)
     assert vectorizer.get_vocabulary() == ["", "[UNK]", "a", "b"]
-    assert ids(vectorizer, "b c A", "", "a a a a b") == [[3, 1, 2, 0], [0] * 4, [2] * 4]
+    assert vectorizer.vocabulary_size() == 4
+    ids = vectorizer(["b c A", "", "a a a a b"])
+    assert ids.tolist() == [[3, 1, 2, 0], [0] * 4, [2] * 4]
+    assert ids.dtype == "int32"
 
 
 def test_lower_case_of_any_alphabet_and_words_with_apostrophes():
-    vectorizer = word_vectorizer(["Привет ÇA don't end.Start"])
+    vectorizer = learn_words(["Привет ÇA don't end.Start"])
     assert set(vectorizer.get_vocabulary()[2:]) == {"привет", "ça", "don't", "end", "start"}
 
 
 def test_keeps_the_most_frequent():
-    vectorizer = word_vectorizer(["a a a b b c"], vocabulary_size=4)
+    vectorizer = learn_words(["a a a b b c"], vocabulary_size=4)
     assert vectorizer.get_vocabulary() == ["", "[UNK]", "a", "b"]
 
 
 def test_ids_are_what_the_paper_pads_to():
-    assert word_vectorizer(["a"])(tf.constant(["a"])).shape == (1, 200)
+    assert learn_words(["a"])(["a"]).shape == (1, 200)
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["  ", "!?"]])
 def test_no_words(texts):
     with pytest.raises(ValueError, match=f"{len(texts)} texts without any"):
-        word_vectorizer(texts)
+        learn_words(texts)
 
 
 def test_sizes():
     with pytest.raises(ValueError, match="vocabulary_size=2"):
-        word_vectorizer(["a"], vocabulary_size=2)
+        learn_words(["a"], vocabulary_size=2)
     with pytest.raises(ValueError, match="max_words=0"):
-        word_vectorizer(["a"], max_words=0)
+        WordVectorizer(["a"], max_words=0)
+
+
+class TestLayer:
+    """Texts are cut and counted as `keras.layers.TextVectorization` does, which runs TensorFlow."""
+
+    TEXTS = ("It's Straße, ça (ÇA)\tça\n", "non\u00a0breaking b-a_c d.e 3.5", "Привет ΟΔΟΣ b b a")
+
+    @pytest.fixture(autouse=True)
+    def _tensorflow(self):
+        pytest.importorskip("tensorflow")
+
+    def test_vocabulary_is_that_of_an_adapted_layer(self):
+        import tensorflow as tf
+
+        layer = keras.layers.TextVectorization(standardize=lower_and_separate, max_tokens=12)
+        layer.adapt(tf.data.Dataset.from_tensor_slices(list(self.TEXTS)).batch(2))
+        assert learn_words(self.TEXTS, 12).get_vocabulary() == layer.get_vocabulary()
+
+    def test_ids_are_equal(self):
+        vectorizer = learn_words(self.TEXTS, max_words=5)
+        layer = vectorizer.layer()
+        assert layer.get_vocabulary() == vectorizer.get_vocabulary()
+
+        @given(st.lists(st.text("abÇçΣß'. -\t\n\u00a0\u2003!~漢", max_size=12), min_size=1))
+        def check(texts):
+            ids = np.asarray(layer(np.array(texts)))
+            np.testing.assert_array_equal(vectorizer(texts), ids)
+
+        check()
+
+    def test_short_form(self):
+        layer = word_vectorizer(["b a, A!", "a (b) a"], max_words=4)
+        assert np.asarray(layer(np.array(["b c A"]))).tolist() == [[3, 1, 2, 0]]

@@ -1,16 +1,15 @@
 """Trains, measures and exports one text classifier."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 from sklearn.utils.class_weight import compute_sample_weight
 
-from keras_tnattn.export import export
 from keras_tnattn.models import text_classifier
-from keras_tnattn.text.words import word_vectorizer
+from keras_tnattn.text.words import WordVectorizer, learn_words
 from training.classify import plots
 from training.classify.config import TENSORIZED, ClassifyConfig
 from training.classify.reports import write_mistakes, write_report
@@ -56,7 +55,7 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> d
     except ValueError as error:
         # Keras and our layers validate sizes; report their errors as input errors.
         raise InputError(str(error)) from error
-    vocabulary = [str(word) for word in vectorizer.get_vocabulary()]
+    vocabulary = vectorizer.get_vocabulary()
     description = {
         "fingerprint": data.fingerprint(),
         "notes": list(data.notes),
@@ -111,22 +110,28 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> d
         run,
         model,
         results,
-        lambda folder, version: export(model, vectorizer, data.class_names, folder, version),
+        lambda folder, version: _export(model, vectorizer, data, folder, version),
     )
 
 
-def _prepare(
-    config: ClassifyConfig, data: LabelledTexts
-) -> tuple[keras.layers.TextVectorization, dict[str, Part]]:
+def _export(
+    model: keras.Model, vectorizer: WordVectorizer, data: LabelledTexts, folder: Path, version: int
+) -> Path:
+    from keras_tnattn.export import export  # which needs TensorFlow
+
+    return export(model, vectorizer.layer(), data.class_names, folder, version)
+
+
+def _prepare(config: ClassifyConfig, data: LabelledTexts) -> tuple[WordVectorizer, dict[str, Part]]:
     train, test = split_rows(data.labels, config.test_fraction, config.seed)
     rows = {"train": train, "test": test}
     if config.early_stopping:
         kept, validation = split_rows(data.labels[train], VALIDATION_FRACTION, config.seed)
         rows |= {"train": train[kept], "validation": train[validation]}
-    vectorizer = word_vectorizer(
+    vectorizer = learn_words(
         [data.texts[i] for i in rows["train"]], config.vocabulary_size, config.max_words
     )
-    ids = np.asarray(vectorizer(tf.constant(data.texts)), "int32")
+    ids = vectorizer(data.texts)
     return vectorizer, {name: Part(r, ids[r], data.labels[r]) for name, r in rows.items()}
 
 

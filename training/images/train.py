@@ -1,12 +1,11 @@
 """Trains, measures and exports a deep tensor network that classifies images."""
 
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from keras_tnattn.export import export_signatures, labels_and_probabilities
 from keras_tnattn.layers import LocalEmbedding
 from keras_tnattn.models import deep_tensor_network
 from training.data.batches import ArrayBatches
@@ -59,20 +58,27 @@ def train_images(config: ImagesConfig, run: Run, data: LabelledImages) -> dict[s
         data.test_labels, predictions, data.class_names, run.folder / "confusion_matrix.png"
     )
 
-    def probabilities(images: tf.Tensor, training: bool) -> tf.Tensor:
-        return tf.nn.softmax(model(images, training=training))
-
-    images = tf.TensorSpec([None, *data.images.shape[1:]], tf.float32, "images")
-    classify = labels_and_probabilities(probabilities, data.class_names)
     return finish(
         config,
         run,
         model,
         results,
-        lambda folder, version: export_signatures(
-            {"serving_default": (classify, images)}, [model], folder, version, data.class_names
-        ),
+        lambda folder, version: _export(model, data, folder, version),
     )
+
+
+def _export(model: keras.Model, data: LabelledImages, folder: Path, version: int) -> Path:
+    import tensorflow as tf
+
+    from keras_tnattn.export import export_signatures, labels_and_probabilities
+
+    def probabilities(images: tf.Tensor, training: bool) -> tf.Tensor:
+        return tf.nn.softmax(model(images, training=training))
+
+    images = tf.TensorSpec([None, *data.images.shape[1:]], tf.float32, "images")
+    classify = labels_and_probabilities(probabilities, data.class_names)
+    signatures = {"serving_default": (classify, images)}
+    return export_signatures(signatures, [model], folder, version, data.class_names)
 
 
 def _compiled_model(config: ImagesConfig, data: LabelledImages) -> keras.Model:

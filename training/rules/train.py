@@ -1,13 +1,12 @@
 """Trains, measures and exports a deep tensor network on one elementary cellular automaton."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from keras_tnattn.export import export_signatures
 from keras_tnattn.layers import LocalEmbedding
 from keras_tnattn.models import deep_tensor_network
 from training.engine.finishing import finish, prepare_export
@@ -58,6 +57,20 @@ def train_rule(config: RulesConfig, run: Run) -> dict[str, Any]:
     truth, predicted = space_time(model, config)
     plots.space_time(truth, predicted, config.steps, run.folder / "space_time.png")
 
+    return finish(
+        config,
+        run,
+        model,
+        results,
+        lambda folder, version: _export(model, folder, version),
+    )
+
+
+def _export(model: keras.Model, folder: Path, version: int) -> Path:
+    import tensorflow as tf
+
+    from keras_tnattn.export import export_signatures
+
     @tf.function  # traced once for both names
     def predict(bits: tf.Tensor) -> dict[str, tf.Tensor]:
         probabilities = tf.nn.softmax(model(bits, training=False))
@@ -66,13 +79,7 @@ def train_rule(config: RulesConfig, run: Run) -> dict[str, Any]:
 
     signature = (predict, tf.TensorSpec([None, None], tf.int32, "bits"))
     signatures = {"serving_default": signature, "ids": signature}
-    return finish(
-        config,
-        run,
-        model,
-        results,
-        lambda folder, version: export_signatures(signatures, [model], folder, version),
-    )
+    return export_signatures(signatures, [model], folder, version)
 
 
 def accuracies(model: keras.Model, config: RulesConfig, lengths: Iterable[int]) -> dict[int, float]:
