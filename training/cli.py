@@ -88,9 +88,9 @@ def _function(command: Command) -> Callable[..., tuple[Command, dict[str, Any]]]
 
 def _type(field: FieldInfo) -> Any:
     """Returns the type of an option, and how `--help` shows it."""
-    kind = field.annotation
+    kind: Any = field.annotation
     if choices(field):
-        one = Literal[choices(field)]
+        one: Any = Literal[choices(field)]  # type: ignore[valid-type]
         kind = tuple[one, ...] if isinstance(field.default, tuple) else one
     allowed = interval(field) and f" [{interval(field)}]"
     parameter = cyclopts.Parameter(

@@ -54,7 +54,7 @@ def option(
         **constraints: The range as pydantic's `Field` takes it: `ge`, `gt`, `le`, `lt`.
     """
     settled = {"default": default} if compute is None else {"default_factory": compute}
-    extra = {"group": group, "choices": choices, "metavar": metavar}
+    extra: Any = {"group": group, "choices": choices, "metavar": metavar}
     return pydantic.Field(**settled, description=text, json_schema_extra=extra, **constraints)
 
 
@@ -63,7 +63,7 @@ class Options(pydantic.BaseModel):
 
     Raises:
         InputError: If a value has the wrong type, is out of its range or not among its choices,
-            or an option is unknown.
+            an option is unknown, or some do not fit together.
     """
 
     model_config = pydantic.ConfigDict(
@@ -86,9 +86,16 @@ class Options(pydantic.BaseModel):
     @classmethod
     def _report(cls, values: Any, check: pydantic.ModelWrapValidatorHandler) -> Any:
         try:
-            return check(values)
+            options = check(values)
+            options.check_together()
+            return options
         except pydantic.ValidationError as error:
             raise InputError(_sentence(cls, error)) from error
+        except ValueError as error:
+            raise InputError(str(error)) from error
+
+    def check_together(self) -> None:
+        """Raises `ValueError` if options do not fit together; a class with such options has one."""
 
     def changed(self: SomeOptions, **values: Any) -> SomeOptions:
         """Returns new options, with some values changed and all checked again."""

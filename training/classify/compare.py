@@ -9,8 +9,7 @@ from training.classify.command import load
 from training.classify.config import TABLE_DIMS, ClassifyConfig
 from training.data.texts import LabelledTexts
 from training.engine.commands import Command
-from training.engine.runs import finish_all
-from training.files import replacing
+from training.engine.runs import finish_all, write_text
 from training.options import RUN, Options, option
 
 HEADER = (
@@ -80,7 +79,7 @@ def table(configs: Sequence[ClassifyConfig], results: Sequence[dict[str, Any]]) 
     """Writes a line for each attention, with means and standard deviations over the seeds."""
     from training.engine.tables import table_of
 
-    lines = [HEADER]
+    lines: list[tuple[str, ...]] = [HEADER]
     for name in dict.fromkeys(config.attention for config in configs):
         runs = [r for c, r in zip(configs, results, strict=True) if c.attention == name]
         counts = runs[0]["parameters"]
@@ -108,8 +107,7 @@ def compare(
     """Trains each config, then prints the table and writes it to `folder/table.md`."""
     results = train_all(configs, folder, data)
     text = table(configs, results)
-    with replacing(folder / "table.md") as path:
-        path.write_text(text + "\n", encoding="utf-8")
+    write_text(folder / "table.md", text)
     print(f"\n{text}\n")
     return results
 

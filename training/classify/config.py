@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pydantic
-
 from training.data.reading import short_name
 from training.data.texts.registry import TEXT_SETS
 from training.options import (
@@ -108,8 +106,7 @@ class ClassifyConfig(RunConfig):
     )
     name: str = name_option(_default_name, "DATASET-ATTENTION-SEED")
 
-    @pydantic.model_validator(mode="after")
-    def _check_together(self) -> "ClassifyConfig":
+    def check_together(self) -> None:
         reason = f"attention={self.attention!r}, which has none"
         if self.attention not in TENSORIZED:
             self.refuse(reason, "tt_rank", "damping")
@@ -119,7 +116,6 @@ class ClassifyConfig(RunConfig):
             self.refuse(reason, "residual_units", "residual_dim")
         if self.attention == "tn":
             self.refuse(reason, "num_heads")
-        return self
 
     @property
     def source(self) -> str:

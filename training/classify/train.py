@@ -85,7 +85,7 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> d
         data.class_names,
         run.folder / "mistakes.csv",
     )
-    results = {
+    results: dict[str, Any] = {
         "train_accuracy": float(np.mean(evaluation.predict(model, train.ids) == train.labels)),
         "test_accuracy": float(np.mean(predictions == test.labels)),
         "epochs": len(log.rows),

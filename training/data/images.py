@@ -49,7 +49,7 @@ class LabelledImages:
         digest = hashlib.sha256()
         for array in (self.images, self.labels, self.test_images, self.test_labels):
             digest.update(repr(array.shape).encode())
-            digest.update(np.ascontiguousarray(array))
+            digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
 

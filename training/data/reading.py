@@ -11,13 +11,13 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from training.errors import InputError
 
 Row = dict[str, str]
 
-PACKED = {".gz": gzip.open, ".xz": lzma.open}
+PACKED: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
 TFDS = "tfds:"
 
 
@@ -96,7 +96,7 @@ def _kind(path: Path) -> str:
 
 @contextlib.contextmanager
 def _reading(path: Path, kind: str) -> Iterator[TextIO]:
-    opener = PACKED.get(path.suffix, open)
+    opener: Any = PACKED.get(path.suffix, open)
     newline = "" if _kind(path) == ".csv" else "\n"
     try:
         with opener(path, "rt", encoding="utf-8-sig", newline=newline) as file:
@@ -109,6 +109,7 @@ def _read(path: Path, file: TextIO, quoted_columns: Set[str]) -> tuple[list[str]
     """Returns the names of the columns, and the rows one by one."""
     if _kind(path) not in {".csv", ".tsv"}:
         raise InputError(f"Expected a table named .csv or .tsv (.gz, .xz). Received: {path}")
+    lines: Iterator[list[str]]
     if _kind(path) == ".csv":
         first = file.readline()
         delimiter = _delimiter(first)

@@ -9,13 +9,15 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from training.data.texts import load_texts
+from training.classify.command import load
+from training.classify.config import ClassifyConfig
 from training.errors import InputError, exit_status
 
 RUNS = Path("runs/demo")
 ATTENTIONS = ("tsa", "dpa", "ada")  # the first is exported
-OPTIONS = {"dataset": "docstrings", "epochs": 6}
+OPTIONS: dict[str, Any] = {"dataset": "docstrings", "epochs": 6}
 SENTENCES = (
     "Draws the line with the given color and marker on the axes of the figure.",
     "Fits the classifier to the training samples and returns the estimator itself.",
@@ -36,8 +38,7 @@ print("  keras_tnattn imported:", "keras_tnattn" in sys.modules)
 
 def run() -> None:
     """Runs the demo."""
-    data = load_texts(OPTIONS["dataset"])
-    print(f"{len(data.texts):,} docstrings of {', '.join(data.class_names)}")
+    data = load(ClassifyConfig(**OPTIONS))
     from training.classify.compare import compare, table_configs
 
     configs = table_configs(OPTIONS, ATTENTIONS, (0,))

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from training.engine.runs import finish_all
+from training.engine.runs import finish_all, write_text
 from training.errors import exit_status
-from training.files import replacing
 from training.rules.config import RulesConfig
 
 RUNS = Path("runs/demo-rules")
@@ -28,8 +27,7 @@ def run() -> None:
         RulesConfig(rule=rule, name=f"rule-{rule}", export=True, **OPTIONS) for rule in RULES
     ]
     text = table_of(lines_of(configs, finish_all(configs, RUNS, train_rule)))
-    with replacing(RUNS / "table.md") as path:
-        path.write_text(text + "\n", encoding="utf-8")
+    write_text(RUNS / "table.md", text)
     lengths = ", ".join(map(str, configs[0].trained_lengths))
     print(f"\nTrained on rows of {lengths} cells; % of cells right on new rows:\n\n{text}\n")
     print(f"pictures: space_time.png and learning_curves.png in {RUNS}/rule-*/")

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from training.demos.classify import serve
-from training.engine.runs import finish_all
+from training.engine.runs import finish_all, write_text
 from training.errors import InputError, exit_status
-from training.files import replacing
 from training.translate.config import TranslateConfig
 
 RUNS = Path("runs/demo-translate")
@@ -87,8 +86,7 @@ def run() -> None:
             )
         )
     text = table_of(lines)
-    with replacing(RUNS / "table.md") as path:
-        path.write_text(text + "\n", encoding="utf-8")
+    write_text(RUNS / "table.md", text)
     print(f"\n{measured['sentences']:,} sentences of the test part, greedy search:\n\n{text}\n")
     print(measured["bleu_signature"])
 

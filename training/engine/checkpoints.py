@@ -128,7 +128,7 @@ class EpochLog(keras.callbacks.Callback):
         super().__init__()
         self.run = run
         self.patience = patience
-        self.rows = []
+        self.rows: list[dict[str, float]] = []
         self._last = run.folder / "checkpoints" / "last.npz"
         self._best = run.folder / "checkpoints" / "best.npz"
         with writing(self._last.parent):
@@ -153,7 +153,9 @@ class EpochLog(keras.callbacks.Callback):
     @property
     def done(self) -> bool:
         """Whether the patience is exhausted."""
-        return bool(self.patience) and len(self.rows) - self.best_epoch() >= self.patience
+        if not self.patience:
+            return False
+        return len(self.rows) - self.best_epoch() >= self.patience
 
     def restore_best(self) -> None:
         """Restores the model of the lowest validation loss, if training may stop early."""
@@ -189,7 +191,7 @@ class EpochLog(keras.callbacks.Callback):
         return (ended - began) / (end - begin)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        metrics = {name: float(value) for name, value in logs.items()}
+        metrics = {name: float(value) for name, value in (logs or {}).items()}
         self._check_finite(metrics, "at its end")
         if not all(np.isfinite(w).all() for w in self.model.get_weights()):
             raise FloatingPointError(f"The weights overflowed in epoch {epoch + 1}")

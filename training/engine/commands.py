@@ -71,8 +71,9 @@ def training_command(
         options, run = chosen
         train(options, run)
         print(f"run folder: {run.folder}")
-        if "exported" in (run.results or {}):
-            print(f"exported to {run.results['exported']}")
+        results = run.results or {}
+        if "exported" in results:
+            print(f"exported to {results['exported']}")
 
     fields = {**RunOptions.model_fields, **config.model_fields}
     return Command(name, summary, description, fields, start, examples)

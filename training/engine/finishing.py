@@ -87,11 +87,11 @@ def _export_once(config: RunConfig, run: Run, write: Callable[[Path, int], Path]
 
     folder = config.export_folder
     try:
-        if (run.export_note or {}).get("options") != config.export_options:
-            run.write_export_note(
-                {"options": config.export_options, "version": next_version(folder)}
-            )
-        version = run.export_note["version"]
+        note = run.export_note or {}
+        if note.get("options") != config.export_options:
+            note = {"options": config.export_options, "version": next_version(folder)}
+            run.write_export_note(note)
+        version = note["version"]
         target = folder / str(version)
         if target.exists():
             return target

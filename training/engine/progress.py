@@ -49,7 +49,8 @@ class Counter:
         self._file = file or sys.stderr
         self._terminal = self._file.isatty()
         self._start = time.perf_counter()
-        self._next, self._shown = 1, None
+        self._next = 1
+        self._shown: int | None = None
 
     def show(self, done: int) -> None:
         """Shows that `done` of them are done."""

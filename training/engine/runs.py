@@ -16,7 +16,7 @@ from typing import Any
 
 from training.errors import InputError
 from training.files import read_object, reason, replacing
-from training.options import from_json, to_json
+from training.options import SomeOptions, from_json, to_json
 
 TRAIN_AGAIN = "Delete its checkpoints/ to train the run from the beginning"
 RESUME = "Solve this, then continue the run with --resume"
@@ -105,7 +105,7 @@ class Run:
                 "Continue that run with --resume, or choose another --run-dir or --name"
             )
 
-    def read_config(self, kind: type, given: dict[str, Any]) -> Any:
+    def read_config(self, kind: type[SomeOptions], given: dict[str, Any]) -> SomeOptions:
         """Reads the run's config, which options given again must not contradict.
 
         Raises:
@@ -185,6 +185,12 @@ class Run:
             writer.writerows(rows)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file whole, or not at all."""
+    with replacing(path) as partial:
+        partial.write_text(text + "\n", encoding="utf-8")
+
+
 def finish_all(
     configs: Sequence[Any],
     folder: Path,
@@ -214,4 +220,4 @@ def finish_all(
         if not run.results:
             print(f"run {i + 1} of {len(configs)}: {config.name}", flush=True)
             train(config, run)
-    return [run.results for run in runs]
+    return [run.results or {} for run in runs]

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pydantic
-
 from training.options import (
     DATA,
     MODEL,
@@ -69,8 +67,6 @@ class ImagesConfig(RunConfig):
     weight_decay: float = option(1e-2, TRAINING, "weight decay of AdamW", ge=0)
     name: str = name_option(_default_name, "DATASET-SITES-SEED")
 
-    @pydantic.model_validator(mode="after")
-    def _check_together(self) -> "ImagesConfig":
+    def check_together(self) -> None:
         if self.dataset == "digits":
             self.refuse("dataset='digits', which scikit-learn brings along", "data_dir")
-        return self

@@ -44,7 +44,7 @@ def train_images(config: ImagesConfig, run: Run, data: LabelledImages) -> dict[s
     log = fit(model, batches, config, run)
     predictions = evaluation.predict(model, data.test_images)
     train_predictions = evaluation.predict(model, data.images)
-    results = {
+    results: dict[str, Any] = {
         "train_accuracy": float(np.mean(train_predictions == data.labels)),
         "test_accuracy": float(np.mean(predictions == data.test_labels)),
         "parameters": {"all": model.count_params()},

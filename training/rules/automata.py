@@ -1,5 +1,7 @@
 """Elementary cellular automata: one row of bits to the row some steps later."""
 
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -16,7 +18,7 @@ def evolve(rows: np.ndarray, rule: int, steps: int = 1, boundary: str = "periodi
         steps: Number of steps.
         boundary: `"periodic"`, or `"fixed"`: zeros beside both ends.
     """
-    mode = {"periodic": "wrap", "fixed": "constant"}[boundary]
+    mode: Any = {"periodic": "wrap", "fixed": "constant"}[boundary]
     for _ in range(steps):
         padded = np.pad(rows, ((0, 0), (1, 1)), mode=mode)
         rows = (rule >> (4 * padded[:, :-2] + 2 * rows + padded[:, 2:])) & 1

@@ -2,9 +2,6 @@
 
 from typing import Any
 
-import pydantic
-
-from training.errors import InputError
 from training.options import (
     DATA,
     MODEL,
@@ -81,16 +78,12 @@ class RulesConfig(RunConfig):
     )
     name: str = name_option(_default_name, "rule-RULE-steps-STEPS-BOUNDARY-SEED")
 
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _check_bond_dim(cls, values: dict[str, Any]) -> dict[str, Any]:
-        steps = values.get("steps")
-        if isinstance(steps, int) and steps > 5 and "bond_dim" not in values:
-            raise InputError(
+    def check_together(self) -> None:
+        if self.steps > 5 and "bond_dim" not in self.model_fields_set:
+            raise ValueError(
                 "Expected a bond_dim for more than 5 steps, since the default doubles with each. "
-                f"Received: steps={steps}"
+                f"Received: steps={self.steps}"
             )
-        return values
 
     @property
     def trained_lengths(self) -> tuple[int, ...]:

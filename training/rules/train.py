@@ -43,7 +43,7 @@ def train_rule(config: RulesConfig, run: Run) -> dict[str, Any]:
 
     log = fit(model, RuleBatches(config), config, run)
     found = accuracies(model, config, sorted({*config.trained_lengths, *config.tested_lengths}))
-    results = {
+    results: dict[str, Any] = {
         "test_accuracy": found[config.length],
         "accuracies": {str(length): accuracy for length, accuracy in found.items()},
         "trained_lengths": list(config.trained_lengths),
@@ -131,7 +131,7 @@ def percent(accuracy: float) -> str:
 
 
 def _compiled_model(config: RulesConfig) -> keras.Model:
-    ends = {
+    ends: dict[str, dict[str, Any]] = {
         "periodic": {"boundary": "closed"},
         "fixed": {"boundary": "open", "trainable_boundary": True},
     }

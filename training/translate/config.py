@@ -6,7 +6,6 @@ import pydantic
 
 from training.data.pairs.registry import PARALLEL_SETS
 from training.data.reading import short_name
-from training.errors import InputError
 from training.options import (
     DATA,
     MODEL,
@@ -220,25 +219,24 @@ class TranslateConfig(RunConfig):
     def _preset_of_attention(cls, values: dict[str, Any]) -> dict[str, Any]:
         return {"preset": "sdpa", **values} if values.get("attention") == "sdpa" else values
 
-    @pydantic.model_validator(mode="after")
-    def _check_together(self) -> "TranslateConfig":
+    def check_together(self) -> None:
         if self.cooldown_epochs > self.epochs:
-            raise InputError(
+            raise ValueError(
                 f"Expected cooldown_epochs of 0 to {self.epochs}, the epochs. "
                 f"Received: cooldown_epochs={self.cooldown_epochs}"
             )
         if self.early_stopping and self.early_stopping < self.epochs_after_best:
-            raise InputError(
+            raise ValueError(
                 "Expected early_stopping >= epochs_after_best, or training stops before. Received: "
                 f"early_stopping={self.early_stopping}, epochs_after_best={self.epochs_after_best}"
             )
         if not all(1 <= epoch <= self.epochs for epoch in self.checkpoint_epochs):
-            raise InputError(
+            raise ValueError(
                 f"Expected checkpoint_epochs of 1 to {self.epochs}. "
                 f"Received: checkpoint_epochs={list(self.checkpoint_epochs)}"
             )
         if self.export_beam > 1 and not self.export:
-            raise InputError(
+            raise ValueError(
                 f"Expected export beside export_beam. Received: export_beam={self.export_beam}"
             )
         if self.attention != "plga":
@@ -246,7 +244,6 @@ class TranslateConfig(RunConfig):
         if self.corpus is None:
             reason = "prepared alone, which settles it"
             self.refuse(reason, "data_dir", "reverse", *PREPARING)
-        return self
 
     @property
     def export_options(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -65,7 +66,8 @@ def one_head(
     sizes = [(width, max(height, 3.6)) if name in BETWEEN_TOKENS else (9, 3.6) for name in matrices]
     widths, heights = zip(*sizes, strict=True)
     figure = Figure(figsize=(max(widths), sum(heights)), layout="constrained")
-    rows = np.atleast_1d(figure.subfigures(len(matrices), 1, height_ratios=heights))
+    subfigures: Any = figure.subfigures(len(matrices), 1, height_ratios=heights)
+    rows = np.atleast_1d(subfigures)
     for row, (name, matrix) in zip(rows, matrices.items(), strict=True):
         row.suptitle(SYMBOLS[name])
         if name in BETWEEN_TOKENS:
@@ -106,10 +108,11 @@ def _heat_map(
     axes: Axes, matrix: np.ndarray, tokens: tuple[Sequence[str], Sequence[str]] | None = None
 ) -> None:
     image = axes.imshow(matrix, cmap="viridis", interpolation="nearest")
-    axes.get_figure(root=False).colorbar(image, ax=axes, shrink=0.8)
+    figure: Any = axes.get_figure(root=False)
+    figure.colorbar(image, ax=axes, shrink=0.8)
     if tokens is not None:
         rows, columns = ([_shown(token) for token in side] for side in tokens)
-        style = {"fontsize": 8, "parse_math": False}
+        style: dict[str, Any] = {"fontsize": 8, "parse_math": False}
         axes.set_xticks(range(len(columns)), columns, rotation="vertical", **style)
         axes.set_yticks(range(len(rows)), rows, **style)
 

@@ -158,6 +158,7 @@ class TranslatorLog(EpochLog):
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         # Keras shows what is added to the logs. The time of compiling is left out here, too.
+        logs = {} if logs is None else logs
         logs["tokens_per_second"] = self.tokens / (self.params["steps"] * self._seconds_per_step)
         super().on_epoch_end(epoch, logs)
 
@@ -188,7 +189,7 @@ class TranslatorLog(EpochLog):
 def _prepared(config: TranslateConfig, own: Path, resumed: bool) -> PreparedCorpus:
     """Returns the tokenized corpus, in the shared folder or in `own`; prepares it if needed."""
     if config.corpus is None:
-        return load_prepared(config.prepared)
+        return load_prepared(str(config.prepared))
     folder = Path(config.prepared or own)
     if resumed and folder.exists():
         return load_prepared(folder)

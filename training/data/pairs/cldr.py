@@ -8,6 +8,7 @@ the languages (order, separators, plurals, twelve hours or twenty-four) comes fr
 import datetime
 import random
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 from babel import Locale, dates, lists, numbers, units
 from babel.languages import get_official_languages
@@ -19,11 +20,12 @@ PAIRS = 22_000
 HELD_OUT = 1_000  # pairs of the validation part, and as many of the test part
 
 Render = Callable[[Locale], str]
+Span = Literal["second", "minute", "hour", "day", "week", "month", "year"]
 
 FIRST_DAY = datetime.date(1950, 1, 1)
 DAYS = 36_525  # a century
 NOT_PLACES = {"XA", "XB", "ZZ"}  # pseudo-locales and the unknown
-SPANS = ("second", "minute", "hour", "day", "week", "month", "year")
+SPANS: tuple[Span, ...] = ("second", "minute", "hour", "day", "week", "month", "year")
 SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 SECONDS |= {"month": 2592000, "year": 31536000}  # as Babel counts them
 
@@ -50,14 +52,15 @@ def render_pairs(source: str, target: str, seed: int = 0) -> list[tuple[str, str
         )
     first, second = (Locale.parse(name) for name in sorted((source, target)))
     phrases = _Phrases(random.Random(seed), first, second)
-    pairs, seen = [], (set(), set())
+    pairs: list[tuple[str, str]] = []
+    seen: tuple[set[str], set[str]] = (set(), set())
     while len(pairs) < PAIRS:
         sentence = phrases.sentence()
-        pair = tuple(" ".join(sentence(locale).split()) for locale in (first, second))
-        if pair[0] not in seen[0] and pair[1] not in seen[1]:
-            for known, text in zip(seen, pair, strict=True):
-                known.add(text)
-            pairs.append(pair if source < target else pair[::-1])
+        one, other = (" ".join(sentence(locale).split()) for locale in (first, second))
+        if one not in seen[0] and other not in seen[1]:
+            seen[0].add(one)
+            seen[1].add(other)
+            pairs.append((one, other) if source < target else (other, one))
     return pairs
 
 
@@ -67,7 +70,11 @@ class _Phrases:
     def __init__(self, draw: random.Random, *locales: Locale) -> None:
         self.draw = draw
         self.territories = _told_apart(
-            (code for code in locales[0].territories if code.isalpha() and code not in NOT_PLACES),
+            (
+                code
+                for code in map(str, locales[0].territories)
+                if code.isalpha() and code not in NOT_PLACES
+            ),
             lambda code, locale: locale.territories[code],
             locales,
         )
@@ -109,7 +116,8 @@ class _Phrases:
         if count == 1:
             return self.draw.choice((self.day, self.moment, self.period, *self.things))()
         things = [self.draw.choice(self.things)() for _ in range(count)]
-        style = self.draw.choice(("standard", "or"))
+        styles: tuple[Literal["standard", "or"], ...] = ("standard", "or")
+        style = self.draw.choice(styles)
         return lambda locale: lists.format_list([x(locale) for x in things], style, locale)
 
     def date(self) -> datetime.date:
@@ -174,7 +182,8 @@ def _told_apart(
     codes: Iterable[str], name: Callable[[str, Locale], str], locales: Iterable[Locale]
 ) -> list[str]:
     """Keeps the codes with a name of their own in every locale, in a fixed order."""
-    kept, seen = [], set()
+    kept: list[str] = []
+    seen: set[tuple[Locale, str]] = set()
     for code in sorted(codes):
         try:
             names = {(locale, name(code, locale)) for locale in locales}

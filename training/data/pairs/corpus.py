@@ -50,8 +50,11 @@ class ParallelCorpus:
 
     def reversed(self) -> "ParallelCorpus":
         """Returns the corpus of the other direction."""
-        parts = {name: [pair[::-1] for pair in getattr(self, name)] for name in PARTS}
-        return dataclasses.replace(self, languages=self.languages[::-1], **parts)
+        train, validation, test = (
+            [(target, source) for source, target in getattr(self, name)] for name in PARTS
+        )
+        source, target = self.languages
+        return ParallelCorpus((target, source), train, validation, test, self.notes)
 
     def fingerprint(self) -> str:
         """Returns a SHA-256 that changes with any sentence, part or language, or their order."""

@@ -142,7 +142,7 @@ def _load_path(corpus: str, seed: int) -> ParallelCorpus:
 
 
 def _load_translate_folder(folder: Path, seed: int) -> ParallelCorpus:
-    files = collections.defaultdict(dict)
+    files: dict[str, dict[str, Path]] = collections.defaultdict(dict)
     for path in sorted(folder.glob("*.*.txt")):
         language, part = path.name.split(".")[:2]
         files[language][part] = path
@@ -210,7 +210,8 @@ def _assembled(
                 f"{len(parts[name])} {name} pairs cut from the training part" for name in missing
             ]
     train, validation, test = (parts.get(name, []) for name in PARTS)
-    return ParallelCorpus(tuple(languages), train, validation, test, tuple(notes))
+    source, target = languages
+    return ParallelCorpus((source, target), train, validation, test, tuple(notes))
 
 
 def _read_pairs(path: Path) -> tuple[tuple[str, str], list[Pair]]:
@@ -222,7 +223,8 @@ def _read_pairs(path: Path) -> tuple[tuple[str, str], list[Pair]]:
             f"Expected {path} to have the columns source and target, or two columns. "
             f"Received: columns={header}"
         )
-    return tuple(columns), [(row[columns[0]], row[columns[1]]) for row in rows]
+    source, target = columns
+    return (source, target), [(row[source], row[target]) for row in rows]
 
 
 def _zipped(source: Path, target: Path) -> list[Pair]:

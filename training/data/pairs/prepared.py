@@ -130,11 +130,12 @@ def prepare(
             be written.
     """
     folder, training = Path(folder), corpus.part("train")
-    cases = ["turkish" if name in TURKIC else "lower" for name in corpus.languages]
+    cases: list[str] = ["turkish" if name in TURKIC else "lower" for name in corpus.languages]
+    cases = cases if lower_case else ["keep", "keep"]
     options = {
         "vocabulary_size": vocabulary_size,
         "max_length": max_length,
-        "cases": cases if lower_case else ["keep", "keep"],
+        "cases": cases,
         "keep_accents": keep_accents,
         "form": form,
     }
@@ -157,10 +158,10 @@ def prepare(
             learn_word_pieces(
                 side, vocabulary_size, case=case, keep_accents=keep_accents, form=form
             )
-            for side, case in zip(zip(*training, strict=True), options["cases"], strict=True)
+            for side, case in zip(zip(*training, strict=True), cases, strict=True)
         ]
         parts, notes = _tokenized(corpus, tokenizers, max_length)
-    except ValueError as error:  # the checks by those who know
+    except ValueError as error:  # the tokenizers check their own options
         raise InputError(str(error)) from error
     description = {
         "made_of": made_of,

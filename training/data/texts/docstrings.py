@@ -66,7 +66,8 @@ def _source_folder(library: str) -> Path | None:
     if library == "python":
         return Path(sysconfig.get_path("stdlib"))
     spec = importlib.util.find_spec(library)
-    return Path(spec.submodule_search_locations[0]) if spec else None
+    folders = spec.submodule_search_locations if spec else None
+    return Path(folders[0]) if folders else None
 
 
 def _parse(path: Path) -> ast.Module:
