@@ -44,7 +44,7 @@ class MultiHeadAdditiveAttention(SelfAttention):
         >>> import keras
         >>> import keras_tnattn
         >>> layer = keras_tnattn.MultiHeadAdditiveAttention(num_heads=2)
-        >>> layer(keras.ops.ones((1, 5, 6))).shape
+        >>> tuple(layer(keras.ops.ones((1, 5, 6))).shape)
         (1, 5, 6)
         >>> layer.count_params()
         300

@@ -229,7 +229,7 @@ def adapter_of(layer: Any) -> AttentionAdapter:
         >>> adapter = adapter_of(keras.layers.MultiHeadAttention(2, 4))
         >>> x = keras.ops.ones((1, 3, 8))
         >>> outputs, details = adapter(x, x, return_details=True)
-        >>> outputs.shape, details["scores"].shape
+        >>> tuple(outputs.shape), tuple(details["scores"].shape)
         ((1, 3, 8), (1, 2, 3, 3))
     """
     raise TypeError(f"Expected an attention layer. Received: {layer!r}")

@@ -43,7 +43,7 @@ class MultiHeadDotProductAttention(SelfAttention):
         >>> import keras
         >>> import keras_tnattn
         >>> layer = keras_tnattn.MultiHeadDotProductAttention(num_heads=2)
-        >>> layer(keras.ops.ones((1, 5, 6))).shape
+        >>> tuple(layer(keras.ops.ones((1, 5, 6))).shape)
         (1, 5, 6)
         >>> layer.count_params()
         288

@@ -39,7 +39,7 @@ class LearnedPositionEncoding(keras.layers.Layer):
         >>> import keras
         >>> import keras_tnattn
         >>> positions = keras_tnattn.LearnedPositionEncoding(max_length=100)
-        >>> positions(keras.ops.ones((2, 5, 8))).shape
+        >>> tuple(positions(keras.ops.ones((2, 5, 8))).shape)
         (2, 5, 8)
         >>> positions.count_params()
         800

@@ -28,7 +28,7 @@ class MaskedAveragePooling1D(keras.layers.Layer):
         >>> import keras_tnattn
         >>> pooling = keras_tnattn.MaskedAveragePooling1D()
         >>> mask = keras.ops.array([[True, True, False]])
-        >>> pooling(keras.ops.ones((1, 3, 4)), mask=mask).shape
+        >>> tuple(pooling(keras.ops.ones((1, 3, 4)), mask=mask).shape)
         (1, 4)
     """
 

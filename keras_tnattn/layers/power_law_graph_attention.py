@@ -106,7 +106,7 @@ class PowerLawGraphAttention(keras.layers.Layer):
         ...     num_heads=2, residual_units=1, residual_dim=8
         ... )
         >>> outputs, deductive = layer(keras.ops.ones((1, 5, 16)), return_deductive=True)
-        >>> outputs.shape, deductive["G_LM"].shape
+        >>> tuple(outputs.shape), tuple(deductive["G_LM"].shape)
         ((1, 5, 16), (1, 2, 8, 8))
     """
 

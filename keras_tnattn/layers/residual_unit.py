@@ -36,7 +36,7 @@ class ResidualUnit(keras.layers.Layer):
     Example:
         >>> import keras
         >>> from keras_tnattn.layers.residual_unit import ResidualUnit
-        >>> ResidualUnit(hidden_dim=16)(keras.ops.ones((3, 4))).shape
+        >>> tuple(ResidualUnit(hidden_dim=16)(keras.ops.ones((3, 4))).shape)
         (3, 4)
     """
 

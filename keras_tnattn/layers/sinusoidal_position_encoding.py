@@ -38,7 +38,7 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
         >>> import keras
         >>> import keras_tnattn
         >>> positions = keras_tnattn.SinusoidalPositionEncoding(scale=True)
-        >>> positions(keras.ops.ones((2, 5, 8))).shape
+        >>> tuple(positions(keras.ops.ones((2, 5, 8))).shape)
         (2, 5, 8)
     """
 

@@ -30,7 +30,7 @@ class TokenEmbedding(keras.layers.Embedding):
         >>> import numpy as np
         >>> import keras_tnattn
         >>> embedding = keras_tnattn.TokenEmbedding(100, 8, mask_zero=True)
-        >>> embedding(np.array([[5, 7, 0]])).shape
+        >>> tuple(embedding(np.array([[5, 7, 0]])).shape)
         (1, 3, 8)
     """
 

@@ -65,7 +65,7 @@ class TransformerDecoder(BaseTransformerLayer):
         ...     keras_tnattn.PowerLawGraphAttention(2, residual_units=1, residual_dim=8),
         ...     feedforward_dim=32,
         ... )
-        >>> decoder(keras.ops.ones((1, 5, 16)), keras.ops.ones((1, 7, 16))).shape
+        >>> tuple(decoder(keras.ops.ones((1, 5, 16)), keras.ops.ones((1, 7, 16))).shape)
         (1, 5, 16)
     """
 

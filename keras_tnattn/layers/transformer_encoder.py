@@ -53,7 +53,7 @@ class TransformerEncoder(BaseTransformerLayer):
         >>> attention = keras_tnattn.TensorizedSpectralAttention(2, head_combination="project")
         >>> encoder = keras_tnattn.TransformerEncoder(attention, feedforward_dim=32)
         >>> outputs, details = encoder(keras.ops.ones((1, 5, 16)), return_attention=True)
-        >>> outputs.shape, details["scores"].shape
+        >>> tuple(outputs.shape), tuple(details["scores"].shape)
         ((1, 5, 16), (1, 2, 5, 5))
     """
 

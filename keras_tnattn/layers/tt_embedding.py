@@ -71,7 +71,7 @@ class TTEmbedding(keras.layers.Layer):
         >>> import numpy as np
         >>> from keras_tnattn.layers import TTEmbedding
         >>> layer = TTEmbedding(1000, 64, tt_ranks=8)
-        >>> layer(np.array([[1, 2, 3]])).shape
+        >>> tuple(layer(np.array([[1, 2, 3]])).shape)
         (1, 3, 64)
         >>> layer.count_params()
         3200

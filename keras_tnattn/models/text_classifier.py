@@ -74,7 +74,7 @@ def text_classifier(
         >>> import numpy as np
         >>> from keras_tnattn.models import text_classifier
         >>> model = text_classifier(vocabulary_size=1000, num_classes=3, attention="tsa")
-        >>> model(np.array([[5, 7, 2, 0, 0]])).shape
+        >>> tuple(model(np.array([[5, 7, 2, 0, 0]])).shape)
         (1, 3)
     """
     check_int("vocabulary_size", vocabulary_size, at_least=2)

@@ -62,10 +62,10 @@ class Translator(keras.Model):
         >>> from keras_tnattn.models import translator
         >>> model = translator(100, 120, attention="sdpa", model_dim=16, num_heads=2)
         >>> source, target = np.array([[2, 7, 9, 3]]), np.array([[2, 5]])
-        >>> model({"source": source, "target": target}).shape
+        >>> tuple(model({"source": source, "target": target}).shape)
         (1, 2, 120)
         >>> memory = model.encode(source)
-        >>> model.decode(target, memory, memory_mask=source != 0).shape
+        >>> tuple(model.decode(target, memory, memory_mask=source != 0).shape)
         (1, 2, 120)
     """
 

@@ -90,7 +90,7 @@ class BeamSearch:
         >>> model = translator(100, 120, attention="sdpa", model_dim=16, num_heads=2)
         >>> search = BeamSearch(model, beam_size=2, extra_tokens=5)
         >>> hypotheses = search(np.array([[2, 7, 9, 3], [2, 8, 3, 0]]))
-        >>> hypotheses.scores.shape
+        >>> tuple(hypotheses.scores.shape)
         (2, 2)
     """
 
