@@ -11,6 +11,8 @@ the user typed (a resumed run must know), takes groups and examples for `--help`
 """
 
 import abc
+import ast
+import importlib.util
 import json
 import math
 import re
@@ -252,6 +254,29 @@ def name_option(compute: Callable[[dict[str, Any]], str], default: str) -> Any:
     """
     text = f"name of the run and of the exported model (default: {default})"
     return option(None, OUTPUT, text, compute=compute)
+
+
+def registered_attentions() -> dict[str, str]:
+    """Returns the names in the library's registry of attentions, and what they stand for.
+
+    The source of `keras_tnattn/models/attentions.py` is read and not imported: that would load
+    Keras and its backend, for which `--help` and an invalid option should not wait.
+    """
+    spec = importlib.util.find_spec("keras_tnattn")
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    source = Path(folders[0], "models", "attentions.py").read_text(encoding="utf-8")
+    (registry,) = (
+        node.value
+        for node in ast.parse(source).body
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "ATTENTIONS"
+    )
+    if not isinstance(registry, ast.Dict):
+        raise TypeError(f"Expected ATTENTIONS to be a dictionary. Received: {registry}")
+    return {
+        ast.literal_eval(name): ast.literal_eval(entry.args[0])
+        for name, entry in zip(registry.keys, registry.values, strict=True)
+        if name is not None and isinstance(entry, ast.Call)
+    }
 
 
 def at_least(low: int, **values: float | None) -> None:

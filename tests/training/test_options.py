@@ -15,9 +15,20 @@ from training.engine.commands import RunOptions, run_to_train
 from training.engine.runs import Run
 from training.errors import InputError
 from training.images.config import ImagesConfig
-from training.options import DATA, MODEL, Options, choices, from_json, interval, option, to_json
+from training.options import (
+    DATA,
+    MODEL,
+    Options,
+    choices,
+    from_json,
+    interval,
+    option,
+    registered_attentions,
+    to_json,
+)
 from training.rules.config import RulesConfig
 from training.translate.config import TranslateConfig
+from training.translate.loading import untrained
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = (ClassifyConfig, RulesConfig, ImagesConfig, TranslateConfig)
@@ -237,6 +248,41 @@ class TestResuming:
         path.write_text(json.dumps({**values, name: value}))
         with pytest.raises(InputError, match=rf"config\.json is not usable.*{part}"):
             run_to_train(TranslateConfig, {}, self.options(folder))
+
+
+def test_the_attentions_are_those_of_the_library():
+    from keras_tnattn.models.attentions import ATTENTIONS
+
+    expected = {name: entry.summary for name, entry in ATTENTIONS.items()}
+    assert registered_attentions() == expected
+    assert choices(ClassifyConfig.model_fields["attention"]) == tuple(ATTENTIONS)
+    assert choices(TranslateConfig.model_fields["encoder_attention"]) == tuple(ATTENTIONS)
+
+
+def test_the_translator_of_the_options_of_its_model():
+    config = TranslateConfig(
+        encoder_attention="tsa",
+        decoder_attention="rgtn",
+        feedforward="tensor_train",
+        position_encoding="learned",
+        max_length=20,
+        model_dim=16,
+        feedforward_dim=32,
+        num_heads=2,
+        attention="sdpa",
+    )
+    assert config.name == "cldr_pt-en-sdpa-encoder-tsa-decoder-rgtn-tt-learned-0"
+    model = untrained(config, (30, 40))
+    names = {layer.name: layer for layer in model._flatten_layers()}
+    classes = {type(layer).__name__ for layer in names.values()}
+    assert {
+        "TensorizedSpectralAttention",
+        "GraphTensorNetwork",
+        "TTDense",
+        "LearnedPositionEncoding",
+    } <= classes
+    with pytest.raises(InputError, match=r"learned.*prepared='folder' alone"):
+        TranslateConfig(prepared="folder", position_encoding="learned")
 
 
 EARLIER = ROOT / "tests/data/earlier_runs"

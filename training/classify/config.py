@@ -15,18 +15,21 @@ from training.options import (
     jit_compile_option,
     name_option,
     option,
+    registered_attentions,
     steps_per_execution_option,
 )
 
-ATTENTIONS = ("tsa", "tga", "dpa", "ada", "tn", "plga", "sdpa")
+ATTENTIONS = registered_attentions()
 # Table 1 of the paper: attention layers of about 300 parameters (320 against 288 and 300).
 TABLE_DIMS = {"tsa": 64, "tga": 64, "dpa": 6, "ada": 6}
 CLASS_WEIGHTS = ("none", "balanced")
 TENSORIZED = ("tsa", "tga")  # those with tensor-train maps and a time graph
+HEADLESS = ("tn", "rgtn")
 
 
 def _default_name(values: dict[str, Any]) -> str:
-    return f"{short_name(values['dataset'])}-{values['attention']}-{values['seed']}"
+    layers = "" if values["num_layers"] == 1 else f"-{values['num_layers']}-layers"
+    return f"{short_name(values['dataset'])}-{values['attention']}{layers}-{values['seed']}"
 
 
 class ClassifyConfig(RunConfig):
@@ -72,12 +75,14 @@ class ClassifyConfig(RunConfig):
     attention: str = option(
         "tsa",
         MODEL,
-        "tsa and tga: tensorized spectral and graph attention; dpa: dot-product; ada: additive; "
-        "tn: tensor network; plga: power law graph; sdpa: scaled dot-product with biases",
-        choices=ATTENTIONS,
+        "; ".join(f"{name}: {summary}" for name, summary in ATTENTIONS.items()),
+        choices=tuple(ATTENTIONS),
+    )
+    num_layers: int = option(
+        1, MODEL, "attention layers; from 2 on, each has a residual connection", ge=1, le=64
     )
     embedding_dim: int = option(64, MODEL, "size of the word embedding", ge=1, le=65_536)
-    num_heads: int = option(2, MODEL, "attention heads (not tn)", ge=1, le=256)
+    num_heads: int = option(2, MODEL, "attention heads (not tn, rgtn)", ge=1, le=256)
     tt_rank: int = option(2, MODEL, "maximum tensor-train rank (tsa, tga)", ge=1, le=4096)
     damping: float = option(0.9, MODEL, "damping of the time graph (tsa, tga)", ge=0, lt=1)
     filter_order: int = option(2, MODEL, "number of terms of the graph filter (tsa)", ge=1, le=100)
@@ -114,7 +119,7 @@ class ClassifyConfig(RunConfig):
             self.refuse(reason, "filter_order")
         if self.attention != "plga":
             self.refuse(reason, "residual_units", "residual_dim")
-        if self.attention == "tn":
+        if self.attention in HEADLESS:
             self.refuse(reason, "num_heads")
 
     @property

@@ -149,6 +149,7 @@ def _compiled_model(config: ClassifyConfig, vocabulary_size: int, classes: int) 
         attention=config.attention,
         embedding_dim=config.embedding_dim,
         num_heads=config.num_heads,
+        num_layers=config.num_layers,
         **config.attention_options,
     )
     jit_compile = {"auto": config.attention == "ada" or "auto", "on": True, "off": False}

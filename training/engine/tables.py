@@ -12,22 +12,23 @@ def predict(model: keras.Model, ids: np.ndarray) -> np.ndarray:
 
 
 def parameter_counts(model: keras.Model) -> dict[str, int]:
-    """Counts the weights of the attention layer, of the embedding, and all of them."""
+    """Counts the weights of the attention layers, of the embedding, and all of them."""
+    attentions = [layer for layer in model.layers if layer.name.startswith("attention")]
     return {
-        "attention": model.get_layer("attention").count_params(),
+        "attention": sum(layer.count_params() for layer in attentions),
         "embedding": model.get_layer("embedding").count_params(),
         "all": model.count_params(),
     }
 
 
 def attention_scores(model: keras.Model, ids: np.ndarray) -> np.ndarray:
-    """Computes the scores `(H, L, L)` of the attention layer for one text.
+    """Computes the scores `(H, L, L)` of the first attention layer for one text.
 
     Args:
         model: A text classifier whose attention layer gives its scores on request.
         ids: Integers `(L,)`, without padding.
     """
-    attention = model.get_layer("attention")
+    attention = next(layer for layer in model.layers if layer.name.startswith("attention"))
     embedded = keras.tree.flatten(attention.input)[0]  # the mask may come after it
     inputs = keras.Model(model.input, embedded)(ids[None])
     _, scores = attention(inputs, return_attention_scores=True)

@@ -18,11 +18,13 @@ from training.options import (
     jit_compile_option,
     name_option,
     option,
+    registered_attentions,
     steps_per_execution_option,
 )
 
 PRESETS = ("plga-1", "plga-2", "plga-3", "plga-4", "plga-5", "plga-6", "sdpa")
 ATTENTIONS = ("plga", "sdpa")
+REGISTERED = tuple(registered_attentions())
 FORMS = ("NFC", "NFKC")
 # Of the learning rate schedule, by the paper.
 WARMUP_STEPS = {"plga": 15_000, "sdpa": 4000}
@@ -39,6 +41,9 @@ MODEL_ARGUMENTS = (
     "residual_dim",
     "dropout",
     "attention_dropout",
+    "encoder_attention",
+    "decoder_attention",
+    "feedforward",
 )
 
 
@@ -68,6 +73,11 @@ def _default_name(values: dict[str, Any]) -> str:
     words += ["reversed"] if values["reverse"] else []
     words.append(values["preset"])
     words += [] if values["preset"].startswith(values["attention"]) else [values["attention"]]
+    for side in ("encoder", "decoder"):
+        other = values[f"{side}_attention"]
+        words += [f"{side}-{other}"] if other else []
+    words += ["tt"] if values["feedforward"] == "tensor_train" else []
+    words += ["learned"] if values["position_encoding"] == "learned" else []
     words += ["causal"] if values["causal_metric"] else []
     return "-".join([*words, str(values["seed"])])
 
@@ -150,6 +160,30 @@ class TranslateConfig(RunConfig):
     dropout: float | None = override("dropout rate of embeddings and branches", "RATE", ge=0, lt=1)
     attention_dropout: float | None = override(
         "dropout rate of the scores and, with plga, of the residual units", "RATE", ge=0, lt=1
+    )
+    encoder_attention: str | None = option(
+        None,
+        MODEL,
+        "attention of the encoder, any of the library's (default: --attention)",
+        choices=REGISTERED,
+    )
+    decoder_attention: str | None = option(
+        None,
+        MODEL,
+        "attention of the target to itself, one that can be causal (default: --attention)",
+        choices=REGISTERED,
+    )
+    feedforward: str = option(
+        "dense",
+        MODEL,
+        "feed-forward networks of dense or of tensor-train layers",
+        choices=("dense", "tensor_train"),
+    )
+    position_encoding: str = option(
+        "sinusoidal",
+        MODEL,
+        "fixed sinusoids, or a learned vector for each of --max-length positions",
+        choices=("sinusoidal", "learned"),
     )
     causal_metric: bool = option(
         False,
@@ -241,6 +275,11 @@ class TranslateConfig(RunConfig):
             )
         if self.attention != "plga":
             self.refuse(f"attention={self.attention!r}, which has none", *PLGA_ONLY)
+        if self.corpus is None and self.position_encoding == "learned":
+            raise ValueError(
+                "Expected a corpus with position_encoding='learned', whose max_length says how "
+                f"many positions there are. Received: prepared={self.prepared!r} alone"
+            )
         if self.corpus is None:
             reason = "prepared alone, which settles it"
             self.refuse(reason, "data_dir", "reverse", *PREPARING)
@@ -266,4 +305,6 @@ class TranslateConfig(RunConfig):
         """The arguments of the translator that differ from the preset's."""
         given = {name: getattr(self, name) for name in MODEL_ARGUMENTS}
         options = {name: value for name, value in given.items() if value is not None}
+        if self.position_encoding == "learned":
+            options |= {"position_encoding": "learned", "max_length": self.max_length}
         return options | ({"causal_metric": True} if self.causal_metric else {})
