@@ -30,6 +30,7 @@ test-slow: $(INSTALLED)
 lint: $(INSTALLED)
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
+	$(RUN) -m mypy
 
 # Warnings are errors. `make docs NOTEBOOKS=cache` runs the notebooks, too.
 NOTEBOOKS ?= off

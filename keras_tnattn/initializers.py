@@ -106,7 +106,7 @@ def tt_core_weights(
             return keras.initializers.Orthogonal(gain, seed + seed_offset + index)
         return keras.initializers.Orthogonal(gain, seed and kernel_initializer.seed)
 
-    weights = []
+    weights: list[tuple[tuple[int, ...], keras.initializers.Initializer]] = []
     for n, shape in enumerate(shapes):
         if num_heads is None:
             weights.append((shape, core_initializer(shape, n)))

@@ -1,12 +1,11 @@
 """Average over the real tokens of a text."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from keras_tnattn.ops.masking import masked_mean
-from keras_tnattn.typing import Tensor
+from keras_tnattn.typing import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -43,5 +42,5 @@ class MaskedAveragePooling1D(keras.layers.Layer):
     def compute_mask(self, inputs: Tensor, mask: Tensor | None = None) -> None:
         return None
 
-    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         return (input_shape[0], *input_shape[2:])

@@ -1,6 +1,5 @@
 """The position encoding of the transformer."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -8,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_tnattn.ops.precision import at_least_float32
-from keras_tnattn.typing import Tensor
+from keras_tnattn.typing import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -69,7 +68,7 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
             inputs = inputs * dim**0.5
         return inputs + ops.cast(pattern, inputs.dtype)
 
-    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         return tuple(input_shape)
 
     def get_config(self) -> dict:

@@ -13,6 +13,7 @@ import dataclasses
 import math
 import numbers
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from keras import ops
@@ -119,7 +120,7 @@ def rank_bounds(tt_input_shape: Sequence[int], tt_output_shape: Sequence[int]) -
     return tuple(min(math.prod(sizes[:n]), math.prod(sizes[n:])) for n in range(1, len(sizes)))
 
 
-def as_ints(value: int | Sequence[int] | None) -> int | tuple[int, ...] | None:
+def as_ints(value: Any) -> Any:
     """Returns ranks or factors as a Python int or a tuple of them, which a config can hold.
 
     Example:

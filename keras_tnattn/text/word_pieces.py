@@ -224,7 +224,7 @@ def learn_word_pieces(
         ['[PAD]', '[UNK]', '[START]', '[END]']
     """
     words = WordPieceTokenizer(RESERVED_PIECES, **options).words
-    counts = collections.Counter()
+    counts: collections.Counter[bytes] = collections.Counter()
     for start in range(0, len(texts), 4096):
         counts.update(words(list(texts[start : start + 4096])).flat_values.numpy().tolist())
     if not counts:

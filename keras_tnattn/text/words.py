@@ -117,7 +117,7 @@ def learn_words(
             "Expected vocabulary_size >= 3: padding, the unknown word and at least one word. "
             f"Received: vocabulary_size={vocabulary_size}"
         )
-    counts = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     for text in texts:
         counts.update(_words(text))
     if not counts:
