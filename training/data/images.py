@@ -44,6 +44,15 @@ class LabelledImages:
     test_labels: np.ndarray
     class_names: tuple[str, ...]
 
+    def check_patches(self, size: int) -> None:
+        """Raises `InputError` if patches of `size` by `size` pixels do not fill the images."""
+        height, width = self.images.shape[1:]
+        if height % size or width % size:
+            raise InputError(
+                f"Expected patches that fill images of {height} by {width} pixels. "
+                f"Received: patch_size={size}"
+            )
+
     def fingerprint(self) -> str:
         """Returns a SHA-256 that changes with any image or label, or with their order."""
         digest = hashlib.sha256()

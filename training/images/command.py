@@ -9,6 +9,8 @@ from training.images.config import ImagesConfig
 def images(config: ImagesConfig, run: Run) -> None:
     """Trains a classifier of images, and prints its accuracy."""
     data = load_images(config.dataset, config.data_dir, config.seed)
+    if config.patch_size is not None:
+        data.check_patches(config.patch_size)
     # TensorFlow takes seconds to import; invalid input is reported before.
     from training.images.train import train_images
 

@@ -15,7 +15,6 @@ from training.engine.finishing import finish, prepare_export
 from training.engine.fitting import check_tensorboard, fit, reset_session
 from training.engine.plots import confusion_matrix, learning_curves
 from training.engine.runs import Run
-from training.errors import InputError
 from training.images.config import ImagesConfig
 
 
@@ -31,7 +30,7 @@ def train_images(config: ImagesConfig, run: Run, data: LabelledImages) -> dict[s
         The content of `results.json`.
 
     Raises:
-        InputError: If the patches do not fit the images, or the folder belongs to another run.
+        InputError: If the folder belongs to another run.
     """
     reset_session(config.seed)
     model = _compiled_model(config, data)
@@ -84,11 +83,6 @@ def _export(model: keras.Model, data: LabelledImages, folder: Path, version: int
 def _compiled_model(config: ImagesConfig, data: LabelledImages) -> keras.Model:
     height, width = data.images.shape[1:]
     size = config.patch_size
-    if size and (height % size or width % size):
-        raise InputError(
-            f"Expected patches that fill images of {height} by {width} pixels. "
-            f"Received: patch_size={size}"
-        )
     # A row of pixels is a patch as wide as the image.
     high, wide = (size, size) if size else (1, width)
     num_sites = (height // high) * (width // wide)
