@@ -32,3 +32,15 @@ def _forget_compiled_functions():
         import jax
 
         jax.clear_caches()
+
+
+@pytest.fixture
+def float64():
+    """Enables float64 on JAX, which has it switched off."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        with jax.enable_x64(True):
+            yield
+    else:
+        yield

@@ -7,56 +7,92 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import UniformReflections
-from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
-from keras_tnattn.ops import reflections, time_graph
+from keras_tnattn.layers.time_graph_options import (
+    add_exponential_weights,
+    check_time_graph,
+    exponential_graphs,
+    fixed_time_graph,
+)
+from keras_tnattn.ops import reflections
 from keras_tnattn.ops.masking import apply_mask
-from keras_tnattn.ops.precision import matmul
+from keras_tnattn.ops.time_graph import check_damping, check_receive_from, time_filter
 from keras_tnattn.typing import Tensor
+
+_PROJECTIONS = ("orthogonal", "oblique")
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class GraphTensorNetwork(keras.layers.Layer):
-    """Adds to each token the damped sum of those after it, seen through a projector.
+    """Adds to each token the damped sum of those after it, projected on a subspace.
 
         Y = X + A X P        A[i, j] = c^(j - i) for j > i, else 0        P P = P
 
     the recurrent graph tensor network (RGTN) of Xu et al., "A Tensorized Spectral Attention
     Mechanism for Efficient Natural Language Processing", section 2.4, with damping `c`. The "fast"
-    variant has `P = I`, and so no weights: `Y = (I + A) X`. The bidirectional graph is
-    `Omega = (A + A^T) / 2` in the place of `A`.
+    variant has `P = I`, and so no weights: `Y = (I + A) X`. The bidirectional variant has
+    `Omega = (A + A^T) / 2` instead of `A`. Other weights `g(j - i)` than `c^(j - i)`, or a given
+    adjacency, can take the place of `A`.
 
-    As `A` is upper triangular, token `i` receives from the tokens `j > i`: so the formula. The
-    papers' words, "past information can influence the future states but not vice-versa", ask for
+    As `A` is upper triangular, token `i` receives from the tokens `j > i`: that is the formula. The
+    papers' words, "past information can influence the future states but not vice-versa", describe
     `A^T`, which is `receive_from="earlier"`.
 
-    `P = Q Q^T` is an orthogonal projector of fixed rank `r`, with `Q` the product of `r`
-    reflections: idempotent and symmetric within rounding at every step of training, with finite
-    gradients from any weights. `P` acts on all features of a token at once: for tokens that are
-    tensors, which the paper filters with `P = I` only, on their features in C order.
+    `P` has a fixed rank `r`. The orthogonal one is `Q Q^T`, with `Q` the product of `r`
+    reflections; the oblique one is `Q R` with `R = Q^T + S` and rows of `S` orthogonal to `Q`,
+    starting as `Q Q^T`. Both are idempotent within rounding at every step of training, with finite
+    gradients from any weights, and the spectral norm of the oblique one stays below
+    `max_projection_norm`. `P` acts on all features of a token at once, for tokens that are tensors
+    on their features in C order (the papers filter those with `P = I` only).
 
-    `J r` weights. `A X` is a linear recurrence and costs `O(L J)`, not `O(L^2 J)`: about `70 L J`
-    FLOPs, and `4 L J r + 4 J r^2` for the projector, where the filter runs on `r` features; memory
-    `O(L J)`. Computed in float32 under mixed precision too.
+    `J r` weights, twice that if oblique. With geometric weights `A X` is a linear recurrence and
+    costs `O(L J)`, not `O(L^2 J)`: about `70 L J` FLOPs, and `4 L J r + 4 J r^2` for the projector,
+    where the filter runs on `r` features; memory `O(L J)`. A window costs `O(L w J)`, any other
+    graph `O(L^2 J)`. Computed in float32 under mixed precision too.
 
     A masked token neither sends nor receives: its output is 0, and padding changes nothing else.
 
     Args:
-        propagation_rank: The rank `r` of `P`, at most the number `J` of features of a token.
+        propagation_rank: Int, the rank `r` of `P`, at most the number `J` of features of a token.
             Default: `P = I`, the fast variant.
         damping: The damping `c`, `0 <= c < 1`. Defaults to 0.9 (the papers give no number).
         receive_from: `"later"` (default) for `A`, `"earlier"` for `A^T`, which is causal, or
             `"both"` for `Omega`.
+        projection: `"orthogonal"` (default) or `"oblique"`, for all idempotent matrices of bounded
+            norm.
+        max_projection_norm: The bound of the spectral norm of an oblique `P`, greater than 1.
+            Defaults to 4.
+        time_graph: The weights `g(d)` of tokens at distance `d`: `"geometric"` (default), `c^d`;
+            `"exponential"`, `exp(-s d^q)` with `s` and `q` trained from the geometric graph;
+            `"window"`, 1 for `d <= window`, else 0; `"power_law"`, `d^-exponent`.
+        window: Int, the size of the window; for `time_graph="window"` only.
+        exponent: Positive float; for `time_graph="power_law"` only.
 
     Call arguments:
         inputs: Float tensor `(B, L, J)` or `(B, L, J_1, ..., J_N)`; `B` and `L` may be unknown.
+        adjacency: Float tensor `(L, L)` or `(B, L, L)`, which takes the place of `A` or `Omega`:
+            token `i` receives `adjacency[i, j]` times token `j`. Weights and diagonal are kept.
         mask: Boolean tensor `(B, L)`, `True` for a real token.
+        training: Accepted as by the attention layers of Keras; it changes nothing.
+        use_causal_mask: Whether each token receives from earlier ones only: `A^T` in the place of
+            `Omega`, or the part of a given adjacency below its diagonal. Defaults to `False`.
+        inputs_mask: The mask of `inputs`, which Keras passes here when `adjacency` is given. `mask`
+            takes precedence.
 
     Returns:
         Tensor as `inputs`, in the compute dtype.
 
     Raises:
-        ValueError: For a damping outside [0, 1), an unknown option, or a rank above `J`.
+        ValueError: For a damping outside [0, 1), an unknown option, a rank above `J`, or
+            `use_causal_mask` with `receive_from="later"`, which would leave nothing to receive.
+
+    Example:
+        >>> layer = GraphTensorNetwork(2, receive_from="earlier")
+        >>> layer(keras.ops.ones((3, 7, 4))).shape
+        (3, 7, 4)
+        >>> layer.propagation_matrix().shape
+        (4, 4)
     """
 
     def __init__(
@@ -64,19 +100,32 @@ class GraphTensorNetwork(keras.layers.Layer):
         propagation_rank: int | None = None,
         damping: float = 0.9,
         receive_from: str = "later",
+        projection: str = "orthogonal",
+        max_projection_norm: float = 4.0,
+        time_graph: str = "geometric",
+        window: int | None = None,
+        exponent: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if propagation_rank is not None and (
-            not isinstance(propagation_rank, int) or propagation_rank < 1
-        ):
+        if propagation_rank is not None:
+            propagation_rank = check_int("propagation_rank", propagation_rank)
+        if projection not in _PROJECTIONS:
+            raise ValueError(f"Expected one of {_PROJECTIONS}. Received: projection={projection!r}")
+        if not max_projection_norm > 1:
             raise ValueError(
-                "Expected a positive int, or None for the fast variant. "
-                f"Received: propagation_rank={propagation_rank!r}"
+                "Expected a norm greater than 1, that of an orthogonal projector. "
+                f"Received: max_projection_norm={max_projection_norm}"
             )
+        check_time_graph(time_graph, window, exponent)
         self.propagation_rank = propagation_rank
-        self.damping = time_graph.check_damping(damping)
-        self.receive_from = time_graph.check_receive_from(receive_from)
+        self.damping = check_damping(damping)
+        self.receive_from = check_receive_from(receive_from)
+        self.projection = projection
+        self.max_projection_norm = float(max_projection_norm)
+        self.time_graph = time_graph
+        self.window = None if window is None else check_int("window", window)
+        self.exponent = None if exponent is None else float(exponent)
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(min_ndim=3)
 
@@ -87,46 +136,84 @@ class GraphTensorNetwork(keras.layers.Layer):
                 f"Expected tokens of a known shape. Received: input_shape={tuple(input_shape)}"
             )
         self.num_features = math.prod(token_shape)
-        self.reflections = None
+        self.reflections = self.shear = None
         if self.propagation_rank is not None:
-            if self.propagation_rank > self.num_features:
-                raise ValueError(
-                    f"Expected a rank of at most {self.num_features}, the features of a token. "
-                    f"Received: propagation_rank={self.propagation_rank}, "
-                    f"input_shape={tuple(input_shape)}"
-                )
-            self.reflections = self.add_weight(
-                shape=(self.num_features, self.propagation_rank),
-                initializer=UniformReflections(),
-                # Half precision is too coarse for a projector.
-                autocast=False,
-                name="reflections",
-            )
+            self._add_projection(input_shape)
+        if self.time_graph == "exponential":
+            add_exponential_weights(self, [self.damping])
         self.built = True
 
-    def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
+    def _add_projection(self, input_shape: Sequence[int | None]) -> None:
+        if self.propagation_rank > self.num_features:
+            raise ValueError(
+                f"Expected a rank of at most {self.num_features}, the features of a token. "
+                f"Received: propagation_rank={self.propagation_rank}, "
+                f"input_shape={tuple(input_shape)}"
+            )
+        self.reflections = self.add_weight(
+            shape=(self.num_features, self.propagation_rank),
+            initializer=UniformReflections(),
+            # Half precision is too coarse for a projector.
+            autocast=False,
+            name="reflections",
+        )
+        if self.projection == "oblique":
+            self.shear = self.add_weight(
+                shape=(self.propagation_rank, self.num_features),
+                initializer="zeros",
+                autocast=False,
+                name="shear",
+            )
+
+    def call(
+        self,
+        inputs: Tensor,
+        adjacency: Tensor | None = None,
+        mask: Tensor | None = None,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        inputs_mask: Tensor | None = None,
+    ) -> Tensor:
+        mask = inputs_mask if mask is None else mask
         dtype = self._filter_dtype()
         batch, length, *token_shape = ops.shape(inputs)
         x = ops.cast(apply_mask(inputs, mask), dtype)
         x = ops.reshape(x, (batch, length, self.num_features))
         if self.reflections is None:
-            received = self._filter(x)
+            received = self._filter(x, adjacency, use_causal_mask)
         else:
-            columns = self._columns(dtype)
-            # A (X Q) Q^T: r features to filter instead of J.
-            received = matmul(self._filter(matmul(x, columns)), ops.transpose(columns))
+            columns, rows = self._factors(dtype)
+            # A (X Q) R: r features to filter instead of J.
+            received = self._filter(ops.matmul(x, columns), adjacency, use_causal_mask)
+            received = ops.matmul(received, rows)
         outputs = ops.cast(x + received, self.compute_dtype)
         return apply_mask(ops.reshape(outputs, (batch, length, *token_shape)), mask)
 
-    def _filter(self, x: Tensor) -> Tensor:
-        return time_graph.time_filter(x, self.damping, self.receive_from)
+    def _filter(self, x: Tensor, adjacency: Tensor | None, causal: bool) -> Tensor:
+        if adjacency is not None:
+            adjacency = ops.cast(adjacency, x.dtype)
+            return ops.matmul(ops.tril(adjacency, k=-1) if causal else adjacency, x)
+        if causal and self.receive_from == "later":
+            raise ValueError(
+                "Expected receive_from='earlier' or 'both' for a causal mask. "
+                f"Received: use_causal_mask={causal}, receive_from={self.receive_from!r}"
+            )
+        if self.time_graph == "exponential":
+            (graph,) = exponential_graphs(self)
+        else:
+            graph = fixed_time_graph(self.time_graph, self.damping, self.window, self.exponent)
+        return time_filter(x, graph, "earlier" if causal else self.receive_from)
 
     def _filter_dtype(self) -> str:
         return keras.backend.result_type(self.variable_dtype, "float32")
 
-    def _columns(self, dtype: str) -> Tensor:
-        """`Q`, `(J, r)`."""
-        return reflections.orthonormal_columns(ops.cast(self.reflections, dtype))
+    def _factors(self, dtype: str) -> tuple[Tensor, Tensor]:
+        """`Q`, `(J, r)`, and `R`, `(r, J)`, of `P = Q R`."""
+        columns = reflections.orthonormal_columns(ops.cast(self.reflections, dtype))
+        if self.shear is None:
+            return columns, ops.transpose(columns)
+        shear = ops.cast(self.shear, dtype)
+        return columns, reflections.oblique_rows(columns, shear, self.max_projection_norm)
 
     def propagation_matrix(self) -> Tensor:
         """Returns `P`, `(J, J)`, of a built layer."""
@@ -135,21 +222,31 @@ class GraphTensorNetwork(keras.layers.Layer):
         dtype = self._filter_dtype()
         if self.reflections is None:
             return ops.eye(self.num_features, dtype=dtype)
-        columns = self._columns(dtype)
-        return matmul(columns, ops.transpose(columns))
+        return ops.matmul(*self._factors(dtype))
+
+    def compute_output_spec(
+        self,
+        inputs: Tensor,
+        adjacency: Tensor | None = None,
+        mask: Tensor | None = None,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        inputs_mask: Tensor | None = None,
+    ) -> keras.KerasTensor:
+        return keras.KerasTensor(inputs.shape, self.compute_dtype)
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         return tuple(input_shape)
 
     def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "propagation_rank": self.propagation_rank,
-            "damping": self.damping,
-            "receive_from": self.receive_from,
-        }
-
-
-@adapter_of.register
-def _(layer: GraphTensorNetwork) -> AttentionAdapter:
-    return SequenceAttention(layer, is_causal=layer.receive_from == "earlier")
+        names = (
+            "propagation_rank",
+            "damping",
+            "receive_from",
+            "projection",
+            "max_projection_norm",
+            "time_graph",
+            "window",
+            "exponent",
+        )
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

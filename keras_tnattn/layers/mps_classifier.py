@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import NearIdentity
 from keras_tnattn.ops import scan
 from keras_tnattn.ops.masking import apply_mask
@@ -15,7 +16,7 @@ from keras_tnattn.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class MPSClassifier(keras.layers.Layer):
-    """Chain of matrices with one output tensor among them: logits of classes.
+    """Classifier of chains: a matrix product state with one output tensor among the sites.
 
     With tensors `A`, `(D, D, d)`, the output tensor `O`, `(D, D, C)`, behind `p` sites, and the
     boundary vectors `v_L`, `v_R`:
@@ -25,24 +26,24 @@ class MPSClassifier(keras.layers.Layer):
         z_c = l O[:, :, c] r
 
     (Žunkovič, "Deep tensor networks with the tensor-network attention layer", the MPS layer). `l`
-    and `r` are divided by their norms, and the logarithm of both is returned on request: the
-    contraction itself is `exp(log_scale) z`, out of the range of floating point beyond a few
-    hundred sites.
+    and `r` are divided by their norms, and the logarithm of the product of the norms is returned
+    on request: the contraction itself is `exp(log_scale) z`, out of the range of floating point
+    beyond a few hundred sites.
 
-    Costs `N (2 d D^2 + 4 D^3) + 2 C D^2` FLOPs and `O(N D^2)` memory a chain, in `O(log N)` depth
-    and float32 under mixed precision too. A masked site acts as the identity and does not count
-    towards `p`: padding changes nothing.
+    Costs `N (2 d D^2 + 4 D^3) + 2 C D^2` FLOPs and `O(N D^2)` memory per chain, at depth
+    `O(log N)`, in float32 under mixed precision too. A masked site acts as the identity and does
+    not count towards `p`: padding changes nothing.
 
     Args:
-        num_classes: Number `C` of classes.
-        bond_dim: Size `D` of the matrices. Defaults to 8.
+        num_classes: Int, the number `C` of classes.
+        bond_dim: Int, the size `D` of the matrices. Defaults to 8.
         uniform: Whether all sites share their tensor. Defaults to `True`.
-        num_sites: Number `N` of sites; needed for a tensor per site, and only there.
-        position: Number `p` of sites in front of the output tensor. Default: half of the sites,
-            rounded down.
+        num_sites: Int, the number `N` of sites; for `uniform=False` only, and required there.
+        position: Int, the number `p` of sites in front of the output tensor. Default: half of the
+            sites, rounded down.
         initial_deviation: Standard deviation of the noise on the identity at the start. Defaults to
             0.1.
-        kernel_regularizer: Applied to the tensors of the sites and of the output.
+        kernel_regularizer: Regularizer applied to the tensors of the sites and of the output.
 
     Call arguments:
         inputs: Float tensor `(B, N, d)`. `B` and `N` may be unknown.
@@ -50,11 +51,15 @@ class MPSClassifier(keras.layers.Layer):
         return_log_scale: Whether to return `log_scale` too. Defaults to `False`.
 
     Returns:
-        Tensor `(B, C)`; with `return_log_scale` also `log_scale`, `(B,)`. A chain shorter than `p`
+        Logits `(B, C)`; with `return_log_scale` also `log_scale`, `(B,)`. A chain shorter than `p`
         has the output tensor at its end.
 
     Raises:
         ValueError: For sizes that are not positive, or a tensor per site without `num_sites`.
+
+    Example:
+        >>> MPSClassifier(num_classes=10, bond_dim=4)(keras.ops.ones((2, 100, 5))).shape
+        (2, 10)
     """
 
     def __init__(
@@ -69,22 +74,17 @@ class MPSClassifier(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        sizes = {"num_classes": num_classes, "bond_dim": bond_dim, "num_sites": num_sites or 1}
-        for name, value in sizes.items():
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"Expected a positive int. Received: {name}={value!r}")
+        num_sites = None if num_sites is None else check_int("num_sites", num_sites)
         if uniform != (num_sites is None):
             raise ValueError(
                 "Expected `num_sites` for a tensor per site, and only there. "
                 f"Received: uniform={uniform}, num_sites={num_sites}"
             )
-        if position is not None and (not isinstance(position, int) or position < 0):
-            raise ValueError(f"Expected a number of sites. Received: position={position}")
-        self.num_classes = num_classes
-        self.bond_dim = bond_dim
+        self.num_classes = check_int("num_classes", num_classes)
+        self.bond_dim = check_int("bond_dim", bond_dim)
         self.uniform = uniform
         self.num_sites = num_sites
-        self.position = position
+        self.position = None if position is None else check_int("position", position, at_least=0)
         self.initial_deviation = float(initial_deviation)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.supports_masking = True
@@ -121,8 +121,10 @@ class MPSClassifier(keras.layers.Layer):
         dtype = keras.backend.result_type(self.variable_dtype, "float32")
         batch, length, dim = ops.shape(inputs)
         if not self.uniform:
+            # Known here even if it is not in the trace.
             length = self.num_sites
             inputs = ops.reshape(inputs, (batch, length, dim))
+            mask = None if mask is None else ops.reshape(mask, (batch, length))
         bond = self.bond_dim
         real = ops.ones((batch, length), "bool") if mask is None else ops.cast(mask, "bool")
         rank = ops.cumsum(ops.cast(real, "int32"), axis=1)

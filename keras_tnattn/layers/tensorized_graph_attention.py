@@ -7,38 +7,49 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_tnattn.checks import check_int
 from keras_tnattn.layers.tensorized_spectral_attention import TensorizedSpectralAttention
 from keras_tnattn.ops import tensor_train
 from keras_tnattn.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
-class TensorizedGraphAttention(TensorizedSpectralAttention):
+class TensorizedGraphAttention(keras.layers.Layer):
     """Attention as a filter on a graph over time, for tokens that are tensors.
 
     `Y = (I + Psi) V` on tokens `(I_1, ..., I_N)`, keys and values `(J_1, ..., J_N)` (algorithm 1 of
     Xu et al., "Low-Complexity Attention Modelling via Graph Tensor Networks"): what
-    `TensorizedSpectralAttention` computes with `filter_order=2` on the tokens in C order, at the
-    same cost; a head has `2 sum_n R_{n-1} I_n J_n R_n` parameters.
+    `TensorizedSpectralAttention`, the sublayer `attention`, computes with `filter_order=2` on the
+    tokens flattened in C order, at the same cost. A head has `2 sum_n R_{n-1} I_n J_n R_n`
+    parameters.
 
     Args:
-        num_heads: Number of heads `H`.
-        key_shape: The factors `(J_1, ..., J_N)` of keys and values. Defaults to that of the
+        num_heads: Int, the number of heads `H`.
+        key_shape: The factors `(J_1, ..., J_N)` of keys and values. Defaults to those of the
             tokens.
-        tt_ranks: An int, "at most", or `N - 1` ints. Defaults to 2.
+        tt_ranks: Int, the maximum TT-rank (clipped at each bond), or a sequence of `N - 1` ints.
+            Defaults to 2.
         damping: The damping `c` of the time graph: a number, or one for each head. Defaults to 0.9.
         head_combination: `"concat"` (default), `"sum"`, `"mean"` or `"project"`.
         trainable_damping: Whether the damping is trained. Defaults to `False`.
-        method: `"direct"`, `"banded"` or, by length, `"auto"` (default).
-        kernel_initializer: The dense initialiser whose variance each map is to have.
-        kernel_regularizer: Applied to each core.
-        kernel_constraint: Applied to each core.
+        method: `"direct"`, `"banded"`, or `"auto"` (default), which chooses by length.
+        kernel_initializer: Initializer of a dense kernel whose variance each map is to have.
+        kernel_regularizer: Regularizer applied to each core.
+        kernel_constraint: Constraint applied to each core.
+        time_graph: `"geometric"` (default), `"exponential"`, `"window"` or `"power_law"`, as for
+            `TensorizedSpectralAttention`.
+        window: Int, the size of the window; for `time_graph="window"` only.
+        exponent: Positive float; for `time_graph="power_law"` only.
 
     Call arguments:
         inputs: Float tensor `(B, L, I_1, ..., I_N)`; `B` and `L` may be unknown.
+        adjacency: Float tensor `(L, L)` or `(B, L, L)`, which takes the place of the time graph.
         mask: Boolean tensor `(B, L)`, `True` for a real token.
         return_attention_scores: Whether to return `Psi` too. Defaults to `False`.
-        training: Taken as Keras' attentions do; the layer computes the same in training.
+        training: Accepted as by the attention layers of Keras; it changes nothing.
+        use_causal_mask: Whether each token receives from earlier ones only. Defaults to `False`.
+        inputs_mask: The mask of `inputs`, which Keras passes here when `adjacency` is given. `mask`
+            takes precedence.
 
     Returns:
         Tensor `(B, L, J_1, ..., J_N)` for `"sum"` and `"mean"`, `(B, L, H J_1, J_2, ..., J_N)` for
@@ -48,6 +59,11 @@ class TensorizedGraphAttention(TensorizedSpectralAttention):
 
     Raises:
         ValueError: As `TensorizedSpectralAttention`.
+
+    Example:
+        >>> layer = TensorizedGraphAttention(num_heads=2)
+        >>> layer(keras.ops.ones((3, 7, 2, 2, 2))).shape
+        (3, 7, 4, 2, 2)
     """
 
     def __init__(
@@ -62,49 +78,77 @@ class TensorizedGraphAttention(TensorizedSpectralAttention):
         kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
         kernel_regularizer: str | keras.regularizers.Regularizer | None = None,
         kernel_constraint: str | keras.constraints.Constraint | None = None,
+        time_graph: str = "geometric",
+        window: int | None = None,
+        exponent: float | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            num_heads,
-            key_dim=None if key_shape is None else math.prod(key_shape),
-            tt_ranks=tt_ranks,
-            # Named here, so that none of them slips in by **kwargs.
-            filter_order=2,
-            tt_input_shape=None,
-            tt_output_shape=None,
-            damping=damping,
-            head_combination=head_combination,
-            trainable_damping=trainable_damping,
-            method=method,
-            kernel_initializer=kernel_initializer,
-            kernel_regularizer=kernel_regularizer,
-            kernel_constraint=kernel_constraint,
-            **kwargs,
-        )
+        super().__init__(**kwargs)
+        self.num_heads = check_int("num_heads", num_heads)
         self.key_shape = tensor_train.as_ints(key_shape)
+        self.head_combination = head_combination
+        options = {
+            "tt_ranks": tt_ranks,
+            "damping": damping,
+            "head_combination": head_combination,
+            "trainable_damping": trainable_damping,
+            "method": method,
+            "kernel_initializer": kernel_initializer,
+            "kernel_regularizer": kernel_regularizer,
+            "kernel_constraint": kernel_constraint,
+            "time_graph": time_graph,
+            "window": window,
+            "exponent": exponent,
+        }
+        # The factors are known when the layer is built; the options are checked here.
+        checked = TensorizedSpectralAttention(num_heads, **options).get_config()
+        self._options = {name: checked[name] for name in options}
+        self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(min_ndim=3)
 
     def build(self, input_shape: Sequence[int | None]) -> None:
         batch, length, *token_shape = input_shape
+        if None in token_shape:
+            raise ValueError(
+                f"Expected tokens of a known shape. Received: input_shape={tuple(input_shape)}"
+            )
         if self.key_shape is not None and len(self.key_shape) != len(token_shape):
             raise ValueError(
                 "Expected as many key factors as the tokens have axes. "
                 f"Received: key_shape={self.key_shape}, input_shape={tuple(input_shape)}"
             )
-        self.tt_input_shape = tuple(token_shape)
-        self.tt_output_shape = self.key_shape or self.tt_input_shape
-        super().build((batch, length, math.prod(token_shape)))
+        key_shape = self.key_shape or tuple(token_shape)
+        self.attention = TensorizedSpectralAttention(
+            self.num_heads,
+            math.prod(key_shape),
+            tt_input_shape=token_shape,
+            tt_output_shape=key_shape,
+            **self._options,
+            dtype=self.dtype_policy,
+            name="attention",
+        )
+        self.attention.build((batch, length, math.prod(token_shape)))
+        self.built = True
 
     def call(
         self,
         inputs: Tensor,
+        adjacency: Tensor | None = None,
         mask: Tensor | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
+        use_causal_mask: bool = False,
+        inputs_mask: Tensor | None = None,
     ) -> Tensor:
-        flat = ops.reshape(inputs, (*ops.shape(inputs)[:2], math.prod(inputs.shape[2:])))
-        outputs = super().call(flat, mask, return_attention_scores)
-        outputs, *scores = outputs if return_attention_scores else (outputs,)
+        outputs, *scores = keras.tree.flatten(
+            self.attention(
+                ops.reshape(inputs, (*ops.shape(inputs)[:2], math.prod(inputs.shape[2:]))),
+                adjacency,
+                mask=inputs_mask if mask is None else mask,
+                return_attention_scores=return_attention_scores,
+                use_causal_mask=use_causal_mask,
+            )
+        )
         token_shape = self.compute_output_shape(inputs.shape)[2:]
         outputs = ops.reshape(outputs, (*ops.shape(outputs)[:2], *token_shape))
         return (outputs, *scores) if return_attention_scores else outputs
@@ -118,8 +162,36 @@ class TensorizedGraphAttention(TensorizedSpectralAttention):
             key_shape = token_shape
         return (batch, length, *key_shape)
 
+    def compute_output_spec(
+        self,
+        inputs: Tensor,
+        adjacency: Tensor | None = None,
+        mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        inputs_mask: Tensor | None = None,
+    ) -> Tensor:
+        outputs = keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
+        if not return_attention_scores:
+            return outputs
+        batch, length = inputs.shape[:2]
+        scores = (batch, self.num_heads, length, length)
+        return outputs, keras.KerasTensor(scores, self.compute_dtype)
+
+    def load_own_variables(self, store: Any) -> None:
+        if len(store.keys()) > 0:
+            raise ValueError(
+                f"Could not load the weights of {self.name}: the file comes from a version of "
+                "keras_tnattn in which TensorizedGraphAttention held its cores itself. Load it "
+                "with that version and pass `old_layer.get_weights()` to `attention.set_weights` "
+                "of a layer of this version."
+            )
+
     def get_config(self) -> dict:
-        config = {**super().get_config(), "key_shape": self.key_shape}
-        for implied in ("key_dim", "filter_order", "tt_input_shape", "tt_output_shape"):
-            del config[implied]
-        return config
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "key_shape": self.key_shape,
+            **self._options,
+        }

@@ -11,8 +11,15 @@ from keras import ops
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import tt_core_weights
 from keras_tnattn.layers.self_attention import SelfAttention
+from keras_tnattn.layers.time_graph_options import (
+    add_exponential_weights,
+    check_time_graph,
+    exponential_graphs,
+    fixed_time_graph,
+)
 from keras_tnattn.ops import spectral_filter, tensor_train
 from keras_tnattn.ops.masking import apply_mask
+from keras_tnattn.ops.time_graph import Geometric
 from keras_tnattn.typing import Tensor
 
 _HEAD_COMBINATIONS = ("concat", "sum", "mean", "project")
@@ -24,7 +31,7 @@ _LARGEST_DAMPING = 1 - 2.0**-12
 class TensorizedSpectralAttention(SelfAttention):
     """Attention as a filter on a graph over time, with tensor-train keys and values.
 
-    Per head, with TT-matrices `W_k`, `W_v` (there is no query) and damping `c`:
+    For each head, with TT-matrices `W_k` and `W_v` (there is no query) and damping `c`:
 
         K = X W_k        V = X W_v
         Theta = relu(K K^T / sqrt(J)), diagonal 0
@@ -32,23 +39,31 @@ class TensorizedSpectralAttention(SelfAttention):
         Y = (alpha_0 I + alpha_1 Psi + ... + alpha_{F-1} Psi^{F-1}) V
 
     (equations 1-4 and algorithm 1 of Xu et al., "A Tensorized Spectral Attention Mechanism for
-    Efficient Natural Language Processing"; its `rho 1 / d_k` is `1 / sqrt(J)`). The papers use
+    Efficient Natural Language Processing", where `rho 1 / d_k` is `1 / sqrt(J)`). The papers use
     `F = 2` with `alpha = (1, 1)`, `Y = V + Psi V`; here that is fixed, and for `F > 2` the
-    `alpha_k` are trained from `(1, 1, 0, ...)`. Horner's rule forms no power of `Psi`.
+    `alpha_k` are trained, starting from `(1, 1, 0, ...)`. Horner's rule forms no power of `Psi`.
+
+    Any other graph can take the place of `Omega`: another named time graph, or an adjacency given
+    with each call. With `use_causal_mask` the graph is one-sided, `A^T` instead of
+    `Omega = (A + A^T) / 2`, so that token `i` receives `c^(i - j)` from the tokens `j < i` only and
+    a decoder can use the layer.
 
     With `J = I = 2^N` and TT-rank 2 a head has `2 * 16 (N - 1)` parameters. Short sequences cost
-    `O(F L^2 J)` FLOPs and `O(L^2)` memory a head; from a length on that depends on the damping
-    (175 at 0.5, 718 at 0.9) the filter is evaluated in a band, since `c^distance` vanishes in
-    float32 beyond the bandwidth `w` (159 at 0.9): `O(F L w J)` FLOPs, `O(L w)` memory.
+    `O(F L^2 J)` FLOPs and `O(L^2)` memory per head. Where the graph has a bandwidth `w` (a window,
+    or a fixed damping, of which `c^distance` vanishes in float32 beyond 159 steps at 0.9), long
+    sequences are filtered in a band: `O(F L w J)` FLOPs and `O(L w)` memory. `describe()` says from
+    which length on.
 
     A masked token neither sends nor receives: its output is 0, and padding changes nothing else.
 
     Args:
-        num_heads: Number of heads `H`.
-        key_dim: Size `J` of each head's keys and values. Defaults to the size `I` of the input.
-        tt_ranks: An int, "at most", or `N - 1` ints: the inner TT-ranks of the key and value maps.
-            The output map of `"project"` takes at most the largest of them. Defaults to 2.
-        filter_order: Number `F >= 2` of filter coefficients. Defaults to 2.
+        num_heads: Int, the number of heads `H`.
+        key_dim: Int, the size `J` of each head's keys and values. Defaults to the size `I` of the
+            input.
+        tt_ranks: Int, the maximum TT-rank of the key and value maps (clipped at each bond), or a
+            sequence of `N - 1` ints. The output map of `"project"` takes at most the largest of
+            them. Defaults to 2.
+        filter_order: Int, the number `F >= 2` of filter coefficients. Defaults to 2.
         damping: The damping `c`, `0 <= c < 1`, of the time graph: a number, or one for each head.
             Defaults to 0.9 (the paper gives no number).
         head_combination: `"concat"` (default), `"sum"`, `"mean"`, or `"project"`: concatenated and
@@ -57,17 +72,28 @@ class TensorizedSpectralAttention(SelfAttention):
             (0, 1). Takes the direct path, as the bandwidth changes. Defaults to `False`.
         tt_input_shape: The factors of `I`. Default: as for `TTDense`.
         tt_output_shape: The factors of `J`. Give both or none.
-        method: `"direct"`, `"banded"` or, by length, `"auto"` (default); both agree within
-            float32 for scores of comparable size.
-        kernel_initializer: The dense initialiser whose variance each `W` is to have.
-        kernel_regularizer: Applied to each core.
-        kernel_constraint: Applied to each core.
+        method: `"direct"`, `"banded"`, or `"auto"` (default), which chooses by length; both agree
+            within float32 for scores of comparable size.
+        kernel_initializer: Initializer of a dense kernel whose variance each `W` is to have.
+        kernel_regularizer: Regularizer applied to each core.
+        kernel_constraint: Constraint applied to each core.
+        time_graph: The weights `g(d)` of tokens at distance `d`; `Omega[i, j] = g(|i - j|) / 2`.
+            `"geometric"` (default): `c^d`. `"exponential"`: `exp(-s d^q)` with `s` and `q` trained
+            for each head, starting from the geometric graph. `"window"`: 1 for `d <= window`, else
+            0. `"power_law"`: `d^-exponent`. Exponential and power law take the direct path.
+        window: Int, the size of the window; for `time_graph="window"` only.
+        exponent: Positive float; for `time_graph="power_law"` only.
 
     Call arguments:
         inputs: Float tensor `(B, L, I)`: batch, tokens, features. `B` and `L` may be unknown.
+        adjacency: Float tensor `(L, L)` or `(B, L, L)`, which takes the place of `Omega`; its
+            weights are kept, its diagonal is ignored. Default: the time graph.
         mask: Boolean tensor `(B, L)`, `True` for a real token.
         return_attention_scores: Whether to return `Psi` too. Defaults to `False`.
-        training: Taken as Keras' attentions do; the layer computes the same in training.
+        training: Accepted as by the attention layers of Keras; it changes nothing.
+        use_causal_mask: Whether each token receives from earlier ones only. Defaults to `False`.
+        inputs_mask: The mask of `inputs`, which Keras passes here when `adjacency` is given. `mask`
+            takes precedence.
 
     Returns:
         Tensor `(B, L, H J)` for `"concat"`, `(B, L, J)` for `"sum"` and `"mean"`, `(B, L, I)` for
@@ -75,6 +101,11 @@ class TensorizedSpectralAttention(SelfAttention):
 
     Raises:
         ValueError: For a damping outside [0, 1), sizes that do not fit, or ranks above the bound.
+
+    Example:
+        >>> layer = TensorizedSpectralAttention(num_heads=2, damping=0.8)
+        >>> layer(keras.ops.ones((3, 7, 8)), use_causal_mask=True).shape
+        (3, 7, 16)
     """
 
     def __init__(
@@ -92,6 +123,9 @@ class TensorizedSpectralAttention(SelfAttention):
         kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
         kernel_regularizer: str | keras.regularizers.Regularizer | None = None,
         kernel_constraint: str | keras.constraints.Constraint | None = None,
+        time_graph: str = "geometric",
+        window: int | None = None,
+        exponent: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(num_heads, key_dim, kernel_initializer, **kwargs)
@@ -112,7 +146,17 @@ class TensorizedSpectralAttention(SelfAttention):
         self.trainable_damping = trainable_damping
         self.tt_input_shape = tensor_train.as_ints(tt_input_shape)
         self.tt_output_shape = tensor_train.as_ints(tt_output_shape)
-        self.method = spectral_filter.check_method(method, trained=trainable_damping)
+        check_time_graph(time_graph, window, exponent)
+        if trainable_damping and time_graph != "geometric":
+            raise ValueError(
+                "Expected time_graph='geometric' for a trained damping. "
+                f"Received: trainable_damping={trainable_damping}, time_graph={time_graph!r}"
+            )
+        self.time_graph = time_graph
+        self.window = None if window is None else check_int("window", window)
+        self.exponent = None if exponent is None else float(exponent)
+        banded = time_graph in ("geometric", "window") and not trainable_damping
+        self.method = spectral_filter.check_method(method, banded)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
 
@@ -155,6 +199,8 @@ class TensorizedSpectralAttention(SelfAttention):
                 autocast=False,
                 name="damping_logits",
             )
+        if self.time_graph == "exponential":
+            add_exponential_weights(self, self._start_dampings())
         self.output_cores = None
         if self.head_combination == "project":
             factors = tensor_train.tt_shapes(self.num_heads * key_dim, input_dim)
@@ -191,46 +237,63 @@ class TensorizedSpectralAttention(SelfAttention):
             for n, (shape, initializer) in enumerate(weights)
         ]
 
-    def _head_dampings(self) -> list:
-        """The damping of each head: floats, or scalar tensors where it is trained."""
-        if self.trainable_damping:
-            trained = _LARGEST_DAMPING * ops.sigmoid(self.damping_logits)
-            return [trained[h] for h in range(self.num_heads)]
+    def _start_dampings(self) -> list[float]:
         return [self.damping] * self.num_heads if _is_number(self.damping) else [*self.damping]
 
     def _start_logits(self, shape: Sequence[int], dtype: str) -> Tensor:
-        start = [self.damping] * self.num_heads if _is_number(self.damping) else self.damping
-        shares = [c / _LARGEST_DAMPING for c in start]
+        shares = [c / _LARGEST_DAMPING for c in self._start_dampings()]
         return ops.convert_to_tensor([math.log(s / (1 - s)) for s in shares], dtype)
+
+    def _is_graph_trained(self) -> bool:
+        return self.trainable_damping or self.time_graph == "exponential"
+
+    def _head_graphs(self) -> list:
+        """The time graph of each head, or a single one for all heads."""
+        if self.time_graph == "exponential":
+            return exponential_graphs(self)
+        if self.trainable_damping:
+            trained = _LARGEST_DAMPING * ops.sigmoid(self.damping_logits)
+            return [Geometric(trained[h]) for h in range(self.num_heads)]
+        graphs = [
+            fixed_time_graph(self.time_graph, c, self.window, self.exponent)
+            for c in self._start_dampings()
+        ]
+        return graphs[:1] if len(set(graphs)) == 1 else graphs
 
     def call(
         self,
         inputs: Tensor,
+        adjacency: Tensor | None = None,
         mask: Tensor | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
+        use_causal_mask: bool = False,
+        inputs_mask: Tensor | None = None,
     ) -> Tensor:
-        inputs = apply_mask(inputs, mask)
+        inputs = apply_mask(inputs, inputs_mask if mask is None else mask)
         # The scale 1 / sqrt(J) of the products, half of it in either factor.
         scale = math.prod(core.shape[-2] for core in self.key_cores) ** -0.25
         key_cores = [self.key_cores[0] * scale, *self.key_cores[1:]]
         keys = tensor_train.tt_matmul_heads(inputs, key_cores, self.plan)
         values = tensor_train.tt_matmul_heads(inputs, self.value_cores, self.plan)
-        dampings = self._head_dampings()
-        if _is_number(dampings[0]) and len(set(dampings)) == 1:
-            groups = [(keys, values, dampings[0])]
+        graphs = self._head_graphs() if adjacency is None else [adjacency]
+        if len(graphs) == 1:
+            groups = [(keys, values, graphs[0])]
         else:
-            heads = range(self.num_heads)
-            groups = [(keys[:, h : h + 1], values[:, h : h + 1], dampings[h]) for h in heads]
+            groups = [(keys[:, h : h + 1], values[:, h : h + 1], g) for h, g in enumerate(graphs)]
         filtered = [
-            spectral_filter.spectral_filter(k, v, c, self.coefficients, self.method)
-            for k, v, c in groups
+            spectral_filter.spectral_filter(
+                k, v, graph, self.coefficients, self.method, use_causal_mask
+            )
+            for k, v, graph in groups
         ]
         outputs = self._combine(filtered[0] if len(groups) == 1 else ops.concatenate(filtered, 1))
         if not return_attention_scores:
             return outputs
-        graphs = [spectral_filter.attention_graph(k, c) for k, _, c in groups]
-        return outputs, graphs[0] if len(groups) == 1 else ops.concatenate(graphs, 1)
+        scores = [
+            spectral_filter.attention_graph(k, graph, use_causal_mask) for k, _, graph in groups
+        ]
+        return outputs, scores[0] if len(groups) == 1 else ops.concatenate(scores, 1)
 
     def _combine(self, heads: Tensor) -> Tensor:
         """`(B, H, L, J)` to the combination of the heads, `(B, L, ...)`."""
@@ -250,6 +313,18 @@ class TensorizedSpectralAttention(SelfAttention):
         size = {"concat": self.num_heads * key_dim, "project": input_shape[-1]}
         return (*input_shape[:2], size.get(self.head_combination, key_dim))
 
+    def compute_output_spec(
+        self,
+        inputs: Tensor,
+        adjacency: Tensor | None = None,
+        mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        inputs_mask: Tensor | None = None,
+    ) -> Tensor:
+        return super().compute_output_spec(inputs, mask, return_attention_scores, training)
+
     def describe(self) -> str:
         """Returns and prints the parameters, the plan of the maps and that of the filter."""
         if not self.built:
@@ -260,14 +335,16 @@ class TensorizedSpectralAttention(SelfAttention):
         ]
         if self.output_cores is not None:
             lines.append(f"  output map: {self.output_plan}")
-        if self.method == "direct" or self.trainable_damping:
+        graphs = [] if self._is_graph_trained() else self._head_graphs()
+        widths = sorted({graph.bandwidth for graph in graphs if graph.bandwidth is not None})
+        if self.method == "direct" or not widths:
             lines.append("  filter: direct at any length")
         else:
-            for damping in sorted(set(self._head_dampings())):
-                block, diagonals, shortest = spectral_filter.banded_plan(damping)
+            for width in widths:
+                block, diagonals, shortest = spectral_filter.banded_plan(width)
                 start = "any length" if self.method == "banded" else f"a length of {shortest}"
                 lines.append(
-                    f"  filter at damping {damping}: banded from {start} on, "
+                    f"  filter of bandwidth {width}: banded from {start} on, "
                     f"blocks of {block} or more, {diagonals + 1} block diagonals"
                 )
         text = "\n".join(lines)
@@ -287,10 +364,13 @@ class TensorizedSpectralAttention(SelfAttention):
             "method": self.method,
             "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
             "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
+            "time_graph": self.time_graph,
+            "window": self.window,
+            "exponent": self.exponent,
         }
 
 
-def _is_number(value: Tensor) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real)
 
 

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
+from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import NearIdentity
 from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
 from keras_tnattn.ops import scan
@@ -18,9 +20,9 @@ _BOUNDARIES = ("closed", "open")
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class TNAttention(keras.layers.Layer):
-    """Attention whose context of a site is a product of matrices, one for each other site.
+    """Attention in which the context of a site is a product of matrices, one for each other site.
 
-    With embeddings `phi(j)`, attention tensor `A` and transformation tensor `T` (the `B` of the
+    With embeddings `phi(j)`, attention tensor `A` and transformation tensor `T` (called `B` in the
     document), at the sites `j = 1, ..., N`:
 
         a(j) = sum_s A[:, :, s] phi_s(j)
@@ -29,41 +31,43 @@ class TNAttention(keras.layers.Layer):
         y(j) = phi(j) W(j)
 
     (Žunkovič, "Deep tensor networks with the tensor-network attention layer"). The boundary `G` is
-    the identity for a closed chain and `v_R v_L^T` for an open one. Normalised, `C(j)` is divided
+    the identity for a closed chain and `v_R v_L^T` for an open one. Normalized, `C(j)` is divided
     by its Frobenius norm, which keeps a chain of any length within floating point and rescales
-    `y(j)` by that factor only. (Not `HL` and `HR` one by one: a ring would no longer commute with
-    shifts, as their norms depend on where it is cut.)
+    `y(j)` by that factor only. The document divides `HL` and `HR` each by its norm, which
+    `normalize="each"` does; a closed chain then no longer commutes with shifts, since the norms
+    depend on where the ring is cut.
 
     The chain starts near the identity for embeddings that are not negative: every `a(j)` is a
-    multiple of the identity and symmetric noise, so that the context of a long chain tends to a
+    multiple of the identity plus symmetric noise, so that the context of a long chain tends to a
     projector `v v^T` and `W(j)` to a positive multiple of the identity whatever the length: 1 for
     an open chain, from 1 down to `1 / sqrt(D)` for a closed one. A deep stack over thousands of
     sites passes its input on and trains from the first step.
 
-    Costs `N (2 d D^2 + 6 D^3 + 2 D^2 d k)` FLOPs, for an open chain `2 D^3 + 4 D^2` in the place of
-    `6 D^3`; `O(N (D^2 + d k))` memory; depth `O(log N)`. Contexts are computed in float32 under
-    mixed precision too.
+    Costs `N (2 d D^2 + 6 D^3 + 2 D^2 d k)` FLOPs (for an open chain `2 D^3 + 4 D^2` instead of
+    `6 D^3`) and `O(N (D^2 + d k))` memory, at depth `O(log N)`. Contexts are computed in float32
+    under mixed precision too.
 
     A masked site acts as the identity on the chain and its output is 0: padding changes nothing.
 
     Args:
-        output_dim: Size `k` of the output. Defaults to the size `d` of the input.
-        bond_dim: Size `D` of the matrices. Defaults to 8.
+        output_dim: Int, the size `k` of the output. Defaults to the size `d` of the input.
+        bond_dim: Int, the size `D` of the matrices. Defaults to 8.
         boundary: `"closed"` (default) or `"open"`.
-        attention_order: 1 (default), or 2 for the generalised attention tensor,
+        attention_order: 1 (default), or 2 for the generalized attention tensor,
             `a(j) = sum_{s,t} A[:, :, s, t] phi_s(j) phi_t(j)`.
-        normalize: Whether the contexts are normalised. Defaults to `True`.
+        normalize: `True` (default) divides each `C(j)` by its Frobenius norm; `"each"` divides
+            `HL(j)` and `HR(j)` by theirs; `False` computes the formula as it is.
         uniform: Whether all sites share their tensors. Defaults to `True`.
-        num_sites: Number `N` of sites; needed for tensors per site, and only there.
+        num_sites: Int, the number `N` of sites; for `uniform=False` only, and required there.
         use_bias: Whether `y` gets a bias `(k,)`. Defaults to `False`.
-        activation: Of the output. Default: none.
-        trainable_boundary: Whether `v_L` and `v_R` of an open chain are trained. Default: an
-            infinite chain in the reference state 0 at either end, which leaves the left and the
+        activation: Activation function of the output. Default: none.
+        trainable_boundary: Whether `v_L` and `v_R` of an open chain are trained. By default they
+            stand for an infinite chain in the reference state 0 at either end: the left and the
             right eigenvector of `A_0 = A[:, :, 0]` (of the first and of the last site) to its
-            largest eigenvalue; evaluated for 1,024 sites.
+            largest eigenvalue, with the error of `ops.scan.dominant_eigenvectors`.
         initial_deviation: Standard deviation of the noise on the identity at the start. Defaults to
             0.1.
-        kernel_regularizer: Applied to both tensors.
+        kernel_regularizer: Regularizer applied to both tensors.
 
     Call arguments:
         inputs: Float tensor `(B, N, d)`: batch, sites, features. `B` and `N` may be unknown.
@@ -75,6 +79,11 @@ class TNAttention(keras.layers.Layer):
 
     Raises:
         ValueError: For an unknown option, tensors per site without `num_sites`, or another length.
+
+    Example:
+        >>> layer = TNAttention(output_dim=3, bond_dim=4)
+        >>> layer(keras.ops.ones((2, 100, 5))).shape
+        (2, 100, 3)
     """
 
     def __init__(
@@ -83,7 +92,7 @@ class TNAttention(keras.layers.Layer):
         bond_dim: int = 8,
         boundary: str = "closed",
         attention_order: int = 1,
-        normalize: bool = True,
+        normalize: bool | str = True,
         uniform: bool = True,
         num_sites: int | None = None,
         use_bias: bool = False,
@@ -94,12 +103,12 @@ class TNAttention(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        sizes = {"output_dim": output_dim, "bond_dim": bond_dim, "num_sites": num_sites}
-        for name, value in sizes.items():
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ValueError(f"Expected a positive int. Received: {name}={value!r}")
+        output_dim = None if output_dim is None else check_int("output_dim", output_dim)
+        num_sites = None if num_sites is None else check_int("num_sites", num_sites)
         if boundary not in _BOUNDARIES:
             raise ValueError(f"Expected one of {_BOUNDARIES}. Received: boundary={boundary!r}")
+        if normalize not in (True, False, "each"):
+            raise ValueError(f"Expected True, False or 'each'. Received: normalize={normalize!r}")
         if attention_order not in (1, 2):
             raise ValueError(f"Expected 1 or 2. Received: attention_order={attention_order!r}")
         if uniform != (num_sites is None):
@@ -113,7 +122,7 @@ class TNAttention(keras.layers.Layer):
                 f"Received: boundary={boundary!r}, trainable_boundary={trainable_boundary}"
             )
         self.output_dim = output_dim
-        self.bond_dim = bond_dim
+        self.bond_dim = check_int("bond_dim", bond_dim)
         self.boundary = boundary
         self.attention_order = attention_order
         self.normalize = normalize
@@ -134,7 +143,11 @@ class TNAttention(keras.layers.Layer):
             "attention_tensor", (*sites, bond, bond, *[dim] * self.attention_order), 1.0, True
         )
         # The weight of the identity that makes W(j) = 1 where all matrices of the chain are too.
-        trace = {"closed": bond**0.5 if self.normalize else bond, "open": 1}[self.boundary]
+        trace = 1.0 if self.boundary == "open" else float(bond)
+        if self.normalize == "each":
+            trace /= bond
+        elif self.normalize and self.boundary == "closed":
+            trace /= bond**0.5
         self.transformation_tensor = self._add_tensor(
             "transformation_tensor", (*sites, bond, bond, dim, self.output_dim or dim), 1 / trace
         )
@@ -171,8 +184,10 @@ class TNAttention(keras.layers.Layer):
         dtype = keras.backend.result_type(self.variable_dtype, "float32")
         batch, length, dim = ops.shape(inputs)
         if not self.uniform:
+            # Known here even if it is not in the trace.
             length = self.num_sites
             inputs = ops.reshape(inputs, (batch, length, dim))
+            mask = None if mask is None else ops.reshape(mask, (batch, length))
         phi = scan.fold_sites(ops.cast(apply_mask(inputs, mask), dtype))
         real = ops.ones((batch, length), "bool") if mask is None else ops.cast(mask, "bool")
         weights = self._local_weights(phi, scan.fold_sites(real, False))
@@ -198,7 +213,13 @@ class TNAttention(keras.layers.Layer):
         matrices = scan.map_sites(features, ops.swapaxes(attention, -1, -2), (bond, bond))
         matrices = ops.where(real[..., None, None], matrices, ops.eye(bond, dtype=matrices.dtype))
         # tr(C T) pairs C[b, a] with T[a, b].
-        if self.boundary == "closed":
+        if self.normalize == "each":
+            left, right = scan.side_contexts(matrices)
+            if self.boundary == "open":
+                start, end = self._boundary()
+                left, right = ops.matmul(start[None], left), ops.matmul(right, end[:, None])
+            contexts = ops.matmul(right, left)
+        elif self.boundary == "closed":
             contexts = scan.closed_contexts(matrices, self.normalize)
         else:
             rows, columns = scan.open_contexts(matrices, *self._boundary(), self.normalize)
@@ -219,6 +240,139 @@ class TNAttention(keras.layers.Layer):
             return scan.dominant_eigenvectors(tensor)
         left, _ = scan.dominant_eigenvectors(tensor[0])
         return left, scan.dominant_eigenvectors(tensor[-1])[1]
+
+    @classmethod
+    def from_linear_attention(
+        cls,
+        query_kernel: Tensor,
+        key_kernel: Tensor,
+        value_kernel: Tensor | None = None,
+        exact: bool = True,
+        **kwargs: Any,
+    ) -> "TNAttention":
+        """Makes a built layer that computes linear attention, with bond dimension `d^2 + 2`.
+
+        With `q(j) = phi(j) W^Q`, `k(j) = phi(j) W^K`, `v(j) = phi(j) W^V` and embeddings of norm 1:
+
+            y(j) = sum_{i != j} (q(j) . k(i)) v(i)
+
+        (Žunkovič, section "TN attention as generalized linear-dot attention"; the document's
+        `d^2 + 1` states do not give the sum over swaps as printed, separate idle states before and
+        after a swap do.) The chain is idle until a site `i` opens a swap, remembers `q(i)` and
+        `k(i)` in one of `d^2` states, and is idle again once a site closes it. An output map
+        `(W^Q)^-1 W^V` turns queries into values.
+
+        `exact=True` applies `W^Q` and `W^K` at the sites of the swap only: an idle site contributes
+        `phi . phi = 1`, and the site `j` itself is never idle. `exact=False` is the construction of
+        the document, which applies both maps at every site and gives
+
+            y(j) = c(j) v(j) + sum_{i != j} w(i, j) (q(j) . k(i)) v(i)
+            w(i, j) = product over the other sites n of q(n) . k(n)
+
+        where `c(j)` sums `(q(i) . k(l)) (q(l) . k(i))` over the pairs of other sites, each times
+        the idle factors `q(n) . k(n)` of the rest. These factors are 1 only if `q(n) . k(n) = 1`
+        at all sites.
+
+        The sum of linear attention includes `i = j`: add `local_residual(phi, ...)`.
+
+        Args:
+            query_kernel: `W^Q`, `(d, d)`, invertible if `value_kernel` is given.
+            key_kernel: `W^K`, `(d, d)`.
+            value_kernel: `W^V`, `(d, k)`. Default: the values are the queries.
+            exact: Whether only the sites of a swap see the kernels. Defaults to `True`.
+            **kwargs: Further arguments of the layer, for instance `name` and `dtype`.
+
+        Returns:
+            A built `TNAttention`. It costs `O(N d^6)`: a special case to study and to start from,
+            not a fast linear attention.
+
+        Raises:
+            ValueError: For kernels whose shapes do not fit, or values from a singular query kernel.
+
+        Example:
+            >>> kernel = keras.ops.eye(2)
+            >>> layer = TNAttention.from_linear_attention(kernel, kernel)
+            >>> layer(keras.ops.array([[[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]])).shape
+            (1, 3, 2)
+        """
+        query, key = (
+            ops.convert_to_numpy(kernel).astype("float64") for kernel in (query_kernel, key_kernel)
+        )
+        dim = len(query)
+        if query.shape != (dim, dim) or key.shape != (dim, dim):
+            raise ValueError(
+                "Expected square query and key kernels of the same size. Received: "
+                f"query_kernel.shape={query.shape}, key_kernel.shape={key.shape}"
+            )
+        output = np.eye(dim)
+        if value_kernel is not None:
+            value = ops.convert_to_numpy(value_kernel).astype("float64")
+            if len(value) != dim or np.linalg.matrix_rank(query) < dim:
+                raise ValueError(
+                    f"Expected values of {dim} features and an invertible query kernel. Received: "
+                    f"value_kernel.shape={value.shape}, query_kernel of rank "
+                    f"{np.linalg.matrix_rank(query)}"
+                )
+            output = np.linalg.solve(query, value)
+        bond = dim**2 + 2
+        # States: 0, idle before the swap; 1 + d t + s; d^2 + 1, idle after it.
+        swap, idle = np.zeros((2, bond, bond, dim, dim))
+        for t, s in np.ndindex(dim, dim):
+            swap[0, 1 + dim * t + s, t, s] = swap[1 + dim * t + s, -1, s, t] = 1
+        for state in range(bond):
+            idle[state, state] = np.eye(dim)
+
+        def at_kernels(operator: np.ndarray) -> np.ndarray:
+            """The operator between the query and the key of a site."""
+            return np.einsum("abts,xt,ys->abxy", operator, query, key)
+
+        attention = at_kernels(swap) + (idle if exact else at_kernels(idle))
+        transformation = swap if exact else swap + idle
+        # Row and column of the operator: W(j) maps q(j) to a sum of queries, those to values.
+        transformation = np.einsum("abts,xt,sk->abxk", transformation, query, output)
+        layer = cls(
+            output.shape[1],
+            bond_dim=bond,
+            boundary="open",
+            attention_order=2,
+            normalize=False,
+            trainable_boundary=True,
+            **kwargs,
+        )
+        layer.build((None, None, dim))
+        start, end = np.eye(bond)[0], np.eye(bond)[-1]
+        for weight, values in zip(
+            layer.weights, (attention, transformation, start, end), strict=True
+        ):
+            weight.assign(ops.convert_to_tensor(values, weight.dtype))
+        return layer
+
+    @staticmethod
+    def local_residual(
+        inputs: Tensor, query_kernel: Tensor, key_kernel: Tensor, value_kernel: Tensor | None = None
+    ) -> Tensor:
+        """Returns `(q(j) . k(j)) v(j)`, the term of linear attention that a context cannot hold.
+
+        Added to the outputs of `from_linear_attention` it gives
+        `y(j) = sum_i (q(j) . k(i)) v(i)`, the local residual connection of the document.
+
+        Args:
+            inputs: The embeddings `(B, N, d)`.
+            query_kernel: `W^Q`, `(d, d)`.
+            key_kernel: `W^K`, `(d, d)`.
+            value_kernel: `W^V`, `(d, k)`. Default: the values are the queries.
+
+        Returns:
+            Tensor `(B, N, k)`.
+
+        Example:
+            >>> phi, kernel = keras.ops.ones((1, 3, 2)), keras.ops.eye(2)
+            >>> TNAttention.local_residual(phi, kernel, kernel).shape
+            (1, 3, 2)
+        """
+        query, key = ops.matmul(inputs, query_kernel), ops.matmul(inputs, key_kernel)
+        values = query if value_kernel is None else ops.matmul(inputs, value_kernel)
+        return ops.sum(query * key, axis=-1, keepdims=True) * values
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         return (*input_shape[:2], self.output_dim or input_shape[-1])

@@ -1,6 +1,7 @@
 """The mathematics as pure functions of `keras.ops`: no layers, no weights, no state."""
 
 from keras_tnattn.ops import (
+    blocks,
     masking,
     power_law,
     precision,
@@ -14,6 +15,7 @@ from keras_tnattn.ops import (
 )
 
 __all__ = [
+    "blocks",
     "masking",
     "power_law",
     "precision",

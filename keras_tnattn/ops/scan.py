@@ -35,6 +35,8 @@ from keras_tnattn.typing import Tensor
 _BLOCK = 32
 # At a length unknown beforehand: chains of up to 32^4 = 1,048,576 sites.
 _MAX_TIERS = 4
+# Dominant eigenvectors are those of the 2^24th power, differentiated through the 2^10th.
+_SQUARINGS, _GRADIENT_SQUARINGS = 24, 10
 # The square of a norm that counts as 0.
 _TINY = 1e-30
 
@@ -134,17 +136,38 @@ def open_contexts(
     Returns:
         Folded rows `(b, blocks, B, 1, D)` and columns `(b, blocks, B, D, 1)`.
     """
-
-    def descend(left: Tensor, right: Tensor, states: list) -> list:
-        row, column = states
-        return [
-            ops.concatenate([row, matmul(row, left)], axis=0),
-            ops.concatenate([matmul(right, column), column], axis=0),
-        ]
-
     root = [ops.reshape(left, (1, -1)), ops.reshape(right, (-1, 1))]
-    row, column = _contexts(matrices, root, descend, normalize)
+    row, column = _contexts(matrices, root, _descend_sides, normalize)
     return row, column
+
+
+def side_contexts(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns `HL(j) = a(1) ... a(j-1)` and `HR(j) = a(j+1) ... a(N)`, each of Frobenius norm 1.
+
+    Args:
+        matrices: Folded float tensor `(b, blocks, B, D, D)`, the identity where no site is.
+
+    Returns:
+        Two folded tensors `(b, blocks, B, D, D)`; an empty product is `1 / sqrt(D)`.
+
+    Example:
+        >>> import keras
+        >>> left, right = side_contexts(keras.ops.ones((4, 1, 2, 3, 3)))
+        >>> left.shape
+        (4, 1, 2, 3, 3)
+    """
+    identity = ops.eye(matrices.shape[-1], dtype=matrices.dtype)
+    left, right = _contexts(matrices, [identity, identity], _descend_sides, True)
+    return left, right
+
+
+def _descend_sides(left: Tensor, right: Tensor, states: list) -> list:
+    """Products to the left and to the right of a segment, taken to its halves."""
+    before, behind = states
+    return [
+        ops.concatenate([before, ops.matmul(before, left)], axis=0),
+        ops.concatenate([ops.matmul(right, behind), behind], axis=0),
+    ]
 
 
 def chain_product(matrices: Tensor) -> tuple[Tensor, Tensor]:
@@ -177,27 +200,44 @@ def chain_product(matrices: Tensor) -> tuple[Tensor, Tensor]:
 def dominant_eigenvectors(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the left and the right eigenvector of the largest eigenvalue, each of norm 1.
 
-    The row and the column of the largest entry of `M^1024`, which is `v_R v_L^T` up to a factor
-    where one eigenvalue stands out. Where none does, as for a complex pair, they are still what a
-    chain of 1,024 sites makes of a boundary. Their signs are such that `v_L . v_R` has that of the
-    factor: positive if one eigenvalue stands out.
+    The row and the column of the largest entry of `M^n`, which is `v_R v_L^T` up to a factor where
+    one eigenvalue stands out: by `n = 2^24`, a relative gap of 1e-6 to the next eigenvalue is
+    enough. What remains is the rounding, amplified by the condition of the eigenvectors to about
+    `eps / gap`: 1e-4 for a gap of 0.1 % in float32. Where no eigenvalue stands out, as for a
+    complex pair, the vectors are still what a long chain makes of a boundary. Their signs are such
+    that `v_L . v_R` is positive if one eigenvalue stands out.
+
+    The gradient is that of 1,024 sites at the ends of the chain, which is exact for gaps above 1 %
+    and stays bounded for smaller ones, where the exact one grows as `1 / gap`.
 
     Args:
         matrix: Float tensor `(D, D)`.
 
     Returns:
         Tensors `v_L` and `v_R`, both `(D,)`.
+
+    Example:
+        >>> import keras
+        >>> left, _ = dominant_eigenvectors(keras.ops.array([[2.0, 0.0], [0.0, 1.0]]))
+        >>> keras.ops.convert_to_numpy(left).tolist()
+        [1.0, 0.0]
     """
     dim = matrix.shape[-1]
-    for _ in range(10):
-        matrix = _rescaled(matrix)
-        matrix = matmul(matrix, matrix)
-    entries = ops.reshape(matrix, (dim * dim,))
+    near = matrix
+    for _ in range(_GRADIENT_SQUARINGS):
+        near = _rescaled(near)
+        near = ops.matmul(near, near)
+    far = ops.stop_gradient(near)
+    for _ in range(_SQUARINGS - _GRADIENT_SQUARINGS):
+        far = normalized(far)
+        far = ops.matmul(far, far)
+    entries = ops.reshape(far, (dim * dim,))
     largest = ops.argmax(ops.abs(entries))
-    left = normalized(ops.take(matrix, [largest // dim], axis=0))
-    right = normalized(ops.take(matrix, [largest % dim], axis=1))
-    sign = ops.stop_gradient(ops.sign(ops.take(entries, largest)))
-    return sign * left[0], right[:, 0]
+    sign = ops.sign(ops.take(entries, largest))
+    left = sign * normalized(ops.take(far, [largest // dim], axis=0))
+    right = normalized(ops.take(far, [largest % dim], axis=1))
+    left, right = normalized(ops.matmul(left, near)), normalized(ops.matmul(near, right))
+    return left[0], right[:, 0]
 
 
 def normalized(x: Tensor) -> Tensor:

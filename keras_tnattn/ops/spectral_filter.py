@@ -1,93 +1,130 @@
 """Attention as a polynomial filter on a graph over time.
 
-With keys `K` and values `V`, both `(..., L, J)`, and the bidirectional time adjacency `Omega`:
+With keys `K` and values `V`, both `(..., L, J)`, and the adjacency `Omega` of a time graph:
 
     Theta = relu(K K^T), diagonal 0        Psi = Omega * Theta, elementwise
     Y = (alpha_0 I + alpha_1 Psi + ... + alpha_{F-1} Psi^{F-1}) V
 
-(equation 1 of Xu et al., "A Tensorized Spectral Attention Mechanism"; its factor `1 / sqrt(J)` is
-the caller's: keys scaled by `J^(-1/4)` keep the products in the range of half precision.)
+(equation 1 of Xu et al., "A Tensorized Spectral Attention Mechanism"; the caller applies its factor
+`1 / sqrt(J)`: keys scaled by `J^(-1/4)` keep the products in the range of half precision.) `Omega`
+is the bidirectional adjacency, the one-sided `A^T` for a causal filter, or any given matrix.
 
 Sequences are cut into blocks of `b` rows, and `Psi` is held as its block diagonals `0..m`, each
-one batched product over all pairs of blocks: the graph has `O(m)` operations whatever `L` is. The
-direct form is the case of one block, `b = L` and `m = 0`. As `Omega` decays geometrically, beyond
-the bandwidth `w <= m b` nothing is left in float32, and the banded form costs `O(L w J)` FLOPs and
-`O(L w)` memory instead of `O(L^2 J)` and `O(L^2)`.
+one batched product over all pairs of blocks: the computation has `O(m)` operations whatever `L` is.
+The direct form is the case of one block, `b = L` and `m = 0`. If the weights of `Omega` vanish
+beyond a bandwidth `w <= m b` (in float32, for geometric weights), the banded form costs `O(L w J)`
+FLOPs and `O(L w)` memory instead of `O(L^2 J)` and `O(L^2)`.
 
-`Psi` is symmetric, so each block serves twice, and the gradient needs no products that the
-forward pass does not have: with the partial sums `U_k` of Horner's rule (`U_{F-1} = alpha_{F-1} V`,
-`U_k = alpha_k V + Psi U_{k+1}`, `Y = U_0`) and `G_0 = dY`, `G_{k+1} = Psi G_k`,
+The gradient needs no products that the forward pass does not have. With the partial sums `U_k` of
+Horner's rule (`U_{F-1} = alpha_{F-1} V`, `U_k = alpha_k V + Psi U_{k+1}`, `Y = U_0`) and with
+`G_0 = dY`, `G_{k+1} = Psi^T G_k`:
 
     dV = sum_k alpha_k G_k                            d alpha_k = <G_k, V>
-    dK = (Omega * (Theta > 0) * P) K                  d Omega = Theta * P / 2
-    P = sum_{k=0}^{F-2} (G_k U_{k+1}^T + U_{k+1} G_k^T)
+    P = sum_{k=0}^{F-2} G_k U_{k+1}^T                 D = Omega * (Theta > 0) * P
+    dK = (D + D^T) K                                  d Omega = Theta * P
 """
 
-import math
-import numbers
+from typing import Any
 
 import keras
 from keras import ops
 
-from keras_tnattn.ops.precision import at_least_float32, matmul
-from keras_tnattn.ops.time_graph import bandwidth, bidirectional_adjacency
+from keras_tnattn.ops.blocks import BlockBand, transpose
+from keras_tnattn.ops.precision import at_least_float32
+from keras_tnattn.ops.time_graph import as_time_graph, time_adjacency
 from keras_tnattn.typing import Tensor
 
 _METHODS = ("auto", "direct", "banded")
 
 
-def check_method(method: str, trained: bool) -> str:
-    """Returns `method` if it is one, and not the banded one for a trained damping."""
+def check_method(method: str, banded: bool = True) -> str:
+    """Returns `method` if it is valid, and raises a `ValueError` otherwise.
+
+    Args:
+        method: `"auto"`, `"direct"` or `"banded"`.
+        banded: Whether the graph has a bandwidth known beforehand, which `"banded"` needs.
+
+    Example:
+        >>> check_method("auto")
+        'auto'
+    """
     if method not in _METHODS:
         raise ValueError(f"Expected one of {_METHODS}. Received: method={method!r}")
-    if trained and method == "banded":
+    if method == "banded" and not banded:
         raise ValueError(
-            "Expected method='auto' or 'direct' for a trained damping, whose bandwidth is not "
-            f"known beforehand. Received: method={method!r}"
+            "Expected method='auto' or 'direct' for a graph without a fixed bandwidth (a trained "
+            "damping, exponential or power law weights, a given adjacency). "
+            f"Received: method={method!r}"
         )
     return method
 
 
-def attention_graph(keys: Tensor, damping: Tensor) -> Tensor:
-    """Returns `Psi = Omega * relu(K K^T)` with a zero diagonal.
+def attention_graph(keys: Tensor, graph: Any, causal: bool = False) -> Tensor:
+    """Returns the attention graph `Psi = Omega * relu(K K^T)` with a zero diagonal.
 
     Args:
         keys: Float tensor `(..., L, J)`, scaled by `J^(-1/4)`.
-        damping: The damping `c`: a number or a scalar tensor.
+        graph: The time graph, as for `spectral_filter`.
+        causal: Whether row `i` has entries for earlier time-steps `j < i` only.
 
     Returns:
-        Tensor `(..., L, L)`: symmetric, not negative, 0 on the diagonal.
+        Tensor `(..., L, L)` with a zero diagonal; symmetric and non-negative for a time graph that
+        is not causal.
+
+    Example:
+        >>> attention_graph(keras.ops.ones((2, 5, 4)), 0.9).shape
+        (2, 5, 5)
     """
-    adjacency = bidirectional_adjacency(ops.shape(keys)[-2], damping, _dtype(keys))
-    return _damp(ops.relu(matmul(keys, _transpose(keys))), adjacency)
+    scores = ops.relu(ops.matmul(keys, transpose(keys)))
+    if _is_adjacency(graph):
+        adjacency = _given_adjacency(graph, keys, causal)
+    else:
+        side = "earlier" if causal else "both"
+        adjacency = time_adjacency(ops.shape(keys)[-2], graph, side, _dtype(keys))
+    return _damp(scores, ops.cast(adjacency, scores.dtype))
 
 
 def spectral_filter(
     keys: Tensor,
     values: Tensor,
-    damping: Tensor,
-    coefficients: Tensor | None = None,
+    graph: Any,
+    coefficients: Tensor = None,
     method: str = "auto",
+    causal: bool = False,
 ) -> Tensor:
     """Filters the values over the attention graph of the keys.
 
     Args:
         keys: Float tensor `(..., L, J)`, scaled by `J^(-1/4)`; `L` may be unknown.
         values: Float tensor `(..., L, M)`, the same leading sizes.
-        damping: The damping `c`, `0 <= c < 1`: a float, or a scalar tensor, which is differentiated
-            and known too late for a bandwidth: it takes the direct path.
+        graph: The time graph: a damping `c` (a float, `0 <= c < 1`, or a scalar tensor), a graph of
+            `ops.time_graph`, or an adjacency `(L, L)` or `(B, L, L)`, of which the diagonal is
+            ignored. Tensors are differentiated and take the direct path.
         coefficients: Float tensor `(F,)`, `F >= 2`, the `alpha_k`. Default: `F = 2` and `(1, 1)`.
         method: `"direct"`, `"banded"`, or `"auto"`: banded where the length makes it cheaper.
+        causal: Whether time-step `i` receives from earlier ones only: `Omega` is the one-sided
+            `A^T`, `g(i - j)` for `j < i`, or the lower triangle of a given adjacency.
 
     Returns:
-        Tensor `(..., L, M)`. The band leaves out terms of at most
-        `c^(w+1) / (1 - c) max(Theta) max(|V|) / 2` in all: for scores of comparable size the two
-        paths agree within float32.
+        Tensor `(..., L, M)`. For a geometric graph the band leaves out the weights beyond the
+        bandwidth `w`. With `T = max(Theta)`, `rho = T c / (1 - c)` (a bound of the norm of `Psi`)
+        and `eps = T c^(w+1) / (1 - c)` (of what is left out of it), each output is off by at most
+        `max(|V|) eps sum_{k=1}^{F-1} k |alpha_k| rho^(k-1)`; for scores of comparable size the two
+        paths agree within float32. For a window they are equal.
+
+    Raises:
+        ValueError: For a damping outside [0, 1), fewer than two coefficients, an unknown method, or
+            `method="banded"` for a graph without a fixed bandwidth.
+
+    Example:
+        >>> keys, values = keras.ops.ones((2, 5, 4)), keras.ops.ones((2, 5, 3))
+        >>> spectral_filter(keys, values, 0.9, causal=True).shape
+        (2, 5, 3)
     """
-    fixed_damping = isinstance(damping, numbers.Real)
-    check_method(method, trained=not fixed_damping)
-    if fixed_damping and not 0 <= damping < 1:
-        raise ValueError(f"Expected a damping in [0, 1). Received: damping={damping}")
+    given = _is_adjacency(graph)
+    graph = graph if given else as_time_graph(graph)
+    width = None if given else graph.bandwidth
+    check_method(method, banded=width is not None)
     if coefficients is not None and coefficients.shape[0] < 2:
         raise ValueError(
             "Expected at least two coefficients. "
@@ -96,17 +133,17 @@ def spectral_filter(
     length = ops.shape(keys)[-2]
 
     def direct() -> Tensor:
-        return _blocked_filter(keys, values, damping, coefficients, length, 0)
+        return _blocked_filter(keys, values, graph, coefficients, length, 0, causal)
 
-    if not fixed_damping or method == "direct":
+    if width is None or method == "direct":
         return direct()
-    least_block, num_offsets, shortest = banded_plan(damping)
+    minimum_block, num_offsets, shortest = banded_plan(width)
 
     def banded() -> Tensor:
-        # As many blocks as fit, a little longer than they must be: the length is hardly filled up.
-        block = -(-length // _at_least(length // least_block, 1))
-        block = _at_least(block, least_block)
-        return _blocked_filter(keys, values, damping, coefficients, block, num_offsets)
+        # As many blocks as fit, slightly longer than the minimum, so that little padding is needed.
+        block = -(-length // _at_least(length // minimum_block, 1))
+        block = _at_least(block, minimum_block)
+        return _blocked_filter(keys, values, graph, coefficients, block, num_offsets, causal)
 
     if method == "banded":
         return banded()
@@ -115,165 +152,196 @@ def spectral_filter(
     return ops.cond(length < shortest, direct, banded)
 
 
-def banded_plan(damping: float) -> tuple[int, int, int]:
-    """Returns `(b, m, shortest)`: least block size, number of block diagonals, least length.
+def banded_plan(width: int) -> tuple[int, int, int]:
+    """Plans the banded form for a bandwidth `w`.
 
-    `m b` covers the bandwidth, with blocks of 24 to 128 rows, as many block diagonals as that takes
-    and no more. Below `shortest` the direct form is faster: there the moves of small blocks cost
-    more than they save.
+    Returns:
+        `(b, m, shortest)`: the minimum block size, the number of block diagonals below the main
+        one, and the shortest length at which the banded form is faster than the direct one. `m b`
+        covers the bandwidth with blocks of 24 to 128 rows; smaller blocks would cost more in moves
+        than they save.
+
+    Example:
+        >>> banded_plan(159)
+        (80, 2, 718)
     """
-    width = bandwidth(damping)
-    num_offsets = math.ceil(width / 128)
-    block = max(math.ceil(width / num_offsets), 24)
+    num_offsets = -(-width // 128)
+    block = max(-(-width // num_offsets), 24)
     return block, num_offsets, 2 * width + 5 * block
 
 
-def _at_least(size: Tensor, least: int) -> Tensor:
-    return max(size, least) if isinstance(size, int) else ops.maximum(size, least)
+def _at_least(size: Tensor, minimum: int) -> Tensor:
+    return max(size, minimum) if isinstance(size, int) else ops.maximum(size, minimum)
+
+
+def _is_adjacency(graph: Any) -> bool:
+    shape = getattr(graph, "shape", ())
+    if len(shape) in (2, 3):
+        return True
+    if len(shape) > 0:
+        raise ValueError(
+            "Expected a scalar damping, a time graph, or an adjacency (L, L) or (B, L, L). "
+            f"Received: graph.shape={tuple(shape)}"
+        )
+    return False
+
+
+def _given_adjacency(adjacency: Tensor, keys: Tensor, causal: bool) -> Tensor:
+    """The adjacency `(L, L)`, or `(B, 1, ..., L, L)` to meet the keys, without its diagonal."""
+    adjacency = ops.cast(adjacency, at_least_float32(_dtype(keys)))
+    steps = ops.arange(ops.shape(adjacency)[-1], dtype="int32")
+    rows, columns = steps[:, None], steps[None, :]
+    kept = rows > columns if causal else ops.not_equal(rows, columns)
+    adjacency = ops.where(kept, adjacency, ops.zeros_like(adjacency))
+    if len(adjacency.shape) == 3:
+        for _ in range(len(keys.shape) - 3):
+            adjacency = ops.expand_dims(adjacency, 1)
+    return adjacency
 
 
 def _blocked_filter(
     keys: Tensor,
     values: Tensor,
-    damping: Tensor,
+    graph: Any,
     coefficients: Tensor,
     block: Tensor,
     num_offsets: int,
+    causal: bool,
 ) -> Tensor:
-    fixed_damping = isinstance(damping, numbers.Real)
-    tensors = [keys, values]
-    # Few numbers that many terms add up to in the gradient: not in half precision.
+    """The filter in blocks of `block` rows, with `num_offsets` block diagonals below the main."""
+    band = BlockBand(ops.shape(keys), block, num_offsets)
     precise = at_least_float32(_dtype(keys))
+    inputs = {"keys": keys, "values": values}
     if coefficients is not None:
-        tensors.append(ops.cast(coefficients, precise))
-    if not fixed_damping:
-        tensors.append(ops.cast(damping, precise))
-    order = 2 if coefficients is None else coefficients.shape[0]
+        # Sums of many terms in the gradient: not in half precision.
+        inputs["coefficients"] = ops.cast(coefficients, precise)
+    diagonals = _diagonals(graph, keys, block, num_offsets, causal)
+    trained = _is_adjacency(graph) or graph.bandwidth is None
+    if trained:
+        inputs["adjacency"] = diagonals[0]
+    symmetric = not causal and not _is_adjacency(graph)
 
     @ops.custom_gradient
     def run(*tensors: Tensor) -> tuple[Tensor, Tensor]:
-        keys, values, *rest = tensors
-        alpha = rest[0] if coefficients is not None else None
-        c = damping if fixed_damping else rest[-1]
-        cut = _Blocks(keys, block, num_offsets)
-        k, v = cut.split(keys), cut.split(values)
-        adjacency = [
-            bidirectional_adjacency(block, c, _dtype(keys), o * block)
-            for o in range(num_offsets + 1)
+        state = _Filter(band, symmetric, diagonals, **dict(zip(inputs, tensors, strict=True)))
+        outputs = _forward(state)
+        return outputs, lambda *args, upstream=None: _backward(
+            state, args[0] if upstream is None else upstream
+        )
+
+    return run(*inputs.values())
+
+
+def _diagonals(
+    graph: Any, keys: Tensor, block: Tensor, num_offsets: int, causal: bool
+) -> list[Tensor]:
+    """The block diagonals of `Omega`; in float32 where they are differentiated."""
+    dtype = _dtype(keys)
+    if _is_adjacency(graph):
+        adjacency = _given_adjacency(graph, keys, causal)
+        if len(adjacency.shape) > 2:
+            *lead, length, _ = ops.shape(keys)
+            adjacency = ops.broadcast_to(adjacency, (*lead, length, length))
+            count = 1
+            for size in lead:
+                count = count * size
+            adjacency = ops.reshape(adjacency, (count, length, length))
+        return [adjacency]
+    side = "earlier" if causal else "both"
+    dtype = at_least_float32(dtype) if graph.bandwidth is None else dtype
+    offsets = range(num_offsets + 1)
+    return [time_adjacency(block, graph, side, dtype, o * block) for o in offsets]
+
+
+class _Filter:
+    """What the backward function needs of the forward one."""
+
+    def __init__(
+        self,
+        band: BlockBand,
+        symmetric: bool,
+        diagonals: list[Tensor],
+        keys: Tensor,
+        values: Tensor,
+        coefficients: Tensor = None,
+        adjacency: Tensor = None,
+    ) -> None:
+        self.band, self.symmetric = band, symmetric
+        self.keys, self.values = band.split(keys), band.split(values)
+        self.coefficients, self.adjacency = coefficients, adjacency
+        self.order = 2 if coefficients is None else coefficients.shape[0]
+        omega = diagonals if adjacency is None else [adjacency]
+        self.omega = [ops.cast(diagonal, keys.dtype) for diagonal in omega]
+        self.psi = [
+            _damp(ops.relu(ops.matmul(later, transpose(earlier))), diagonal)
+            for (later, earlier), diagonal in zip(band.pairs(self.keys), self.omega, strict=True)
         ]
-        psi = [
-            _damp(ops.relu(matmul(a, _transpose(b))), adjacency[o])
-            for o, (a, b) in enumerate(cut.pairs(k))
-        ]
 
-        def weighted(n: int, x: Tensor) -> Tensor:
-            return x if alpha is None else ops.cast(alpha[n], x.dtype) * x
+    def multiply(self, x: Tensor, transposed: bool = False) -> Tensor:
+        """Multiplies blocks by `Psi` or its transpose."""
+        part = "symmetric" if self.symmetric else "upper" if transposed else "lower"
+        return self.band.multiply(self.psi, x, part)
 
-        partial_sums = [weighted(order - 1, v)]
-        for n in reversed(range(order - 1)):
-            y = weighted(n, v) + cut.multiply(psi, partial_sums[0])
-            partial_sums.insert(0, y)
-
-        def grad(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, ...]:
-            upstream = args[0] if upstream is None else upstream
-            grads = [cut.split(upstream)]
-            for _ in range(order - 1):
-                grads.append(cut.multiply(psi, grads[-1]))
-            d_values = weighted(0, grads[0])
-            for n, g in enumerate(grads[1:], 1):
-                d_values = d_values + weighted(n, g)
-            left, right = _side_by_side(grads[:-1]), _side_by_side(partial_sums[1:])
-            pairs = list(zip(cut.pairs(left), cut.pairs(right), strict=True))
-            # The diagonal blocks of P by one of its two terms, the others by both.
-            products = [matmul(left, _transpose(right))]
-            for (later_g, earlier_g), (later_u, earlier_u) in pairs[1:]:
-                product = matmul(later_g, _transpose(earlier_u))
-                products.append(product + matmul(later_u, _transpose(earlier_g)))
-            d_scores = [
-                ops.sign(p) * (d * a) for p, d, a in zip(psi, products, adjacency, strict=True)
-            ]
-            d_keys = cut.multiply(d_scores, k) + matmul(_transpose(d_scores[0]), k)
-            result = [cut.join(d_keys), cut.join(d_values)]
-            if alpha is not None:
-                wide = ops.cast(v, precise)
-                result.append(ops.stack([ops.sum(ops.cast(g, precise) * wide) for g in grads]))
-            if not fixed_damping:
-                scores = ops.relu(matmul(k, _transpose(k)))
-                slope = _adjacency_slope(block, c, precise)
-                terms = ops.cast(products[0], precise) * ops.cast(scores, precise)
-                result.append(ops.sum(terms * slope))
-            return tuple(result)
-
-        return cut.join(partial_sums[0]), grad
-
-    return run(*tensors)
+    def weighted(self, k: int, x: Tensor) -> Tensor:
+        """Multiplies by `alpha_k`."""
+        return x if self.coefficients is None else ops.cast(self.coefficients[k], x.dtype) * x
 
 
-class _Blocks:
-    """The rows of `(..., L, J)` as one axis of blocks, `(blocks, b, J)`.
+def _forward(state: _Filter) -> Tensor:
+    """Horner's rule; leaves the partial sums `U_0, ..., U_{F-1}` in the state."""
+    last = state.order - 1
+    sums = [state.weighted(last, state.values)]
+    for k in reversed(range(last)):
+        sums.insert(0, state.weighted(k, state.values) + state.multiply(sums[0]))
+    state.partial_sums = sums
+    return state.band.join(sums[0])
 
-    Each sequence is filled up to whole blocks and followed by `m` blocks of zeros, so that the
-    pairs of blocks at a distance of up to `m` are two plain slices of the whole axis: the pairs
-    that cross into the next sequence meet zeros.
-    """
 
-    def __init__(self, example: Tensor, block: Tensor, num_offsets: int) -> None:
-        *self.lead, self.length, _ = ops.shape(example)
-        self.block, self.num_offsets = block, num_offsets
-        self.padded = self.length
-        if num_offsets > 0:
-            self.padded = (-(-self.length // block) + num_offsets) * block
-
-    def split(self, x: Tensor) -> Tensor:
-        """`(..., L, J)` to `(blocks, b, J)`."""
-        if self.num_offsets > 0:
-            rank = len(self.lead)
-            x = ops.pad(x, [(0, 0)] * rank + [(0, self.padded - self.length), (0, 0)])
-        return ops.reshape(x, (-1, self.block, x.shape[-1]))
-
-    def join(self, x: Tensor) -> Tensor:
-        """`(blocks, b, J)` to `(..., L, J)`."""
-        x = ops.reshape(x, (*self.lead, self.padded, x.shape[-1]))
-        return x[..., : self.length, :] if self.num_offsets > 0 else x
-
-    def pairs(self, x: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """For each distance `o` the blocks `o, o + 1, ...` and their partners `0, 1, ...`."""
-        count = ops.shape(x)[0]
-        return [(x[o:], x[: count - o]) for o in range(self.num_offsets + 1)]
-
-    def multiply(self, matrix: list[Tensor], x: Tensor) -> Tensor:
-        """Multiplies by the symmetric matrix whose block diagonals are given."""
-        total = matmul(matrix[0], x)
-        for o, (later, earlier) in list(enumerate(self.pairs(x)))[1:]:
-            down = matmul(matrix[o], earlier)
-            up = matmul(_transpose(matrix[o]), later)
-            total = total + ops.pad(down, [(o, 0), (0, 0), (0, 0)])
-            total = total + ops.pad(up, [(0, o), (0, 0), (0, 0)])
-        return total
+def _backward(state: _Filter, upstream: Tensor) -> tuple[Tensor, ...]:
+    """The gradients of the inputs, in the order of the inputs."""
+    band, keys = state.band, state.keys
+    grads = [band.split(upstream)]
+    for _ in range(state.order - 1):
+        grads.append(state.multiply(grads[-1], transposed=True))
+    d_values = sum(state.weighted(k, grad) for k, grad in enumerate(grads))
+    left, right = _side_by_side(grads[:-1]), _side_by_side(state.partial_sums[1:])
+    # The blocks of P on and below the diagonal. Symmetric: those above are added to those below.
+    products = []
+    for o, (lefts, rights) in enumerate(zip(band.pairs(left), band.pairs(right), strict=True)):
+        product = ops.matmul(lefts[0], transpose(rights[1]))
+        if state.symmetric and o > 0:
+            product = product + ops.matmul(rights[0], transpose(lefts[1]))
+        products.append(product)
+    d_scores = [
+        ops.where(psi != 0, product * omega, ops.zeros_like(psi))
+        for psi, product, omega in zip(state.psi, products, state.omega, strict=True)
+    ]
+    # (D + D^T) K: all blocks twice, but for the diagonal ones, which stand for both terms.
+    d_keys = band.multiply(d_scores, keys) + ops.matmul(transpose(d_scores[0]), keys)
+    results = [band.join(d_keys), band.join(d_values)]
+    if state.coefficients is not None:
+        precise = state.coefficients.dtype
+        values = ops.cast(state.values, precise)
+        results.append(ops.stack([ops.sum(ops.cast(g, precise) * values) for g in grads]))
+    if state.adjacency is not None:
+        precise = state.adjacency.dtype
+        scores = ops.relu(ops.matmul(keys, transpose(keys)))
+        slopes = ops.cast(products[0], precise) * ops.cast(scores, precise)
+        shared = len(state.adjacency.shape) == 2
+        results.append(ops.sum(slopes, axis=0) if shared else slopes)
+    return tuple(results)
 
 
 def _damp(scores: Tensor, adjacency: Tensor) -> Tensor:
     """`scores * adjacency`, 0 where the adjacency is 0 even if a half-precision score is inf."""
     damped = scores * adjacency
     if _dtype(scores) == "float16":
-        damped = ops.where(adjacency > 0, damped, ops.zeros_like(damped))
+        damped = ops.where(adjacency != 0, damped, ops.zeros_like(damped))
     return damped
-
-
-def _adjacency_slope(length: Tensor, damping: Tensor, dtype: str) -> Tensor:
-    """The derivative of `Omega` by the damping: `|i - j| c^(|i - j| - 1) / 2`."""
-    steps = ops.arange(length, dtype="int32")
-    distance = ops.abs(steps[None, :] - steps[:, None])
-    powers = ops.power(damping, ops.cast(ops.maximum(distance - 1, 0), dtype))
-    return 0.5 * ops.cast(distance, dtype) * powers
 
 
 def _side_by_side(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-1)
-
-
-def _transpose(x: Tensor) -> Tensor:
-    return ops.swapaxes(x, -1, -2)
 
 
 def _dtype(x: Tensor) -> str:

@@ -1,80 +1,221 @@
-"""Graphs over time: adjacency with geometric damping, how far it reaches, and its product.
+"""Time graphs: the weights of edges between time-steps, and products with their adjacency.
 
-The `L` time-steps of a sequence are the nodes; the weight of an edge decays with the distance in
-time (sections 2.2 to 2.4 of Xu et al., "A Tensorized Spectral Attention Mechanism").
+The `L` time-steps of a sequence are the nodes of a graph, and the weight `g(d)` of an edge depends
+on the distance `d` in time (sections 2.2 to 2.4 of Xu et al., "A Tensorized Spectral Attention
+Mechanism for Efficient Natural Language Processing"):
 
-As the weights are geometric, a product with the adjacency is a first-order linear recurrence: the
-sums over all later time-steps obey `h[i] = x[i+1] + c h[i+1]`. `time_filter` cuts the sequence into
+    Geometric      g(d) = c^d                  the papers' graph, with damping 0 <= c < 1
+    Exponential    g(d) = exp(-s d^q)          of a distance s d^q whose s and q can be trained
+    Window         g(d) = 1 for d <= w, else 0
+    PowerLaw       g(d) = d^-p
+
+A node receives from later nodes (`A[i, j] = g(j - i)` for `j > i`), from earlier nodes (`A^T`,
+which is causal), or from both (`Omega = (A + A^T) / 2`).
+
+With geometric weights the product with the adjacency is a first-order linear recurrence: the sums
+over all later time-steps obey `h[i] = x[i+1] + c h[i+1]`. `time_filter` cuts the sequence into
 blocks of `b = 32` steps. Within a block the sums are one product with a triangular `(b, b)` matrix;
 what a block receives from those behind it is the same recurrence over the totals of the blocks,
 damped by `c^b`, and so on until one block is left or the damping is 0 in float32.
 """
 
+import dataclasses
 import math
+import numbers
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.ops.precision import at_least_float32, matmul
+from keras_tnattn.checks import check_int
+from keras_tnattn.ops.blocks import BlockBand
+from keras_tnattn.ops.precision import at_least_float32
 from keras_tnattn.typing import Tensor
 
 _FLOAT32_HALF_ULP = 2.0**-24
 _FLOAT32_SMALLEST = 2.0**-149
 _BLOCK = 32
 _DIRECTIONS = {"later": ("later",), "earlier": ("earlier",), "both": ("later", "earlier")}
+# The largest exponent worth evaluating: exp(-100) is 0 to any sum in floating point.
+_LARGEST_EXPONENT = 100.0
 
 
-def time_adjacency(length: Tensor, damping: Tensor, dtype: str = "float32") -> Tensor:
-    """Returns the directed time adjacency `A`: `A[i, j] = c^(j - i)` for `j > i`, else 0.
+@dataclasses.dataclass(frozen=True)
+class Geometric:
+    """Time graph with weights `g(d) = c^d`.
 
-    Args:
-        length: Number of time-steps `L`; an int or a scalar int tensor.
-        damping: The damping `c`, `0 <= c < 1`: a number or a scalar tensor.
-        dtype: Of the result.
+    Attributes:
+        damping: The damping `c`: a float in [0, 1), or a scalar tensor, which can be trained.
 
-    Returns:
-        Tensor `(L, L)`.
+    Example:
+        >>> Geometric(0.5).bandwidth
+        25
     """
-    steps = ops.arange(length, dtype="int32")
-    distance = ops.maximum(steps[None, :] - steps[:, None], 0)
-    return _damped(distance, length, damping, dtype)
+
+    damping: Tensor
+
+    def __post_init__(self) -> None:
+        if isinstance(self.damping, numbers.Real):
+            check_damping(self.damping)
+
+    @property
+    def bandwidth(self) -> int | None:
+        """Largest distance that matters in float32; `None` if the damping is a tensor."""
+        return bandwidth(self.damping) if isinstance(self.damping, numbers.Real) else None
+
+    def weights(self, distance: Tensor) -> Tensor:
+        """Returns `g` of a float tensor of distances, all at least 1."""
+        return ops.power(_like(self.damping, distance), distance)
 
 
-def bidirectional_adjacency(
-    length: Tensor, damping: Tensor, dtype: str = "float32", offset: Tensor = 0
+@dataclasses.dataclass(frozen=True)
+class Exponential:
+    """Time graph with weights `g(d) = exp(-s d^q)`, `s, q > 0`.
+
+    `q = 1` is `Geometric(exp(-s))`; below 1 the weights have a longer tail, above 1 a shorter one.
+
+    Attributes:
+        rate: The rate `s`: a positive number or scalar tensor.
+        power: The power `q` of the distance: a positive number or scalar tensor.
+
+    Example:
+        >>> Exponential(0.5, 1.0).weights(keras.ops.ones(1)).shape
+        (1,)
+    """
+
+    rate: Tensor
+    power: Tensor
+    bandwidth = None
+
+    def weights(self, distance: Tensor) -> Tensor:
+        """Returns `g` of a float tensor of distances, all at least 1."""
+        grown = ops.power(distance, _like(self.power, distance))
+        exponent = _like(self.rate, distance) * grown
+        # Beyond the minimum the gradient would be 0 times infinity.
+        return ops.exp(-ops.minimum(exponent, ops.full_like(exponent, _LARGEST_EXPONENT)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """Time graph with weights `g(d) = 1` for `d <= w`, else 0.
+
+    Attributes:
+        size: The size `w` of the window, a positive int.
+
+    Example:
+        >>> Window(3).bandwidth
+        3
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        check_int("window", self.size)
+
+    @property
+    def bandwidth(self) -> int:
+        """Largest distance with a weight."""
+        return self.size
+
+    def weights(self, distance: Tensor) -> Tensor:
+        """Returns `g` of a float tensor of distances, all at least 1."""
+        return ops.cast(distance <= self.size, distance.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class PowerLaw:
+    """Time graph with weights `g(d) = d^-p`.
+
+    Attributes:
+        exponent: The exponent `p`, a positive float.
+
+    Example:
+        >>> PowerLaw(1.5).bandwidth is None
+        True
+    """
+
+    exponent: float
+    bandwidth = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.exponent, numbers.Real) or not self.exponent > 0:
+            raise ValueError(f"Expected a positive number. Received: exponent={self.exponent!r}")
+
+    def weights(self, distance: Tensor) -> Tensor:
+        """Returns `g` of a float tensor of distances, all at least 1."""
+        return ops.power(distance, _like(-self.exponent, distance))
+
+
+TimeGraph = Geometric | Exponential | Window | PowerLaw
+
+
+def as_time_graph(graph: Any) -> TimeGraph:
+    """Returns a time graph as it is, and `Geometric` for a damping (a number or scalar tensor).
+
+    Example:
+        >>> as_time_graph(0.5)
+        Geometric(damping=0.5)
+    """
+    return graph if isinstance(graph, TimeGraph) else Geometric(graph)
+
+
+def time_adjacency(
+    length: Tensor,
+    graph: Any,
+    receive_from: str = "later",
+    dtype: str = "float32",
+    offset: Tensor = 0,
 ) -> Tensor:
-    """Returns `Omega = (A^T + A) / 2`: `c^|i - j| / 2` off the diagonal, 0 on it.
+    """Returns the adjacency of a time graph.
 
     Args:
         length: Number of time-steps `L`; an int or a scalar int tensor.
-        damping: The damping `c`, `0 <= c < 1`: a number or a scalar tensor.
-        dtype: Of the result.
+        graph: A time graph, or the damping of a geometric one.
+        receive_from: `"later"` (default) for `A[i, j] = g(j - i)`, `j > i`; `"earlier"` for its
+            transpose; `"both"` for `Omega = (A + A^T) / 2`. The diagonal is 0.
+        dtype: The dtype of the result.
         offset: The rows stand for the time-steps `offset + i`: a block off the diagonal.
 
     Returns:
         Tensor `(L, L)`.
+
+    Example:
+        >>> keras.ops.convert_to_numpy(time_adjacency(3, 0.5))[0].tolist()
+        [0.0, 0.5, 0.25]
     """
+    graph = as_time_graph(graph)
     steps = ops.arange(length, dtype="int32")
-    distance = ops.abs(offset + steps[:, None] - steps[None, :])
-    return 0.5 * _damped(distance, offset + length, damping, dtype)
-
-
-def _damped(distance: Tensor, largest: Tensor, damping: Tensor, dtype: str) -> Tensor:
-    """`damping ** distance` where the distance, at most `largest`, is positive, else 0."""
+    distance = offset + steps[:, None] - steps[None, :]
+    distance = {"later": -distance, "earlier": distance, "both": ops.abs(distance)}[
+        check_receive_from(receive_from)
+    ]
     # Powers of a damping rounded to half precision would be off by far more than their rounding.
     compute = at_least_float32(dtype)
-    steps = ops.arange(largest + 1, dtype="int32")
+    steps = ops.arange(offset + length + 1, dtype="int32")
     # Looked up among the few that differ: powers cost many times more than the products they damp.
-    powers = ops.power(ops.cast(damping, compute), ops.cast(ops.maximum(steps, 1), compute))
-    powers = ops.cast(ops.where(steps > 0, powers, ops.zeros_like(powers)), dtype)
-    return ops.take(powers, distance)
+    weights = graph.weights(ops.cast(ops.maximum(steps, 1), compute))
+    weights = ops.where(steps > 0, weights, ops.zeros_like(weights))
+    weights = ops.cast(0.5 * weights if receive_from == "both" else weights, dtype)
+    return ops.take(weights, ops.maximum(distance, 0))
+
+
+def _like(value: Tensor, x: Tensor) -> Tensor:
+    """A number or a scalar tensor in the dtype of `x`, without a detour through float32."""
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    if isinstance(value, numbers.Real):
+        return ops.convert_to_tensor(float(value), dtype)
+    return ops.cast(value, dtype)
 
 
 def bandwidth(damping: float) -> int:
     """Returns the distance beyond which `c^distance` is below half a float32 rounding error.
 
-    `w = 1 + ceil(ln(2^-24) / ln(c))`: 25 at 0.5, 159 at 0.9, 548 at 0.97.
+    `w = 1 + ceil(ln(2^-24) / ln(c))`.
+
+    Example:
+        >>> bandwidth(0.5), bandwidth(0.9), bandwidth(0.97)
+        (25, 159, 548)
     """
     check_damping(damping)
     if damping == 0:
@@ -83,14 +224,14 @@ def bandwidth(damping: float) -> int:
 
 
 def check_damping(damping: float) -> float:
-    """Returns `damping` if it is in [0, 1)."""
+    """Returns `damping` as a float if it is in [0, 1), and raises a `ValueError` otherwise."""
     if not 0 <= damping < 1:
         raise ValueError(f"Expected a damping in [0, 1). Received: damping={damping}")
     return float(damping)
 
 
 def check_receive_from(receive_from: str) -> str:
-    """Returns `receive_from` if it is one of those that `time_filter` knows."""
+    """Returns `receive_from` if it is valid, and raises a `ValueError` otherwise."""
     if receive_from not in _DIRECTIONS:
         raise ValueError(
             f"Expected one of {tuple(_DIRECTIONS)}. Received: receive_from={receive_from!r}"
@@ -98,30 +239,54 @@ def check_receive_from(receive_from: str) -> str:
     return receive_from
 
 
-def time_filter(x: Tensor, damping: float, receive_from: str = "later") -> Tensor:
-    """Multiplies by a time adjacency that is never formed.
+def time_filter(x: Tensor, graph: Any, receive_from: str = "later") -> Tensor:
+    """Multiplies by the adjacency of a time graph.
 
-    Costs `2 b + 4` FLOPs an entry of `x` with `b = 32`, whatever `L` is, and memory for a few
-    tensors like `x`; half precision is computed in float32.
+    For a geometric graph with a fixed damping the adjacency is never formed: `2 b + 4` FLOPs for
+    each entry of `x` with `b = 32`, whatever `L` is. A window is evaluated in a band, for about
+    `3 w` FLOPs an entry; any other graph costs `2 L`. Half precision is computed in float32.
 
     Args:
         x: Float tensor `(B, L, J)`; `B` and `L` may be unknown.
-        damping: The damping `c`, `0 <= c < 1`, a float.
-        receive_from: `"later"` for `A X`: time-step `i` receives `c^(j - i) x[j]` from every
+        graph: A time graph, or the damping of a geometric one, `0 <= c < 1`.
+        receive_from: `"later"` for `A X`: time-step `i` receives `g(j - i) x[j]` from every
             `j > i`; `"earlier"` for `A^T X`; `"both"` for `Omega X = (A + A^T) X / 2`.
 
     Returns:
         Tensor as `x`.
 
     Raises:
-        ValueError: For a damping outside [0, 1) or another `receive_from`.
+        ValueError: For a damping outside [0, 1) or an unknown `receive_from`.
+
+    Example:
+        >>> time_filter(keras.ops.ones((1, 3, 1)), 0.5).shape
+        (1, 3, 1)
     """
-    damping = check_damping(damping)
+    graph = as_time_graph(graph)
     directions = _DIRECTIONS[check_receive_from(receive_from)]
     dtype = keras.backend.standardize_dtype(x.dtype)
-    x = ops.cast(x, at_least_float32(dtype))
-    # c^d = c c^(d - 1): the sums have powers from 0 on, and nothing is divided by c.
-    return ops.cast(_damped_sums(x, damping, damping / len(directions), directions), dtype)
+    precise = at_least_float32(dtype)
+    x = ops.cast(x, precise)
+    if isinstance(graph, Geometric) and graph.bandwidth is not None:
+        # c^d = c c^(d - 1): the sums have powers from 0 on, and nothing is divided by c.
+        damping = float(graph.damping)
+        y = _damped_sums(x, damping, damping / len(directions), directions)
+    elif graph.bandwidth is None:
+        y = ops.matmul(time_adjacency(ops.shape(x)[1], graph, receive_from, precise), x)
+    else:
+        y = _band_product(x, graph, receive_from, precise)
+    return ops.cast(y, dtype)
+
+
+def _band_product(x: Tensor, graph: TimeGraph, receive_from: str, dtype: str) -> Tensor:
+    block, num_offsets = max(graph.bandwidth, _BLOCK), 1
+    band = BlockBand(ops.shape(x), block, num_offsets)
+    side = "both" if receive_from == "both" else "earlier"
+    part = {"both": "symmetric", "earlier": "lower", "later": "upper"}[receive_from]
+    diagonals = [
+        time_adjacency(block, graph, side, dtype, o * block) for o in range(num_offsets + 1)
+    ]
+    return band.join(band.multiply(diagonals, band.split(x), part))
 
 
 def _damped_sums(x: Tensor, damping: float, scale: float, directions: tuple[str, ...]) -> Tensor:

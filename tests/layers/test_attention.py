@@ -14,7 +14,7 @@ from keras_tnattn import (
     TensorizedSpectralAttention,
     TensorizeTokens,
 )
-from keras_tnattn.ops import spectral_filter
+from keras_tnattn.ops import spectral_filter, time_graph
 
 
 def tokens(*shape, seed=0):
@@ -154,10 +154,10 @@ def test_graph_attention_is_spectral_attention_on_flat_tokens():
     layer = TensorizedGraphAttention(2, (2, 2, 3), tt_ranks=3, damping=0.5)
     got = ops.convert_to_numpy(layer(x))
     assert got.shape == (2, 6, 4, 2, 3)
-    expected, _ = heads_oracle(layer, x.reshape(2, 6, 12), (0.5, 0.5))
+    expected, _ = heads_oracle(layer.attention, x.reshape(2, 6, 12), (0.5, 0.5))
     expected = expected.transpose(0, 2, 1, 3).reshape(got.shape)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
-    assert [tuple(c.shape[2:4]) for c in layer.key_cores] == [(2, 2), (3, 2), (2, 3)]
+    assert [tuple(c.shape[2:4]) for c in layer.attention.key_cores] == [(2, 2), (3, 2), (2, 3)]
 
 
 def test_graph_attention_keeps_the_shape_of_the_tokens():
@@ -169,7 +169,7 @@ def test_graph_attention_keeps_the_shape_of_the_tokens():
 
 @pytest.mark.parametrize("implied", ["filter_order", "key_dim", "tt_input_shape"])
 def test_graph_attention_takes_no_option_it_would_forget(implied):
-    with pytest.raises(TypeError, match=implied):
+    with pytest.raises(ValueError, match=implied):
         TensorizedGraphAttention(2, **{implied: 3})
 
 
@@ -284,14 +284,14 @@ def test_numpy_numbers_do_not_reach_the_config():
 def test_an_unknown_length_chooses_at_run_time(monkeypatch):
     import tensorflow as tf
 
-    def which(keys, values, damping, coefficients, block, num_offsets):
+    def which(keys, values, graph, coefficients, block, num_offsets, causal):
         return ops.zeros_like(values) + float(num_offsets > 0)
 
     monkeypatch.setattr(spectral_filter, "_blocked_filter", which)
     layer = TensorizedSpectralAttention(2, damping=0.2)
     layer.build((None, None, 8))
     compiled = tf.function(layer, input_signature=[tf.TensorSpec((None, None, 8))])
-    shortest = spectral_filter.banded_plan(0.2)[2]
+    shortest = spectral_filter.banded_plan(time_graph.bandwidth(0.2))[2]
     assert (compiled(tf.zeros((1, shortest - 1, 8))).numpy() == 0).all()
     assert (compiled(tf.zeros((1, shortest, 8))).numpy() == 1).all()
 
@@ -302,8 +302,8 @@ def test_describe_names_the_band(capsys):
     text = layer.describe()
     assert text in capsys.readouterr().out
     assert "320 parameters" in text
-    assert "damping 0.5: banded from a length of 175 on" in text
-    assert "damping 0.9: banded from a length of 718 on" in text
+    assert "bandwidth 25: banded from a length of 175 on" in text
+    assert "bandwidth 159: banded from a length of 718 on" in text
 
 
 @pytest.mark.parametrize(

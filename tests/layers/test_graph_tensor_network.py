@@ -9,7 +9,7 @@ from differentiation import gradients
 from keras import ops
 
 from keras_tnattn import GraphTensorNetwork
-from keras_tnattn.ops.reflections import orthonormal_columns
+from keras_tnattn.ops.reflections import oblique_rows, orthonormal_columns
 
 DIRECTIONS = ("later", "earlier", "both")
 
@@ -132,6 +132,54 @@ def test_p_is_a_projector_at_every_step_of_training(jit_compile):
         assert_projector(after, 2)
         assert np.abs(after - before).max() > 1e-6
         before = after
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_an_oblique_p_is_idempotent_and_bounded_at_every_step_of_training(jit_compile):
+    x = tokens(4, 12, 6)
+    layer = GraphTensorNetwork(2, projection="oblique", max_projection_norm=1.5)
+    model = keras.Sequential([keras.Input((None, 6)), layer, keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=jit_compile)
+    assert_projector(ops.convert_to_numpy(layer.propagation_matrix()), 2)
+    for _ in range(8):
+        model.train_on_batch(x, 3 * x[..., :1])
+        p = ops.convert_to_numpy(layer.propagation_matrix())
+        np.testing.assert_allclose(p @ p, p, atol=2e-6)
+        assert np.trace(p) == pytest.approx(2, abs=1e-4)
+        assert np.linalg.norm(p, 2) < 1.5
+    assert np.abs(p - p.T).max() > 0.01
+    expected = layer_oracle(x, 0.9, "later", p)
+    np.testing.assert_allclose(ops.convert_to_numpy(layer(x)), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-20, 1.0, 1e6, 1e30])
+def test_any_shear_gives_a_bounded_idempotent_matrix_and_finite_gradients(scale):
+    columns = np.linalg.qr(tokens(6, 2))[0]
+    shear, weight = scale * tokens(2, 6, seed=1), tokens(6, 6, seed=2)
+    rows = ops.convert_to_numpy(oblique_rows(columns, shear.astype("float32"), 3.0))
+    p = columns @ rows
+    np.testing.assert_allclose(p @ p, p, atol=5e-6)
+    assert np.linalg.norm(p, 2) <= 3 + 1e-5
+
+    def loss(columns, shear):
+        return ops.sum(weight * ops.matmul(columns, oblique_rows(columns, shear, 3.0)))
+
+    for grad in gradients(loss, [columns, shear.astype("float32")]):
+        assert np.isfinite(grad).all()
+
+
+def test_every_bounded_idempotent_matrix_of_the_range_is_reached():
+    # Of a given oblique P with norm 2, the rows R = Q^T P come from one shear.
+    columns = np.linalg.qr(tokens(6, 2).astype("float64"))[0]
+    wanted = tokens(2, 6, seed=1).astype("float64")
+    wanted -= wanted @ columns @ columns.T
+    wanted *= 3**0.5 / np.linalg.norm(wanted, 2)
+    p = columns @ (columns.T + wanted)
+    assert np.linalg.norm(p, 2) == pytest.approx(2)
+    bound = 4.0**2 - 1
+    shear = wanted * (bound / (bound - np.linalg.norm(wanted) ** 2)) ** 0.5
+    rows = oblique_rows(columns.astype("float32"), shear.astype("float32"), 4.0)
+    np.testing.assert_allclose(columns @ ops.convert_to_numpy(rows), p, atol=1e-5)
 
 
 def unfortunate_starts():

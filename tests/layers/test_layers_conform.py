@@ -52,6 +52,18 @@ SELF_ATTENTIONS = {
         lambda: layers.TensorizedSpectralAttention(2, damping=0.2, method="banded"),
         TOKENS,
     ),
+    "tsa_exponential": (
+        lambda: layers.TensorizedSpectralAttention(2, time_graph="exponential"),
+        TOKENS,
+    ),
+    "tsa_window": (
+        lambda: layers.TensorizedSpectralAttention(2, time_graph="window", window=2),
+        TOKENS,
+    ),
+    "tga_power_law": (
+        lambda: layers.TensorizedGraphAttention(2, time_graph="power_law", exponent=1.5),
+        TENSOR_TOKENS,
+    ),
     "tga": (lambda: layers.TensorizedGraphAttention(2), TENSOR_TOKENS),
     "tga_project": (
         lambda: layers.TensorizedGraphAttention(2, (3, 1, 2), head_combination="project"),
@@ -93,6 +105,10 @@ OTHERS = {
     "mps": (lambda: layers.MPSClassifier(3, bond_dim=2, kernel_regularizer="l2"), TOKENS),
     "gtn": (lambda: layers.GraphTensorNetwork(), TOKENS),
     "gtn_general": (lambda: layers.GraphTensorNetwork(3, receive_from="both"), TOKENS),
+    "gtn_oblique": (
+        lambda: layers.GraphTensorNetwork(3, projection="oblique", time_graph="exponential"),
+        TOKENS,
+    ),
     "gtn_tensors": (
         lambda: layers.GraphTensorNetwork(5, 0.5, receive_from="earlier"),
         TENSOR_TOKENS,

@@ -10,7 +10,8 @@ import pytest
 from conformance import check_layer, check_padding_changes_nothing, to_numpy
 from keras import ops
 
-from keras_tnattn.layers import TNAttention
+from keras_tnattn.layers import MPSClassifier, TNAttention
+from keras_tnattn.ops import scan
 
 if keras.backend.backend() == "jax":
     import jax
@@ -88,7 +89,7 @@ def dominant_eigenvector(matrix):
 
 
 def local_weights(layer, x):
-    """`W(j)` of one chain `(N, d)`, entry by entry from the formula, with its contexts' norms."""
+    """`W(j)` of one chain, entry by entry, and the norms of its contexts and of their sides."""
     x = x.astype("float64")
     length, dim = x.shape
     attention, transformation, boundary = tensors(layer, length)
@@ -98,13 +99,14 @@ def local_weights(layer, x):
         for states in itertools.product(range(dim), repeat=layer.attention_order):
             matrix += attention[j][(..., *states)] * np.prod([x[j, s] for s in states])
         matrices.append(matrix)
-    weights, norms = [], []
+    weights, norms, side_norms = [], [], []
     for j in range(length):
         left = np.linalg.multi_dot([np.eye(layer.bond_dim), np.eye(layer.bond_dim), *matrices[:j]])
         right = np.linalg.multi_dot(
             [np.eye(layer.bond_dim), np.eye(layer.bond_dim), *matrices[j + 1 :]]
         )
         norms.append(np.linalg.norm(right @ boundary @ left))
+        side_norms.append(np.linalg.norm(right) * np.linalg.norm(left))
         weights.append(
             [
                 [
@@ -114,7 +116,7 @@ def local_weights(layer, x):
                 for s in range(dim)
             ]
         )
-    return np.array(weights), np.array(norms)
+    return np.array(weights), np.array(norms), np.array(side_norms)
 
 
 def align(got, expected):
@@ -122,7 +124,7 @@ def align(got, expected):
     return got * np.sign(np.sum(got * expected))
 
 
-@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("normalize", [False, True, "each"])
 @pytest.mark.parametrize("uniform", [True, False])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("length", [1, 3, 6])
@@ -132,9 +134,9 @@ def test_equals_the_contraction(length, options, uniform, normalize):
     outputs, weights = to_numpy(layer(x, return_local_weights=True))
     eigenvectors = options["boundary"] == "open" and not options["trainable_boundary"]
     for i in range(2):
-        expected, norms = local_weights(layer, x[i])
+        expected, norms, side_norms = local_weights(layer, x[i])
         if normalize:
-            expected /= norms[:, None, None]
+            expected /= (side_norms if normalize == "each" else norms)[:, None, None]
         if eigenvectors:
             expected = align(expected, weights[i])
         np.testing.assert_allclose(weights[i], expected, **EXACT)
@@ -182,47 +184,75 @@ def test_ring_commutes_with_shifts():
     np.testing.assert_allclose(shifted, np.roll(to_numpy(layer(x)), 3, axis=1), **EXACT)
 
 
-@pytest.mark.parametrize("length", [2, 3, 6])
-@pytest.mark.parametrize("dim", [2, 3])
-def test_linear_attention_is_a_special_case(dim, length):
-    # States: start, (t, s) at 1 + dim * t + s, end. Identity while in any state.
-    rng = np.random.default_rng(dim * length)
-    bond = dim**2 + 2
-    chain = np.zeros((bond, bond, dim, dim))
-    for state in range(bond):
-        chain[state, state] = np.eye(dim)
-    for t, s in np.ndindex(dim, dim):
-        chain[0, 1 + dim * t + s, t, s] = 1  # applies |t><s|
-        chain[1 + dim * t + s, bond - 1, s, t] = 1  # applies |s><t|
-    query_map, key_map = rng.normal(size=(2, dim, dim))
-    layer = TNAttention(
-        bond_dim=bond,
-        boundary="open",
-        trainable_boundary=True,
-        attention_order=2,
-        normalize=False,
-        dtype="float64",
-    )
-    layer.build((None, length, dim))
-    # A site is contracted with <q| before and |k> behind its operator, as they meet q . k.
-    attention = np.einsum("abts,tx,sy->abxy", chain, query_map, key_map)
-    # y = phi W: the layer's first feature axis is the operator's column, W acts on rows.
-    assign(layer, [attention, chain, np.eye(bond)[0], np.eye(bond)[-1]])
-    phi = random_sites(1, length, dim)
-    _, weights = to_numpy(layer(phi, return_local_weights=True))
-    q, k = phi[0] @ query_map.T, phi[0] @ key_map.T
-    for j in range(length):
-        # All the other sites are contracted to <q_l | operator | k_l>, and a swap leaves
-        # a pair (q_i . k_l)(q_l . k_i); idle sites count q_l . k_l.
-        expected = np.zeros((dim, dim))
-        others = [i for i in range(length) if i != j]
+def linear_attention(phi, query, key, value, exact):
+    """The sum over pairs of sites that the tensor network is to give, site by site."""
+    q, k, v = phi @ query, phi @ key, phi @ value
+    y = np.zeros((len(phi), value.shape[1]))
+    for j in range(len(phi)):
+        others = [i for i in range(len(phi)) if i != j]
+        for i in others:
+            idle = 1.0 if exact else np.prod([q[n] @ k[n] for n in others if n != i])
+            y[j] += idle * (q[j] @ k[i]) * v[i]
         for i, m in itertools.combinations(others, 2):
             idle = np.prod([q[n] @ k[n] for n in others if n not in (i, m)])
-            expected += idle * (q[i] @ k[m]) * (q[m] @ k[i]) * np.eye(dim)
-        for i in others:
-            idle = np.prod([q[n] @ k[n] for n in others if n != i])
-            expected += idle * np.outer(k[i], q[i])
-        np.testing.assert_allclose(weights[0, j], expected, **EXACT)
+            y[j] += 0.0 if exact else idle * (q[i] @ k[m]) * (q[m] @ k[i]) * v[j]
+    return y
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("length", [1, 2, 3, 6])
+@pytest.mark.parametrize("dim", [2, 3])
+def test_linear_attention_is_a_special_case(dim, length, exact):
+    rng = np.random.default_rng(dim * length)
+    query, key, value = rng.normal(size=(3, dim, dim))
+    value = np.concatenate([value, value[:, :1]], axis=1)
+    phi = random_sites(2, length, dim)
+    phi /= np.linalg.norm(phi, axis=-1, keepdims=True)
+    layer = TNAttention.from_linear_attention(query, key, value, exact, dtype="float64")
+    assert layer.bond_dim == dim**2 + 2
+    outputs = to_numpy(layer(phi))
+    queries = TNAttention.from_linear_attention(query, key, exact=exact, dtype="float64")
+    for i in range(2):
+        sites = phi[i].astype("float64")
+        expected = linear_attention(sites, query, key, value, exact)
+        # The norm of an embedding is 1 within float32, as inputs are.
+        np.testing.assert_allclose(outputs[i], expected, rtol=1e-4, atol=1e-5)
+        expected = linear_attention(sites, query, key, query, exact)
+        np.testing.assert_allclose(to_numpy(queries(phi))[i], expected, rtol=1e-4, atol=1e-5)
+    if exact:
+        residual = to_numpy(TNAttention.local_residual(phi, *(query, key, value)))
+        full = np.einsum("bjd,bid,bik->bjk", phi @ query, phi @ key, phi @ value)
+        np.testing.assert_allclose(outputs + residual, full, rtol=1e-4, atol=1e-5)
+
+
+def test_linear_attention_names_kernels_that_do_not_fit():
+    with pytest.raises(ValueError, match=r"query_kernel\.shape=\(2, 3\)"):
+        TNAttention.from_linear_attention(np.ones((2, 3)), np.ones((2, 2)))
+    with pytest.raises(ValueError, match="query_kernel of rank 1"):
+        TNAttention.from_linear_attention(np.ones((2, 2)), np.eye(2), np.eye(2))
+
+
+@pytest.mark.parametrize("gap", [0.05, 5e-3, 1e-3, 1e-4])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("dtype", "per_gap"), [("float64", 1e-12), ("float32", 1e-6)])
+def test_eigenvectors_converge_at_small_gaps(dtype, per_gap, sign, gap):
+    # The error is that of rounding, amplified by the condition: of the order of eps / gap.
+    vectors = np.random.default_rng(0).normal(size=(4, 4))
+    matrix = sign * vectors @ np.diag([1.0, 1 - gap, -0.6, 0.3]) @ np.linalg.inv(vectors)
+    left, right = to_numpy(scan.dominant_eigenvectors(ops.convert_to_tensor(matrix, dtype)))
+    condition = np.linalg.cond(vectors) ** 2
+    for vector, expected in ((right, vectors[:, 0]), (left, np.linalg.inv(vectors)[0])):
+        expected = expected / np.linalg.norm(expected)
+        error = np.linalg.norm(vector * np.sign(vector @ expected) - expected)
+        assert error < condition * per_gap / gap
+    assert left @ right > 0
+
+
+def test_a_closed_chain_normalized_on_each_side_starts_as_the_identity():
+    x = np.random.default_rng(0).uniform(size=(2, 100, 3)).astype("float32")
+    for options in ({}, {"boundary": "open", "trainable_boundary": True}):
+        layer = TNAttention(initial_deviation=0.0, normalize="each", **options)
+        np.testing.assert_allclose(to_numpy(layer(x)), x, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("boundary", ["closed", "open"])
@@ -350,9 +380,44 @@ def test_exports_with_any_batch_and_length(tmp_path):
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="lengths are static on JAX")
+@pytest.mark.parametrize("make", [TNAttention, MPSClassifier])
+def test_tensors_per_site_work_at_a_length_unknown_to_the_trace(make, tmp_path):
+    import tensorflow as tf
+
+    layer = make(3, bond_dim=2, uniform=False, num_sites=4)
+    inputs = keras.Input((4, 2))
+    model = keras.Model(inputs, layer(keras.layers.Masking()(inputs)))
+    x = np.random.default_rng(0).uniform(0.1, 1, size=(2, 4, 2)).astype("float32")
+    x[0, 1] = 0
+    expected = to_numpy(layer(x, mask=np.any(x != 0, axis=-1)))
+    signature = tf.TensorSpec((None, None, 2))
+    traced = tf.function(model, input_signature=[signature])
+    np.testing.assert_allclose(traced(x), expected, rtol=1e-5, atol=1e-6)
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    archive.add_endpoint("serve", model.call, [signature])
+    archive.write_out(str(tmp_path / "model"), verbose=False)
+    served = tf.saved_model.load(str(tmp_path / "model")).serve(x)
+    np.testing.assert_allclose(served, expected, rtol=1e-5, atol=1e-6)
+    # As a data set of padded batches has them.
+    y = np.zeros(expected.shape, "float32")
+    data = tf.data.Dataset.from_generator(
+        lambda: zip(x, y, strict=True),
+        output_signature=(tf.TensorSpec((None, 2)), tf.TensorSpec(y.shape[1:])),
+    ).padded_batch(2)
+    model.compile("adam", "mse")
+    before = layer.get_weights()
+    model.fit(data, verbose=0)
+    for old, new in zip(before, layer.get_weights(), strict=True):
+        assert np.isfinite(new).all()
+        assert (old != new).any()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"normalize": "sites"}, "normalize='sites'"),
         ({"bond_dim": 0}, "bond_dim=0"),
         ({"boundary": "periodic"}, "boundary='periodic'"),
         ({"attention_order": 3}, "attention_order=3"),

@@ -18,6 +18,10 @@ def scaled(keys):
     return (keys * keys.shape[-1] ** -0.25).astype("float32")
 
 
+def plan(damping):
+    return spectral_filter.banded_plan(time_graph.bandwidth(damping))
+
+
 def filter_oracle(keys, values, damping, coefficients=(1.0, 1.0)):
     psi = oracles.attention_graph(keys, damping)
     return sum(
@@ -28,11 +32,11 @@ def filter_oracle(keys, values, damping, coefficients=(1.0, 1.0)):
 @pytest.mark.parametrize("damping", [0.0, 0.3, 0.9])
 def test_adjacencies_are_those_of_the_paper(damping):
     a = ops.convert_to_numpy(time_graph.time_adjacency(5, damping))
-    omega = ops.convert_to_numpy(time_graph.bidirectional_adjacency(5, damping))
+    omega = ops.convert_to_numpy(time_graph.time_adjacency(5, damping, "both"))
     np.testing.assert_allclose(omega, oracles.bidirectional_adjacency(5, damping), atol=1e-7)
     np.testing.assert_allclose((a + a.T) / 2, omega, atol=1e-7)
     assert (np.tril(a) == 0).all()
-    block = ops.convert_to_numpy(time_graph.bidirectional_adjacency(2, damping, offset=3))
+    block = ops.convert_to_numpy(time_graph.time_adjacency(2, damping, "both", offset=3))
     np.testing.assert_allclose(block, omega[3:5, 0:2], atol=1e-7)
 
 
@@ -76,7 +80,7 @@ def boundary_lengths():
     """Lengths around every block boundary, for one and for two block diagonals and more."""
     cases = []
     for damping in (0.1, 0.5, 0.8):
-        block, num_offsets, shortest = spectral_filter.banded_plan(damping)
+        block, num_offsets, shortest = plan(damping)
         counts = {1, 2, num_offsets + 1, num_offsets + 2}
         around = {n * block + d for n in counts for d in (-1, 0, 1)} | {1, shortest}
         cases += [(damping, length) for length in sorted(around)]
@@ -170,19 +174,219 @@ def test_gradient_of_coefficients_does_not_overflow_in_half_precision():
     np.testing.assert_allclose(got, expected, rtol=0.02)
 
 
-@pytest.mark.parametrize("length", [spectral_filter.banded_plan(0.2)[2] + d for d in (-1, 0)])
+GRAPHS = {
+    "geometric": (time_graph.Geometric(0.6), lambda d: 0.6**d),
+    "exponential": (time_graph.Exponential(0.5, 0.7), lambda d: np.exp(-0.5 * d**0.7)),
+    "window": (time_graph.Window(5), lambda d: (d <= 5) * 1.0),
+    "power_law": (time_graph.PowerLaw(1.3), lambda d: d**-1.3),
+}
+
+
+def given_graph(weights, length, causal):
+    """`Omega`, or `A^T` if causal, entry by entry."""
+    omega = np.zeros((length, length))
+    for i, j in np.ndindex(omega.shape):
+        if i > j or (i < j and not causal):
+            omega[i, j] = weights(float(abs(i - j))) * (1 if causal else 0.5)
+    return omega
+
+
+def graph_filter_oracle(keys, values, omega, coefficients):
+    """Powers of `Psi` for any `Omega`; keys as the filter gets them, scaled."""
+    theta = np.maximum(keys.astype("float64") @ keys.T.astype("float64"), 0)
+    psi = omega * theta * (1 - np.eye(len(keys)))
+    powers = [np.linalg.matrix_power(psi, k) for k in range(len(coefficients))]
+    return sum(a * p for a, p in zip(coefficients, powers, strict=True)) @ values, psi
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_named_graphs_are_their_formulas(name, causal):
+    graph, weights = GRAPHS[name]
+    keys, values = keys_and_values(2, 2, length=60)
+    keys /= 2
+    coefficients = np.array([0.5, 1.0, -0.3], "float32")
+    omega = given_graph(weights, 60, causal)
+    methods = ["direct"] if graph.bandwidth is None else ["direct", "banded"]
+    psi = ops.convert_to_numpy(spectral_filter.attention_graph(keys, graph, causal))
+    for method in methods:
+        got = spectral_filter.spectral_filter(keys, values, graph, coefficients, method, causal)
+        got = ops.convert_to_numpy(got)
+        for n in np.ndindex(2, 2):
+            expected, graph_oracle = graph_filter_oracle(keys[n], values[n], omega, coefficients)
+            np.testing.assert_allclose(got[n], expected, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(psi[n], graph_oracle, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_given_adjacency_keeps_its_weights(batched, causal):
+    rng = np.random.default_rng(3)
+    adjacency = rng.normal(size=(2, 9, 9) if batched else (9, 9)).astype("float32")
+    keys, values = keys_and_values(2, 3, length=9)
+    keys /= 2
+    coefficients = np.array([0.5, 1.0, -0.3], "float32")
+    got = ops.convert_to_numpy(
+        spectral_filter.spectral_filter(keys, values, adjacency, coefficients, causal=causal)
+    )
+    psi = ops.convert_to_numpy(spectral_filter.attention_graph(keys, adjacency, causal))
+    for b, h in np.ndindex(2, 3):
+        omega = np.broadcast_to(adjacency, (2, 9, 9))[b]
+        omega = np.tril(omega, -1) if causal else omega
+        expected, graph = graph_filter_oracle(keys[b, h], values[b, h], omega, coefficients)
+        np.testing.assert_allclose(got[b, h], expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(psi[b, h], graph, rtol=1e-5, atol=1e-6)
+
+
+def central_differences(loss, arguments, n, index):
+    values = []
+    for step in (1e-6, -1e-6):
+        moved = [np.array(a, "float64") for a in arguments]
+        moved[n][index] += step
+        values.append(loss(*moved))
+    return (values[0] - values[1]) / 2e-6
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("batched", [False, True])
+def test_gradients_with_a_given_adjacency(batched, causal):
+    rng = np.random.default_rng(3)
+    adjacency = rng.normal(size=(2, 7, 7) if batched else (7, 7)).astype("float32")
+    keys, values = keys_and_values(2, 2, length=7)
+    coefficients = np.array([0.8, 0.6, -0.4], "float32")
+    weight = rng.normal(size=values.shape)
+
+    def loss(keys, values, coefficients, adjacency):
+        total = 0.0
+        for b, h in np.ndindex(2, 2):
+            omega = np.broadcast_to(adjacency, (2, 7, 7))[b]
+            omega = np.tril(omega, -1) if causal else omega
+            y, _ = graph_filter_oracle(keys[b, h], values[b, h], omega, coefficients)
+            total += np.sum(weight[b, h] * y)
+        return total
+
+    arguments = [keys / 2, values, coefficients, adjacency]
+    grads = gradients(
+        lambda k, v, a, g: ops.sum(
+            ops.convert_to_tensor(weight, "float32")
+            * spectral_filter.spectral_filter(k, v, g, a, causal=causal)
+        ),
+        arguments,
+    )
+    for n, grad in enumerate(grads):
+        for index in list(np.ndindex(grad.shape))[::5]:
+            expected = central_differences(loss, arguments, n, index)
+            assert grad[index] == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("method", ["direct", "banded"])
+def test_gradients_of_the_causal_filter(method):
+    keys, values = keys_and_values(2, length=60)
+    coefficients = np.array([0.8, 0.6, -0.4], "float32")
+    weight = np.random.default_rng(5).normal(size=values.shape)
+    omega = given_graph(lambda d: 0.3**d, 60, causal=True)
+
+    def loss(keys, values, coefficients):
+        return sum(
+            np.sum(weight[n] * graph_filter_oracle(keys[n], values[n], omega, coefficients)[0])
+            for n in range(2)
+        )
+
+    arguments = [keys / 2, values, coefficients]
+    grads = gradients(
+        lambda k, v, a: ops.sum(
+            ops.convert_to_tensor(weight, "float32")
+            * spectral_filter.spectral_filter(k, v, 0.3, a, method, causal=True)
+        ),
+        arguments,
+    )
+    rng = np.random.default_rng(2)
+    for n, grad in enumerate(grads):
+        for _ in range(6):
+            index = tuple(rng.integers(s) for s in grad.shape)
+            expected = central_differences(loss, arguments, n, index)
+            assert grad[index] == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+def test_gradients_of_a_learned_distance():
+    keys, values = keys_and_values(length=12)
+    keys /= 2
+    weight = np.random.default_rng(5).normal(size=values.shape)
+
+    def loss(rate, power):
+        omega = given_graph(lambda d: np.exp(-rate * d**power), 12, causal=False)
+        return np.sum(weight * graph_filter_oracle(keys, values, omega, (1.0, 1.0))[0])
+
+    arguments = [np.float32(0.4), np.float32(0.8)]
+    grads = gradients(
+        lambda rate, power: ops.sum(
+            ops.convert_to_tensor(weight, "float32")
+            * spectral_filter.spectral_filter(
+                ops.convert_to_tensor(keys),
+                ops.convert_to_tensor(values),
+                time_graph.Exponential(rate, power),
+            )
+        ),
+        arguments,
+    )
+    for n, grad in enumerate(grads):
+        assert grad == pytest.approx(central_differences(loss, arguments, n, ()), rel=1e-3)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("method", ["direct", "banded"])
+def test_no_length_is_too_short(method, causal):
+    for length in (0, 1):
+        keys, values = keys_and_values(2, 3, length=length)
+        coefficients = np.array([0.5, 1.0, -0.3], "float32")
+        got = spectral_filter.spectral_filter(keys, values, 0.5, coefficients, method, causal)
+        np.testing.assert_allclose(ops.convert_to_numpy(got), 0.5 * values, rtol=1e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("coefficients", [(1.0, 1.0), (0.5, 0.7, -0.4), (1.0, 0.3, 0.2, 0.1)])
+def test_the_band_is_as_near_as_stated(coefficients, causal, float64):
+    # All scores are T and all values v: nothing cancels, and the error is near its bound.
+    damping, length, score, value = 0.5, 300, 0.4, 3.0
+    keys = ops.full((1, length, 1), score**0.5, "float64")
+    values = ops.full((1, length, 1), value, "float64")
+    alpha = ops.convert_to_tensor(coefficients, "float64")
+    direct, banded = (
+        ops.convert_to_numpy(
+            spectral_filter.spectral_filter(keys, values, damping, alpha, method, causal)
+        )
+        for method in ("direct", "banded")
+    )
+    error = np.abs(direct - banded).max()
+    block, num_offsets, _ = plan(damping)
+    rho = score * damping / (1 - damping)
+
+    def bound(width):
+        eps = score * damping ** (width + 1) / (1 - damping)
+        terms = [k * abs(a) * rho ** (k - 1) for k, a in enumerate(coefficients) if k > 0]
+        return value * eps * sum(terms)
+
+    # The band has whole blocks: weights up to m b are in it, and some up to (m + 1) b - 1.
+    rounding = 1 + 1e-6
+    assert 0 < error <= rounding * bound(num_offsets * block)
+    assert num_offsets * block >= time_graph.bandwidth(damping)
+    if coefficients == (1.0, 1.0):
+        assert error > 0.4 * bound(num_offsets * block)
+
+
+@pytest.mark.parametrize("length", [plan(0.2)[2] + d for d in (-1, 0)])
 def test_auto_takes_the_band_from_its_length_on(length, monkeypatch):
     taken = []
     original = spectral_filter._blocked_filter
 
-    def spy(keys, values, damping, coefficients, block, num_offsets):
+    def spy(keys, values, graph, coefficients, block, num_offsets, causal):
         taken.append(num_offsets > 0)
-        return original(keys, values, damping, coefficients, block, num_offsets)
+        return original(keys, values, graph, coefficients, block, num_offsets, causal)
 
     monkeypatch.setattr(spectral_filter, "_blocked_filter", spy)
     keys, values = keys_and_values(1, length=length)
     spectral_filter.spectral_filter(keys, values, 0.2)
-    assert taken == [length >= spectral_filter.banded_plan(0.2)[2]]
+    assert taken == [length >= plan(0.2)[2]]
 
 
 def test_infinite_scores_stay_off_the_diagonal_in_half_precision():
@@ -197,10 +401,13 @@ def test_infinite_scores_stay_off_the_diagonal_in_half_precision():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"damping": 0.5, "method": "fast"}, "method='fast'"),
-        ({"damping": np.ones(1, "float32"), "method": "banded"}, "method='banded'"),
-        ({"damping": 1.5}, r"damping=1\.5"),
-        ({"damping": 0.5, "coefficients": np.ones(1)}, r"coefficients\.shape=\(1,\)"),
+        ({"graph": 0.5, "method": "fast"}, "method='fast'"),
+        ({"graph": np.ones((), "float32"), "method": "banded"}, "method='banded'"),
+        ({"graph": np.ones((4, 4), "float32"), "method": "banded"}, "method='banded'"),
+        ({"graph": time_graph.PowerLaw(2.0), "method": "banded"}, "method='banded'"),
+        ({"graph": np.ones(4, "float32")}, r"graph\.shape=\(4,\)"),
+        ({"graph": 1.5}, r"damping=1\.5"),
+        ({"graph": 0.5, "coefficients": np.ones(1)}, r"coefficients\.shape=\(1,\)"),
     ],
 )
 def test_errors_name_what_was_given(arguments, message):

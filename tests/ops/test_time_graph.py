@@ -5,6 +5,7 @@ import pytest
 from differentiation import gradients
 from keras import ops
 
+from keras_tnattn.ops import time_graph
 from keras_tnattn.ops.time_graph import time_filter
 
 DIRECTIONS = ("later", "earlier", "both")
@@ -30,6 +31,33 @@ def test_filter_is_the_product_with_the_adjacency(length, damping, receive_from)
     expected = {"later": a, "earlier": a.T, "both": (a + a.T) / 2}[receive_from] @ x
     scale = 1 + np.abs(expected).max(initial=0)
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6 * scale)
+
+
+@pytest.mark.parametrize("receive_from", DIRECTIONS)
+@pytest.mark.parametrize("length", [0, 1, 5, 32, 33, 64, 65, 100, 200])
+@pytest.mark.parametrize(
+    ("named", "weights"),
+    [
+        (time_graph.Window(3), lambda d: d <= 3),
+        (time_graph.Window(40), lambda d: d <= 40),
+        (time_graph.PowerLaw(1.5), lambda d: np.maximum(d, 1.0) ** -1.5),
+        (time_graph.Exponential(0.2, 1.4), lambda d: np.exp(-0.2 * np.maximum(d, 0.0) ** 1.4)),
+    ],
+)
+def test_filters_of_other_graphs(named, weights, length, receive_from):
+    x = sequence(2, length)
+    got = ops.convert_to_numpy(time_filter(ops.convert_to_tensor(x), named, receive_from))
+    distance = np.arange(length)[None] - np.arange(length)[:, None]
+    a = np.where(distance > 0, weights(distance), 0.0)
+    expected = {"later": a, "earlier": a.T, "both": (a + a.T) / 2}[receive_from] @ x
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_powers_keep_the_precision_of_float64(float64):
+    a = ops.convert_to_numpy(time_graph.time_adjacency(60, 0.9, dtype="float64"))
+    np.testing.assert_allclose(a, oracles.time_adjacency(60, 0.9), rtol=1e-13)
+    omega = time_graph.time_adjacency(60, time_graph.PowerLaw(1.7), "both", "float64")
+    assert ops.convert_to_numpy(omega)[0, 7] == pytest.approx(7**-1.7 / 2, rel=1e-14)
 
 
 @pytest.mark.parametrize(("length", "damping"), [(700, 0.9), (100, 0.5)])
@@ -103,11 +131,24 @@ def test_half_precision_only_rounds_at_the_end(dtype):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"damping": 1.0}, r"damping=1\.0"),
-        ({"damping": -0.1}, r"damping=-0\.1"),
-        ({"damping": 0.5, "receive_from": "past"}, "receive_from='past'"),
+        ({"graph": 1.0}, r"damping=1\.0"),
+        ({"graph": -0.1}, r"damping=-0\.1"),
+        ({"graph": 0.5, "receive_from": "past"}, "receive_from='past'"),
     ],
 )
 def test_errors_name_what_was_given(arguments, message):
     with pytest.raises(ValueError, match=message):
         time_filter(ops.ones((1, 4, 2)), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: time_graph.Window(0), "window=0"),
+        (lambda: time_graph.PowerLaw(0.0), r"exponent=0\.0"),
+        (lambda: time_graph.Geometric(1.0), r"damping=1\.0"),
+    ],
+)
+def test_graphs_check_their_parameters(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

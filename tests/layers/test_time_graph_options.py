@@ -1,0 +1,264 @@
+"""Causal, named and given graphs of the layers that filter along a graph over time."""
+
+import keras
+import numpy as np
+import pytest
+from conformance import to_numpy
+from keras import ops
+
+from keras_tnattn import (
+    GraphTensorNetwork,
+    TensorizedGraphAttention,
+    TensorizedSpectralAttention,
+)
+
+GRAPHS = {
+    "geometric": {},
+    "exponential": {"time_graph": "exponential", "damping": 0.7},
+    "window": {"time_graph": "window", "window": 4},
+    "power_law": {"time_graph": "power_law", "exponent": 1.5},
+}
+WEIGHTS = {
+    "geometric": lambda d: 0.9**d,
+    "exponential": lambda d: 0.7**d,
+    "window": lambda d: float(d <= 4),
+    "power_law": lambda d: d**-1.5,
+}
+
+
+def tokens(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32") / 2
+
+
+def adjacency_of(weights, length, receive_from):
+    """`Omega`, `A` or `A^T` of a named graph, entry by entry."""
+    a = np.zeros((length, length), "float32")
+    for i, j in np.ndindex(a.shape):
+        d = {"both": abs(i - j), "earlier": i - j, "later": j - i}[receive_from]
+        if d > 0:
+            a[i, j] = weights(float(d)) * (0.5 if receive_from == "both" else 1)
+    return a
+
+
+def layers():
+    cases = {}
+    for name, options in GRAPHS.items():
+        cases[f"tsa_{name}"] = (TensorizedSpectralAttention, {"num_heads": 2, **options}, (8,))
+        tga = {"num_heads": 2, "head_combination": "mean", **options}
+        cases[f"tga_{name}"] = (TensorizedGraphAttention, tga, (2, 2, 2))
+        gtn = {"propagation_rank": 3, "receive_from": "both", **options}
+        cases[f"gtn_{name}"] = (GraphTensorNetwork, gtn, (8,))
+    banded = {"num_heads": 2, "damping": 0.1, "method": "banded", "filter_order": 3}
+    cases["tsa_banded"] = (TensorizedSpectralAttention, banded, (8,))
+    window = {"num_heads": 2, "method": "banded", "time_graph": "window", "window": 3}
+    cases["tsa_banded_window"] = (TensorizedSpectralAttention, window, (8,))
+    trained = {"num_heads": 2, "damping": (0.4, 0.9), "trainable_damping": True}
+    cases["tsa_trained"] = (TensorizedSpectralAttention, trained, (8,))
+    return cases
+
+
+CASES = layers()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_earlier_output_moves_when_a_later_token_changes(name):
+    make, options, token = CASES[name]
+    layer = make(**options)
+    x = tokens(2, 60, *token)
+    before = to_numpy(layer(x, use_causal_mask=True))
+    for position in (59, 41, 1):
+        moved = x.copy()
+        moved[:, position] += 3
+        after = to_numpy(layer(moved, use_causal_mask=True))
+        np.testing.assert_array_equal(after[:, :position], before[:, :position])
+        assert (after[:, position] != before[:, position]).any()
+    # Later tokens do receive: the mask is not the other way round.
+    moved = x.copy()
+    moved[:, 1] += 3
+    assert (to_numpy(layer(moved, use_causal_mask=True))[:, 2] != before[:, 2]).any()
+    # And so does an earlier one without the mask.
+    assert (to_numpy(layer(moved))[:, 0] != to_numpy(layer(x))[:, 0]).any()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_padding_changes_no_causal_output(name):
+    make, options, token = CASES[name]
+    layer = make(**options)
+    x = tokens(2, 12, *token)
+    expected = to_numpy(layer(x, use_causal_mask=True))
+    padded = np.concatenate([x, np.full((2, 40, *token), np.nan, "float32")], axis=1)
+    mask = np.broadcast_to(np.arange(52) < 12, (2, 52))
+    got = to_numpy(layer(padded, mask=ops.convert_to_tensor(mask), use_causal_mask=True))
+    np.testing.assert_allclose(got[:, :12], expected, rtol=1e-5, atol=1e-5)
+    assert (got[:, 12:] == 0).all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("kind", ["tsa", "tga", "gtn"])
+def test_a_named_graph_equals_its_adjacency(kind, name, causal):
+    make, options, token = CASES[f"{kind}_{name}"]
+    layer = make(**options)
+    x = tokens(2, 9, *token)
+    got = to_numpy(layer(x, use_causal_mask=causal))
+    adjacency = adjacency_of(WEIGHTS[name], 9, "earlier" if causal else "both")
+    for given in (adjacency, np.stack([adjacency] * 2)):
+        expected = to_numpy(layer(x, ops.convert_to_tensor(given)))
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["tsa", "tga", "gtn"])
+def test_each_sequence_has_its_own_adjacency_and_the_causal_mask_cuts_it(kind):
+    make, options, token = CASES[f"{kind}_geometric"]
+    layer = make(**options)
+    x = tokens(3, 9, *token)
+    adjacency = np.random.default_rng(1).normal(size=(3, 9, 9)).astype("float32")
+    batch = to_numpy(layer(x, adjacency))
+    for n in range(3):
+        alone = to_numpy(layer(x[n : n + 1], adjacency[n]))
+        np.testing.assert_allclose(batch[n : n + 1], alone, rtol=1e-4, atol=1e-5)
+    causal = to_numpy(layer(x, adjacency, use_causal_mask=True))
+    lower = to_numpy(layer(x, np.tril(adjacency, -1)))
+    np.testing.assert_allclose(causal, lower, rtol=1e-5, atol=1e-5)
+
+
+def test_graph_tensor_network_multiplies_by_the_adjacency():
+    x = tokens(2, 5, 4)
+    adjacency = np.random.default_rng(1).normal(size=(5, 5)).astype("float32")
+    got = to_numpy(GraphTensorNetwork()(x, adjacency))
+    np.testing.assert_allclose(got, x + adjacency @ x, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["tsa", "tga", "gtn"])
+def test_a_functional_model_of_tokens_and_adjacency(kind, tmp_path):
+    make, options, token = CASES[f"{kind}_geometric"]
+    inputs = keras.Input((None, 8))
+    adjacency = keras.Input((None, None))
+    x = keras.layers.Masking()(inputs)
+    layer = make(**options)
+    if len(token) > 1:
+        from keras_tnattn import TensorizeTokens
+
+        x = TensorizeTokens(token)(x)
+    model = keras.Model([inputs, adjacency], layer(x, adjacency))
+    data = [tokens(2, 9, 8), np.random.default_rng(1).random((2, 9, 9)).astype("float32")]
+    data[0][0, 4] = 0
+    got = model.predict(data, verbose=0)
+    mask = np.ones((2, 9), bool)
+    mask[0, 4] = False
+    shaped = data[0].reshape(2, 9, *token)
+    expected = to_numpy(layer(shaped, data[1], mask=ops.convert_to_tensor(mask)))
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+    assert (got[0, 4] == 0).all()
+    # Scores, or a causal mask, of symbolic tensors.
+    if kind != "gtn":
+        _, scores = layer(x, adjacency, return_attention_scores=True)
+        assert scores.shape == (None, 2, None, None)
+    assert layer(x, adjacency, use_causal_mask=True).shape == model.output_shape
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded.predict(data, verbose=0), got)
+
+
+def test_scores_are_causal():
+    layer = TensorizedSpectralAttention(2)
+    _, scores = layer(tokens(1, 6, 8), return_attention_scores=True, use_causal_mask=True)
+    scores = to_numpy(scores)
+    assert (np.triu(scores) == 0).all()
+    assert (scores > 0).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("tsa", lambda: TensorizedSpectralAttention(2, damping=0.7, time_graph="exponential")),
+        ("gtn", lambda: GraphTensorNetwork(damping=0.7, time_graph="exponential")),
+    ],
+)
+def test_a_learned_distance_starts_as_the_geometric_graph_and_is_trained(name, make):
+    layer = make()
+    x = tokens(2, 9, 8)
+    outputs = layer(x)
+    options = {**layer.get_config(), "time_graph": "geometric", "name": "geometric"}
+    geometric = type(layer).from_config(options)
+    geometric.build(x.shape)
+    geometric.set_weights(layer.get_weights()[:-2])
+    np.testing.assert_allclose(to_numpy(outputs), to_numpy(geometric(x)), rtol=1e-4, atol=1e-5)
+    assert [w.path.split("/")[-1] for w in layer.weights[-2:]] == ["log_rate", "log_power"]
+    model = keras.Sequential([keras.Input((None, 8)), layer])
+    model.compile("sgd", "mse")
+    before = layer.get_weights()[-2:]
+    model.fit(x, np.zeros_like(to_numpy(outputs)), verbose=0)
+    for old, new in zip(before, layer.get_weights()[-2:], strict=True):
+        assert np.isfinite(new).all()
+        assert (old != new).all()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a SavedModel of TensorFlow")
+@pytest.mark.parametrize("name", ["tsa_geometric", "tsa_window", "gtn_window", "gtn_power_law"])
+def test_an_exported_causal_model_takes_any_length(name, tmp_path):
+    import tensorflow as tf
+
+    make, options, token = CASES[name]
+    inputs = keras.Input((None, *token))
+    model = keras.Model(inputs, make(**options)(inputs, use_causal_mask=True))
+    model.export(tmp_path / "model", verbose=False)
+    loaded = tf.saved_model.load(tmp_path / "model")
+    for batch, length in [(1, 1), (3, 33), (1, 800)]:
+        x = tokens(batch, length, *token)
+        np.testing.assert_allclose(loaded.serve(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+class _OldFile:
+    """What `TensorizedGraphAttention` kept in a file before it was composed of a sublayer."""
+
+    def keys(self):
+        return ["0", "1"]
+
+
+def test_files_of_the_former_graph_attention_are_refused_in_a_sentence():
+    layer = TensorizedGraphAttention(2, name="tga")
+    layer.build((None, None, 2, 2))
+    with pytest.raises(ValueError, match="Could not load the weights of tga"):
+        layer.load_own_variables(_OldFile())
+
+
+@pytest.mark.parametrize("make", [TensorizedSpectralAttention, TensorizedGraphAttention])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"time_graph": "random"}, "time_graph='random'"),
+        ({"time_graph": "window"}, "window=None"),
+        ({"time_graph": "window", "window": 0}, "window=0"),
+        ({"window": 3}, "time_graph='geometric', window=3"),
+        ({"time_graph": "power_law"}, "exponent=None"),
+        ({"time_graph": "exponential", "method": "banded"}, "method='banded'"),
+        ({"time_graph": "window", "window": 3, "trainable_damping": True}, "trainable_damping"),
+        ({"num_heads": 0}, "num_heads=0"),
+        ({"damping": 1.5}, r"damping=1\.5"),
+    ],
+)
+def test_errors_name_the_option(make, options, message):
+    with pytest.raises(ValueError, match=message):
+        make(**{"num_heads": 2, **options})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GraphTensorNetwork(time_graph="window"), "window=None"),
+        (
+            lambda: GraphTensorNetwork(damping=0.0, time_graph="exponential")(tokens(1, 3, 2)),
+            r"exponential time graph.*damping=\(0\.0,\)",
+        ),
+        (
+            lambda: GraphTensorNetwork()(tokens(1, 3, 2), use_causal_mask=True),
+            "receive_from='later'",
+        ),
+        (lambda: GraphTensorNetwork(projection="skew"), "projection='skew'"),
+        (lambda: GraphTensorNetwork(max_projection_norm=1), "max_projection_norm=1"),
+    ],
+)
+def test_errors_of_graph_tensor_networks(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
