@@ -17,6 +17,7 @@ from keras_tnattn.layers.time_graph_options import (
 )
 from keras_tnattn.ops import reflections
 from keras_tnattn.ops.masking import apply_mask
+from keras_tnattn.ops.precision import matmul
 from keras_tnattn.ops.time_graph import check_damping, check_receive_from, time_filter
 from keras_tnattn.typing import Tensor
 
@@ -184,15 +185,15 @@ class GraphTensorNetwork(keras.layers.Layer):
         else:
             columns, rows = self._factors(dtype)
             # A (X Q) R: r features to filter instead of J.
-            received = self._filter(ops.matmul(x, columns), adjacency, use_causal_mask)
-            received = ops.matmul(received, rows)
+            received = self._filter(matmul(x, columns), adjacency, use_causal_mask)
+            received = matmul(received, rows)
         outputs = ops.cast(x + received, self.compute_dtype)
         return apply_mask(ops.reshape(outputs, (batch, length, *token_shape)), mask)
 
     def _filter(self, x: Tensor, adjacency: Tensor | None, causal: bool) -> Tensor:
         if adjacency is not None:
             adjacency = ops.cast(adjacency, x.dtype)
-            return ops.matmul(ops.tril(adjacency, k=-1) if causal else adjacency, x)
+            return matmul(ops.tril(adjacency, k=-1) if causal else adjacency, x)
         if causal and self.receive_from == "later":
             raise ValueError(
                 "Expected receive_from='earlier' or 'both' for a causal mask. "
@@ -222,7 +223,7 @@ class GraphTensorNetwork(keras.layers.Layer):
         dtype = self._filter_dtype()
         if self.reflections is None:
             return ops.eye(self.num_features, dtype=dtype)
-        return ops.matmul(*self._factors(dtype))
+        return matmul(*self._factors(dtype))
 
     def compute_output_spec(
         self,

@@ -217,8 +217,8 @@ class TNAttention(keras.layers.Layer):
             left, right = scan.side_contexts(matrices)
             if self.boundary == "open":
                 start, end = self._boundary()
-                left, right = ops.matmul(start[None], left), ops.matmul(right, end[:, None])
-            contexts = ops.matmul(right, left)
+                left, right = matmul(start[None], left), matmul(right, end[:, None])
+            contexts = matmul(right, left)
         elif self.boundary == "closed":
             contexts = scan.closed_contexts(matrices, self.normalize)
         else:
@@ -370,8 +370,8 @@ class TNAttention(keras.layers.Layer):
             >>> TNAttention.local_residual(phi, kernel, kernel).shape
             (1, 3, 2)
         """
-        query, key = ops.matmul(inputs, query_kernel), ops.matmul(inputs, key_kernel)
-        values = query if value_kernel is None else ops.matmul(inputs, value_kernel)
+        query, key = matmul(inputs, query_kernel), matmul(inputs, key_kernel)
+        values = query if value_kernel is None else matmul(inputs, value_kernel)
         return ops.sum(query * key, axis=-1, keepdims=True) * values
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:

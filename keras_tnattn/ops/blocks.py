@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from keras import ops
 
+from keras_tnattn.ops.precision import matmul
 from keras_tnattn.typing import Tensor
 
 
@@ -67,13 +68,13 @@ class BlockBand:
             Blocks `(blocks, b, J)`.
         """
         first = transpose(diagonals[0]) if part == "upper" else diagonals[0]
-        total = ops.matmul(first, x)
+        total = matmul(first, x)
         for o, (later, earlier) in list(enumerate(self.pairs(x)))[1:]:
             if part != "upper":
-                below = ops.matmul(diagonals[o], earlier)
+                below = matmul(diagonals[o], earlier)
                 total = total + ops.pad(below, [(o, 0), (0, 0), (0, 0)])
             if part != "lower":
-                above = ops.matmul(transpose(diagonals[o]), later)
+                above = matmul(transpose(diagonals[o]), later)
                 total = total + ops.pad(above, [(0, o), (0, 0), (0, 0)])
         return total
 

@@ -43,7 +43,7 @@ def orthonormal_columns(vectors: Tensor) -> Tensor:
     identity = ops.eye(*vectors.shape, dtype=vectors.dtype)
     products = ops.triu(matmul(ops.transpose(unit), unit), k=1) + identity[:rank] / 2
     solved = ops.solve_triangular(products, ops.transpose(unit[:rank]))
-    return identity - ops.matmul(unit, solved)
+    return identity - matmul(unit, solved)
 
 
 def oblique_rows(columns: Tensor, shear: Tensor, max_norm: float) -> Tensor:
@@ -65,7 +65,7 @@ def oblique_rows(columns: Tensor, shear: Tensor, max_norm: float) -> Tensor:
         >>> import keras
         >>> q = keras.ops.eye(3, 1)
         >>> rows = oblique_rows(q, keras.ops.ones((1, 3)), max_norm=2.0)
-        >>> float(keras.ops.matmul(rows, q)[0, 0])
+        >>> float(keras.matmul(rows, q)[0, 0])
         1.0
     """
     bound = (max_norm**2 - 1) ** 0.5
@@ -74,5 +74,5 @@ def oblique_rows(columns: Tensor, shear: Tensor, max_norm: float) -> Tensor:
     largest = ops.stop_gradient(ops.maximum(ops.max(ops.abs(shear)), ops.ones_like(shear[0, 0])))
     norm = largest * ops.sqrt(ops.square(1 / largest) + ops.sum(ops.square(shear / largest)))
     shear = (bound / norm) * shear
-    overlap = ops.matmul(shear, columns)
-    return ops.transpose(columns) + shear - ops.matmul(overlap, ops.transpose(columns))
+    overlap = matmul(shear, columns)
+    return ops.transpose(columns) + shear - matmul(overlap, ops.transpose(columns))

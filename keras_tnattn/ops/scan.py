@@ -165,8 +165,8 @@ def _descend_sides(left: Tensor, right: Tensor, states: list) -> list:
     """Products to the left and to the right of a segment, taken to its halves."""
     before, behind = states
     return [
-        ops.concatenate([before, ops.matmul(before, left)], axis=0),
-        ops.concatenate([ops.matmul(right, behind), behind], axis=0),
+        ops.concatenate([before, matmul(before, left)], axis=0),
+        ops.concatenate([matmul(right, behind), behind], axis=0),
     ]
 
 
@@ -226,17 +226,17 @@ def dominant_eigenvectors(matrix: Tensor) -> tuple[Tensor, Tensor]:
     near = matrix
     for _ in range(_GRADIENT_SQUARINGS):
         near = _rescaled(near)
-        near = ops.matmul(near, near)
+        near = matmul(near, near)
     far = ops.stop_gradient(near)
     for _ in range(_SQUARINGS - _GRADIENT_SQUARINGS):
         far = normalized(far)
-        far = ops.matmul(far, far)
+        far = matmul(far, far)
     entries = ops.reshape(far, (dim * dim,))
     largest = ops.argmax(ops.abs(entries))
     sign = ops.sign(ops.take(entries, largest))
     left = sign * normalized(ops.take(far, [largest // dim], axis=0))
     right = normalized(ops.take(far, [largest % dim], axis=1))
-    left, right = normalized(ops.matmul(left, near)), normalized(ops.matmul(near, right))
+    left, right = normalized(matmul(left, near)), normalized(matmul(near, right))
     return left[0], right[:, 0]
 
 

@@ -30,7 +30,7 @@ import keras
 from keras import ops
 
 from keras_tnattn.ops.blocks import BlockBand, transpose
-from keras_tnattn.ops.precision import at_least_float32
+from keras_tnattn.ops.precision import at_least_float32, matmul
 from keras_tnattn.ops.time_graph import as_time_graph, time_adjacency
 from keras_tnattn.typing import Tensor
 
@@ -75,7 +75,7 @@ def attention_graph(keys: Tensor, graph: Any, causal: bool = False) -> Tensor:
         >>> attention_graph(keras.ops.ones((2, 5, 4)), 0.9).shape
         (2, 5, 5)
     """
-    scores = ops.relu(ops.matmul(keys, transpose(keys)))
+    scores = ops.relu(matmul(keys, transpose(keys)))
     if _is_adjacency(graph):
         adjacency = _given_adjacency(graph, keys, causal)
     else:
@@ -273,7 +273,7 @@ class _Filter:
         omega = diagonals if adjacency is None else [adjacency]
         self.omega = [ops.cast(diagonal, keys.dtype) for diagonal in omega]
         self.psi = [
-            _damp(ops.relu(ops.matmul(later, transpose(earlier))), diagonal)
+            _damp(ops.relu(matmul(later, transpose(earlier))), diagonal)
             for (later, earlier), diagonal in zip(band.pairs(self.keys), self.omega, strict=True)
         ]
 
@@ -308,16 +308,16 @@ def _backward(state: _Filter, upstream: Tensor) -> tuple[Tensor, ...]:
     # The blocks of P on and below the diagonal. Symmetric: those above are added to those below.
     products = []
     for o, (lefts, rights) in enumerate(zip(band.pairs(left), band.pairs(right), strict=True)):
-        product = ops.matmul(lefts[0], transpose(rights[1]))
+        product = matmul(lefts[0], transpose(rights[1]))
         if state.symmetric and o > 0:
-            product = product + ops.matmul(rights[0], transpose(lefts[1]))
+            product = product + matmul(rights[0], transpose(lefts[1]))
         products.append(product)
     d_scores = [
         ops.where(psi != 0, product * omega, ops.zeros_like(psi))
         for psi, product, omega in zip(state.psi, products, state.omega, strict=True)
     ]
     # (D + D^T) K: all blocks twice, but for the diagonal ones, which stand for both terms.
-    d_keys = band.multiply(d_scores, keys) + ops.matmul(transpose(d_scores[0]), keys)
+    d_keys = band.multiply(d_scores, keys) + matmul(transpose(d_scores[0]), keys)
     results = [band.join(d_keys), band.join(d_values)]
     if state.coefficients is not None:
         precise = state.coefficients.dtype
@@ -325,7 +325,7 @@ def _backward(state: _Filter, upstream: Tensor) -> tuple[Tensor, ...]:
         results.append(ops.stack([ops.sum(ops.cast(g, precise) * values) for g in grads]))
     if state.adjacency is not None:
         precise = state.adjacency.dtype
-        scores = ops.relu(ops.matmul(keys, transpose(keys)))
+        scores = ops.relu(matmul(keys, transpose(keys)))
         slopes = ops.cast(products[0], precise) * ops.cast(scores, precise)
         shared = len(state.adjacency.shape) == 2
         results.append(ops.sum(slopes, axis=0) if shared else slopes)

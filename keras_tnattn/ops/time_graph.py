@@ -30,7 +30,7 @@ from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.ops.blocks import BlockBand
-from keras_tnattn.ops.precision import at_least_float32
+from keras_tnattn.ops.precision import at_least_float32, matmul
 from keras_tnattn.typing import Tensor
 
 _FLOAT32_HALF_ULP = 2.0**-24
@@ -272,7 +272,7 @@ def time_filter(x: Tensor, graph: Any, receive_from: str = "later") -> Tensor:
         damping = float(graph.damping)
         y = _damped_sums(x, damping, damping / len(directions), directions)
     elif graph.bandwidth is None:
-        y = ops.matmul(time_adjacency(ops.shape(x)[1], graph, receive_from, precise), x)
+        y = matmul(time_adjacency(ops.shape(x)[1], graph, receive_from, precise), x)
     else:
         y = _band_product(x, graph, receive_from, precise)
     return ops.cast(y, dtype)
