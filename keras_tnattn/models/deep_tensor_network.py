@@ -6,11 +6,11 @@ import keras
 
 from keras_tnattn.layers import LocalEmbedding, MPSClassifier, TNAttention
 
-HEADS = ("mps", "sequence")
+HEADS = ("mps", "sequence", "decoder")
 
 
 def deep_tensor_network(
-    num_outputs: int,
+    num_outputs: int | None,
     embedding: keras.layers.Layer,
     num_layers: int = 1,
     hidden_dim: int | None = None,
@@ -27,34 +27,44 @@ def deep_tensor_network(
     """Builds the network of Žunkovič, "Deep tensor networks with the tensor-network attention".
 
     Local embedding, `num_layers` times (tensor-network attention, optional skip connection,
-    optional normalisation of the features of a site to norm 1), head. Not compiled.
+    optional normalization of the features of a site to norm 1), head. Not compiled.
 
     Args:
-        num_outputs: Classes of a chain for the head `"mps"`, of each site for `"sequence"`.
-        embedding: A layer from the raw inputs to local embeddings, for instance `LocalEmbedding`.
+        num_outputs: Int, the number of classes of a chain for the head `"mps"`, of each site for
+            `"sequence"`; `None` for `"decoder"`.
+        embedding: A layer from the raw inputs to local embeddings, for instance `LocalEmbedding`;
+            with `LocalEmbedding(order=2)` the features are `phi x phi`.
         num_layers: Number of attentions. Defaults to 1.
         hidden_dim: Size of the features between the layers. Default: that of the embedding.
         bond_dim: Of the attentions and of the matrix product state. Defaults to 8.
-        head: `"mps"`, a matrix product state with one output tensor (default), or `"sequence"`: the
-            last attention gives one logit for each value a site may have, which inverts a one-hot
-            embedding site by site.
+        head: `"mps"` (default), a matrix product state with one output tensor; `"sequence"`, the
+            last attention gives `num_outputs` logits per site; `"decoder"`, the last attention
+            gives features of the size of the embedding, and the embedding, which must be a
+            `LocalEmbedding`, decodes them: numbers to numbers, ids to logits of ids.
         num_sites: Fixes the length of the input. Default: any length.
         uniform: Whether all sites share their tensors. Defaults to `True`; tensors per site need
             `num_sites`.
-        num_features: Numbers a site, for embeddings of patches. Default: one number or id a site.
+        num_features: Numbers per site, for embeddings of patches. Default: one number or id.
         skip: Whether each attention that keeps the number of features is added to its input.
             Defaults to `False`.
-        normalize_features: Whether features are normalised between layers. Defaults to `True`.
+        normalize_features: Whether features are normalized between layers. Defaults to `True`.
         initial_deviation: Standard deviation of the noise on the identity at the start.
-        **attention_options: Further arguments of every `TNAttention`.
+        **attention_options: Further arguments of every `TNAttention`, for instance
+            `normalize="each"`.
 
     Returns:
         A functional model from numbers or ids, `(B, N)` or `(B, N, num_features)`, to logits,
-        `(B, num_outputs)` or `(B, N, num_outputs)`, in float32.
+        `(B, num_outputs)` or `(B, N, num_outputs)`, or to what the decoder returns, in float32.
 
     Raises:
-        ValueError: For an unknown head, a number of layers that is not positive, or tensors per
-            site without `num_sites`.
+        ValueError: For an unknown head, a number of layers that is not positive, tensors per site
+            without `num_sites`, or a decoder without a `LocalEmbedding`.
+
+    Example:
+        >>> from keras_tnattn.layers import LocalEmbedding
+        >>> model = deep_tensor_network(10, LocalEmbedding(), num_layers=2, bond_dim=4)
+        >>> model(keras.ops.ones((3, 20))).shape
+        (3, 10)
     """
     if head not in HEADS:
         raise ValueError(f"Expected one of {HEADS}. Received: head={head!r}")
@@ -64,16 +74,25 @@ def deep_tensor_network(
         raise ValueError(
             f"Expected num_sites for tensors per site. Received: uniform={uniform}, num_sites=None"
         )
+    decoded = head == "decoder"
+    if decoded != (num_outputs is None) or (decoded and not isinstance(embedding, LocalEmbedding)):
+        raise ValueError(
+            "Expected num_outputs=None and a LocalEmbedding for head='decoder', and num_outputs "
+            f"for any other head. Received: head={head!r}, num_outputs={num_outputs}, "
+            f"embedding={embedding!r}"
+        )
     ids = isinstance(embedding, LocalEmbedding) and embedding.num_ids is not None
     shape = (num_sites,) if num_features is None else (num_sites, num_features)
     inputs = keras.Input(shape, dtype="int32" if ids else "float32", name="sites")
     x = embedding(inputs)
+    # The features of the last attention: those of the head, or those between the layers.
+    last_dim = {"sequence": num_outputs, "decoder": x.shape[-1]}.get(head)
     options = {"bond_dim": bond_dim, "initial_deviation": initial_deviation, "uniform": uniform}
     if not uniform:
         options["num_sites"] = num_sites
     for n in range(num_layers):
         last = n == num_layers - 1
-        width = num_outputs if last and head == "sequence" else hidden_dim or x.shape[-1]
+        width = last_dim if last and last_dim is not None else hidden_dim or x.shape[-1]
         y = TNAttention(width, **options, **attention_options, name=f"attention_{n}")(x)
         if skip and width == x.shape[-1]:
             y = keras.layers.Add(name=f"skip_{n}")([x, y])
@@ -82,5 +101,7 @@ def deep_tensor_network(
         x = y
     if head == "mps":
         x = MPSClassifier(num_outputs, **options, name="mps")(x)
+    if decoded:
+        x = embedding(x, reverse=True)
     outputs = keras.layers.Activation("linear", dtype="float32", name="logits")(x)
     return keras.Model(inputs, outputs, name="deep_tensor_network")

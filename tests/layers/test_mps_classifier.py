@@ -132,9 +132,54 @@ def test_ids():
     np.testing.assert_array_equal(to_numpy(one_hot(ids)), np.eye(3)[ids])
     learned = LocalEmbedding("learned", embedding_dim=5, num_ids=3)
     rows = to_numpy(learned(ids))
+    assert rows.shape == (2, 3, 5)
     table = np.abs(to_numpy(learned.table))
     table /= np.linalg.norm(table, axis=1, keepdims=True)
     np.testing.assert_allclose(rows, table[ids], rtol=1e-5)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("scale", [1.0, 7.0])
+@pytest.mark.parametrize("feature_map", ["linear", "trigonometric"])
+def test_the_decoder_inverts_numbers(feature_map, scale, order):
+    layer = LocalEmbedding(feature_map, order=order)
+    x = np.random.default_rng(0).uniform(size=(3, 5)).astype("float32")
+    x[0, :2] = 0, 1
+    decoded = to_numpy(layer(scale * layer(x), reverse=True))
+    np.testing.assert_allclose(decoded, x, atol=1e-5)
+    patches = np.random.default_rng(1).uniform(size=(3, 5, 4)).astype("float32")
+    decoded = to_numpy(layer(scale * layer(patches), reverse=True))
+    np.testing.assert_allclose(decoded, patches, atol=1e-5)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize(
+    "options", [{"feature_map": "one_hot"}, {"feature_map": "learned", "embedding_dim": 3}]
+)
+def test_the_decoder_inverts_ids(options, order):
+    layer = LocalEmbedding(num_ids=6, order=order, **options)
+    ids = np.random.default_rng(0).integers(0, 6, (3, 5))
+    logits = to_numpy(layer(layer(ids), reverse=True))
+    assert logits.shape == (3, 5, 6)
+    assert (logits.argmax(-1) == ids).all()
+    features = layer(keras.Input((None,), dtype="int32"))
+    assert features.shape[-1] == (6 if options["feature_map"] == "one_hot" else 3) ** order
+    assert layer(features, reverse=True).shape == (None, None, 6)
+
+
+def test_features_of_zeros_decode_to_a_number():
+    for feature_map in ("linear", "trigonometric"):
+        decoded = to_numpy(LocalEmbedding(feature_map)(np.zeros((1, 2, 2)), reverse=True))
+        assert np.isfinite(decoded).all()
+
+
+@pytest.mark.parametrize("feature_map", ["linear", "trigonometric"])
+def test_the_embedding_of_order_2_is_the_outer_product(feature_map):
+    x = np.random.default_rng(0).uniform(size=(2, 3)).astype("float32")
+    phi = to_numpy(LocalEmbedding(feature_map)(x))
+    got = to_numpy(LocalEmbedding(feature_map, order=2)(x))
+    np.testing.assert_allclose(got, np.einsum("bns,bnt->bnst", phi, phi).reshape(2, 3, 4))
+    np.testing.assert_allclose(np.linalg.norm(got, axis=-1), 1, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +190,12 @@ def test_ids():
         (lambda: MPSClassifier(2, position=-1), "position=-1"),
         (lambda: LocalEmbedding("cosine"), "feature_map='cosine'"),
         (lambda: LocalEmbedding("one_hot"), "num_ids=None"),
+        # Refused by what stands before the sizes, too: ids go with both maps of ids.
+        (lambda: LocalEmbedding("learned"), "feature_map='learned', num_ids=None"),
+        (lambda: LocalEmbedding("linear", num_ids=3), "feature_map='linear', num_ids=3"),
+        (lambda: LocalEmbedding("learned", 0, 3), "embedding_dim=0"),
+        (lambda: LocalEmbedding("one_hot", num_ids=0), "num_ids=0"),
+        (lambda: LocalEmbedding(order=3), "order=3"),
         (lambda: LocalEmbedding("linear", embedding_dim=3), "embedding_dim=3"),
     ],
 )

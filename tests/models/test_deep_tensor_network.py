@@ -55,6 +55,33 @@ def test_a_deep_stack_of_a_thousand_sites_has_a_gradient_to_follow():
     assert before - after == pytest.approx(promised, rel=0.5)
 
 
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize(
+    ("embedding", "inputs"),
+    [
+        ({"feature_map": "trigonometric"}, np.linspace(0, 1, 20).reshape(2, 10)),
+        ({"feature_map": "learned", "num_ids": 4}, np.arange(20).reshape(2, 10) % 4),
+    ],
+)
+def test_the_decoder_gives_back_the_input_of_an_identity(embedding, inputs, order, tmp_path):
+    model = deep_tensor_network(
+        None,
+        LocalEmbedding(**embedding, order=order),
+        num_layers=2,
+        bond_dim=2,
+        head="decoder",
+        initial_deviation=0.0,
+    )
+    outputs = model.predict(inputs, verbose=0)
+    if "num_ids" in embedding:
+        assert (outputs.argmax(-1) == inputs).all()
+    else:
+        np.testing.assert_allclose(outputs, inputs, atol=1e-4)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded.predict(inputs, verbose=0), outputs)
+
+
 def test_skip_and_normalisation():
     x = np.random.default_rng(0).uniform(size=(2, 5)).astype("float32")
     for skip in (False, True):
@@ -92,6 +119,7 @@ def test_patches():
     [
         ({"head": "dense"}, "head='dense'"),
         ({"num_layers": 0}, "layers=0"),
+        ({"head": "decoder"}, "head='decoder', num_outputs=2"),
         ({"uniform": False}, "num_sites=None"),
     ],
 )

@@ -22,6 +22,8 @@ def test_the_average_is_over_real_tokens(shape):
 def test_without_a_mask_all_tokens_are_real():
     got = ops.convert_to_numpy(MaskedAveragePooling1D()(X))
     np.testing.assert_allclose(got, X.mean(axis=1), atol=1e-6)
+    got = ops.convert_to_numpy(MaskedAveragePooling1D()(X[:, :1]))
+    np.testing.assert_allclose(got, X[:, 0], atol=1e-6)
     assert (ops.convert_to_numpy(MaskedAveragePooling1D()(X[:, :0])) == 0).all()
 
 

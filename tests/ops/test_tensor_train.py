@@ -168,6 +168,21 @@ def test_tt_svd_arguments(arguments, message):
         tensor_train.matrix_to_tt(np.ones((4, 4)), (2, 2), (2, 2), **arguments)
 
 
+@pytest.mark.parametrize("factors", [((2, 0), (2, 2)), ((2,), (2, 2)), ((), ())])
+def test_factors_are_positive_and_paired(factors):
+    with pytest.raises(ValueError, match="as many positive input factors"):
+        tensor_train.check_factors(*factors)
+
+
+def test_a_given_plan_is_followed(monkeypatch):
+    cores = random_cores((2, 3), (3, 2), (4,))
+    monkeypatch.delattr(tensor_train, "plan_of")
+    plan = tensor_train.ContractionPlan(1, True, 1, 0, 1, 1)
+    x = np.ones((2, 6), "float32")
+    got = ops.convert_to_numpy(tensor_train.tt_matmul(x, cores, plan))
+    np.testing.assert_allclose(got, x @ oracles.tt_matrix(cores), rtol=1e-4, atol=1e-4)
+
+
 def test_tt_svd_names_the_shape():
     with pytest.raises(ValueError, match=r"matrix\.shape=\(4, 5\)"):
         tensor_train.matrix_to_tt(np.ones((4, 5)), (2, 2), (2, 2), tt_ranks=2)
