@@ -3,6 +3,7 @@
 from keras_tnattn.layers.additive_attention import MultiHeadAdditiveAttention
 from keras_tnattn.layers.dot_product_attention import MultiHeadDotProductAttention
 from keras_tnattn.layers.graph_attention import GraphAttention
+from keras_tnattn.layers.graph_convolution import GraphConvolution
 from keras_tnattn.layers.graph_tensor_network import GraphTensorNetwork
 from keras_tnattn.layers.learned_position_encoding import LearnedPositionEncoding
 from keras_tnattn.layers.local_embedding import LocalEmbedding
@@ -10,6 +11,7 @@ from keras_tnattn.layers.masked_average_pooling import MaskedAveragePooling1D
 from keras_tnattn.layers.mps_classifier import MPSClassifier
 from keras_tnattn.layers.power_law_graph_attention import PowerLawGraphAttention
 from keras_tnattn.layers.sinusoidal_position_encoding import SinusoidalPositionEncoding
+from keras_tnattn.layers.spectral_graph_convolution import SpectralGraphConvolution
 from keras_tnattn.layers.tensorize_tokens import TensorizeTokens
 from keras_tnattn.layers.tensorized_graph_attention import TensorizedGraphAttention
 from keras_tnattn.layers.tensorized_spectral_attention import TensorizedSpectralAttention
@@ -22,6 +24,7 @@ from keras_tnattn.layers.tt_embedding import TTEmbedding
 
 __all__ = [
     "GraphAttention",
+    "GraphConvolution",
     "GraphTensorNetwork",
     "LearnedPositionEncoding",
     "LocalEmbedding",
@@ -31,6 +34,7 @@ __all__ = [
     "MultiHeadDotProductAttention",
     "PowerLawGraphAttention",
     "SinusoidalPositionEncoding",
+    "SpectralGraphConvolution",
     "TNAttention",
     "TTDense",
     "TTEmbedding",

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_tnattn.layers.self_attention import SelfAttention
+from keras_tnattn.ops.graph import Edges
 from keras_tnattn.ops.masking import apply_mask, masked_softmax
 from keras_tnattn.ops.precision import at_least_float32, matmul
 from keras_tnattn.typing import Tensor
@@ -16,36 +17,40 @@ _HEAD_COMBINATIONS = ("concat", "mean")
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class GraphAttention(SelfAttention):
-    """Attention of the nodes of a graph to their neighbours.
+    """Attention of the nodes of a graph to their neighbors.
 
-    Per head, with features `h_i` of node `i`, a map `W` and a vector `a` of size `2 J`:
+    For each head, with features `h_i` of node `i`, a map `W` and a vector `a` of size `2 J`:
 
         e_ij = LeakyReLU(a^T [W h_i || W h_j])
-        alpha_ij = softmax_j(e_ij) over the neighbours j of i
+        alpha_ij = softmax_j(e_ij) over the neighbors j of i
         h'_i = sigma(sum_j alpha_ij W h_j + b)
 
     (Veličković et al., "Graph Attention Networks", equations 1-6). With `a = [a_1 || a_2]` the
-    score is `LeakyReLU(s_i + t_j)`, `s_i = a_1^T W h_i` and `t_j = a_2^T W h_j`: two numbers a
+    score is `LeakyReLU(s_i + t_j)`, `s_i = a_1^T W h_i` and `t_j = a_2^T W h_j`: two numbers per
     node, and no `(L, L, 2 J)` tensor.
 
-    `H (I J + 2 J)` weights and the biases. `2 L I J + 4 L J + 2 L^2 J` FLOPs and `O(L^2)` memory a
-    head. Scores are normalised in float32 under mixed precision too.
+    `H (I J + 2 J)` weights and the biases. For each head a dense graph costs
+    `2 L I J + 4 L J + 2 L^2 J` FLOPs and `O(L^2)` memory, a list of `E` edges
+    `2 L I J + 4 L J + 2 E J` FLOPs and `O(E J)` memory. Scores are normalized in float32 under
+    mixed precision too.
 
     A node without edges gives 0, and so does a masked one, which neither sends nor receives:
     padding changes nothing else.
 
     Args:
-        num_heads: Number of heads `H`.
-        key_dim: Size `J` of each head. Defaults to the size `I` of the input.
+        num_heads: Int, the number of heads `H`.
+        key_dim: Int, the size `J` of each head. Defaults to the size `I` of the input.
         head_combination: `"concat"` (default), or `"mean"`, which the paper uses in a final layer;
             the activation comes after the mean.
-        negative_slope: Of the LeakyReLU. Defaults to 0.2, as in the paper.
-        self_loops: Whether each node is a neighbour of its own, as in the paper. Defaults to
-            `True`; otherwise where `adjacency` says so.
+        negative_slope: Slope of the LeakyReLU for negative values. Defaults to 0.2, as in the
+            paper.
+        self_loops: Whether each node is a neighbor of itself, as in the paper. Defaults to `True`;
+            otherwise where the graph says so.
         dropout: Rate at which coefficients `alpha_ij` are dropped in training. Defaults to 0.
-        activation: `sigma`, for each head. Default: none.
-        use_bias: Whether there are biases: `J` for each head, or for the mean. Defaults to `True`.
-        kernel_initializer: Of `W` and `a`.
+        activation: Activation function `sigma`, for each head. Default: none.
+        use_bias: Whether to add biases, `J` for each head or for the mean. Defaults to `True`.
+        kernel_initializer: Initializer of `W` and `a`.
+        kernel_regularizer: Regularizer applied to `W` and `a`.
 
     Call arguments:
         inputs: Float tensor `(B, L, I)`: batch, nodes, features. `B` and `L` may be unknown.
@@ -54,21 +59,25 @@ class GraphAttention(SelfAttention):
         mask: Boolean tensor `(B, L)`, `True` for a real node.
         return_attention_scores: Whether to return `alpha` too. Defaults to `False`.
         training: Whether to drop coefficients.
-        inputs_mask: Keras puts the mask of `inputs` here where `adjacency` is given. `mask` goes
-            first.
+        inputs_mask: The mask of `inputs`, which Keras passes here when there is another tensor.
+            `mask` takes precedence.
+        edges: Int tensor `(E, 2)` or `(B, E, 2)` instead of `adjacency`: rows `(sender, receiver)`,
+            each once, both directions of an undirected edge. A row with a negative id is padding.
+        edge_weights: Numeric tensor `(E,)` or `(B, E)`; an edge of weight 0 is dropped, the other
+            weights do not matter, as in a dense adjacency.
 
     Returns:
         Tensor `(B, L, H J)` for `"concat"`, `(B, L, J)` for `"mean"`; with
-        `return_attention_scores` also `alpha` before dropout, `(B, H, L, L)`.
+        `return_attention_scores` also `alpha` before dropout, `(B, H, L, L)`, or `(B, H, E)` for
+        edges, with the `L` self-loops behind them if `self_loops`.
 
     Raises:
-        ValueError: For an unknown option, or an adjacency without two or three axes.
+        ValueError: For an unknown option, an adjacency without two or three axes, or two graphs.
 
     Example:
-        >>> layer = GraphAttention(num_heads=2, key_dim=8)
-        >>> ring = keras.ops.eye(5, k=1) + keras.ops.eye(5, k=-1)
-        >>> tuple(layer(keras.ops.ones((3, 5, 4)), adjacency=ring).shape)
-        (3, 5, 16)
+        >>> x, edges = keras.ops.ones((1, 3, 4)), keras.ops.array([[0, 1], [1, 0]])
+        >>> GraphAttention(num_heads=2, key_dim=5)(x, edges=edges).shape
+        (1, 3, 10)
     """
 
     def __init__(
@@ -82,6 +91,7 @@ class GraphAttention(SelfAttention):
         activation: str | None = None,
         use_bias: bool = True,
         kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
+        kernel_regularizer: str | keras.regularizers.Regularizer | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(num_heads, key_dim, kernel_initializer, **kwargs)
@@ -98,6 +108,7 @@ class GraphAttention(SelfAttention):
         self.dropout = float(dropout)
         self.activation = keras.activations.get(activation)
         self.use_bias = use_bias
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
     def build(self, input_shape: Sequence[int | None]) -> None:
         width = input_shape[-1]
@@ -107,11 +118,13 @@ class GraphAttention(SelfAttention):
         self.kernel = self.add_weight(
             shape=(width, self.num_heads * key_dim),
             initializer=self.kernel_initializer.clone(),
+            regularizer=self.kernel_regularizer,
             name="kernel",
         )
         self.attention_kernel = self.add_weight(
             shape=(2 * key_dim, self.num_heads),
             initializer=self.kernel_initializer.clone(),
+            regularizer=self.kernel_regularizer,
             name="attention_kernel",
         )
         self.bias = None
@@ -131,31 +144,72 @@ class GraphAttention(SelfAttention):
         return_attention_scores: bool = False,
         training: bool | None = None,
         inputs_mask: Tensor | None = None,
+        edges: Tensor | None = None,
+        edge_weights: Tensor | None = None,
     ) -> Tensor:
+        if adjacency is not None and edges is not None:
+            raise ValueError(
+                "Expected one graph, either `adjacency` or `edges`. Received: "
+                f"adjacency={adjacency}, edges={edges}"
+            )
         mask = inputs_mask if mask is None else mask
         batch, length, _ = ops.shape(inputs)
         key_dim = self.attention_kernel.shape[0] // 2
         features = matmul(apply_mask(inputs, mask), self.kernel)
         features = ops.reshape(features, (batch, length, self.num_heads, key_dim))
-        features = ops.transpose(features, (0, 2, 1, 3))
+        if edges is None:
+            edges = self._edges(adjacency, mask, length)
+            heads, scores, connected = self._attend(features, edges, training)
+        else:
+            graph = Edges(edges, batch, length, edge_weights, mask, self.self_loops)
+            heads, scores, connected = self._attend_sparsely(features, graph, training)
+        outputs = self._combine(heads, batch, length)
+        if connected is not None:
+            outputs = ops.where(connected, outputs, ops.zeros_like(outputs))
+        return (outputs, scores) if return_attention_scores else outputs
+
+    def _logits(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """`s` and `t`, `(..., H)`, of features `(..., H, J)`, in at least float32."""
         receiver, sender = ops.split(ops.transpose(self.attention_kernel), 2, axis=1)  # (H, J)
         precise = at_least_float32(self.compute_dtype)
         # Not products of matrices: on a CPU TensorFlow 2.21 returns garbage for
         # (B, 1, L, J) @ (1, J, 1).
         received, sent = (
-            ops.cast(ops.sum(features * kernel[:, None], axis=-1, keepdims=True), precise)
-            for kernel in (receiver, sender)
+            ops.cast(ops.sum(features * kernel, axis=-1), precise) for kernel in (receiver, sender)
         )
-        logits = ops.leaky_relu(received + ops.swapaxes(sent, -1, -2), self.negative_slope)
-        edges = self._edges(adjacency, mask, length)
+        return received, sent
+
+    def _attend(
+        self, features: Tensor, edges: Tensor | None, training: bool | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Heads `(B, L, H, J)`, `alpha` `(B, H, L, L)`, and which nodes have an edge."""
+        received, sent = (ops.swapaxes(part, 1, 2) for part in self._logits(features))
+        logits = ops.leaky_relu(received[..., None] + sent[..., None, :], self.negative_slope)
         scores = masked_softmax(logits, None if edges is None else edges[:, None])
         scores = ops.cast(scores, self.compute_dtype)
-        outputs = matmul(self.dropout_layer(scores, training=training), features)
-        outputs = self._combine(outputs, batch, length)
-        if edges is not None:
-            connected = ops.any(edges, axis=-1)[..., None]
-            outputs = ops.where(connected, outputs, ops.zeros_like(outputs))
-        return (outputs, scores) if return_attention_scores else outputs
+        kept = self.dropout_layer(scores, training=training)
+        heads = matmul(kept, ops.transpose(features, (0, 2, 1, 3)))
+        connected = None if edges is None else ops.any(edges, axis=-1)[..., None]
+        return ops.transpose(heads, (0, 2, 1, 3)), scores, connected
+
+    def _attend_sparsely(
+        self, features: Tensor, graph: Edges, training: bool | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Heads `(B, L, H, J)`, `alpha` `(B, H, E)`, and which nodes have an edge."""
+        batch, length, num_heads, key_dim = ops.shape(features)
+        features = ops.reshape(features, (graph.num_nodes, num_heads, key_dim))
+        received, sent = self._logits(features)
+        logits = ops.take(received, graph.receivers, axis=0) + ops.take(sent, graph.senders, axis=0)
+        scores = graph.softmax(ops.leaky_relu(logits, self.negative_slope))
+        scores = ops.cast(scores, self.compute_dtype)
+        kept = self.dropout_layer(scores, training=training)
+        heads = graph.sum(kept[..., None] * ops.take(features, graph.senders, axis=0))
+        connected = graph.sum(ops.cast(graph.kept, "int32")) > 0
+        return (
+            ops.reshape(heads, (batch, length, num_heads, key_dim)),
+            ops.transpose(ops.reshape(scores, (batch, -1, num_heads)), (0, 2, 1)),
+            ops.reshape(connected, (batch, length, 1)),
+        )
 
     def _edges(self, adjacency: Tensor, mask: Tensor, length: Tensor) -> Tensor:
         """Boolean `(B or 1, L, L)`, or `None` where all edges are there."""
@@ -179,12 +233,11 @@ class GraphAttention(SelfAttention):
         return real if edges is None else ops.logical_and(edges, real)
 
     def _combine(self, heads: Tensor, batch: Tensor, length: Tensor) -> Tensor:
-        """`(B, H, L, J)` to the outputs, `(B, L, ...)`."""
+        """`(B, L, H, J)` to the outputs, `(B, L, ...)`."""
         if self.head_combination == "mean":
-            outputs = ops.mean(heads, axis=1)
+            outputs = ops.mean(heads, axis=2)
             return self.activation(outputs if self.bias is None else outputs + self.bias)
-        outputs = ops.transpose(heads, (0, 2, 1, 3))
-        outputs = self.activation(outputs if self.bias is None else outputs + self.bias)
+        outputs = self.activation(heads if self.bias is None else heads + self.bias)
         return ops.reshape(outputs, (batch, length, outputs.shape[-2] * outputs.shape[-1]))
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
@@ -200,8 +253,18 @@ class GraphAttention(SelfAttention):
         return_attention_scores: bool = False,
         training: bool | None = None,
         inputs_mask: Tensor | None = None,
+        edges: Tensor | None = None,
+        edge_weights: Tensor | None = None,
     ) -> Tensor:
-        return super().compute_output_spec(inputs, mask, return_attention_scores, training)
+        spec = super().compute_output_spec(inputs, mask, return_attention_scores, training)
+        if edges is None or not return_attention_scores:
+            return spec
+        outputs, scores = spec
+        batch, num_heads, length, _ = scores.shape
+        count = edges.shape[-2]
+        if self.self_loops:
+            count = None if count is None or length is None else count + length
+        return outputs, keras.KerasTensor((batch, num_heads, count), self.compute_dtype)
 
     def get_config(self) -> dict:
         return {
@@ -212,4 +275,5 @@ class GraphAttention(SelfAttention):
             "dropout": self.dropout,
             "activation": keras.activations.serialize(self.activation),
             "use_bias": self.use_bias,
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
         }

@@ -2,6 +2,7 @@
 
 from keras_tnattn.ops import (
     blocks,
+    graph,
     masking,
     power_law,
     precision,
@@ -16,6 +17,7 @@ from keras_tnattn.ops import (
 
 __all__ = [
     "blocks",
+    "graph",
     "masking",
     "power_law",
     "precision",

@@ -114,6 +114,8 @@ OTHERS = {
         TENSOR_TOKENS,
     ),
     "embedding": (lambda: layers.LocalEmbedding("trigonometric"), TOKENS),
+    "embedding_order_2": (lambda: layers.LocalEmbedding("linear", order=2), TOKENS),
+    "tn_each": (lambda: layers.TNAttention(3, bond_dim=3, normalize="each"), TOKENS),
     "positions": (lambda: layers.SinusoidalPositionEncoding(100, scale=True), TOKENS),
     "encoder_plga": (lambda: transformer_encoder(power_law_attention()), TOKENS),
     "encoder_tsa": (
@@ -147,6 +149,8 @@ def test_layer(name, tmp_path):
 def test_no_public_layer_is_left_out():
     # Not called with one float tensor: tests of their own.
     tested = {layers.TransformerDecoder, layers.TokenEmbedding}
+    # In test_graph_convolution.py, each with a graph of its own.
+    tested |= {layers.GraphConvolution, layers.SpectralGraphConvolution}
     tested |= {type(make()) for make, _ in (SELF_ATTENTIONS | OTHERS).values()}
     public = {getattr(keras_tnattn, name) for name in keras_tnattn.__all__}
     public = {c for c in public if isinstance(c, type) and issubclass(c, keras.layers.Layer)}

@@ -398,8 +398,8 @@ def test_tensors_per_site_work_at_a_length_unknown_to_the_trace(make, tmp_path):
     archive.track(model)
     archive.add_endpoint("serve", model.call, [signature])
     archive.write_out(str(tmp_path / "model"), verbose=False)
-    served = tf.saved_model.load(str(tmp_path / "model")).serve(x)
-    np.testing.assert_allclose(served, expected, rtol=1e-5, atol=1e-6)
+    loaded = tf.saved_model.load(str(tmp_path / "model"))
+    np.testing.assert_allclose(loaded.serve(x), expected, rtol=1e-5, atol=1e-6)
     # As a data set of padded batches has them.
     y = np.zeros(expected.shape, "float32")
     data = tf.data.Dataset.from_generator(

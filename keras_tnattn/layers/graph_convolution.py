@@ -1,0 +1,210 @@
+"""Graph convolution: each node receives the features of its neighbors, weighted by the edges."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tnattn.checks import check_int
+from keras_tnattn.ops.graph import Edges, inverse_root
+from keras_tnattn.ops.masking import apply_mask
+from keras_tnattn.ops.precision import matmul
+from keras_tnattn.typing import Activation, Initializer, Regularizer, Shape, Tensor
+
+_NORMALIZATIONS = (None, "symmetric")
+
+
+@keras.saving.register_keras_serializable(package="keras_tnattn")
+class GraphConvolution(keras.layers.Layer):
+    """Dense layer on the nodes of a graph, followed by a sum over neighbors.
+
+        Y = eps((I + A) X W + b)                                  normalization=None
+        Y = eps(D^(-1/2) (I + A) D^(-1/2) X W + b)                "symmetric", D = diag((I + A) 1)
+        Y = eps((alpha_0 I + ... + alpha_{F-1} A^{F-1}) X W + b)  filter_order=F
+
+    (Xu et al., "Low-Complexity Attention Modelling via Graph Tensor Networks", section 2; Kipf and
+    Welling, 2017, https://arxiv.org/abs/1609.02907, for the symmetric normalization; the graph
+    filter is equation 1 of Xu et al., "A Tensorized Spectral Attention Mechanism"). Row `i` of `A`
+    holds the weights of what node `i` receives. A graph filter with the symmetric normalization has
+    `D^(-1/2) A D^(-1/2)`, `D = diag(A 1)`, in the place of `A`.
+
+    `I J + J` weights and `F` coefficients. A dense adjacency costs `2 L^2 J` FLOPs per power and
+    `O(L^2)` memory; a list of `E` edges `2 E J` FLOPs and `O(E J)` memory.
+
+    A masked node neither sends nor receives: its output is 0, and padding changes nothing else.
+
+    Args:
+        units: Int, the size `J` of the output.
+        normalization: `None` (default) or `"symmetric"`.
+        filter_order: Int, the number `F >= 2` of coefficients of a graph filter, trained from
+            `(1, 1, 0, ...)`. Default: `I + A`, without coefficients.
+        activation: Activation function. Default: none.
+        use_bias: Whether to add a bias. Defaults to `True`.
+        kernel_initializer: Initializer of `W`. Defaults to `"glorot_uniform"`.
+        kernel_regularizer: Regularizer applied to `W`.
+
+    Call arguments:
+        inputs: Float tensor `(B, L, I)`: batch, nodes, features. `B` and `L` may be unknown.
+        adjacency: Float or boolean tensor `(L, L)` or `(B, L, L)`; or give `edges`.
+        mask: Boolean tensor `(B, L)`, `True` for a real node.
+        training: Accepted as by the layers of Keras; it changes nothing.
+        inputs_mask: The mask of `inputs`, which Keras passes here when there is another tensor.
+            `mask` takes precedence.
+        edges: Int tensor `(E, 2)` or `(B, E, 2)`: rows `(sender, receiver)`, both directions of an
+            undirected edge. A row with a negative id is padding.
+        edge_weights: Float tensor `(E,)` or `(B, E)`, the weights of `edges`. Default: 1.
+
+    Returns:
+        Tensor `(B, L, J)`.
+
+    Raises:
+        ValueError: For an unknown option, or a call with no graph or two.
+
+    Example:
+        >>> x, edges = keras.ops.ones((1, 3, 4)), keras.ops.array([[0, 1], [1, 0]])
+        >>> GraphConvolution(5)(x, edges=edges).shape
+        (1, 3, 5)
+    """
+
+    def __init__(
+        self,
+        units: int,
+        normalization: str | None = None,
+        filter_order: int | None = None,
+        activation: Activation | None = None,
+        use_bias: bool = True,
+        kernel_initializer: Initializer = "glorot_uniform",
+        kernel_regularizer: Regularizer | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if normalization not in _NORMALIZATIONS:
+            raise ValueError(
+                f"Expected one of {_NORMALIZATIONS}. Received: normalization={normalization!r}"
+            )
+        self.units = check_int("units", units)
+        self.normalization = normalization
+        self.filter_order = (
+            None if filter_order is None else check_int("filter_order", filter_order, at_least=2)
+        )
+        self.activation = keras.activations.get(activation)
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
+
+    def build(self, input_shape: Shape) -> None:
+        if input_shape[-1] is None:
+            raise ValueError(f"Expected a known last axis. Received: input_shape={input_shape}")
+        self.kernel = self.add_weight(
+            shape=(input_shape[-1], self.units),
+            initializer=self.kernel_initializer,
+            regularizer=self.kernel_regularizer,
+            name="kernel",
+        )
+        self.coefficients = None
+        if self.filter_order is not None:
+            self.coefficients = self.add_weight(
+                shape=(self.filter_order,),
+                initializer=lambda shape, dtype: ops.cast(ops.arange(shape[0]) < 2, dtype),
+                name="coefficients",
+            )
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(shape=(self.units,), initializer="zeros", name="bias")
+        self.built = True
+
+    def call(
+        self,
+        inputs: Tensor,
+        adjacency: Tensor | None = None,
+        mask: Tensor | None = None,
+        training: bool | None = None,
+        inputs_mask: Tensor | None = None,
+        edges: Tensor | None = None,
+        edge_weights: Tensor | None = None,
+    ) -> Tensor:
+        if (adjacency is None) == (edges is None):
+            raise ValueError(
+                "Expected a graph, either `adjacency` or `edges`. Received: "
+                f"adjacency={adjacency}, edges={edges}"
+            )
+        mask = inputs_mask if mask is None else mask
+        x = matmul(apply_mask(inputs, mask), self.kernel)
+        if edges is None:
+            receive = self._dense(adjacency, mask, x)
+        else:
+            receive = self._sparse(edges, edge_weights, mask, x)
+        if self.coefficients is None:
+            y = receive(x)
+        else:
+            y = self.coefficients[self.filter_order - 1] * x
+            for k in reversed(range(self.filter_order - 1)):
+                y = self.coefficients[k] * x + receive(y)
+        y = y if self.bias is None else y + self.bias
+        return apply_mask(self.activation(y), mask)
+
+    @property
+    def _adds_identity(self) -> bool:
+        return self.filter_order is None
+
+    def _dense(
+        self, adjacency: Tensor, mask: Tensor | None, x: Tensor
+    ) -> Callable[[Tensor], Tensor]:
+        """The product with `I + A` or `A`, normalized, for a dense adjacency."""
+        matrix = ops.cast(adjacency, x.dtype)
+        matrix = matrix[None] if len(matrix.shape) == 2 else matrix
+        if mask is not None:
+            # Degrees do not count masked neighbors.
+            mask = ops.cast(mask, "bool")
+            matrix = ops.where(mask[:, None, :], matrix, ops.zeros_like(matrix))
+        if self._adds_identity:
+            matrix = matrix + ops.eye(ops.shape(x)[1], dtype=x.dtype)
+        if self.normalization == "symmetric":
+            scale = inverse_root(ops.sum(matrix, axis=-1))
+            matrix = scale[:, :, None] * matrix * scale[:, None, :]
+        return lambda y: matmul(matrix, y)
+
+    def _sparse(
+        self, edges: Tensor, weights: Tensor | None, mask: Tensor | None, x: Tensor
+    ) -> Callable[[Tensor], Tensor]:
+        """The same for a list of edges."""
+        batch, length, width = ops.shape(x)
+        if weights is None:
+            weights = ops.ones(ops.shape(edges)[:-1], x.dtype)
+        graph = Edges(edges, batch, length, ops.cast(weights, x.dtype), mask)
+        weights, own = graph.weights, 1.0 if self._adds_identity else 0.0
+        own = ops.full((batch * length, 1), own, x.dtype)
+        if self.normalization == "symmetric":
+            scale = inverse_root(graph.sum(weights) + own[:, 0])
+            ends = (ops.take(scale, ends, axis=0) for ends in (graph.senders, graph.receivers))
+            for end in ends:
+                weights = weights * end
+            own = own * ops.square(scale)[:, None]
+
+        def receive(y: Tensor) -> Tensor:
+            y = ops.reshape(y, (-1, width))
+            received = graph.sum(weights[:, None] * ops.take(y, graph.senders, axis=0))
+            return ops.reshape(own * y + received, (batch, length, width))
+
+        return receive
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return (*input_shape[:-1], self.units)
+
+    def compute_output_spec(self, inputs: Tensor, *args: Any, **kwargs: Any) -> keras.KerasTensor:
+        return keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
+
+    def get_config(self) -> dict:
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "normalization": self.normalization,
+            "filter_order": self.filter_order,
+            "activation": keras.activations.serialize(self.activation),
+            "use_bias": self.use_bias,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+        }

@@ -1,0 +1,230 @@
+"""Graphs: Laplacians, the graph Fourier transform, spectral convolution, sums over edges.
+
+A graph of `L` nodes is an adjacency `A`, `(L, L)`: node `i` receives from node `j` with the weight
+`A[i, j]`. Or it is a list of edges, rows `(sender, receiver)`, whose memory grows with their number
+and not with `L^2` (section 2.2 of Xu et al., "A Tensorized Spectral Attention Mechanism for
+Efficient Natural Language Processing").
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from keras import ops
+
+from keras_tnattn.ops.precision import matmul, widened
+from keras_tnattn.typing import Tensor
+
+_LOWEST = float(np.finfo("float32").min)
+NORMALIZATIONS = (None, "symmetric", "random_walk")
+
+
+def laplacian(adjacency: Tensor, normalization: str | None = None) -> Tensor:
+    """Returns the Laplacian of a graph, with the degrees `D = diag(A 1)`.
+
+        None             D - A
+        "symmetric"      I - D^(-1/2) A D^(-1/2)
+        "random_walk"    I - D^(-1) A
+
+    Args:
+        adjacency: Float tensor `(..., L, L)` of non-negative weights.
+        normalization: `None` (default), `"symmetric"` or `"random_walk"`. A node without edges has
+            a row of zeros in all three.
+
+    Returns:
+        Tensor `(..., L, L)`.
+
+    Raises:
+        ValueError: For an unknown normalization.
+
+    Example:
+        >>> import keras
+        >>> path = keras.ops.array([[0.0, 2.0], [2.0, 0.0]])
+        >>> keras.ops.convert_to_numpy(laplacian(path)).tolist()
+        [[2.0, -2.0], [-2.0, 2.0]]
+    """
+    if normalization not in NORMALIZATIONS:
+        raise ValueError(
+            f"Expected one of {NORMALIZATIONS}. Received: normalization={normalization!r}"
+        )
+    degrees = ops.sum(adjacency, axis=-1)
+    if normalization == "symmetric":
+        scale = inverse_root(degrees)
+        adjacency = scale[..., :, None] * adjacency * scale[..., None, :]
+    elif normalization == "random_walk":
+        adjacency = ops.square(inverse_root(degrees))[..., None] * adjacency
+    if normalization is not None:
+        degrees = ops.cast(degrees > 0, adjacency.dtype)
+    identity = ops.eye(adjacency.shape[-1], dtype=adjacency.dtype)
+    return degrees[..., None] * identity - adjacency
+
+
+def inverse_root(x: Tensor) -> Tensor:
+    """Returns `x^(-1/2)`, and 0 where `x` is not positive.
+
+    Example:
+        >>> import keras
+        >>> keras.ops.convert_to_numpy(inverse_root(keras.ops.array([4.0, 0.0]))).tolist()
+        [0.5, 0.0]
+    """
+    positive = x > 0
+    root = ops.rsqrt(ops.where(positive, x, ops.ones_like(x)))
+    return ops.where(positive, root, ops.zeros_like(root))
+
+
+def graph_fourier_basis(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the frequencies and the Fourier basis of an undirected graph.
+
+    The eigendecomposition `Phi diag(lambda) Phi^T` of a symmetric matrix: of a Laplacian, whose
+    smallest eigenvalues are the low frequencies, or of an adjacency, whose largest ones are.
+    `O(L^3)`.
+
+    Args:
+        matrix: Symmetric float tensor `(L, L)`.
+
+    Returns:
+        Frequencies `(L,)` in ascending order and the basis `Phi`, `(L, L)`, a column for each.
+
+    Example:
+        >>> import keras
+        >>> frequencies, basis = graph_fourier_basis(keras.ops.eye(3))
+        >>> basis.shape
+        (3, 3)
+    """
+    frequencies, basis = ops.linalg.eigh(matrix)
+    return frequencies, basis
+
+
+def graph_fourier_transform(x: Tensor, basis: Tensor, inverse: bool = False) -> Tensor:
+    """Returns `Phi^T x`, or `Phi x` for the inverse transform.
+
+    Args:
+        x: Float tensor `(..., L, I)`: signals on the nodes, or their spectra.
+        basis: The basis `Phi`, `(L, L)`.
+        inverse: Whether to transform spectra to signals. Defaults to `False`.
+
+    Returns:
+        Tensor `(..., L, I)`.
+
+    Example:
+        >>> import keras
+        >>> graph_fourier_transform(keras.ops.ones((2, 3, 4)), keras.ops.eye(3)).shape
+        (2, 3, 4)
+    """
+    return matmul(basis if inverse else ops.transpose(basis), x)
+
+
+def spectral_convolution(x: Tensor, basis: Tensor, multipliers: Tensor) -> Tensor:
+    """Multiplies the spectrum of signals by free multipliers, `y = sum_p Phi Gamma_p Phi^T x_p`.
+
+    Args:
+        x: Float tensor `(..., L, I)`.
+        basis: The basis `Phi`, `(L, L)`.
+        multipliers: Tensor `(L,)`, one diagonal `Gamma` for all features, or `(L, I, O)`, one for
+            each pair of an input and an output feature, summed over the inputs.
+
+    Returns:
+        Tensor `(..., L, I)`, or `(..., L, O)`. `2 L^2 (I + O) + 2 L I O` FLOPs.
+
+    Example:
+        >>> import keras
+        >>> x, basis = keras.ops.ones((2, 3, 4)), keras.ops.eye(3)
+        >>> spectral_convolution(x, basis, keras.ops.ones((3, 4, 5))).shape
+        (2, 3, 5)
+    """
+    spectrum = graph_fourier_transform(x, basis)
+    if len(multipliers.shape) == 1:
+        spectrum = multipliers[:, None] * spectrum
+    else:
+        spectrum = ops.einsum("...li,lio->...lo", spectrum, multipliers)
+    return graph_fourier_transform(spectrum, basis, inverse=True)
+
+
+class Edges:
+    """The edges of a batch of graphs, as one graph of `B L` nodes.
+
+    Args:
+        edges: Int tensor `(E, 2)`, the same for all graphs, or `(B, E, 2)`: rows
+            `(sender, receiver)`. A row with a negative id is padding.
+        batch: Number `B` of graphs; an int or a scalar int tensor.
+        length: Number `L` of nodes in each graph; an int or a scalar int tensor.
+        weights: Float tensor `(E,)` or `(B, E)`. Default: 1 for each edge.
+        mask: Boolean tensor `(B, L)`, `True` for a real node; edges of other nodes are dropped.
+        self_loops: Whether each node sends to itself with weight 1; given loops are then dropped.
+
+    Attributes:
+        senders: Node ids `(B E',)`, graph after graph, `E' = E` or, with self-loops, `E + L`.
+        receivers: Node ids `(B E',)`.
+        kept: Booleans `(B E',)`, `False` for edges that are dropped.
+        weights: Weights `(B E',)`, 0 for edges that are dropped, or `None`.
+
+    Example:
+        >>> import keras
+        >>> graph = Edges(keras.ops.array([[0, 1], [1, 2]]), batch=2, length=3)
+        >>> keras.ops.convert_to_numpy(graph.sum(keras.ops.ones((4, 1)))).ravel().tolist()
+        [0.0, 1.0, 1.0, 0.0, 1.0, 1.0]
+    """
+
+    def __init__(
+        self,
+        edges: Tensor,
+        batch: Tensor,
+        length: Tensor,
+        weights: Tensor | None = None,
+        mask: Tensor | None = None,
+        self_loops: bool = False,
+    ) -> None:
+        if len(edges.shape) not in (2, 3) or edges.shape[-1] != 2:
+            raise ValueError(
+                f"Expected edges (E, 2) or (B, E, 2). Received: edges.shape={tuple(edges.shape)}"
+            )
+        edges = ops.cast(edges, "int32")
+        edges = ops.broadcast_to(edges, (batch, *ops.shape(edges)[-2:]))
+        kept = ops.min(edges, axis=-1) >= 0
+        if weights is not None:
+            weights = ops.broadcast_to(weights, ops.shape(edges)[:2])
+        if self_loops:
+            kept = ops.logical_and(kept, ops.not_equal(edges[..., 0], edges[..., 1]))
+            nodes = ops.broadcast_to(ops.arange(length, dtype="int32"), (batch, length))
+            edges = ops.concatenate([edges, ops.stack([nodes, nodes], axis=-1)], axis=1)
+            kept = ops.concatenate([kept, ops.ones_like(nodes, dtype="bool")], axis=1)
+            if weights is not None:
+                ones = ops.ones_like(nodes, dtype=weights.dtype)
+                weights = ops.concatenate([weights, ones], axis=1)
+        first = ops.arange(batch, dtype="int32")[:, None, None] * length
+        edges = ops.reshape(first + ops.maximum(edges, 0), (-1, 2))
+        self.num_nodes = batch * length
+        self.senders, self.receivers = edges[:, 0], edges[:, 1]
+        kept = ops.reshape(kept, (-1,))
+        if mask is not None:
+            real = ops.reshape(ops.cast(mask, "bool"), (-1,))
+            for ends in (self.senders, self.receivers):
+                kept = ops.logical_and(kept, ops.take(real, ends, axis=0))
+        self.kept, self.weights = kept, None
+        if weights is not None:
+            weights = ops.reshape(weights, (-1,))
+            self.kept = ops.logical_and(kept, weights != 0)
+            self.weights = ops.where(self.kept, weights, ops.zeros_like(weights))
+
+    def sum(self, messages: Tensor) -> Tensor:
+        """Sums the messages `(B E', ...)` that each node receives; returns `(B L, ...)`."""
+        kept = ops.reshape(self.kept, (-1, *[1] * (len(messages.shape) - 1)))
+        messages = ops.where(kept, messages, ops.zeros_like(messages))
+        return ops.segment_sum(messages, self.receivers, num_segments=self.num_nodes)
+
+    def softmax(self, scores: Tensor) -> Tensor:
+        """Normalizes scores `(B E', H)` over the edges of each receiver; dropped edges get 0."""
+        dtype = scores.dtype
+        kept = self.kept[:, None]
+        scores = widened(scores)
+        scores = ops.where(kept, scores, ops.full_like(scores, _LOWEST))
+        largest = self._segment(ops.segment_max, ops.stop_gradient(scores))
+        powers = ops.exp(scores - largest)
+        powers = ops.where(kept, powers, ops.zeros_like(powers))
+        total = self._segment(ops.segment_sum, powers)
+        shares = powers / ops.where(total > 0, total, ops.ones_like(total))
+        return ops.cast(shares, dtype)
+
+    def _segment(self, reduce: Callable, x: Tensor) -> Tensor:
+        """Reduces over the edges of each receiver and hands each edge the result of its own."""
+        reduced = reduce(x, self.receivers, num_segments=self.num_nodes)
+        return ops.take(reduced, self.receivers, axis=0)
