@@ -319,10 +319,7 @@ class ContractionPlan:
         intermediate_size: Numbers held between the two products, for each row of `x`.
         dense_flops_per_row: `2 I J`, for comparison.
         parameters: Number of entries of all cores.
-
-    Example:
-        >>> contraction_plan((2,) * 10, (2,) * 10, (2,) * 9).flops_per_row
-        262144
+        cost: FLOPs and weighted memory traffic for each row of `x`, which the plan minimizes.
     """
 
     split: int
@@ -331,6 +328,7 @@ class ContractionPlan:
     intermediate_size: int
     dense_flops_per_row: int
     parameters: int
+    cost: int = 0
 
     def __str__(self) -> str:
         if self.split == 0:
@@ -362,11 +360,11 @@ def contraction_plan(
     dense_flops = 2 * input_dim * output_dim
 
     def plan(split: int, left_first: bool, flops: int, intermediate: int) -> ContractionPlan:
-        return ContractionPlan(split, left_first, flops, intermediate, dense_flops, parameters)
-
-    def cost(plan: ContractionPlan) -> float:
-        moved = input_dim + output_dim + 2 * plan.intermediate_size
-        return plan.flops_per_row + _FLOPS_PER_BYTE * _BYTES_PER_FLOAT * moved
+        moved = input_dim + output_dim + 2 * intermediate
+        cost = flops + _FLOPS_PER_BYTE * _BYTES_PER_FLOAT * moved
+        return ContractionPlan(
+            split, left_first, flops, intermediate, dense_flops, parameters, cost
+        )
 
     plans = [plan(0, False, dense_flops, 0)]
     for split in range(1, len(tt_input_shape)):
@@ -377,7 +375,7 @@ def contraction_plan(
         plans.append(plan(split, True, 2 * held * (left_in + right_out), held))
         held = left_in * rank * right_out
         plans.append(plan(split, False, 2 * held * (right_in + left_out), held))
-    return min(plans, key=cost)
+    return min(plans, key=lambda plan: plan.cost)
 
 
 def plan_of(cores: Sequence) -> ContractionPlan:
@@ -391,6 +389,236 @@ def plan_of(cores: Sequence) -> ContractionPlan:
     return contraction_plan(
         [s[1] for s in shapes], [s[2] for s in shapes], [s[3] for s in shapes[:-1]]
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class SuggestedShapes:
+    """What `suggest_shapes` found: arguments of `TTDense`, and what they cost.
+
+    Attributes:
+        tt_input_shape: The factors `I_n`.
+        tt_output_shape: The factors `J_n`.
+        tt_ranks: The inner TT-ranks.
+        plan: How a product with this TT-matrix is evaluated.
+        relative_error: Relative Frobenius error of the given weight at these shapes; `None` without
+            a weight.
+
+    Example:
+        >>> found = suggest_shapes(64, 64, max_parameters=512)
+        >>> found.tt_input_shape, found.tt_ranks
+        ((2, 2, 2, 2, 2, 2), (4, 6, 6, 6, 4))
+    """
+
+    tt_input_shape: tuple[int, ...]
+    tt_output_shape: tuple[int, ...]
+    tt_ranks: tuple[int, ...]
+    plan: ContractionPlan
+    relative_error: float | None = None
+
+    def __str__(self) -> str:
+        text = (
+            f"input {self.tt_input_shape}, output {self.tt_output_shape}, "
+            f"ranks {self.tt_ranks}: {self.plan}"
+        )
+        if self.relative_error is not None:
+            text += f", relative error {self.relative_error:.2g}"
+        return text
+
+
+def suggest_shapes(
+    input_dim: int,
+    output_dim: int,
+    max_parameters: int | None = None,
+    max_error: float | None = None,
+    weight: np.ndarray | None = None,
+) -> SuggestedShapes:
+    """Searches for the factors and ranks of a TT-matrix that is cheap to multiply by.
+
+    All factorizations of both sizes into equally many factors are tried, in ascending and in
+    descending order. The cost is that of `contraction_plan`, FLOPs plus memory traffic per row.
+    (Xu et al., "A Tensorized Spectral Attention Mechanism", section 7, leave the ranks and factors
+    of the least computation open: rank 2 has the fewest parameters, not the fewest FLOPs.)
+
+    - `max_parameters` alone: each factorization takes the largest rank that fits, and the cheapest
+      one whose matrix can have full rank, `min(I, J)`, is returned; of those equally cheap the one
+      with the most parameters.
+    - `max_parameters` and `weight`: likewise, but the one that approximates the weight best.
+    - `max_error` and `weight`: the ranks that TT-SVD needs for this error, and the cheapest
+      factorization with them; with `max_parameters` too, of those that fit.
+
+    Args:
+        input_dim: Int, the size `I`.
+        output_dim: Int, the size `J`.
+        max_parameters: Int, the largest number of entries of all cores.
+        max_error: Float, the largest relative Frobenius error; needs `weight`.
+        weight: Array `(I, J)`, the matrix to approximate.
+
+    Returns:
+        A `SuggestedShapes`; print it for an explanation. The TT-SVD of a weight costs an
+        eigendecomposition for each way to cut both sizes in two: seconds for `1024 x 1024`.
+
+    Raises:
+        ValueError: If neither limit is given, or nothing satisfies them.
+
+    Example:
+        >>> found = suggest_shapes(64, 64, max_parameters=512)
+        >>> found.plan.parameters <= 512
+        True
+    """
+    if max_parameters is None and max_error is None:
+        raise ValueError("Expected `max_parameters`, `max_error` or both. Received: neither")
+    if max_error is not None and (weight is None or max_error < 0):
+        raise ValueError(
+            "Expected an error of at least 0 and a `weight` to measure it on. "
+            f"Received: max_error={max_error}, weight={'None' if weight is None else 'an array'}"
+        )
+    if weight is not None and np.shape(weight) != (input_dim, output_dim):
+        raise ValueError(
+            f"Expected a weight of shape {(input_dim, output_dim)}. "
+            f"Received: weight.shape={np.shape(weight)}"
+        )
+    tails = _Tails(weight) if weight is not None else None
+    best, best_key = None, None
+    for factors in _factorizations(input_dim, output_dim):
+        if max_error is not None:
+            ranks = tails.ranks(*factors, max_error)
+        else:
+            ranks = _largest_ranks(*factors, max_parameters)
+        if ranks is None or (weight is None and not _can_have_full_rank(*factors, ranks)):
+            continue
+        plan = contraction_plan(*factors, ranks)
+        if max_parameters is not None and plan.parameters > max_parameters:
+            continue
+        if max_error is not None:
+            key = (plan.cost, plan.parameters)
+        elif tails is not None:
+            key = (tails.error(*factors, ranks), plan.cost)
+        else:
+            key = (plan.cost, -plan.parameters)
+        if best is None or key < best_key:
+            best, best_key = SuggestedShapes(*factors, ranks, plan), key
+    if best is None:
+        raise ValueError(
+            "Found no factors and ranks within the limits; allow more parameters or a larger "
+            f"error. Received: input_dim={input_dim}, output_dim={output_dim}, "
+            f"max_parameters={max_parameters}, max_error={max_error}"
+        )
+    if weight is None:
+        return best
+    shapes = best.tt_input_shape, best.tt_output_shape
+    _, error = matrix_to_tt(weight, *shapes, tt_ranks=best.tt_ranks)
+    return dataclasses.replace(best, relative_error=error)
+
+
+def _factorizations(input_dim: int, output_dim: int) -> list[tuple]:
+    """Pairs of equally many factors, the shorter list filled up with ones."""
+    pairs = set()
+    for inputs in _multiplicative_partitions(input_dim):
+        for outputs in _multiplicative_partitions(output_dim):
+            count = max(len(inputs), len(outputs))
+            first = (1,) * (count - len(inputs)) + inputs
+            second = (1,) * (count - len(outputs)) + outputs
+            pairs |= {(first, second), (first, second[::-1])}
+    return sorted(pairs)
+
+
+def _multiplicative_partitions(size: int, smallest: int = 2) -> list[tuple[int, ...]]:
+    """All ascending lists of factors from `smallest` on whose product is `size`."""
+    partitions = [(size,)]
+    for factor in range(smallest, math.isqrt(size) + 1):
+        if size % factor == 0:
+            rest = _multiplicative_partitions(size // factor, factor)
+            partitions += [(factor, *factors) for factors in rest]
+    return partitions
+
+
+def _largest_ranks(
+    tt_input_shape: tuple[int, ...], tt_output_shape: tuple[int, ...], max_parameters: int
+) -> tuple[int, ...] | None:
+    """The ranks of the largest "at most" whose cores fit; `None` if rank 1 does not."""
+
+    def ranks_at(rank: int) -> tuple[int, ...] | None:
+        ranks = resolve_ranks(rank, tt_input_shape, tt_output_shape)
+        shapes = core_shapes(tt_input_shape, tt_output_shape, ranks)
+        return ranks if sum(math.prod(shape) for shape in shapes) <= max_parameters else None
+
+    low, high = 1, max(rank_bounds(tt_input_shape, tt_output_shape), default=1)
+    best = ranks_at(low)
+    if best is None:
+        return None
+    while low < high:
+        middle = (low + high + 1) // 2
+        ranks = ranks_at(middle)
+        if ranks is None:
+            high = middle - 1
+        else:
+            low, best = middle, ranks
+    return best
+
+
+def _can_have_full_rank(
+    tt_input_shape: Sequence[int], tt_output_shape: Sequence[int], tt_ranks: Sequence[int]
+) -> bool:
+    """Whether no way through the matrix is narrower than its smaller side.
+
+    Cut at a bond, the product goes through `(outputs done) x rank x (inputs left)` numbers, from
+    the left or from the right.
+    """
+    input_dim, output_dim = math.prod(tt_input_shape), math.prod(tt_output_shape)
+    for n, rank in enumerate(tt_ranks, 1):
+        left_in, left_out = math.prod(tt_input_shape[:n]), math.prod(tt_output_shape[:n])
+        from_left = left_out * rank * (input_dim // left_in)
+        from_right = left_in * rank * (output_dim // left_out)
+        if min(from_left, from_right) < min(input_dim, output_dim):
+            return False
+    return True
+
+
+class _Tails:
+    """Squared errors of truncating the unfoldings of a matrix, shared by all factorizations."""
+
+    def __init__(self, matrix: np.ndarray) -> None:
+        self.matrix = np.asarray(matrix, "float64")
+        self.square = max(float(np.sum(self.matrix**2)), np.finfo("float64").tiny)
+        self.tails = {}
+
+    def tail(self, left_in: int, left_out: int) -> np.ndarray:
+        """`tail[r]`, the relative squared error of rank `r` where both sizes are cut in two."""
+        if (left_in, left_out) not in self.tails:
+            rows, columns = self.matrix.shape
+            unfolded = self.matrix.reshape(left_in, rows // left_in, left_out, columns // left_out)
+            unfolded = unfolded.transpose(0, 2, 1, 3).reshape(left_in * left_out, -1)
+            if len(unfolded) > unfolded.shape[1]:
+                unfolded = unfolded.T
+            squares = np.maximum(np.linalg.eigvalsh(unfolded @ unfolded.T), 0) / self.square
+            # Ascending: sums of the smallest ones, read backwards.
+            self.tails[left_in, left_out] = np.append(np.cumsum(squares)[::-1], 0.0)
+        return self.tails[left_in, left_out]
+
+    def bonds(self, tt_input_shape: Sequence[int], tt_output_shape: Sequence[int]) -> list:
+        bonds = range(1, len(tt_input_shape))
+        return [
+            self.tail(math.prod(tt_input_shape[:n]), math.prod(tt_output_shape[:n])) for n in bonds
+        ]
+
+    def ranks(
+        self, tt_input_shape: Sequence[int], tt_output_shape: Sequence[int], error: float
+    ) -> tuple[int, ...]:
+        """The ranks with which TT-SVD keeps the relative error."""
+        tails = self.bonds(tt_input_shape, tt_output_shape)
+        allowed = error**2 / max(len(tails), 1)
+        # Rounding: sums of squares are exact to about 1e-15.
+        return tuple(max(1, int(np.argmax(tail <= max(allowed, 1e-15)))) for tail in tails)
+
+    def error(
+        self,
+        tt_input_shape: Sequence[int],
+        tt_output_shape: Sequence[int],
+        tt_ranks: Sequence[int],
+    ) -> float:
+        """The bound of the relative error at these ranks (Oseledets 2011, theorem 2.2)."""
+        tails = self.bonds(tt_input_shape, tt_output_shape)
+        return math.sqrt(sum(tail[r] for tail, r in zip(tails, tt_ranks, strict=True)))
 
 
 def tt_matmul(x: Tensor, cores: Sequence, plan: ContractionPlan | None = None) -> Tensor:

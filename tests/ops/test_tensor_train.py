@@ -209,6 +209,66 @@ def test_plan_of_a_large_map_has_two_balanced_blocks():
     assert tensor_train.contraction_plan((2,) * 10, (2,) * 10, ranks).split == 0
 
 
+@pytest.mark.parametrize(
+    ("sizes", "budget"), [((64, 64), 512), ((24, 36), 300), ((8, 12), 60), ((30, 6), 100)]
+)
+def test_suggested_shapes_fit_and_can_have_full_rank(sizes, budget):
+    found = tensor_train.suggest_shapes(*sizes, max_parameters=budget)
+    factors = found.tt_input_shape, found.tt_output_shape
+    assert tuple(math.prod(f) for f in factors) == sizes
+    assert tensor_train.resolve_ranks(found.tt_ranks, *factors) == found.tt_ranks
+    cores = random_cores(*factors, found.tt_ranks)
+    assert sum(core.size for core in cores) == found.plan.parameters <= budget
+    assert np.linalg.matrix_rank(oracles.tt_matrix(cores), tol=1e-4) == min(sizes)
+    # No pair of balanced factors is cheaper at the ranks that fit.
+    for num_factors, rank in np.ndindex(5, 20):
+        first, second = (tensor_train.balanced_factors(size, num_factors + 1) for size in sizes)
+        for other in ((first, second), (first, second[::-1])):
+            ranks = tensor_train.resolve_ranks(rank + 1, *other)
+            plan = tensor_train.contraction_plan(*other, ranks)
+            if plan.parameters <= budget and tensor_train._can_have_full_rank(*other, ranks):
+                assert found.plan.cost <= plan.cost
+
+
+def kronecker_weight(noise):
+    rng = np.random.default_rng(0)
+    weight = np.kron(rng.normal(size=(4, 8)), rng.normal(size=(6, 3)))
+    return weight + noise * rng.normal(size=weight.shape)
+
+
+def test_suggested_shapes_find_the_structure_of_a_weight():
+    weight = kronecker_weight(1e-4)
+    by_size = tensor_train.suggest_shapes(24, 24, max_parameters=50, weight=weight)
+    assert (by_size.tt_input_shape, by_size.tt_output_shape) == ((4, 6), (8, 3))
+    assert by_size.tt_ranks == (1,)
+    _, error = tensor_train.matrix_to_tt(weight, (4, 6), (8, 3), tt_ranks=(1,))
+    assert by_size.relative_error == pytest.approx(error)
+    assert error < 1e-3
+    assert "relative error" in str(by_size)
+    both = tensor_train.suggest_shapes(24, 24, max_parameters=60, max_error=0.01, weight=weight)
+    assert both.plan.parameters <= 60
+    assert both.relative_error <= 0.01
+    exact = tensor_train.suggest_shapes(24, 24, max_error=0.0, weight=kronecker_weight(0.0))
+    assert exact.relative_error < 1e-6
+    # The cheapest of all that keep the error: not dearer than the dense matrix.
+    assert exact.plan.cost <= tensor_train.contraction_plan((24,), (24,), ()).cost
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({}, "Received: neither"),
+        ({"max_error": 0.1}, "weight=None"),
+        ({"max_error": -1.0, "weight": np.ones((24, 24))}, r"max_error=-1\.0"),
+        ({"max_parameters": 9, "weight": np.ones((2, 2))}, r"weight\.shape=\(2, 2\)"),
+        ({"max_parameters": 9}, "max_parameters=9"),
+    ],
+)
+def test_suggestions_name_limits_that_cannot_be_kept(limits, message):
+    with pytest.raises(ValueError, match=message):
+        tensor_train.suggest_shapes(24, 24, **limits)
+
+
 def test_gradients_of_two_blocks_are_those_of_the_dense_product():
     # The loss is a fixed linear function of y, so its gradients are known without autodiff.
     rng = np.random.default_rng(0)
