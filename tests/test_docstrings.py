@@ -19,34 +19,7 @@ MODULES = [
 ]
 FENCED = re.compile(r"^ *```python\n(.*?)^ *```", re.M | re.S)  # not `python notest`
 # Still without an example.
-MISSING: set[str] = {
-    "keras_tnattn.layers.graph_tensor_network.GraphTensorNetwork",
-    "keras_tnattn.layers.local_embedding.LocalEmbedding",
-    "keras_tnattn.layers.mps_classifier.MPSClassifier",
-    "keras_tnattn.layers.tensorized_graph_attention.TensorizedGraphAttention",
-    "keras_tnattn.layers.tensorized_spectral_attention.TensorizedSpectralAttention",
-    "keras_tnattn.layers.tn_attention.TNAttention",
-    "keras_tnattn.models.deep_tensor_network.deep_tensor_network",
-    "keras_tnattn.ops.reflections.orthonormal_columns",
-    "keras_tnattn.ops.scan.fold_sites",
-    "keras_tnattn.ops.scan.unfold_sites",
-    "keras_tnattn.ops.scan.map_sites",
-    "keras_tnattn.ops.scan.closed_contexts",
-    "keras_tnattn.ops.scan.open_contexts",
-    "keras_tnattn.ops.scan.chain_product",
-    "keras_tnattn.ops.scan.dominant_eigenvectors",
-    "keras_tnattn.ops.scan.normalized",
-    "keras_tnattn.ops.spectral_filter.check_method",
-    "keras_tnattn.ops.spectral_filter.attention_graph",
-    "keras_tnattn.ops.spectral_filter.spectral_filter",
-    "keras_tnattn.ops.spectral_filter.banded_plan",
-    "keras_tnattn.ops.time_graph.time_adjacency",
-    "keras_tnattn.ops.time_graph.bidirectional_adjacency",
-    "keras_tnattn.ops.time_graph.bandwidth",
-    "keras_tnattn.ops.time_graph.check_damping",
-    "keras_tnattn.ops.time_graph.check_receive_from",
-    "keras_tnattn.ops.time_graph.time_filter",
-}
+MISSING: set[str] = {}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import UniformReflections
+from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
 from keras_tnattn.layers.time_graph_options import (
     add_exponential_weights,
     check_time_graph,
@@ -251,3 +252,10 @@ class GraphTensorNetwork(keras.layers.Layer):
             "exponent",
         )
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+@adapter_of.register
+def _(layer: GraphTensorNetwork) -> AttentionAdapter:
+    causal = layer.receive_from == "earlier"
+    takes_mask = layer.receive_from == "both"
+    return SequenceAttention(layer, takes_causal_mask=takes_mask, is_causal=causal)

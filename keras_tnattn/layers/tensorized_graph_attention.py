@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_tnattn.checks import check_int
+from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
 from keras_tnattn.layers.tensorized_spectral_attention import TensorizedSpectralAttention
 from keras_tnattn.ops import tensor_train
 from keras_tnattn.typing import Tensor
@@ -195,3 +196,8 @@ class TensorizedGraphAttention(keras.layers.Layer):
             "key_shape": self.key_shape,
             **self._options,
         }
+
+
+@adapter_of.register
+def _(layer: TensorizedGraphAttention) -> AttentionAdapter:
+    return SequenceAttention(layer, "scores", takes_causal_mask=True)

@@ -108,6 +108,8 @@ class TensorizedSpectralAttention(SelfAttention):
         (3, 7, 16)
     """
 
+    supports_causal_mask = True
+
     def __init__(
         self,
         num_heads: int,

@@ -6,4 +6,12 @@ from keras_tnattn.models.graph_classifier import graph_classifier
 from keras_tnattn.models.text_classifier import text_classifier
 from keras_tnattn.models.translator import PRESETS, Translator, translator
 
-__all__ = ["PRESETS", "deep_tensor_network", "graph_classifier", "text_classifier", "translator"]
+__all__ = [
+    "ATTENTIONS",
+    "PRESETS",
+    "Translator",
+    "deep_tensor_network",
+    "graph_classifier",
+    "text_classifier",
+    "translator",
+]

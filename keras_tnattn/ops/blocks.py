@@ -22,6 +22,7 @@ class BlockBand:
         num_offsets: Number `m` of block diagonals below the main one.
 
     Example:
+        >>> import keras
         >>> band = BlockBand((1, 4, 1), block=2, num_offsets=1)
         >>> band.split(keras.ops.ones((1, 4, 1))).shape
         (3, 2, 1)
@@ -80,5 +81,11 @@ class BlockBand:
 
 
 def transpose(x: Tensor) -> Tensor:
-    """Swaps the last two axes."""
+    """Swaps the last two axes.
+
+    Example:
+        >>> import keras
+        >>> transpose(keras.ops.ones((2, 3, 4))).shape
+        (2, 4, 3)
+    """
     return ops.swapaxes(x, -1, -2)

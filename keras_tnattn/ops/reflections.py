@@ -65,7 +65,7 @@ def oblique_rows(columns: Tensor, shear: Tensor, max_norm: float) -> Tensor:
         >>> import keras
         >>> q = keras.ops.eye(3, 1)
         >>> rows = oblique_rows(q, keras.ops.ones((1, 3)), max_norm=2.0)
-        >>> float(keras.matmul(rows, q)[0, 0])
+        >>> float(keras.ops.matmul(rows, q)[0, 0])
         1.0
     """
     bound = (max_norm**2 - 1) ** 0.5

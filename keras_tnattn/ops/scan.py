@@ -20,7 +20,7 @@ bit-reversed order: the left halves of all segments of a level are then the firs
 axis, the right ones its second half, and a level is one batched product of two plain slices,
 whatever the length. Short of a whole block, a chain is filled up with the identity.
 
-Normalised, each product is divided by its Frobenius norm as it arises. The contexts returned have
+Normalized, each product is divided by its Frobenius norm as it arises. The contexts returned have
 norm 1 and do not depend on the scale of any matrix, so the divisors on the way count as constants
 in the gradient.
 """
@@ -52,6 +52,11 @@ def fold_sites(x: Tensor, fill: Tensor = 0) -> Tensor:
     Returns:
         Tensor `(b, ceil(N / b), B, ...)` with `b = 32`, or the power of two that holds a shorter
         chain.
+
+    Example:
+        >>> import keras
+        >>> fold_sites(keras.ops.ones((2, 40, 3))).shape
+        (32, 2, 2, 3)
     """
     batch, length, *rest = ops.shape(x)
     block = _block(length)
@@ -73,6 +78,11 @@ def unfold_sites(x: Tensor, length: Tensor) -> Tensor:
 
     Returns:
         Tensor `(B, N, ...)`.
+
+    Example:
+        >>> import keras
+        >>> unfold_sites(fold_sites(keras.ops.ones((2, 40, 3))), 40).shape
+        (2, 40, 3)
     """
     block, count, batch, *rest = ops.shape(x)
     # A bit reversal is its own inverse.
@@ -91,6 +101,12 @@ def map_sites(x: Tensor, kernel: Tensor, shape: tuple[int, ...]) -> Tensor:
 
     Returns:
         Folded tensor `(b, blocks, B, *shape)`.
+
+    Example:
+        >>> import keras
+        >>> phi = fold_sites(keras.ops.ones((2, 40, 3)))
+        >>> map_sites(phi, keras.ops.ones((3, 16)), (4, 4)).shape
+        (32, 2, 2, 4, 4)
     """
     lead = ops.shape(x)[:-1]
     if len(kernel.shape) == 2:
@@ -109,6 +125,11 @@ def closed_contexts(matrices: Tensor, normalize: bool = True) -> Tensor:
 
     Returns:
         Folded tensor `(b, blocks, B, D, D)`.
+
+    Example:
+        >>> import keras
+        >>> closed_contexts(keras.ops.ones((4, 1, 2, 3, 3))).shape
+        (4, 1, 2, 3, 3)
     """
     identity = ops.eye(matrices.shape[-1], dtype=matrices.dtype)
 
@@ -135,6 +156,13 @@ def open_contexts(
 
     Returns:
         Folded rows `(b, blocks, B, 1, D)` and columns `(b, blocks, B, D, 1)`.
+
+    Example:
+        >>> import keras
+        >>> vector = keras.ops.ones(3)
+        >>> rows, columns = open_contexts(keras.ops.ones((4, 1, 2, 3, 3)), vector, vector)
+        >>> rows.shape, columns.shape
+        ((4, 1, 2, 1, 3), (4, 1, 2, 3, 1))
     """
     root = [ops.reshape(left, (1, -1)), ops.reshape(right, (-1, 1))]
     row, column = _contexts(matrices, root, _descend_sides, normalize)
@@ -179,6 +207,12 @@ def chain_product(matrices: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Matrices `P`, `(B, D, D)`, and `log_scale`, `(B,)`, such that the product is
         `exp(log_scale) P`. The scale is a constant in the gradient, and `P` is of order 1.
+
+    Example:
+        >>> import keras
+        >>> product, log_scale = chain_product(keras.ops.ones((4, 1, 2, 3, 3)))
+        >>> product.shape, log_scale.shape
+        ((2, 3, 3), (2,))
     """
     scales = ops.zeros(ops.shape(matrices)[:-2], matrices.dtype)
     for tier in range(1, _MAX_TIERS + 1):
@@ -241,7 +275,13 @@ def dominant_eigenvectors(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def normalized(x: Tensor) -> Tensor:
-    """Divides matrices `(..., D, E)` by their Frobenius norms; a matrix of norm 0 gives 0."""
+    """Divides matrices `(..., D, E)` by their Frobenius norms; a matrix of norm 0 gives 0.
+
+    Example:
+        >>> import keras
+        >>> keras.ops.convert_to_numpy(normalized(keras.ops.array([[3.0, 4.0]]))).tolist()
+        [[0.6000000238418579, 0.800000011920929]]
+    """
     # At norm 1, whatever it was, the derivative of the inverse root is within float32.
     x = _rescaled(x)
     return x * _inverse_norm(x)

@@ -320,6 +320,10 @@ class ContractionPlan:
         dense_flops_per_row: `2 I J`, for comparison.
         parameters: Number of entries of all cores.
         cost: FLOPs and weighted memory traffic for each row of `x`, which the plan minimizes.
+
+    Example:
+        >>> contraction_plan((2,) * 10, (2,) * 10, (2,) * 9).split
+        5
     """
 
     split: int

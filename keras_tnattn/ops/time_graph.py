@@ -224,14 +224,24 @@ def bandwidth(damping: float) -> int:
 
 
 def check_damping(damping: float) -> float:
-    """Returns `damping` as a float if it is in [0, 1), and raises a `ValueError` otherwise."""
+    """Returns `damping` as a float if it is in [0, 1), and raises a `ValueError` otherwise.
+
+    Example:
+        >>> check_damping(0)
+        0.0
+    """
     if not 0 <= damping < 1:
         raise ValueError(f"Expected a damping in [0, 1). Received: damping={damping}")
     return float(damping)
 
 
 def check_receive_from(receive_from: str) -> str:
-    """Returns `receive_from` if it is valid, and raises a `ValueError` otherwise."""
+    """Returns `receive_from` if it is valid, and raises a `ValueError` otherwise.
+
+    Example:
+        >>> check_receive_from("both")
+        'both'
+    """
     if receive_from not in _DIRECTIONS:
         raise ValueError(
             f"Expected one of {tuple(_DIRECTIONS)}. Received: receive_from={receive_from!r}"
