@@ -1,7 +1,6 @@
 """The command line of `training/train.py`, made of the commands that the tasks declare."""
 
 import inspect
-import os
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
@@ -31,7 +30,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0, or 2 for invalid input, or 130 if interrupted.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up messages
     return exit_status(lambda: _run(arguments))
 
 

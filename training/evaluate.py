@@ -2,12 +2,11 @@
 
 import argparse
 import json
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 if not __package__:
     # Run as a script: the project's folder has to head the import path, not training/.
@@ -15,9 +14,14 @@ if not __package__:
 
 import numpy as np
 
+from training.engine.backend import start_backend
+from training.engine.counter import Counter
 from training.errors import InputError, exit_status
 from training.files import replacing
 from training.options import at_least
+
+if TYPE_CHECKING:
+    from keras_tnattn.text.sentence_translator import Translation
 
 PARTS = ("test", "validation")
 TOKENIZATIONS = ("13a", "none", "intl", "char")  # of sacrebleu, those that download nothing
@@ -39,10 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words of the command line. Default: those of the process.
 
     Returns:
-        The exit status: 0, or 2 if the input was of no use, or 130 if interrupted.
+        The exit status: 0, or 2 for invalid input, or 130 if interrupted.
     """
     given = vars(_parser().parse_args(arguments))
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up remarks
     return exit_status(lambda: _evaluate(given))
 
 
@@ -100,7 +103,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _evaluate(given: dict[str, Any]) -> None:
-    results = evaluate_run(**given, progress=_show)
+    counter = Counter("sentences")
+    results = evaluate_run(**given, progress=counter.show)
+    counter.close()
     print(
         f"BLEU {results['bleu']:.2f}  {results['bleu_signature']}\n"
         f"chrF {results['chrf']:.2f}  {results['chrf_signature']}\n"
@@ -118,11 +123,6 @@ def _evaluate(given: dict[str, Any]) -> None:
         print(f"wrote {Path(given['run_folder'], name)}")
 
 
-def _show(done: int, total: int, seconds: float) -> None:
-    end = "\n" if done == total else ""
-    print(f"\r{done} of {total} sentences, {seconds:.0f} s", end=end, flush=True)
-
-
 def evaluate_run(
     run_folder: str | Path,
     beam_size: int = 1,
@@ -133,15 +133,15 @@ def evaluate_run(
     limit: int | None = None,
     batch_size: int = 32,
     tokenize: str = "13a",
-    progress: Callable[[int, int, float], None] | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Translates a part of a run's corpus, compares it with the references and writes both down.
 
-    The search is the paper's: at most 50 tokens more than the source has, scores over the length
-    normalisation with exponent 0.6. The sources are those of the prepared corpus, which cuts
-    sentences longer than its `max_length`; `cut_sources` counts them. The references are whole:
-    the given sentences as the target tokeniser normalises them (Unicode form, white space, and
-    case and accents if the run folds those), which is the form the hypotheses come in.
+    The search is the paper's: at most 50 tokens more than the source has, and scores divided by the
+    length normalization with exponent 0.6. Sources longer than the corpus' `max_length` are cut;
+    `cut_sources` counts them. The references are never cut: they are the given sentences as the
+    target tokenizer normalizes them (Unicode form, white space, and case and accents if the run
+    folds those), which is the form of the hypotheses.
 
     Args:
         run_folder: The run's folder.
@@ -156,7 +156,7 @@ def evaluate_run(
         tokenize: How sacrebleu cuts words for BLEU: `"13a"`, its own default, for text as it is
             written; `"none"` for text with spaces around punctuation already; `"intl"`, `"char"`.
             The signature in the results names it. Default `"13a"`.
-        progress: Called with the sentences done, all of them, and seconds, after each batch.
+        progress: Called with the number of sentences done after each batch.
 
     Returns:
         What `evaluation-PART-beamK.json` holds; `files` names what was written. A checkpoint or a
@@ -174,40 +174,24 @@ def evaluate_run(
         raise InputError(
             f"Expected n_best <= beam_size. Received: n_best={n_best}, beam_size={beam_size}"
         )
-    # TensorFlow takes seconds to import; what is wrong up to here is answered at once.
-    from keras_tnattn.search.beam_search import BeamSearch
+    start_backend()  # takes seconds: invalid arguments are reported before
     from training.translate.loading import load_translator
 
     translator = load_translator(run_folder, checkpoint)
     pairs = translator.corpus.texts[part][:limit]
     if not pairs:
         raise InputError(f"Expected a corpus with a {part} part. Received: one without")
-    try:
-        search = BeamSearch(translator.model, beam_size)
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    sentences, sources = translator.searching(beam_size), [pair[0] for pair in pairs]
+    tokenizer, max_length = translator.target_tokenizer, translator.corpus.max_length
     references = [
-        text.decode()
-        for text in translator.target_tokenizer.normalize([pair[1] for pair in pairs]).numpy()
+        text.decode() for text in tokenizer.normalize([pair[1] for pair in pairs]).numpy()
     ]
-    sentences = translator.corpus.parts[part].source
-    whole = translator.source_tokenizer.tokenize([pair[0] for pair in pairs]).row_lengths()
-    cut = int(np.sum(whole.numpy() > translator.corpus.max_length))
+    lengths = translator.source_tokenizer.tokenize(sources).row_lengths().numpy()
+    cut = int(np.sum(lengths > max_length))
     start = time.perf_counter()
-    hypotheses, found_scores, finished = [None] * len(pairs), [None] * len(pairs), [0] * len(pairs)
-    done = 0
-    for rows in _batches(sentences.lengths[: len(pairs)], batch_size):
-        found = search(_padded([sentences[row] for row in rows]), batch_size)
-        texts = translator.target_tokenizer.detokenize(found.ids).numpy()
-        for i, row in enumerate(rows):
-            hypotheses[row] = [text.decode() for text in texts[i]]
-            found_scores[row], finished[row] = found.scores[i], found.finished[i]
-        done += len(rows)
-        if progress is not None:
-            progress(done, len(pairs), time.perf_counter() - start)
+    hypotheses = sentences.n_best(sources, batch_size, max_length, progress)
     seconds = time.perf_counter() - start
-    best = [texts[0] for texts in hypotheses]
-    tokenizer = translator.target_tokenizer
+    best = [found[0].text for found in hypotheses]
     matches = sum(text == reference for text, reference in zip(best, references, strict=True))
     name = "-".join(
         str(word)
@@ -216,23 +200,21 @@ def evaluate_run(
     )
     files = {f"hypotheses-{name}.txt": "".join(f"{text}\n" for text in best)}
     if n_best or scores:
-        files[f"n_best-{name}.tsv"] = _table(
-            [texts[: n_best or 1] for texts in hypotheses], found_scores, finished, scores
-        )
+        files[f"n_best-{name}.tsv"] = _table([found[: n_best or 1] for found in hypotheses], scores)
     results = {
         "run": str(run_folder),
         "checkpoint": checkpoint,
         "part": part,
         "sentences": len(pairs),
         "cut_sources": cut,
-        "max_length": translator.corpus.max_length,
+        "max_length": max_length,
         "beam_size": beam_size,
-        "extra_tokens": search.extra_tokens,
-        "length_penalty": search.length_penalty,
+        "extra_tokens": sentences.search.extra_tokens,
+        "length_penalty": sentences.search.length_penalty,
         **_scores(best, references, tokenize),
         "exact_matches": matches,
         "exact_match": matches / len(pairs),
-        "finished": int(sum(flags[0] for flags in finished)),
+        "finished": sum(found[0].finished for found in hypotheses),
         "references": "the given sentences in the Unicode form "
         f"{tokenizer.form}, white space folded, case: {tokenizer.case}, accents: "
         f"{'keep' if tokenizer.keep_accents else 'drop'}",
@@ -242,27 +224,10 @@ def evaluate_run(
         "files": [*files, f"evaluation-{name}.json"],
     }
     files[f"evaluation-{name}.json"] = json.dumps(results, indent=2, ensure_ascii=False) + "\n"
-    try:
-        for file, text in files.items():
-            with replacing(Path(run_folder, file)) as path:
-                path.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise InputError(f"Expected a run folder to write to. Received: {error}") from error
+    for file, text in files.items():
+        with replacing(Path(run_folder, file)) as path:
+            path.write_text(text, encoding="utf-8", newline="\n")
     return results
-
-
-def _batches(lengths: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
-    """Rows of like length, longest first: what does not fit into memory fails at once."""
-    order = np.argsort(-lengths, kind="stable")
-    for start in range(0, len(order), batch_size):
-        yield order[start : start + batch_size]
-
-
-def _padded(sentences: list[np.ndarray]) -> np.ndarray:
-    ids = np.zeros((len(sentences), max(map(len, sentences))), "int32")
-    for row, sentence in zip(ids, sentences, strict=True):
-        row[: len(sentence)] = sentence
-    return ids
 
 
 def _scores(hypotheses: list[str], references: list[str], tokenize: str) -> dict[str, Any]:
@@ -278,19 +243,13 @@ def _scores(hypotheses: list[str], references: list[str], tokenize: str) -> dict
     }
 
 
-def _table(
-    hypotheses: list[list[str]],
-    scores: list[np.ndarray],
-    finished: list[np.ndarray],
-    with_scores: bool,
-) -> str:
-    """A line for each hypothesis: sentence and rank from 1, (score, finished,) text."""
+def _table(hypotheses: "Sequence[Sequence[Translation]]", with_scores: bool) -> str:
+    """Writes a line for each hypothesis: sentence and rank from 1, (score, finished,) text."""
     lines = [["sentence", "rank", *(["score", "finished"] if with_scores else []), "hypothesis"]]
-    for row, texts in enumerate(hypotheses):
-        for rank, text in enumerate(texts):
-            if np.isfinite(scores[row][rank]):  # there may be fewer than the beam is wide
-                cells = [f"{scores[row][rank]:.5f}", str(int(finished[row][rank]))]
-                lines.append([str(row + 1), str(rank + 1), *(cells if with_scores else []), text])
+    for number, found in enumerate(hypotheses, start=1):
+        for rank, (text, score, finished) in enumerate(found, start=1):
+            cells = [f"{score:.5f}", str(int(finished))] if with_scores else []
+            lines.append([str(number), str(rank), *cells, text])
     return "".join("\t".join(line) + "\n" for line in lines)
 
 

@@ -1,8 +1,8 @@
 """The command line: `python training/explain.py RUN SENTENCE`, or `-m training.explain`."""
 
 import argparse
+import csv
 import json
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -15,11 +15,14 @@ if not __package__:
 
 import numpy as np
 
+from training.engine.backend import start_backend
 from training.errors import InputError, exit_status
-from training.files import replacing
+from training.files import replacing, writing
 from training.options import at_least
 
 LEARNED = ("P", "a", "b_a")  # of the language as a whole
+DESCRIBED = (*LEARNED, "A_LM")
+DISTRIBUTIONS = "distributions.csv"
 INFERRED = ("A_LM", "G_LM")  # of this sentence
 BLOCK = re.compile(r"encoder_\d+|decoder_\d+\.(self|cross)")
 PICTURE = re.compile(
@@ -42,10 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words of the command line. Default: those of the process.
 
     Returns:
-        The exit status: 0, or 2 if the input was of no use, or 130 if interrupted.
+        The exit status: 0, or 2 for invalid input, or 130 if interrupted.
     """
     given = vars(_parser().parse_args(arguments))
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up remarks
     return exit_status(lambda: _explain(given))
 
 
@@ -55,7 +57,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Translates a sentence and draws what the attentions computed: the scores "
         "E_LM between tokens, and of power law graph attention the learned P, a, b_a and the "
         "sentence's A_LM and G_LM, as heat maps and histograms (the paper's Figures 5, 6 and A.1 "
-        "to A.33). Of scaled dot-product attention, the scores alone.",
+        "to A.33), with moments and tests of their distributions in distributions.csv. Scaled "
+        "dot-product attention has scores only.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -112,8 +115,10 @@ def explain_run(
     attention are named by the tokens they predict. Of single heads, those that are named, or else
     the paper's head 4 (the last, if there are fewer): `head_4_learned.png` as Figure 5 and
     `head_4_inferred.png` as Figure 6. Of a causal metric, which differs from token to token, the
-    last token's is drawn. `explanation.json` holds the sentences and their pieces. What an earlier
-    call wrote into the folder is removed.
+    last token's is drawn. `explanation.json` holds the sentences and their pieces;
+    `distributions.csv` describes the entries of `P`, `a`, `b_a` and `A_LM` of each block and chosen
+    head in numbers (`training.translate.distributions.describe`). What an earlier call wrote into
+    the folder is removed.
 
     Args:
         run_folder: The run's folder.
@@ -133,8 +138,7 @@ def explain_run(
             head, or the run cannot be read, or the folder not be written to.
     """
     at_least(1, beam_size=beam_size)
-    # TensorFlow takes seconds to import; what is wrong up to here is answered at once.
-    from keras_tnattn.search.beam_search import BeamSearch
+    start_backend()  # takes seconds: invalid arguments are reported before
     from training.translate.loading import load_translator
 
     translator = load_translator(run_folder, checkpoint)
@@ -142,10 +146,7 @@ def explain_run(
     blocks = _chosen_blocks(model, blocks)
     source_ids = _ids(translator.source_tokenizer, sentence)
     if target is None:
-        try:
-            found = BeamSearch(model, beam_size)(source_ids[None]).ids[0, 0]
-        except ValueError as error:
-            raise InputError(str(error)) from error
+        found = translator.searching(beam_size).search(source_ids[None]).ids[0, 0]
         target_ids = found[found != 0]
     else:
         target_ids = _ids(translator.target_tokenizer, target)
@@ -155,7 +156,7 @@ def explain_run(
     folder = Path(out) if out is not None else Path(run_folder, "explained")
     chosen = _chosen_heads(computed[blocks[0]], heads)
     files = []
-    try:
+    with writing(folder):
         _clear(folder)
         for block in blocks:
             (folder / block).mkdir(parents=True, exist_ok=True)
@@ -169,6 +170,7 @@ def explain_run(
             for name, draw in drawn.items():
                 draw(folder / block / name)
                 files.append(f"{block}/{name}")
+        _write_distributions({block: computed[block] for block in blocks}, chosen, folder)
         explanation = {
             "source": sentence,
             "target": translator.target_tokenizer.detokenize(target_ids).numpy().decode(),
@@ -179,17 +181,39 @@ def explain_run(
         with replacing(folder / "explanation.json") as path:
             text = json.dumps(explanation, indent=1, ensure_ascii=False) + "\n"
             path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"Expected a folder to write to. Received: {error}") from error
     return {**explanation, "folder": str(folder), "files": files}
 
 
 def _clear(folder: Path) -> None:
-    """Removes what an earlier call wrote, which may show another sentence, and nothing else."""
-    (folder / "explanation.json").unlink(missing_ok=True)
+    """Removes what an earlier call wrote, perhaps for another sentence, and nothing else."""
+    for name in ("explanation.json", DISTRIBUTIONS):
+        (folder / name).unlink(missing_ok=True)
     for path in folder.glob("*coder_*/*.png"):
         if BLOCK.fullmatch(path.parent.name) and PICTURE.fullmatch(path.stem):
             path.unlink()
+
+
+def _write_distributions(
+    computed: dict[str, dict[str, np.ndarray]], heads: Sequence[int], folder: Path
+) -> None:
+    """Writes a row for each block, head and matrix; no file if there is no such matrix."""
+    from training.translate.distributions import describe
+
+    rows = [
+        {"block": block, "head": head, "matrix": name, **describe(outputs[name][head - 1])}
+        for block, outputs in computed.items()
+        for name in DESCRIBED
+        if name in outputs
+        for head in heads
+    ]
+    if rows:
+        with (
+            replacing(folder / DISTRIBUTIONS) as path,
+            path.open("w", newline="", encoding="utf-8") as file,
+        ):
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
 
 
 def attention_outputs(

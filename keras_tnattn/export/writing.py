@@ -11,8 +11,7 @@ import keras
 import tensorflow as tf
 
 from keras_tnattn.models import Translator
-from keras_tnattn.search.beam_search import BeamSearch
-from keras_tnattn.text.reserved import END, PAD, START, UNK
+from keras_tnattn.text.sentence_translator import SentenceTranslator
 
 CLASS_NAMES = "assets.extra/class_names.json"
 
@@ -107,10 +106,10 @@ def export_translator(
     gives `ids`, int32 `(B, K, L)`, and `scores`, float32 `(B, K)`, of the `K` best hypotheses, best
     first, as `BeamSearch` has them; lower scores are better.
 
-    The translation of a sentence without words, or of unknown pieces alone, is empty, and its score
-    that of an empty sentence. A sentence may have any length; the search
-    ends at the number of its pieces plus `extra_tokens`. Sentences of one call are searched
-    together, and wait for the longest.
+    Sentences are translated as `keras_tnattn.text.sentence_translator.SentenceTranslator` does: the
+    translation of one without words, or of unknown pieces only, is empty. A sentence may have any
+    length; the search ends at the number of its pieces plus `extra_tokens`. Sentences of one call
+    are searched together, and wait for the longest.
 
     Args:
         model: A model of `keras_tnattn.models.translator`.
@@ -138,34 +137,17 @@ def export_translator(
     """
     check_backend()
     model = Translator.from_model(model)
-    sizes = (model.source_vocabulary_size, model.target_vocabulary_size)
-    given = (source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
-    if sizes != given:
-        raise ValueError(
-            f"Expected tokenizers of {sizes} pieces, the model's vocabularies. "
-            f"Received: tokenizers of {given}"
-        )
-    search = BeamSearch(model, beam_size, START, END, extra_tokens, length_penalty)
+    sentences = SentenceTranslator(
+        model, source_tokenizer, target_tokenizer, beam_size, extra_tokens, length_penalty
+    )
 
     def from_ids(ids: tf.Tensor) -> dict[str, tf.Tensor]:
-        found, scores, _ = search.search(ids)
-        return {"ids": found, "scores": scores}
-
-    def from_text(text: tf.Tensor) -> dict[str, tf.Tensor]:
-        ids = source_tokenizer.tokenize(text)
-        known = tf.reduce_any(ids > END, axis=1)  # a piece that is not reserved
-        # What is unknown altogether is an empty sentence: a translation would be made up.
-        ids = tf.ragged.boolean_mask(ids, (ids != UNK) | known[:, None])
-        found = from_ids(ids.to_tensor(PAD))
-        translation = target_tokenizer.detokenize(found["ids"][:, 0])
-        return {
-            "translation": tf.where(known, translation, ""),
-            "score": found["scores"][:, 0],
-        }
+        hypotheses, scores, _ = sentences.search.search(ids)
+        return {"ids": hypotheses, "scores": scores}
 
     return export_signatures(
         {
-            "serving_default": (from_text, tf.TensorSpec([None], tf.string, "text")),
+            "serving_default": (sentences.translate, tf.TensorSpec([None], tf.string, "text")),
             "ids": (from_ids, tf.TensorSpec([None, None], tf.int32, "ids")),
         },
         [model],

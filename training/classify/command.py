@@ -2,6 +2,7 @@
 
 from training.classify.config import ClassifyConfig
 from training.data.texts import LabelledTexts, load_texts
+from training.engine.backend import start_backend
 from training.engine.commands import training_command
 from training.engine.runs import Run
 
@@ -18,7 +19,7 @@ def load(config: ClassifyConfig) -> LabelledTexts:
 def classify(config: ClassifyConfig, run: Run) -> None:
     """Trains a text classifier, and prints its accuracy."""
     data = load(config)
-    # TensorFlow takes seconds to import; invalid input is reported before.
+    start_backend()  # takes seconds: invalid input is reported before
     from training.classify.train import train_classifier
 
     results = train_classifier(config, run, data)

@@ -8,6 +8,7 @@ from typing import Any
 from training.classify.command import load
 from training.classify.config import TABLE_DIMS, ClassifyConfig
 from training.data.texts import LabelledTexts
+from training.engine.backend import start_backend
 from training.engine.commands import Command
 from training.engine.runs import finish_all, write_text
 from training.options import RUN, Options, option
@@ -64,7 +65,7 @@ def train_all(
     Raises:
         InputError: If a run's folder is there with other options or other data.
     """
-    # TensorFlow takes seconds to import; invalid input is reported before.
+    start_backend()  # takes seconds: invalid input is reported before
     from training.classify.train import train_classifier
 
     return finish_all(

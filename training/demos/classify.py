@@ -1,10 +1,9 @@
-"""`make demo`: trains three attentions on real text, exports one, and serves it elsewhere.
+"""`make demo`: trains three attentions on real text, exports one, and loads it elsewhere.
 
-Needs no network: the texts are the docstrings of the installed libraries. Given again, it takes
-finished runs as they are and goes on with an interrupted one.
+No network is needed: the texts are the docstrings of the installed libraries. Run again, the demo
+keeps finished runs and resumes an interrupted one.
 """
 
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 from training.classify.command import load
 from training.classify.config import ClassifyConfig
+from training.engine.backend import start_backend
 from training.errors import InputError, exit_status
 
 RUNS = Path("runs/demo")
@@ -23,7 +23,7 @@ SENTENCES = (
     "Fits the classifier to the training samples and returns the estimator itself.",
     "Applies dropout to the inputs of the layer, which becomes a part of the saved model.",
 )
-# All that a server needs. It runs in a process that has never seen this package.
+# All that a server needs. It runs in a process that never imports this package.
 SERVE = """
 import sys
 import tensorflow as tf
@@ -38,6 +38,7 @@ print("  keras_tnattn imported:", "keras_tnattn" in sys.modules)
 
 def run() -> None:
     """Runs the demo."""
+    start_backend()
     data = load(ClassifyConfig(**OPTIONS))
     from training.classify.compare import compare, table_configs
 
@@ -58,7 +59,7 @@ def run() -> None:
 def serve(exported: Path, code: str, sentences: Sequence[str]) -> None:
     """Runs code on an exported model and sentences, in a process without this package.
 
-    What it prints is shown; what it remarks on stderr, only if it fails.
+    Its output is shown, its messages on stderr only if it fails.
     """
     command = [sys.executable, "-I", "-c", code, str(exported), *sentences]
     served = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace")
@@ -68,5 +69,4 @@ def serve(exported: Path, code: str, sentences: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     sys.exit(exit_status(run))

@@ -1,14 +1,14 @@
 """`make demo-rules`: learns four elementary cellular automata, exports them, prints one table.
 
-Given again, it takes finished runs as they are and goes on with an interrupted one.
+Run again, the demo keeps finished runs and resumes an interrupted one.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from training.engine.backend import start_backend
 from training.engine.runs import finish_all, write_text
 from training.errors import exit_status
 from training.rules.config import RulesConfig
@@ -20,6 +20,7 @@ OPTIONS: dict[str, Any] = {}
 
 def run() -> None:
     """Runs the demo."""
+    start_backend()
     from training.engine.tables import table_of
     from training.rules.train import train_rule
 
@@ -57,5 +58,4 @@ def lines_of(
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     sys.exit(exit_status(run))

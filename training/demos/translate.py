@@ -1,23 +1,23 @@
-"""`make demo-translate`: trains two translators, compares them, serves one elsewhere, draws it.
+"""`make demo-translate`: trains and compares two translators, loads one elsewhere, and draws it.
 
-Needs no network: the pairs are CLDR's data in Portuguese and English. Given again, it takes
-finished runs as they are and goes on with an interrupted one.
+No network is needed: the pairs are CLDR's data in Portuguese and English. Run again, the demo
+keeps finished runs and resumes an interrupted one.
 """
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from training.demos.classify import serve
+from training.engine.backend import start_backend
 from training.engine.runs import finish_all, write_text
 from training.errors import InputError, exit_status
 from training.translate.config import TranslateConfig
 
 RUNS = Path("runs/demo-translate")
-# What CLDR says is the same at every rendering: there is nothing that dropout would help against.
-# The peak is reached soon and is low, as power law graph attention wants it; the fall to nothing
-# in the last epochs is worth about five BLEU.
+# The same content is always rendered the same way, so that dropout has nothing to help against.
+# Power law graph attention needs a low peak of the learning rate, here reached early; the decay to
+# zero over the last epochs is worth about five BLEU.
 COMMON: dict[str, Any] = {
     "corpus": "cldr:pt-en",
     "prepared": str(RUNS / "prepared"),
@@ -48,7 +48,7 @@ SENTENCES = (
     "16:52, 08:43 e Nova Caledônia",
     "912 milhas cúbicas ou 5.771 Francos guineanos",
 )
-# All that a server needs. It runs in a process that has never seen this package.
+# All that a server needs. It runs in a process that never imports this package.
 SERVE = """
 import sys
 import tensorflow as tf
@@ -64,8 +64,8 @@ print("  keras_tnattn imported:", "keras_tnattn" in sys.modules)
 
 def run() -> None:
     """Runs the demo."""
+    start_backend()
     configs = [TranslateConfig(**COMMON, **options) for options in MODELS.values()]
-    # TensorFlow takes seconds to import; what is wrong up to here is answered at once.
     from training.engine.tables import table_of
     from training.evaluate import evaluate_run
     from training.explain import explain_run
@@ -103,5 +103,4 @@ def run() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     sys.exit(exit_status(run))

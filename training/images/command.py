@@ -1,6 +1,7 @@
 """The command `images`."""
 
 from training.data.images import load_images
+from training.engine.backend import start_backend
 from training.engine.commands import training_command
 from training.engine.runs import Run
 from training.images.config import ImagesConfig
@@ -11,7 +12,7 @@ def images(config: ImagesConfig, run: Run) -> None:
     data = load_images(config.dataset, config.data_dir, config.seed)
     if config.patch_size is not None:
         data.check_patches(config.patch_size)
-    # TensorFlow takes seconds to import; invalid input is reported before.
+    start_backend()  # takes seconds: invalid input is reported before
     from training.images.train import train_images
 
     results = train_images(config, run, data)

@@ -1,5 +1,6 @@
 """The command `rules`."""
 
+from training.engine.backend import start_backend
 from training.engine.commands import training_command
 from training.engine.runs import Run
 from training.rules.config import RulesConfig
@@ -7,7 +8,7 @@ from training.rules.config import RulesConfig
 
 def rules(config: RulesConfig, run: Run) -> None:
     """Trains a network on a cellular automaton, and prints its accuracy by length."""
-    # TensorFlow takes seconds to import; invalid input is reported before.
+    start_backend()  # takes seconds: invalid input is reported before
     from training.rules.train import summary, train_rule
 
     print(summary(train_rule(config, run)))

@@ -1,6 +1,7 @@
 """The command `translate`."""
 
 from training.data.pairs.loading import check_trainable
+from training.engine.backend import start_backend
 from training.engine.commands import training_command
 from training.engine.runs import Run
 from training.translate.config import TranslateConfig
@@ -10,7 +11,7 @@ def translate(config: TranslateConfig, run: Run) -> None:
     """Trains a translator, and prints its loss and accuracy."""
     if config.corpus is not None and not run.exists:
         check_trainable(config.corpus, config.data_dir)
-    # TensorFlow takes seconds to import; invalid input is reported before.
+    start_backend()  # takes seconds: invalid input is reported before
     from training.translate.train import train_translator
 
     results = train_translator(config, run)

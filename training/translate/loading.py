@@ -1,34 +1,36 @@
 """A trained translator, read back from its run."""
 
 import dataclasses
-import warnings
-import zipfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from keras_tnattn.models import Translator, translator
 from keras_tnattn.models.translator import PRESETS
 from training.data.pairs.prepared import PreparedCorpus, load_prepared
-from training.engine.checkpoints import ARCHIVE_ERRORS, first_line, load_weights
+from training.engine.checkpoints import load_weights
 from training.engine.runs import Run
+from training.engine.saved_models import load_model
 from training.errors import InputError
 from training.files import read_object
 from training.translate.config import PLGA_ONLY, TranslateConfig
+
+if TYPE_CHECKING:
+    from keras_tnattn.text.sentence_translator import SentenceTranslator
 
 SUFFIX = ".weights.npz"  # of the weights of an epoch, among the checkpoints
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainedTranslator:
-    """A translator and what its ids mean.
+    """A translator and its vocabularies.
 
     Args:
         model: The `keras_tnattn.models.Translator`.
         corpus: The prepared corpus it was trained on.
-        source_tokenizer: The `WordPieceTokenizer` of what it reads.
-        target_tokenizer: The `WordPieceTokenizer` of what it writes.
+        source_tokenizer: The `WordPieceTokenizer` of the source language.
+        target_tokenizer: The `WordPieceTokenizer` of the target language.
     """
 
     model: Translator
@@ -36,18 +38,33 @@ class TrainedTranslator:
     source_tokenizer: Any
     target_tokenizer: Any
 
+    def searching(self, beam_size: int) -> "SentenceTranslator":
+        """Returns what translates sentences with a beam of `beam_size` hypotheses.
+
+        Raises:
+            InputError: If the beam is wider than the target vocabulary.
+        """
+        from keras_tnattn.text.sentence_translator import SentenceTranslator  # needs TensorFlow
+
+        try:
+            return SentenceTranslator(
+                self.model, self.source_tokenizer, self.target_tokenizer, beam_size
+            )
+        except ValueError as error:
+            raise InputError(str(error)) from error
+
 
 def load_translator(folder: str | Path, checkpoint: str | None = None) -> TrainedTranslator:
     """Reads the translator of a run's folder.
 
     Args:
         folder: The run's folder.
-        checkpoint: A file of weights among its checkpoints, such as `best_accuracy` or
-            `epoch_0010`, which a run has before it is finished. Default: the finished model.
+        checkpoint: The name of one of its checkpoints, such as `best_accuracy` or `epoch_0010`; the
+            run need not be finished. Default: the finished model.
 
     Raises:
-        InputError: If the run is not there or, without a checkpoint, not finished, a file of it is
-            damaged, or the weights belong to other vocabularies.
+        InputError: If the run does not exist or, without a checkpoint, is not finished, a file of
+            it is damaged, or the weights belong to other vocabularies.
     """
     folder = Path(folder)
     corpus = _corpus_of(folder)
@@ -58,7 +75,9 @@ def load_translator(folder: str | Path, checkpoint: str | None = None) -> Traine
         load_weights(model, path, "Choose another, or train the run again")
         return TrainedTranslator(model, corpus, *corpus.tokenizers())
     path = folder / "model.keras"
-    model = _saved_model(path)
+    model = load_model(
+        path, "Finish the run with --resume, or choose one of its checkpoints with --checkpoint"
+    )
     try:
         model = Translator.from_model(model)
     except ValueError as error:
@@ -73,7 +92,11 @@ def load_translator(folder: str | Path, checkpoint: str | None = None) -> Traine
 
 
 def untrained(config: TranslateConfig, sizes: tuple[int, int]) -> keras.Model:
-    """Makes the translator of a config, in its precision, for so many source and target pieces.
+    """Builds the translator of a config, in its precision.
+
+    Args:
+        config: The options.
+        sizes: The sizes of the source and the target vocabulary.
 
     Raises:
         ValueError: If the sizes do not fit together.
@@ -87,29 +110,6 @@ def untrained(config: TranslateConfig, sizes: tuple[int, int]) -> keras.Model:
         return translator(*sizes, **options)
     finally:
         keras.config.set_dtype_policy(before)
-
-
-def _saved_model(path: Path) -> keras.Model:
-    if not path.exists():
-        raise InputError(
-            f"Expected the model of a finished run. Received: {path}, which is missing. Finish the "
-            "run with --resume, or choose one of its checkpoints with --checkpoint"
-        )
-    try:
-        # Of a file that is cut short, Keras says that there is none.
-        with zipfile.ZipFile(path) as archive:
-            if archive.testzip() is not None:
-                raise ValueError("a checksum is wrong")
-        with warnings.catch_warnings():
-            # Keras only warns of weights that it does not find and leaves as they began.
-            warnings.simplefilter("error", UserWarning)
-            return keras.models.load_model(path, compile=False)
-    except (*ARCHIVE_ERRORS, TypeError, UserWarning) as error:  # Keras' words for another model
-        raise InputError(
-            f"Expected a trained translator of this run. Received: {path}, damaged or another "
-            f"program's ({first_line(error)}). Delete it and results.json, then finish the run "
-            "with --resume"
-        ) from error
 
 
 def _corpus_of(folder: Path) -> PreparedCorpus:

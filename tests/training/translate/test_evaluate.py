@@ -37,10 +37,8 @@ def tsv(path):
 def test_writes_what_the_search_finds(run):
     folder, corpus = run
     seen = []
-    results = evaluate_run(
-        folder, 3, n_best=2, scores=True, batch_size=4, progress=lambda *now: seen.append(now[:2])
-    )
-    assert seen == [(4, 6), (6, 6)]
+    results = evaluate_run(folder, 3, n_best=2, scores=True, batch_size=4, progress=seen.append)
+    assert seen == [4, 6]
     model = keras.models.load_model(folder / "model.keras")
     header, lines = tsv(folder / "n_best-test-beam3.tsv")
     assert header == ["sentence", "rank", "score", "finished", "hypothesis"]
@@ -81,7 +79,7 @@ def test_scores_are_those_of_sacrebleu(run, monkeypatch):
             ids = target.tokenize(texts).to_tensor().numpy()[:, None]
             return Hypotheses(ids, np.zeros((len(ids), 1)), np.ones((len(ids), 1), bool))
 
-    monkeypatch.setattr("keras_tnattn.search.beam_search.BeamSearch", Found)
+    monkeypatch.setattr("keras_tnattn.text.sentence_translator.BeamSearch", Found)
     for tokenize in ("13a", "none"):
         results = evaluate_run(folder, tokenize=tokenize, batch_size=2)
         want = sacrebleu.corpus_bleu(changed, [wanted], tokenize=tokenize)
@@ -106,8 +104,8 @@ def test_command(run, tmp_path, capsys):
     header, lines = tsv(folder / f"n_best-{name}.tsv")
     assert header == ["sentence", "rank", "score", "finished", "hypothesis"]
     assert [line[3] for line in lines] == ["1"]
-    out = capsys.readouterr().out
-    assert "1 of 1 sentences" in out
+    out, error = capsys.readouterr()
+    assert "1 of 1 sentences" in error
     assert "cut" not in out
     assert "BLEU 0.00  nrefs:1|case:mixed|eff:no|tok:13a" in out
     assert "references: the given sentences in the Unicode form NFC" in out

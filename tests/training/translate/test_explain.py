@@ -1,3 +1,4 @@
+import csv
 import json
 
 import numpy as np
@@ -137,6 +138,17 @@ class TestPictures:
         assert labels(drawn["encoder_0/E_LM.png"][0]) == [pieces, pieces]
         assert labels(drawn["decoder_0.self/E.png"][0]) == [words[:-1], words[:-1]]
         assert labels(drawn["decoder_0.cross/E_LM.png"][0]) == [words[1:], pieces]
+        with (folder / "explained/distributions.csv").open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        assert [(row["block"], row["matrix"], row["head"]) for row in rows] == [
+            (block, name, str(head))
+            for block in BLOCKS
+            for name in ("P", "a", "b_a", "A_LM")
+            for head in (1, 2)
+        ]
+        for row in rows:
+            entries = computed[row["block"]][row["matrix"]][int(row["head"]) - 1]
+            assert float(row["mean"]) == pytest.approx(entries.mean(), abs=1e-6)
         written = json.loads((folder / "explained/explanation.json").read_text(encoding="utf-8"))
         assert written["target"] == "I, saw cats."
         assert written["target_given"]
@@ -191,7 +203,7 @@ def test_pictures_of_another_sentence_are_removed(run, tmp_path, drawn, capsys):
     assert all((out / name).exists() for name in first["files"])
     second = explain_run(run[0], "vi rios", blocks=["decoder_0.self"], **options)
     left = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
-    assert left == {*second["files"], *kept, "explanation.json"}
+    assert left == {*second["files"], *kept, "explanation.json", "distributions.csv"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from training.translate.distributions import describe
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def test_a_gaussian(rng):
+    x = rng.normal(2.0, 0.5, (40, 50))
+    found = describe(x)
+    assert found["count"] == 2000
+    assert found["mean"] == pytest.approx(x.mean())
+    assert found["std"] == pytest.approx(x.std())
+    centered = (x - x.mean()) / x.std()
+    assert found["skewness"] == pytest.approx((centered**3).mean())
+    assert found["excess_kurtosis"] == pytest.approx((centered**4).mean() - 3)
+    assert found["normality_p"] > 0.01
+    assert found["share_at_zero"] == 0
+
+
+def test_a_sparse_power_law(rng):
+    x = stats.pareto.rvs(1.5, size=5000, random_state=rng)
+    x[:3000] = 0
+    found = describe(x)
+    assert found["share_at_zero"] > 0.6
+    assert found["normality_p"] < 1e-6
+    assert found["tail_index"] == pytest.approx(1.5, rel=0.15)
+    assert found["tail_z"] > 2
+    assert found["tail_p"] < 0.05
+
+
+def test_an_exponential_tail(rng):
+    found = describe(rng.exponential(size=20_000))
+    assert found["tail_z"] < -2
+    assert found["tail_p"] < 0.05
+
+
+@pytest.mark.parametrize("x", [np.zeros(50), np.full(50, 3.0), np.arange(5.0), np.zeros(0)])
+@pytest.mark.filterwarnings("error")
+def test_what_cannot_be_computed_is_nan(x):
+    found = describe(x)
+    assert math.isnan(found["normality_p"])
+    assert math.isnan(found["tail_z"])
+    assert found["count"] == len(x)

@@ -1,0 +1,290 @@
+"""The command line: `python training/predict.py RUN_OR_SAVED_MODEL`, or `-m training.predict`."""
+
+import argparse
+import contextlib
+import csv
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+if not __package__:
+    # Run as a script: the project's folder has to head the import path, not training/.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from training.data.sentences import Row, from_file, from_strings
+from training.engine.backend import start_backend
+from training.engine.counter import Counter
+from training.errors import InputError, exit_status
+from training.files import read_object, replacing
+from training.options import at_least
+
+FORMATS = ("csv", "jsonl", "lines")
+BATCHES = 32  # read, sorted by length and predicted together
+Prediction = dict[str, Any]
+Predictor = Callable[[list[str]], list[list[Prediction]]]
+EXAMPLES = """\
+examples:
+  sentences as arguments, by an exported model or by a run:
+    %(prog)s saved_models/docstrings "Draws a line." "Fits the classifier."
+    %(prog)s runs/mine "uma frase" --format lines
+  a text file, a sentence a line, to JSON lines:
+    %(prog)s runs/mine --input sentences.txt --format jsonl --output predictions.jsonl
+  a column of a table, packed or not, with the probability of every class:
+    %(prog)s runs/mine --input reviews.csv.gz --column review --output labels.csv
+  the standard input, and the three best of four hypotheses:
+    cat sentences.txt | %(prog)s runs/pt-en --beam 4 --n-best 3
+exit status: 0; 1 if there were bad rows, which are left out and reported with their numbers
+(an empty line stands for one in --format lines); 2 for invalid input; 130 if interrupted.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+        arguments: The words of the command line. Default: those of the process.
+
+    Returns:
+        The exit status: 0, or 1 if there were bad rows, 2 for invalid input, 130 if interrupted.
+    """
+    given = _parser().parse_args(arguments)
+    bad = []
+    status = exit_status(lambda: bad.append(_predict(given)))
+    return status or int(bad[0] > 0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python training/predict.py",
+        description="Classifies or translates sentences with a finished run or an exported model, "
+        "and writes labels with probabilities, or translations with scores (lower is better).",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "model",
+        metavar="RUN_OR_SAVED_MODEL",
+        help="the folder of a finished run of classify or translate, or of an exported model",
+    )
+    parser.add_argument("sentences", metavar="SENTENCE", nargs="*", help="sentences to predict for")
+    parser.add_argument(
+        "--input",
+        metavar="FILE",
+        help="a text file, a sentence a line, or a .csv or .tsv table (.gz, .xz); - is the "
+        "standard input (default: - without sentences)",
+    )
+    parser.add_argument(
+        "--column",
+        help="the table's column of sentences (default: text, source, sentence or the only one)",
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", help="where to write (default: standard output)"
+    )
+    parser.add_argument("--format", choices=FORMATS, default="csv", help="(default: csv)")
+    parser.add_argument(
+        "--batch-size", type=int, default=32, metavar="N", help="sentences at a time (default: 32)"
+    )
+    parser.add_argument(
+        "--beam",
+        type=int,
+        metavar="K",
+        help="hypotheses kept at each step, by a translator's run (default: 1, greedy search)",
+    )
+    parser.add_argument(
+        "--n-best",
+        type=int,
+        metavar="K",
+        help="write the K best translations of each sentence, by a translator's run",
+    )
+    return parser
+
+
+def _predict(given: argparse.Namespace) -> int:
+    """Writes the predictions; returns the number of bad rows."""
+    at_least(1, batch_size=given.batch_size, beam=given.beam, n_best=given.n_best)
+    if (given.n_best or 1) > (given.beam or 1):
+        raise InputError(
+            f"Expected n_best <= beam. Received: n_best={given.n_best}, beam={given.beam or 1}"
+        )
+    if given.sentences and given.input:
+        raise InputError(
+            "Expected sentences or --input. Received: both, "
+            f"{given.sentences[0]!r} and input={given.input!r}"
+        )
+    kind = _kind(Path(given.model))
+    if kind != "translator's run" and (given.beam or given.n_best):
+        raise InputError(
+            f"Expected beam and n_best with a translator's run only. Received: a {kind}, "
+            f"beam={given.beam}, n_best={given.n_best}"
+        )
+    with contextlib.ExitStack() as stack:
+        if given.sentences:
+            rows = from_strings(given.sentences)
+        else:
+            rows = stack.enter_context(from_file(given.input or "-", given.column))
+        # The header of a table is read before the model, which takes seconds.
+        rows = _started(rows)
+        predictor = _predictor(Path(given.model), kind, given)
+        if given.output:
+            path = stack.enter_context(replacing(Path(given.output)))
+            file = stack.enter_context(path.open("w", encoding="utf-8", newline=""))
+        else:
+            file = sys.stdout
+        return _write(rows, predictor, given, file)
+
+
+def _started(rows: Iterator[Row]) -> Iterator[Row]:
+    first = next(rows, None)
+    return iter(()) if first is None else itertools.chain([first], rows)
+
+
+def _write(
+    rows: Iterator[Row], predictor: Predictor, given: argparse.Namespace, file: TextIO
+) -> int:
+    writer, counter, bad, done = _Writer(file, given.format), Counter("rows"), 0, 0
+    while chunk := list(itertools.islice(rows, BATCHES * given.batch_size)):
+        good = [row for row in chunk if row.problem is None]
+        # Sentences of similar length wait for each other least.
+        good.sort(key=lambda row: len(row.text or ""))
+        predictions = {}
+        for start in range(0, len(good), given.batch_size):
+            batch = good[start : start + given.batch_size]
+            texts = [row.text for row in batch]
+            predictions |= {r.number: p for r, p in zip(batch, predictor(texts), strict=True)}
+            done += len(batch)
+            if not given.sentences:
+                counter.show(done)
+        for row in chunk:
+            if row.problem is not None:
+                bad += 1
+                print(f"row {row.number}: {row.problem}; left out", file=sys.stderr)
+            writer.write(row, predictions.get(row.number))
+        file.flush()
+    counter.close()
+    if bad:
+        print(f"{bad} bad rows left out", file=sys.stderr)
+    return bad
+
+
+class _Writer:
+    def __init__(self, file: TextIO, form: str) -> None:
+        self.file, self.form = file, form
+        self._csv = csv.writer(file, lineterminator="\n")
+        self._header_written = False
+
+    def write(self, row: Row, predictions: Sequence[Prediction] | None) -> None:
+        """Writes the predictions of a row, if it has any."""
+        if self.form == "lines":
+            print(_line(predictions or []), file=self.file)
+            return
+        for prediction in predictions or []:
+            cells = {"row": row.number, "text": row.text, **prediction}
+            if self.form == "jsonl":
+                print(json.dumps(cells, ensure_ascii=False), file=self.file)
+                continue
+            # A column for each class.
+            probabilities = cells.pop("probabilities", {})
+            cells |= {f"probability of {name}": p for name, p in probabilities.items()}
+            if not self._header_written:
+                self._csv.writerow(cells)
+                self._header_written = True
+            self._csv.writerow(cells.values())
+
+
+def _line(predictions: Sequence[Prediction]) -> str:
+    """The labels with their probability, or the translations, between tabs."""
+    words = []
+    for prediction in predictions:
+        if "label" in prediction:
+            words += [prediction["label"], f"{prediction['probability']:.4f}"]
+        else:
+            words.append(prediction["translation"])
+    return "\t".join(" ".join(str(word).split()) for word in words)
+
+
+def _kind(path: Path) -> str:
+    """Tells what is in a folder, without TensorFlow."""
+    if (path / "saved_model.pb").is_file() or any(path.glob("[0-9]*/saved_model.pb")):
+        return "exported model"
+    if not (path / "config.json").is_file():
+        raise InputError(
+            f"Expected the folder of a run or of an exported model. Received: {path}, "
+            + ("with neither in it" if path.is_dir() else "which is no folder")
+        )
+    data = read_object(path / "data.json", "Choose the folder of a run")
+    if "vocabulary" in data:
+        return "classifier's run"
+    if "digest" in data:
+        return "translator's run"
+    raise InputError(
+        f"Expected a run of classify or translate, which read text. Received: {path}, another run"
+    )
+
+
+def _predictor(path: Path, kind: str, given: argparse.Namespace) -> Predictor:
+    start_backend()  # takes seconds: invalid input is reported before
+    if kind == "exported model":
+        return _exported(path)
+    if kind == "classifier's run":
+        from training.classify.loading import load_classifier
+
+        classifier = load_classifier(path)
+        return lambda texts: _labels(classifier.probabilities(texts), classifier.class_names)
+    from training.translate.loading import load_translator
+
+    translate = load_translator(path).searching(given.beam or 1)
+
+    def n_best(texts: list[str]) -> list[list[Prediction]]:
+        return [
+            [
+                ({"rank": rank} if given.n_best else {})
+                | {"translation": found.text, "score": round(found.score, 6)}
+                for rank, found in enumerate(translations[: given.n_best or 1], start=1)
+            ]
+            for translations in translate.n_best(texts, given.batch_size)
+        ]
+
+    return n_best
+
+
+def _exported(path: Path) -> Predictor:
+    from keras_tnattn.export import Classifier, load
+
+    try:
+        model = load(path)
+    except (ImportError, OSError, ValueError) as error:
+        raise InputError(str(error)) from error
+    if isinstance(model, Classifier):
+        return lambda texts: _labels(model(texts)["probabilities"], model.class_names)
+
+    def translate(texts: list[str]) -> list[list[Prediction]]:
+        found = model.with_scores(texts)
+        pairs = zip(found["translation"].tolist(), found["score"].tolist(), strict=True)
+        return [[{"translation": text, "score": round(score, 6)}] for text, score in pairs]
+
+    return translate
+
+
+def _labels(probabilities: Iterable[Any], class_names: Sequence[str]) -> list[list[Prediction]]:
+    """The most probable class of each row of `(B, C)`, and the probabilities of all classes."""
+    predictions = []
+    for row in probabilities:
+        shares = [round(float(p), 6) for p in row]
+        best = int(row.argmax())
+        predictions.append(
+            [
+                {
+                    "label": class_names[best],
+                    "probability": shares[best],
+                    "probabilities": dict(zip(class_names, shares, strict=True)),
+                }
+            ]
+        )
+    return predictions
+
+
+if __name__ == "__main__":
+    sys.exit(main())
