@@ -57,7 +57,7 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/tn_attention.py
 	$(RUN) benchmarks/graph_tensor_network.py
 	$(RUN) benchmarks/translator.py
-	PYTHONPATH=. $(RUN) benchmarks/input_pipeline.py
+	$(RUN) benchmarks/input_pipeline.py
 	$(RUN) benchmarks/decoding.py
 
 clean:

@@ -9,6 +9,9 @@ live hypothesis by itself. It translates another sentence each time; its tokens 
 our first call takes, which compiles, is printed beside.
 """
 
+import quiet_start  # noqa: F401
+
+# isort: split
 import math
 import time
 

@@ -9,6 +9,9 @@ layers run alone, beside the fast one. The second line of each is the time of a 
 constant where time is linear.
 """
 
+import quiet_start  # noqa: F401
+
+# isort: split
 import argparse
 
 import tensorflow as tf

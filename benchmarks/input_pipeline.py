@@ -1,12 +1,15 @@
 """Tokens per second of the translator's input, beside padding row by row and beside training.
 
-    PYTHONPATH=. python benchmarks/input_pipeline.py
+    python benchmarks/input_pipeline.py
 
 The embedded corpus (`cldr:pt-en`, 20,000 pairs), batches of 64. Counted are the target tokens that
 are predicted, as training counts them. What trains on them is small and so consumes many: the
 demo's translator with scaled dot-product attention.
 """
 
+import quiet_start  # noqa: F401
+
+# isort: split
 import tempfile
 import time
 

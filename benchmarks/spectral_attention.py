@@ -7,6 +7,9 @@ longest sequence also over `keras.layers.MultiHeadAttention`, with peak memory, 
 process of its own.
 """
 
+import quiet_start  # noqa: F401
+
+# isort: split
 import argparse
 import subprocess
 import sys

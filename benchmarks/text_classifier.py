@@ -6,6 +6,9 @@ Embedding 20,000 x 64, two heads of 64, 200 tokens, batch 32, Adam, no XLA. Rati
 model with `keras.layers.MultiHeadAttention` over those of the contender.
 """
 
+import quiet_start  # noqa: F401
+
+# isort: split
 import keras
 import numpy as np
 import tensorflow as tf

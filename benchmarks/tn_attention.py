@@ -7,6 +7,9 @@ normalises at each step, and joins the two contexts of each site. Both start fro
 Ratios are times of the peer over those of the contender. At the end: tracing and the first call.
 """
 
+import quiet_start  # noqa: F401
+
+# isort: split
 import time
 
 import tensorflow as tf

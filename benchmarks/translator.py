@@ -7,6 +7,9 @@ The naive composition keeps the metric as `(B, H, k, k)` and lets `keras.layers.
 rows. The share is that of the rate of one large product of matrices in the same process and type.
 """
 
+import quiet_start  # noqa: F401
+
+# isort: split
 import statistics
 import time
 

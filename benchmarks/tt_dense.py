@@ -6,6 +6,9 @@ Ratios are times of `Dense` over those of the contender. `formed` is the same la
 and multiply once. The copy of input to output is what no evaluation can beat.
 """
 
+import quiet_start  # noqa: F401
+
+# isort: split
 import dataclasses
 
 import keras

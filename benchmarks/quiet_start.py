@@ -1,0 +1,10 @@
+"""Starts Keras and TensorFlow without the messages they print; to be imported before them."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from training.engine.backend import start_backend
+
+start_backend()
