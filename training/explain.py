@@ -64,7 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("run_folder", metavar="RUN", help="the folder of a translator's run")
     parser.add_argument("sentence", metavar="SENTENCE", help="the sentence to translate")
-    parser.add_argument("--target", metavar="SENTENCE", help="its translation (default: found)")
+    parser.add_argument(
+        "--target", metavar="SENTENCE", help="its translation (default: what the search finds)"
+    )
     parser.add_argument(
         "--blocks",
         nargs="+",
@@ -109,33 +111,33 @@ def explain_run(
 ) -> dict[str, Any]:
     """Draws what the attentions of a run's translator computed for one sentence.
 
-    For each block, of all chosen heads: `E_LM.png` (`scores.png` of scaled dot-product attention)
-    and `E.png`, before the mask, with the tokens on the axes, and heat map and histogram of each of
-    `P`, `a`, `b_a`, `A_LM`, `G_LM`. The rows are the tokens that attend; those of a decoder's cross
-    attention are named by the tokens they predict. Of single heads, those that are named, or else
-    the paper's head 4 (the last, if there are fewer): `head_4_learned.png` as Figure 5 and
-    `head_4_inferred.png` as Figure 6. Of a causal metric, which differs from token to token, the
-    last token's is drawn. `explanation.json` holds the sentences and their pieces;
-    `distributions.csv` describes the entries of `P`, `a`, `b_a` and `A_LM` of each block and chosen
-    head in numbers (`training.translate.distributions.describe`). What an earlier call wrote into
-    the folder is removed.
+    Each block has a picture of all chosen heads: `E_LM.png` (`scores.png` for scaled dot-product
+    attention) and `E.png`, the energies before the mask, with the tokens on the axes; and a heat
+    map and a histogram of each of `P`, `a`, `b_a`, `A_LM` and `G_LM`. The rows are the tokens that
+    attend; in a decoder's cross-attention they are labeled by the tokens they predict. The chosen
+    heads, or by default the paper's head 4 (the last, if there are fewer), also have pictures of
+    their own: `head_4_learned.png` as Figure 5 and `head_4_inferred.png` as Figure 6. A causal
+    metric differs from token to token; the last token's is drawn. `explanation.json` holds
+    the sentences and their pieces; `distributions.csv` describes the entries of `P`, `a`, `b_a` and
+    `A_LM` of each block and chosen head in numbers (`training.translate.distributions.describe`).
+    What an earlier call wrote into the folder is removed.
 
     Args:
         run_folder: The run's folder.
         sentence: The sentence.
-        target: Its translation, told to the decoder. Default: what the search finds.
+        target: Its translation, the decoder's input. Default: what the search finds.
         blocks: `encoder_0`, `decoder_0.self`, `decoder_0.cross` and so on. Default: all.
         heads: Counted from 1. Default: all.
-        beam_size: Of the search. Default 1.
+        beam_size: Hypotheses kept by the search. Default 1.
         checkpoint: As `training.translate.loading.load_translator` takes it.
         out: The folder for the pictures. Default: `explained` in the run's folder.
 
     Returns:
-        What `explanation.json` holds, with `folder`, and `files`, the pictures in it.
+        The content of `explanation.json`, with `folder`, and `files`, the pictures in it.
 
     Raises:
         InputError: If a sentence has no words, or only unknown ones, there is no such block or
-            head, or the run cannot be read, or the folder not be written to.
+            head, the run cannot be read or the folder cannot be written to.
     """
     at_least(1, beam_size=beam_size)
     start_backend()  # takes seconds: invalid arguments are reported before
@@ -219,7 +221,7 @@ def _write_distributions(
 def attention_outputs(
     model: Any, source: np.ndarray, target: np.ndarray
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Computes what the attentions of a translator compute for one sentence, teacher forced.
+    """Returns what the attentions of a translator compute for one sentence, with teacher forcing.
 
     Args:
         model: A model of `keras_tnattn.models.translator`.
@@ -228,8 +230,8 @@ def attention_outputs(
 
     Returns:
         For each block, `encoder_0`, `decoder_0.self`, `decoder_0.cross` and so on, a dict of arrays
-        that begin with the axis of the heads: the deductive outputs of power law graph attention,
-        `scores` of another.
+        whose first axis is that of the heads: the deductive outputs of power law graph attention,
+        or the `scores` of another attention.
     """
     from keras import ops
 

@@ -13,7 +13,7 @@ from keras_tnattn.export.writing import CLASS_NAMES, versions_in
 
 
 class _Exported:
-    """An exported model, kept whole: its signatures alone would not keep the weights alive."""
+    """An exported model; keeps the whole object, since signatures do not keep its weights."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class Classifier(_Exported):
 
     Attributes:
         path: The folder of the version that was loaded.
-        class_names: The names of the columns of the probabilities.
+        class_names: The names of the classes, in the order of the probabilities.
     """
 
     def __init__(self, path: Path) -> None:
@@ -143,7 +143,7 @@ def load(path: str | os.PathLike) -> Classifier | Translator:
 
 
 def _served(path: Path) -> tuple[set[str], set[str]]:
-    """The names of what `serving_default` takes and gives; known without loading the model."""
+    """Returns the names of the inputs and outputs of `serving_default`; loads no model."""
     proto = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
     signature = proto.meta_graphs[0].signature_def["serving_default"]
     return set(signature.inputs), set(signature.outputs)
@@ -156,5 +156,5 @@ def _strings(texts: Sequence[str]) -> tf.Tensor:
 
 
 def _decoded(array: np.ndarray) -> np.ndarray:
-    """Arrays of bytes as arrays of `str`, others as they are."""
+    """Decodes arrays of bytes to arrays of `str`; returns others unchanged."""
     return np.array([text.decode() for text in array], "U") if array.dtype == object else array

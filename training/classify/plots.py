@@ -10,7 +10,7 @@ from training.engine.plots import save
 
 
 def psi(scores: np.ndarray, words: Sequence[str], path: Path) -> None:
-    """Draws the scores `(H, L, L)` between the `L` words of a text, a panel for each head."""
+    """Draws the scores `(H, L, L)` between the `L` words of a text, one panel per head."""
     figure = Figure(figsize=(1.5 + 5 * len(scores), 5.5), layout="constrained")
     panels = figure.subplots(1, len(scores), squeeze=False)[0]
     for head, (axes, score) in enumerate(zip(panels, scores, strict=True)):

@@ -30,7 +30,7 @@ def learning_curves(rows: list[dict[str, float]], test_accuracy: float | None, p
 def confusion_matrix(
     labels: np.ndarray, predictions: np.ndarray, class_names: Sequence[str], path: Path
 ) -> None:
-    """Draws which class the rows of each class were taken for, as shares of the class."""
+    """Draws the confusion matrix, normalized over the true classes."""
     size = 3 + 0.3 * len(class_names)
     figure = Figure(figsize=(size + 1, size), layout="constrained")
     ConfusionMatrixDisplay.from_predictions(

@@ -1,4 +1,4 @@
-"""What is measured on a trained model, and how it is shown."""
+"""Measurements of a trained model, and tables of them."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ def attention_scores(model: keras.Model, ids: np.ndarray) -> np.ndarray:
     """Computes the scores `(H, L, L)` of the first attention layer for one text.
 
     Args:
-        model: A text classifier whose attention layer gives its scores on request.
+        model: A text classifier whose attention layer returns its scores on request.
         ids: Integers `(L,)`, without padding.
     """
     attention = next(layer for layer in model.layers if layer.name.startswith("attention"))
@@ -36,7 +36,7 @@ def attention_scores(model: keras.Model, ids: np.ndarray) -> np.ndarray:
 
 
 def table_of(lines: Sequence[Sequence[str]]) -> str:
-    """Writes lines of cells, the header first, as a Markdown table."""
+    """Formats lines of cells, the header first, as a Markdown table."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     header, *rest = lines
     ruled = [header, ["-" * width for width in widths], *rest]

@@ -9,7 +9,7 @@ from training.engine.plots import save
 
 
 def space_time(truth: np.ndarray, predicted: np.ndarray, steps: int, path: Path) -> None:
-    """Draws two histories of a row of bits, `(T, N)`, `steps` steps between rows, and their errors.
+    """Draws two histories of a row of bits, `(T, N)`, and where they differ.
 
     Args:
         truth: By the rule.

@@ -83,10 +83,10 @@ def _export(model: keras.Model, folder: Path, version: int) -> Path:
 
 
 def accuracies(model: keras.Model, config: RulesConfig, lengths: Iterable[int]) -> dict[int, float]:
-    """Returns the share of cells predicted right at each length, on new random rows."""
+    """Returns the accuracy by cell at each length, on new random rows."""
     found = {}
     for length in lengths:
-        # Not the seeds of the batches, which end after two numbers.
+        # Other seeds than those of the batches, which have two numbers.
         rng = np.random.default_rng((config.seed, length, 1))
         rows = rng.integers(0, 2, (-(-TEST_CELLS // length), length), "int32")
         logits = model.predict(rows, batch_size=max(1, CELLS_AT_ONCE // length), verbose=0)
@@ -96,10 +96,10 @@ def accuracies(model: keras.Model, config: RulesConfig, lengths: Iterable[int]) 
 
 
 def space_time(model: keras.Model, config: RulesConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Returns how a random row goes on by the rule, and by the network fed with its own outputs.
+    """Evolves a random row by the rule, and by the network fed with its own outputs.
 
     Returns:
-        Twice bits `(T, N)`, a row after every `config.steps` steps, the same first row in both.
+        Two arrays of bits `(T, N)`, a row every `config.steps` steps, with the same first row.
     """
     row = np.random.default_rng((config.seed, WIDTH, 2)).integers(0, 2, (1, WIDTH), "int32")
     truth, predicted = [row], [row]
@@ -110,7 +110,7 @@ def space_time(model: keras.Model, config: RulesConfig) -> tuple[np.ndarray, np.
 
 
 def summary(results: dict[str, Any]) -> str:
-    """Says what was trained, and the accuracy at the trained lengths and beyond."""
+    """Summarizes the accuracy at the trained lengths and beyond."""
     trained = results["trained_lengths"]
     longer = (
         f"{percent(accuracy)} % at {length}"
@@ -126,7 +126,7 @@ def summary(results: dict[str, Any]) -> str:
 
 
 def percent(accuracy: float) -> str:
-    """Writes a share in percent: `100` means that there was no error at all."""
+    """Formats a share in percent; `100` means that there was no error at all."""
     return "100" if accuracy == 1 else f"{100 * accuracy:.3f}"
 
 
@@ -147,7 +147,7 @@ def _compiled_model(config: RulesConfig) -> keras.Model:
     steps = config.epochs * config.batches_per_epoch
     schedule = keras.optimizers.schedules.CosineDecay(config.learning_rate, steps)
     model.compile(
-        # Without the clip a rare large gradient undoes what was learned (rule 90: an error or two).
+        # Without clipping, a rare large gradient undoes some learning (rule 90: an error or two).
         keras.optimizers.Adam(schedule, clipnorm=1.0),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from training.engine.plots import save
 
-# What the paper calls what power law graph attention computes, and of others the scores.
+# The paper's symbols of what power law graph attention computes; other attentions have scores.
 SYMBOLS = {
     "E_LM": r"$E_{LM}$",
     "E": r"$E$",
@@ -31,14 +31,14 @@ def heat_maps(
     path: Path,
     tokens: tuple[Sequence[str], Sequence[str]] | None = None,
 ) -> None:
-    """Draws a matrix of each of `H` heads `(H, R, C)`, a panel for each.
+    """Draws a matrix of each of `H` heads `(H, R, C)`, one panel per head.
 
     Args:
-        name: What it is, a name of `SYMBOLS`.
+        name: The name of the matrix, a key of `SYMBOLS`.
         matrices: The matrices.
         heads: The numbers of the heads.
         path: The file.
-        tokens: What the `R` rows and the `C` columns are. Default: dimensions, without names.
+        tokens: The tokens of the `R` rows and the `C` columns. Default: none, as of dimensions.
     """
     for axes, head, matrix in _panels(heads, matrices, path, _size(matrices[0].shape, tokens)):
         _heat_map(axes, matrix, tokens)
@@ -46,7 +46,7 @@ def heat_maps(
 
 
 def histograms(name: str, matrices: np.ndarray, heads: Sequence[int], path: Path) -> None:
-    """Draws how the entries of a matrix of each of `H` heads `(H, R, C)` are distributed."""
+    """Draws histograms of the entries of a matrix of each of `H` heads `(H, R, C)`."""
     for axes, head, matrix in _panels(heads, matrices, path, (3.6, 2.8)):
         _histogram(axes, name, matrix)
         axes.set_title(f"{SYMBOLS[name]}, head {head}")
@@ -55,7 +55,7 @@ def histograms(name: str, matrices: np.ndarray, heads: Sequence[int], path: Path
 def one_head(
     matrices: dict[str, np.ndarray], path: Path, tokens: tuple[Sequence[str], Sequence[str]]
 ) -> None:
-    """Draws matrices of one head, heat map and histogram, and scores with the tokens.
+    """Draws matrices of one head as heat maps and histograms, and scores with their tokens.
 
     Args:
         matrices: Matrices `(k, k)`, and those between tokens `(R, C)`, by the names of `SYMBOLS`.
@@ -86,7 +86,7 @@ def _panels(
     size: tuple[float, float],
     columns: int = 4,
 ) -> Iterator[tuple[Axes, int, np.ndarray]]:
-    """Gives axes for each head, its number and its matrix; saves the figure at the end."""
+    """Yields axes, number and matrix of each head; saves the figure at the end."""
     columns = min(columns, len(heads))
     rows = -(-len(heads) // columns)
     figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
@@ -98,7 +98,7 @@ def _panels(
 def _size(
     shape: tuple[int, int], tokens: tuple[Sequence[str], Sequence[str]] | None
 ) -> tuple[float, float]:
-    """Width and height of a heat map, in inches: room for the names of the tokens."""
+    """Returns width and height of a heat map in inches, with room for the tokens."""
     if tokens is None:
         return 3.6, 3.2
     return 2.5 + 0.22 * shape[1], 1.8 + 0.22 * shape[0]
@@ -118,12 +118,12 @@ def _heat_map(
 
 
 def _shown(token: str) -> str:
-    """With a sign for glue that the fonts have."""
+    """Replaces the joiner by a character that the fonts have."""
     return token.replace("\uffed", "\u25a0")
 
 
 def _histogram(axes: Axes, name: str, matrix: np.ndarray) -> None:
-    """A line marks zero, as in the paper; not for what is positive and heaped at zero."""
+    """Draws a histogram with a line at zero, as in the paper; not for `A_LM`, which is positive."""
     axes.hist(matrix.ravel(), bins=100, log=name == "A_LM")
     if name != "A_LM":
         axes.axvline(0, color="tab:orange", linestyle="--")
