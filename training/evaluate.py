@@ -133,7 +133,7 @@ def evaluate_run(
     limit: int | None = None,
     batch_size: int = 32,
     tokenize: str = "13a",
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Translates a part of a run's corpus, compares it with the references and writes both down.
 
@@ -156,7 +156,7 @@ def evaluate_run(
         tokenize: How sacrebleu cuts words for BLEU: `"13a"`, its own default, for text as it is
             written; `"none"` for text with spaces around punctuation already; `"intl"`, `"char"`.
             The signature in the results names it. Default `"13a"`.
-        progress: Called with the number of sentences done after each batch.
+        progress: Called after each batch with the number of sentences done, and of all.
 
     Returns:
         What `evaluation-PART-beamK.json` holds; `files` names what was written. A checkpoint or a
@@ -189,7 +189,8 @@ def evaluate_run(
     lengths = translator.source_tokenizer.tokenize(sources).row_lengths().numpy()
     cut = int(np.sum(lengths > max_length))
     start = time.perf_counter()
-    hypotheses = sentences.n_best(sources, batch_size, max_length, progress)
+    report = progress and (lambda done: progress(done, len(sources)))
+    hypotheses = sentences.n_best(sources, batch_size, max_length, report)
     seconds = time.perf_counter() - start
     best = [found[0].text for found in hypotheses]
     matches = sum(text == reference for text, reference in zip(best, references, strict=True))

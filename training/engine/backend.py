@@ -20,7 +20,8 @@ def start_backend() -> None:
 
     This takes seconds: commands check their input before. Errors of the start-up are shown.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # TensorFlow raises its errors; what it logs as errors is about missing hardware.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with _without_noise():
         import keras
 

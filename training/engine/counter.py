@@ -15,31 +15,28 @@ class Counter:
 
     Args:
         what: What is counted, for instance `"sentences"`.
-        total: How many there are. Default: unknown.
         file: Where to print. Default: stderr.
     """
 
-    def __init__(self, what: str, total: int | None = None, file: TextIO | None = None) -> None:
-        self.what, self.total = what, total
+    def __init__(self, what: str, file: TextIO | None = None) -> None:
+        self.what = what
         self._file = file or sys.stderr
         self._terminal = self._file.isatty()
         self._start = time.perf_counter()
-        self._next, self._shown = 1, None
+        self._next, self._shown = 1, False
 
-    def show(self, done: int) -> None:
-        """Shows that `done` of them are done."""
+    def show(self, done: int, total: int | None = None) -> None:
+        """Shows how many are done, of how many if that is known."""
+        of = "" if total is None else f" of {total:,}"
+        line = f"{done:,}{of} {self.what}, {time.perf_counter() - self._start:.0f} s"
         if self._terminal:
-            print(f"\r{self._line(done)}", end="", file=self._file, flush=True)
-        elif done >= self._next or done == self.total:
-            print(self._line(done), file=self._file, flush=True)
-            self._next = 2 * done if self.total is None else done + -(-self.total // LINES)
-        self._shown = done
+            print(f"\r{line}", end="", file=self._file, flush=True)
+            self._shown = True
+        elif done >= self._next or done == total:
+            print(line, file=self._file, flush=True)
+            self._next = 2 * done if total is None else done + -(-total // LINES)
 
     def close(self) -> None:
-        """Ends the line."""
-        if self._terminal and self._shown is not None:
+        """Ends the line on a terminal."""
+        if self._shown:
             print(file=self._file, flush=True)
-
-    def _line(self, done: int) -> str:
-        of = "" if self.total is None else f" of {self.total:,}"
-        return f"{done:,}{of} {self.what}, {time.perf_counter() - self._start:.0f} s"

@@ -37,8 +37,10 @@ def tsv(path):
 def test_writes_what_the_search_finds(run):
     folder, corpus = run
     seen = []
-    results = evaluate_run(folder, 3, n_best=2, scores=True, batch_size=4, progress=seen.append)
-    assert seen == [4, 6]
+    results = evaluate_run(
+        folder, 3, n_best=2, scores=True, batch_size=4, progress=lambda *now: seen.append(now)
+    )
+    assert seen == [(4, 6), (6, 6)]
     model = keras.models.load_model(folder / "model.keras")
     header, lines = tsv(folder / "n_best-test-beam3.tsv")
     assert header == ["sentence", "rank", "score", "finished", "hypothesis"]
