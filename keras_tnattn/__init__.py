@@ -11,4 +11,4 @@ from keras_tnattn.layers import *  # noqa: F403  what `layers.__all__` lists
 __all__ = ["initializers", "layers", "metrics", "models", "ops", "schedules"]
 __all__ += layers.__all__
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
