@@ -331,7 +331,7 @@ def translator(
             `keras_tnattn.models.attentions.ATTENTIONS`, such as `"tsa"`, `"tga"`, `"tn"` or
             `"rgtn"`, or a layer. Defaults to `attention`.
         decoder_attention: Attention of the target to itself: a name or a layer that can be causal,
-            such as `"rgtn"` or `"dpa"`. Defaults to `attention`.
+            such as `"tsa"` or `"rgtn"`. Defaults to `attention`.
         encoder_options: Further arguments of `encoder_attention` given by name.
         decoder_options: Further arguments of `decoder_attention` given by name.
         feedforward: `"dense"` (default), or `"tensor_train"` for feed-forward nets of `TTDense`

@@ -52,7 +52,7 @@ KINDS = {
         lambda: layers.TensorizedSpectralAttention(2, head_combination="project"),
         "scores",
         False,
-        layers.TensorizedSpectralAttention.supports_causal_mask,
+        True,
     ),
     "dpa": (lambda: layers.MultiHeadDotProductAttention(2), "scores", False, True),
     "ada": (lambda: layers.MultiHeadAdditiveAttention(2), "scores", False, True),
