@@ -1,4 +1,7 @@
-"""Writes a reference page for each public part of the package, so that none is forgotten."""
+"""Writes a reference page for each public part of the package, so that none is forgotten.
+
+A page written by hand, `reference/NAME.md`, takes its place.
+"""
 
 import importlib
 import pkgutil
@@ -20,7 +23,7 @@ def write_pages(folder):
     pages = {
         f"{part.name}.md": _page(f"keras_tnattn.{part.name}", part.ispkg)
         for part in pkgutil.iter_modules(keras_tnattn.__path__)
-        if part.name not in _INTERNAL
+        if part.name not in _INTERNAL and not (folder.parent / f"{part.name}.md").exists()
     }
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.glob("*.md"):
