@@ -67,8 +67,8 @@ def run() -> None:
     start_backend()
     configs = [TranslateConfig(**COMMON, **options) for options in MODELS.values()]
     from training.engine.tables import table_of
-    from training.evaluate import evaluate_run
-    from training.explain import explain_run
+    from training.translate.evaluate import evaluate_run
+    from training.translate.explain import explain_run
     from training.translate.train import train_translator
 
     results = finish_all(configs, RUNS, train_translator)

@@ -11,8 +11,8 @@ from translator_runs import CORPUS, PAIRS, make_run, small_translator
 
 from keras_tnattn.search.beam_search import BeamSearch, Hypotheses
 from training.engine.checkpoints import save_weights
-from training.evaluate import evaluate_run, main
 from training.files import replacing
+from training.translate.evaluate import evaluate_run, main
 
 
 @pytest.fixture(scope="module")

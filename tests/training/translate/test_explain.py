@@ -7,8 +7,8 @@ from keras import ops
 from matplotlib.figure import Figure
 from translator_runs import make_run, small_translator
 
-from training.explain import attention_outputs, explain_run, main
 from training.translate import plots
+from training.translate.explain import attention_outputs, explain_run, main
 
 BLOCKS = ("encoder_0", "decoder_0.self", "decoder_0.cross")
 SOURCE, TARGET = np.array([2, 5, 9, 7, 3]), np.array([2, 8, 6, 6])

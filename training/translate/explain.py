@@ -1,0 +1,327 @@
+"""Draws what the attentions of a trained translator computed for a sentence."""
+
+import argparse
+import csv
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from training.engine.backend import start_backend
+from training.errors import InputError, exit_status
+from training.files import replacing, writing
+from training.options import at_least
+
+LEARNED = ("P", "a", "b_a")  # of the language as a whole
+DESCRIBED = (*LEARNED, "A_LM")
+DISTRIBUTIONS = "distributions.csv"
+INFERRED = ("A_LM", "G_LM")  # of this sentence
+BLOCK = re.compile(r"encoder_\d+|decoder_\d+\.(self|cross)")
+PICTURE = re.compile(
+    rf"scores|E|E_LM|({'|'.join(LEARNED + INFERRED)})(_histogram)?|head_\d+_(learned|inferred)"
+)
+EXAMPLES = """\
+examples:
+  translate a sentence, and draw what every block computed, all heads:
+    %(prog)s runs/mine "este é um problema que temos que resolver ."
+  the given translation instead, head 4 of the last attention, as the paper's Figures 5 and 6:
+    %(prog)s runs/mine "este é um problema ." --target "this is a problem ." \\
+        --blocks decoder_0.cross --heads 4
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+        arguments: The words of the command line. Default: those of the process.
+
+    Returns:
+        The exit status: 0, or 2 for invalid input, or 130 if interrupted.
+    """
+    given = vars(_parser().parse_args(arguments))
+    return exit_status(lambda: _explain(given))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python training/explain.py",
+        description="Translates a sentence and draws what the attentions computed: the scores "
+        "E_LM between tokens, and of power law graph attention the learned P, a, b_a and the "
+        "sentence's A_LM and G_LM, as heat maps and histograms (the paper's Figures 5, 6 and A.1 "
+        "to A.33), with moments and tests of their distributions in distributions.csv. Scaled "
+        "dot-product attention has scores only.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run_folder", metavar="RUN", help="the folder of a translator's run")
+    parser.add_argument("sentence", metavar="SENTENCE", help="the sentence to translate")
+    parser.add_argument(
+        "--target", metavar="SENTENCE", help="its translation (default: what the search finds)"
+    )
+    parser.add_argument(
+        "--blocks",
+        nargs="+",
+        metavar="BLOCK",
+        help="encoder_0, decoder_0.self, decoder_0.cross, ... (default: all)",
+    )
+    parser.add_argument(
+        "--heads", nargs="+", type=int, metavar="N", help="heads, counted from 1 (default: all)"
+    )
+    parser.add_argument(
+        "--beam",
+        dest="beam_size",
+        type=int,
+        default=1,
+        metavar="K",
+        help="hypotheses kept while translating (default: 1)",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        metavar="NAME",
+        help="best_loss, best_accuracy, epoch_0010, ... (default: the finished model)",
+    )
+    parser.add_argument("--out", metavar="DIR", help="where to (default: RUN/explained)")
+    return parser
+
+
+def _explain(given: dict[str, Any]) -> None:
+    explained = explain_run(**given)
+    print(f"source: {explained['source']}\ntarget: {explained['target']}")
+    print(f"wrote {len(explained['files'])} pictures into {explained['folder']}")
+
+
+def explain_run(
+    run_folder: str | Path,
+    sentence: str,
+    target: str | None = None,
+    blocks: Sequence[str] | None = None,
+    heads: Sequence[int] | None = None,
+    beam_size: int = 1,
+    checkpoint: str | None = None,
+    out: str | Path | None = None,
+) -> dict[str, Any]:
+    """Draws what the attentions of a run's translator computed for one sentence.
+
+    Each block has a picture of all chosen heads: `E_LM.png` (`scores.png` for scaled dot-product
+    attention) and `E.png`, the energies before the mask, with the tokens on the axes; and a heat
+    map and a histogram of each of `P`, `a`, `b_a`, `A_LM` and `G_LM`. The rows are the tokens that
+    attend; in a decoder's cross-attention they are labeled by the tokens they predict. The chosen
+    heads, or by default the paper's head 4 (the last, if there are fewer), also have pictures of
+    their own: `head_4_learned.png` as Figure 5 and `head_4_inferred.png` as Figure 6. A causal
+    metric differs from token to token; the last token's is drawn. `explanation.json` holds
+    the sentences and their pieces; `distributions.csv` describes the entries of `P`, `a`, `b_a` and
+    `A_LM` of each block and chosen head in numbers (`training.translate.distributions.describe`).
+    What an earlier call wrote into the folder is removed.
+
+    Args:
+        run_folder: The run's folder.
+        sentence: The sentence.
+        target: Its translation, the decoder's input. Default: what the search finds.
+        blocks: `encoder_0`, `decoder_0.self`, `decoder_0.cross` and so on. Default: all.
+        heads: Counted from 1. Default: all.
+        beam_size: Hypotheses kept by the search. Default 1.
+        checkpoint: As `training.translate.loading.load_translator` takes it.
+        out: The folder for the pictures. Default: `explained` in the run's folder.
+
+    Returns:
+        The content of `explanation.json`, with `folder`, and `files`, the pictures in it.
+
+    Raises:
+        InputError: If a sentence has no words, or only unknown ones, there is no such block or
+            head, the run cannot be read or the folder cannot be written to.
+    """
+    at_least(1, beam_size=beam_size)
+    start_backend()  # takes seconds: invalid arguments are reported before
+    from training.translate.loading import load_translator
+
+    translator = load_translator(run_folder, checkpoint)
+    model = translator.model
+    blocks = _chosen_blocks(model, blocks)
+    source_ids = _ids(translator.source_tokenizer, sentence)
+    if target is None:
+        found = translator.searching(beam_size).search(source_ids[None]).ids[0, 0]
+        target_ids = found[found != 0]
+    else:
+        target_ids = _ids(translator.target_tokenizer, target)
+    computed = attention_outputs(model, source_ids, target_ids[:-1])
+    source_pieces = _pieces(translator.source_tokenizer, source_ids)
+    target_pieces = _pieces(translator.target_tokenizer, target_ids)
+    folder = Path(out) if out is not None else Path(run_folder, "explained")
+    chosen = _chosen_heads(computed[blocks[0]], heads)
+    files = []
+    with writing(folder):
+        _clear(folder)
+        for block in blocks:
+            (folder / block).mkdir(parents=True, exist_ok=True)
+            if block.startswith("encoder"):
+                tokens = source_pieces, source_pieces
+            elif block.endswith("self"):
+                tokens = target_pieces[:-1], target_pieces[:-1]
+            else:
+                tokens = target_pieces[1:], source_pieces
+            drawn = _draw(computed[block], chosen, heads or [min(4, len(chosen))], tokens)
+            for name, draw in drawn.items():
+                draw(folder / block / name)
+                files.append(f"{block}/{name}")
+        _write_distributions({block: computed[block] for block in blocks}, chosen, folder)
+        explanation = {
+            "source": sentence,
+            "target": translator.target_tokenizer.detokenize(target_ids).numpy().decode(),
+            "target_given": target is not None,
+            "source_pieces": source_pieces,
+            "target_pieces": target_pieces,
+        }
+        with replacing(folder / "explanation.json") as path:
+            text = json.dumps(explanation, indent=1, ensure_ascii=False) + "\n"
+            path.write_text(text, encoding="utf-8")
+    return {**explanation, "folder": str(folder), "files": files}
+
+
+def _clear(folder: Path) -> None:
+    """Removes what an earlier call wrote, perhaps for another sentence, and nothing else."""
+    for name in ("explanation.json", DISTRIBUTIONS):
+        (folder / name).unlink(missing_ok=True)
+    for path in folder.glob("*coder_*/*.png"):
+        if BLOCK.fullmatch(path.parent.name) and PICTURE.fullmatch(path.stem):
+            path.unlink()
+
+
+def _write_distributions(
+    computed: dict[str, dict[str, np.ndarray]], heads: Sequence[int], folder: Path
+) -> None:
+    """Writes a row for each block, head and matrix; no file if there is no such matrix."""
+    from training.translate.distributions import describe
+
+    rows = [
+        {"block": block, "head": head, "matrix": name, **describe(outputs[name][head - 1])}
+        for block, outputs in computed.items()
+        for name in DESCRIBED
+        if name in outputs
+        for head in heads
+    ]
+    if rows:
+        with (
+            replacing(folder / DISTRIBUTIONS) as path,
+            path.open("w", newline="", encoding="utf-8") as file,
+        ):
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def attention_outputs(
+    model: Any, source: np.ndarray, target: np.ndarray
+) -> dict[str, dict[str, np.ndarray]]:
+    """Returns what the attentions of a translator compute for one sentence, with teacher forcing.
+
+    Args:
+        model: A model of `keras_tnattn.models.translator`.
+        source: Integers `(S,)`, without padding.
+        target: Integers `(T,)`, the decoder's input, without padding.
+
+    Returns:
+        For each block, `encoder_0`, `decoder_0.self`, `decoder_0.cross` and so on, a dict of arrays
+        whose first axis is that of the heads: the deductive outputs of power law graph attention,
+        or the `scores` of another attention.
+    """
+    from keras import ops
+
+    memory, computed = model.encode(source[None], return_attention=True)
+    _, decoded = model.decode(target[None], memory, return_attention=True)
+    computed |= decoded
+    return {
+        block: {
+            name: _of_one_sentence(name, ops.convert_to_numpy(array))
+            for name, array in outputs.items()
+        }
+        for block, outputs in computed.items()
+    }
+
+
+def _of_one_sentence(name: str, array: np.ndarray) -> np.ndarray:
+    if name in LEARNED:
+        return array
+    # A causal metric has an axis of positions, (B, H, T, k, k).
+    return array[0] if array.ndim == 4 else array[0, :, -1]
+
+
+def _block_names(model: Any) -> list[str]:
+    """One for each encoder layer, two for each decoder layer."""
+    names = []
+    for layer in model.layers:
+        if layer.name.startswith("encoder_"):
+            names.append(layer.name)
+        elif layer.name.startswith("decoder_"):
+            names += [f"{layer.name}.self", f"{layer.name}.cross"]
+    return names
+
+
+def _chosen_blocks(model: Any, blocks: Sequence[str] | None) -> Sequence[str]:
+    known = _block_names(model)
+    for block in blocks or []:
+        if block not in known:
+            raise InputError(f"Expected blocks of {', '.join(known)}. Received: block={block!r}")
+    return blocks or known
+
+
+def _chosen_heads(outputs: dict[str, np.ndarray], heads: Sequence[int] | None) -> list[int]:
+    count = len(next(iter(outputs.values())))
+    for head in heads or []:
+        if not 1 <= head <= count:
+            raise InputError(f"Expected heads of 1 to {count}. Received: head={head}")
+    return list(heads or range(1, count + 1))
+
+
+def _ids(tokenizer: Any, sentence: str) -> np.ndarray:
+    from keras_tnattn.text.reserved import END
+
+    ids = tokenizer.tokenize([sentence])[0].numpy()
+    if len(ids) == 2:  # start and end alone
+        raise InputError(f"Expected a sentence with words. Received: {sentence!r}")
+    if (ids <= END).all():
+        raise InputError(
+            "Expected a sentence with pieces of the run's vocabulary. "
+            f"Received: {sentence!r}, unknown throughout"
+        )
+    return ids
+
+
+def _pieces(tokenizer: Any, ids: np.ndarray) -> list[str]:
+    return [tokenizer.vocabulary[i] for i in ids]
+
+
+def _draw(
+    outputs: dict[str, np.ndarray],
+    heads: list[int],
+    single_heads: Sequence[int],
+    tokens: tuple[list[str], list[str]],
+) -> dict[str, Any]:
+    """The pictures of one block by their names: functions of the path."""
+    from training.translate import plots
+
+    drawn = {}
+    rows = [head - 1 for head in heads]
+    for name in ("scores", "E_LM", "E"):
+        if name in outputs:
+            drawn[f"{name}.png"] = lambda path, name=name: plots.heat_maps(
+                name, outputs[name][rows], heads, path, tokens
+            )
+    for name in (*LEARNED, *INFERRED):
+        if name in outputs:
+            drawn[f"{name}.png"] = lambda path, name=name: plots.heat_maps(
+                name, outputs[name][rows], heads, path
+            )
+            drawn[f"{name}_histogram.png"] = lambda path, name=name: plots.histograms(
+                name, outputs[name][rows], heads, path
+            )
+    if "P" in outputs:
+        for head in single_heads:
+            for kind, names in (("learned", LEARNED), ("inferred", (*INFERRED, "E_LM"))):
+                drawn[f"head_{head}_{kind}.png"] = lambda path, names=names, head=head: (
+                    plots.one_head({n: outputs[n][head - 1] for n in names}, path, tokens)
+                )
+    return drawn
