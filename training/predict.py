@@ -130,7 +130,7 @@ def _predict(given: argparse.Namespace) -> int:
         predictor = _predictor(Path(given.model), kind, given)
         if given.output:
             path = stack.enter_context(replacing(Path(given.output)))
-            file = stack.enter_context(path.open("w", encoding="utf-8", newline=""))
+            file: TextIO = stack.enter_context(path.open("w", encoding="utf-8", newline=""))
         else:
             file = sys.stdout
         return _write(rows, predictor, given, file)
@@ -149,10 +149,10 @@ def _write(
         good = [row for row in chunk if row.problem is None]
         # Sentences of similar length wait for each other least.
         good.sort(key=lambda row: len(row.text or ""))
-        predictions = {}
+        predictions: dict[int, Any] = {}
         for start in range(0, len(good), given.batch_size):
             batch = good[start : start + given.batch_size]
-            texts = [row.text for row in batch]
+            texts = [row.text or "" for row in batch]
             predictions |= {r.number: p for r, p in zip(batch, predictor(texts), strict=True)}
             done += len(batch)
             if not given.sentences:

@@ -99,8 +99,10 @@ def _table(file: BinaryIO, path: str, kind: str, column: str | None) -> Iterator
 def _table_rows(text: TextIO, path: str, kind: str, column: str | None) -> Iterator[Row]:
     csv.field_size_limit(2**31 - 1)
     # As in training/data/reading.py: a tab-separated file has no quoting.
-    quoting = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if kind == ".tsv" else {}
-    rows = csv.reader(text, **quoting)
+    if kind == ".tsv":
+        rows = csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
+    else:
+        rows = csv.reader(text)
     header = next(rows, [])
     names = [column] if column else [name for name in COLUMNS if name in header]
     if not names and len(header) == 1:

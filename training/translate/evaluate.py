@@ -184,7 +184,11 @@ def evaluate_run(
     lengths = translator.source_tokenizer.tokenize(sources).row_lengths().numpy()
     cut = int(np.sum(lengths > max_length))
     start = time.perf_counter()
-    report = progress and (lambda done: progress(done, len(sources)))
+
+    def report(done: int) -> None:
+        if progress is not None:
+            progress(done, len(sources))
+
     hypotheses = sentences.n_best(sources, batch_size, max_length, report)
     seconds = time.perf_counter() - start
     best = [found[0].text for found in hypotheses]

@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import functools
 import json
 import re
 from collections.abc import Sequence
@@ -321,7 +322,7 @@ def _draw(
     if "P" in outputs:
         for head in single_heads:
             for kind, names in (("learned", LEARNED), ("inferred", (*INFERRED, "E_LM"))):
-                drawn[f"head_{head}_{kind}.png"] = lambda path, names=names, head=head: (
-                    plots.one_head({n: outputs[n][head - 1] for n in names}, path, tokens)
+                drawn[f"head_{head}_{kind}.png"] = functools.partial(
+                    plots.one_head, {n: outputs[n][head - 1] for n in names}, tokens=tokens
                 )
     return drawn

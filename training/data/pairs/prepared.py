@@ -88,11 +88,12 @@ class PreparedCorpus:
     digest: str
     notes: tuple[str, ...]
 
-    def tokenizers(self) -> tuple:
-        """Returns the two tokenisers. Only this needs TensorFlow Text."""
+    def tokenizers(self) -> tuple[Any, Any]:
+        """Returns the two tokenizers. Only this needs TensorFlow Text."""
         from keras_tnattn.text.word_pieces import WordPieceTokenizer
 
-        return tuple(WordPieceTokenizer.load(self.folder / f"{side}.txt") for side in SIDES)
+        source, target = (self.folder / f"{side}.txt" for side in SIDES)
+        return WordPieceTokenizer.load(source), WordPieceTokenizer.load(target)
 
 
 def prepare(
