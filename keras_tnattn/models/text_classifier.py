@@ -6,7 +6,9 @@ import keras
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.layers import MaskedAveragePooling1D, TensorizeTokens, TokenEmbedding
+from keras_tnattn.layers.base_attention import adapter_of
 from keras_tnattn.layers.base_transformer import feedforward_map
+from keras_tnattn.layers.residual_attention import ResidualAttention
 from keras_tnattn.models.attentions import attend, find_attention
 from keras_tnattn.models.position_encodings import make_position_encoding
 
@@ -64,8 +66,8 @@ def text_classifier(
 
     Returns:
         A functional model from ids, int `(B, L)`, to probabilities `(B, num_classes)`. Its
-        embedding is named `"embedding"`, its attention `"attention"` (`"attention_0"`,
-        `"attention_1"` and so on with more than one).
+        embedding is named `"embedding"`, its attention `"attention"`; with more than one they are
+        `"attention_0"` and so on, those of query and value inside `"residual_0"` and so on.
 
     Raises:
         ValueError: For an unknown name, a size out of range, or options beside a layer.
@@ -105,7 +107,10 @@ def text_classifier(
         for i in range(num_layers):
             # Without its name, the copy would clash with the others in the model.
             copy = type(layer).from_config({**layer.get_config(), "name": f"attention_{i}"})
-            y = attend(copy, x)
+            if adapter_of(copy).takes_memory:
+                x = ResidualAttention(copy, name=f"residual_{i}")(x)
+                continue
+            y = copy(x)
             residual = y.shape == x.shape
             x = keras.layers.Add(name=f"residual_{i}")([x, y]) if residual else y
     x = MaskedAveragePooling1D(name="pooling")(x)

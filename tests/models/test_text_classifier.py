@@ -69,7 +69,8 @@ def test_stacked_attentions_keep_the_size_and_ignore_padding(attention):
     options = {"residual_units": 1, "residual_dim": 5} if attention == "plga" else {}
     model = text_classifier(50, 3, attention, embedding_dim=8, num_layers=2, **options)
     assert model.get_layer("residual_1").output.shape[:2] == (None, None)
-    first, second = (model.get_layer(f"attention_{i}").weights[0] for i in range(2))
+    name = "residual" if attention in ("sdpa", "plga") else "attention"
+    first, second = (model.get_layer(f"{name}_{i}").weights[0] for i in range(2))
     assert (ops.convert_to_numpy(first) != ops.convert_to_numpy(second)).any()
     ids, _ = texts()
     want = model.predict(ids[1:2, :5], verbose=0)

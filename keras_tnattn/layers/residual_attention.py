@@ -1,0 +1,62 @@
+"""An attention of query and value with a residual sum, for stacks of attentions."""
+
+from typing import Any
+
+import keras
+
+from keras_tnattn.layers.base_transformer import adapter_for
+from keras_tnattn.typing import Shape, Tensor
+
+
+@keras.saving.register_keras_serializable(package="keras_tnattn")
+class ResidualAttention(keras.layers.Layer):
+    """`x + attention(x)`; the mask of `x` is kept.
+
+    Written as two layers, the sum would have no mask: `keras.layers.MultiHeadAttention` takes it
+    off the tensor it is given.
+
+    Args:
+        attention: An attention layer whose output is as large as its input.
+
+    Call arguments:
+        inputs: Float tensor `(B, L, d)`.
+        mask: Boolean tensor `(B, L)`, `True` for a real token.
+        training: Whether dropout is active.
+
+    Returns:
+        Tensor `(B, L, d)`.
+
+    Example:
+        >>> import keras
+        >>> from keras_tnattn.layers.residual_attention import ResidualAttention
+        >>> layer = ResidualAttention(keras.layers.MultiHeadAttention(2, 4))
+        >>> tuple(layer(keras.ops.ones((1, 3, 8))).shape)
+        (1, 3, 8)
+    """
+
+    def __init__(self, attention: keras.layers.Layer, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._attend = adapter_for("attention", attention)
+        self.attention = attention
+        self.supports_masking = True
+
+    def build(self, input_shape: Shape) -> None:
+        self._attend.build(input_shape, input_shape)
+        self.built = True
+
+    def call(
+        self, inputs: Tensor, mask: Tensor | None = None, training: bool | None = None
+    ) -> Tensor:
+        return inputs + self._attend(inputs, inputs, mask, mask, training=training)[0]
+
+    def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
+        return tuple(input_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        attention = keras.saving.serialize_keras_object(self.attention)
+        return {**super().get_config(), "attention": attention}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "ResidualAttention":
+        attention = keras.saving.deserialize_keras_object(config["attention"])
+        return cls(**{**config, "attention": attention})
