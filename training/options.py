@@ -145,7 +145,7 @@ def _sentence(kind: type[Options], error: pydantic.ValidationError) -> str:
     details = [d for d in error.errors() if d["type"] != "default_factory_not_called"]
     name, value = str(details[0]["loc"][0]), details[0]["input"]
     if name not in kind.model_fields:
-        return f"Unknown option {name!r} for a {kind.__name__}. Received: {name}={value!r}"
+        return f"Unknown option {name!r} of {kind.__name__}. Received: {name}={value!r}"
     return f"Expected {name} to be {described(kind.model_fields[name])}. Received: {name}={value!r}"
 
 

@@ -64,7 +64,7 @@ class TestValues:
             ({"patience": 0}, "patience to be an integer >= 1. Received: patience=0"),
             ({"flag": "maybe"}, "Expected flag to be true or false. Received: flag='maybe'"),
             ({"count": 5}, "Received: double=10"),
-            ({"counts": 3}, "Unknown option 'counts' for a Example"),
+            ({"counts": 3}, "Unknown option 'counts' of Example"),
         ],
     )
     def test_what_is_refused(self, values, message):
