@@ -2,13 +2,16 @@
 
 The layers are in `keras_tnattn.layers` and, for short, at the top level; models are in
 `keras_tnattn.models`, and the mathematics as pure functions in `keras_tnattn.ops`.
+`keras_tnattn.compress` makes trained models small.
 `keras_tnattn.text` and `keras_tnattn.export` need TensorFlow and have to be imported by name.
 """
 
-from keras_tnattn import initializers, layers, metrics, models, ops, schedules
+from keras_tnattn import compression, initializers, layers, metrics, models, ops, schedules
+from keras_tnattn.compression import compress
 from keras_tnattn.layers import *  # noqa: F403  what `layers.__all__` lists
 
-__all__ = ["initializers", "layers", "metrics", "models", "ops", "schedules"]
+__all__ = ["compress", "compression", "initializers", "layers", "metrics", "models", "ops"]
+__all__ += ["schedules"]
 __all__ += layers.__all__
 
 __version__ = "0.2.0.dev0"

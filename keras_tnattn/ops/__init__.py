@@ -3,6 +3,7 @@
 from keras_tnattn.ops import (
     blocks,
     graph,
+    low_rank,
     masking,
     power_law,
     precision,
@@ -18,6 +19,7 @@ from keras_tnattn.ops import (
 __all__ = [
     "blocks",
     "graph",
+    "low_rank",
     "masking",
     "power_law",
     "precision",

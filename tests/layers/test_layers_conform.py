@@ -93,6 +93,12 @@ OTHERS = {
         ),
         TOKENS[:, 0],
     ),
+    "low_rank_dense": (lambda: layers.LowRankDense(6, 3, "relu", kernel_regularizer="l2"), TOKENS),
+    "low_rank_einsum": (
+        lambda: layers.LowRankEinsumDense("abc,cd->abd", (None, 6), 3, bias_axes="d"),
+        TOKENS,
+    ),
+    "low_rank_embedding": (lambda: layers.LowRankEmbedding(22, 6, 3, mask_zero=True), IDS),
     "tt_embedding": (lambda: layers.TTEmbedding(22, 30, (2, 3, 4), (5, 2, 3), (4, 6)), IDS),
     "tt_embedding_reordered": (
         lambda: layers.TTEmbedding(

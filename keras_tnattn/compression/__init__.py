@@ -1,0 +1,6 @@
+"""Trained Keras models made small."""
+
+from keras_tnattn.compression.compressing import CompressionResult, compress
+from keras_tnattn.compression.report import LayerReport, Report
+
+__all__ = ["CompressionResult", "LayerReport", "Report", "compress"]

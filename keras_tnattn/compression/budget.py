@@ -1,0 +1,63 @@
+"""One budget of bytes for all layers of a model, shared out by what each byte buys."""
+
+from collections.abc import Mapping, Sequence
+
+from keras_tnattn.compression.candidates import Candidate
+
+
+def share_out(
+    choices: Mapping[str, Sequence[Candidate]],
+    sensitivity: Mapping[str, float],
+    budget: int,
+) -> dict[str, Candidate] | None:
+    """Chooses a candidate for each layer so that the errors are small and the bytes fit.
+
+    Minimizes `sum_l (g_l e_l)^2`, with the error `e_l` of the layer's outputs and the sensitivity
+    `g_l` of the model's to it, under a budget of bytes: a knapsack of one choice from each group.
+    Every layer starts at its smallest candidate; then the step along a convex hull of sizes and
+    squared errors that takes most off the sum for a byte is made as long as one fits. That is
+    optimal but for the last step.
+
+    Args:
+        choices: The candidates of each layer, by path.
+        sensitivity: `g_l`, by path.
+        budget: Bytes of all these layers.
+
+    Returns:
+        The candidate of each layer, or `None` if the smallest ones do not fit.
+    """
+
+    def cost(path: str, candidate: Candidate) -> float:
+        return (sensitivity[path] * candidate.error) ** 2
+
+    hulls = {path: _hull(path, candidates, cost) for path, candidates in choices.items()}
+    at = dict.fromkeys(hulls, 0)
+    total = sum(hull[0].bytes for hull in hulls.values())
+    if total > budget:
+        return None
+    while True:
+        steps = []
+        for path, hull in hulls.items():
+            for i in range(at[path] + 1, len(hull)):
+                added = hull[i].bytes - hull[at[path]].bytes
+                if total + added <= budget:
+                    saved = cost(path, hull[at[path]]) - cost(path, hull[i])
+                    steps.append((saved / max(added, 1), path, i, added))
+        if not steps:
+            return {path: hull[at[path]] for path, hull in hulls.items()}
+        _, path, i, added = max(steps)
+        at[path], total = i, total + added
+
+
+def _hull(path: str, candidates: Sequence[Candidate], cost: object) -> list[Candidate]:
+    """The candidates worth their bytes, by rising size: each has a smaller error than the last."""
+    best = []
+    for candidate in sorted(candidates, key=lambda c: (c.bytes, c.error)):
+        if not best or cost(path, candidate) < cost(path, best[-1]):
+            best.append(candidate)
+    return best
+
+
+def within_tolerance(candidates: Sequence[Candidate], tolerance: float) -> Candidate:
+    """Returns the smallest candidate whose error is at most `tolerance`."""
+    return min((c for c in candidates if c.error <= tolerance), key=lambda c: c.bytes)

@@ -1,0 +1,208 @@
+"""What a model's layers see on real inputs: second moments, counts of ids, samples, sensitivity."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_tnattn.layers.low_rank_dense import kernel_axes
+
+# Rows of a layer's inputs that are kept to measure the errors of outputs and the speed.
+SAMPLE_ROWS = 512
+# The size, relative to a layer's outputs, of the noise that tells how much the model minds.
+_NOISE = 0.05
+
+
+@dataclasses.dataclass
+class Seen:
+    """What one layer was called with.
+
+    Attributes:
+        moment: Mean of `x x^T` over all input rows, float64 `(I, I)`; kernels only.
+        counts: How often each id came, float64 `(V,)`; embeddings only.
+        batch: The inputs of the first call, as they came.
+        sensitivity: Relative change of the model's outputs for a relative change of this layer's.
+        takes_model_input: Whether the ids are an input of the model itself.
+    """
+
+    rows: int = 0
+    moment: np.ndarray | None = None
+    counts: np.ndarray | None = None
+    batch: np.ndarray | None = None
+    sensitivity: float = 1.0
+    takes_model_input: bool = False
+
+
+def batches_of(data: Any, batch_size: int) -> list[Any]:
+    """Cuts arrays in batches, or takes the batches of an iterable, at most 1,024 rows in all.
+
+    Args:
+        data: An array or a nested structure of arrays with equal first sizes; or an iterable of
+            batches, each inputs alone or a tuple `(inputs, labels, ...)`, as `fit` takes them.
+        batch_size: Rows of a batch cut from arrays.
+
+    Returns:
+        A list of batches of inputs.
+
+    Raises:
+        ValueError: If there are no rows.
+    """
+    limit = 1024
+    if isinstance(data, np.ndarray | dict | list | tuple) or ops.is_tensor(data):
+        arrays = keras.tree.map_structure(np.asarray, data)
+        rows = len(keras.tree.flatten(arrays)[0])
+        if rows > limit:
+            chosen = np.linspace(0, rows - 1, limit).astype(int)
+            arrays = keras.tree.map_structure(lambda a: a[chosen], arrays)
+        starts = range(0, min(rows, limit), batch_size)
+        batches = [
+            keras.tree.map_structure(lambda a, s=s: a[s : s + batch_size], arrays) for s in starts
+        ]
+    else:
+        batches, rows = [], 0
+        for batch in data:
+            inputs = batch[0] if isinstance(batch, tuple) else batch
+            batches.append(keras.tree.map_structure(ops.convert_to_numpy, inputs))
+            rows += len(keras.tree.flatten(batches[-1])[0])
+            if rows >= limit:
+                break
+    if not batches:
+        raise ValueError("Expected data of at least one row. Received: no rows")
+    return batches
+
+
+@contextlib.contextmanager
+def _watched(
+    layers: Mapping[str, keras.layers.Layer],
+    watch: Callable[[str, Any, Any], Any],
+) -> Iterator[None]:
+    """Has `watch(path, inputs, outputs)` say what each layer returns."""
+    for path, layer in layers.items():
+
+        def call(
+            inputs: Any, *args: Any, _path: str = path, _call: Any = layer.call, **kwargs: Any
+        ) -> Any:
+            return watch(_path, inputs, _call(inputs, *args, **kwargs))
+
+        layer.call = call
+    try:
+        yield
+    finally:
+        for layer in layers.values():
+            del layer.call
+
+
+def observe(
+    model: keras.layers.Layer,
+    layers: Mapping[str, keras.layers.Layer],
+    batches: list[Any],
+    all_inputs: Any = None,
+) -> tuple[dict[str, Seen], list[np.ndarray]]:
+    """Runs a model on data and notes what its layers are called with.
+
+    Args:
+        model: The model; a copy of the one to compress, since its layers are watched.
+        layers: The layers to watch, by path.
+        batches: Inputs of the model.
+        all_inputs: All inputs, of which the counts of an embedding that takes an input of the model
+            itself are made. Default: the batches.
+
+    Returns:
+        What each layer saw, and the outputs of the first batch, flattened.
+    """
+    seen = {path: Seen() for path in layers}
+    flat_inputs = []
+
+    def watch(path: str, inputs: Any, outputs: Any) -> Any:
+        note = seen[path]
+        array = ops.convert_to_numpy(inputs)
+        layer = layers[path]
+        if note.batch is None:
+            note.batch = array
+            if isinstance(layer, keras.layers.Embedding):
+                note.takes_model_input = any(
+                    array.shape == np.shape(x) and (array == np.asarray(x)).all()
+                    for x in flat_inputs
+                )
+        if isinstance(layer, keras.layers.Embedding):
+            counts = np.bincount(array.astype("int64").ravel(), minlength=layer.input_dim)
+            note.counts = counts + (0 if note.counts is None else note.counts)
+        else:
+            rows = input_rows(layer, array).astype("float64")
+            moment = rows.T @ rows
+            note.moment = moment + (0 if note.moment is None else note.moment)
+            note.rows += len(rows)
+        return outputs
+
+    first = None
+    with _watched(layers, watch):
+        for batch in batches:
+            flat_inputs[:] = keras.tree.flatten(batch)
+            outputs = model(batch, training=False)
+            if first is None:
+                first = [ops.convert_to_numpy(x) for x in keras.tree.flatten(outputs)]
+    for path, note in seen.items():
+        if note.moment is not None:
+            note.moment /= max(note.rows, 1)
+        if note.counts is not None and all_inputs is not None and note.takes_model_input:
+            for array in keras.tree.flatten(all_inputs):
+                if np.ndim(array) == np.ndim(note.batch) and np.asarray(array).dtype.kind in "iu":
+                    note.counts = np.bincount(
+                        np.asarray(array, "int64").ravel(), minlength=layers[path].input_dim
+                    )
+                    break
+    return seen, first
+
+
+def measure_sensitivity(
+    model: keras.layers.Layer,
+    layers: Mapping[str, keras.layers.Layer],
+    batch: Any,
+    seen: Mapping[str, Seen],
+    outputs: list[np.ndarray],
+) -> None:
+    """Notes how much noise on one layer's outputs changes the model's, layer by layer.
+
+    Noise of a twentieth of the outputs' size is put on one layer at a time: layers whose errors the
+    model does not mind get less of the budget.
+    """
+    size = np.sqrt(sum(np.square(x.astype("float64")).sum() for x in outputs))
+    for path in layers:
+        if seen[path].batch is None:
+            continue
+        rng = np.random.default_rng(0)
+
+        def noisy(
+            _path: str, _inputs: Any, layer_outputs: Any, rng: np.random.Generator = rng
+        ) -> Any:
+            array = ops.convert_to_numpy(layer_outputs).astype("float32")
+            deviation = _NOISE * np.sqrt(np.mean(np.square(array)))
+            noise = rng.normal(size=array.shape) * deviation
+            return ops.convert_to_tensor((array + noise).astype("float32"), layer_outputs.dtype)
+
+        with _watched({path: layers[path]}, noisy):
+            changed = keras.tree.flatten(model(batch, training=False))
+        difference = sum(
+            np.square(ops.convert_to_numpy(new).astype("float64") - old).sum()
+            for new, old in zip(changed, outputs, strict=True)
+        )
+        sensitivity = np.sqrt(difference) / (size * _NOISE) if size > 0 else 1.0
+        seen[path].sensitivity = float(max(sensitivity, 1e-3))
+
+
+def input_rows(layer: keras.layers.Layer, inputs: np.ndarray) -> np.ndarray:
+    """The rows `(n, I)` that the kernel of a dense or einsum layer multiplies."""
+    if not isinstance(layer, keras.layers.EinsumDense):
+        return inputs.reshape(-1, inputs.shape[-1])
+    labels, kernel = layer.equation.replace(" ", "").split("->")[0].split(",")
+    summed = [kernel[i] for i in kernel_axes(layer.equation)[0]]
+    before, _, after = labels.partition("...")
+    axis = {c: i for i, c in enumerate(before)}
+    axis |= {c: i - len(after) for i, c in enumerate(after)}
+    moved = np.moveaxis(inputs, [axis[c] for c in summed], range(-len(summed), 0))
+    size = int(np.prod(moved.shape[-len(summed) :]))
+    return moved.reshape(-1, size)

@@ -1,0 +1,312 @@
+"""What may stand in a layer's place: formats, ranks and bits, each with its size and error."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_tnattn.compression.calibration import SAMPLE_ROWS, Seen, input_rows
+from keras_tnattn.layers import (
+    LowRankDense,
+    LowRankEinsumDense,
+    LowRankEmbedding,
+    TTDense,
+    TTEmbedding,
+)
+from keras_tnattn.layers.low_rank_dense import kernel_matrix, split_equation
+from keras_tnattn.ops import low_rank, tensor_train, tt_table
+
+FORMATS = ("low_rank", "tensor_train")
+# Shares of the full rank that are tried: steps of about a quarter.
+_SHARES = tuple(0.8**n for n in range(1, 22))
+_TT_ROW_RANKS = (4, 6, 8, 12, 16, 24, 32, 48, 64)
+_TT_KERNEL_RANKS = (4, 8, 16, 32, 64)
+# Ids that were never seen count as this share of the mean.
+_UNSEEN = 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """One way to hold a layer.
+
+    Attributes:
+        format: `"dense"`, `"low_rank"` or `"tensor_train"`.
+        ranks: The ranks, none for dense.
+        bits: Bits of the whole numbers its weights are held as, or `None`.
+        bytes: Of all its weights.
+        error: Relative error of its outputs, estimated.
+        flops: Floating-point operations for a row of inputs, or an id.
+        make: Makes the built layer, of floats; `quantized` gives it its bits.
+    """
+
+    format: str
+    ranks: tuple[int, ...]
+    bits: int | None
+    bytes: int
+    error: float
+    flops: int
+    make: Callable[[], keras.layers.Layer]
+
+
+def byte_count(layer: keras.layers.Layer) -> int:
+    """Returns the bytes of all weights of a layer."""
+    return sum(
+        int(np.prod(w.shape)) * np.dtype(_numpy_dtype(w.dtype)).itemsize for w in layer.weights
+    )
+
+
+def _numpy_dtype(dtype: str) -> str:
+    return {"bfloat16": "float16", "bool": "int8"}.get(dtype, dtype)
+
+
+def reason_against(layer: keras.layers.Layer) -> str | None:
+    """Says why a layer of a supported kind cannot be replaced, or `None` if it can."""
+    if layer.quantization_mode is not None:
+        return "is quantized already"
+    if getattr(layer, "lora_enabled", False):
+        return "has a LoRA"
+    if isinstance(layer, keras.layers.EinsumDense):
+        try:
+            split_equation(layer.equation)
+        except ValueError:
+            return f"the equation {layer.equation} has no matrix to factor"
+    return None
+
+
+def candidates_for(
+    layer: keras.layers.Layer,
+    seen: Seen,
+    formats: Sequence[str],
+    bits: int | None,
+    renumber: int | None,
+) -> list[Candidate]:
+    """Returns the ways to hold a layer, as it is included, by falling size."""
+    if isinstance(layer, keras.layers.Embedding):
+        found = _embedding_candidates(layer, seen, formats, bits, renumber)
+    else:
+        found = _kernel_candidates(layer, seen, formats, bits)
+    full = byte_count(layer)
+    kept = Candidate("dense", (), None, full, 0.0, dense_flops(layer), lambda: layer)
+    smaller = sorted((c for c in found if c.bytes < full), key=lambda c: (-c.bytes, c.error))
+    return [kept, *smaller]
+
+
+def dense_flops(layer: keras.layers.Layer) -> int:
+    """FLOPs of a full layer for a row of inputs; a lookup has none."""
+    if isinstance(layer, keras.layers.Embedding):
+        return 0
+    return 2 * int(np.prod(layer.kernel.shape))
+
+
+def _ranks(full: int) -> list[int]:
+    return sorted({max(1, round(full * share)) for share in _SHARES}, reverse=True)
+
+
+def _kernel_candidates(
+    layer: keras.layers.Layer, seen: Seen, formats: Sequence[str], bits: int | None
+) -> list[Candidate]:
+    einsum = isinstance(layer, keras.layers.EinsumDense)
+    kernel = ops.convert_to_numpy(layer.kernel).astype("float64")
+    if einsum:
+        kernel = kernel_matrix(kernel, layer.equation)
+    rows, columns = kernel.shape
+    scale = None if seen.moment is None else low_rank.square_root(seen.moment)
+    bias_bytes = 4 * int(np.prod(layer.bias.shape)) if layer.bias is not None else 0
+    found, rounding = [], 0.0
+    if bits is not None:
+        small = quantized(layer, bits)
+        rounding = output_error(layer, small, seen)
+        found.append(
+            Candidate(
+                "dense",
+                (),
+                bits,
+                byte_count(small),
+                rounding,
+                dense_flops(layer),
+                lambda: layer,
+            )
+        )
+    if "low_rank" in formats:
+        left, right, errors = low_rank.low_rank_factors(kernel, scale)
+        for rank in _ranks(len(errors) - 1):
+
+            def make(rank: int = rank) -> keras.layers.Layer:
+                new = (LowRankEinsumDense if einsum else LowRankDense).like(layer, rank)
+                new.build(_input_shape(layer))
+                bias = None if layer.bias is None else ops.convert_to_numpy(layer.bias)
+                # Equal parts of each singular value, so that both factors quantize well.
+                root = np.sqrt(np.linalg.norm(left[:, :rank], axis=0) + 1e-30)
+                new.assign_factors(left[:, :rank] / root, right[:rank] * root[:, None], bias)
+                return new
+
+            size = _stored(rank, rows, columns, bits) + bias_bytes
+            error = float(np.hypot(errors[rank], rounding))
+            flops = 2 * rank * (rows + columns)
+            found.append(Candidate("low_rank", (rank,), bits, size, error, flops, make))
+    if "tensor_train" in formats and not einsum and min(rows, columns) >= 64:
+        found += _tt_kernel_candidates(layer, kernel, scale, bias_bytes)
+    return found
+
+
+def _stored(rank: int, rows: int, columns: int, bits: int | None) -> int:
+    """Bytes of two factors as Keras holds them, about: scales, and for 4 bits zeros and indices."""
+    if bits is None:
+        return 4 * rank * (rows + columns)
+    scales = 4 * (rank + columns)
+    if bits == 4:
+        scales = 2 * scales + 4 * (rows + rank)
+    return rank * (rows + columns) * bits // 8 + scales
+
+
+def _tt_kernel_candidates(
+    layer: keras.layers.Dense, kernel: np.ndarray, scale: np.ndarray | None, bias_bytes: int
+) -> list[Candidate]:
+    shapes = [tensor_train.balanced_factors(size, 2) for size in kernel.shape]
+    scaled = kernel if scale is None else scale @ kernel
+    bound = tensor_train.rank_bounds(*shapes)[0]
+    found = []
+    for rank in (rank for rank in _TT_KERNEL_RANKS if rank < bound):
+        cores, _ = tensor_train.matrix_to_tt(kernel, *shapes, rank)
+        difference = kernel - ops.convert_to_numpy(tensor_train.tt_to_matrix(cores))
+        difference = difference if scale is None else scale @ difference
+        error = np.linalg.norm(difference) / (np.linalg.norm(scaled) or 1.0)
+        size = 4 * sum(core.size for core in cores) + bias_bytes
+
+        def make(rank: int = rank) -> keras.layers.Layer:
+            return TTDense.from_dense(layer, *shapes, rank, name=layer.name)
+
+        flops = tensor_train.contraction_plan(*shapes, (rank,)).flops_per_row
+        found.append(Candidate("tensor_train", (rank,), None, size, float(error), int(flops), make))
+    return found
+
+
+def _input_shape(layer: keras.layers.Layer) -> tuple:
+    return tuple(layer.get_build_config()["input_shape"])
+
+
+def row_weights(layer: keras.layers.Embedding, seen: Seen) -> np.ndarray | None:
+    """The frequencies of the ids; ids that were never seen count a little."""
+    if seen.counts is None:
+        return None
+    counts = seen.counts.astype("float64")[: layer.input_dim]
+    if layer.mask_zero:
+        counts[0] = 0  # padding, whose row no one reads
+    return counts + _UNSEEN * counts.mean() + 1e-12
+
+
+def _embedding_candidates(
+    layer: keras.layers.Embedding,
+    seen: Seen,
+    formats: Sequence[str],
+    bits: int | None,
+    renumber: int | None,
+) -> list[Candidate]:
+    table = ops.convert_to_numpy(layer.embeddings).astype("float64")
+    weights = row_weights(layer, seen)
+    found = []
+    if bits is not None:
+        small = quantized(layer, bits)
+        found.append(
+            Candidate(
+                "dense",
+                (),
+                bits,
+                byte_count(small),
+                output_error(layer, small, seen),
+                0,
+                lambda: layer,
+            )
+        )
+
+    def add(format: str, ranks: tuple[int, ...], new: keras.layers.Layer, flops: int) -> None:
+        small = new if bits is None else new.quantized(bits)
+        error = new.relative_error if bits is None else table_error(table, _table(small), weights)
+        found.append(Candidate(format, ranks, bits, byte_count(small), error, flops, lambda: new))
+
+    if "low_rank" in formats:
+        for rank in _ranks(min(table.shape)):
+            new = LowRankEmbedding.from_embedding(layer, rank, row_weights=weights)
+            add("low_rank", (rank,), new, 2 * rank * table.shape[1])
+    if "tensor_train" in formats and len(table) >= 500:
+        for rank in _TT_ROW_RANKS:
+            new = ordered_rows(layer, rank, weights, renumber)
+            add("tensor_train", new.ranks, new, 2 * max(new.ranks) * table.shape[1])
+    return found
+
+
+def ordered_rows(
+    layer: keras.layers.Embedding,
+    rank: int,
+    weights: np.ndarray | None,
+    renumber: int | None,
+) -> TTEmbedding:
+    """A tensor train over rows in order of similarity, the columns in one core."""
+    rows, columns = layer.input_dim, layer.output_dim
+    shapes = tt_table.row_factors(rows, 3), (1, 1, columns)
+    if renumber is None:
+        return TTEmbedding.from_embedding(
+            layer, *shapes, rank, row_weights=weights, reorder_rows=True
+        )
+    order = id_order(layer, renumber)
+    moved = keras.layers.Embedding(
+        rows, columns, mask_zero=layer.mask_zero, dtype=layer.dtype_policy, name=layer.name
+    )
+    moved.build()
+    moved.set_weights([ops.convert_to_numpy(layer.embeddings)[order]])
+    moved_weights = None if weights is None else weights[order]
+    return TTEmbedding.from_embedding(moved, *shapes, rank, row_weights=moved_weights)
+
+
+def id_order(layer: keras.layers.Embedding, first: int) -> np.ndarray:
+    """The old id of each new one, the first ones as they were, the others by similarity."""
+    table = ops.convert_to_numpy(layer.embeddings)
+    return np.concatenate([np.arange(first), first + tt_table.similarity_order(table[first:])])
+
+
+def _table(layer: keras.layers.Layer) -> np.ndarray:
+    return ops.convert_to_numpy(layer(np.arange(layer.input_dim))).astype("float64")
+
+
+def table_error(table: np.ndarray, near: np.ndarray, weights: np.ndarray | None) -> float:
+    """Relative error of rows, weighted."""
+    weights = np.ones(len(table)) if weights is None else weights
+    error = (weights[:, None] * (table - near) ** 2).sum()
+    return float(np.sqrt(error / ((weights[:, None] * table**2).sum() or 1.0)))
+
+
+def quantized(layer: keras.layers.Layer, bits: int) -> keras.layers.Layer:
+    """Makes the layer with whole numbers: by Keras, or by row in the embeddings of this package."""
+    if isinstance(layer, LowRankEmbedding | TTEmbedding):
+        return layer.quantized(bits)
+    copy = type(layer).from_config(layer.get_config())
+    copy.build(None if isinstance(layer, keras.layers.Embedding) else _input_shape(layer))
+    copy.set_weights(layer.get_weights())
+    low_rank_parts = isinstance(layer, LowRankDense | LowRankEinsumDense)
+    for part in [copy.inner, copy.outer] if low_rank_parts else [copy]:
+        part.quantize(f"int{bits}", type_check=False)
+    return copy
+
+
+def output_error(old: keras.layers.Layer, new: keras.layers.Layer, seen: Seen) -> float:
+    """Relative error of a layer's outputs, on inputs it has seen or, unseen, on random ones."""
+    inputs = sample(old, seen)
+    expected = ops.convert_to_numpy(old(inputs)).astype("float64")
+    outputs = ops.convert_to_numpy(new(inputs)).astype("float64")
+    return float(np.linalg.norm(outputs - expected) / (np.linalg.norm(expected) or 1.0))
+
+
+def sample(layer: keras.layers.Layer, seen: Seen) -> np.ndarray:
+    """Some inputs for a layer: those it was called with, or random ones."""
+    if seen.batch is not None:
+        return seen.batch
+    rng = np.random.default_rng(0)
+    if isinstance(layer, keras.layers.Embedding):
+        return np.arange(layer.input_dim)
+    shape = [8 if size is None else size for size in _input_shape(layer)]
+    shape[0] = max(1, SAMPLE_ROWS // max(int(np.prod(shape[1:-1])), 1))
+    inputs = rng.normal(size=shape).astype("float32")
+    input_rows(layer, inputs)
+    return inputs

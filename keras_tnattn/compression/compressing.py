@@ -1,0 +1,575 @@
+"""Any Keras model made small in one call."""
+
+import dataclasses
+import math
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_tnattn.compression import calibration
+from keras_tnattn.compression.budget import share_out, within_tolerance
+from keras_tnattn.compression.calibration import Seen
+from keras_tnattn.compression.candidates import (
+    FORMATS,
+    Candidate,
+    byte_count,
+    candidates_for,
+    dense_flops,
+    id_order,
+    output_error,
+    quantized,
+    reason_against,
+    table_error,
+)
+from keras_tnattn.compression.healing import heal
+from keras_tnattn.compression.rebuilding import counterparts, leaves, owners, rebuilt
+from keras_tnattn.compression.report import LayerReport, Report
+from keras_tnattn.layers import (
+    TokenEmbedding,
+    TTDense,
+)
+from keras_tnattn.ops import quantization
+
+_REPLACED = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding, TokenEmbedding)
+# Steps of the search for the smallest model within `max_drop`.
+_BISECTIONS = 7
+
+
+class CompressionResult:
+    """A model made small.
+
+    Attributes:
+        model: The small model, a normal Keras model.
+        report: What was done to each layer; a `Report`.
+        id_orders: With `renumber`, for the path of each embedding whose ids were renumbered, the
+            old id of each new one.
+    """
+
+    def __init__(
+        self,
+        original: keras.Model,
+        floating: keras.Model,
+        layers: Mapping[str, keras.layers.Layer],
+        choice: Mapping[str, Candidate],
+        id_orders: Mapping[str, np.ndarray],
+        metric: Callable[[keras.Model], float] | None,
+        sample: Any,
+    ) -> None:
+        self._original, self._floating, self._choice = original, floating, choice
+        self._layers, self._metric, self._sample = layers, metric, sample
+        self.report: Report | None = None
+        self.id_orders = dict(id_orders)
+        self.model = _quantized_model(floating, layers, choice, sample)
+
+    def heal(
+        self,
+        dataset: Any,
+        epochs: int = 1,
+        learning_rate: float = 1e-3,
+        batch_size: int = 32,
+        label_weight: float = 0.0,
+        loss: Any = None,
+    ) -> list[float]:
+        """Trains the small model with the original's outputs as targets.
+
+        Whole numbers do not train: with `bits` the model as it was before quantization is trained,
+        then quantized again.
+
+        Args:
+            dataset: Arrays of inputs, a pair `(inputs, labels)`, or an iterable of batches.
+            epochs: Passes over the dataset. Defaults to 1.
+            learning_rate: Of Adam. Defaults to 1e-3.
+            batch_size: Rows of a batch cut from arrays. Defaults to 32.
+            label_weight: Weight of the labels in the targets, if there are labels. Defaults to 0.
+            loss: Another loss. Default: Kullback-Leibler divergence for probabilities, otherwise
+                the mean squared error.
+
+        Returns:
+            The mean loss of each epoch.
+
+        Raises:
+            ValueError: If the loss becomes infinite or NaN.
+        """
+        losses = heal(
+            self._floating,
+            self._original,
+            dataset,
+            epochs,
+            learning_rate,
+            batch_size,
+            label_weight,
+            loss,
+            self.renumbered,
+        )
+        self.model = _quantized_model(self._floating, self._layers, self._choice, self._sample)
+        if self._metric is not None:
+            self.report = dataclasses.replace(
+                self.report, metric_after=_measured(self._metric, self.model)
+            )
+        return losses
+
+    def renumbered(self, inputs: Any) -> Any:
+        """Turns the original's inputs into those of the small model: ids into their new numbers.
+
+        Every integer array of the inputs is renumbered if an embedding was.
+        """
+        if not self.id_orders:
+            return inputs
+        new_ids = np.argsort(next(iter(self.id_orders.values())))
+
+        def renumber(array: Any) -> np.ndarray:
+            array = np.asarray(array)
+            return new_ids[array].astype(array.dtype) if array.dtype.kind in "iu" else array
+
+        return keras.tree.map_structure(renumber, inputs)
+
+
+def compress(
+    model: keras.Model,
+    target: float | None = None,
+    tolerance: float | None = None,
+    data: Any = None,
+    metric: Callable[[keras.Model], float] | None = None,
+    max_drop: float | None = None,
+    formats: Sequence[str] = FORMATS,
+    bits: int | None = None,
+    filters: str | Sequence[str] | Callable[[keras.layers.Layer], bool] | None = None,
+    min_speed: float | None = None,
+    batch_size: int = 32,
+    renumber: int | None = None,
+) -> CompressionResult:
+    """Makes a trained Keras model small.
+
+    `Dense`, `EinsumDense` and `Embedding` layers anywhere in the model, those inside
+    `MultiHeadAttention` and other layers too, are replaced by layers of low rank or tensor trains.
+    For each the error of its outputs is computed over many ranks: with `data`, on the inputs the
+    layer really gets (for a kernel `W` and inputs of second moment `C`, `||C^{1/2} (W - W')||`; for
+    a table, rows weighted by the counts of their ids), and each layer's errors are weighted by how
+    much the model's outputs mind them. One budget of bytes is shared out by error per byte.
+
+    Costs an SVD for each layer, and with `data` two runs of the model over at most 1,024 rows and
+    one over a batch for each layer.
+
+    Args:
+        model: A built functional, sequential or subclassed model. It is not changed.
+        target: How many times smaller, in bytes of all weights; or
+        tolerance: the relative output error allowed for each layer; or neither: nothing is
+            replaced, and the report has the curves. With `metric` and `max_drop`, `target` is the
+            most that is tried.
+        data: Inputs, arrays or an iterable of batches as `fit` takes them; no labels needed.
+        metric: `metric(model)` is a float, higher is better; put in the report before and after.
+        max_drop: How far the metric may fall; the smallest model within it is found by bisection.
+        formats: Of `"low_rank"` and `"tensor_train"`.
+        bits: 8 or 4: all replaced and all other dense and embedding layers are quantized too, by
+            `quantize` of Keras, or by row in `LowRankEmbedding` and `TTEmbedding`. `TTDense` stays
+            in floats.
+        filters: A regular expression, a list of them or a function that picks layers by name, as
+            in `keras.Model.quantize(filters=...)`; the others are left alone.
+        min_speed: Refuses replacements that are not so many times as fast as the layer they
+            replace on a batch of `data`, measured. 1.0: none that is slower.
+        batch_size: Rows of a batch cut from `data`. Defaults to 32.
+        renumber: The number of leading ids, padding and unknown among them, that stay; all other
+            ids may be renumbered so that similar rows are neighbors, which saves the tensor train
+            of an embedding its table of positions. The caller reorders the vocabulary by
+            `result.id_orders`. Default: ids stay.
+
+    Returns:
+        A `CompressionResult` with `model`, `report` and `heal`.
+
+    Raises:
+        TypeError: If `model` is not a Keras model.
+        ValueError: If the model is not built or cannot be copied, the target is out of reach, the
+            data do not fit, the metric is not finite, or arguments contradict each other.
+
+    Example:
+        >>> import keras, numpy as np
+        >>> from keras_tnattn import compress
+        >>> model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
+        >>> result = compress(model, target=3.0, data=np.ones((8, 64), "float32"))
+        >>> result.report.ratio >= 3
+        True
+    """
+    _check_arguments(model, target, tolerance, formats, bits, metric, max_drop, min_speed, data)
+    plan = _Plan(model, data, formats, bits, filters, min_speed, batch_size, renumber)
+    before = None if metric is None else _measured(metric, model)
+    if max_drop is not None:
+        choice = plan.within_drop(before, max_drop, metric, target)
+    elif target is not None:
+        choice = plan.for_target(target)
+    elif tolerance is not None:
+        choice = {p: within_tolerance(c, tolerance) for p, c in plan.choices.items()}
+    else:
+        choice = {path: candidates[0] for path, candidates in plan.choices.items()}
+    result = plan.result(choice, metric)
+    if metric is not None:
+        result.report = dataclasses.replace(
+            result.report, metric_before=before, metric_after=_measured(metric, result.model)
+        )
+    return result
+
+
+def _check_arguments(
+    model: Any,
+    target: float | None,
+    tolerance: float | None,
+    formats: Sequence[str],
+    bits: int | None,
+    metric: Any,
+    max_drop: float | None,
+    min_speed: float | None,
+    data: Any,
+) -> None:
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"Expected a keras.Model. Received: model={model!r}")
+    if not model.built or not model.weights:
+        raise ValueError(
+            "Expected a built model with weights: call it on data, or give it an Input. "
+            f"Received: model={model.name}"
+        )
+    if target is not None and tolerance is not None:
+        raise ValueError(
+            "Expected either `target` or `tolerance`. "
+            f"Received: target={target}, tolerance={tolerance}"
+        )
+    if target is not None and not 1 <= target < math.inf:
+        raise ValueError(f"Expected a target of at least 1. Received: target={target}")
+    if tolerance is not None and not 0 <= tolerance < math.inf:
+        raise ValueError(f"Expected a tolerance of at least 0. Received: tolerance={tolerance}")
+    formats = [formats] if isinstance(formats, str) else list(formats)
+    if not formats or not set(formats) <= set(FORMATS):
+        raise ValueError(f"Expected formats of {FORMATS}. Received: formats={formats}")
+    quantization.check_bits(bits)
+    if max_drop is not None and (metric is None or not 0 <= max_drop < math.inf):
+        raise ValueError(
+            "Expected a max_drop of at least 0 beside a metric. "
+            f"Received: max_drop={max_drop}, metric={metric}"
+        )
+    if min_speed is not None and (data is None or min_speed <= 0):
+        raise ValueError(
+            "Expected a positive min_speed, and data to measure it on. "
+            f"Received: min_speed={min_speed}, data={'none' if data is None else 'some'}"
+        )
+
+
+def _measured(metric: Callable[[keras.Model], float], model: keras.Model) -> float:
+    value = float(metric(model))
+    if not math.isfinite(value):
+        raise ValueError(f"Expected a finite metric. Received: metric(model)={value}")
+    return value
+
+
+class _Plan:
+    """The layers of a model that can be replaced, and by what."""
+
+    def __init__(
+        self,
+        model: keras.Model,
+        data: Any,
+        formats: Sequence[str],
+        bits: int | None,
+        filters: Any,
+        min_speed: float | None,
+        batch_size: int,
+        renumber: int | None,
+    ) -> None:
+        self.model, self.bits, self.min_speed, self.renumber = model, bits, min_speed, renumber
+        formats = [formats] if isinstance(formats, str) else list(formats)
+        self.layers, self.reasons = self._replaceable(filters)
+        batches = None if data is None else calibration.batches_of(data, batch_size)
+        self.sample = None if batches is None else batches[0]
+        self.seen = self._seen(data, batches)
+        self.choices = {
+            path: candidates_for(layer, self.seen[path], formats, bits, self._renumber(path))
+            for path, layer in self.layers.items()
+        }
+        self.total = byte_count(model)
+        self.fixed = self.total - sum(byte_count(layer) for layer in self.layers.values())
+        self.times: dict[tuple, float] = {}
+
+    def _renumber(self, path: str) -> int | None:
+        return self.renumber if self.seen[path].takes_model_input else None
+
+    def _replaceable(
+        self, filters: Any
+    ) -> tuple[dict[str, keras.layers.Layer], dict[str, tuple[keras.layers.Layer, str]]]:
+        held_by = owners(self.model)
+        chosen, reasons = {}, {}
+        for path, layer in leaves(self.model, lambda x: type(x) in _REPLACED).items():
+            reason = reason_against(layer)
+            if not _passes(layer, filters):
+                reason = "left out by `filters`"
+            elif len(held_by.get(id(layer), ())) > 1:
+                reason = "shared between layers that are saved apart"
+            elif layer.built is False:
+                reason = "not built"
+            if reason is None:
+                chosen[path] = layer
+            else:
+                reasons[path] = (layer, reason)
+        return chosen, reasons
+
+    def _seen(self, data: Any, batches: list | None) -> dict[str, Seen]:
+        if batches is None:
+            return {path: Seen() for path in self.layers}
+        copy = rebuilt(self.model, {}, lambda m: m(batches[0]))
+        watched = counterparts(self.model, copy, self.layers)
+        try:
+            arrays = data if isinstance(data, np.ndarray | dict | list | tuple) else None
+            seen, outputs = calibration.observe(copy, watched, batches, arrays)
+        except (ValueError, TypeError, IndexError, RuntimeError, KeyError) as error:
+            raise ValueError(f"The data do not fit the model: {error}") from error
+        for path in [path for path, note in seen.items() if note.batch is None]:
+            reason = "never called on the data"
+            self.reasons[path] = (self.layers.pop(path), reason)
+            del watched[path], seen[path]
+        calibration.measure_sensitivity(copy, watched, batches[0], seen, outputs)
+        return seen
+
+    def for_target(self, target: float) -> dict[str, Candidate]:
+        if target == 1:
+            return {path: candidates[0] for path, candidates in self.choices.items()}
+        budget = int(self.total / target) - self.fixed
+        sensitivity = {path: note.sensitivity for path, note in self.seen.items()}
+        choices = {path: list(candidates) for path, candidates in self.choices.items()}
+        while True:
+            choice = share_out(choices, sensitivity, budget)
+            if choice is None:
+                self._refuse(target, choices)
+            slow = {path for path, c in choice.items() if not self._is_fast(path, c)}
+            for path in slow:
+                choices[path] = [c for c in choices[path] if c is not choice[path]]
+            if slow:
+                continue
+            # Keras' own numbers beside the weights depend on its blocks: weighed, not estimated.
+            excess = 0
+            if self.bits is not None:
+                excess = byte_count(self.build(choice)) - int(self.total / target)
+            if excess <= 0:
+                return choice
+            budget -= excess
+
+    def _refuse(self, target: float, choices: Mapping[str, list[Candidate]]) -> None:
+        smallest = {path: min(c, key=lambda x: x.bytes) for path, c in choices.items()}
+        reached = self.total / max(1, self.fixed + sum(c.bytes for c in smallest.values()))
+        worst = max(smallest, key=lambda path: smallest[path].error, default=None)
+        cost = (
+            f" At {reached:.2f} the outputs of {worst} are off by "
+            f"{100 * smallest[worst].error:.0f} %."
+            if worst
+            else ""
+        )
+        raise ValueError(
+            f"Expected a target of at most {math.floor(100 * reached) / 100}: {self.fixed:,} of "
+            f"{self.total:,} bytes are in layers that are left alone.{cost} bits=8 or 4 goes "
+            f"further. Received: target={target}"
+        )
+
+    def within_drop(
+        self,
+        before: float,
+        max_drop: float,
+        metric: Callable[[keras.Model], float],
+        target: float | None,
+    ) -> dict[str, Candidate]:
+        """The choice of the highest target whose metric is at most `max_drop` lower."""
+        smallest = sum(min(c.bytes for c in group) for group in self.choices.values())
+        highest = self.total / max(1, self.fixed + smallest)
+        low, high = 1.0, min(highest, target or highest)
+        best = self.for_target(1)
+        for step in range(_BISECTIONS):
+            middle = high if step == 0 else math.sqrt(low * high)
+            choice = self.for_target(middle)
+            if _measured(metric, self.build(choice)) >= before - max_drop:
+                low, best = middle, choice
+                if step == 0:
+                    break
+            else:
+                high = middle
+        return best
+
+    def _is_fast(self, path: str, candidate: Candidate) -> bool:
+        if self.min_speed is None or candidate.format == "dense":
+            return True
+        old = self._time(path, self.choices[path][0])
+        return old >= self.min_speed * self._time(path, candidate)
+
+    def _time(self, path: str, candidate: Candidate) -> float:
+        """Milliseconds of a call on the batch that the layer was called with."""
+        key = (path, candidate.format, candidate.ranks, candidate.bits)
+        if key not in self.times:
+            batch = self.seen[path].batch
+            layer = candidate.make()
+            if candidate.bits is not None and not isinstance(layer, TTDense):
+                layer = quantized(layer, candidate.bits)
+            copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
+            inputs = keras.Input(batch.shape[1:], dtype=str(batch.dtype))
+            timed = keras.Model(inputs, copy(inputs))
+            timed.predict_on_batch(batch)
+            times = []
+            for _ in range(7):
+                start = time.perf_counter()
+                timed.predict_on_batch(batch)
+                times.append(time.perf_counter() - start)
+            self.times[key] = 1000 * min(times)
+        return self.times[key]
+
+    def floating(self, choice: Mapping[str, Candidate]) -> keras.Model:
+        """The model with the chosen layers, all in floats."""
+        prototypes = {
+            id(self.layers[path]): candidate.make()
+            for path, candidate in choice.items()
+            if candidate.format != "dense"
+        }
+        call = None if self.sample is None else lambda m: m(self.sample)
+        return rebuilt(self.model, prototypes, call)
+
+    def build(self, choice: Mapping[str, Candidate]) -> keras.Model:
+        floating = self.floating(choice)
+        layers = counterparts(self.model, floating, self.layers)
+        return _quantized_model(floating, layers, choice, self.sample)
+
+    def result(self, choice: Mapping[str, Candidate], metric: Callable | None) -> CompressionResult:
+        floating = self.floating(choice)
+        orders = {
+            path: id_order(self.layers[path], self.renumber)
+            for path, candidate in choice.items()
+            if candidate.format == "tensor_train"
+            and isinstance(self.layers[path], keras.layers.Embedding)
+            and self._renumber(path) is not None
+        }
+        layers = counterparts(self.model, floating, self.layers)
+        result = CompressionResult(
+            self.model, floating, layers, choice, orders, metric, self.sample
+        )
+        result.report = self._report(choice, result.model, orders)
+        return result
+
+    def _report(
+        self,
+        choice: Mapping[str, Candidate],
+        small: keras.Model,
+        orders: Mapping[str, np.ndarray],
+    ) -> Report:
+        new_layers = counterparts(self.model, small, self.layers)
+        rows = []
+        for path, candidate in choice.items():
+            old, new = self.layers[path], new_layers[path]
+            changed = candidate.format != "dense" or candidate.bits is not None
+            timed = changed and self.min_speed is not None
+            rows.append(
+                LayerReport(
+                    path,
+                    type(old).__name__,
+                    candidate.format if changed else "kept",
+                    candidate.ranks,
+                    _stored_bits(new, candidate),
+                    old.count_params(),
+                    new.count_params(),
+                    byte_count(old),
+                    byte_count(new),
+                    self._error(path, old, new, orders.get(path)) if changed else 0.0,
+                    dense_flops(old),
+                    candidate.flops,
+                    self._time(path, self.choices[path][0]) if timed else None,
+                    self._time(path, candidate) if timed else None,
+                    "" if changed else "larger or no better in any other format",
+                    tuple((c.bytes, c.error, c.format) for c in self.choices[path]),
+                )
+            )
+        rows += [
+            LayerReport(
+                path,
+                type(layer).__name__,
+                weights_before=layer.count_params(),
+                weights_after=layer.count_params(),
+                bytes_before=byte_count(layer),
+                bytes_after=byte_count(layer),
+                reason=reason,
+            )
+            for path, (layer, reason) in self.reasons.items()
+        ]
+        rows += self._others(small)
+        notes = [
+            "Errors are relative to the outputs on the data."
+            if self.sample is not None
+            else "Without data, errors are those of kernels and tables."
+        ]
+        if self.bits is not None:
+            notes.append(
+                f"{self.bits} bits: Dense and EinsumDense by Keras, which rounds their inputs to 8 "
+                "bits as well; LowRankEmbedding and TTEmbedding by row, their inputs being ids."
+            )
+        return Report(
+            tuple(rows),
+            self.model.count_params(),
+            small.count_params(),
+            self.total,
+            byte_count(small),
+            notes=tuple(notes),
+        )
+
+    def _error(
+        self,
+        path: str,
+        old: keras.layers.Layer,
+        new: keras.layers.Layer,
+        order: np.ndarray | None,
+    ) -> float:
+        if not isinstance(old, keras.layers.Embedding):
+            return output_error(old, new, self.seen[path])
+        ids = np.arange(old.input_dim)
+        table = keras.ops.convert_to_numpy(old(ids)).astype("float64")
+        near = keras.ops.convert_to_numpy(new(ids if order is None else np.argsort(order)))
+        counts = self.seen[path].counts
+        return table_error(table, near, None if counts is None else counts[: old.input_dim])
+
+    def _others(self, small: keras.Model) -> list[LayerReport]:
+        """What all other weights take, in one line."""
+        known = [*self.layers.values(), *(layer for layer, _ in self.reasons.values())]
+        ids = {id(weight) for layer in known for weight in layer.weights}
+        rest = [weight for weight in self.model.weights if id(weight) not in ids]
+        if not rest:
+            return []
+        count = sum(int(np.prod(weight.shape)) for weight in rest)
+        size = self.total - sum(byte_count(layer) for layer in known)
+        reason = "no dense, einsum or embedding layer"
+        return [
+            LayerReport(
+                "(all other weights)", "-", "kept", (), 32, count, count, size, size, reason=reason
+            )
+        ]
+
+
+def _stored_bits(layer: keras.layers.Layer, candidate: Candidate) -> int:
+    return 32 if candidate.bits is None or isinstance(layer, TTDense) else candidate.bits
+
+
+def _quantized_model(
+    floating: keras.Model,
+    layers: Mapping[str, keras.layers.Layer],
+    choice: Mapping[str, Candidate],
+    sample: Any,
+) -> keras.Model:
+    """The model with the layers quantized whose candidates have bits."""
+    if all(candidate.bits is None for candidate in choice.values()):
+        return floating
+    prototypes = {
+        id(layers[path]): quantized(layers[path], candidate.bits)
+        for path, candidate in choice.items()
+        if candidate.bits is not None and not isinstance(layers[path], TTDense)
+    }
+    return rebuilt(floating, prototypes, None if sample is None else lambda m: m(sample))
+
+
+def _passes(layer: keras.layers.Layer, filters: Any) -> bool:
+    """Whether `filters` picks a layer, as Keras' `quantize` has it."""
+    if filters is None:
+        return True
+    if callable(filters):
+        return bool(filters(layer))
+    patterns = [filters] if isinstance(filters, str) else filters
+    return any(re.search(pattern, layer.name) for pattern in patterns)

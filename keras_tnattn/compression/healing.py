@@ -1,0 +1,129 @@
+"""Fine-tuning of a compressed model with the original's outputs as targets."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+
+def heal(
+    model: keras.Model,
+    teacher: keras.Model,
+    dataset: Any,
+    epochs: int = 1,
+    learning_rate: float = 1e-3,
+    batch_size: int = 32,
+    label_weight: float = 0.0,
+    loss: Any = None,
+    renumbered: Callable[[Any], Any] = lambda inputs: inputs,
+    seed: int = 0,
+) -> list[float]:
+    """Trains `model` towards the outputs of `teacher`.
+
+    The targets are `(1 - w) teacher(x) + w onehot(y)`; with outputs that are probabilities (none
+    negative, rows of sum 1) the loss is the Kullback-Leibler divergence, otherwise the mean squared
+    error.
+
+    Args:
+        model: The model to train; its compile state is replaced.
+        teacher: The original.
+        dataset: Arrays of inputs, a pair `(inputs, labels)` of them, or an iterable of batches
+            of inputs or of `(inputs, labels)`, gone through once an epoch.
+        epochs: Passes over the dataset. Defaults to 1.
+        learning_rate: Of Adam at the start; it falls to nothing over the last half.
+        batch_size: Rows of a batch cut from arrays. Defaults to 32.
+        label_weight: The weight `w` of the labels, integers, if the outputs are probabilities.
+            Defaults to 0.
+        loss: Another loss from targets and outputs.
+        renumbered: Turns the teacher's inputs into those of `model`.
+        seed: Of the order of the rows.
+
+    Returns:
+        The mean loss of each epoch.
+
+    Raises:
+        ValueError: If labels are asked for and not given, or a loss is not finite.
+    """
+    losses, optimizer = [], keras.optimizers.Adam(learning_rate)
+    rng = np.random.default_rng(seed)
+    compiled = False
+    for epoch in range(epochs):
+        total, count = 0.0, 0
+        for inputs, labels in _batches(dataset, batch_size, rng):
+            targets = teacher.predict_on_batch(inputs)
+            probabilities = _are_probabilities(targets)
+            if label_weight:
+                targets = _mixed(targets, labels, label_weight, probabilities)
+            if not compiled:
+                default = "kl_divergence" if probabilities else "mse"
+                model.compile(optimizer, loss or default)
+                compiled = True
+            value = float(np.ravel(model.train_on_batch(renumbered(inputs), targets))[0])
+            if not np.isfinite(value):
+                raise ValueError(
+                    f"The loss became {value} in epoch {epoch + 1} of healing. "
+                    f"Choose a smaller learning_rate than {learning_rate}"
+                )
+            total, count = total + value, count + 1
+        if not count:
+            raise ValueError("Expected a dataset of at least one batch. Received: none")
+        losses.append(total / count)
+        optimizer.learning_rate = learning_rate * min(1.0, 2 * (1 - (epoch + 1) / (epochs + 1)))
+    return losses
+
+
+def _batches(
+    dataset: Any, batch_size: int, rng: np.random.Generator
+) -> Iterator[tuple[Any, np.ndarray | None]]:
+    if isinstance(dataset, np.ndarray | dict) or ops.is_tensor(dataset):
+        dataset = (dataset, None)
+    if isinstance(dataset, tuple) and len(dataset) == 2:
+        inputs, labels = dataset
+        inputs = keras.tree.map_structure(np.asarray, inputs)
+        order = rng.permutation(len(keras.tree.flatten(inputs)[0]))
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            chosen = keras.tree.map_structure(lambda a, rows=rows: a[rows], inputs)
+            yield chosen, None if labels is None else np.asarray(labels)[rows]
+        return
+    if not isinstance(dataset, Iterable) and not isinstance(dataset, keras.utils.PyDataset):
+        raise ValueError(
+            "Expected arrays, (inputs, labels) or an iterable of batches. "
+            f"Received: dataset={dataset!r}"
+        )
+    sequence = (
+        (dataset[i] for i in range(len(dataset)))
+        if isinstance(dataset, keras.utils.PyDataset)
+        else dataset
+    )
+    for batch in sequence:
+        inputs, labels = (batch[0], batch[1]) if isinstance(batch, tuple) else (batch, None)
+        to_numpy = ops.convert_to_numpy
+        yield (
+            keras.tree.map_structure(to_numpy, inputs),
+            None if labels is None else to_numpy(labels),
+        )
+
+
+def _are_probabilities(outputs: Any) -> bool:
+    return (
+        not isinstance(outputs, dict | list | tuple)
+        and outputs.ndim > 1
+        and outputs.shape[-1] > 1
+        and outputs.min() >= 0
+        and np.allclose(outputs.sum(axis=-1), 1, atol=1e-3)
+    )
+
+
+def _mixed(
+    targets: np.ndarray, labels: np.ndarray | None, weight: float, probabilities: bool
+) -> np.ndarray:
+    if labels is None or not probabilities:
+        raise ValueError(
+            "Expected labels, and a model whose outputs are probabilities, for "
+            f"label_weight={weight}"
+        )
+    one_hot = np.eye(targets.shape[-1], dtype=targets.dtype)[np.asarray(labels).astype(int)]
+    return (1 - weight) * targets + weight * one_hot.reshape(targets.shape)

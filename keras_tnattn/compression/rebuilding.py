@@ -1,0 +1,336 @@
+"""Copies of models in which some layers are others.
+
+A functional or sequential model is cloned layer by layer. A layer or model with layers as
+attributes is made anew from its config by a class derived from its own, which puts the other layer
+in the attribute's place when it is assigned: nothing is built that is not used, and the layer's own
+code runs as before. Such a layer is saved as the config of the original and the configs of the
+layers that took a place in it, and loads wherever `keras_tnattn` is imported.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+
+
+@functools.cache
+def _functional_class() -> type:
+    inputs = keras.Input((1,))
+    return type(keras.Model(inputs, keras.layers.Identity()(inputs)))
+
+
+def is_graph(layer: keras.layers.Layer) -> bool:
+    """Whether a layer is a functional or sequential model."""
+    return isinstance(layer, (_functional_class(), keras.Sequential))
+
+
+def children(layer: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
+    """Returns the layers right inside a layer, by name (of a model's layer) or attribute."""
+    if is_graph(layer):
+        return {inner.name: inner for inner in layer.layers}
+    return {
+        key: inner
+        for name, value in vars(layer).items()
+        if name != "_layers" and not name.startswith("_self_")
+        for key, inner in _layers_in(name, value)
+    }
+
+
+def _layers_in(key: str, value: Any) -> Iterator[tuple[str, keras.layers.Layer]]:
+    if isinstance(value, keras.layers.Layer):
+        yield key, value
+    elif isinstance(value, list | tuple):
+        for i, entry in enumerate(value):
+            yield from _layers_in(f"{key}/{i}", entry)
+    elif isinstance(value, Mapping):
+        for name, entry in value.items():
+            yield from _layers_in(f"{key}/{name}", entry)
+
+
+def leaves(
+    model: keras.layers.Layer, is_leaf: Callable[[keras.layers.Layer], bool]
+) -> dict[str, keras.layers.Layer]:
+    """Returns the layers that `is_leaf` accepts anywhere in a model, each once, by their path."""
+    found, seen = {}, set()
+
+    def visit(path: str, layer: keras.layers.Layer) -> None:
+        if id(layer) in seen:
+            return
+        seen.add(id(layer))
+        if is_leaf(layer):
+            found[path] = layer
+            return
+        for key, inner in children(layer).items():
+            visit(f"{path}/{key}" if path else key, inner)
+
+    visit("", model)
+    return found
+
+
+def owners(model: keras.layers.Layer) -> dict[int, set[int]]:
+    """For each layer in a model, by id, the layers that hold it (a graph's are not counted)."""
+    held_by, seen = {}, set()
+
+    def visit(layer: keras.layers.Layer) -> None:
+        if id(layer) in seen:
+            return
+        seen.add(id(layer))
+        for inner in children(layer).values():
+            if not is_graph(layer):
+                held_by.setdefault(id(inner), set()).add(id(layer))
+            visit(inner)
+
+    visit(model)
+    return held_by
+
+
+class _Substituting:
+    """What a class derived from a layer's own does beside it."""
+
+    original: dict  # the serialized layer as it was
+    substitutes: dict[str, dict]  # by key, as `children` has it
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, self._substituted(name, value))
+
+    def _substituted(self, key: str, value: Any) -> Any:
+        if isinstance(value, keras.layers.Layer):
+            return self._substitute(key, value)
+        # A container in which nothing changes stays the same object: Keras keeps some by identity.
+        if type(value) in (list, tuple):
+            entries = [self._substituted(f"{key}/{i}", v) for i, v in enumerate(value)]
+            changed = any(new is not old for new, old in zip(entries, value, strict=True))
+            return type(value)(entries) if changed else value
+        if type(value) is dict:
+            entries = {name: self._substituted(f"{key}/{name}", v) for name, v in value.items()}
+            changed = any(entries[name] is not value[name] for name in value)
+            return entries if changed else value
+        return value
+
+    def _substitute(self, key: str, layer: keras.layers.Layer) -> keras.layers.Layer:
+        made = type(self).made
+        if key not in self.substitutes or any(layer is new for _, new in made):
+            return layer
+        for old, new in made:
+            if layer is old:
+                return new
+        new = keras.saving.deserialize_keras_object(self.substitutes[key])
+        if layer.built and not new.built:
+            new.build_from_config(layer.get_build_config())
+        made.append((layer, new))
+        return new
+
+    def replace_in_lists(self) -> None:
+        """Replaces what was appended to a list and so never assigned."""
+        for name, value in list(vars(self).items()):
+            if name != "_layers" and isinstance(value, list) and not name.startswith("_self_"):
+                for i, entry in enumerate(list(value)):
+                    new = self._substituted(f"{name}/{i}", entry)
+                    if isinstance(entry, keras.layers.Layer) and new is not entry:
+                        value.pop(i)
+                        value.insert(i, new)
+
+    def get_config(self) -> dict[str, Any]:
+        inner = children(self)
+        return {
+            "layer": self.original,
+            # Before `build` some of them are not there yet.
+            "substitutes": {
+                key: _config_of(inner[key]) if key in inner else config
+                for key, config in self.substitutes.items()
+            },
+        }
+
+    @classmethod
+    def from_config(cls, config: dict, custom_objects: dict | None = None) -> keras.layers.Layer:
+        return _made_anew(config["layer"], config["substitutes"])
+
+
+# The name under which saved models hold every class made below.
+_register = keras.saving.register_keras_serializable(package="keras_tnattn", name="Compressed")
+
+
+@_register
+class Compressed(_Substituting, keras.layers.Layer):
+    """The name of all layers with substitutes in saved models; loading gives the layer's own."""
+
+
+def _config_of(layer: keras.layers.Layer) -> dict:
+    """A layer serialized, unbuilt: whoever holds it builds it."""
+    config = dict(keras.saving.serialize_keras_object(layer))
+    config.pop("compile_config", None)
+    if not is_graph(layer):
+        config.pop("build_config", None)
+    return config
+
+
+def _made_anew(original: dict, substitutes: dict[str, dict]) -> keras.layers.Layer:
+    """Makes a layer from its config, with substitutes in place of some of its layers."""
+    unbuilt = {k: v for k, v in original.items() if k not in ("build_config", "compile_config")}
+    base = type(keras.saving.deserialize_keras_object(unbuilt))
+    derived = _register(
+        type(
+            f"Compressed{base.__name__}",
+            (_Substituting, base),
+            {
+                "original": unbuilt,
+                "substitutes": substitutes,
+                "made": [],
+                "__module__": __name__,
+                "__doc__": base.__doc__,
+            },
+        )
+    )
+    _register(Compressed)  # what a saved model is loaded by
+    layer = base.from_config.__func__(derived, unbuilt["config"])
+    layer.replace_in_lists()
+    return layer
+
+
+def rebuilt(
+    model: keras.layers.Layer,
+    prototypes: Mapping[int, keras.layers.Layer],
+    call: Callable[[keras.layers.Layer], object] | None = None,
+) -> keras.layers.Layer:
+    """Makes a copy of a model in which some layers are others.
+
+    Args:
+        model: A built model; it is not changed.
+        prototypes: For the id of a layer, the built layer to stand in its place. The copy has a
+            layer of the same config and weights.
+        call: Calls a model on data, to build a copy that its config does not build.
+
+    Returns:
+        The copy, with weights of its own.
+
+    Raises:
+        ValueError: If the model cannot be made anew from its config, with the reason.
+    """
+    made: dict[int, keras.layers.Layer] = {}
+    copy = _copy(model, prototypes, made)
+    if not copy.built:
+        copy.build_from_config(model.get_build_config() or {})
+    if not copy.built and call is not None:
+        call(copy)
+    if len(copy.weights) == 0 < len(model.weights):
+        raise ValueError(
+            f"Could not build a copy of {model.name} from its config. Give `data`, or implement "
+            "`build` and `get_build_config`"
+        )
+    # What its config builds by a run on symbols is not marked as built.
+    copy.built = True
+    _copy_weights(model, copy, prototypes, set())
+    return copy
+
+
+def _touched(layer: keras.layers.Layer, prototypes: Mapping[int, Any]) -> bool:
+    return id(layer) in prototypes or any(
+        _touched(inner, prototypes) for inner in children(layer).values()
+    )
+
+
+def _copy(
+    layer: keras.layers.Layer,
+    prototypes: Mapping[int, keras.layers.Layer],
+    made: dict[int, keras.layers.Layer],
+) -> keras.layers.Layer:
+    """The layer's copy without its weights, the same for the same layer."""
+    if id(layer) in made:
+        return made[id(layer)]
+    if id(layer) in prototypes:
+        new = keras.saving.deserialize_keras_object(_config_of(prototypes[id(layer)]))
+    elif is_graph(layer):
+        new = keras.models.clone_model(
+            layer, clone_function=lambda inner: _copy(inner, prototypes, made)
+        )
+    else:
+        before = layer.substitutes if isinstance(layer, _Substituting) else {}
+        substitutes = {
+            key: _config_of(_copy(inner, prototypes, made))
+            for key, inner in children(layer).items()
+            if key in before or _touched(inner, prototypes)
+        }
+        if substitutes:
+            substituting = isinstance(layer, _Substituting)
+            config = layer.original if substituting else _serialized(layer)
+            new = _made_anew(config, substitutes)
+        else:
+            config = _serialized(layer)
+            config.pop("build_config", None)
+            new = keras.saving.deserialize_keras_object(config)
+    made[id(layer)] = new
+    return new
+
+
+def _serialized(layer: keras.layers.Layer) -> dict:
+    try:
+        config = dict(keras.saving.serialize_keras_object(layer))
+        config.pop("compile_config", None)
+        return config
+    except (NotImplementedError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"Could not copy {layer.name} ({type(layer).__name__}): its get_config does not give "
+            f"all arguments of its constructor ({error})"
+        ) from error
+
+
+def _copy_weights(
+    layer: keras.layers.Layer,
+    copy: keras.layers.Layer,
+    prototypes: Mapping[int, keras.layers.Layer],
+    done: set[int],
+) -> None:
+    if id(layer) in done:
+        return
+    done.add(id(layer))
+    if id(layer) in prototypes:
+        copy.set_weights(prototypes[id(layer)].get_weights())
+        return
+    if not _touched(layer, prototypes):
+        copy.set_weights(layer.get_weights())
+        return
+    pairs = _pairs(layer, copy)
+    for _, child, child_copy in pairs:
+        _copy_weights(child, child_copy, prototypes, done)
+    inner, inner_copies = ([pair[i] for pair in pairs] for i in (1, 2))
+    for old, new in zip(_own(layer, inner), _own(copy, inner_copies), strict=True):
+        new.assign(old)
+
+
+def _pairs(
+    layer: keras.layers.Layer, copy: keras.layers.Layer
+) -> list[tuple[str, keras.layers.Layer, keras.layers.Layer]]:
+    """The key, the inner layer and its copy, for all inner layers."""
+    inner, copies = children(layer), children(copy)
+    if is_graph(layer):
+        # By place: layers that a model's code makes have other names in each copy.
+        copies = dict(zip(inner, copies.values(), strict=True))
+    return [(key, child, copies[key]) for key, child in inner.items()]
+
+
+def counterparts(
+    model: keras.layers.Layer, copy: keras.layers.Layer, layers: Mapping[str, keras.layers.Layer]
+) -> dict[str, keras.layers.Layer]:
+    """Returns for layers of a model, by path, those in their place in a copy of it."""
+    paths = {id(layer): path for path, layer in layers.items()}
+    found, seen = {}, set()
+
+    def visit(layer: keras.layers.Layer, place: keras.layers.Layer) -> None:
+        if id(layer) in seen:
+            return
+        seen.add(id(layer))
+        if id(layer) in paths:
+            found[paths[id(layer)]] = place
+            return
+        for _, child, child_copy in _pairs(layer, place):
+            visit(child, child_copy)
+
+    visit(model, copy)
+    return found
+
+
+def _own(layer: keras.layers.Layer, inner: Sequence[keras.layers.Layer]) -> list:
+    """The weights that no inner layer has."""
+    theirs = {id(weight) for child in inner for weight in child.weights}
+    return [weight for weight in layer.weights if id(weight) not in theirs]

@@ -1,0 +1,154 @@
+"""What was done to each layer of a compressed model, as text, CSV, JSON and a picture."""
+
+import csv
+import dataclasses
+import io
+import json
+import os
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerReport:
+    """One layer before and after.
+
+    Attributes:
+        path: Names or attributes that lead to the layer.
+        kind: Class of the layer.
+        format: `dense`, `low_rank` or `tensor_train`; `kept` if nothing was done.
+        ranks: Ranks of the format.
+        bits: Bits of its numbers; 32 for floats.
+        weights_before, weights_after: Numbers of weights, as `count_params` counts them.
+        bytes_before, bytes_after: Bytes of the weights.
+        error: Relative error of the layer's outputs, measured.
+        flops_before, flops_after: Floating-point operations for a row of inputs.
+        ms_before, ms_after: Time of a call on a batch, in milliseconds; `None` if not measured.
+        reason: Why the layer was left alone, if it was.
+        curve: `(bytes, error, format)` of each candidate.
+    """
+
+    path: str
+    kind: str
+    format: str = "kept"
+    ranks: tuple[int, ...] = ()
+    bits: int = 32
+    weights_before: int = 0
+    weights_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    error: float = 0.0
+    flops_before: int | None = None
+    flops_after: int | None = None
+    ms_before: float | None = None
+    ms_after: float | None = None
+    reason: str = ""
+    curve: tuple[tuple[int, float, str], ...] = dataclasses.field(default=(), repr=False)
+
+
+_COLUMNS = [field.name for field in dataclasses.fields(LayerReport) if field.name != "curve"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What was done to a model. `print(report)` shows a table.
+
+    Attributes:
+        layers: A `LayerReport` for every layer with weights.
+        weights_before, weights_after: Of the model.
+        bytes_before, bytes_after: Of the model.
+        metric_before, metric_after: Of the metric, if there was one.
+        notes: What else is to be known, a sentence each.
+    """
+
+    layers: tuple[LayerReport, ...]
+    weights_before: int
+    weights_after: int
+    bytes_before: int
+    bytes_after: int
+    metric_before: float | None = None
+    metric_after: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ratio(self) -> float:
+        """How many times smaller the model became, in bytes."""
+        return self.bytes_before / max(self.bytes_after, 1)
+
+    def __str__(self) -> str:
+        header = ("layer", "kind", "format", "ranks", "weights", "bytes", "error", "FLOPs", "ms")
+        lines = [header]
+        for row in self.layers:
+            lines.append(
+                (
+                    row.path,
+                    row.kind,
+                    row.format + (f" {row.bits} bits" if row.bits != 32 else ""),
+                    ", ".join(map(str, row.ranks)) or "-",
+                    _change(row.weights_before, row.weights_after),
+                    _change(row.bytes_before, row.bytes_after),
+                    f"{row.error:.4f}" if row.format != "kept" else row.reason or "0",
+                    _change(row.flops_before, row.flops_after),
+                    _change(row.ms_before, row.ms_after),
+                )
+            )
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        header, *rest = lines
+        ruled = [header, tuple("-" * width for width in widths), *rest]
+        table = "\n".join(" | ".join(map(str.ljust, line, widths)).rstrip() for line in ruled)
+        total = (
+            f"\n{self.weights_before:,} weights -> {self.weights_after:,}; "
+            f"{self.bytes_before:,} bytes -> {self.bytes_after:,}: {self.ratio:.1f} times smaller"
+        )
+        if self.metric_before is not None:
+            total += f"; metric {self.metric_before:.4f} -> {self.metric_after:.4f}"
+        return table + total + "".join(f"\n{note}" for note in self.notes)
+
+    def to_csv(self) -> str:
+        """Returns a line for each layer, with a header."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        for row in self.layers:
+            values = {name: getattr(row, name) for name in _COLUMNS}
+            writer.writerow(values | {"ranks": " ".join(map(str, row.ranks))})
+        return text.getvalue()
+
+    def to_json(self) -> str:
+        """Returns everything, the curves too, as JSON."""
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+    def plot(self, path: str | os.PathLike) -> None:
+        """Draws error against size for each layer that had candidates; needs Matplotlib.
+
+        Args:
+            path: The picture's file.
+        """
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(8, 5), layout="constrained")
+        axes = figure.subplots()
+        for row in self.layers:
+            points = sorted(point for point in row.curve if point[1] > 0)
+            if points:
+                line = axes.plot(
+                    [size for size, _, _ in points],
+                    [error for _, error, _ in points],
+                    ".-",
+                    alpha=0.6,
+                    label=row.path,
+                )[0]
+                if row.format != "kept":
+                    axes.plot(row.bytes_after, max(row.error, 1e-6), "o", color=line.get_color())
+        axes.set(xscale="log", yscale="log", xlabel="bytes", ylabel="relative output error")
+        axes.grid(alpha=0.3)
+        if axes.lines:
+            axes.legend(fontsize="small")
+        figure.savefig(path, dpi=120)
+
+
+def _change(before: float | None, after: float | None) -> str:
+    if before is None or after is None:
+        return "-"
+    form = "{:.2f}" if isinstance(before, float) else "{:,}"
+    if before == after:
+        return form.format(before)
+    return f"{form.format(before)} -> {form.format(after)}"

@@ -1,0 +1,242 @@
+"""A drop-in for `keras.layers.Embedding` whose table is the product of two thin matrices."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_tnattn.checks import check_int
+from keras_tnattn.initializers import kernel_variance
+from keras_tnattn.ops import low_rank, quantization
+from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
+
+
+@keras.saving.register_keras_serializable(package="keras_tnattn")
+class LowRankEmbedding(keras.layers.Layer):
+    """Embedding whose table is a product `E = A B` of rank `r`.
+
+    `A` of shape `(V, r)` holds the coordinates of each id, `B` of shape `(r, D)` is shared:
+    `r (V + D)` weights where `keras.layers.Embedding` has `V D`, and `2 r D` FLOPs an id. The
+    gradient of `A` is dense: Adam handles repeated ids correctly.
+
+    Args:
+        input_dim: Number of ids `V`.
+        output_dim: Size `D` of a row.
+        rank: Rank `r`.
+        mask_zero: Whether id 0 is padding, to be masked. Defaults to `False`.
+        bits: 8 or 4 to hold `A` as whole numbers, with one scale an id; such a layer does not train
+            `A`, and is made by `quantized`. Defaults to `None`.
+        embeddings_initializer: The initializer whose variance the table is to have. Defaults to
+            `"uniform"`.
+        embeddings_regularizer: Applied to `A` and to `B`.
+        embeddings_constraint: Applied to `A` and to `B`.
+        reverse_dtype: Dtype of the logits of `reverse=True`. Defaults to the compute dtype.
+
+    Call arguments:
+        inputs: Integers `(...)`, ids in `[0, V)`; with `reverse`, floats `(..., D)`.
+        reverse: Whether to return the logits `inputs @ E^T` instead. Defaults to `False`.
+
+    Returns:
+        Tensor `(..., D)`; with `reverse`, `(..., V)`.
+
+    Raises:
+        ValueError: If a size is not a positive int.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_tnattn.layers import LowRankEmbedding
+        >>> layer = LowRankEmbedding(1000, 64, rank=8)
+        >>> layer(np.array([[1, 2, 3]])).shape
+        (1, 3, 64)
+        >>> layer.count_params()
+        8512
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        output_dim: int,
+        rank: int,
+        mask_zero: bool = False,
+        bits: int | None = None,
+        embeddings_initializer: Initializer = "uniform",
+        embeddings_regularizer: Regularizer | None = None,
+        embeddings_constraint: Constraint | None = None,
+        reverse_dtype: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("autocast", False)  # float16 cannot hold an id above 2,048
+        super().__init__(**kwargs)
+        self.input_dim = check_int("input_dim", input_dim)
+        self.output_dim = check_int("output_dim", output_dim)
+        self.rank = check_int("rank", rank)
+        quantization.check_bits(bits)
+        self.mask_zero, self.bits = bool(mask_zero), bits
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
+        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        self.reverse_dtype = reverse_dtype
+        self.supports_masking = True
+
+    def build(self, input_shape: Shape | None = None) -> None:
+        variance = kernel_variance(self.embeddings_initializer, self.input_dim, self.output_dim)
+        options = {
+            "regularizer": self.embeddings_regularizer,
+            "constraint": self.embeddings_constraint,
+        }
+        # An entry of the product sums `rank` products; the shared factor keeps the size of a row.
+        seed = self.embeddings_initializer.get_config().get("seed")
+        seeds = (seed, seed + 1) if isinstance(seed, int) else (None, None)
+        if self.bits is None:
+            self.coordinates = self.add_weight(
+                (self.input_dim, self.rank),
+                keras.initializers.RandomNormal(stddev=variance**0.5, seed=seeds[0]),
+                name="coordinates",
+                **options,
+            )
+        else:
+            columns = quantization.packed_columns(self.rank, self.bits)
+            self.coordinates = self.add_weight(
+                (self.input_dim, columns),
+                "zeros",
+                dtype="uint8",
+                trainable=False,
+                name="coordinates",
+            )
+            self.scales = self.add_weight(
+                (self.input_dim, 1), "zeros", dtype="float16", trainable=False, name="scales"
+            )
+        self.basis = self.add_weight(
+            (self.rank, self.output_dim),
+            keras.initializers.RandomNormal(stddev=self.rank**-0.5, seed=seeds[1]),
+            name="basis",
+            **options,
+        )
+        self.built = True
+
+    def _rows(self, ids: Tensor | None = None) -> Tensor:
+        """The coordinates of ids, or of all."""
+
+        def taken(weight: Tensor) -> Tensor:
+            # The product by 1 makes the gradient of the table a tensor on TensorFlow.
+            table = ops.multiply(weight, 1) if self.bits is None else ops.convert_to_tensor(weight)
+            return table if ids is None else ops.take(table, ids, axis=0)
+
+        rows = taken(self.coordinates)
+        if self.bits is None:
+            return ops.cast(rows, self.compute_dtype)
+        return quantization.dequantize_rows(
+            rows, taken(self.scales), self.rank, self.bits, self.compute_dtype
+        )
+
+    def call(self, inputs: Tensor, reverse: bool = False) -> Tensor:
+        basis = ops.cast(self.basis, self.compute_dtype)
+        if not reverse:
+            return ops.matmul(self._rows(ops.cast(inputs, "int32")), basis)
+        inputs = ops.matmul(ops.cast(inputs, self.compute_dtype), ops.transpose(basis))
+        logits = ops.matmul(inputs, ops.transpose(self._rows()))
+        return ops.cast(logits, self.reverse_dtype or self.compute_dtype)
+
+    def compute_mask(
+        self, inputs: Tensor, mask: Tensor | None = None, reverse: bool = False
+    ) -> Tensor | None:
+        if reverse:
+            return mask
+        return ops.not_equal(inputs, 0) if self.mask_zero else None
+
+    def compute_output_shape(self, input_shape: Shape, reverse: bool = False) -> Shape:
+        if reverse:
+            return (*input_shape[:-1], self.input_dim)
+        return (*input_shape, self.output_dim)
+
+    def compute_output_spec(self, inputs: Tensor, reverse: bool = False) -> keras.KerasTensor:
+        shape = self.compute_output_shape(inputs.shape, reverse)
+        dtype = self.reverse_dtype if reverse and self.reverse_dtype else self.compute_dtype
+        return keras.KerasTensor(shape, dtype)
+
+    @classmethod
+    def from_embedding(
+        cls,
+        layer: keras.layers.Embedding,
+        rank: int | None = None,
+        tolerance: float | None = None,
+        row_weights: Sequence[float] | None = None,
+        **kwargs: Any,
+    ) -> "LowRankEmbedding":
+        """Makes a `LowRankEmbedding` that stands in for a trained `keras.layers.Embedding`.
+
+        Args:
+            layer: A built `Embedding` layer.
+            rank: The rank, at most; or
+            tolerance: the relative error allowed. Give one of the two.
+            row_weights: `V` numbers of at least 0, how much the squared error of each row counts:
+                the frequencies of the ids. Default: all equal.
+            **kwargs: Further arguments of the constructor.
+
+        Returns:
+            A built layer; its `relative_error` is `||E - E'|| / ||E||` in the Frobenius norm,
+            rows weighted by `row_weights` if given.
+
+        Raises:
+            ValueError: If the layer is not built, or both or none of `rank` and `tolerance` are
+                given.
+
+        Example:
+            >>> import keras
+            >>> from keras_tnattn.layers import LowRankEmbedding
+            >>> dense = keras.layers.Embedding(100, 8)
+            >>> dense.build()
+            >>> LowRankEmbedding.from_embedding(dense, rank=8).relative_error < 1e-6
+            True
+        """
+        if not layer.built:
+            raise ValueError(f"Expected a built Embedding layer. Received: layer={layer.name}")
+        table = ops.convert_to_numpy(layer.embeddings)
+        scale = None if row_weights is None else np.sqrt(np.asarray(row_weights, "float64"))
+        left, right, errors = low_rank.low_rank_factors(table, scale)
+        rank = low_rank.chosen_rank(errors, rank, tolerance)
+        config = {
+            "mask_zero": layer.mask_zero,
+            "trainable": layer.trainable,
+            "dtype": layer.dtype_policy,
+            "name": layer.name,
+        }
+        new = cls(*table.shape, rank, **{**config, **kwargs})
+        new.build()
+        new.assign_factors(left[:, :rank], right[:rank])
+        new.relative_error = float(errors[rank])
+        return new
+
+    def quantized(self, bits: int) -> "LowRankEmbedding":
+        """Makes the layer whose coordinates are whole numbers of 8 or 4 bits, one scale an id."""
+        if not self.built or self.bits is not None:
+            raise ValueError(
+                "Expected a built layer that is not quantized yet. "
+                f"Received: built={self.built}, bits={self.bits}"
+            )
+        new = type(self).from_config({**self.get_config(), "bits": bits})
+        new.build()
+        new.assign_factors(*(ops.convert_to_numpy(w) for w in (self.coordinates, self.basis)))
+        return new
+
+    def assign_factors(self, left: np.ndarray, right: np.ndarray) -> None:
+        """Sets `A` and `B` from float arrays, quantizing `A` if need be."""
+        self.basis.assign(right)
+        if self.bits is None:
+            self.coordinates.assign(left)
+            return
+        numbers, scales = quantization.quantize_rows(left, self.bits)
+        self.coordinates.assign(numbers)
+        self.scales.assign(scales)
+
+    def get_config(self) -> dict[str, Any]:
+        names = ("input_dim", "output_dim", "rank", "mask_zero", "bits", "reverse_dtype")
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names},
+            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
+            "embeddings_regularizer": keras.regularizers.serialize(self.embeddings_regularizer),
+            "embeddings_constraint": keras.constraints.serialize(self.embeddings_constraint),
+        }

@@ -1,0 +1,342 @@
+"""Models of every kind come back smaller, equal where asked, and load anywhere."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import keras
+import numpy as np
+import pytest
+from conformance import to_numpy
+
+from keras_tnattn import compress, layers
+from keras_tnattn.compression.rebuilding import children, leaves, rebuilt
+
+RNG = np.random.default_rng(0)
+IDS = RNG.integers(1, 600, (40, 12)).astype("int32")
+
+
+def functional():
+    """Attention, a shared dense layer and a nested model."""
+    ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(600, 32, mask_zero=True, name="embedding")(ids)
+    x = keras.layers.MultiHeadAttention(2, 16, name="attention")(x, x)
+    shared = keras.layers.Dense(32, "relu", name="shared")
+    x = shared(shared(x))
+    inner_input = keras.Input((None, 32))
+    inner = keras.Model(
+        inner_input, keras.layers.Dense(32, name="inside")(inner_input), name="nested"
+    )
+    x = layers.TransformerEncoder(keras.layers.MultiHeadAttention(2, 16), 64, name="encoder")(
+        inner(x)
+    )
+    x = layers.MaskedAveragePooling1D()(x)
+    return keras.Model(ids, keras.layers.Dense(5, "softmax", name="out")(x))
+
+
+@keras.saving.register_keras_serializable(package="test")
+class Block(keras.layers.Layer):
+    def __init__(self, units, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+
+    def build(self, input_shape):
+        self.first = keras.layers.Dense(4 * self.units, "relu")
+        self.second = keras.layers.Dense(self.units)
+        self.again = self.second
+        self.gain = self.add_weight((self.units,), "ones", name="gain")
+        self.first.build(input_shape)
+        self.second.build((*input_shape[:-1], 4 * self.units))
+
+    def call(self, inputs):
+        return inputs + self.gain * self.again(self.first(inputs))
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units}
+
+
+@keras.saving.register_keras_serializable(package="test")
+class Subclassed(keras.Model):
+    def __init__(self, depth=2, **kwargs):
+        super().__init__(**kwargs)
+        self.depth = depth
+        self.embedding = layers.TokenEmbedding(600, 32)
+        self.blocks = []
+        for _ in range(depth):
+            self.blocks.append(Block(32))
+        self.extra = [Block(32)]
+        self.head = keras.Sequential([keras.layers.Dense(5, "softmax")])
+
+    def call(self, inputs):
+        x = self.embedding(inputs)
+        for block in [*self.blocks, *self.extra]:
+            x = block(x)
+        return self.head(keras.ops.mean(x, axis=1))
+
+    def get_config(self):
+        return {**super().get_config(), "depth": self.depth}
+
+
+def subclassed():
+    model = Subclassed()
+    model(IDS)
+    return model
+
+
+def sequential():
+    return keras.Sequential(
+        [
+            keras.Input((12,), dtype="int32"),
+            keras.layers.Embedding(600, 32),
+            keras.layers.Flatten(),
+            keras.layers.Dense(64, "relu"),
+            keras.layers.Dense(5),
+        ]
+    )
+
+
+def plga_encoder():
+    ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(600, 32)(ids)
+    attention = layers.PowerLawGraphAttention(2, residual_units=1, residual_dim=24)
+    x = layers.TransformerEncoder(attention, 64, name="encoder")(x)
+    return keras.Model(ids, keras.layers.Dense(3)(x))
+
+
+MODELS = {f.__name__: f for f in (functional, subclassed, sequential, plga_encoder)}
+
+
+@pytest.fixture(params=MODELS)
+def model(request):
+    return MODELS[request.param]()
+
+
+def test_every_model_becomes_smaller_and_loads(model, tmp_path):
+    before = [w.copy() for w in model.get_weights()]
+    outputs = model.predict(IDS, verbose=0)
+    result = compress(model, target=3.0, data=IDS)
+    assert result.report.ratio >= 3
+    assert result.report.weights_after == result.model.count_params()
+    assert result.report.weights_before == model.count_params()
+    # The given model is as it was.
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    np.testing.assert_array_equal(model.predict(IDS, verbose=0), outputs)
+    small = result.model.predict(IDS, verbose=0)
+    assert small.shape == outputs.shape
+    assert 0 < np.linalg.norm(small - outputs) < 1.2 * np.linalg.norm(outputs)
+    result.model.save(tmp_path / "small.keras")
+    loaded = keras.models.load_model(tmp_path / "small.keras")
+    assert loaded.count_params() == result.model.count_params()
+    np.testing.assert_allclose(loaded.predict(IDS, verbose=0), small, rtol=1e-5, atol=1e-6)
+
+
+def test_target_1_gives_equal_outputs(model):
+    result = compress(model, target=1)
+    np.testing.assert_array_equal(
+        result.model.predict(IDS, verbose=0), model.predict(IDS, verbose=0)
+    )
+    assert result.model is not model
+    assert all(row.format == "kept" for row in result.report.layers)
+    assert result.report.bytes_after == result.report.bytes_before
+
+
+def test_tolerance_0_keeps_what_is_computed(model):
+    # A kernel of low rank already: nothing is lost where it is found out.
+    for layer in leaves(model, lambda x: isinstance(x, keras.layers.Dense)).values():
+        kernel = to_numpy(layer.kernel)
+        left = RNG.normal(size=(kernel.shape[0], 1)).astype("float32")
+        right = RNG.normal(size=(1, kernel.shape[1])).astype("float32")
+        layer.kernel.assign(0.1 * left @ right)
+    result = compress(model, tolerance=1e-5, formats=["low_rank"])
+    assert any(row.format == "low_rank" for row in result.report.layers)
+    np.testing.assert_allclose(
+        result.model.predict(IDS, verbose=0),
+        model.predict(IDS, verbose=0),
+        rtol=1e-3,
+        atol=1e-4,
+    )
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("name", ["functional", "subclassed"])
+def test_bits(bits, name, tmp_path):
+    model = MODELS[name]()
+    outputs = model.predict(IDS, verbose=0)
+    result = compress(model, target=32 / bits + 1, data=IDS, bits=bits)
+    assert result.report.ratio >= 32 / bits + 1
+    assert result.report.weights_after == result.model.count_params()
+    small = result.model.predict(IDS, verbose=0)
+    assert np.linalg.norm(small - outputs) < 0.8 * np.linalg.norm(outputs)
+    result.model.save(tmp_path / "small.keras")
+    loaded = keras.models.load_model(tmp_path / "small.keras")
+    np.testing.assert_allclose(loaded.predict(IDS, verbose=0), small, rtol=1e-4, atol=1e-5)
+
+
+def test_shared_layers_stay_shared():
+    result = compress(functional(), target=4.0)
+    names = [layer.name for layer in result.model.layers]
+    assert names.count("shared") == 1
+    block = children(compress(subclassed(), target=4.0).model)["blocks/0"]
+    assert block.again is block.second
+    assert isinstance(block.second, layers.LowRankDense)
+
+
+def test_a_fresh_process_that_imports_keras_and_the_package_loads_it(tmp_path):
+    model = functional()
+    result = compress(model, target=8.0, data=IDS, bits=8)
+    result.model.save(tmp_path / "small.keras")
+    np.save(tmp_path / "ids.npy", IDS)
+    np.save(tmp_path / "outputs.npy", result.model.predict(IDS, verbose=0))
+    code = """
+        import sys, keras, numpy as np
+        import keras_tnattn
+        folder = sys.argv[1]
+        model = keras.models.load_model(folder + "/small.keras")
+        outputs = model.predict(np.load(folder + "/ids.npy"), verbose=0)
+        np.testing.assert_allclose(outputs, np.load(folder + "/outputs.npy"), rtol=1e-4, atol=1e-5)
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)], check=True, env=environment
+    )
+
+
+def test_data_make_the_outputs_better():
+    keras.utils.set_random_seed(1)
+    model = sequential()
+    # Few ids occur; rows of others do not matter.
+    ids = RNG.integers(1, 20, (64, 12)).astype("int32")
+    outputs = model.predict(ids, verbose=0)
+
+    def error(**options):
+        small = compress(model, target=8.0, **options).model.predict(ids, verbose=0)
+        return np.linalg.norm(small - outputs) / np.linalg.norm(outputs)
+
+    assert error(data=ids) < 0.7 * error()
+
+
+def test_max_drop_is_the_budget():
+    model = functional()
+    outputs = model.predict(IDS, verbose=0)
+
+    def metric(candidate):
+        return -float(np.abs(candidate.predict(IDS, verbose=0) - outputs).max())
+
+    result = compress(model, metric=metric, max_drop=0.05, data=IDS)
+    assert result.report.metric_before == 0
+    assert -0.05 <= result.report.metric_after <= 0
+    assert result.report.ratio > 1.2
+    tighter = compress(model, metric=metric, max_drop=0.005, data=IDS)
+    assert tighter.report.ratio < result.report.ratio
+
+
+def test_nothing_asked_is_a_report(tmp_path):
+    report = compress(functional(), data=IDS).report
+    assert report.ratio == 1
+    row = next(row for row in report.layers if row.path == "attention/_query_dense")
+    sizes, errors = zip(*[(size, error) for size, error, _ in row.curve], strict=True)
+    assert errors[0] == 0
+    assert len(sizes) > 5
+    assert "attention/_query_dense" in str(report)
+    assert report.to_csv().count("\n") == len(report.layers) + 1
+    assert '"curve"' in report.to_json()
+    report.plot(tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+
+
+def test_filters_and_speed():
+    result = compress(functional(), target=2.0, data=IDS, filters=["embedding", "shared"])
+    formats = {row.path: row.format for row in result.report.layers}
+    assert formats["attention/_query_dense"] == "kept"
+    reasons = {row.path: row.reason for row in result.report.layers}
+    assert "filters" in reasons["nested/inside"]
+    # Nothing is a thousand times as fast.
+    with pytest.raises(ValueError, match="target of at most"):
+        compress(sequential(), target=8.0, data=IDS, min_speed=1000.0)
+
+
+def test_renumbered_ids():
+    model = sequential()
+    result = compress(
+        model, target=12.0, data=IDS, formats="tensor_train", renumber=2, filters="embedding"
+    )
+    (order,) = result.id_orders.values()
+    assert order[:2].tolist() == [0, 1]
+    assert sorted(order) == list(range(600))
+    row = next(row for row in result.report.layers if row.format == "tensor_train")
+    small = result.model.predict(result.renumbered(IDS), verbose=0)
+    outputs = model.predict(IDS, verbose=0)
+    assert np.linalg.norm(small - outputs) < 1.5 * row.error * np.linalg.norm(outputs)
+
+
+def test_healing_brings_outputs_nearer():
+    model = functional()
+    x = RNG.integers(1, 600, (256, 12)).astype("int32")
+    outputs = model.predict(IDS, verbose=0)
+    result = compress(model, target=12.0, bits=8, data=IDS)
+
+    def error():
+        return np.linalg.norm(result.model.predict(IDS, verbose=0) - outputs)
+
+    before, weights = error(), model.get_weights()
+    losses = result.heal(x, epochs=3, learning_rate=3e-3)
+    assert len(losses) == 3
+    assert losses[-1] < losses[0]
+    assert error() < before
+    for old, new in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    with pytest.raises(ValueError, match="Expected labels"):
+        result.heal(x, label_weight=0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"target": 0.5}, "target=0.5"),
+        ({"target": 2.0, "tolerance": 0.1}, "tolerance=0.1"),
+        ({"tolerance": -1}, "tolerance=-1"),
+        ({"target": 1e6}, "target of at most"),
+        ({"target": 2.0, "formats": ["svd"]}, "svd"),
+        ({"target": 2.0, "bits": 3}, "bits=3"),
+        ({"target": 2.0, "max_drop": 0.1}, "max_drop=0.1"),
+        ({"target": 2.0, "min_speed": 1.0}, "min_speed=1.0"),
+        ({"target": 2.0, "metric": lambda model: float("nan")}, "nan"),
+        ({"target": 2.0, "data": np.ones((4, 12, 3, 2), "int32")}, "do not fit"),
+        ({"target": 2.0, "data": np.ones((0, 12), "int32")}, "no rows"),
+    ],
+)
+def test_bad_input_is_a_clear_error(options, match):
+    with pytest.raises(ValueError, match=match):
+        compress(sequential(), **options)
+
+
+def test_unbuilt_models_and_others_are_refused():
+    with pytest.raises(ValueError, match="built model"):
+        compress(keras.Sequential([keras.layers.Dense(3)]), target=2.0)
+    with pytest.raises(TypeError, match=r"keras\.Model"):
+        compress(keras.layers.Dense(3), target=2.0)
+
+
+def test_a_model_without_a_config_is_refused():
+    class Hidden(keras.Model):
+        def __init__(self, function):
+            super().__init__()
+            self.function = function
+            self.dense = keras.layers.Dense(64)
+
+        def call(self, inputs):
+            return self.dense(inputs)
+
+    model = Hidden(object())
+    model(np.ones((2, 64)))
+    with pytest.raises(ValueError, match="Could not copy"):
+        compress(model, target=2.0)
+
+
+def test_a_copy_of_a_copy():
+    model = functional()
+    once = compress(model, target=2.0).model
+    again = rebuilt(once, {})
+    np.testing.assert_array_equal(again.predict(IDS, verbose=0), once.predict(IDS, verbose=0))

@@ -1,0 +1,175 @@
+"""Layers of low rank equal the products they stand for, and stand in for trained layers."""
+
+import keras
+import numpy as np
+import pytest
+from conformance import to_numpy
+
+from keras_tnattn.layers import LowRankDense, LowRankEinsumDense, LowRankEmbedding
+from keras_tnattn.layers.low_rank_dense import split_equation
+
+RNG = np.random.default_rng(0)
+
+
+def kernel_of(layer):
+    inner, outer = to_numpy(layer.inner.kernel), to_numpy(layer.outer.kernel)
+    return inner.reshape(-1, layer.rank) @ outer.reshape(layer.rank, -1)
+
+
+def test_dense_equals_the_product():
+    layer = LowRankDense(5, 3, activation="relu", bias_initializer="ones")
+    x = RNG.normal(size=(2, 4, 6)).astype("float32")
+    outputs = to_numpy(layer(x))
+    expected = np.maximum(x @ kernel_of(layer) + 1, 0)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("equation", "input_shape", "output_shape", "bias_axes"),
+    [
+        ("abc,cde->abde", (2, 3, 6), (None, 4, 5), "de"),
+        ("abcd,cde->abe", (2, 3, 4, 5), (None, 6), "e"),
+        ("...x,xy->...y", (2, 3, 6), 5, "y"),
+        ("ab,bc->ac", (2, 6), 5, None),
+        ("abc,dc->adb", (2, 3, 6), (4, None), None),
+    ],
+)
+def test_einsum_equals_its_full_kernel(equation, input_shape, output_shape, bias_axes):
+    layer = LowRankEinsumDense(
+        equation, output_shape, 2, bias_axes=bias_axes, bias_initializer="ones"
+    )
+    x = RNG.normal(size=input_shape).astype("float32")
+    outputs = to_numpy(layer(x))
+    kernel = equation.split("->")[0].split(",")[1]
+    letters = [equations.split("->")[0].split(",")[1] for equations in layer.equations]
+    factors = [to_numpy(layer.inner.kernel), to_numpy(layer.outer.kernel)]
+    full_kernel = np.einsum(f"{letters[0]},{letters[1]}->{kernel}", *factors)
+    expected = np.einsum(equation, x, full_kernel) + (1 if bias_axes else 0)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
+    # The same output shape as Keras' layer, sizes unknown too.
+    full = keras.layers.EinsumDense(equation, output_shape, bias_axes=bias_axes)
+    unknown = keras.KerasTensor((None, *input_shape[1:]))
+    assert layer(unknown).shape == full(unknown).shape
+    assert outputs.shape == tuple(full(x).shape)
+
+
+@pytest.mark.parametrize("equation", ["abc,acd->abd", "ab,cd->abcd", "ab,b->a"])
+def test_an_equation_that_cannot_be_split_is_refused(equation):
+    with pytest.raises(ValueError, match="axes that are summed over"):
+        split_equation(equation)
+
+
+@pytest.mark.parametrize("rank", [1, 4, 16])
+def test_kernel_has_the_variance_of_the_initializer(rank):
+    layer = LowRankDense(64, rank)
+    layer.build((None, 64))
+    assert 0.6 < kernel_of(layer).var() / (2 / 128) < 1.6
+    embedding = LowRankEmbedding(1000, 32, rank)
+    table = to_numpy(embedding(np.arange(1000)))
+    assert 0.5 < table.var() / (0.1**2 / 12) < 1.7
+
+
+def test_from_dense_at_full_rank_is_the_layer():
+    dense = keras.layers.Dense(5, "tanh", bias_initializer="ones")
+    x = RNG.normal(size=(7, 6)).astype("float32")
+    expected = to_numpy(dense(x))
+    layer = LowRankDense.from_dense(dense, rank=99)
+    assert layer.rank == 5
+    np.testing.assert_allclose(to_numpy(layer(x)), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_inputs_make_truncation_better_on_them():
+    # Inputs live mostly in three of twelve directions.
+    directions = RNG.normal(size=(3, 12))
+    x = RNG.normal(size=(500, 3)) @ directions + 0.01 * RNG.normal(size=(500, 12))
+    dense = keras.layers.Dense(10, use_bias=False, kernel_initializer="random_normal")
+    expected = to_numpy(dense(x.astype("float32")))
+
+    def error(layer):
+        outputs = to_numpy(layer(x.astype("float32")))
+        return np.linalg.norm(outputs - expected) / np.linalg.norm(expected)
+
+    plain = LowRankDense.from_dense(dense, rank=3)
+    aware = LowRankDense.from_dense(dense, rank=3, inputs=x)
+    assert error(aware) < 0.1 * error(plain)
+    np.testing.assert_allclose(aware.relative_error, error(aware), rtol=1e-2)
+    assert LowRankDense.from_dense(dense, tolerance=0.05, inputs=x).rank == 3
+
+
+def test_from_einsum_dense():
+    dense = keras.layers.EinsumDense("abc,cde->abde", (None, 2, 3), bias_axes="de")
+    x = RNG.normal(size=(4, 5, 6)).astype("float32")
+    expected = to_numpy(dense(x))
+    layer = LowRankEinsumDense.from_einsum_dense(dense, rank=6)
+    np.testing.assert_allclose(to_numpy(layer(x)), expected, rtol=1e-4, atol=1e-5)
+    assert LowRankEinsumDense.from_einsum_dense(dense, rank=2).relative_error > 0.01
+
+
+def test_embedding_looks_up_and_reverses():
+    layer = LowRankEmbedding(11, 6, 3, mask_zero=True)
+    ids = RNG.integers(0, 11, (2, 5))
+    rows = to_numpy(layer(ids))
+    table = to_numpy(layer.coordinates) @ to_numpy(layer.basis)
+    np.testing.assert_allclose(rows, table[ids], rtol=1e-5, atol=1e-7)
+    x = RNG.normal(size=(2, 6)).astype("float32")
+    np.testing.assert_allclose(to_numpy(layer(x, reverse=True)), x @ table.T, rtol=1e-4, atol=1e-5)
+    assert to_numpy(layer.compute_mask(ids)).tolist() == (ids != 0).tolist()
+
+
+def test_from_embedding_weighs_rows():
+    dense = keras.layers.Embedding(50, 8, "random_normal", mask_zero=True)
+    dense.build()
+    full = to_numpy(dense(np.arange(50)))
+    weights = np.where(np.arange(50) < 4, 100.0, 0.01)
+    layer = LowRankEmbedding.from_embedding(dense, rank=4, row_weights=weights)
+    near = to_numpy(layer(np.arange(50)))
+    # Four rows that count span four dimensions.
+    assert np.abs(near - full)[:4].max() < 0.05 * np.abs(near - full)[4:].max()
+    squared = weights[:, None] * (near - full) ** 2
+    expected = np.sqrt(squared.sum() / (weights[:, None] * full**2).sum())
+    np.testing.assert_allclose(layer.relative_error, expected, rtol=1e-3)
+    assert layer.mask_zero
+
+
+@pytest.mark.parametrize(("bits", "error"), [(8, 0.01), (4, 0.15)])
+def test_quantized_embedding(bits, error, tmp_path):
+    layer = LowRankEmbedding(300, 16, 9)
+    ids = np.arange(300)
+    full = to_numpy(layer(ids))
+    small = layer.quantized(bits)
+    near = to_numpy(small(ids))
+    assert 1e-4 < np.linalg.norm(near - full) / np.linalg.norm(full) < error
+    assert small.coordinates.shape == (300, 9 if bits == 8 else 5)
+    model = keras.Sequential([keras.Input((None,), dtype="int32"), small])
+    model.save(tmp_path / "small.keras")
+    loaded = keras.models.load_model(tmp_path / "small.keras")
+    np.testing.assert_array_equal(to_numpy(loaded(ids[None])), near[None])
+
+
+@pytest.mark.parametrize("mode", ["int8", "int4"])
+def test_keras_quantizes_both_factors(mode, tmp_path):
+    model = keras.Sequential([keras.Input((32,)), LowRankDense(24, 16)])
+    x = RNG.normal(size=(8, 32)).astype("float32")
+    expected = model.predict(x, verbose=0)
+    model.quantize(mode, filters=lambda layer: isinstance(layer, keras.layers.Dense))
+    outputs = model.predict(x, verbose=0)
+    error = np.linalg.norm(outputs - expected) / np.linalg.norm(expected)
+    assert 1e-4 < error < (0.05 if mode == "int8" else 0.4)
+    model.save(tmp_path / "small.keras")
+    loaded = keras.models.load_model(tmp_path / "small.keras")
+    np.testing.assert_allclose(loaded.predict(x, verbose=0), outputs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: LowRankDense(0, 2), "units=0"),
+        (lambda: LowRankDense(2, 0), "rank=0"),
+        (lambda: LowRankEmbedding(3, 4, 2, bits=5), "bits=5"),
+        (lambda: LowRankDense.from_dense(keras.layers.Dense(3), rank=1), "built"),
+        (lambda: LowRankEmbedding.from_embedding(keras.layers.Embedding(3, 2), 1), "built"),
+    ],
+)
+def test_errors(make, match):
+    with pytest.raises(ValueError, match=match):
+        make()
