@@ -7,6 +7,7 @@ code runs as before. Such a layer is saved as the config of the original and the
 layers that took a place in it, and loads wherever `keras_tnattn` is imported.
 """
 
+import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,18 +22,24 @@ def _functional_class() -> type:
 
 
 def is_graph(layer: keras.layers.Layer) -> bool:
-    """Whether a layer is a functional or sequential model."""
-    return isinstance(layer, (_functional_class(), keras.Sequential))
+    """Whether a layer is a functional or sequential model, without a config of its own."""
+    graphs = (_functional_class(), keras.Sequential)
+    return isinstance(layer, graphs) and type(layer).get_config in {
+        graph.get_config for graph in graphs
+    }
 
 
 def children(layer: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
     """Returns the layers right inside a layer, by name (of a model's layer) or attribute."""
     if is_graph(layer):
         return {inner.name: inner for inner in layer.layers}
+    hidden = ("_self_", "_layers")
+    if isinstance(layer, _functional_class()):
+        hidden = ("_",)  # the operations of its graph
     return {
         key: inner
         for name, value in vars(layer).items()
-        if name != "_layers" and not name.startswith("_self_")
+        if not name.startswith(hidden)
         for key, inner in _layers_in(name, value)
     }
 
@@ -208,20 +215,20 @@ def rebuilt(
         ValueError: If the model cannot be made anew from its config, with the reason.
     """
     made: dict[int, keras.layers.Layer] = {}
-    copy = _copy(model, prototypes, made)
-    if not copy.built:
-        copy.build_from_config(model.get_build_config() or {})
-    if not copy.built and call is not None:
-        call(copy)
-    if len(copy.weights) == 0 < len(model.weights):
+    new = _copy(model, prototypes, made)
+    if not new.built:
+        new.build_from_config(model.get_build_config() or {})
+    if not new.built and call is not None:
+        call(new)
+    if len(new.weights) == 0 < len(model.weights):
         raise ValueError(
             f"Could not build a copy of {model.name} from its config. Give `data`, or implement "
             "`build` and `get_build_config`"
         )
     # What its config builds by a run on symbols is not marked as built.
-    copy.built = True
-    _copy_weights(model, copy, prototypes, set())
-    return copy
+    new.built = True
+    _copy_weights(model, new, prototypes, set())
+    return new
 
 
 def _touched(layer: keras.layers.Layer, prototypes: Mapping[int, Any]) -> bool:
@@ -245,22 +252,64 @@ def _copy(
             layer, clone_function=lambda inner: _copy(inner, prototypes, made)
         )
     else:
-        before = layer.substitutes if isinstance(layer, _Substituting) else {}
-        substitutes = {
-            key: _config_of(_copy(inner, prototypes, made))
-            for key, inner in children(layer).items()
-            if key in before or _touched(inner, prototypes)
-        }
-        if substitutes:
-            substituting = isinstance(layer, _Substituting)
-            config = layer.original if substituting else _serialized(layer)
-            new = _made_anew(config, substitutes)
-        else:
-            config = _serialized(layer)
-            config.pop("build_config", None)
-            new = keras.saving.deserialize_keras_object(config)
+        new = _copy_of_layers(layer, prototypes, made)
     made[id(layer)] = new
     return new
+
+
+def _copy_of_layers(
+    layer: keras.layers.Layer,
+    prototypes: Mapping[int, keras.layers.Layer],
+    made: dict[int, keras.layers.Layer],
+) -> keras.layers.Layer:
+    """The copy of a layer that holds layers as attributes."""
+    substituting = isinstance(layer, _Substituting)
+    before = layer.substitutes if substituting else {}
+    inner = children(layer)
+    substitutes = {
+        key: _config_of(_copy(child, prototypes, made))
+        for key, child in inner.items()
+        if key in before or _touched(child, prototypes)
+    }
+    config = copy.deepcopy(layer.original) if substituting else _serialized(layer)
+    config.pop("build_config", None)
+    # Layers that the constructor takes are exchanged in its arguments, the others as they are made.
+    for key in [key for key in substitutes if key not in before]:
+        if _put_in(config["config"], inner[key].name, substitutes[key]):
+            del substitutes[key]
+    if substitutes:
+        return _made_anew(config, substitutes)
+    return keras.saving.deserialize_keras_object(config)
+
+
+def _put_in(config: Any, name: str, new: dict) -> bool:
+    """Puts `new` in the place of the serialized layer of a name, if there is exactly one."""
+    places = []
+
+    def visit(container: Any) -> None:
+        entries = container.items() if isinstance(container, dict) else enumerate(container)
+        for key, value in entries:
+            if isinstance(value, dict) and "class_name" in value:
+                arguments = value.get("config")
+                if isinstance(arguments, dict) and _name_in(value) == name:
+                    places.append((container, key))
+            elif isinstance(value, dict | list):
+                visit(value)
+
+    visit(config)
+    if len(places) != 1:
+        return False
+    container, key = places[0]
+    container[key] = new
+    return True
+
+
+def _name_in(serialized: dict) -> str | None:
+    """The name of a serialized layer, be it one with substitutes."""
+    arguments = serialized["config"]
+    if "substitutes" in arguments:
+        return _name_in(arguments["layer"])
+    return arguments.get("name")
 
 
 def _serialized(layer: keras.layers.Layer) -> dict:
@@ -277,7 +326,7 @@ def _serialized(layer: keras.layers.Layer) -> dict:
 
 def _copy_weights(
     layer: keras.layers.Layer,
-    copy: keras.layers.Layer,
+    new: keras.layers.Layer,
     prototypes: Mapping[int, keras.layers.Layer],
     done: set[int],
 ) -> None:
@@ -285,24 +334,24 @@ def _copy_weights(
         return
     done.add(id(layer))
     if id(layer) in prototypes:
-        copy.set_weights(prototypes[id(layer)].get_weights())
+        new.set_weights(prototypes[id(layer)].get_weights())
         return
     if not _touched(layer, prototypes):
-        copy.set_weights(layer.get_weights())
+        new.set_weights(layer.get_weights())
         return
-    pairs = _pairs(layer, copy)
+    pairs = _pairs(layer, new)
     for _, child, child_copy in pairs:
         _copy_weights(child, child_copy, prototypes, done)
     inner, inner_copies = ([pair[i] for pair in pairs] for i in (1, 2))
-    for old, new in zip(_own(layer, inner), _own(copy, inner_copies), strict=True):
-        new.assign(old)
+    for old, weight in zip(_own(layer, inner), _own(new, inner_copies), strict=True):
+        weight.assign(old)
 
 
 def _pairs(
-    layer: keras.layers.Layer, copy: keras.layers.Layer
+    layer: keras.layers.Layer, new: keras.layers.Layer
 ) -> list[tuple[str, keras.layers.Layer, keras.layers.Layer]]:
     """The key, the inner layer and its copy, for all inner layers."""
-    inner, copies = children(layer), children(copy)
+    inner, copies = children(layer), children(new)
     if is_graph(layer):
         # By place: layers that a model's code makes have other names in each copy.
         copies = dict(zip(inner, copies.values(), strict=True))
@@ -310,7 +359,7 @@ def _pairs(
 
 
 def counterparts(
-    model: keras.layers.Layer, copy: keras.layers.Layer, layers: Mapping[str, keras.layers.Layer]
+    model: keras.layers.Layer, new: keras.layers.Layer, layers: Mapping[str, keras.layers.Layer]
 ) -> dict[str, keras.layers.Layer]:
     """Returns for layers of a model, by path, those in their place in a copy of it."""
     paths = {id(layer): path for path, layer in layers.items()}
@@ -326,7 +375,7 @@ def counterparts(
         for _, child, child_copy in _pairs(layer, place):
             visit(child, child_copy)
 
-    visit(model, copy)
+    visit(model, new)
     return found
 
 

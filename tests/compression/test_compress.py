@@ -12,6 +12,7 @@ from conformance import to_numpy
 
 from keras_tnattn import compress, layers
 from keras_tnattn.compression.rebuilding import children, leaves, rebuilt
+from keras_tnattn.models import translator
 
 RNG = np.random.default_rng(0)
 IDS = RNG.integers(1, 600, (40, 12)).astype("int32")
@@ -24,14 +25,12 @@ def functional():
     x = keras.layers.MultiHeadAttention(2, 16, name="attention")(x, x)
     shared = keras.layers.Dense(32, "relu", name="shared")
     x = shared(shared(x))
-    inner_input = keras.Input((None, 32))
-    inner = keras.Model(
-        inner_input, keras.layers.Dense(32, name="inside")(inner_input), name="nested"
-    )
-    x = layers.TransformerEncoder(keras.layers.MultiHeadAttention(2, 16), 64, name="encoder")(
-        inner(x)
-    )
+    attention = keras.layers.MultiHeadAttention(2, 16)
+    x = layers.TransformerEncoder(attention, 64, name="encoder")(x)
     x = layers.MaskedAveragePooling1D()(x)
+    inner_input = keras.Input((32,))
+    inside = keras.layers.Dense(32, name="inside")(inner_input)
+    x = keras.Model(inner_input, inside, name="nested")(x)
     return keras.Model(ids, keras.layers.Dense(5, "softmax", name="out")(x))
 
 
@@ -260,7 +259,7 @@ def test_filters_and_speed():
 def test_renumbered_ids():
     model = sequential()
     result = compress(
-        model, target=12.0, data=IDS, formats="tensor_train", renumber=2, filters="embedding"
+        model, target=1.6, data=IDS, formats="tensor_train", renumber=2, filters="embedding"
     )
     (order,) = result.id_orders.values()
     assert order[:2].tolist() == [0, 1]
@@ -340,3 +339,19 @@ def test_a_copy_of_a_copy():
     once = compress(model, target=2.0).model
     again = rebuilt(once, {})
     np.testing.assert_array_equal(again.predict(IDS, verbose=0), once.predict(IDS, verbose=0))
+
+
+def test_translators_stay_translators(tmp_path):
+    model = translator(300, 200, "sdpa", model_dim=16, num_heads=2, feedforward_dim=32, dropout=0.0)
+    pairs = {"source": IDS[:, :6] % 300, "target": IDS[:, 6:] % 200}
+    outputs = model.predict(pairs, verbose=0)
+    small = compress(model, target=2.0, data=pairs).model
+    assert type(small) is type(model)
+    assert model.count_params() > 2 * small.count_params() - 10
+    logits = small.predict(pairs, verbose=0)
+    assert 0 < np.linalg.norm(logits - outputs) < np.linalg.norm(outputs)
+    assert small.encode(pairs["source"]) is not None
+    small.save(tmp_path / "small.keras")
+    loaded = keras.models.load_model(tmp_path / "small.keras")
+    assert type(loaded) is type(model)
+    np.testing.assert_allclose(loaded.predict(pairs, verbose=0), logits, rtol=1e-5, atol=1e-5)
