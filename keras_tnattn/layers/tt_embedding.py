@@ -26,7 +26,7 @@ class TTEmbedding(keras.layers.Layer):
     `E[i] = G_1[:, i_1] @ ... @ G_N[:, i_N]`, where `i_1, ..., i_N` are the digits of `i` in the
     mixed radix `(V_1, ..., V_N)`, the last digit fastest (Hrinchuk et al., "Tensorized Embedding
     Layers", 2019, https://arxiv.org/abs/1901.10787, section 3). `sum(R_{n-1} V_n D_n R_n)` weights
-    where `keras.layers.Embedding` has `V D`: 20,000 words of 64 numbers at rank 16 take 12,224
+    where `keras.layers.Embedding` has `V D`: 20,000 words of 64 numbers at rank 16 take 32,128
     instead of 1,280,000.
 
     Neighboring cores are merged before the lookup where that is cheaper, so that what the ids of a

@@ -5,11 +5,12 @@ from typing import Any
 import keras
 
 from keras_tnattn.checks import check_int
-from keras_tnattn.layers import MaskedAveragePooling1D, TensorizeTokens, TokenEmbedding
+from keras_tnattn.layers import MaskedAveragePooling1D, TensorizeTokens
 from keras_tnattn.layers.base_attention import adapter_of
 from keras_tnattn.layers.base_transformer import feedforward_map
 from keras_tnattn.layers.residual_attention import ResidualAttention
 from keras_tnattn.models.attentions import attend, find_attention
+from keras_tnattn.models.embeddings import make_embedding
 from keras_tnattn.models.position_encodings import make_position_encoding
 
 
@@ -27,6 +28,8 @@ def text_classifier(
     max_length: int | None = None,
     feedforward: str = "dense",
     feedforward_ranks: int = 8,
+    embedding: str = "dense",
+    embedding_ranks: int = 16,
     **attention_options: Any,
 ) -> keras.Model:
     """Builds the classifier of Xu et al., "A Tensorized Spectral Attention Mechanism", section 6.
@@ -61,6 +64,9 @@ def text_classifier(
         feedforward: `"dense"` (default), or `"tensor_train"` for a hidden layer with a tensor-train
             kernel.
         feedforward_ranks: Int, its maximum TT-rank. Defaults to 8.
+        embedding: `"dense"` (default), a full table; `"tensor_train"`, a `TTEmbedding`; or
+            `"low_rank"`, a `LowRankEmbedding`.
+        embedding_ranks: Int, its maximum TT-rank or its rank. Defaults to 16.
         **attention_options: Further arguments of an attention given by name, for instance
             `damping=0.5`.
 
@@ -83,7 +89,9 @@ def text_classifier(
     check_int("num_classes", num_classes, at_least=2)
     check_int("num_layers", num_layers)
     ids = keras.Input((sequence_length,), dtype="int32", name="ids")
-    x = TokenEmbedding(vocabulary_size, embedding_dim, mask_zero=True, name="embedding")(ids)
+    x = make_embedding(
+        embedding, vocabulary_size, embedding_dim, embedding_ranks, name="embedding"
+    )(ids)
     if position_encoding is not None:
         length = sequence_length if max_length is None else max_length
         x = make_position_encoding(position_encoding, length, False, "positions")(x)

@@ -6,8 +6,9 @@ from typing import Any
 import keras
 
 from keras_tnattn.checks import check_int
-from keras_tnattn.layers import TokenEmbedding, TransformerDecoder, TransformerEncoder
+from keras_tnattn.layers import TransformerDecoder, TransformerEncoder
 from keras_tnattn.models.attentions import ATTENTIONS, Attention, find_attention
+from keras_tnattn.models.embeddings import make_embedding
 from keras_tnattn.models.position_encodings import make_position_encoding
 from keras_tnattn.typing import Tensor
 
@@ -296,6 +297,8 @@ def translator(
     feedforward_ranks: int = 8,
     position_encoding: str = "sinusoidal",
     max_length: int | None = None,
+    embedding: str = "dense",
+    embedding_ranks: int = 16,
     **attention_options: Any,
 ) -> Translator:
     """Builds the translator of Gokden, "Power Law Graph Transformer", section 3.
@@ -339,6 +342,9 @@ def translator(
         feedforward_ranks: Int, the maximum TT-rank of these. Defaults to 8.
         position_encoding: `"sinusoidal"` (default) or `"learned"`.
         max_length: Number of learned positions of source and target.
+        embedding: Of source and target: `"dense"` (default), full tables; `"tensor_train"`,
+            `TTEmbedding` layers; or `"low_rank"`, `LowRankEmbedding` layers.
+        embedding_ranks: Int, their maximum TT-rank or their rank. Defaults to 16.
         **attention_options: Further arguments of `attention` given by name, for instance
             `residual_units=2`. `causal_metric` goes to the decoder alone: the encoder knows its
             whole sentence.
@@ -398,13 +404,15 @@ def translator(
         "feedforward_ranks": feedforward_ranks,
     }
 
-    def embedding(side: str, vocabulary_size: int) -> tuple[keras.layers.Layer, Any]:
-        name = f"{side}_embedding"
+    def embedded(side: str, vocabulary_size: int) -> tuple[keras.layers.Layer, Any]:
+        table = make_embedding(
+            embedding, vocabulary_size, model_dim, embedding_ranks, f"{side}_embedding"
+        )
         positions = make_position_encoding(position_encoding, max_length, True, f"{side}_positions")
-        return TokenEmbedding(vocabulary_size, model_dim, mask_zero=True, name=name), positions
+        return table, positions
 
-    source_layers = embedding("source", source_vocabulary_size)
-    target_layers = embedding("target", target_vocabulary_size)
+    source_layers = embedded("source", source_vocabulary_size)
+    target_layers = embedded("target", target_vocabulary_size)
     encoders = [
         TransformerEncoder(make_encoder("attention"), **block, name=f"encoder_{i}")
         for i in range(num_layers)

@@ -19,6 +19,7 @@ HEADER = (
     "attention weights",
     "embedding weights",
     "all weights",
+    "kB on disk",
     "train %",
     "test %",
     "ms/step",
@@ -89,6 +90,8 @@ def table(configs: Sequence[ClassifyConfig], results: Sequence[dict[str, Any]]) 
                 name.upper(),
                 str(TABLE_DIMS[name]),
                 *(f"{counts[part]:,}" for part in ("attention", "embedding", "all")),
+                # Runs of earlier versions do not say.
+                f"{runs[0]['model_bytes'] / 1000:,.0f}" if "model_bytes" in runs[0] else "-",
                 _spread([100 * r["train_accuracy"] for r in runs]),
                 _spread([100 * r["test_accuracy"] for r in runs]),
                 _spread([1000 * r["seconds_per_step"] for r in runs]),

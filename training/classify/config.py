@@ -23,6 +23,7 @@ ATTENTIONS = registered_attentions()
 # Table 1 of the paper: attention layers of about 300 parameters (320 against 288 and 300).
 TABLE_DIMS = {"tsa": 64, "tga": 64, "dpa": 6, "ada": 6}
 CLASS_WEIGHTS = ("none", "balanced")
+EMBEDDINGS = ("dense", "tensor_train", "low_rank")
 TENSORIZED = ("tsa", "tga")  # those with tensor-train maps and a time graph
 HEADLESS = ("tn", "rgtn")
 
@@ -82,6 +83,15 @@ class ClassifyConfig(RunConfig):
         1, MODEL, "attention layers; from 2 on, each has a residual connection", ge=1, le=64
     )
     embedding_dim: int = option(64, MODEL, "size of the word embedding", ge=1, le=65_536)
+    embedding: str = option(
+        "dense",
+        MODEL,
+        "dense: a full table; tensor_train, low_rank: one of far fewer weights",
+        choices=EMBEDDINGS,
+    )
+    embedding_rank: int = option(
+        16, MODEL, "maximum rank of the embedding (tensor_train, low_rank)", ge=1, le=4096
+    )
     num_heads: int = option(2, MODEL, "attention heads (not tn, rgtn)", ge=1, le=256)
     tt_rank: int = option(2, MODEL, "maximum tensor-train rank (tsa, tga)", ge=1, le=4096)
     damping: float = option(0.9, MODEL, "damping of the time graph (tsa, tga)", ge=0, lt=1)

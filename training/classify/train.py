@@ -50,7 +50,7 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> d
     """
     try:
         reset_session(config.seed)
-        vectorizer, parts = _prepare(config, data)
+        vectorizer, parts = prepare_parts(config, data)
         model = _compiled_model(config, vectorizer.vocabulary_size(), len(data.class_names))
     except ValueError as error:
         # Keras and our layers validate sizes; report their errors as input errors.
@@ -122,7 +122,14 @@ def _export(
     return export(model, vectorizer.layer(), data.class_names, folder, version)
 
 
-def _prepare(config: ClassifyConfig, data: LabelledTexts) -> tuple[WordVectorizer, dict[str, Part]]:
+def prepare_parts(
+    config: ClassifyConfig, data: LabelledTexts
+) -> tuple[WordVectorizer, dict[str, Part]]:
+    """Splits the rows, learns the vocabulary of the training part and turns all texts into ids.
+
+    Returns:
+        The vectorizer and the parts `train`, `test` and, with early stopping, `validation`.
+    """
     train, test = split_rows(data.labels, config.test_fraction, config.seed)
     rows = {"train": train, "test": test}
     if config.early_stopping:

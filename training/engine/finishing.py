@@ -70,6 +70,7 @@ def finish(
     try:
         with replacing(run.folder / "model.keras") as path:
             model.save(path)
+        results["model_bytes"] = (run.folder / "model.keras").stat().st_size
         if config.export:
             results["exported"] = str(_export_once(config, run, write))
         run.finish(results)

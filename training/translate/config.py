@@ -31,6 +31,7 @@ WARMUP_STEPS = {"plga": 15_000, "sdpa": 4000}
 CORPUS = "cldr:pt-en"
 PLGA_ONLY = ("residual_units", "residual_dim", "causal_metric")
 PREPARING = ("vocabulary_size", "max_length", "lower_case", "strip_accents", "unicode_form")
+EMBEDDINGS = ("dense", "tensor_train", "low_rank")
 MODEL_ARGUMENTS = (
     "attention",
     "num_layers",
@@ -150,6 +151,15 @@ class TranslateConfig(RunConfig):
     num_layers: int | None = override("layers of the encoder, and of the decoder", ge=1, le=128)
     model_dim: int = option(512, MODEL, "size of embeddings and layers", ge=1, le=65_536)
     num_heads: int | None = override("heads of each attention", ge=1, le=256)
+    embedding: str = option(
+        "dense",
+        MODEL,
+        "dense: full tables; tensor_train, low_rank: of far fewer weights",
+        choices=EMBEDDINGS,
+    )
+    embedding_rank: int = option(
+        16, MODEL, "maximum rank of the embeddings (tensor_train, low_rank)", ge=1, le=4096
+    )
     feedforward_dim: int = option(
         2048, MODEL, "hidden size of the feed-forward networks", ge=1, le=262_144
     )
@@ -275,6 +285,8 @@ class TranslateConfig(RunConfig):
             )
         if self.attention != "plga":
             self.refuse(f"attention={self.attention!r}, which has none", *PLGA_ONLY)
+        if self.embedding == "dense":
+            self.refuse("embedding='dense', which has none", "embedding_rank")
         if self.corpus is None and self.position_encoding == "learned":
             raise ValueError(
                 "Expected a corpus with position_encoding='learned', whose max_length says how "
@@ -307,4 +319,6 @@ class TranslateConfig(RunConfig):
         options = {name: value for name, value in given.items() if value is not None}
         if self.position_encoding == "learned":
             options |= {"position_encoding": "learned", "max_length": self.max_length}
+        if self.embedding != "dense":
+            options |= {"embedding": self.embedding, "embedding_ranks": self.embedding_rank}
         return options | ({"causal_metric": True} if self.causal_metric else {})

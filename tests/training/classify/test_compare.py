@@ -18,6 +18,7 @@ def result(attention, embedding, total, test_accuracy):
         "test_accuracy": test_accuracy,
         "seconds_per_step": 0.0123,
         "parameters": {"attention": attention, "embedding": embedding, "all": total},
+        "model_bytes": 4 * total,
     }
 
 
@@ -30,7 +31,7 @@ def test_the_table_has_the_papers_columns():
     lines = table(configs, results).splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     assert cells[2] == [
-        *("TSA", "64", "320", "64,000", "66,000", "90.0 ± 0.0", "85.0 ± 7.1", "12.3 ± 0.0")
+        *("TSA", "64", "320", "64,000", "66,000", "264", "90.0 ± 0.0", "85.0 ± 7.1", "12.3 ± 0.0")
     ]
     assert cells[3][:3] == ["DPA", "6", "288"]
     assert len({len(line) for line in lines}) == 1

@@ -1,0 +1,175 @@
+"""Sizes against accuracies of compressed text classifiers, ours beside Keras' and plain SVD.
+
+    python benchmarks/compression.py --dataset reuters --data-dir DIR --seeds 0 1 2
+    python benchmarks/compression.py --dataset newsgroups --data-dir DIR --seeds 0 1 2
+    python benchmarks/compression.py --dataset reuters --data-dir DIR --model transformer
+
+`--model tsa` is the classifier of the README with 1.28 million weights; `transformer` a plain Keras
+one, `MultiHeadAttention` and feed-forward layers of 512. Each is trained once a seed and kept in
+`--folder`; nothing is trained after compression but where it says healed. The test part is only
+measured on. Peers: Keras' int8 and int4 of the whole model, and the plain SVD of each layer to one
+relative error, the rule of keras_compressor. tensorly-torch converts PyTorch layers; it is left out
+where PyTorch is not installed, which is said.
+
+Writes FOLDER/DATASET-MODEL.csv and a picture of it.
+"""
+
+import argparse
+import csv
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import keras
+import numpy as np
+
+from keras_tnattn import compress
+from keras_tnattn.compression.candidates import byte_count
+from keras_tnattn.layers import MaskedAveragePooling1D
+from keras_tnattn.models import text_classifier
+from keras_tnattn.text.words import learn_words
+from training.data.texts import load_texts, split_rows
+
+COLUMNS = ("seed", "method", "asked", "bytes", "ratio", "accuracy", "lost")
+# Targets of ours in floats, in 4 bits, and after an epoch of healing (in 4 bits).
+TARGETS = {None: (4, 8, 16, 32), 4: (8, 16, 30, 50, 100, 200)}
+HEALED = (50,)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dataset", default="reuters")
+    parser.add_argument("--data-dir")
+    parser.add_argument("--model", choices=("tsa", "transformer"), default="tsa")
+    parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--folder", type=Path, default=Path("benchmarks/compression"))
+    parser.add_argument("--quick", action="store_true", help="two targets and no healing: a try")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    if importlib.util.find_spec("torch") is None:
+        print("tensorly-torch is left out: PyTorch is not installed")
+    path = given.folder / f"{given.dataset}-{given.model}.csv"
+    rows = []
+    for seed in given.seeds:
+        model, parts = trained(given, seed)
+        for row in measured(model, parts, given):
+            rows.append({"seed": seed, **row})
+            print(rows[-1], flush=True)
+            with path.open("w", newline="") as file:
+                writer = csv.DictWriter(file, COLUMNS)
+                writer.writeheader()
+                writer.writerows(rows)
+    draw(rows, path.with_suffix(".png"))
+    return 0
+
+
+def trained(given, seed):
+    """The model of a seed, trained now or before, and the parts of the data."""
+    data = load_texts(given.dataset, given.data_dir)
+    train, test = split_rows(data.labels, 0.4, seed)
+    words = learn_words([data.texts[i] for i in train], 20_000, 200)
+    ids = words(data.texts)
+    parts = {"train": (ids[train], data.labels[train]), "test": (ids[test], data.labels[test])}
+    path = given.folder / f"{given.dataset}-{given.model}-{seed}.keras"
+    if path.exists():
+        return keras.models.load_model(path), parts
+    keras.utils.set_random_seed(seed)
+    make = transformer if given.model == "transformer" else text_classifier
+    model = make(words.vocabulary_size(), len(data.class_names))
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.fit(*parts["train"], batch_size=32, epochs=given.epochs, verbose=2)
+    model.save(path)
+    return model, parts
+
+
+def transformer(vocabulary_size, num_classes):
+    """A classifier of Keras' own layers."""
+    ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(vocabulary_size, 128, mask_zero=True)(ids)
+    for _ in range(2):
+        attended = keras.layers.MultiHeadAttention(4, 32)(x, x)
+        x = keras.layers.LayerNormalization()(keras.layers.Add()([x, attended]))
+        hidden = keras.layers.Dense(512, "relu")(x)
+        hidden = keras.layers.Dense(128)(keras.layers.Dropout(0.1)(hidden))
+        x = keras.layers.LayerNormalization()(keras.layers.Add()([x, hidden]))
+    x = keras.layers.Dropout(0.1)(MaskedAveragePooling1D()(x))
+    return keras.Model(ids, keras.layers.Dense(num_classes, "softmax")(x))
+
+
+def measured(model, parts, given):
+    """A row for the model and for each way to make it small."""
+    inputs, labels = parts["test"]
+    full = byte_count(model)
+
+    def row(method, asked, small, renumbered=lambda ids: ids):
+        predictions = small.predict(renumbered(inputs), batch_size=256, verbose=0).argmax(-1)
+        accuracy = 100 * float(np.mean(predictions == labels))
+        size = byte_count(small)
+        return {
+            "method": method,
+            "asked": asked,
+            "bytes": size,
+            "ratio": round(full / size, 2),
+            "accuracy": round(accuracy, 2),
+            "lost": round(base - accuracy, 2),
+        }
+
+    base = 0.0
+    base = row("full", 1, model)["accuracy"]
+    yield row("full", 1, model)
+    for mode in ("int8", "int4"):
+        yield row(f"Keras {mode}", mode, quantized_by_keras(model, mode))
+    for tolerance in (0.3,) if given.quick else (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7):
+        small = compress(model, tolerance=tolerance, formats="low_rank").model
+        yield row("plain SVD", tolerance, small)
+    data = parts["train"][0]
+    for bits, targets in TARGETS.items():
+        for target in targets[1:2] if given.quick else targets:
+            try:
+                result = compress(model, target, data=data, bits=bits, renumber=2)
+            except ValueError as error:
+                print(f"{target} times in {bits or 32} bits: {error}")
+                continue
+            method = "ours" if bits is None else f"ours, {bits} bits"
+            yield row(method, target, result.model, result.renumbered)
+    for target in () if given.quick else (8, *HEALED):
+        bits = None if target == 8 else 4
+        result = compress(model, target, data=data, bits=bits)
+        result.heal(data, epochs=1)
+        yield row("ours, healed", target, result.model)
+
+
+def quantized_by_keras(model, mode):
+    """The whole model quantized by Keras."""
+    copy = compress(model, target=1).model
+    kinds = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding)
+    copy.quantize(mode, filters=lambda layer: isinstance(layer, kinds))
+    return copy
+
+
+def draw(rows, path):
+    """Draws the mean accuracy of each method and size over the seeds."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    for method in dict.fromkeys(row["method"] for row in rows):
+        points = {}
+        for row in rows:
+            if row["method"] == method:
+                points.setdefault(row["asked"], []).append((row["ratio"], row["accuracy"]))
+        means = sorted(tuple(np.mean(group, axis=0)) for group in points.values())
+        axes.plot(*zip(*means, strict=True), "o-", label=method)
+    axes.set(xscale="log", xlabel="times smaller", ylabel="accuracy on the test part, %")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

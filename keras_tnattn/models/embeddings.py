@@ -1,0 +1,41 @@
+"""The embeddings that models are built with, by name."""
+
+import keras
+
+from keras_tnattn.layers import LowRankEmbedding, TokenEmbedding, TTEmbedding
+
+EMBEDDINGS = ("dense", "low_rank", "tensor_train")
+
+
+def make_embedding(
+    kind: str, vocabulary_size: int, embedding_dim: int, ranks: int, name: str
+) -> keras.layers.Layer:
+    """Makes an embedding whose id 0 is padding.
+
+    Args:
+        kind: `"dense"`, a full table; `"low_rank"`, the product of two thin ones; or
+            `"tensor_train"`.
+        vocabulary_size: Number of ids.
+        embedding_dim: Size of a row.
+        ranks: The rank, of a tensor train the maximum TT-rank; without effect on `"dense"`.
+        name: Name of the layer.
+
+    Raises:
+        ValueError: If the kind is unknown.
+
+    Example:
+        >>> from keras_tnattn.models.embeddings import make_embedding
+        >>> layer = make_embedding("tensor_train", 1000, 64, 8, "embedding")
+        >>> layer.build()
+        >>> layer.count_params()
+        3200
+    """
+    if kind == "dense":
+        return TokenEmbedding(vocabulary_size, embedding_dim, mask_zero=True, name=name)
+    if kind == "low_rank":
+        return LowRankEmbedding(vocabulary_size, embedding_dim, ranks, mask_zero=True, name=name)
+    if kind == "tensor_train":
+        return TTEmbedding(
+            vocabulary_size, embedding_dim, tt_ranks=ranks, mask_zero=True, name=name
+        )
+    raise ValueError(f"Expected one of {EMBEDDINGS}. Received: embedding={kind!r}")

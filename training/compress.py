@@ -1,0 +1,243 @@
+"""The command line `python training/compress.py`, or `python -m training.compress`."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+if not __package__:
+    # Run as a script: the project's folder has to head the import path, not training/.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import numpy as np
+
+from training.errors import InputError, exit_status
+from training.files import read_object, replacing
+
+EXAMPLES = """\
+examples:
+  a classifier's run, 8 times smaller, then exported from text to labels:
+    %(prog)s runs/reuters-tsa-0 --target 8 --export
+  as small as half a point of accuracy on a validation part allows, in 4 bits, healed for an epoch:
+    %(prog)s runs/reuters-tsa-0 --bits 4 --max-drop 0.005 --heal-epochs 1
+  any Keras model, its ranks chosen on inputs of yours; without a target only the report:
+    %(prog)s model.keras --data inputs.npy
+    %(prog)s model.keras --data inputs.npy --target 4
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+        arguments: The words of the command line. Default: those of the process.
+
+    Returns:
+        The exit status: 0, or 2 for invalid input, or 130 if interrupted.
+    """
+    given = _parser().parse_args(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up messages
+    return exit_status(lambda: _compress(given))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python training/compress.py",
+        description="Makes a trained model small, and writes FOLDER/model.keras, report.txt, "
+        "report.csv, report.json and curves.png. A classifier's run brings its data: ranks are "
+        "chosen on the training part, --max-drop is measured on a part of it that is held out.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", metavar="RUN_OR_MODEL", help="folder of a run, or a .keras file")
+    parser.add_argument("--target", type=float, metavar="X", help="how many times smaller")
+    parser.add_argument(
+        "--max-drop", type=float, metavar="D", help="how far the accuracy may fall (a run), 0.005"
+    )
+    parser.add_argument(
+        "--tolerance", type=float, metavar="E", help="relative output error of each layer"
+    )
+    parser.add_argument("--bits", type=int, choices=(8, 4), help="quantize what is left, too")
+    parser.add_argument(
+        "--data", metavar="FILE", help=".npy file of inputs, or .npz of one array per input"
+    )
+    parser.add_argument(
+        "--keep-vocabulary",
+        action="store_true",
+        help="leave the order of a run's vocabulary as it is; by default similar words become "
+        "neighbors where a tensor train takes their embedding",
+    )
+    parser.add_argument(
+        "--heal-epochs",
+        type=int,
+        default=0,
+        metavar="N",
+        help="epochs of training towards the original's outputs (default: 0)",
+    )
+    parser.add_argument(
+        "--learning-rate", type=float, default=1e-3, help="of this training (default: 0.001)"
+    )
+    parser.add_argument(
+        "--output", metavar="FOLDER", help="default: compressed in the run, or MODEL-compressed"
+    )
+    parser.add_argument(
+        "--export", action="store_true", help="export the small model to FOLDER/saved_model/1/"
+    )
+    return parser
+
+
+def _compress(given: argparse.Namespace) -> None:
+    path = Path(given.model)
+    if given.heal_epochs < 0:
+        raise InputError(f"Expected heal_epochs >= 0. Received: heal_epochs={given.heal_epochs}")
+    if path.is_dir():
+        folder = Path(given.output or path / "compressed")
+        _compress_run(path, folder, given)
+    elif path.is_file():
+        folder = Path(given.output or path.with_name(f"{path.stem}-compressed"))
+        _compress_file(path, folder, given)
+    else:
+        raise InputError(f"There is no run folder and no file {path}")
+    print(f"wrote {folder}")
+
+
+def _compress_file(path: Path, folder: Path, given: argparse.Namespace) -> None:
+    if given.max_drop is not None:
+        raise InputError("--max-drop needs the folder of a classifier's run, which has labels")
+    model = _load(path)
+    data = None if given.data is None else _read_arrays(Path(given.data))
+    result = _call(model, given, data=data)
+    if given.heal_epochs:
+        if data is None:
+            raise InputError("--heal-epochs needs --data")
+        _heal(result, data, given)
+    _write(result, folder)
+    if given.export:
+        result.model.export(str(folder / "saved_model" / "1"))
+
+
+def _compress_run(path: Path, folder: Path, given: argparse.Namespace) -> None:
+    config_file = path / "config.json"
+    if not (path / "model.keras").is_file():
+        raise InputError(f"Expected a finished run with model.keras. Received: {path}")
+    if "vocabulary_size" not in read_object(config_file, "Train again") or not (
+        read_object(path / "data.json", "Train again").get("class_names")
+    ):
+        # Not a run of `classify`: as any other model.
+        _compress_file(path / "model.keras", folder, given)
+        return
+    from training.classify.command import load
+    from training.classify.config import ClassifyConfig
+    from training.classify.train import prepare_parts
+    from training.engine.runs import Run
+    from training.engine.tables import predict
+
+    run = Run(path)
+    config = run.read_config(ClassifyConfig, {})
+    data = load(config)
+    run.check_data({"fingerprint": data.fingerprint()})
+    vectorizer, parts = prepare_parts(config, data)
+    model = _load(path / "model.keras")
+    train, test = parts["train"], parts["test"]
+    held_out = parts.get("validation")
+    if held_out is None:
+        chosen = np.arange(len(train.labels)) % 10 == 0
+        ids, labels = train.ids[chosen], train.labels[chosen]
+    else:
+        ids, labels = held_out.ids, held_out.labels
+
+    def accuracy(candidate: Any) -> float:
+        return float(np.mean(predict(candidate, ids) == labels))
+
+    # The metric knows nothing of new ids: they are made once the size is settled.
+    renumber = None if given.keep_vocabulary or given.max_drop is not None else 2
+    result = _call(
+        model,
+        given,
+        data=train.ids,
+        metric=accuracy if given.max_drop is not None else None,
+        max_drop=given.max_drop,
+        renumber=renumber,
+    )
+    if given.heal_epochs:
+        _heal(result, train.ids, given)
+    before = float(np.mean(predict(model, test.ids) == test.labels))
+    after = float(np.mean(predict(result.model, result.renumbered(test.ids)) == test.labels))
+    vocabulary = vectorizer.get_vocabulary()
+    for order in result.id_orders.values():
+        vocabulary = [vocabulary[old] for old in order if old < len(vocabulary)]
+    _write(result, folder)
+    results = {"test_accuracy_before": before, "test_accuracy_after": after}
+    description = {"class_names": list(data.class_names), "vocabulary": vocabulary}
+    for name, content in (("results.json", results), ("data.json", description)):
+        with replacing(folder / name) as partial:
+            partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    print(f"accuracy on the test part: {before:.1%} -> {after:.1%}")
+    if given.export:
+        from keras_tnattn.export import export
+        from keras_tnattn.text.words import WordVectorizer
+
+        words = WordVectorizer(vocabulary[2:], config.max_words)
+        export(result.model, words.layer(), data.class_names, folder / "saved_model")
+
+
+def _call(model: Any, given: argparse.Namespace, **options: Any) -> Any:
+    from keras_tnattn import compress
+
+    try:
+        return compress(
+            model, target=given.target, tolerance=given.tolerance, bits=given.bits, **options
+        )
+    except (ValueError, TypeError) as error:
+        raise InputError(str(error)) from error
+
+
+def _heal(result: Any, inputs: Any, given: argparse.Namespace) -> None:
+    try:
+        losses = result.heal(inputs, given.heal_epochs, given.learning_rate)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    print("losses of healing: " + ", ".join(f"{loss:.5f}" for loss in losses))
+
+
+def _write(result: Any, folder: Path) -> None:
+    print(result.report)
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(folder / "model.keras") as partial:
+        result.model.save(partial)
+    texts = {
+        "report.txt": f"{result.report}\n",
+        "report.csv": result.report.to_csv(),
+        "report.json": result.report.to_json(),
+    }
+    for name, text in texts.items():
+        with replacing(folder / name) as partial:
+            partial.write_text(text, encoding="utf-8")
+    with replacing(folder / "curves.png") as partial:
+        result.report.plot(partial)
+
+
+def _load(path: Path) -> Any:
+    import keras
+
+    import keras_tnattn  # noqa: F401  registers its layers
+
+    try:
+        return keras.models.load_model(path)
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"Could not load the model {path}: {error}") from error
+
+
+def _read_arrays(path: Path) -> Any:
+    try:
+        content = np.load(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"Could not read the inputs {path}: {error}") from error
+    return content if isinstance(content, np.ndarray) else dict(content)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
