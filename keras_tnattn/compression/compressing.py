@@ -47,6 +47,16 @@ class CompressionResult:
         report: What was done to each layer; a `Report`.
         id_orders: With `renumber`, for the path of each embedding whose ids were renumbered, the
             old id of each new one.
+
+    Example:
+        >>> import keras, numpy as np
+        >>> from keras_tnattn import compress
+        >>> model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
+        >>> inputs = np.random.default_rng(0).normal(size=(64, 64)).astype("float32")
+        >>> result = compress(model, target=3.0, data=inputs)
+        >>> losses = result.heal(inputs, epochs=2)
+        >>> result.model.count_params() < model.count_params() / 3
+        True
     """
 
     def __init__(

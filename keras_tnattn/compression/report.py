@@ -24,6 +24,11 @@ class LayerReport:
         ms_before, ms_after: Time of a call on a batch, in milliseconds; `None` if not measured.
         reason: Why the layer was left alone, if it was.
         curve: `(bytes, error, format)` of each candidate.
+
+    Example:
+        >>> from keras_tnattn.compression import LayerReport
+        >>> LayerReport("hidden", "Dense", "low_rank", (8,), error=0.01).ranks
+        (8,)
     """
 
     path: str
@@ -57,6 +62,11 @@ class Report:
         bytes_before, bytes_after: Of the model.
         metric_before, metric_after: Of the metric, if there was one.
         notes: What else is to be known, a sentence each.
+
+    Example:
+        >>> from keras_tnattn.compression import Report
+        >>> Report((), 10, 5, 40, 10).ratio
+        4.0
     """
 
     layers: tuple[LayerReport, ...]

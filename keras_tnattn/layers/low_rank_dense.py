@@ -162,7 +162,7 @@ class LowRankDense(_LowRank):
         >>> import numpy as np
         >>> from keras_tnattn.layers import LowRankDense
         >>> layer = LowRankDense(512, rank=32)
-        >>> layer(np.ones((2, 7, 512))).shape
+        >>> tuple(layer(np.ones((2, 7, 512))).shape)
         (2, 7, 512)
         >>> layer.count_params()  # Dense has 262,656
         33280
@@ -354,7 +354,7 @@ class LowRankEinsumDense(_LowRank):
         >>> import numpy as np
         >>> from keras_tnattn.layers import LowRankEinsumDense
         >>> layer = LowRankEinsumDense("abc,cde->abde", (None, 8, 64), rank=32, bias_axes="de")
-        >>> layer(np.ones((2, 7, 512))).shape
+        >>> tuple(layer(np.ones((2, 7, 512))).shape)
         (2, 7, 8, 64)
     """
 

@@ -48,7 +48,7 @@ class LowRankEmbedding(keras.layers.Layer):
         >>> import numpy as np
         >>> from keras_tnattn.layers import LowRankEmbedding
         >>> layer = LowRankEmbedding(1000, 64, rank=8)
-        >>> layer(np.array([[1, 2, 3]])).shape
+        >>> tuple(layer(np.array([[1, 2, 3]])).shape)
         (1, 3, 64)
         >>> layer.count_params()
         8512

@@ -21,6 +21,13 @@ def low_rank_factors(
         `W V`, array `(I, K)`, and `V^T`, array `(K, J)`, `K = min(I, J)`, so that
         `W' = (W V)[:, :r] @ V^T[:r]`; and the relative error `||S (W - W')|| / ||S W||` for each
         `r` in `0, ..., K`.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_tnattn.ops import low_rank
+        >>> left, right, errors = low_rank.low_rank_factors(np.diag([3.0, 4.0]))
+        >>> errors.round(6).tolist()
+        [1.0, 0.6, 0.0]
     """
     matrix = np.asarray(matrix, "float64")
     if scale is None:
@@ -36,7 +43,14 @@ def low_rank_factors(
 
 
 def square_root(moment: np.ndarray) -> np.ndarray:
-    """Returns `C^{1/2}` of a symmetric matrix without negative eigenvalues."""
+    """Returns `C^{1/2}` of a symmetric matrix without negative eigenvalues.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_tnattn.ops import low_rank
+        >>> low_rank.square_root(np.diag([4.0, 9.0])).tolist()
+        [[2.0, 0.0], [0.0, 3.0]]
+    """
     values, vectors = np.linalg.eigh(np.asarray(moment, "float64"))
     return (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
 
@@ -46,6 +60,12 @@ def chosen_rank(errors: np.ndarray, rank: int | None, tolerance: float | None) -
 
     Raises:
         ValueError: If both or none are given, the rank is below 1 or the tolerance below 0.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_tnattn.ops import low_rank
+        >>> low_rank.chosen_rank(np.array([1.0, 0.6, 0.1, 0.0]), rank=None, tolerance=0.2)
+        2
     """
     if (rank is None) == (tolerance is None):
         raise ValueError(
