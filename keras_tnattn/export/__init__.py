@@ -8,8 +8,13 @@ model.signatures["serving_default"](tf.constant(["a text"]))
 ```
 
 That of a translator holds operations of TensorFlow Text: `import tensorflow_text` comes first.
+
+Text is handled in TensorFlow's graphs, on that backend alone. Any Keras model of ids or other
+numbers becomes a SavedModel on the TensorFlow and JAX backends (`export_saved_model`), an ONNX file
+on TensorFlow and PyTorch (`export_onnx`) and a LiteRT file on TensorFlow (`export_litert`).
 """
 
+from keras_tnattn.export.formats import export_litert, export_onnx, export_saved_model
 from keras_tnattn.export.loading import Classifier, Translator, load
 from keras_tnattn.export.writing import (
     CLASS_NAMES,
@@ -28,6 +33,9 @@ __all__ = [
     "Translator",
     "check_backend",
     "export",
+    "export_litert",
+    "export_onnx",
+    "export_saved_model",
     "export_signatures",
     "export_translator",
     "labels_and_probabilities",

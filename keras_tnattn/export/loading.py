@@ -4,22 +4,24 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_tnattn.export.writing import CLASS_NAMES, versions_in
+from keras_tnattn.typing import Tensor
 
 
 class _Exported:
     """An exported model; keeps the whole object, since signatures do not keep its weights."""
 
     def __init__(self, path: Path) -> None:
+        import tensorflow as tf
+
         self.path = path
         self._model = tf.saved_model.load(str(path))
 
-    def _run(self, signature: str, **inputs: tf.Tensor) -> dict[str, np.ndarray]:
+    def _run(self, signature: str, **inputs: Tensor) -> dict[str, np.ndarray]:
         outputs = self._model.signatures[signature](**inputs)
         return {name: _decoded(output.numpy()) for name, output in outputs.items()}
 
@@ -54,7 +56,7 @@ class Classifier(_Exported):
 
     def from_ids(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """Classifies texts given as integer ids `(B, L)`, padded with 0; returns the same dict."""
-        return self._run("ids", ids=tf.constant(ids, tf.int32))
+        return self._run("ids", ids=_tensor(ids, "int32"))
 
 
 class Translator(_Exported):
@@ -100,7 +102,7 @@ class Translator(_Exported):
         Returns:
             A dict of `ids`, integers `(B, K, L)`, and `scores`, floats `(B, K)`.
         """
-        return self._run("ids", ids=tf.constant(ids, tf.int32))
+        return self._run("ids", ids=_tensor(ids, "int32"))
 
 
 def load(path: str | os.PathLike) -> Classifier | Translator:
@@ -144,15 +146,23 @@ def load(path: str | os.PathLike) -> Classifier | Translator:
 
 def _served(path: Path) -> tuple[set[str], set[str]]:
     """Returns the names of the inputs and outputs of `serving_default`; loads no model."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
     proto = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
     signature = proto.meta_graphs[0].signature_def["serving_default"]
     return set(signature.inputs), set(signature.outputs)
 
 
-def _strings(texts: Sequence[str]) -> tf.Tensor:
+def _strings(texts: Sequence[str]) -> Tensor:
     if isinstance(texts, str | bytes):
         raise TypeError(f"Expected a list of texts. Received: texts={texts!r}. Pass [text]")
-    return tf.constant(list(texts), tf.string)
+    return _tensor(list(texts), "string")
+
+
+def _tensor(values: Any, dtype: str) -> Tensor:
+    import tensorflow as tf
+
+    return tf.constant(values, dtype)
 
 
 def _decoded(array: np.ndarray) -> np.ndarray:

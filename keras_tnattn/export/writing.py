@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from keras_tnattn.models import Translator
-from keras_tnattn.text.sentence_translator import SentenceTranslator
+from keras_tnattn.typing import Tensor
 
 CLASS_NAMES = "assets.extra/class_names.json"
 
 
 def check_backend() -> None:
-    """Raises `RuntimeError` if Keras does not run on TensorFlow, which writes SavedModels.
+    """Raises `RuntimeError` if Keras does not run on TensorFlow, in whose graphs text is handled.
+
+    `keras_tnattn.export.formats` has what the other backends export.
 
     Example:
         >>> if keras.backend.backend() == "tensorflow":
@@ -25,8 +26,9 @@ def check_backend() -> None:
     """
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
-            "Exporting needs the TensorFlow backend: set KERAS_BACKEND=tensorflow and load the "
-            f".keras file there. Received: backend={keras.backend.backend()!r}"
+            "Exporting a model of text, and from the training commands, needs the TensorFlow "
+            "backend (pip install 'keras-tnattn[tensorflow]'): set KERAS_BACKEND=tensorflow and "
+            f"load the .keras file there. Received: backend={keras.backend.backend()!r}"
         )
 
 
@@ -70,9 +72,11 @@ def export(
             "Expected a name for each output of the model. "
             f"Received: output_shape={model.output_shape}, {len(class_names)} class_names"
         )
+    import tensorflow as tf
+
     from_ids = labels_and_probabilities(model, class_names)
 
-    def from_text(text: tf.Tensor) -> dict[str, tf.Tensor]:
+    def from_text(text: Tensor) -> dict[str, Tensor]:
         return from_ids(tf.cast(vectorizer(text), "int32"))
 
     vectorizer(tf.constant([""]))  # builds it: the archive tracks no layer that was never called
@@ -136,12 +140,16 @@ def export_translator(
         ```
     """
     check_backend()
+    import tensorflow as tf
+
+    from keras_tnattn.text.sentence_translator import SentenceTranslator
+
     model = Translator.from_model(model)
     sentences = SentenceTranslator(
         model, source_tokenizer, target_tokenizer, beam_size, extra_tokens, length_penalty
     )
 
-    def from_ids(ids: tf.Tensor) -> dict[str, tf.Tensor]:
+    def from_ids(ids: Tensor) -> dict[str, Tensor]:
         hypotheses, scores, _ = sentences.search.search(ids)
         return {"ids": hypotheses, "scores": scores}
 
@@ -157,8 +165,8 @@ def export_translator(
 
 
 def labels_and_probabilities(
-    model: Callable[..., tf.Tensor], class_names: Sequence[str]
-) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    model: Callable[..., Tensor], class_names: Sequence[str]
+) -> Callable[[Tensor], dict[str, Tensor]]:
     """Returns what a classifier's signature computes: `label` and `probabilities`.
 
     Args:
@@ -171,9 +179,11 @@ def labels_and_probabilities(
         classify(ids)["label"]
         ```
     """
+    import tensorflow as tf
+
     names = tf.constant(list(class_names))
 
-    def classify(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+    def classify(inputs: Tensor) -> dict[str, Tensor]:
         probabilities = model(inputs, training=False)
         label = tf.gather(names, tf.argmax(probabilities, axis=-1))
         return {"label": label, "probabilities": probabilities}
@@ -182,7 +192,7 @@ def labels_and_probabilities(
 
 
 def export_signatures(
-    signatures: Mapping[str, tuple[Callable[[tf.Tensor], dict[str, tf.Tensor]], tf.TensorSpec]],
+    signatures: Mapping[str, tuple[Callable[[Tensor], dict[str, Tensor]], Any]],
     layers: Sequence[keras.layers.Layer],
     folder: str | os.PathLike,
     version: int | None = None,

@@ -24,18 +24,14 @@ def prepare_export(config: RunConfig) -> None:
     """
     if not config.export:
         return
+    from keras_tnattn.export import check_backend
+
     folder = config.export_folder
     try:
-        from keras_tnattn.export import check_backend
-
         check_backend()
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except ImportError as error:
-        raise InputError(
-            f"Exporting needs TensorFlow: pip install 'keras-tnattn[tensorflow]' ({error})"
-        ) from error
     except RuntimeError as error:
         raise InputError(str(error)) from error
     except OSError as error:

@@ -1,0 +1,217 @@
+"""Models of ids and other numbers as SavedModels, ONNX files and LiteRT files.
+
+Keras' own exporters write them. Each function here runs the file that was written with example
+inputs and keeps it only if it computes what the model does: some conversions succeed and yield
+something else.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_tnattn.typing import Tensors
+
+# The backends whose conversion works. Keras names more, whose tools cannot be had or whose lengths
+# are fixed without notice.
+BACKENDS = {
+    "SavedModel": ("tensorflow", "jax"),
+    "ONNX": ("tensorflow", "torch"),
+    "LiteRT": ("tensorflow",),
+}
+
+
+def export_saved_model(
+    model: keras.Model,
+    path: str | os.PathLike,
+    example: Tensors,
+    length: int | None = None,
+) -> Path:
+    """Writes a SavedModel with one signature, `serving_default`, for any batch size.
+
+    Args:
+        model: Numeric inputs to one tensor, for instance ids `(B, L)` to probabilities `(B, C)`.
+        path: The new folder.
+        example: Inputs of the model as it takes them: an array, or a dict of arrays.
+        length: Fixes the second axis of every input. Default: any length, which the layers with a
+            contraction over sites or a band (`TNAttention`, `MPSClassifier`,
+            `TensorizedSpectralAttention`) allow on TensorFlow, but not on JAX.
+
+    Returns:
+        The folder. It is loaded by `tf.saved_model.load`, and needs TensorFlow alone.
+
+    Raises:
+        FileExistsError: If the folder exists.
+        RuntimeError: On the PyTorch backend, if TensorFlow is not installed, or if the model cannot
+            be converted.
+
+    Example:
+        ```python notest
+        ids = np.ones((2, 10), "int32")
+        export_saved_model(model, "saved_models/classifier/1", ids)
+        ```
+    """
+    _check_backend("SavedModel")
+    with _writing(Path(path), "SavedModel") as partial:
+        model.export(
+            partial, format="tf_saved_model", verbose=False, input_signature=_specs(model, length)
+        )
+        _check_outputs(model, example, _run_saved_model(partial, example))
+    return Path(path)
+
+
+def export_onnx(model: keras.Model, path: str | os.PathLike, example: Tensors) -> Path:
+    """Writes an ONNX file, run by `onnxruntime` or another runtime without Keras.
+
+    Args:
+        model: Numeric inputs to one tensor, in float32.
+        path: The new file, `.onnx`.
+        example: Inputs of the model as it takes them: an array, or a dict of arrays. On PyTorch
+            the file takes inputs of these shapes alone, on TensorFlow any batch size and length.
+
+    Returns:
+        The path. The extra `onnx` installs what this needs.
+
+    Raises:
+        FileExistsError: If the file exists.
+        RuntimeError: On the JAX backend, if a package is missing, or if the model cannot be
+            converted.
+
+    Example:
+        ```python notest
+        export_onnx(model, "classifier.onnx", np.ones((2, 10), "int32"))
+        ```
+    """
+    _check_backend("ONNX")
+    fixed = keras.backend.backend() == "torch"
+    model(example)  # Keras refuses a model that was never called
+    with _writing(Path(path), "ONNX") as partial:
+        model.export(
+            partial,
+            format="onnx",
+            verbose=False,
+            input_signature=_specs(model, like=example if fixed else None),
+        )
+        _check_outputs(model, example, _run_onnx(partial, example))
+    return Path(path)
+
+
+def export_litert(model: keras.Model, path: str | os.PathLike, example: Tensors) -> Path:
+    """Writes a LiteRT file, for phones and small devices.
+
+    Args:
+        model: Numeric inputs to one tensor.
+        path: The new file, `.tflite`.
+        example: Inputs of the model as it takes them: an array, or a dict of arrays.
+
+    Returns:
+        The path. Inputs of other shapes need `resize_tensor_input` first.
+
+    Raises:
+        FileExistsError: If the file exists.
+        RuntimeError: On the JAX and PyTorch backends, or if the model cannot be converted.
+
+    Example:
+        ```python notest
+        export_litert(model, "classifier.tflite", np.ones((2, 10), "int32"))
+        ```
+    """
+    _check_backend("LiteRT")
+    with _writing(Path(path), "LiteRT") as partial:
+        model.export(partial, format="litert", verbose=False)
+        _check_outputs(model, example, _run_litert(partial, example))
+    return Path(path)
+
+
+def _check_backend(form: str) -> None:
+    backend = keras.backend.backend()
+    if backend not in BACKENDS[form]:
+        raise RuntimeError(
+            f"{form} is written on {' and '.join(BACKENDS[form])}: set KERAS_BACKEND="
+            f"{BACKENDS[form][0]} and load the .keras file there. Received: backend={backend!r}"
+        )
+
+
+@contextlib.contextmanager
+def _writing(path: Path, form: str) -> Iterator[str]:
+    """Gives a name to write to, which becomes `path` if all goes well; reports what does not."""
+    if path.exists():
+        raise FileExistsError(f"Expected a new path, nothing is overwritten. Received: {path}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".partial-{path.name}")
+    try:
+        yield str(partial)
+        partial.rename(path)
+    except OSError:
+        raise
+    except Exception as error:  # of the converters, which raise whatever they meet
+        backend = keras.backend.backend()
+        hint = {"jax": "Fix the length with length=, or load", "torch": "Load"}.get(backend)
+        raise RuntimeError(
+            f"Could not export the model as {form} from the {backend} backend: "
+            f"{(str(error).splitlines() or [type(error).__name__])[0]}"
+            + (f". {hint} the .keras file with KERAS_BACKEND=tensorflow" if hint else "")
+        ) from error
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial)
+        else:
+            partial.unlink(missing_ok=True)
+
+
+def _specs(model: keras.Model, length: int | None = None, like: Tensors = None) -> list[Any]:
+    """The signature of the model's inputs, of any batch size and length, or of those given."""
+
+    def spec(tensor: keras.KerasTensor, array: Any = None) -> keras.InputSpec:
+        shape = (None, *tensor.shape[1:]) if array is None else np.shape(array)
+        if length is not None:
+            shape = (shape[0], length, *shape[2:])
+        return keras.InputSpec(dtype=tensor.dtype, shape=shape, name=tensor.name)
+
+    if like is None:
+        return [keras.tree.map_structure(spec, model.input)]
+    return [keras.tree.map_structure(spec, model.input, like)]
+
+
+def _check_outputs(model: keras.Model, example: Tensors, outputs: np.ndarray) -> None:
+    expected = model.predict(example, verbose=0)
+    error = np.abs(outputs - expected).max(initial=0)
+    if outputs.shape != expected.shape or not error <= 1e-4 * (1 + np.abs(expected).max(initial=0)):
+        raise ValueError(f"the file computes something else: its outputs are off by {error:.2g}")
+
+
+def _named(names: list[str], example: Tensors) -> dict[str, Any]:
+    """The example by the names of the inputs; Keras keeps the order of `keras.tree.flatten`."""
+    if isinstance(example, Mapping):
+        return {name: example[name] for name in names}
+    return {names[0]: example}
+
+
+def _run_saved_model(path: str, example: Tensors) -> np.ndarray:
+    import tensorflow as tf
+
+    model = tf.saved_model.load(path)  # kept: the signature does not keep the weights alive
+    return model.serve(keras.tree.map_structure(tf.constant, example)).numpy()
+
+
+def _run_onnx(path: str, example: Tensors) -> np.ndarray:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path)
+    names = [tensor.name for tensor in session.get_inputs()]
+    return session.run(None, _named(names, example))[0]
+
+
+def _run_litert(path: str, example: Tensors) -> np.ndarray:
+    import tensorflow as tf
+
+    interpreter = tf.lite.Interpreter(model_path=path)
+    run = interpreter.get_signature_runner()
+    names = list(run.get_input_details())
+    (outputs,) = run(**_named(names, example)).values()
+    return outputs
