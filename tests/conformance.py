@@ -25,7 +25,9 @@ def check_layer(make_layer, inputs, tmp_path, moves_every_weight=True):
     _check_shapes(make_layer, inputs)
     _check_saved_model(make_layer, inputs, tmp_path)
     # Without compilation JAX runs operation by operation: nobody trains so, and it takes minutes.
-    for jit_compile in (False, True) if keras.backend.backend() == "tensorflow" else (True,):
+    # PyTorch runs so by default; `torch.compile` is no part of these checks.
+    compiled = {"tensorflow": (False, True), "jax": (True,), "torch": (False,)}
+    for jit_compile in compiled[keras.backend.backend()]:
         _check_fit(make_layer, inputs, moves_every_weight, jit_compile)
     _check_mixed_precision(make_layer, inputs)
     _check_mask_goes_on(make_layer, inputs)

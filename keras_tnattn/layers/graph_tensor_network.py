@@ -18,7 +18,7 @@ from keras_tnattn.layers.time_graph_options import (
 )
 from keras_tnattn.ops import reflections
 from keras_tnattn.ops.masking import apply_mask
-from keras_tnattn.ops.precision import matmul
+from keras_tnattn.ops.precision import at_least_float32, matmul
 from keras_tnattn.ops.time_graph import check_damping, check_receive_from, time_filter
 from keras_tnattn.typing import Tensor
 
@@ -207,7 +207,7 @@ class GraphTensorNetwork(keras.layers.Layer):
         return time_filter(x, graph, "earlier" if causal else self.receive_from)
 
     def _filter_dtype(self) -> str:
-        return keras.backend.result_type(self.variable_dtype, "float32")
+        return at_least_float32(self.variable_dtype)
 
     def _factors(self, dtype: str) -> tuple[Tensor, Tensor]:
         """`Q`, `(J, r)`, and `R`, `(r, J)`, of `P = Q R`."""

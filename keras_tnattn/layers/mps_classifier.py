@@ -10,7 +10,7 @@ from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import NearIdentity
 from keras_tnattn.ops import scan
 from keras_tnattn.ops.masking import apply_mask
-from keras_tnattn.ops.precision import matmul
+from keras_tnattn.ops.precision import at_least_float32, matmul
 from keras_tnattn.typing import Tensor
 
 
@@ -118,7 +118,7 @@ class MPSClassifier(keras.layers.Layer):
         self, inputs: Tensor, mask: Tensor | None = None, return_log_scale: bool = False
     ) -> Tensor:
         # Products of many matrices need the precision and the range of float32.
-        dtype = keras.backend.result_type(self.variable_dtype, "float32")
+        dtype = at_least_float32(self.variable_dtype)
         batch, length, dim = ops.shape(inputs)
         if not self.uniform:
             # Known here even if it is not in the trace.
@@ -167,7 +167,7 @@ class MPSClassifier(keras.layers.Layer):
         outputs = keras.KerasTensor(shape, self.compute_dtype)
         if not return_log_scale:
             return outputs
-        dtype = keras.backend.result_type(self.variable_dtype, "float32")
+        dtype = at_least_float32(self.variable_dtype)
         return outputs, keras.KerasTensor(shape[:1], dtype)
 
     def get_config(self) -> dict:

@@ -12,7 +12,7 @@ from keras_tnattn.initializers import NearIdentity
 from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
 from keras_tnattn.ops import scan
 from keras_tnattn.ops.masking import apply_mask
-from keras_tnattn.ops.precision import matmul
+from keras_tnattn.ops.precision import at_least_float32, matmul
 from keras_tnattn.typing import Tensor
 
 _BOUNDARIES = ("closed", "open")
@@ -181,7 +181,7 @@ class TNAttention(keras.layers.Layer):
         self, inputs: Tensor, mask: Tensor | None = None, return_local_weights: bool = False
     ) -> Tensor:
         # Products of many matrices need the precision and the range of float32.
-        dtype = keras.backend.result_type(self.variable_dtype, "float32")
+        dtype = at_least_float32(self.variable_dtype)
         batch, length, dim = ops.shape(inputs)
         if not self.uniform:
             # Known here even if it is not in the trace.

@@ -123,7 +123,7 @@ def test_gradients_are_those_of_finite_differences():
     def run(x, *variables):
         outputs, _ = layer.stateless_call(variables, [], x, graph)
         outputs = ops.transpose(ops.reshape(outputs, (2, 5, 2, 3)), (0, 2, 1, 3))
-        return ops.sum(weight * outputs)
+        return ops.sum(ops.convert_to_tensor(weight) * outputs)
 
     def loss(x, kernel, a):
         total = 0

@@ -101,7 +101,7 @@ def test_gradients_are_those_of_finite_differences():
 
     def run(x, vectors):
         layer_outputs, _ = layer.stateless_call([vectors], [], x)
-        return ops.sum(weight * layer_outputs)
+        return ops.sum(ops.convert_to_tensor(weight) * layer_outputs)
 
     def loss(x, vectors):
         return np.sum(weight * layer_oracle(x, 0.8, "both", oracles.projector(vectors)))
@@ -198,7 +198,8 @@ def test_any_start_gives_a_projector_and_finite_gradients(name):
 
     def loss(vectors):
         columns = orthonormal_columns(vectors)
-        return ops.sum(weight * ops.matmul(columns, ops.transpose(columns)))
+        products = ops.matmul(columns, ops.transpose(columns))
+        return ops.sum(ops.convert_to_tensor(weight) * products)
 
     (grad,) = gradients(loss, [start])
     assert np.isfinite(grad).all()

@@ -89,7 +89,8 @@ def test_long_sequences_equal_the_recurrence(receive_from):
 @pytest.mark.parametrize("length", [5, 100])
 def test_gradient_is_the_transposed_product(length, receive_from):
     x, weight = sequence(2, length), sequence(2, length, seed=1)
-    (grad,) = gradients(lambda x: ops.sum(weight * time_filter(x, 0.8, receive_from)), [x])
+    tensor = ops.convert_to_tensor(weight)
+    (grad,) = gradients(lambda x: ops.sum(tensor * time_filter(x, 0.8, receive_from)), [x])
     expected = graph(length, 0.8, receive_from).T @ weight
     np.testing.assert_allclose(grad, expected, rtol=1e-5, atol=1e-5)
 
