@@ -1,5 +1,11 @@
 """Every public layer passes the conformance checks."""
 
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +13,7 @@ from conformance import check_layer, check_self_attention
 
 import keras_tnattn
 from keras_tnattn import layers
+from keras_tnattn.models import translator
 
 TOKENS = np.random.default_rng(0).normal(size=(3, 7, 8)).astype("float32")
 IDS = np.random.default_rng(0).integers(0, 22, (3, 7))
@@ -161,3 +168,49 @@ def test_no_public_layer_is_left_out():
     public = {getattr(keras_tnattn, name) for name in keras_tnattn.__all__}
     public = {c for c in public if isinstance(c, type) and issubclass(c, keras.layers.Layer)}
     assert public <= tested
+
+
+# Other shapes than one another's: a layer's input is known by it.
+ARRAYS = {"tokens": TOKENS, "tensors": TENSOR_TOKENS, "vectors": TOKENS[:, 0], "ids": IDS}
+TRANSLATOR_INPUTS = {"source": IDS, "target": IDS[:, :5]}
+MODELS = {"layers": ARRAYS, "translator": TRANSLATOR_INPUTS}
+
+
+def save_models(folder):
+    """Saves a model of all layers side by side, a translator, and what both compute."""
+    inputs = {n: keras.Input(x.shape[1:], dtype=x.dtype.name, name=n) for n, x in ARRAYS.items()}
+    of_shape = {x.shape: inputs[name] for name, x in ARRAYS.items()}
+    cases = (SELF_ATTENTIONS | OTHERS).items()
+    outputs = {name: make_layer()(of_shape[x.shape]) for name, (make_layer, x) in cases}
+    sizes = {"model_dim": 8, "num_heads": 2, "residual_units": 1, "residual_dim": 4}
+    models = {"layers": keras.Model(inputs, outputs), "translator": translator(22, 22, **sizes)}
+    rng = np.random.default_rng(0)
+    for name, model in models.items():
+        for weight in model.trainable_variables:  # biases, too, which start as zeros
+            weight.assign_add(0.1 * rng.normal(size=weight.shape).astype("float32"))
+        model.save(folder / f"{name}.keras")
+        results = model.predict(MODELS[name], verbose=0)
+        np.savez(folder / name, **(results if isinstance(results, dict) else {"logits": results}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("other", ["tensorflow", "jax", "torch"])
+def test_models_saved_on_another_backend_compute_the_same(other, tmp_path):
+    if other == keras.backend.backend():
+        pytest.skip("the backend of this process")
+    if importlib.util.find_spec(other) is None:
+        pytest.skip(f"{other} is not installed")
+    tests = Path(__file__).parents[1]
+    code = "import pathlib, sys, test_layers_conform as t; t.save_models(pathlib.Path(sys.argv[1]))"
+    paths = (tests.parent, tests, tests / "layers")
+    environment = {"KERAS_BACKEND": other, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    subprocess.run(command, env={**os.environ, **environment}, check=True)
+    for name, inputs in MODELS.items():
+        model = keras.models.load_model(tmp_path / f"{name}.keras")
+        results = model.predict(inputs, verbose=0)
+        expected = np.load(tmp_path / f"{name}.npz")
+        assert set(expected) == (set(results) if isinstance(results, dict) else {"logits"})
+        for key, array in expected.items():
+            result = results[key] if isinstance(results, dict) else results
+            np.testing.assert_allclose(result, array, rtol=1e-4, atol=1e-5, err_msg=key)
