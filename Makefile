@@ -3,7 +3,7 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo demo-rules demo-translate test test-slow lint docs wheel matrix bench clean
+.PHONY: demo demo-rules demo-translate test test-core test-torch test-slow lint docs wheel matrix bench clean
 
 # The environment is made once, and anew when what it must hold changes.
 $(INSTALLED): pyproject.toml setup.cfg
@@ -23,6 +23,15 @@ demo-translate: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(RUN) -m pytest -n 2
+
+# What depends most on the backend; the whole suite on JAX is `KERAS_BACKEND=jax make test`.
+CORE := ops layers models search compression training/test_without_tensorflow.py
+test-core: $(INSTALLED)
+	$(RUN) -m pytest -n 2 $(wildcard $(CORE:%=tests/%))
+
+# In an environment of its own, without TensorFlow.
+test-torch:
+	.ci/torch
 
 test-slow: $(INSTALLED)
 	$(RUN) -m pytest -m slow
