@@ -135,13 +135,13 @@ def attention_model(model: keras.Model) -> Callable[[dict[str, Tensor]], list[Te
         ((1, 8, 6), (1, 1, 6))
     """
     layers = [layer for layer in model.layers if isinstance(layer, GraphAttention)]
-    hidden = keras.Model(model.inputs, [layer.input[0] for layer in layers])
+    named = {tensor.name: tensor for tensor in model.inputs}
+    hidden = keras.Model(named, [layer.input[0] for layer in layers])
 
     def attention(inputs: dict[str, Tensor]) -> list[Tensor]:
-        ordered = [inputs["features"], inputs["edges"]]
         return [
             layer(x, edges=inputs["edges"], return_attention_scores=True)[1]
-            for layer, x in zip(layers, keras.tree.flatten(hidden(ordered)), strict=True)
+            for layer, x in zip(layers, keras.tree.flatten(hidden(inputs)), strict=True)
         ]
 
     return attention
