@@ -57,10 +57,12 @@ def export_saved_model(
         ```
     """
     _check_backend("SavedModel")
+    options = {"input_signature": _specs(model, length), "verbose": False}
+    if keras.backend.backend() == "jax":
+        # Gradients by `keras.ops.custom_gradient` cannot be converted; no served model needs any.
+        options["jax2tf_kwargs"] = {"with_gradient": False}
     with _writing(Path(path), "SavedModel") as partial:
-        model.export(
-            partial, format="tf_saved_model", verbose=False, input_signature=_specs(model, length)
-        )
+        model.export(partial, format="tf_saved_model", **options)
         _check_outputs(model, example, _run_saved_model(partial, example))
     return Path(path)
 
