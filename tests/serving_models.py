@@ -11,7 +11,7 @@ from keras_tnattn.export import (
 )
 from keras_tnattn.layers import LocalEmbedding
 from keras_tnattn.models import deep_tensor_network, text_classifier
-from keras_tnattn.text.words import word_vectorizer
+from keras_tnattn.text.words import split_words, word_vectorizer
 
 TEXTS = ["the cat sat on the mat", "a dog ran in the park", "the cat ran and the dog sat"]
 NAMES = ("cat", "dog", "çat")
@@ -23,7 +23,7 @@ def export_classifier(folder, version=None, attention="tsa", max_words=30, **opt
     model = text_classifier(
         vectorizer.vocabulary_size(), len(NAMES), attention=attention, embedding_dim=16
     )
-    return export(model, vectorizer, NAMES, folder, version, **options)
+    return export(model, vectorizer, NAMES, folder, version, split_words, **options)
 
 
 def export_rule(folder, version=None):

@@ -9,10 +9,18 @@ from typing import Any
 
 import keras
 
+from keras_tnattn.export.cards import MODEL_CARD, merged, technical
+from keras_tnattn.export.explaining import classifier_explanation, translator_explanation
 from keras_tnattn.models import Translator
+from keras_tnattn.text.reserved import PAD
 from keras_tnattn.typing import Tensor
 
 CLASS_NAMES = "assets.extra/class_names.json"
+# What a server takes at most, unless the card says otherwise: the memory of an attention grows with
+# the square of the length.
+_MAX_IDS = 1000
+_MAX_SENTENCE = 2000  # bytes
+_N_BEST = 4
 
 
 def check_backend() -> None:
@@ -38,12 +46,16 @@ def export(
     class_names: Sequence[str],
     folder: str | os.PathLike,
     version: int | None = None,
+    split_words: Callable[[Tensor], Any] | None = None,
+    card: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Writes `folder/<version>/`, a SavedModel with two signatures, whole or not at all.
+    """Writes `folder/<version>/`, a SavedModel with two or three signatures, whole or not at all.
 
     `serving_default` takes `text`, strings `(B,)`; `ids` takes `ids`, int32 `(B, L)`. Both give
     `label`, strings `(B,)`, and `probabilities`, floats `(B, C)`, whose columns are named in
-    `assets.extra/class_names.json`.
+    `assets.extra/class_names.json`. With `split_words`, and an attention that gives its scores,
+    `explain` takes `text` and gives beside these what the attention computed, as
+    `keras_tnattn.export.explaining.classifier_explanation` says.
 
     Args:
         model: Ids `(B, L)` to class probabilities `(B, C)`; any batch size and length.
@@ -52,6 +64,10 @@ def export(
         class_names: The `C` names.
         folder: The model's folder, e.g. `saved_models/news`.
         version: A positive integer. Default: one more than the highest there is, at first 1.
+        split_words: Strings `(B,)` to the words `(B, None)` that the ids stand for, e.g.
+            `keras_tnattn.text.words.split_words`. Default: no `explain`.
+        card: What the model card, `assets.extra/model_card.json`, says beside task, labels, number
+            of weights, versions and date.
 
     Returns:
         The path of the new version.
@@ -76,19 +92,34 @@ def export(
 
     from_ids = labels_and_probabilities(model, class_names)
 
+    def to_ids(text: Tensor) -> Tensor:
+        return tf.cast(vectorizer(text), "int32")
+
     def from_text(text: Tensor) -> dict[str, Tensor]:
-        return from_ids(tf.cast(vectorizer(text), "int32"))
+        return from_ids(to_ids(text))
 
     vectorizer(tf.constant([""]))  # builds it: the archive tracks no layer that was never called
+    text = tf.TensorSpec([None], tf.string, "text")
+    signatures: dict[str, tuple] = {
+        "serving_default": (from_text, text),
+        "ids": (from_ids, tf.TensorSpec([None, None], tf.int32, "ids")),
+    }
+    explain = split_words and classifier_explanation(model, to_ids, split_words, from_ids)
+    if explain:
+        signatures["explain"] = (explain, text)
+    own_card = {
+        "task": "classify",
+        "labels": list(class_names),
+        "sizes": {"parameters": model.count_params()},
+        "inputs": {"ids": {"padding": PAD, "max_length": _MAX_IDS}},
+    }
     return export_signatures(
-        {
-            "serving_default": (from_text, tf.TensorSpec([None], tf.string, "text")),
-            "ids": (from_ids, tf.TensorSpec([None, None], tf.int32, "ids")),
-        },
+        signatures,
         [model, vectorizer],  # its lookup table is no variable and would be left out
         folder,
         version,
         class_names,
+        merged(own_card, card),
     )
 
 
@@ -101,6 +132,7 @@ def export_translator(
     beam_size: int = 1,
     extra_tokens: int = 50,
     length_penalty: float = 0.6,
+    card: Mapping[str, Any] | None = None,
 ) -> Path:
     """Writes `folder/<version>/`, a SavedModel that translates, whole or not at all.
 
@@ -109,6 +141,13 @@ def export_translator(
     in one graph. `ids` takes `ids`, int32 `(B, S)`, start and end included, padded with 0, and
     gives `ids`, int32 `(B, K, L)`, and `scores`, float32 `(B, K)`, of the `K` best hypotheses, best
     first, as `BeamSearch` has them; lower scores are better.
+
+    `greedy` and `n_best` take `text` and give `translations`, strings `(B, K)`, and `scores`,
+    float32 `(B, K)`, best first, of greedy search and of a beam of `beam_size`, or 4 if that is 1;
+    where there are fewer than `K`, the score is the largest float32. `explain` takes `text` and
+    `translation`, strings `(B,)`, and gives what
+    `keras_tnattn.export.explaining.translator_explanation` says: the pieces of both, and the
+    attention between them.
 
     Sentences are translated as `keras_tnattn.text.sentence_translator.SentenceTranslator` does: the
     translation of one without words, or of unknown pieces only, is empty. A sentence may have any
@@ -124,6 +163,8 @@ def export_translator(
         beam_size: Hypotheses `K` kept. Defaults to 1, greedy search.
         extra_tokens: Defaults to 50.
         length_penalty: Defaults to 0.6.
+        card: What the model card, `assets.extra/model_card.json`, says beside task, sizes, versions
+            and date, for instance `languages`.
 
     Returns:
         The path of the new version.
@@ -145,22 +186,48 @@ def export_translator(
     from keras_tnattn.text.sentence_translator import SentenceTranslator
 
     model = Translator.from_model(model)
-    sentences = SentenceTranslator(
-        model, source_tokenizer, target_tokenizer, beam_size, extra_tokens, length_penalty
-    )
 
-    def from_ids(ids: Tensor) -> dict[str, Tensor]:
-        hypotheses, scores, _ = sentences.search.search(ids)
-        return {"ids": hypotheses, "scores": scores}
+    def searching(size: int) -> SentenceTranslator:
+        return SentenceTranslator(
+            model, source_tokenizer, target_tokenizer, size, extra_tokens, length_penalty
+        )
 
+    sentences = searching(beam_size)
+    sizes = (model.source_vocabulary_size, model.target_vocabulary_size)
+    if beam_size > 1:
+        greedy, several = searching(1), sentences
+    else:
+        greedy, several = sentences, searching(min(_N_BEST, sizes[1]))
+    text = tf.TensorSpec([None], tf.string, "text")
+    own_card = {
+        "task": "translate",
+        "sizes": {
+            "parameters": model.count_params(),
+            "source_vocabulary": sizes[0],
+            "target_vocabulary": sizes[1],
+        },
+        "beam_size": beam_size,
+        "inputs": {
+            "text": {"by_length": True, "max_length": _MAX_SENTENCE},
+            "translation": {"max_length": _MAX_SENTENCE},
+            "ids": {"padding": PAD, "max_length": _MAX_IDS},
+        },
+    }
     return export_signatures(
         {
-            "serving_default": (sentences.translate, tf.TensorSpec([None], tf.string, "text")),
-            "ids": (from_ids, tf.TensorSpec([None, None], tf.int32, "ids")),
+            "serving_default": (sentences.translate, text),
+            "ids": (sentences.search_ids, tf.TensorSpec([None, None], tf.int32, "ids")),
+            "greedy": (greedy.translate_n_best, text),
+            "n_best": (several.translate_n_best, text),
+            "explain": (
+                translator_explanation(model, source_tokenizer, target_tokenizer),
+                [text, tf.TensorSpec([None], tf.string, "translation")],
+            ),
         },
         [model],
         folder,
         version,
+        card=merged(own_card, card),
     )
 
 
@@ -192,21 +259,24 @@ def labels_and_probabilities(
 
 
 def export_signatures(
-    signatures: Mapping[str, tuple[Callable[[Tensor], dict[str, Tensor]], Any]],
+    signatures: Mapping[str, tuple[Callable[..., dict[str, Tensor]], Any]],
     layers: Sequence[keras.layers.Layer],
     folder: str | os.PathLike,
     version: int | None = None,
     class_names: Sequence[str] | None = None,
+    card: Mapping[str, Any] | None = None,
 ) -> Path:
     """Writes `folder/<version>/`, a SavedModel with any signatures, whole or not at all.
 
     Args:
-        signatures: The function of each name, from one tensor to a dict, and the tensor's shape,
-            type and name.
+        signatures: The function of each name, from tensors to a dict, and shape, type and name of
+            its tensor, a `tf.TensorSpec`, or a list of several.
         layers: All models and layers that the functions call.
         folder: The model's folder.
         version: A positive integer. Default: one more than the highest there is, at first 1.
         class_names: What `assets.extra/class_names.json` holds. Default: no such file.
+        card: What the model card, `assets.extra/model_card.json`, says beside name, version,
+            versions and date.
 
     Returns:
         The path of the new version.
@@ -240,12 +310,16 @@ def export_signatures(
         for layer in layers:
             archive.track(layer)
         for name, (function, spec) in signatures.items():
-            archive.add_endpoint(name, function, [spec])
+            archive.add_endpoint(name, function, spec if isinstance(spec, list) else [spec])
         archive.write_out(str(partial), verbose=False)
+        path = partial / MODEL_CARD
+        path.parent.mkdir()
+        whole_card = {"name": folder.name, "version": version, **technical(), **(card or {})}
+        text = json.dumps(whole_card, indent=1, ensure_ascii=False) + "\n"
+        path.write_text(text, encoding="utf-8")
         if class_names is not None:
-            names = partial / CLASS_NAMES
-            names.parent.mkdir()
-            names.write_text(json.dumps(list(class_names)), encoding="utf-8")
+            names = json.dumps(list(class_names))
+            (partial / CLASS_NAMES).write_text(names, encoding="utf-8")
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -79,6 +79,10 @@ class SentenceTranslator:
             )
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.search = BeamSearch(model, beam_size, START, END, extra_tokens, length_penalty)
+        # Traced once for all signatures of an exported model.
+        self._search_graph = tf.function(
+            self.search.search, input_signature=[tf.TensorSpec([None, None], tf.int32)]
+        )
 
     def __call__(self, sentences: Sequence[str]) -> list[str]:
         """Returns the best translation of each sentence."""
@@ -146,13 +150,32 @@ class SentenceTranslator:
         Returns:
             A dict of `translation`, strings `(B,)`, and `score`, float32 `(B,)`.
         """
+        found = self.translate_n_best(text)
+        return {"translation": found["translations"][:, 0], "score": found["scores"][:, 0]}
+
+    def translate_n_best(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Translates in one graph, for exported models.
+
+        Args:
+            text: Sentences, strings `(B,)`.
+
+        Returns:
+            A dict of `translations`, strings `(B, K)`, and `scores`, float32 `(B, K)`, best first;
+            where there are fewer than `K`, the score is the largest float32.
+        """
         ids = self.source_ids(text)
-        hypotheses, scores, _ = self.search.search(ids.to_tensor(PAD))
-        translation = self.target_tokenizer.detokenize(hypotheses[:, 0])
+        hypotheses = self.search_ids(ids.to_tensor(PAD))
+        translations = self.target_tokenizer.detokenize(hypotheses["ids"])
         return {
-            "translation": tf.where(ids.row_lengths() > 2, translation, ""),
-            "score": scores[:, 0],
+            "translations": tf.where(ids.row_lengths()[:, None] > 2, translations, ""),
+            # JSON has no infinity.
+            "scores": tf.minimum(hypotheses["scores"], tf.float32.max),
         }
+
+    def search_ids(self, ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Searches in one graph: ids `(B, S)` to a dict of `ids` `(B, K, L)`, `scores` `(B, K)`."""
+        hypotheses, scores, _ = self._search_graph(ids)
+        return {"ids": hypotheses, "scores": scores}
 
     def source_ids(
         self, sentences: tf.Tensor | Sequence[str], max_length: int | None = None

@@ -128,11 +128,19 @@ class WordPieceTokenizer:
                 "Expected max_length >= 3: [START], a piece and [END]. "
                 f"Received: max_length={max_length}"
             )
-        pieces = self._word_pieces.tokenize(self.words(texts)).merge_dims(-2, -1)
+        pieces = self.word_pieces(texts)[1].merge_dims(-2, -1)
         if max_length is not None:
             pieces = pieces[:, : max_length - 2]
         mark = tf.ones_like(pieces[:, :1].row_lengths()[:, None], tf.int32)
         return tf.concat([START * mark, pieces, END * mark], axis=1)
+
+    def word_pieces(
+        self, texts: tf.Tensor | Sequence[str]
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        """Returns the words of sentences, strings `(B, None)`, as `words` does, and the ids of the
+        pieces of each, int32 `(B, None, None)`."""
+        words = self.words(texts)
+        return words, self._word_pieces.tokenize(words)
 
     def detokenize(self, ids: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
         """Returns the sentences of ids: what follows the first `[END]`, `[START]` and `[PAD]`

@@ -7,6 +7,7 @@ within an exported model does.
 import collections
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -31,6 +32,13 @@ def lower_and_separate(text: Tensor) -> Tensor:
     import tensorflow as tf
 
     return tf.strings.regex_replace(tf.strings.lower(text, encoding="utf-8"), _SEPARATORS, " ")
+
+
+def split_words(texts: Tensor) -> Any:
+    """Returns the words of strings `(B,)` that ids stand for, a ragged tensor `(B, None)`."""
+    import tensorflow as tf
+
+    return tf.strings.split(lower_and_separate(texts))
 
 
 class WordVectorizer:

@@ -9,13 +9,14 @@ import numpy as np
 from sklearn.utils.class_weight import compute_sample_weight
 
 from keras_tnattn.models import text_classifier
-from keras_tnattn.text.words import WordVectorizer, learn_words
+from keras_tnattn.text.words import WordVectorizer, learn_words, split_words
 from training.classify import plots
 from training.classify.config import TENSORIZED, ClassifyConfig
 from training.classify.reports import write_mistakes, write_report
 from training.data.batches import ArrayBatches
 from training.data.texts import LabelledTexts, split_rows
 from training.engine import tables as evaluation
+from training.engine.cards import describe
 from training.engine.finishing import finish, prepare_export
 from training.engine.fitting import check_tensorboard, fit, reset_session
 from training.engine.plots import confusion_matrix, learning_curves
@@ -110,16 +111,35 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> d
         run,
         model,
         results,
-        lambda folder, version: _export(model, vectorizer, data, folder, version),
+        lambda folder, version: _export(
+            model, vectorizer, data, folder, version, _card(config, data, test, results)
+        ),
     )
 
 
 def _export(
-    model: keras.Model, vectorizer: WordVectorizer, data: LabelledTexts, folder: Path, version: int
+    model: keras.Model,
+    vectorizer: WordVectorizer,
+    data: LabelledTexts,
+    folder: Path,
+    version: int,
+    card: dict[str, Any],
 ) -> Path:
     from keras_tnattn.export import export  # which needs TensorFlow
 
-    return export(model, vectorizer.layer(), data.class_names, folder, version)
+    return export(model, vectorizer.layer(), data.class_names, folder, version, split_words, card)
+
+
+def _card(
+    config: ClassifyConfig, data: LabelledTexts, test: Part, results: dict[str, Any]
+) -> dict[str, Any]:
+    source = {
+        "name": config.dataset,
+        "fingerprint": data.fingerprint(),
+        "notes": list(data.notes),
+    }
+    examples = [data.texts[row][:200] for row in test.rows[:5]]
+    return {"examples": examples, **describe("classify", config, source, results)}
 
 
 def prepare_parts(

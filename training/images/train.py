@@ -11,6 +11,7 @@ from keras_tnattn.models import deep_tensor_network
 from training.data.batches import ArrayBatches
 from training.data.images import LabelledImages
 from training.engine import tables as evaluation
+from training.engine.cards import describe
 from training.engine.finishing import finish, prepare_export
 from training.engine.fitting import check_tensorboard, fit, reset_session
 from training.engine.plots import confusion_matrix, learning_curves
@@ -62,11 +63,13 @@ def train_images(config: ImagesConfig, run: Run, data: LabelledImages) -> dict[s
         run,
         model,
         results,
-        lambda folder, version: _export(model, data, folder, version),
+        lambda folder, version: _export(model, data, folder, version, _card(config, data, results)),
     )
 
 
-def _export(model: keras.Model, data: LabelledImages, folder: Path, version: int) -> Path:
+def _export(
+    model: keras.Model, data: LabelledImages, folder: Path, version: int, card: dict[str, Any]
+) -> Path:
     import tensorflow as tf
 
     from keras_tnattn.export import export_signatures, labels_and_probabilities
@@ -77,7 +80,17 @@ def _export(model: keras.Model, data: LabelledImages, folder: Path, version: int
     images = tf.TensorSpec([None, *data.images.shape[1:]], tf.float32, "images")
     classify = labels_and_probabilities(probabilities, data.class_names)
     signatures = {"serving_default": (classify, images)}
-    return export_signatures(signatures, [model], folder, version, data.class_names)
+    return export_signatures(signatures, [model], folder, version, data.class_names, card)
+
+
+def _card(config: ImagesConfig, data: LabelledImages, results: dict[str, Any]) -> dict[str, Any]:
+    source = {"name": config.dataset, "fingerprint": data.fingerprint()}
+    return {
+        "task": "images",
+        "labels": list(data.class_names),
+        "image_size": list(data.images.shape[1:]),
+        **describe("images", config, source, results),
+    }
 
 
 def _compiled_model(config: ImagesConfig, data: LabelledImages) -> keras.Model:

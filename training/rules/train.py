@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_tnattn.layers import LocalEmbedding
 from keras_tnattn.models import deep_tensor_network
+from training.engine.cards import describe
 from training.engine.finishing import finish, prepare_export
 from training.engine.fitting import check_tensorboard, fit, reset_session
 from training.engine.plots import learning_curves
@@ -62,11 +63,11 @@ def train_rule(config: RulesConfig, run: Run) -> dict[str, Any]:
         run,
         model,
         results,
-        lambda folder, version: _export(model, folder, version),
+        lambda folder, version: _export(model, folder, version, _card(config, results)),
     )
 
 
-def _export(model: keras.Model, folder: Path, version: int) -> Path:
+def _export(model: keras.Model, folder: Path, version: int, card: dict[str, Any]) -> Path:
     import tensorflow as tf
 
     from keras_tnattn.export import export_signatures
@@ -79,7 +80,13 @@ def _export(model: keras.Model, folder: Path, version: int) -> Path:
 
     signature = (predict, tf.TensorSpec([None, None], tf.int32, "bits"))
     signatures = {"serving_default": signature, "ids": signature}
-    return export_signatures(signatures, [model], folder, version)
+    return export_signatures(signatures, [model], folder, version, card=card)
+
+
+def _card(config: RulesConfig, results: dict[str, Any]) -> dict[str, Any]:
+    data = {"name": f"random rows of cells by rule {config.rule}"}
+    rule = {"rule": config.rule, "steps": config.steps, "boundary": config.boundary}
+    return {"task": "rules", **rule, **describe("rules", config, data, results)}
 
 
 def accuracies(model: keras.Model, config: RulesConfig, lengths: Iterable[int]) -> dict[int, float]:

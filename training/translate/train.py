@@ -12,6 +12,7 @@ from keras_tnattn.schedules import WarmupInverseSquareRoot
 from training.data.batches import BucketedBatches
 from training.data.pairs.loading import load_pairs
 from training.data.pairs.prepared import PreparedCorpus, load_prepared, prepare
+from training.engine.cards import describe
 from training.engine.checkpoints import EpochLog, load_weights, save_weights
 from training.engine.finishing import finish, prepare_export
 from training.engine.fitting import check_tensorboard, fit, on_all_gpus, reset_session
@@ -112,16 +113,34 @@ def _trained(
         run,
         model,
         results,
-        lambda folder, version: _export(config, model, corpus, folder, version),
+        lambda folder, version: _export(config, model, corpus, results, folder, version),
     )
 
 
 def _export(
-    config: TranslateConfig, model: keras.Model, corpus: PreparedCorpus, folder: Path, version: int
+    config: TranslateConfig,
+    model: keras.Model,
+    corpus: PreparedCorpus,
+    results: dict[str, Any],
+    folder: Path,
+    version: int,
 ) -> Path:
     from keras_tnattn.export import export_translator
 
-    return export_translator(model, *corpus.tokenizers(), folder, version, config.export_beam)
+    data = {
+        "name": config.corpus or config.prepared,
+        "fingerprint": corpus.digest,
+        "notes": list(corpus.notes),
+    }
+    source, target = corpus.tokenizers()
+    sentences = corpus.parts["test"].source
+    examples = [sentences[i] for i in range(min(5, len(sentences)))]
+    card = {
+        "languages": list(corpus.languages),
+        "examples": [source.detokenize(ids).numpy().decode() for ids in examples],
+        **describe("translate", config, data, results),
+    }
+    return export_translator(model, source, target, folder, version, config.export_beam, card=card)
 
 
 class TranslatorLog(EpochLog):

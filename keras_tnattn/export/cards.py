@@ -1,0 +1,35 @@
+"""Model cards: what an exported model is, and where it comes from."""
+
+import datetime
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+import keras_tnattn
+
+MODEL_CARD = "assets.extra/model_card.json"
+
+
+def technical() -> dict[str, Any]:
+    """Returns what every card says of the export itself: versions and date."""
+    import tensorflow as tf
+
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return {
+        "date": now.isoformat(timespec="seconds"),
+        "versions": {
+            "keras_tnattn": keras_tnattn.__version__,
+            "keras": keras.__version__,
+            "tensorflow": tf.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def merged(card: Mapping[str, Any], more: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Adds entries to a card; those of `sizes` are put together."""
+    more = dict(more or {})
+    sizes = {**card.get("sizes", {}), **more.pop("sizes", {})}
+    return {**card, "sizes": sizes, **more}

@@ -1,0 +1,131 @@
+"""The functions behind the signature `explain`: what the attentions computed for a text."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_tnattn.models import Translator
+from keras_tnattn.text.reserved import END, PAD, RESERVED_PIECES, START, UNK
+from keras_tnattn.typing import Tensor
+
+Tensors = dict[str, Tensor]
+
+
+def classifier_explanation(
+    model: keras.Model,
+    to_ids: Callable[[Tensor], Tensor],
+    split_words: Callable[[Tensor], Any],
+    classify: Callable[[Tensor], Tensors],
+) -> Callable[[Tensor], Tensors] | None:
+    """Returns a function from texts to what a classifier's attention computed for them.
+
+    Its outputs are those of `classify` and, with `L` words in the longest of `B` texts, shorter
+    ones padded: `words`, strings `(B, L)`; `unknown`, bools `(B, L)`, words that are not in the
+    vocabulary; `graph`, floats `(B, L, L)`, the attention's scores averaged over its heads, such as
+    `Psi` of tensorized spectral attention: a row for each word that attends; `weights`, floats
+    `(B, L)`, the sum of each word's column, what it gives to all words, divided by the largest.
+
+    Args:
+        model: A model of `keras_tnattn.models.text_classifier`.
+        to_ids: Strings `(B,)` to ids `(B, N)`, 0 for padding and 1 for unknown words.
+        split_words: Strings `(B,)` to the words that the ids stand for, `(B, None)`.
+        classify: Ids to the outputs of the other signatures.
+
+    Returns:
+        The function, or `None` if the model has no layer `attention` that gives scores.
+    """
+    import tensorflow as tf
+
+    attention = next((layer for layer in model.layers if layer.name == "attention"), None)
+    if attention is None or (
+        "return_attention_scores" not in inspect.signature(attention.call).parameters
+    ):
+        return None
+    before = keras.Model(model.input, keras.tree.flatten(attention.input)[0])
+    itself = isinstance(attention, keras.layers.MultiHeadAttention)
+
+    def explain(text: Tensor) -> Tensors:
+        ids = to_ids(text)
+        words = split_words(text)
+        longest = tf.cast(words.bounding_shape(1), tf.int32)
+        length = tf.clip_by_value(longest, 1, tf.shape(ids)[1])
+        ids = ids[:, :length]
+        words = words.to_tensor("", shape=tf.shape(ids, tf.int64))
+        x = before(ids, training=False)
+        inputs = (x, x) if itself else (x,)
+        _, scores = attention(*inputs, return_attention_scores=True, training=False)
+        real = tf.cast(ids != PAD, tf.float32)
+        graph = tf.reduce_mean(tf.cast(scores, tf.float32), axis=1)
+        graph = graph * real[:, :, None] * real[:, None, :]
+        given = tf.reduce_sum(graph, axis=1)
+        largest = tf.reduce_max(given, axis=1, keepdims=True)
+        return {
+            **classify(ids),
+            "words": words,
+            "unknown": ids == UNK,
+            "graph": graph,
+            "weights": tf.math.divide_no_nan(given, largest),
+        }
+
+    return explain
+
+
+def translator_explanation(
+    model: Translator, source_tokenizer: Any, target_tokenizer: Any
+) -> Callable[[Tensor, Tensor], Tensors]:
+    """Returns a function from sentences and their translations to the attention between them.
+
+    Its outputs, with `S` and `T` pieces in the longest of `B` sentences and translations, shorter
+    ones padded: `source`, strings `(B, S)`, and `target`, strings `(B, T)`, the pieces, a word
+    without a piece as it is; `unknown`, bools `(B, S)`, such words; `attention`, floats
+    `(B, T, S)`, the scores of the last decoder's attention to the source, averaged over its heads,
+    in the row of the piece that is predicted. The decoder is told the translation.
+
+    Args:
+        model: The translator.
+        source_tokenizer: The `WordPieceTokenizer` of what it reads.
+        target_tokenizer: The one of what it writes.
+    """
+    import tensorflow as tf
+
+    def explain(text: Tensor, translation: Tensor) -> Tensors:
+        source, names, unknown = _pieces(source_tokenizer, text)
+        target, target_names, _ = _pieces(target_tokenizer, translation)
+        mask = source != PAD
+        memory = model.encode(source, training=False)
+        _, details = model.decode(target[:, :-1], memory, mask, False, return_attention=True)
+        last = details[f"decoder_{len(model.decoders) - 1}.cross"]
+        scores = last["E_LM"] if "E_LM" in last else last["scores"]
+        attention = tf.reduce_mean(tf.cast(scores, tf.float32), axis=1)
+        real = tf.cast(target[:, 1:] != PAD, tf.float32)
+        return {
+            "source": names,
+            "target": target_names[:, 1:],
+            "unknown": unknown,
+            "attention": attention * real[:, :, None] * tf.cast(mask, tf.float32)[:, None, :],
+        }
+
+    return explain
+
+
+def _pieces(tokenizer: Any, text: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Padded ids `(B, L)`, start and end included, their names, and which are unknown words."""
+    import tensorflow as tf
+
+    words, ids = tokenizer.word_pieces(text)
+    flat = ids.flat_values
+    repeated = tf.repeat(words.flat_values, ids.values.row_lengths())
+    names = tf.where(flat == UNK, repeated, tf.gather(tf.constant(tokenizer.vocabulary), flat))
+    start = tf.zeros_like(ids[:, :1].row_lengths())[:, None]
+
+    def marked(values: Tensor, first: object, last: object, pad: object) -> Tensor:
+        ragged = ids.with_flat_values(values).merge_dims(1, 2)
+        rows = tf.shape(start)
+        parts = [tf.fill(rows, first), ragged, tf.fill(rows, last)]
+        return tf.concat(parts, axis=1).to_tensor(pad)
+
+    padded = marked(flat, tf.constant(START), tf.constant(END), tf.constant(PAD))
+    named = marked(names, RESERVED_PIECES[START], RESERVED_PIECES[END], "")
+    return padded, named, padded == UNK
