@@ -1,82 +1,153 @@
-"""Small exported models, made in seconds, for the tests and benchmarks of the server."""
+"""Models of plain TensorFlow with the signatures and cards of our exports, written in a second."""
 
-import keras
+import json
+
 import tensorflow as tf
 
-from keras_tnattn.export import (
-    export,
-    export_signatures,
-    export_translator,
-    labels_and_probabilities,
-)
-from keras_tnattn.layers import LocalEmbedding
-from keras_tnattn.models import deep_tensor_network, text_classifier
-from keras_tnattn.text.words import split_words, word_vectorizer
-
-TEXTS = ["the cat sat on the mat", "a dog ran in the park", "the cat ran and the dog sat"]
-NAMES = ("cat", "dog", "çat")
+WORDS = ("the", "cat", "dog", "sat")
+RULE = 110
 
 
-def export_classifier(folder, version=None, attention="tsa", max_words=30, **options):
-    """Writes an untrained classifier of three classes."""
-    vectorizer = word_vectorizer(TEXTS, max_words=max_words)
-    model = text_classifier(
-        vectorizer.vocabulary_size(), len(NAMES), attention=attention, embedding_dim=16
+def write(folder, card, **functions):
+    """Writes version 1 of a model: a function and the specs of its inputs for each signature."""
+    module = tf.Module()
+    signatures = {
+        key: tf.function(function).get_concrete_function(*specs)
+        for key, (function, *specs) in functions.items()
+    }
+    tf.saved_model.save(module, str(folder / "1"), signatures)
+    extra = folder / "1" / "assets.extra"
+    extra.mkdir()
+    text = json.dumps({"name": folder.name, "version": 1, **card})
+    (extra / "model_card.json").write_text(text, encoding="utf-8")
+
+
+def classifier(folder):
+    """`cat` with 0.7 if there is a cat, else `dog`; the attention gives all to the first word."""
+    text = tf.TensorSpec([None], tf.string, "text")
+
+    def classify(text):
+        cat = tf.strings.regex_full_match(text, r"(?s).*\bcat\b.*")[:, None]
+        probabilities = tf.where(cat, [[0.7, 0.2, 0.1]], [[0.1, 0.8, 0.1]])
+        label = tf.gather(["cat", "dog", "<b>çat</b>"], tf.argmax(probabilities, 1))
+        return {"label": label, "probabilities": probabilities}
+
+    def explain(text):
+        words = tf.strings.split(tf.strings.lower(text)).to_tensor("")
+        known = tf.reduce_any(words[..., None] == tf.constant(WORDS), -1)
+        rows = tf.shape(words)
+        first = tf.tile(tf.one_hot([0], rows[1]), [rows[0], 1])
+        return {
+            **classify(text),
+            "words": words,
+            "unknown": ~known & (words != ""),
+            "weights": first,
+            "graph": tf.tile(first[:, None, :], [1, rows[1], 1]),
+        }
+
+    card = {
+        "task": "classify",
+        "labels": ["cat", "dog", "<b>çat</b>"],
+        "examples": ["The cat sat", "a dog <i>barked</i>"],
+        "data": {"name": "pets", "fingerprint": "0f3a"},
+        "scores": {"test_accuracy": 0.875},
+        "seed": 0,
+    }
+    write(folder, card, serving_default=(classify, text), explain=(explain, text))
+
+
+def translator(folder):
+    """Writes a sentence in upper case; the beam gives it also with an exclamation mark."""
+    text = tf.TensorSpec([None], tf.string, "text")
+    translation = tf.TensorSpec([None], tf.string, "translation")
+
+    def several(text, ends):
+        upper = tf.strings.upper(text)[:, None]
+        scores = tf.cast(tf.range(len(ends)), tf.float32)[None] + 0.5
+        return {
+            "translations": upper + tf.constant(ends)[None],
+            "scores": tf.tile(scores, [tf.shape(text)[0], 1]),
+        }
+
+    def default(text):
+        return {"translation": tf.strings.upper(text), "score": tf.zeros(tf.shape(text))}
+
+    def pieces(text):
+        split = tf.strings.split(text)
+        end = tf.fill([tf.shape(text)[0], 1], "[END]")
+        return tf.concat([split, end], 1).to_tensor("")
+
+    def explain(text, translation):
+        start = tf.fill([tf.shape(text)[0], 1], "[START]")
+        source = tf.concat([start, pieces(text)], 1)
+        target = pieces(translation)
+        shift = tf.eye(tf.shape(target)[1], tf.shape(source)[1] - 1)  # each word to its own
+        attention = tf.pad(shift, [[0, 0], [1, 0]])
+        return {
+            "source": source,
+            "target": target,
+            "unknown": tf.strings.regex_full_match(source, "☃"),
+            "attention": tf.tile(attention[None], [tf.shape(text)[0], 1, 1]),
+        }
+
+    card = {
+        "task": "translate",
+        "languages": ["pt", "en"],
+        "examples": ["eu vi"],
+        "beam_size": 2,
+        "inputs": {"text": {"by_length": True, "max_length": 200}},
+    }
+    write(
+        folder,
+        card,
+        serving_default=(default, text),
+        greedy=(lambda text: several(text, [""]), text),
+        n_best=(lambda text: several(text, ["", "!"]), text),
+        explain=(explain, text, translation),
     )
-    return export(model, vectorizer, NAMES, folder, version, split_words, **options)
 
 
-def export_rule(folder, version=None):
-    """Writes an untrained network of rows of cells; a cell's value 2 makes it fail."""
-    model = deep_tensor_network(
-        2, LocalEmbedding("one_hot", num_ids=2), bond_dim=4, head="sequence"
-    )
+def rule(folder):
+    """Rule 110 without error, but for cell 3 of a row that is all 0, which becomes 1."""
 
-    @tf.function
     def predict(bits):
-        with tf.control_dependencies([tf.debugging.assert_less(bits, 2, "cells are 0 or 1")]):
-            probabilities = tf.nn.softmax(model(bits, training=False))
-        bits = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
-        return {"bits": bits, "probabilities": probabilities}
+        left, right = tf.roll(bits, 1, 1), tf.roll(bits, -1, 1)
+        number = 4 * left + 2 * bits + right
+        following = tf.bitwise.right_shift(RULE, number) % 2
+        empty = tf.cast(tf.reduce_all(bits == 0, 1, keepdims=True), tf.int32)
+        following += empty * tf.one_hot([2], tf.shape(bits)[1], dtype=tf.int32)
+        return {"bits": following, "probabilities": tf.one_hot(following, 2)}
 
-    signature = (predict, tf.TensorSpec([None, None], tf.int32, "bits"))
-    signatures = {"serving_default": signature, "ids": signature}
-    return export_signatures(signatures, [model], folder, version)
+    bits = tf.TensorSpec([None, None], tf.int32, "bits")
+    card = {"task": "rules", "rule": RULE, "steps": 1, "boundary": "periodic"}
+    write(folder, card, serving_default=(predict, bits))
 
 
-def export_images(folder, version=None):
-    """Writes an untrained classifier of images of 8 by 8 pixels."""
-    images = keras.Input((8, 8))
-    network = deep_tensor_network(
-        10, LocalEmbedding("trigonometric"), bond_dim=4, num_sites=8, num_features=8
+def digits(folder):
+    """`1` if anything is drawn in the left half of 8 by 8 pixels, else `0`."""
+
+    def classify(images):
+        left = tf.reduce_max(images[:, :, :4], [1, 2])
+        one = tf.cast(left > 0, tf.float32)
+        probabilities = tf.stack([1 - one, one], 1)
+        return {
+            "label": tf.gather(["0", "1"], tf.argmax(probabilities, 1)),
+            "probabilities": probabilities,
+        }
+
+    card = {"task": "images", "labels": ["0", "1"], "image_size": [8, 8]}
+    write(folder, card, serving_default=(classify, tf.TensorSpec([None, 8, 8], name="images")))
+
+
+def page_models(folder):
+    """Writes one model of each task, and one without a card."""
+    classifier(folder / "pets")
+    translator(folder / "pt_en")
+    rule(folder / "rule-110")
+    digits(folder / "digits")
+    write(
+        folder / "plain",
+        {},
+        serving_default=(lambda x: {"y": 2 * x}, tf.TensorSpec([None], name="x")),
     )
-    model = keras.Model(images, network(images))
-
-    def probabilities(images, training):
-        return tf.nn.softmax(model(images, training=training))
-
-    names = [str(n) for n in range(10)]
-    signature = (
-        labels_and_probabilities(probabilities, names),
-        tf.TensorSpec([None, 8, 8], tf.float32, "images"),
-    )
-    return export_signatures(
-        {"serving_default": signature}, [model], folder, version, class_names=names
-    )
-
-
-def export_pt_en(run, folder, version=None, beam_size=2):
-    """Writes an untrained translator; `run` is a new folder for its corpus."""
-    from translator_runs import make_run
-
-    model, corpus = make_run(run, "sdpa")
-    return export_translator(model, *corpus.tokenizers(), folder, version, beam_size)
-
-
-def export_all(folder, scratch):
-    """Writes one model of each task below a folder."""
-    export_classifier(folder / "pets")
-    export_rule(folder / "rule-110")
-    export_images(folder / "digits")
-    export_pt_en(scratch / "run", folder / "pt_en")
     return folder

@@ -1,0 +1,131 @@
+"""A light HTTP client on asyncio, servers as processes, and percentiles: for the serving scripts.
+
+It talks to 127.0.0.1 alone.
+"""
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class LostError(Exception):
+    """A request that was sent and never answered."""
+
+
+class RefusedError(Exception):
+    """A connection that was never made."""
+
+
+class Connection:
+    """A connection that is kept and made anew when the server closed it."""
+
+    def __init__(self, port: int) -> None:
+        self._port, self._streams = port, None
+
+    async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """Sends one request; returns the status and the body of the answer.
+
+        Raises:
+            LostError: If the connection ended after the request was sent.
+            RefusedError: If there was no connection.
+        """
+        if self._streams is None:
+            try:
+                self._streams = await asyncio.open_connection("127.0.0.1", self._port)
+            except OSError as error:
+                raise RefusedError from error
+        reader, writer = self._streams
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        try:
+            writer.write(head.encode() + body)
+            answer = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+            length = int(re.search(r"content-length: (\d+)", answer).group(1))
+            content = await reader.readexactly(length)
+        except (OSError, asyncio.IncompleteReadError) as error:
+            self.close()
+            raise LostError from error
+        if "connection: close" in answer:
+            self.close()
+        return int(answer[9:12]), content
+
+    def close(self) -> None:
+        """Closes the connection."""
+        if self._streams:
+            self._streams[1].close()
+        self._streams = None
+
+
+def free_port() -> int:
+    """Returns a port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
+
+
+@contextlib.contextmanager
+def running(command: list[str], port: int, path: str) -> Iterator[subprocess.Popen]:
+    """Runs a server until the end of the block, from when it answers GET `path` with 200."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until_ready(process, port, path)
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(40)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def wait_until_ready(process: subprocess.Popen, port: int, path: str, seconds: float = 300) -> None:
+    """Waits until a server answers."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with {process.returncode}")
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5).close()
+            return
+        time.sleep(0.1)
+    raise RuntimeError("the server did not become ready")
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Returns the smallest value that a share of all values does not exceed."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)] if values else math.nan
+
+
+def memory(process: subprocess.Popen) -> float:
+    """Returns the resident memory of a process in MB."""
+    text = Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+)", text).group(1)) / 1024
+
+
+def encoded(**body: object) -> bytes:
+    """Returns a body in JSON."""
+    return json.dumps(body).encode()
+
+
+def table(lines: list[tuple]) -> str:
+    """Returns a Markdown table, the header first."""
+    texts = [[str(cell) for cell in line] for line in lines]
+    rule = ["---"] * len(texts[0])
+    return "\n".join("| " + " | ".join(line) + " |" for line in [texts[0], rule, *texts[1:]])

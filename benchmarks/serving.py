@@ -1,0 +1,211 @@
+"""The server against one text at a time behind plain FastAPI, and against LitServe.
+
+    pip install litserve
+    python benchmarks/serving.py                      # a classifier, made here, untrained
+    python benchmarks/serving.py --model saved_models/docstrings/1
+
+Each server runs in a process of its own and loads the same SavedModel; one after the other, several
+rounds, the median of the rounds. Clients keep a connection each and send the next text, of 5 to 300
+words, when the last is answered. LitServe has our batch size and wait.
+"""
+
+import argparse
+import asyncio
+import random
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from load import Connection, encoded, free_port, percentile, running, table
+
+MAX_BATCH, WAIT_MS = 32, 2.0
+PEERS = ("plain", "litserve")
+
+
+def write_classifier(folder: Path) -> Path:
+    """Writes the paper's classifier, untrained: 20,000 words, 200 of them a text, 7 classes."""
+    from keras_tnattn.export import export
+    from keras_tnattn.models import text_classifier
+    from keras_tnattn.text.words import word_vectorizer
+
+    words = [f"word{i}" for i in range(20_000)]
+    vectorizer = word_vectorizer([" ".join(words)])
+    model = text_classifier(vectorizer.vocabulary_size(), 7)
+    return export(model, vectorizer, [f"class {i}" for i in range(7)], folder)
+
+
+def load_model(path: str):
+    """Returns a function from texts to labels and probabilities."""
+    import tensorflow as tf
+
+    model = tf.saved_model.load(path)
+    signature = model.signatures["serving_default"]
+
+    def predict(texts: list[str]) -> list[dict]:
+        outputs = signature(text=tf.constant(texts))
+        assert model  # keeps the weights
+        labels, rows = outputs["label"].numpy(), outputs["probabilities"].numpy()
+        return [
+            {"label": label.decode(), "probabilities": row.tolist()}
+            for label, row in zip(labels, rows, strict=True)
+        ]
+
+    predict(["warm up"])
+    return predict
+
+
+def serve_plain(path: str, port: int) -> None:
+    """Serves one text at a time."""
+    import uvicorn
+    from fastapi import FastAPI
+    from pydantic import BaseModel
+
+    class Body(BaseModel):
+        text: str
+
+    predict = load_model(path)
+    app = FastAPI()
+
+    @app.get("/health")
+    def health() -> str:
+        return "ok"
+
+    @app.post("/predict")
+    def answer(body: Body) -> dict:
+        return predict([body.text])[0]
+
+    uvicorn.run(app, port=port, log_level="error", access_log=False)
+
+
+def serve_litserve(path: str, port: int) -> None:
+    """Serves with LitServe's batches."""
+    import litserve
+
+    class Model(litserve.LitAPI):
+        def setup(self, device):
+            self.classify = load_model(path)
+
+        def decode_request(self, request):
+            return request["text"]
+
+        def predict(self, texts):
+            return self.classify(texts)
+
+        def unbatch(self, output):
+            return output
+
+        def encode_response(self, output):
+            return output
+
+    model = Model(max_batch_size=MAX_BATCH, batch_timeout=WAIT_MS / 1000)
+    server = litserve.LitServer(model, accelerator="cpu", workers_per_device=1)
+    server.run(host="127.0.0.1", port=port, generate_client_file=False, log_level="error")
+
+
+def command(name: str, model: Path, port: int) -> tuple[list[str], str, str]:
+    """Returns how to start a server, where it says that it is ready, and where to send texts."""
+    if name == "keras_tnattn":
+        options = ["--max-batch", str(MAX_BATCH), "--batch-wait-ms", str(WAIT_MS)]
+        folder = str(model.parents[1])
+        start = ["-m", "keras_tnattn.serving", folder, "--port", str(port), *options]
+        return start, "/v2/health/ready", f"/v1/models/{model.parent.name}:predict"
+    start = [__file__, "--serve", name, "--port", str(port), "--model", str(model)]
+    return start, "/health", "/predict"
+
+
+def texts(count: int) -> list[str]:
+    """Returns texts of 5 to 300 words."""
+    generator = random.Random(0)
+    return [
+        " ".join(f"word{generator.randrange(20_000)}" for _ in range(generator.randint(5, 300)))
+        for _ in range(count)
+    ]
+
+
+async def measured(port: int, path: str, bodies: list[bytes], clients: int, seconds: float):
+    """Returns requests a second and the latencies of so many clients."""
+    latencies: list[float] = []
+    end = time.perf_counter() + seconds
+
+    async def client(number: int) -> None:
+        connection = Connection(port)
+        i = number * 37
+        while time.perf_counter() < end:
+            began = time.perf_counter()
+            status, content = await connection.post(path, bodies[i % len(bodies)])
+            if status != 200:
+                raise RuntimeError(f"{status}: {content[:200]!r}")
+            latencies.append(time.perf_counter() - began)
+            i += 1
+        connection.close()
+
+    began = time.perf_counter()
+    await asyncio.gather(*(client(n) for n in range(clients)))
+    return len(latencies) / (time.perf_counter() - began), latencies
+
+
+def one_round(name: str, model: Path, clients: list[int], seconds: float) -> dict[int, tuple]:
+    """Starts a server and measures it with each number of clients."""
+    port = free_port()
+    start, ready, path = command(name, model, port)
+    form = (
+        (lambda t: encoded(instances=[t]))
+        if path.startswith("/v1")
+        else (lambda t: encoded(text=t))
+    )
+    bodies = [form(text) for text in texts(200)]
+    results = {}
+    with running(start, port, ready):
+        asyncio.run(measured(port, path, bodies, 8, min(2, seconds)))  # warm
+        for count in clients:
+            rate, latencies = asyncio.run(measured(port, path, bodies, count, seconds))
+            shares = [1000 * percentile(latencies, share) for share in (0.5, 0.95, 0.99)]
+            results[count] = (rate, *shares)
+    return results
+
+
+def main() -> None:
+    """Runs the benchmark, or one of the peers."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, help="a version's folder, of a classifier of texts")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32, 128])
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--servers", nargs="+", default=["keras_tnattn", *PEERS])
+    parser.add_argument("--serve", choices=PEERS, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        {"plain": serve_plain, "litserve": serve_litserve}[options.serve](
+            str(options.model), options.port
+        )
+        return
+    from side_by_side import describe_machine
+
+    describe_machine()
+    with tempfile.TemporaryDirectory() as scratch:
+        model = options.model or write_classifier(Path(scratch, "classifier"))
+        rounds = [
+            {
+                name: one_round(name, model.resolve(), options.clients, options.seconds)
+                for name in options.servers
+            }
+            for _ in range(options.rounds)
+        ]
+    lines = [("clients", "server", "requests/s", "p50 ms", "p95 ms", "p99 ms", "ours / this")]
+    for count in options.clients:
+        medians = {
+            name: [statistics.median(r[name][count][i] for r in rounds) for i in range(4)]
+            for name in options.servers
+        }
+        ours = medians.get("keras_tnattn", [float("nan")])[0]
+        for name, (rate, *shares) in medians.items():
+            shown = [f"{share:.1f}" for share in shares]
+            lines.append((count, name, f"{rate:.0f}", *shown, f"{ours / rate:.2f}"))
+    print(table(lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

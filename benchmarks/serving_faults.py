@@ -1,0 +1,348 @@
+"""What the server does under overload, on SIGTERM, while versions change, and with bad clients.
+
+    python benchmarks/serving_faults.py                 # a minute of overload
+    python benchmarks/serving_faults.py --seconds 5     # shorter
+
+Prints a table of outcomes; the exit status is 1 if one of them is not as it has to be.
+"""
+
+import argparse
+import asyncio
+import collections
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+from load import (
+    Connection,
+    LostError,
+    RefusedError,
+    encoded,
+    free_port,
+    memory,
+    percentile,
+    running,
+    table,
+    wait_until_ready,
+)
+
+PATH = "/v1/models/work:predict"
+READY = "/v2/health/ready"
+BODY = encoded(instances=[[0.5] * 8])
+QUEUE = 64
+
+
+def write_version(folder: Path, version: int, steps: int = 300) -> Path:
+    """Writes a model that works for some milliseconds a row, whole at once."""
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.weights = tf.Variable(tf.random.normal([64, 64]) / 10)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 8], tf.float32, "x")])
+    def work(x):
+        state = tf.tile(x, [1, 8])[:, None, :]
+        state = tf.repeat(state, 64, axis=1)
+        for _ in tf.range(steps):
+            state = tf.tanh(state @ module.weights)
+        return {"y": tf.reduce_sum(state, [1, 2]), "version": tf.fill(tf.shape(x)[:1], version)}
+
+    module.work = work
+    partial = folder / ".partial"
+    tf.saved_model.save(module, str(partial), {"serving_default": work})
+    return partial.rename(folder / str(version))
+
+
+def serving(folder: Path, port: int, *more: str):
+    """Runs a server of the folder."""
+    options = [
+        "--max-queue",
+        str(QUEUE),
+        "--max-batch",
+        "8",
+        "--poll-s",
+        "0.2",
+        "--deadline-s",
+        "10",
+    ]
+    command = ["-m", "keras_tnattn.serving", str(folder), "--port", str(port), *options, *more]
+    return running(command, port, READY)
+
+
+async def closed_loop(port: int, clients: int, stop: asyncio.Event | float) -> collections.Counter:
+    """Clients that wait for each answer; counts statuses, `lost` and `refused`."""
+    outcomes: collections.Counter = collections.Counter()
+    end = time.monotonic() + stop if isinstance(stop, float) else None
+
+    async def client() -> None:
+        connection = Connection(port)
+        while not (time.monotonic() > end if end else stop.is_set()):
+            try:
+                outcomes[(await connection.post(PATH, BODY))[0]] += 1
+            except RefusedError:
+                outcomes["refused"] += 1
+                await asyncio.sleep(0.05)
+            except LostError:
+                outcomes["lost"] += 1
+        connection.close()
+
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return outcomes
+
+
+async def open_loop(port: int, rate: float, seconds: float) -> tuple[collections.Counter, list]:
+    """Requests at a rate, whatever the answers; counts outcomes, notes accepted ones' latencies."""
+    outcomes: collections.Counter = collections.Counter()
+    latencies: list[float] = []
+    idle = [Connection(port) for _ in range(256)]
+    tasks = set()
+
+    async def request() -> None:
+        connection = idle.pop()
+        began = time.monotonic()
+        try:
+            status, _ = await connection.post(PATH, BODY)
+            outcomes[status] += 1
+            if status == 200:
+                latencies.append(time.monotonic() - began)
+        except (LostError, RefusedError) as error:
+            outcomes["lost" if isinstance(error, LostError) else "refused"] += 1
+        idle.append(connection)
+
+    began, sent = time.monotonic(), 0
+    while (now := time.monotonic() - began) < seconds:
+        while sent < rate * now:
+            sent += 1
+            if idle:
+                task = asyncio.create_task(request())
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+            else:
+                outcomes["not sent: all 256 connections wait"] += 1
+        await asyncio.sleep(0.002)
+    await asyncio.gather(*tasks)
+    for connection in idle:
+        connection.close()
+    return outcomes, latencies
+
+
+def shown(outcomes: collections.Counter) -> str:
+    """Writes outcomes."""
+    return ", ".join(f"{key}: {count:,}" for key, count in sorted(outcomes.items(), key=str))
+
+
+def answered(outcomes: collections.Counter, *allowed: object) -> bool:
+    """Whether there were requests, all of them with allowed outcomes."""
+    return outcomes[200] > 0 and set(outcomes) <= set(allowed)
+
+
+def overload(folder: Path, seconds: float) -> tuple[str, bool]:
+    """Ten times the load it can take."""
+    port = free_port()
+    with serving(folder, port) as process:
+        capacity = asyncio.run(closed_loop(port, 16, min(5.0, seconds)))[200] / min(5.0, seconds)
+        before = memory(process)
+        outcomes, latencies = asyncio.run(open_loop(port, 10 * capacity, seconds))
+        after = memory(process)
+        p99 = percentile(latencies, 0.99)
+        # A full queue and the batch before it, at the measured rate, twice for good measure.
+        bound = 2 * (QUEUE + 16) / capacity + 0.5
+        fine = after < before + 200 and p99 < bound and outcomes[429] > 0
+        allowed = (200, 429, 503, "not sent: all 256 connections wait")
+        text = (
+            f"{capacity:.0f}/s taken, {10 * capacity:.0f}/s asked for {seconds:g} s: "
+            f"{shown(outcomes)}; accepted p99 {p99:.2f} s; memory {before:.0f} to {after:.0f} MB"
+        )
+        return text, fine and answered(outcomes, *allowed)
+
+
+def sigterm(folder: Path, seconds: float) -> tuple[str, bool]:
+    """SIGTERM under load."""
+    port = free_port()
+
+    async def run(process) -> collections.Counter:
+        stop = asyncio.Event()
+        load = asyncio.create_task(closed_loop(port, 32, stop))
+        await asyncio.sleep(2)
+        process.send_signal(signal.SIGTERM)
+        while process.poll() is None:
+            await asyncio.sleep(0.05)
+        stop.set()
+        return await load
+
+    with serving(folder, port) as process:
+        began = time.monotonic()
+        outcomes = asyncio.run(run(process))
+        text = (
+            f"{shown(outcomes)}; exit status {process.returncode} "
+            f"after {time.monotonic() - began - 2:.1f} s"
+        )
+        fine = answered(outcomes, 200, 429, 503, "refused") and process.returncode == 0
+        return text, fine
+
+
+def swaps(folder: Path, seconds: float) -> tuple[str, bool]:
+    """Twenty versions swapped under load."""
+    port = free_port()
+
+    async def run(process) -> collections.Counter:
+        stop = asyncio.Event()
+        load = asyncio.create_task(closed_loop(port, 8, stop))
+        for version in range(2, 22):
+            await asyncio.to_thread(write_version, folder / "work", version)
+            shutil.rmtree(folder / "work" / str(version - 1))
+            while await asyncio.to_thread(newest, port) != version:
+                await asyncio.sleep(0.05)
+        stop.set()
+        return await load
+
+    with serving(folder, port) as process:
+        before = memory(process)
+        outcomes = asyncio.run(run(process))
+        text = f"{shown(outcomes)}; memory {before:.0f} to {memory(process):.0f} MB"
+        return text, answered(outcomes, 200)
+
+
+def newest(port: int) -> int:
+    """The version that answers."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{PATH}", BODY)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)["predictions"][0]["version"]
+
+
+def damaged(folder: Path, seconds: float) -> tuple[str, bool]:
+    """A damaged version arrives under load."""
+    port = free_port()
+    number = max(int(path.name) for path in (folder / "work").iterdir())
+
+    async def run() -> collections.Counter:
+        stop = asyncio.Event()
+        load = asyncio.create_task(closed_loop(port, 8, stop))
+        path = folder / "work" / str(number + 1)
+        await asyncio.to_thread(shutil.copytree, folder / "work" / str(number), path)
+        weights = next(path.glob("variables/*.data-*"))
+        weights.write_bytes(weights.read_bytes()[:1000])
+        await asyncio.sleep(4)
+        stop.set()
+        return await load
+
+    with serving(folder, port):
+        outcomes = asyncio.run(run())
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models/work") as answer:
+            states = {
+                s["version"]: (s["state"], s["status"]["error_code"])
+                for s in json.load(answer)["model_version_status"]
+            }
+        shutil.rmtree(folder / "work" / str(number + 1))
+        new, old = states[str(number + 1)], states[str(number)]
+        text = f"{shown(outcomes)}; the new one: {' '.join(new)}, the old one: {old[0]}"
+        fine = new[0] == "END" and new[1] != "OK" and old == ("AVAILABLE", "OK")
+        return text, fine and answered(outcomes, 200)
+
+
+def killed(folder: Path, seconds: float) -> tuple[str, bool]:
+    """kill -9, and a new process on the same port."""
+    port = free_port()
+    with serving(folder, port) as process:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    began = time.monotonic()
+    with serving(folder, port) as process:
+        wait_until_ready(process, port, READY)
+        ready = time.monotonic() - began
+        outcomes = asyncio.run(closed_loop(port, 4, 1.0))
+    return f"ready again after {ready:.1f} s; {shown(outcomes)}", answered(outcomes, 200)
+
+
+def bad_clients(folder: Path, seconds: float) -> list[tuple[str, str, bool]]:
+    """Clients that do not behave; after each, a good request has to be answered."""
+    rows = encoded(instances=[[0.5] * 8] * 10_000)
+    deep = b'{"instances":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
+    cases = {
+        "10,000 instances": (rows, 413),
+        "a text of 1 MB": (encoded(instances=["x" * 1_000_000]), 400),
+        "a body of 8 MB": (encoded(instances=["x" * 8_000_000]), 413),
+        "invalid UTF-8": (b'{"instances": ["\xff\xfe"]}', 400),
+        "wrong types": (encoded(instances=[["a"] * 8]), 400),
+        "JSON 200,000 lists deep": (deep, 400),
+        "NaN": (b'{"instances": [[NaN, 1, 1, 1, 1, 1, 1, 1]]}', 200),
+        "a row too short": (encoded(instances=[[1.0]]), 400),
+        "no JSON": (b"\x00\x01\x02", 400),
+    }
+    outcomes = []
+    port = free_port()
+    with serving(folder, port, "--deadline-s", "2") as process:
+        before = memory(process)
+        for name, (body, expected) in cases.items():
+            status = asyncio.run(Connection(port).post(PATH, body))[0]
+            fine = status == expected and newest(port) > 0
+            outcomes.append((name, f"{status}", fine))
+        for name, data in (
+            ("200 clients send half a head", b"POST /v1/mod"),
+            ("200 clients send half a body", head(1000) + b'{"inst'),
+            ("200 clients hang up before the answer", head(len(BODY)) + BODY),
+        ):
+            sockets = []
+            for _ in range(200):
+                client = socket.create_connection(("127.0.0.1", port))
+                client.sendall(data)
+                sockets.append(client)
+            others = newest(port) > 0
+            for client in sockets:
+                with contextlib.suppress(OSError):
+                    client.close()
+            time.sleep(3)
+            fine = others and newest(port) > 0
+            outcomes.append((name, "others are answered" if fine else "others wait", fine))
+        grown = memory(process) - before
+        outcomes.append(("all of these", f"memory grew by {grown:.0f} MB", grown < 300))
+    return outcomes
+
+
+def head(length: int) -> bytes:
+    """The head of a request."""
+    return f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
+
+
+def main() -> int:
+    """Runs all scenes; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="of overload (default: 60)")
+    scenes = {
+        "overload": overload,
+        "SIGTERM under load": sigterm,
+        "20 versions swapped under load": swaps,
+        "a damaged version": damaged,
+        "kill -9 and a restart": killed,
+    }
+    parser.add_argument("--only", choices=[*scenes, "bad clients"], nargs="+")
+    options = parser.parse_args()
+    from side_by_side import describe_machine
+
+    describe_machine()
+    lines = []
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        (folder / "work").mkdir()
+        write_version(folder / "work", 1)
+        for name, scene in scenes.items():
+            if not options.only or name in options.only:
+                lines.append((name, *scene(folder, options.seconds)))
+                print(*lines[-1], sep=": ", flush=True)
+        if not options.only or "bad clients" in options.only:
+            lines += bad_clients(folder, options.seconds)
+    shown_lines = [(name, text, "yes" if fine else "NO") for name, text, fine in lines]
+    print("\n" + table([("what happens", "outcome", "as it has to be"), *shown_lines]))
+    return 0 if all(fine for *_, fine in lines) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
