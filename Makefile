@@ -3,7 +3,7 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo demo-rules demo-translate test test-core test-torch test-slow lint docs wheel matrix bench clean
+.PHONY: demo demo-rules demo-translate serve test test-core test-torch test-slow lint docs wheel matrix bench clean
 
 # The environment is made once, and anew when what it must hold changes.
 $(INSTALLED): pyproject.toml setup.cfg
@@ -20,6 +20,10 @@ demo-rules: $(INSTALLED)
 
 demo-translate: $(INSTALLED)
 	$(RUN) -m training.demos.translate
+
+# What the demos exported: the address of the page is printed.
+serve: $(INSTALLED)
+	$(RUN) -m keras_tnattn.serving saved_models
 
 test: $(INSTALLED)
 	$(RUN) -m pytest -n 2
@@ -68,6 +72,8 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/translator.py
 	$(RUN) benchmarks/input_pipeline.py
 	$(RUN) benchmarks/decoding.py
+	$(RUN) benchmarks/serving.py --servers keras_tnattn plain
+	$(RUN) benchmarks/serving_faults.py
 
 clean:
 	rm -rf $(VENV) build dist docs/_build docs/.jupyter_cache *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -52,7 +52,8 @@ def run() -> None:
     print(f"{exported}, loaded by TensorFlow alone in a process of its own, says:", flush=True)
     serve(exported, SERVE, SENTENCES)
     print(
-        f"\npictures: learning_curves.png, confusion_matrix.png and psi.png in {RUNS}/docstrings/"
+        f"\npictures: learning_curves.png, confusion_matrix.png and psi.png in {RUNS}/docstrings/\n"
+        "try it in the browser: make serve"
     )
 
 
