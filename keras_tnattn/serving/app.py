@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from keras_tnattn.serving.repository import Repository
 from keras_tnattn.serving.responses import json_response
 from keras_tnattn.serving.settings import Settings
 
+_log = logging.getLogger(__name__)
 _PAGE = Path(__file__).parent / "page"
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'",
@@ -97,5 +99,8 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
 async def _watch(repository: Repository, seconds: float) -> None:
     """Looks through the folder again and again, in a thread of its own."""
     while True:
-        await asyncio.to_thread(repository.refresh)
+        try:
+            await asyncio.to_thread(repository.refresh)
+        except Exception:  # what is loaded goes on, and the next look may succeed
+            _log.exception("Could not look through %s", repository.root)
         await asyncio.sleep(seconds)
