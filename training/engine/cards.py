@@ -27,8 +27,9 @@ def describe(
     Returns:
         A dict of `data`, `seed`, `scores`, `sizes`, `options` and `command`, ready for JSON.
     """
+    kind: Any = type(config)
     options = json.loads(to_json(config))
-    defaults = json.loads(to_json(type(config)()))
+    defaults = json.loads(to_json(kind()))
     sizes = {name: results[name] for name in ("rows", "pairs", "parameters") if name in results}
     return {
         "data": dict(data),
