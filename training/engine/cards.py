@@ -36,7 +36,11 @@ def describe(
         "seed": options["seed"],
         "scores": {name: v for name, v in results.items() if name.endswith(_SCORES)},
         "sizes": sizes,
-        "options": options,
+        "options": {
+            name: value
+            for name, value in options.items()
+            if value is not None and name not in _NOT_THE_MODEL
+        },
         "command": _command(command, options, defaults),
     }
 
