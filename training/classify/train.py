@@ -138,7 +138,7 @@ def _card(
         "fingerprint": data.fingerprint(),
         "notes": list(data.notes),
     }
-    examples = [data.texts[row][:200] for row in test.rows[:5]]
+    examples = [data.texts[row][:200] for row in test.rows[:: max(1, len(test.rows) // 5)][:5]]
     return {"examples": examples, **describe("classify", config, source, results)}
 
 
