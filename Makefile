@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 
 .PHONY: demo demo-rules demo-translate serve test test-core test-torch test-slow lint docs wheel matrix bench clean
 
-# The environment is made once, and anew when what it must hold changes.
+# The environment is created once, and again when pyproject.toml or setup.cfg changes.
 $(INSTALLED): pyproject.toml setup.cfg
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --upgrade pip
@@ -51,7 +51,7 @@ docs: $(INSTALLED)
 	$(RUN) -m sphinx -W --keep-going -q -b html -D nb_execution_mode=$(NOTEBOOKS) docs docs/_build/html
 	@echo "The pages are in docs/_build/html/index.html"
 
-# The wheel with a backend and nothing else.
+# Builds the wheel, installs it with one backend and nothing else, and trains one step.
 wheel: $(INSTALLED)
 	rm -rf build/wheel
 	$(RUN) -m pip wheel --no-deps --wheel-dir build/wheel .
@@ -59,7 +59,7 @@ wheel: $(INSTALLED)
 	build/wheel/env/bin/python -m pip install build/wheel/*.whl "jax>=0.6"
 	cd build/wheel && KERAS_BACKEND=jax env/bin/python ../../tests/train_one_step.py
 
-# The core of the suite on the lowest and highest supported versions, on every Python found.
+# Runs the core of the suite on the lowest and highest supported versions, with every Python found.
 matrix:
 	.ci/matrix
 

@@ -1,4 +1,4 @@
-"""How Sphinx builds the pages: `make docs`."""
+"""Configures Sphinx, which builds the documentation: `make docs`."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE / "_extensions")]
-# The reference imports the package; its messages are not the reader's.
+# The reference imports the package; hide TensorFlow's messages.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
@@ -43,9 +43,9 @@ nb_execution_cache_path = str(HERE / ".jupyter_cache")
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
-# Keras documents what its layers inherit.
+# Inherited methods of layers are documented by Keras.
 autodoc_inherit_docstrings = False
 napoleon_custom_sections = [("Call arguments", "params_style")]
 napoleon_numpy_docstring = False
-# An attribute in a docstring is not documented a second time by itself.
+# Document the attributes in a docstring once, not as entries of their own, too.
 napoleon_use_ivar = True

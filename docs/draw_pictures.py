@@ -1,4 +1,4 @@
-"""Draws the pictures of the mechanisms' pages with the layers themselves.
+"""Draws the pictures on the pages about mechanisms from outputs of the layers.
 
 .venv/bin/python docs/draw_pictures.py
 """
@@ -28,7 +28,7 @@ def tokens(length, size, seed=0):
 
 
 def draw_chain(axis, names, colors, legs):
-    """Draws a chain of tensors; `legs` are the names above and below each."""
+    """Draws a chain of tensors; `legs` are the labels above and below each tensor."""
     for n, (name, color, (above, below)) in enumerate(zip(names, colors, legs, strict=True)):
         if n:
             axis.plot([n - 1, n], [0, 0], color="black", zorder=0)

@@ -1,4 +1,4 @@
-"""Reads sequences of 4,096 tokens in linear time: which of two signals is hidden in the noise?"""
+"""Classifies sequences of 4,096 tokens in linear time by the signal hidden in their noise."""
 
 import keras
 import numpy as np
@@ -7,7 +7,7 @@ from keras_tnattn import GraphTensorNetwork, TensorizedSpectralAttention
 
 
 def make_data(num_rows, length, rng):
-    """Returns noise `(B, L)` with a quiet stretch of 32 tokens, whose kind is the class."""
+    """Returns noise `(B, L)` in which 32 consecutive tokens equal the label, 0 or 1; and labels."""
     ids = rng.integers(2, 64, size=(num_rows, length), dtype="int32")
     labels = rng.integers(0, 2, size=num_rows)
     for row, label in zip(ids, labels, strict=True):
@@ -17,7 +17,7 @@ def make_data(num_rows, length, rng):
 
 
 def make_model():
-    """Returns a classifier whose cost grows with the length, not with its square."""
+    """Returns a classifier whose cost is linear in the length of the sequence."""
     return keras.Sequential(
         [
             keras.Input((None,), dtype="int32"),

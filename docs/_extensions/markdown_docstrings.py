@@ -1,9 +1,9 @@
-"""Lets autodoc read our docstrings, which are Markdown in Google's sections.
+"""Converts our docstrings, Markdown with Google's sections, to reStructuredText for autodoc.
 
-In them `code` has single backticks, examples may stand in fences, and a block indented by four
-spaces is a formula. reStructuredText wants two backticks, a directive and `::`.
+In our docstrings, code has single backticks, examples can be fenced, and a block indented by four
+spaces is a formula. reStructuredText needs two backticks, a directive and `::`.
 
-Also shows the arguments of Keras layers and models, whose `__new__` hides them.
+Also shows the signatures of Keras layers and models, which their `__new__` hides.
 """
 
 import inspect
@@ -14,7 +14,7 @@ _CODE = re.compile(r"(`+)(.+?)\1", re.S)
 
 
 def to_restructured_text(lines):
-    """Returns the lines of a docstring as reStructuredText, for napoleon to finish."""
+    """Returns the lines of a docstring as reStructuredText; napoleon converts the sections."""
     result, in_section = [], False
     blocks = _blocks(lines)
     for i, (kind, block) in enumerate(blocks):
@@ -63,7 +63,7 @@ def _blocks(lines):
 
 
 def _inline(block):
-    """Doubles the backticks of code and escapes what has a meaning elsewhere."""
+    """Doubles the backticks of code and escapes what has a special meaning outside code."""
     pieces, last = [], 0
     text = "\n".join(block)
     for match in _CODE.finditer(text):
@@ -76,7 +76,7 @@ def _inline(block):
 
 
 def _escaped(text):
-    # The stars of `*args` and of emphasis stay: the former start a line of a section.
+    # Stars stay: `*args` starts a line of a section, others mark emphasis.
     text = re.sub(r"(?<=\w)_(?=\W|$)", r"\\_", text)
     return text.replace("|", r"\|")
 

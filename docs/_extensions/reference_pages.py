@@ -1,6 +1,6 @@
-"""Writes a reference page for each public part of the package, so that none is forgotten.
+"""Writes a reference page for each public module or subpackage, so that none is forgotten.
 
-A page written by hand, `reference/NAME.md`, takes its place.
+A page written by hand, `reference/NAME.md`, replaces the generated one.
 """
 
 import importlib
@@ -15,7 +15,7 @@ _PART = "\n{heading}```{{eval-rst}}\n.. automodule:: {name}\n```\n"
 
 
 def write_pages(folder):
-    """Writes `folder/NAME.md` for each part, and removes the pages of parts that are gone.
+    """Writes `folder/NAME.md` for each part, and removes the pages of parts that no longer exist.
 
     Args:
         folder: Path of the folder.
@@ -31,13 +31,13 @@ def write_pages(folder):
             path.unlink()
     for name, text in pages.items():
         path = folder / name
-        # Sphinx reads again what is newer than its own files.
+        # An unchanged file stays, because Sphinx would read it again.
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
 
 
 def _page(name, is_package):
-    """A page for a module; for a package, of what it lists or else of its modules."""
+    """Returns the page of a module, or of a package with what its `__all__` or its folder lists."""
     module = importlib.import_module(name)
     listed = getattr(module, "__all__", None)
     if not is_package:
