@@ -3,7 +3,7 @@
     python benchmarks/tn_attention.py
 
 The peer multiplies the matrices of the sites one after the other, from the left and from the right,
-normalises at each step, and joins the two contexts of each site. Both start from the embeddings.
+normalizes at each step, and joins the two contexts of each site. Both start from the embeddings.
 Ratios are times of the peer over those of the contender. At the end: tracing and the first call.
 """
 

@@ -1,4 +1,4 @@
-"""`TTDense`, quantised and of rank 2, beside `keras.layers.Dense` and a formed kernel.
+"""`TTDense`, quantized and of rank 2, beside `keras.layers.Dense` and a formed kernel.
 
     python benchmarks/tt_dense.py
 

@@ -1,4 +1,4 @@
-"""Initialisers: TT-cores fixing the variance of the kernel, near-identities, reflections."""
+"""Initializers: TT-cores fixing the variance of the kernel, near-identities, reflections."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _TRUNCATED_VARIANCE = 0.7737
 def kernel_variance(
     initializer: keras.initializers.Initializer, fan_in: int, fan_out: int
 ) -> float:
-    """Returns the variance of the entries of a dense kernel as a Keras initialiser makes it.
+    """Returns the variance of the entries of a dense kernel as a Keras initializer makes it.
 
     Args:
         initializer: One of the variance-scaling family (Glorot, He, LeCun), `RandomNormal`,
@@ -26,7 +26,7 @@ def kernel_variance(
         fan_out: Columns of the kernel.
 
     Raises:
-        ValueError: For any other initialiser: a product of constant or orthogonal cores is
+        ValueError: For any other initializer: a product of constant or orthogonal cores is
             neither constant nor orthogonal.
 
     Example:
@@ -45,14 +45,14 @@ def kernel_variance(
     if isinstance(initializer, keras.initializers.RandomUniform):
         return (config["maxval"] - config["minval"]) ** 2 / 12
     raise ValueError(
-        "Expected a kernel initialiser of random entries with a known variance: the Glorot, He and "
+        "Expected a kernel initializer of random entries with a known variance: the Glorot, He and "
         "LeCun ones, VarianceScaling, RandomNormal, TruncatedNormal or RandomUniform. "
         f"Received: initializer={initializer}"
     )
 
 
 class _Stacked(keras.initializers.Initializer):
-    """Initialises each slice along the first axis by an initialiser of its own."""
+    """Initializes each slice along the first axis by an initializer of its own."""
 
     def __init__(self, initializers: Sequence[keras.initializers.Initializer]) -> None:
         self.initializers = initializers
@@ -69,7 +69,7 @@ def tt_core_weights(
     num_heads: int | None = None,
     seed_offset: int = 0,
 ) -> list[tuple[tuple[int, ...], keras.initializers.Initializer]]:
-    """Returns shape and initialiser of each TT-core, such that `W` has the variance asked for.
+    """Returns shape and initializer of each TT-core, such that `W` has the variance asked for.
 
     An entry of `W` sums `prod(R_n)` products of `N` core entries, so that core entries of variance
     `v = (s2 / prod(R_n)) ** (1 / N)` give it the variance `s2` which `kernel_initializer` has for a
@@ -79,13 +79,13 @@ def tt_core_weights(
     `||W||_F^2 = I J s2` exact at every draw (wherever `R_n <= R_{n-1} I_n J_n`).
 
     Args:
-        kernel_initializer: A Keras initialiser that `kernel_variance` knows. A fixed seed gives
+        kernel_initializer: A Keras initializer that `kernel_variance` knows. A fixed seed gives
             every core and head a seed of its own.
         tt_input_shape: The `N` factors `I_n`.
         tt_output_shape: The `N` factors `J_n`.
         tt_ranks: The `N - 1` inner ranks.
         num_heads: If given, cores have a leading axis of this size, each head drawn by itself.
-        seed_offset: Added to a fixed seed, for several maps of one initialiser.
+        seed_offset: Added to a fixed seed, for several maps of one initializer.
 
     Example:
         >>> glorot = keras.initializers.GlorotUniform()
@@ -100,7 +100,7 @@ def tt_core_weights(
     seed = kernel_initializer.get_config()["seed"]
 
     def core_initializer(shape: tuple[int, ...], index: int) -> keras.initializers.Initializer:
-        # One initialiser a core and head: a shared instance with a fixed seed repeats its values.
+        # One initializer a core and head: a shared instance with a fixed seed repeats its values.
         gain = math.sqrt(entry_variance * max(math.prod(shape[:-1]), shape[-1]))
         if isinstance(seed, int):
             return keras.initializers.Orthogonal(gain, seed + seed_offset + index)
@@ -117,7 +117,7 @@ def tt_core_weights(
 
 
 class NearIdentity(keras.initializers.Initializer):
-    """Initialises `(..., D, D, features)` as the identity for each feature, and noise on it.
+    """Initializes `(..., D, D, features)` as the identity for each feature, and noise on it.
 
     A sum of such matrices weighted by features that are not negative is near a multiple of the
     identity, so that products of thousands of them do not leave the range of floating point.

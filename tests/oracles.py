@@ -57,10 +57,10 @@ def graph_attention(x, kernel, a, edges, slope=0.2):
     a = np.asarray(a, "float64")
     alpha, y = np.zeros((len(h), len(h))), np.zeros(h.shape)
     for i in range(len(h)):
-        neighbours = [j for j in range(len(h)) if edges[i, j]]
-        scores = [a @ np.concatenate([h[i], h[j]]) for j in neighbours]
+        neighbors = [j for j in range(len(h)) if edges[i, j]]
+        scores = [a @ np.concatenate([h[i], h[j]]) for j in neighbors]
         weights = [np.exp(e if e > 0 else slope * e) for e in scores]
-        for j, weight in zip(neighbours, weights, strict=True):
+        for j, weight in zip(neighbors, weights, strict=True):
             alpha[i, j] = weight / sum(weights)
             y[i] += alpha[i, j] * h[j]
     return y, alpha

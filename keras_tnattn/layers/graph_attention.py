@@ -1,4 +1,4 @@
-"""Graph attention (GAT): attention of each node to its neighbours in a given graph."""
+"""Graph attention (GAT): attention of each node to its neighbors in a given graph."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -19,7 +19,7 @@ class TensorizeTokens(keras.layers.Layer):
     Networks" (section 4), in C order: a `keras.layers.Reshape` that does not lose the padding.
 
     Args:
-        token_shape: The factors `(I_1, ..., I_N)` of the feature axis. Default: quantised, all 2,
+        token_shape: The factors `(I_1, ..., I_N)` of the feature axis. Default: quantized, all 2,
             for a power of two, else its prime factors.
 
     Call arguments:

@@ -21,7 +21,7 @@ class TTDense(keras.layers.Layer):
     by TT-cores `G_n` of shape `(R_{n-1}, I_n, J_n, R_n)`, `R_0 = R_N = 1`:
     `W[i, j] = G_1[:, i_1, j_1, :] @ ... @ G_N[:, i_N, j_N, :]` (Novikov et al., 2015,
     https://arxiv.org/abs/1509.06569; equations 1-3 of Xu et al., "Low-Complexity Attention
-    Modelling via Graph Tensor Networks"). With every factor and rank 2 (quantised, QTT) `W` has
+    Modelling via Graph Tensor Networks"). With every factor and rank 2 (quantized, QTT) `W` has
     `16 (log2(I) - 1)` parameters where `keras.layers.Dense` has `I J`.
 
     The order of contraction is planned from the shapes (`describe()` prints it): two merged blocks
@@ -30,14 +30,14 @@ class TTDense(keras.layers.Layer):
 
     Args:
         units: Size `J` of the output.
-        tt_input_shape: `N` positive ints, the factors `I_n` of the input size. Default: quantised
+        tt_input_shape: `N` positive ints, the factors `I_n` of the input size. Default: quantized
             for powers of two, else balanced prime factors (`tensor_train.tt_shapes`).
         tt_output_shape: `N` positive ints, the factors `J_n` of `units`. Give both or none.
         tt_ranks: An int, "at most this rank", clipped at each bond to what the bond can hold; or
             `N - 1` ints. Defaults to 2.
         activation: Activation function, as in `keras.layers.Dense`.
         use_bias: Whether to add a bias. Defaults to `True`.
-        kernel_initializer: The dense initialiser whose variance `W` is to have; its own
+        kernel_initializer: The dense initializer whose variance `W` is to have; its own
             distribution is not kept. Defaults to `"glorot_uniform"`.
         bias_initializer: Defaults to `"zeros"`.
         kernel_regularizer: Applied to each core.

@@ -57,7 +57,7 @@ def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Normalises over the last axis what is not masked; 0 elsewhere, and in rows all masked.
+    """Normalizes over the last axis what is not masked; 0 elsewhere, and in rows all masked.
 
     Args:
         scores: Finite float tensor `(..., L)`.

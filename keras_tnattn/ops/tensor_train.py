@@ -1,4 +1,4 @@
-"""Tensor-train (TT) matrices: factorisation, ranks, TT-SVD and contraction.
+"""Tensor-train (TT) matrices: factorization, ranks, TT-SVD and contraction.
 
 A TT-matrix `W` of shape `(I, J)`, `I = prod(I_n)` and `J = prod(J_n)`, is held as `N` TT-cores
 `G_n` of shape `(R_{n-1}, I_n, J_n, R_n)` with `R_0 = R_N = 1`:
@@ -70,7 +70,7 @@ def balanced_factors(size: int, num_factors: int) -> tuple[int, ...]:
 def tt_shapes(input_dim: int, output_dim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Proposes the factors of a TT-matrix of shape `(input_dim, output_dim)`.
 
-    As many factors as the size with the more prime factors has: powers of two are quantised
+    As many factors as the size with the more prime factors has: powers of two are quantized
     (every factor 2: QTT), other sizes split into their primes. The size with fewer primes is filled
     up with ones; its large factors meet the small ones of the other, so that no core is
     larger than it must be. Nothing is padded: a prime size stays one factor.

@@ -303,7 +303,7 @@ def _damped_sums(x: Tensor, damping: float, scale: float, directions: tuple[str,
     """`scale` times the sums of `c^(distance - 1) x` over the time-steps in the directions."""
     batch, length, width = ops.shape(x)
     if damping < _FLOAT32_SMALLEST:
-        # Only the next neighbour is left.
+        # Only the next neighbor is left.
         near = {
             "later": lambda: ops.pad(x, [(0, 0), (0, 1), (0, 0)])[:, 1:],
             "earlier": lambda: ops.pad(x, [(0, 0), (1, 0), (0, 0)])[:, :-1],

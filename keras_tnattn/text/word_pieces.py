@@ -1,8 +1,8 @@
 """Word pieces that give the sentence back: BERT's WordPiece over words marked for glue.
 
-BERT's own tokeniser splits punctuation off its word and forgets where it stood: `3.5` and `3 . 5`
+BERT's own tokenizer splits punctuation off its word and forgets where it stood: `3.5` and `3 . 5`
 have the same pieces. Here a punctuation mark, a symbol or a digit that was glued to what stands
-beside it keeps the joiner `￭` on that side (the annotation of the OpenNMT tokeniser):
+beside it keeps the joiner `￭` on that side (the annotation of the OpenNMT tokenizer):
 
     It's 3.5 km (now).   ->   It ￭'￭ s 3 ￭. ￭5 km (￭ now ￭) ￭.
 
@@ -48,7 +48,7 @@ class WordPieceTokenizer:
         case: `"keep"`, `"lower"`, or `"turkish"`: lower case with `I` to `ı` and `İ` to `i`.
             Default `"keep"`.
         keep_accents: Whether accents stay on their letters. Default `True`.
-        form: The Unicode normalisation form, `"NFC"` or `"NFKC"` (which also turns `²` into `2`
+        form: The Unicode normalization form, `"NFC"` or `"NFKC"` (which also turns `²` into `2`
             and `ﬁ` into `fi`). Default `"NFC"`.
 
     Raises:
@@ -165,7 +165,7 @@ class WordPieceTokenizer:
         return tf.strings.strip(text)
 
     def normalize(self, texts: tf.Tensor | Sequence[str]) -> tf.Tensor:
-        """Returns strings in the tokeniser's case and Unicode form, white space folded."""
+        """Returns strings in the tokenizer's case and Unicode form, white space folded."""
         replace = tf.strings.regex_replace
         text = tf.strings.unicode_transcode(_strings(texts), "UTF-8", "UTF-8")
         text = tf_text.normalize_utf8(replace(text, JOINER, "\u25a0"), self.form)
@@ -220,7 +220,7 @@ def learn_word_pieces(
         **options: The options of `WordPieceTokenizer`.
 
     Returns:
-        The tokeniser.
+        The tokenizer.
 
     Raises:
         ValueError: If `vocabulary_size` is too small for the characters, an option has no such

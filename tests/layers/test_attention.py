@@ -138,8 +138,8 @@ def test_trained_damping_starts_where_told_and_stays_below_1():
     psi = ops.convert_to_numpy(trained(x, return_attention_scores=True)[1])
     assert np.isfinite(psi).all()
     assert (psi[:, 1] == 0).all()
-    neighbour = 2 * np.max(psi[:, 0] / np.maximum(oracle_theta(trained, x), 1e-9))
-    assert 0.99 < neighbour < 1
+    neighbor = 2 * np.max(psi[:, 0] / np.maximum(oracle_theta(trained, x), 1e-9))
+    assert 0.99 < neighbor < 1
 
 
 def oracle_theta(layer, x):

@@ -93,7 +93,7 @@ def test_weights_are_those_of_the_paper():
 
 
 @pytest.mark.parametrize("combination", ["concat", "mean"])
-def test_a_node_without_neighbours_gives_0_and_finite_gradients(combination):
+def test_a_node_without_neighbors_gives_0_and_finite_gradients(combination):
     x, graph = tokens(1, 5, 4), random_graph(5, 5, seed=1)
     graph[2] = False
     layer = GraphAttention(2, 3, combination, self_loops=False, activation="sigmoid")
@@ -209,7 +209,7 @@ def test_coefficients_are_dropped_in_training_only():
     np.testing.assert_array_equal(ops.convert_to_numpy(again), ops.convert_to_numpy(expected))
 
 
-def test_large_scores_are_normalised():
+def test_large_scores_are_normalized():
     x = 1e4 * tokens(1, 6, 4)
     layer = GraphAttention(2, 3)
     got, alpha = layer(x, random_graph(6, 6), return_attention_scores=True)

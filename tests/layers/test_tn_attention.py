@@ -299,7 +299,7 @@ def test_gradients_equal_finite_differences(options, normalize, uniform):
     length = 35 if uniform else 3
     layer = make_layer(length, uniform, normalize=normalize, **options)
     rng = np.random.default_rng(0)
-    # Chains that are not normalised stay within a few orders of magnitude.
+    # Chains that are not normalized stay within a few orders of magnitude.
     x = rng.uniform(0.2, 0.6, size=(1, length, 2)).astype("float32")
     direction = [rng.normal(size=w.shape) for w in layer.weights]
     target = rng.normal(size=(1, length, 4)).astype("float32")

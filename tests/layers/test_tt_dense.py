@@ -32,7 +32,7 @@ def test_two_blocks_equal_the_dense_product():
     np.testing.assert_allclose(got, np.maximum(x @ kernel, 0), rtol=1e-4, atol=1e-4)
 
 
-def test_units_alone_are_quantised():
+def test_units_alone_are_quantized():
     layer = TTDense(64)
     layer.build((None, 64))
     assert [tuple(c.shape) for c in layer.cores] == (

@@ -82,7 +82,7 @@ def test_the_decoder_gives_back_the_input_of_an_identity(embedding, inputs, orde
     np.testing.assert_array_equal(loaded.predict(inputs, verbose=0), outputs)
 
 
-def test_skip_and_normalisation():
+def test_skip_and_normalization():
     x = np.random.default_rng(0).uniform(size=(2, 5)).astype("float32")
     for skip in (False, True):
         for normalize_features in (False, True):

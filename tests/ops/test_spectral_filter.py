@@ -390,7 +390,7 @@ def test_auto_takes_the_band_from_its_length_on(length, monkeypatch):
 
 
 def test_infinite_scores_stay_off_the_diagonal_in_half_precision():
-    # |k|^2 overflows float16, while the products of neighbours do not.
+    # |k|^2 overflows float16, while the products of neighbors do not.
     keys = np.zeros((1, 4, 4), "float16")
     keys[0, np.arange(4), np.arange(4)] = 300.0
     values = np.ones((1, 4, 2), "float16")

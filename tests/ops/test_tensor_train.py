@@ -191,7 +191,7 @@ def test_tt_svd_names_the_shape():
 
 
 @pytest.mark.parametrize("num_cores", [2, 3, 6, 10])
-def test_quantised_rank_2_has_16_n_minus_1_parameters(num_cores):
+def test_quantized_rank_2_has_16_n_minus_1_parameters(num_cores):
     shape = (2,) * num_cores
     plan = tensor_train.contraction_plan(shape, shape, (2,) * (num_cores - 1))
     assert plan.parameters == 16 * (num_cores - 1)

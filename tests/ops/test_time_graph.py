@@ -80,7 +80,7 @@ def test_long_sequences_equal_the_recurrence(receive_from):
     for n, step in enumerate(steps):
         expected[n] = state
         state = 0.9999 * (state + step)
-    # What a step receives is the state damped once more on the way from its neighbour.
+    # What a step receives is the state damped once more on the way from its neighbor.
     expected = expected[::-1] if receive_from == "later" else expected
     np.testing.assert_allclose(got[0], expected, rtol=0, atol=1e-6 * np.abs(expected).max())
 

@@ -151,7 +151,7 @@ def test_a_batch_is_each_sentence_alone(naive):
     ("end_bias", "penalty"), [(-3.0, 2.0), (0.0, 0.0), (0.0, 2.0), (2.0, 2.0), (3.0, 0.6)]
 )
 def test_stopping_early_changes_nothing(end_bias, penalty):
-    # From ends that are never worth it to ends at once; scores that favour short and long ones.
+    # From ends that are never worth it to ends at once; scores that favor short and long ones.
     naive = Naive(make_model("sdpa", scale=0.5, end_bias=end_bias, num_layers=1))
     found = BeamSearch(naive.model, 3, START, END, EXTRA, penalty)(padded(SOURCES))
     for row, source in enumerate(SOURCES):

@@ -239,7 +239,7 @@ class TestResuming:
             ("dropout", "much", "dropout='much'"),
             ("name", 3, "Expected name to be a string"),
             ("checkpoint_epochs", 3, "Expected checkpoint_epochs to be a list of integers"),
-            ("colour", "red", "Unknown option 'colour'"),
+            ("color", "red", "Unknown option 'color'"),
         ],
     )
     def test_a_field_of_the_wrong_type(self, folder, name, value, part):

@@ -1,13 +1,13 @@
 """The command `classify`."""
 
 from training.classify.config import ClassifyConfig
-from training.data.texts import LabelledTexts, load_texts
+from training.data.texts import LabeledTexts, load_texts
 from training.engine.backend import start_backend
 from training.engine.commands import training_command
 from training.engine.runs import Run
 
 
-def load(config: ClassifyConfig) -> LabelledTexts:
+def load(config: ClassifyConfig) -> LabeledTexts:
     """Reads the data of a config, and says what they are."""
     data = load_texts(config.dataset, config.data_dir, config.text_column, config.label_column)
     print(f"{config.dataset}: {len(data.texts):,} texts in {len(data.class_names)} classes")

@@ -7,7 +7,7 @@ from typing import Any
 
 from training.classify.command import load
 from training.classify.config import TABLE_DIMS, ClassifyConfig
-from training.data.texts import LabelledTexts
+from training.data.texts import LabeledTexts
 from training.engine.backend import start_backend
 from training.engine.commands import Command
 from training.engine.runs import finish_all, write_text
@@ -56,7 +56,7 @@ def table_configs(
 
 
 def train_all(
-    configs: Sequence[ClassifyConfig], folder: Path, data: LabelledTexts
+    configs: Sequence[ClassifyConfig], folder: Path, data: LabeledTexts
 ) -> list[dict[str, Any]]:
     """Trains each config in `folder/NAME/`; finished runs are taken as they are.
 
@@ -106,7 +106,7 @@ def _spread(values: list[float]) -> str:
 
 
 def compare(
-    configs: Sequence[ClassifyConfig], folder: Path, data: LabelledTexts
+    configs: Sequence[ClassifyConfig], folder: Path, data: LabeledTexts
 ) -> list[dict[str, Any]]:
     """Trains each config, then prints the table and writes it to `folder/table.md`."""
     results = train_all(configs, folder, data)

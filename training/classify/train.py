@@ -14,7 +14,7 @@ from training.classify import plots
 from training.classify.config import TENSORIZED, ClassifyConfig
 from training.classify.reports import write_mistakes, write_report
 from training.data.batches import ArrayBatches
-from training.data.texts import LabelledTexts, split_rows
+from training.data.texts import LabeledTexts, split_rows
 from training.engine import tables as evaluation
 from training.engine.cards import describe
 from training.engine.finishing import finish, prepare_export
@@ -35,7 +35,7 @@ class Part:
     labels: np.ndarray
 
 
-def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> dict[str, Any]:
+def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> dict[str, Any]:
     """Trains a classifier, or resumes an interrupted run.
 
     Args:
@@ -120,7 +120,7 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabelledTexts) -> d
 def _export(
     model: keras.Model,
     vectorizer: WordVectorizer,
-    data: LabelledTexts,
+    data: LabeledTexts,
     folder: Path,
     version: int,
     card: dict[str, Any],
@@ -131,7 +131,7 @@ def _export(
 
 
 def _card(
-    config: ClassifyConfig, data: LabelledTexts, test: Part, results: dict[str, Any]
+    config: ClassifyConfig, data: LabeledTexts, test: Part, results: dict[str, Any]
 ) -> dict[str, Any]:
     source = {
         "name": config.dataset,
@@ -143,7 +143,7 @@ def _card(
 
 
 def prepare_parts(
-    config: ClassifyConfig, data: LabelledTexts
+    config: ClassifyConfig, data: LabeledTexts
 ) -> tuple[WordVectorizer, dict[str, Part]]:
     """Splits the rows, learns the vocabulary of the training part and turns all texts into ids.
 

@@ -65,7 +65,7 @@ class BucketedBatches(keras.utils.PyDataset):
     before each, and `fit` with `shuffle=False`.
 
     Args:
-        part: The tokenised pairs.
+        part: The tokenized pairs.
         batch_size: Pairs of a batch; one batch of an epoch may have fewer.
         seed: Seed of the order. `None`: the order given by the lengths, the same in all epochs.
         multiple: `S` and `T` are multiples of it, or the longest of the part. Default 8.

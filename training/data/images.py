@@ -1,4 +1,4 @@
-"""Labelled images by name."""
+"""Labeled images by name."""
 
 import dataclasses
 import hashlib
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from training.data.texts.labelled import split_rows
+from training.data.texts.labeled import split_rows
 from training.data.texts.libraries import downloaded
 from training.errors import InputError
 
@@ -27,7 +27,7 @@ CLOTHES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelledImages:
+class LabeledImages:
     """Images with one label each, in a training and a test part.
 
     Args:
@@ -62,7 +62,7 @@ class LabelledImages:
         return digest.hexdigest()
 
 
-def load_images(dataset: str, data_dir: str | None = None, seed: int = 0) -> LabelledImages:
+def load_images(dataset: str, data_dir: str | None = None, seed: int = 0) -> LabeledImages:
     """Reads a data set.
 
     Args:
@@ -81,7 +81,7 @@ def load_images(dataset: str, data_dir: str | None = None, seed: int = 0) -> Lab
         pixels, labels = load_digits(return_X_y=True)
         images = (pixels / 16).astype("float32").reshape(-1, 8, 8)
         train, test = split_rows(labels, DIGITS_TEST_FRACTION, seed)
-        return LabelledImages(images[train], labels[train], images[test], labels[test], numbers)
+        return LabeledImages(images[train], labels[train], images[test], labels[test], numbers)
     if data_dir is not None:
         (images, labels), test_part = _read(Path(data_dir, f"{dataset}.npz"))
     else:
@@ -89,7 +89,7 @@ def load_images(dataset: str, data_dir: str | None = None, seed: int = 0) -> Lab
             dataset, lambda: _keras_loader(dataset), "use --dataset digits"
         )
     test_images, test_labels = test_part
-    return LabelledImages(
+    return LabeledImages(
         (images / 255).astype("float32"),
         labels.astype("int32"),
         (test_images / 255).astype("float32"),

@@ -9,7 +9,7 @@ import numpy as np
 from keras_tnattn.layers import LocalEmbedding
 from keras_tnattn.models import deep_tensor_network
 from training.data.batches import ArrayBatches
-from training.data.images import LabelledImages
+from training.data.images import LabeledImages
 from training.engine import tables as evaluation
 from training.engine.cards import describe
 from training.engine.finishing import finish, prepare_export
@@ -19,7 +19,7 @@ from training.engine.runs import Run
 from training.images.config import ImagesConfig
 
 
-def train_images(config: ImagesConfig, run: Run, data: LabelledImages) -> dict[str, Any]:
+def train_images(config: ImagesConfig, run: Run, data: LabeledImages) -> dict[str, Any]:
     """Trains a network on images, or resumes an interrupted run.
 
     Args:
@@ -68,7 +68,7 @@ def train_images(config: ImagesConfig, run: Run, data: LabelledImages) -> dict[s
 
 
 def _export(
-    model: keras.Model, data: LabelledImages, folder: Path, version: int, card: dict[str, Any]
+    model: keras.Model, data: LabeledImages, folder: Path, version: int, card: dict[str, Any]
 ) -> Path:
     import tensorflow as tf
 
@@ -83,7 +83,7 @@ def _export(
     return export_signatures(signatures, [model], folder, version, data.class_names, card)
 
 
-def _card(config: ImagesConfig, data: LabelledImages, results: dict[str, Any]) -> dict[str, Any]:
+def _card(config: ImagesConfig, data: LabeledImages, results: dict[str, Any]) -> dict[str, Any]:
     source = {"name": config.dataset, "fingerprint": data.fingerprint()}
     return {
         "task": "images",
@@ -93,7 +93,7 @@ def _card(config: ImagesConfig, data: LabelledImages, results: dict[str, Any]) -
     }
 
 
-def _compiled_model(config: ImagesConfig, data: LabelledImages) -> keras.Model:
+def _compiled_model(config: ImagesConfig, data: LabeledImages) -> keras.Model:
     height, width = data.images.shape[1:]
     size = config.patch_size
     # A row of pixels is a patch as wide as the image.

@@ -14,7 +14,7 @@ def evolve(rows: np.ndarray, rule: int, steps: int = 1, boundary: str = "periodi
     Args:
         rows: Bits `(B, N)`.
         rule: Wolfram's number of the rule, 0 to 255: bit `4 l + 2 c + r` is what a cell becomes
-            whose left neighbour, own state and right neighbour are `l`, `c`, `r`.
+            whose left neighbor, own state and right neighbor are `l`, `c`, `r`.
         steps: Number of steps.
         boundary: `"periodic"`, or `"fixed"`: zeros beside both ends.
     """

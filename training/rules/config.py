@@ -63,7 +63,7 @@ class RulesConfig(RunConfig):
         le=65_536,
     )
     num_layers: int = option(1, MODEL, "number of tensor-network attention layers", ge=1, le=100)
-    # Larger than a layer's own default: a cell has to tell its neighbours from all others.
+    # Larger than a layer's own default: a cell has to tell its neighbors from all others.
     initial_deviation: float = option(
         0.3, MODEL, "standard deviation of the noise on the initial identity matrices", ge=0
     )

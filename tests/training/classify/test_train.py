@@ -357,8 +357,8 @@ def test_config_survives_json():
     config = ClassifyConfig(dataset="tfds:ag_news_subset", damping=0.5)
     assert config.name == "ag_news_subset-tsa-0"
     assert from_json(ClassifyConfig, to_json(config)) == config
-    with pytest.raises(InputError, match="colour"):
-        from_json(ClassifyConfig, '{"colour": "red"}')
+    with pytest.raises(InputError, match="color"):
+        from_json(ClassifyConfig, '{"color": "red"}')
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def random_part(rows=203, longest=30, shortest=2):
 
 
 class TestPrepare:
-    def test_holds_the_tokenised_corpus(self, prepared):
+    def test_holds_the_tokenized_corpus(self, prepared):
         for i, tokenizer in enumerate(prepared.tokenizers()):
             assert prepared.vocabulary_sizes[i] == tokenizer.vocabulary_size <= 200
             side = ("source", "target")[i]

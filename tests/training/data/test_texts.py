@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.utils import Bunch
 
-from training.data.texts import LabelledTexts, docstrings, load_texts, split_rows
+from training.data.texts import LabeledTexts, docstrings, load_texts, split_rows
 from training.errors import InputError
 
 
@@ -257,7 +257,7 @@ class TestSplit:
 
 def test_fingerprint_sees_every_change():
     prints = {
-        LabelledTexts.from_names(texts, names).fingerprint()
+        LabeledTexts.from_names(texts, names).fingerprint()
         for texts, names in [
             (["a", "b"], ["x", "y"]),
             (["b", "a"], ["x", "y"]),

@@ -64,10 +64,10 @@ def cell_by_cell(row, rule, boundary):
     after = []
     for i in range(n):
         if boundary == "periodic":
-            neighbours = (row[i - 1], row[i], row[(i + 1) % n])
+            neighbors = (row[i - 1], row[i], row[(i + 1) % n])
         else:
-            neighbours = (row[i - 1] if i else 0, row[i], row[i + 1] if i + 1 < n else 0)
-        after.append(int(f"{rule:08b}"[7 - int("".join(map(str, neighbours)), 2)]))
+            neighbors = (row[i - 1] if i else 0, row[i], row[i + 1] if i + 1 < n else 0)
+        after.append(int(f"{rule:08b}"[7 - int("".join(map(str, neighbors)), 2)]))
     return after
 
 

@@ -26,7 +26,7 @@ from training.translate.train import TranslatorLog
 ROOT = Path(__file__).parents[3]
 NUMBERS = {"um": "one", "dois": "two", "três": "three", "quatro": "four", "cinco": "five"}
 NOUNS = {"gatos": "cats", "cães": "dogs", "rios": "rivers", "livros": "books"}
-COLOURS = {"azuis": "blue", "verdes": "green", "novos": "new"}
+COLORS = {"azuis": "blue", "verdes": "green", "novos": "new"}
 VERBS = {"vi": "saw", "tenho": "have"}
 SMALL = {
     "model-dim": 8,
@@ -50,9 +50,9 @@ def small(*without):
 def table(path, pairs=120):
     """A TSV of Portuguese and English sentences, all different."""
     lines = [
-        f"Eu {verb} {number} {noun} {colour}.\t"
-        f"I {VERBS[verb]} {NUMBERS[number]} {COLOURS[colour]} {NOUNS[noun]}."
-        for number, noun, colour, verb in itertools.product(NUMBERS, NOUNS, COLOURS, VERBS)
+        f"Eu {verb} {number} {noun} {color}.\t"
+        f"I {VERBS[verb]} {NUMBERS[number]} {COLORS[color]} {NOUNS[noun]}."
+        for number, noun, color, verb in itertools.product(NUMBERS, NOUNS, COLORS, VERBS)
     ]
     order = np.random.default_rng(0).permutation(len(lines))[:pairs]
     path.write_text("\n".join(["pt\ten", *(lines[i] for i in order)]) + "\n", encoding="utf-8")

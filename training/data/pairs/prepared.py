@@ -1,4 +1,4 @@
-"""Tokenised corpora on disk: made once, read with NumPy alone.
+"""Tokenized corpora on disk: made once, read with NumPy alone.
 
 A folder holds `source.txt` and `target.txt` (the vocabularies, with their options beside them),
 `train.npz`, `validation.npz` and `test.npz` (ids), `texts.json` (the sentences of the validation
@@ -65,7 +65,7 @@ class TokenizedPart:
 
 @dataclasses.dataclass(frozen=True)
 class PreparedCorpus:
-    """A tokenised corpus.
+    """A tokenized corpus.
 
     Args:
         folder: Where it is.
@@ -105,7 +105,7 @@ def prepare(
     keep_accents: bool = True,
     form: str = "NFC",
 ) -> PreparedCorpus:
-    """Learns the vocabularies, tokenises the corpus and writes both to a folder.
+    """Learns the vocabularies, tokenizes the corpus and writes both to a folder.
 
     What the folder holds is used again if it was made of the same corpus with the same options. If
     a file of it is missing or was changed since, it is made anew, beside the folder, and takes its
@@ -123,7 +123,7 @@ def prepare(
         form: The Unicode form, `"NFC"` or `"NFKC"`. Default `"NFC"`.
 
     Returns:
-        The tokenised corpus.
+        The tokenized corpus.
 
     Raises:
         InputError: If the corpus has no training part or no pair of it is short enough, an option

@@ -1,15 +1,15 @@
-"""Labelled texts by name or path."""
+"""Labeled texts by name or path."""
 
 from pathlib import Path
 
 from training.data.reading import TFDS, unknown_source
-from training.data.texts.labelled import LabelledTexts, split_rows
+from training.data.texts.labeled import LabeledTexts, split_rows
 from training.data.texts.libraries import load_tfds
 from training.data.texts.registry import TEXT_SETS
 from training.data.texts.tables import load_folders, load_table
 from training.errors import InputError
 
-__all__ = ["LabelledTexts", "load_texts", "split_rows"]
+__all__ = ["LabeledTexts", "load_texts", "split_rows"]
 
 
 def load_texts(
@@ -17,7 +17,7 @@ def load_texts(
     data_dir: str | None = None,
     text_column: str | None = None,
     label_column: str | None = None,
-) -> LabelledTexts:
+) -> LabeledTexts:
     """Reads a data set.
 
     Args:
@@ -53,7 +53,7 @@ def load_texts(
     raise unknown_source("dataset", dataset, [*TEXT_SETS, f"{TFDS}NAME"])
 
 
-def _load_named(name: str, data_dir: str | None) -> LabelledTexts:
+def _load_named(name: str, data_dir: str | None) -> LabeledTexts:
     entry = TEXT_SETS[name]
     if entry.file is None:
         _refuse(name, data_dir=data_dir)

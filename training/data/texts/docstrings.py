@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from training.data.texts.labelled import LabelledTexts
+from training.data.texts.labeled import LabeledTexts
 
 # All of them are what this project itself installs for its developers.
 LIBRARIES = ("python", "numpy", "scipy", "sklearn", "matplotlib", "keras", "tensorflow", "jax")
@@ -18,7 +18,7 @@ TEXTS_PER_LIBRARY = 1000
 NOT_LIBRARY_CODE = {"site-packages", "test", "tests", "testing", "_vendor"}
 
 
-def load_docstrings() -> LabelledTexts:
+def load_docstrings() -> LabeledTexts:
     """Reads docstrings of `MIN_WORDS` words or more; the class of a text is its library.
 
     Sources are parsed, never imported. A text met again, in the same library or another, is
@@ -34,7 +34,7 @@ def load_docstrings() -> LabelledTexts:
                 texts[text] = library
                 found += 1
     note = f"a library gives at most {TEXTS_PER_LIBRARY} docstrings; repeated ones are dropped"
-    return LabelledTexts.from_names(texts.keys(), texts.values(), (note,))
+    return LabeledTexts.from_names(texts.keys(), texts.values(), (note,))
 
 
 def _docstrings(library: str) -> Iterator[str]:

@@ -6,11 +6,11 @@ They are imported where they are needed, so that a wrong option is reported with
 from collections.abc import Callable
 from typing import Any
 
-from training.data.texts.labelled import LabelledTexts
+from training.data.texts.labeled import LabeledTexts
 from training.errors import InputError
 
 
-def load_reuters() -> LabelledTexts:
+def load_reuters() -> LabeledTexts:
     """Reads Reuters newswires with Keras' loader, its ids turned back into words."""
     from keras.datasets import reuters as source
 
@@ -25,10 +25,10 @@ def load_reuters() -> LabelledTexts:
     words = {number: word for word, number in index.items()}
     topics = source.get_label_names()
     texts = (" ".join(words[number] for number in row) for row in rows)
-    return LabelledTexts.from_names(texts, (topics[label] for label in labels))
+    return LabeledTexts.from_names(texts, (topics[label] for label in labels))
 
 
-def load_newsgroups() -> LabelledTexts:
+def load_newsgroups() -> LabeledTexts:
     """Reads 20 Newsgroups with scikit-learn's loader, headers, footers and quotes removed."""
     from sklearn.datasets import fetch_20newsgroups
 
@@ -38,7 +38,7 @@ def load_newsgroups() -> LabelledTexts:
             subset="all", shuffle=False, remove=("headers", "footers", "quotes"), n_retries=1
         ),
     )
-    return LabelledTexts.from_names(posts.data, (posts.target_names[i] for i in posts.target))
+    return LabeledTexts.from_names(posts.data, (posts.target_names[i] for i in posts.target))
 
 
 def load_tfds(
@@ -46,8 +46,8 @@ def load_tfds(
     data_dir: str | None = None,
     text_column: str | None = None,
     label_column: str | None = None,
-) -> LabelledTexts:
-    """Reads all labelled examples of a TensorFlow data set, its splits one after the other.
+) -> LabeledTexts:
+    """Reads all labeled examples of a TensorFlow data set, its splits one after the other.
 
     Without a network TFDS itself tries for some minutes before it gives up.
 
@@ -77,7 +77,7 @@ def load_tfds(
         if example[label] >= 0  # -1 marks an example without a label
     ]
     names = features[label].names
-    return LabelledTexts.from_names((row[0] for row in rows), (names[row[1]] for row in rows))
+    return LabeledTexts.from_names((row[0] for row in rows), (names[row[1]] for row in rows))
 
 
 def _feature(name, features, kind, wanted, supervised, option) -> str:  # noqa: ANN001

@@ -1,10 +1,10 @@
-"""The data sets of labelled texts that have a name. A new one is one entry here."""
+"""The data sets of labeled texts that have a name. A new one is one entry here."""
 
 import dataclasses
 from collections.abc import Callable
 
 from training.data.texts.docstrings import load_docstrings
-from training.data.texts.labelled import LabelledTexts
+from training.data.texts.labeled import LabeledTexts
 from training.data.texts.libraries import load_newsgroups, load_reuters
 
 
@@ -22,7 +22,7 @@ class TextSet:
 
     description: str
     file: str | None = None
-    load: Callable[[], LabelledTexts] | None = None
+    load: Callable[[], LabeledTexts] | None = None
     drop_repeats: bool = False
 
 

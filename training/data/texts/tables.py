@@ -1,4 +1,4 @@
-"""Labelled texts from the user's own files: a table (CSV or TSV), or a folder per class."""
+"""Labeled texts from the user's own files: a table (CSV or TSV), or a folder per class."""
 
 import dataclasses
 import html
@@ -6,13 +6,13 @@ from collections.abc import Callable, Set
 from pathlib import Path
 
 from training.data.reading import Row, read_table
-from training.data.texts.labelled import LabelledTexts, without_repeats
+from training.data.texts.labeled import LabeledTexts, without_repeats
 from training.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
 class _Layout:
-    """How a table holds its texts and labels; recognised by its columns."""
+    """How a table holds its texts and labels; recognized by its columns."""
 
     columns: Set[str]
     text: Callable[[Row], str]
@@ -54,7 +54,7 @@ def load_table(
     text_column: str | None = None,
     label_column: str | None = None,
     drop_repeats: bool = False,
-) -> LabelledTexts:
+) -> LabeledTexts:
     """Reads a table with a header line: `.csv` or `.tsv`, as it is or with `.gz` or `.xz`.
 
     A CSV file may quote its fields. A TSV file has no quoting (the Drugs.com one excepted): a
@@ -76,12 +76,12 @@ def load_table(
     """
     header, rows = read_table(path, quoted_columns=DRUG_REVIEWS.columns)
     layout = _layout(path, header, text_column, label_column)
-    labelled = [(layout.text(row), layout.label(row)) for row in rows]
+    labeled = [(layout.text(row), layout.label(row)) for row in rows]
     notes = []
-    texts = [text for text, name in labelled if name is not None]
-    names = [name for _, name in labelled if name is not None]
-    if len(names) < len(labelled):
-        notes.append(f"{len(labelled) - len(names)} rows of no class left out")
+    texts = [text for text, name in labeled if name is not None]
+    names = [name for _, name in labeled if name is not None]
+    if len(names) < len(labeled):
+        notes.append(f"{len(labeled) - len(names)} rows of no class left out")
     if "" in names:
         raise InputError(f"Expected a label in every row. Received: {path}: an empty label")
     if drop_repeats or layout.drop_repeats:
@@ -93,10 +93,10 @@ def load_table(
             f"warning: {classes} classes in {len(names)} rows. Is this the column of the labels? "
             "Name another with --label-column"
         )
-    return LabelledTexts.from_names(texts, names, notes)
+    return LabeledTexts.from_names(texts, names, notes)
 
 
-def load_folders(path: Path) -> LabelledTexts:
+def load_folders(path: Path) -> LabeledTexts:
     """Reads the `.txt` files (UTF-8) of a folder's sub-folders, which are the classes."""
     from sklearn.datasets import load_files
 
@@ -104,7 +104,7 @@ def load_folders(path: Path) -> LabelledTexts:
         files = load_files(path, encoding="utf-8", shuffle=False, allowed_extensions=[".txt"])
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"Expected readable UTF-8 files. Received: {path}: {error}") from error
-    return LabelledTexts.from_names(files.data, (files.target_names[i] for i in files.target))
+    return LabeledTexts.from_names(files.data, (files.target_names[i] for i in files.target))
 
 
 def _layout(

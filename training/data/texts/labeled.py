@@ -1,4 +1,4 @@
-"""Labelled texts, and their split into a training and a test part."""
+"""Labeled texts, and their split into a training and a test part."""
 
 import collections
 import dataclasses
@@ -11,7 +11,7 @@ from training.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelledTexts:
+class LabeledTexts:
     """Texts with one label each.
 
     Args:
@@ -31,7 +31,7 @@ class LabelledTexts:
 
     def __post_init__(self) -> None:
         if not self.texts:
-            raise InputError("Expected at least one labelled text. Received: no rows")
+            raise InputError("Expected at least one labeled text. Received: no rows")
         if len(self.class_names) < 2:
             raise InputError(
                 "Expected at least two classes to tell apart. "
@@ -41,7 +41,7 @@ class LabelledTexts:
     @classmethod
     def from_names(
         cls, texts: Iterable[str], names: Iterable[str], notes: Iterable[str] = ()
-    ) -> "LabelledTexts":
+    ) -> "LabeledTexts":
         """Numbers the classes in the order of their names (by value if all are numbers)."""
         names = list(names)
         try:
