@@ -1,0 +1,54 @@
+"""A run and a file made small from the command line."""
+
+import json
+
+import keras
+import numpy as np
+
+from training.compress import main
+from training.train import main as train
+
+
+def test_a_run_becomes_small_and_serves_texts(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    rows = [f"{' '.join(rng.choice(['x', 'y', 'ab'[i % 2]], 5))},{i % 2}" for i in range(80)]
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(["text,label", *rows]) + "\n")
+    folder = tmp_path / "run"
+    command = ["classify", "--dataset", str(table), "--run-dir", str(folder), "--epochs", "2"]
+    assert train([*command, "--attention", "sdpa", "--embedding-dim", "32"]) == 0
+    assert (
+        main([str(folder), "--target", "2", "--bits", "8", "--heal-epochs", "1", "--export"]) == 0
+    )
+    assert "times smaller" in capsys.readouterr().out
+    small = folder / "compressed"
+    model = keras.models.load_model(small / "model.keras")
+    report = json.loads((small / "report.json").read_text())
+    assert report["weights_after"] == model.count_params()
+    assert report["bytes_after"] <= report["bytes_before"] / 2
+    results = json.loads((small / "results.json").read_text())
+    assert 0 <= results["test_accuracy_after"] <= 1
+    assert (small / "curves.png").exists()
+    assert (small / "report.csv").read_text().startswith("path,kind,format")
+    from keras_tnattn.export import load
+
+    served = load(small / "saved_model")(["x a a", "y b b"])
+    assert set(served["label"]) <= {"0", "1"}
+
+
+def test_a_file_needs_no_run(tmp_path, capsys):
+    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32), keras.layers.Dense(3)])
+    model.save(tmp_path / "model.keras")
+    np.save(tmp_path / "inputs.npy", np.ones((5, 32), "float32"))
+    file = str(tmp_path / "model.keras")
+    assert main([file, "--target", "2", "--data", str(tmp_path / "inputs.npy")]) == 0
+    small = keras.models.load_model(tmp_path / "model-compressed" / "model.keras")
+    assert 2 * small.count_params() <= model.count_params()
+    for arguments, message in (
+        ([str(tmp_path / "none.keras")], "no run folder and no file"),
+        ([file, "--target", "1000"], "target of at most"),
+        ([file, "--max-drop", "0.1"], "--max-drop needs"),
+        ([file, "--target", "2", "--data", str(tmp_path / "none.npy")], "Could not read"),
+    ):
+        assert main(arguments) == 2
+        assert message in capsys.readouterr().err
