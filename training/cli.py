@@ -1,4 +1,4 @@
-"""The command line of `training/train.py`, made of the commands that the tasks declare."""
+"""The command line of `training/train.py`, built from the commands of the tasks."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -25,10 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command.
 
     Args:
-        arguments: The words of the command line. Default: those of the process.
+        arguments: The words of the command line. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit status: 0, or 2 for invalid input, or 130 if interrupted.
+        The exit status: 0, 2 for invalid input, or 130 if interrupted.
     """
     return exit_status(lambda: _run(arguments))
 
@@ -38,9 +38,9 @@ def _run(arguments: Sequence[str] | None) -> None:
         chosen = _app()(arguments, exit_on_error=False, print_error=False)
     except cyclopts.CycloptsError as error:
         raise InputError(f"{str(error).rstrip('.')}. See --help") from error
-    if chosen is not None:  # --help is answered already
-        command, given = chosen
-        command.start(given)
+    if chosen is not None:  # None after --help
+        command, options = chosen
+        command.start(options)
 
 
 def _app() -> cyclopts.App:
@@ -63,13 +63,13 @@ def _app() -> cyclopts.App:
 
 
 def _function(command: Command) -> Callable[..., tuple[Command, dict[str, Any]]]:
-    """Returns a function with a keyword argument for each option, as cyclopts wants one.
+    """Returns a function with one keyword argument per option, for cyclopts.
 
-    It is called with those alone that the user typed, and returns them.
+    Cyclopts calls it with only the options that the user typed; the function returns them.
     """
 
-    def call(**given: Any) -> tuple[Command, dict[str, Any]]:
-        return command, given
+    def call(**options: Any) -> tuple[Command, dict[str, Any]]:
+        return command, options
 
     parameters = [
         inspect.Parameter(
@@ -85,7 +85,7 @@ def _function(command: Command) -> Callable[..., tuple[Command, dict[str, Any]]]
 
 
 def _type(field: FieldInfo) -> Any:
-    """Returns the type of an option, and how `--help` shows it."""
+    """Returns the type of an option, annotated with its presentation in `--help`."""
     kind: Any = field.annotation
     if choices(field):
         one: Any = Literal[choices(field)]  # type: ignore[valid-type]
@@ -99,24 +99,24 @@ def _type(field: FieldInfo) -> Any:
         consume_multiple=True,
         converter=_integers if kind in (int, int | None, tuple[int, ...]) else None,
     )
-    # Cyclopts checks the default too.
+    # Cyclopts checks the default against the type, too.
     return Annotated[kind | None if _default(field) is None else kind, parameter]
 
 
 def _default(field: FieldInfo) -> Any:
-    """Returns the default of an option; `None` where it depends on other options."""
+    """Returns the default of an option; `None` if it depends on other options."""
     return None if field.default_factory else field.default
 
 
 def _shown_default(value: Any) -> str | None:
-    """Writes a default for `--help`; nothing for flags and for what the help text describes."""
+    """Formats a default for `--help`; `None` for flags and defaults that the help text explains."""
     if value is None or value is False or value == ():
         return None
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _integers(kind: Any, tokens: Sequence[cyclopts.Token]) -> int | tuple[int, ...]:
-    """Reads integers; cyclopts itself would round 3.5."""
+    """Parses integers; cyclopts itself would round 3.5."""
     try:
         values = tuple(int(token.value) for token in tokens)
     except ValueError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 if not __package__:
-    # Run as a script: the project's folder has to head the import path, not training/.
+    # Run as a script: put the project's folder first on the import path instead of training/.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np
@@ -21,9 +21,9 @@ EXAMPLES = """\
 examples:
   a classifier's run, 8 times smaller, then exported from text to labels:
     %(prog)s runs/reuters-tsa-0 --target 8 --export
-  as small as half a point of accuracy on a validation part allows, in 4 bits, healed for an epoch:
+  the smallest model that loses at most 0.005 of accuracy, in 4 bits and healed for one epoch:
     %(prog)s runs/reuters-tsa-0 --bits 4 --max-drop 0.005 --heal-epochs 1
-  any Keras model, its ranks chosen on inputs of yours; without a target only the report:
+  any Keras model, with ranks chosen on your own inputs; without a target only the report:
     %(prog)s model.keras --data inputs.npy
     %(prog)s model.keras --data inputs.npy --target 4
 """
@@ -33,42 +33,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command.
 
     Args:
-        arguments: The words of the command line. Default: those of the process.
+        arguments: The words of the command line. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit status: 0, or 2 for invalid input, or 130 if interrupted.
+        The exit status: 0, 2 for invalid input, or 130 if interrupted.
     """
-    given = _parser().parse_args(arguments)
+    args = _parser().parse_args(arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up messages
-    return exit_status(lambda: _compress(given))
+    return exit_status(lambda: _compress(args))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python training/compress.py",
-        description="Makes a trained model small, and writes FOLDER/model.keras, report.txt, "
-        "report.csv, report.json and curves.png. A classifier's run brings its data: ranks are "
-        "chosen on the training part, --max-drop is measured on a part of it that is held out.",
+        description="Makes a trained model smaller, and writes FOLDER/model.keras, report.txt, "
+        "report.csv, report.json and curves.png. For the run of a classifier, ranks are chosen on "
+        "its training part and --max-drop is measured on its validation part, or on a tenth of "
+        "the training part.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", metavar="RUN_OR_MODEL", help="folder of a run, or a .keras file")
-    parser.add_argument("--target", type=float, metavar="X", help="how many times smaller")
+    parser.add_argument("--target", type=float, metavar="X", help="make the model X times smaller")
     parser.add_argument(
-        "--max-drop", type=float, metavar="D", help="how far the accuracy may fall (a run), 0.005"
+        "--max-drop",
+        type=float,
+        metavar="D",
+        help="make a classifier as small as possible with a loss of accuracy of at most D, "
+        "for instance 0.005",
     )
     parser.add_argument(
-        "--tolerance", type=float, metavar="E", help="relative output error of each layer"
+        "--tolerance", type=float, metavar="E", help="bound the relative output error of each layer"
     )
-    parser.add_argument("--bits", type=int, choices=(8, 4), help="quantize what is left, too")
+    parser.add_argument("--bits", type=int, choices=(8, 4), help="also quantize the weights")
     parser.add_argument(
-        "--data", metavar="FILE", help=".npy file of inputs, or .npz of one array per input"
+        "--data", metavar="FILE", help=".npy file of inputs, or .npz file with one array per input"
     )
     parser.add_argument(
         "--keep-vocabulary",
         action="store_true",
-        help="leave the order of a run's vocabulary as it is; by default similar words become "
-        "neighbors where a tensor train takes their embedding",
+        help="do not reorder a run's vocabulary; by default similar words get neighboring ids if "
+        "the embedding is replaced by a tensor train",
     )
     parser.add_argument(
         "--heal-epochs",
@@ -78,10 +83,15 @@ def _parser() -> argparse.ArgumentParser:
         help="epochs of training towards the original's outputs (default: 0)",
     )
     parser.add_argument(
-        "--learning-rate", type=float, default=1e-3, help="of this training (default: 0.001)"
+        "--learning-rate",
+        type=float,
+        default=1e-3,
+        help="learning rate of this training (default: 0.001)",
     )
     parser.add_argument(
-        "--output", metavar="FOLDER", help="default: compressed in the run, or MODEL-compressed"
+        "--output",
+        metavar="FOLDER",
+        help="where to write (default: RUN/compressed, or MODEL-compressed)",
     )
     parser.add_argument(
         "--export", action="store_true", help="export the small model to FOLDER/saved_model/1/"
@@ -89,45 +99,45 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _compress(given: argparse.Namespace) -> None:
-    path = Path(given.model)
-    if given.heal_epochs < 0:
-        raise InputError(f"Expected heal_epochs >= 0. Received: heal_epochs={given.heal_epochs}")
+def _compress(args: argparse.Namespace) -> None:
+    path = Path(args.model)
+    if args.heal_epochs < 0:
+        raise InputError(f"Expected heal_epochs >= 0. Received: heal_epochs={args.heal_epochs}")
     if path.is_dir():
-        folder = Path(given.output or path / "compressed")
-        _compress_run(path, folder, given)
+        folder = Path(args.output or path / "compressed")
+        _compress_run(path, folder, args)
     elif path.is_file():
-        folder = Path(given.output or path.with_name(f"{path.stem}-compressed"))
-        _compress_file(path, folder, given)
+        folder = Path(args.output or path.with_name(f"{path.stem}-compressed"))
+        _compress_file(path, folder, args)
     else:
         raise InputError(f"There is no run folder and no file {path}")
     print(f"wrote {folder}")
 
 
-def _compress_file(path: Path, folder: Path, given: argparse.Namespace) -> None:
-    if given.max_drop is not None:
+def _compress_file(path: Path, folder: Path, args: argparse.Namespace) -> None:
+    if args.max_drop is not None:
         raise InputError("--max-drop needs the folder of a classifier's run, which has labels")
     model = _load(path)
-    data = None if given.data is None else _read_arrays(Path(given.data))
-    result = _call(model, given, data=data)
-    if given.heal_epochs:
+    data = None if args.data is None else _read_arrays(Path(args.data))
+    result = _call(model, args, data=data)
+    if args.heal_epochs:
         if data is None:
             raise InputError("--heal-epochs needs --data")
-        _heal(result, data, given)
+        _heal(result, data, args)
     _write(result, folder)
-    if given.export:
+    if args.export:
         result.model.export(str(folder / "saved_model" / "1"))
 
 
-def _compress_run(path: Path, folder: Path, given: argparse.Namespace) -> None:
+def _compress_run(path: Path, folder: Path, args: argparse.Namespace) -> None:
     config_file = path / "config.json"
     if not (path / "model.keras").is_file():
         raise InputError(f"Expected a finished run with model.keras. Received: {path}")
     if "vocabulary_size" not in read_object(config_file, "Train again") or not (
         read_object(path / "data.json", "Train again").get("class_names")
     ):
-        # Not a run of `classify`: as any other model.
-        _compress_file(path / "model.keras", folder, given)
+        # Not a run of `classify`: compress its model like any other.
+        _compress_file(path / "model.keras", folder, args)
         return
     from training.classify.command import load
     from training.classify.config import ClassifyConfig
@@ -152,18 +162,18 @@ def _compress_run(path: Path, folder: Path, given: argparse.Namespace) -> None:
     def accuracy(candidate: Any) -> float:
         return float(np.mean(predict(candidate, ids) == labels))
 
-    # The metric knows nothing of new ids: they are made once the size is settled.
-    renumber = None if given.keep_vocabulary or given.max_drop is not None else 2
+    # With a metric the ids cannot be renumbered, because the metric uses the original ids.
+    renumber = None if args.keep_vocabulary or args.max_drop is not None else 2
     result = _call(
         model,
-        given,
+        args,
         data=train.ids,
-        metric=accuracy if given.max_drop is not None else None,
-        max_drop=given.max_drop,
+        metric=accuracy if args.max_drop is not None else None,
+        max_drop=args.max_drop,
         renumber=renumber,
     )
-    if given.heal_epochs:
-        _heal(result, train.ids, given)
+    if args.heal_epochs:
+        _heal(result, train.ids, args)
     before = float(np.mean(predict(model, test.ids) == test.labels))
     after = float(np.mean(predict(result.model, result.renumbered(test.ids)) == test.labels))
     vocabulary = vectorizer.get_vocabulary()
@@ -176,7 +186,7 @@ def _compress_run(path: Path, folder: Path, given: argparse.Namespace) -> None:
         with replacing(folder / name) as partial:
             partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     print(f"accuracy on the test part: {before:.1%} -> {after:.1%}")
-    if given.export:
+    if args.export:
         from keras_tnattn.export import export
         from keras_tnattn.text.words import WordVectorizer
 
@@ -184,20 +194,20 @@ def _compress_run(path: Path, folder: Path, given: argparse.Namespace) -> None:
         export(result.model, words.layer(), data.class_names, folder / "saved_model")
 
 
-def _call(model: Any, given: argparse.Namespace, **options: Any) -> Any:
+def _call(model: Any, args: argparse.Namespace, **options: Any) -> Any:
     from keras_tnattn import compress
 
     try:
         return compress(
-            model, target=given.target, tolerance=given.tolerance, bits=given.bits, **options
+            model, target=args.target, tolerance=args.tolerance, bits=args.bits, **options
         )
     except (ValueError, TypeError) as error:
         raise InputError(str(error)) from error
 
 
-def _heal(result: Any, inputs: Any, given: argparse.Namespace) -> None:
+def _heal(result: Any, inputs: Any, args: argparse.Namespace) -> None:
     try:
-        losses = result.heal(inputs, given.heal_epochs, given.learning_rate)
+        losses = result.heal(inputs, args.heal_epochs, args.learning_rate)
     except ValueError as error:
         raise InputError(str(error)) from error
     print("losses of healing: " + ", ".join(f"{loss:.5f}" for loss in losses))

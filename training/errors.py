@@ -7,15 +7,15 @@ from collections.abc import Callable
 class InputError(Exception):
     """The user's input is invalid; the message says what was expected and what was received.
 
-    Not a `ValueError`: pydantic passes it on as it is.
+    It does not derive from `ValueError`, which pydantic would replace by an error of its own.
     """
 
 
 def exit_status(command: Callable[[], object]) -> int:
-    """Runs a command of the command line.
+    """Runs a command and returns its exit status.
 
     Returns:
-        0, or 2 for invalid input, reported in one line on stderr, or 130 if interrupted.
+        0; 2 for invalid input, which is reported in one line on stderr; 130 if interrupted.
     """
     try:
         command()

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, with errors of one line, and JSON files read back."""
+"""Writes files atomically and reads JSON files; errors are reported in one line."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ class WriteError(InputError):
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turns an `OSError` (disk full, permission denied, ...) into a `WriteError` about `path`."""
+    """Converts an `OSError` (disk full, permission denied, ...) to a `WriteError` about `path`."""
     try:
         yield
     except OSError as error:
@@ -24,17 +24,17 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def reason(error: OSError) -> str:
-    """Returns what an `OSError` says, without its number and path: `no space left on device`."""
+    """Returns the message of an `OSError` without number and path: `no space left on device`."""
     text = error.strerror or str(error)
     return text[:1].lower() + text[1:]
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a sibling of `path` to write to, which then replaces `path` in one step.
+    """Yields a temporary path in the same folder; the file written there then replaces `path`.
 
     Raises:
-        WriteError: If the file cannot be written; `path` is then as it was before.
+        WriteError: If the file cannot be written; `path` is then unchanged.
     """
     partial = path.with_name(f".partial-{path.name}")
     try:
@@ -46,22 +46,22 @@ def replacing(path: Path) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
-def read_object(path: Path, instead: str) -> dict[str, Any]:
-    """Reads the JSON object of a file.
+def read_object(path: Path, hint: str) -> dict[str, Any]:
+    """Reads a file that holds a JSON object.
 
     Args:
         path: The file.
-        instead: What to do if it cannot be read, a sentence.
+        hint: A sentence for the error message: what to do if the file cannot be read.
 
     Raises:
         InputError: If the file is missing or damaged.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("no JSON object")
-        return found
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("not a JSON object")
+        return content
     except (OSError, ValueError) as error:
         raise InputError(
-            f"Expected a file as the run wrote it. Received: {path} ({error}). {instead}"
+            f"Expected a file that the run wrote. Received: {path} ({error}). {hint}"
         ) from error

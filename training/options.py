@@ -1,13 +1,13 @@
-"""How an option is declared: once, with its default, help text, choices and range.
+"""Declares options: default, help text, choices and range of each in one place.
 
 The options of a command are the fields of a frozen pydantic model. Pydantic checks values and
-writes and reads a run's JSON; `training/cli.py` makes the command line of the same fields with
-cyclopts. A default that depends on other options is computed by pydantic before the object exists
-(`default_factory`), so that no object rewrites itself.
+reads and writes a run's JSON; `training/cli.py` creates the command line from the same fields with
+cyclopts. Pydantic computes a default that depends on other options before it creates the object
+(`default_factory`), so that objects never change.
 
-Cyclopts was chosen over tyro, jsonargparse and pydantic-settings because it hands over only what
-the user typed (a resumed run must know), takes groups and examples for `--help` and lists such as
-`--seeds 0 1 2`, and imports in less than 0.1 s.
+Cyclopts was chosen over tyro, jsonargparse and pydantic-settings because it passes on only the
+options that the user typed (which a resumed run needs to know), supports groups, examples in
+`--help` and lists such as `--seeds 0 1 2`, and is imported in less than 0.1 s.
 """
 
 import abc
@@ -26,7 +26,7 @@ from pydantic.fields import FieldInfo
 from training.errors import InputError
 
 RUN, DATA, MODEL, TRAINING, OUTPUT = GROUPS = ("run", "data", "model", "training", "output")
-# The options that may be given to a run again, finished or not.
+# The options that may change when a run is resumed, finished or not.
 EXPORTING = ("export", "saved_models", "export_beam")
 # A file name holds at most 255 bytes, and runs add prefixes to theirs.
 LONGEST_NAME = 200
@@ -47,10 +47,10 @@ def option(
     """Declares an option, a field of an `Options` class; the annotation gives its type.
 
     Args:
-        default: The default value; of no effect beside `compute`.
+        default: The default value; ignored if `compute` is given.
         group: The heading under which `--help` shows the option, one of `GROUPS`.
-        text: What `--help` says about it. Range, choices and default are added.
-        choices: The allowed values. Default: any.
+        text: The help text. `--help` adds range, choices and default.
+        choices: The allowed values. Default: all.
         compute: Computes the default from the values of the options declared before this one.
         metavar: What `--help` shows in place of the value. Default: the type.
         **constraints: The range as pydantic's `Field` takes it: `ge`, `gt`, `le`, `lt`.
@@ -64,8 +64,8 @@ class Options(pydantic.BaseModel):
     """Checked, immutable options.
 
     Raises:
-        InputError: If a value has the wrong type, is out of its range or not among its choices,
-            an option is unknown, or some do not fit together.
+        InputError: If a value has the wrong type, is out of its range or not among its choices, if
+            an option is unknown, or if options contradict each other.
     """
 
     model_config = pydantic.ConfigDict(
@@ -97,25 +97,25 @@ class Options(pydantic.BaseModel):
             raise InputError(str(error)) from error
 
     def check_together(self) -> None:
-        """Raises `ValueError` if options do not fit together; a class with such options has one."""
+        """Raises `ValueError` if options contradict each other; overridden by subclasses."""
 
     def changed(self: SomeOptions, **values: Any) -> SomeOptions:
-        """Returns new options, with some values changed and all checked again."""
+        """Returns a copy with some values changed; all values are checked again."""
         return type(self)(**{**dict(self), **values})
 
 
 def extras(field: FieldInfo) -> Mapping[str, Any]:
-    """Returns what `option` declares beyond pydantic's own: group, choices and metavar."""
+    """Returns group, choices and metavar, which `option` stores besides pydantic's own data."""
     return field.json_schema_extra  # type: ignore[return-value]
 
 
 def choices(field: FieldInfo) -> tuple[str, ...]:
-    """Returns the allowed values of an option, none if any value is."""
+    """Returns the allowed values of an option; an empty tuple if all values are allowed."""
     return extras(field)["choices"] or ()
 
 
 def interval(field: FieldInfo) -> str:
-    """Writes the range of an option, such as `from 1 to 256` or `>= 0 and < 1`, or nothing."""
+    """Describes the range of an option, such as `from 1 to 256` or `>= 0 and < 1`, if any."""
     bounds = {
         name: getattr(item, name)
         for item in field.metadata
@@ -129,10 +129,10 @@ def interval(field: FieldInfo) -> str:
 
 
 def described(field: FieldInfo) -> str:
-    """Says in words which values an option takes."""
+    """Describes the values that an option accepts."""
     if choices(field):
         return f"one of {', '.join(choices(field))}"
-    # The first type of a union is the option's: `int | None`.
+    # Of a union such as `int | None`, use the first type.
     first = str(field.annotation).removeprefix("<class '").partition(" ")[0].removesuffix("'>")
     kinds = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "a string"}
     kind = kinds.get(first, "a list of integers")
@@ -140,8 +140,8 @@ def described(field: FieldInfo) -> str:
 
 
 def _sentence(kind: type[Options], error: pydantic.ValidationError) -> str:
-    """Tells the first thing that pydantic found wrong, in our words."""
-    # A default that cannot be computed is a consequence of another error.
+    """Describes the first error that pydantic found."""
+    # If a default cannot be computed, another error is the cause.
     details = [d for d in error.errors() if d["type"] != "default_factory_not_called"]
     name, value = str(details[0]["loc"][0]), details[0]["input"]
     if name not in kind.model_fields:
@@ -152,12 +152,13 @@ def _sentence(kind: type[Options], error: pydantic.ValidationError) -> str:
 class RunConfig(Options, abc.ABC):
     """The options of every command that trains a run.
 
-    A task's class adds its own, and declares `epochs`, `batch_size` and `learning_rate` with its
-    defaults and, last of all, `name`: a default can depend on the options declared before it, and
-    pydantic puts the fields of a base class first.
+    A task's class adds its own options. It also declares `epochs`, `batch_size` and
+    `learning_rate`, because their defaults depend on the task, and `name` as the last option,
+    because a default can only depend on options declared earlier, and pydantic puts the fields of a
+    base class first.
 
     Raises:
-        InputError: If a value is out of its range, whatever the data.
+        InputError: If a value is out of its range.
     """
 
     if TYPE_CHECKING:
@@ -198,12 +199,12 @@ class RunConfig(Options, abc.ABC):
 
     @property
     def export_folder(self) -> Path:
-        """The folder of the exported model's versions."""
+        """The folder with the versions of the exported model."""
         return Path(self.saved_models, self.name)
 
     @property
     def export_options(self) -> dict[str, Any]:
-        """What makes one exported model differ from another of the same run."""
+        """The options that decide what an export contains and where it is written."""
         return {"folder": str(self.export_folder)}
 
     def refuse(self, reason: str, *names: str) -> None:
@@ -224,7 +225,7 @@ def epochs_option(
 
 
 def batch_size_option(default: int, rows: str = "rows") -> Any:
-    """Declares the size of a batch of `rows`."""
+    """Declares the batch size; `rows` names what a batch consists of."""
     return option(default, TRAINING, f"{rows} per step", ge=1, le=1_048_576)
 
 
@@ -257,10 +258,10 @@ def name_option(compute: Callable[[dict[str, Any]], str], default: str) -> Any:
 
 
 def registered_attentions() -> dict[str, str]:
-    """Returns the names in the library's registry of attentions, and what they stand for.
+    """Returns the names in the library's registry of attentions, with their descriptions.
 
-    The source of `keras_tnattn/models/attentions.py` is read and not imported: that would load
-    Keras and its backend, for which `--help` and an invalid option should not wait.
+    Parses the source of `keras_tnattn/models/attentions.py` instead of importing it. The import
+    would load Keras and its backend, which takes seconds; `--help` and errors should not wait.
     """
     spec = importlib.util.find_spec("keras_tnattn")
     folders = list(spec.submodule_search_locations or ()) if spec else []
@@ -280,22 +281,22 @@ def registered_attentions() -> dict[str, str]:
 
 
 def at_least(low: int, **values: float | None) -> None:
-    """Raises `InputError` if a value that is given is not finite or below `low`."""
+    """Raises `InputError` if a value is less than `low` or not finite; `None` is accepted."""
     for name, value in values.items():
         if value is not None and not low <= value < math.inf:
             raise InputError(f"Expected {name} >= {low}. Received: {name}={value}")
 
 
 def to_json(options: Options) -> str:
-    """Writes options as `from_json` reads them."""
+    """Returns the options as JSON, which `from_json` reads."""
     return options.model_dump_json(indent=2) + "\n"
 
 
 def from_json(kind: type[SomeOptions], text: str) -> SomeOptions:
-    """Reads options of the given class.
+    """Creates options of class `kind` from JSON.
 
     Raises:
-        InputError: If the text is no JSON object, or a field of it is unknown or not as declared.
+        InputError: If the text is not a JSON object, or has an unknown option or an invalid value.
     """
     try:
         values = json.loads(text)

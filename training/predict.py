@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 if not __package__:
-    # Run as a script: the project's folder has to head the import path, not training/.
+    # Run as a script: put the project's folder first on the import path instead of training/.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from training.data.sentences import Row, from_file, from_strings
@@ -22,22 +22,23 @@ from training.files import read_object, replacing
 from training.options import at_least
 
 FORMATS = ("csv", "jsonl", "lines")
-BATCHES = 32  # read, sorted by length and predicted together
+BATCHES = 32  # this many are read and sorted by length at a time
 Prediction = dict[str, Any]
 Predictor = Callable[[list[str]], list[list[Prediction]]]
 EXAMPLES = """\
 examples:
-  sentences as arguments, by an exported model or by a run:
+  predict for sentences on the command line, with an exported model or with a run:
     %(prog)s saved_models/docstrings "Draws a line." "Fits the classifier."
     %(prog)s runs/mine "uma frase" --format lines
-  a text file, a sentence a line, to JSON lines:
+  read a text file with one sentence per line, and write JSON lines:
     %(prog)s runs/mine --input sentences.txt --format jsonl --output predictions.jsonl
-  a column of a table, packed or not, with the probability of every class:
+  read a column of a table, compressed or not, and write the probability of every class:
     %(prog)s runs/mine --input reviews.csv.gz --column review --output labels.csv
-  the standard input, and the three best of four hypotheses:
+  read the standard input, and write the three best of four hypotheses:
     cat sentences.txt | %(prog)s runs/pt-en --beam 4 --n-best 3
-exit status: 0; 1 if there were bad rows, which are left out and reported with their numbers
-(an empty line stands for one in --format lines); 2 for invalid input; 130 if interrupted.
+exit status: 0; 1 if there were bad rows (empty or unreadable), which are left out and reported
+with their numbers (--format lines writes an empty line for each); 2 for invalid input; 130 if
+interrupted.
 """
 
 
@@ -45,14 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command.
 
     Args:
-        arguments: The words of the command line. Default: those of the process.
+        arguments: The words of the command line. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit status: 0, or 1 if there were bad rows, 2 for invalid input, 130 if interrupted.
+        The exit status: 0, 1 if there were bad rows, 2 for invalid input, or 130 if interrupted.
     """
-    given = _parser().parse_args(arguments)
+    args = _parser().parse_args(arguments)
     bad = []
-    status = exit_status(lambda: bad.append(_predict(given)))
+    status = exit_status(lambda: bad.append(_predict(args)))
     return status or int(bad[0] > 0)
 
 
@@ -73,67 +74,67 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--input",
         metavar="FILE",
-        help="a text file, a sentence a line, or a .csv or .tsv table (.gz, .xz); - is the "
-        "standard input (default: - without sentences)",
+        help="a text file with one sentence per line, or a .csv or .tsv table (.gz, .xz); - is the "
+        "standard input (default: - if there are no sentences)",
     )
     parser.add_argument(
         "--column",
-        help="the table's column of sentences (default: text, source, sentence or the only one)",
+        help="the column with the sentences (default: text, source, sentence or the only one)",
     )
     parser.add_argument(
         "--output", metavar="FILE", help="where to write (default: standard output)"
     )
     parser.add_argument("--format", choices=FORMATS, default="csv", help="(default: csv)")
     parser.add_argument(
-        "--batch-size", type=int, default=32, metavar="N", help="sentences at a time (default: 32)"
+        "--batch-size", type=int, default=32, metavar="N", help="sentences per batch (default: 32)"
     )
     parser.add_argument(
         "--beam",
         type=int,
         metavar="K",
-        help="hypotheses kept at each step, by a translator's run (default: 1, greedy search)",
+        help="number of beams, with a translator's run (default: 1, greedy search)",
     )
     parser.add_argument(
         "--n-best",
         type=int,
         metavar="K",
-        help="write the K best translations of each sentence, by a translator's run",
+        help="write the K best translations of each sentence, with a translator's run",
     )
     return parser
 
 
-def _predict(given: argparse.Namespace) -> int:
+def _predict(args: argparse.Namespace) -> int:
     """Writes the predictions; returns the number of bad rows."""
-    at_least(1, batch_size=given.batch_size, beam=given.beam, n_best=given.n_best)
-    if (given.n_best or 1) > (given.beam or 1):
+    at_least(1, batch_size=args.batch_size, beam=args.beam, n_best=args.n_best)
+    if (args.n_best or 1) > (args.beam or 1):
         raise InputError(
-            f"Expected n_best <= beam. Received: n_best={given.n_best}, beam={given.beam or 1}"
+            f"Expected n_best <= beam. Received: n_best={args.n_best}, beam={args.beam or 1}"
         )
-    if given.sentences and given.input:
+    if args.sentences and args.input:
         raise InputError(
             "Expected sentences or --input. Received: both, "
-            f"{given.sentences[0]!r} and input={given.input!r}"
+            f"{args.sentences[0]!r} and input={args.input!r}"
         )
-    kind = _kind(Path(given.model))
-    if kind != "translator's run" and (given.beam or given.n_best):
+    kind = _kind(Path(args.model))
+    if kind != "translator's run" and (args.beam or args.n_best):
         raise InputError(
             f"Expected beam and n_best with a translator's run only. Received: a {kind}, "
-            f"beam={given.beam}, n_best={given.n_best}"
+            f"beam={args.beam}, n_best={args.n_best}"
         )
     with contextlib.ExitStack() as stack:
-        if given.sentences:
-            rows = from_strings(given.sentences)
+        if args.sentences:
+            rows = from_strings(args.sentences)
         else:
-            rows = stack.enter_context(from_file(given.input or "-", given.column))
+            rows = stack.enter_context(from_file(args.input or "-", args.column))
         # The header of a table is read before the model, which takes seconds.
         rows = _started(rows)
-        predictor = _predictor(Path(given.model), kind, given)
-        if given.output:
-            path = stack.enter_context(replacing(Path(given.output)))
+        predictor = _predictor(Path(args.model), kind, args)
+        if args.output:
+            path = stack.enter_context(replacing(Path(args.output)))
             file: TextIO = stack.enter_context(path.open("w", encoding="utf-8", newline=""))
         else:
             file = sys.stdout
-        return _write(rows, predictor, given, file)
+        return _write(rows, predictor, args, file)
 
 
 def _started(rows: Iterator[Row]) -> Iterator[Row]:
@@ -142,20 +143,20 @@ def _started(rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def _write(
-    rows: Iterator[Row], predictor: Predictor, given: argparse.Namespace, file: TextIO
+    rows: Iterator[Row], predictor: Predictor, args: argparse.Namespace, file: TextIO
 ) -> int:
-    writer, counter, bad, done = _Writer(file, given.format), Counter("rows"), 0, 0
-    while chunk := list(itertools.islice(rows, BATCHES * given.batch_size)):
+    writer, counter, bad, done = _Writer(file, args.format), Counter("rows"), 0, 0
+    while chunk := list(itertools.islice(rows, BATCHES * args.batch_size)):
         good = [row for row in chunk if row.problem is None]
-        # Sentences of similar length wait for each other least.
+        # Sentences of similar length need the least padding.
         good.sort(key=lambda row: len(row.text or ""))
         predictions: dict[int, Any] = {}
-        for start in range(0, len(good), given.batch_size):
-            batch = good[start : start + given.batch_size]
+        for start in range(0, len(good), args.batch_size):
+            batch = good[start : start + args.batch_size]
             texts = [row.text or "" for row in batch]
             predictions |= {r.number: p for r, p in zip(batch, predictor(texts), strict=True)}
             done += len(batch)
-            if not given.sentences:
+            if not args.sentences:
                 counter.show(done)
         for row in chunk:
             if row.problem is not None:
@@ -195,7 +196,7 @@ class _Writer:
 
 
 def _line(predictions: Sequence[Prediction]) -> str:
-    """The labels with their probability, or the translations, between tabs."""
+    """Returns labels and probabilities, or translations, separated by tabs."""
     words = []
     for prediction in predictions:
         if "label" in prediction:
@@ -206,13 +207,13 @@ def _line(predictions: Sequence[Prediction]) -> str:
 
 
 def _kind(path: Path) -> str:
-    """Tells what is in a folder, without TensorFlow."""
+    """Returns what kind of model a folder holds, without loading TensorFlow."""
     if (path / "saved_model.pb").is_file() or any(path.glob("[0-9]*/saved_model.pb")):
         return "exported model"
     if not (path / "config.json").is_file():
         raise InputError(
             f"Expected the folder of a run or of an exported model. Received: {path}, "
-            + ("with neither in it" if path.is_dir() else "which is no folder")
+            + ("which holds neither" if path.is_dir() else "which is not a folder")
         )
     data = read_object(path / "data.json", "Choose the folder of a run")
     if "vocabulary" in data:
@@ -224,8 +225,8 @@ def _kind(path: Path) -> str:
     )
 
 
-def _predictor(path: Path, kind: str, given: argparse.Namespace) -> Predictor:
-    start_backend()  # takes seconds: invalid input is reported before
+def _predictor(path: Path, kind: str, args: argparse.Namespace) -> Predictor:
+    start_backend()  # takes seconds, so it comes after the checks
     if kind == "exported model":
         return _exported(path)
     if kind == "classifier's run":
@@ -235,16 +236,16 @@ def _predictor(path: Path, kind: str, given: argparse.Namespace) -> Predictor:
         return lambda texts: _labels(classifier.probabilities(texts), classifier.class_names)
     from training.translate.loading import load_translator
 
-    translate = load_translator(path).searching(given.beam or 1)
+    translate = load_translator(path).searching(args.beam or 1)
 
     def n_best(texts: list[str]) -> list[list[Prediction]]:
         return [
             [
-                ({"rank": rank} if given.n_best else {})
-                | {"translation": found.text, "score": round(found.score, 6)}
-                for rank, found in enumerate(translations[: given.n_best or 1], start=1)
+                ({"rank": rank} if args.n_best else {})
+                | {"translation": best.text, "score": round(best.score, 6)}
+                for rank, best in enumerate(translations[: args.n_best or 1], start=1)
             ]
-            for translations in translate.n_best(texts, given.batch_size)
+            for translations in translate.n_best(texts, args.batch_size)
         ]
 
     return n_best
@@ -261,15 +262,15 @@ def _exported(path: Path) -> Predictor:
         return lambda texts: _labels(model(texts)["probabilities"], model.class_names)
 
     def translate(texts: list[str]) -> list[list[Prediction]]:
-        found = model.with_scores(texts)
-        pairs = zip(found["translation"].tolist(), found["score"].tolist(), strict=True)
+        outputs = model.with_scores(texts)
+        pairs = zip(outputs["translation"].tolist(), outputs["score"].tolist(), strict=True)
         return [[{"translation": text, "score": round(score, 6)}] for text, score in pairs]
 
     return translate
 
 
 def _labels(probabilities: Iterable[Any], class_names: Sequence[str]) -> list[list[Prediction]]:
-    """The most probable class of each row of `(B, C)`, and the probabilities of all classes."""
+    """Returns the most probable class of each row of `(B, C)`, with all probabilities."""
     predictions = []
     for row in probabilities:
         shares = [round(float(p), 6) for p in row]

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 if not __package__:
-    # Run as a script: the project's folder has to head the import path, not training/.
+    # Run as a script: put the project's folder first on the import path instead of training/.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from training.cli import main

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serves a folder of exported models until it is told to stop.
 
     Args:
-        arguments: The words of the command line. Default: those of the process.
+        arguments: The words of the command line. Default: `sys.argv[1:]`.
 
     Returns:
         The exit status: 0, or 2 for invalid input.

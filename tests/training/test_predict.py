@@ -114,8 +114,8 @@ def test_bad_input(classifier, translator, tmp_path, capsys):
         assert error.count("\n") == 1
         return error
 
-    assert "which is no folder" in refused(tmp_path / "none", "a")
-    assert "with neither in it" in refused(tmp_path, "a")
+    assert "which is not a folder" in refused(tmp_path / "none", "a")
+    assert "which holds neither" in refused(tmp_path, "a")
     assert "n_best=2" in refused(translator, "a", "--n-best", "2")
     assert "a classifier's run, beam=2" in refused(classifier[0], "a", "--beam", "2")
     assert "batch_size=0" in refused(classifier[0], "a", "--batch-size", "0")

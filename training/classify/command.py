@@ -8,7 +8,7 @@ from training.engine.runs import Run
 
 
 def load(config: ClassifyConfig) -> LabeledTexts:
-    """Reads the data of a config, and says what they are."""
+    """Reads the data of a config, and prints their size and notes."""
     data = load_texts(config.dataset, config.data_dir, config.text_column, config.label_column)
     print(f"{config.dataset}: {len(data.texts):,} texts in {len(data.class_names)} classes")
     for note in data.notes:
@@ -19,7 +19,7 @@ def load(config: ClassifyConfig) -> LabeledTexts:
 def classify(config: ClassifyConfig, run: Run) -> None:
     """Trains a text classifier, and prints its accuracy."""
     data = load(config)
-    start_backend()  # takes seconds: invalid input is reported before
+    start_backend()  # takes seconds, so it comes after the checks
     from training.classify.train import train_classifier
 
     results = train_classifier(config, run, data)
@@ -40,12 +40,12 @@ COMMAND = training_command(
     "and checkpoints.",
     """\
 examples:
-  the docstrings of the installed libraries, no network needed:
+  classify the docstrings of the installed libraries; no network needed:
     python training/train.py classify --attention tsa --epochs 5
-  Reuters newswires, then the same with dot-product attention of as many parameters:
+  classify Reuters newswires, then again with dot-product attention of as many parameters:
     python training/train.py classify --dataset reuters
     python training/train.py classify --dataset reuters --attention dpa --embedding-dim 6
-  your own table; keep the best epoch, and export to saved_models/mine/1/:
+  use your own table, keep the best epoch, and export to saved_models/mine/1/:
     python training/train.py classify --dataset mine.csv --text-column body \\
         --label-column topic --early-stopping 3 --name mine --export
   continue an interrupted run:

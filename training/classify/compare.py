@@ -26,18 +26,18 @@ HEADER = (
 )
 
 
-# What the table varies, and what only one of its layers has.
+# Options that the table varies, and options that not all of its layers have.
 LEFT_OUT = {"attention", "embedding_dim", "seed", "name", "export", "saved_models"}
 LEFT_OUT |= {"tt_rank", "damping", "filter_order", "residual_units", "residual_dim"}
 
 
 class CompareOptions(Options):
-    """The options of `compare` alone."""
+    """The options that only `compare` has."""
 
     attentions: tuple[str, ...] = option(
         ("tsa", "dpa", "ada"), RUN, "attentions to compare", choices=tuple(TABLE_DIMS)
     )
-    seeds: tuple[int, ...] = option((0, 1, 2), RUN, "seeds to train each of them with")
+    seeds: tuple[int, ...] = option((0, 1, 2), RUN, "seeds; each attention is trained with each")
     run_dir: str | None = option(
         None, RUN, "folder of the runs (default: runs/compare-DATASET)", metavar="DIR"
     )
@@ -46,7 +46,7 @@ class CompareOptions(Options):
 def table_configs(
     options: dict[str, Any], attentions: Iterable[str], seeds: Iterable[int]
 ) -> list[ClassifyConfig]:
-    """Returns the configs of a table: every attention, at its size, with every seed."""
+    """Returns the configs of a table: every attention, with its size, and every seed."""
     seeds = list(seeds)
     return [
         ClassifyConfig(**options, attention=name, embedding_dim=TABLE_DIMS[name], seed=seed)
@@ -58,15 +58,15 @@ def table_configs(
 def train_all(
     configs: Sequence[ClassifyConfig], folder: Path, data: LabeledTexts
 ) -> list[dict[str, Any]]:
-    """Trains each config in `folder/NAME/`; finished runs are taken as they are.
+    """Trains each config in `folder/NAME/`; finished runs are not trained again.
 
     Returns:
         The results of each run.
 
     Raises:
-        InputError: If a run's folder is there with other options or other data.
+        InputError: If a run exists with other options or other data.
     """
-    start_backend()  # takes seconds: invalid input is reported before
+    start_backend()  # takes seconds, so it comes after the checks
     from training.classify.train import train_classifier
 
     return finish_all(
@@ -78,7 +78,7 @@ def train_all(
 
 
 def table(configs: Sequence[ClassifyConfig], results: Sequence[dict[str, Any]]) -> str:
-    """Writes a line for each attention, with means and standard deviations over the seeds."""
+    """Returns a table with means and standard deviations over the seeds for each attention."""
     from training.engine.tables import table_of
 
     lines: list[tuple[str, ...]] = [HEADER]
@@ -116,19 +116,19 @@ def compare(
     return results
 
 
-def start(given: dict[str, Any]) -> None:
-    """Runs `compare`, given the options that the user typed."""
-    typed = {name: given.pop(name) for name in CompareOptions.model_fields if name in given}
-    options, common = CompareOptions(**typed), ClassifyConfig(**given)
-    configs = table_configs(given, options.attentions, options.seeds)
+def start(values: dict[str, Any]) -> None:
+    """Runs `compare` with the options that the user typed."""
+    typed = {name: values.pop(name) for name in CompareOptions.model_fields if name in values}
+    options, common = CompareOptions(**typed), ClassifyConfig(**values)
+    configs = table_configs(values, options.attentions, options.seeds)
     compare(configs, Path(options.run_dir or f"runs/compare-{common.source}"), load(common))
 
 
 COMMAND = Command(
     "compare",
     "Train several attentions with several seeds, and print one table",
-    "The table has the parameters, accuracies and times of each attention: the tensorized ones "
-    "with 64 embedding dimensions, the others with 6, which gives all about 300 parameters. "
+    "The table has the parameters, accuracies and times of each attention. The tensorized ones "
+    "have 64 embedding dimensions and the others 6, so that all have about 300 parameters. "
     "Finished runs are not trained again.",
     {
         **CompareOptions.model_fields,
@@ -138,6 +138,6 @@ COMMAND = Command(
     """\
 example:
     python training/train.py compare --dataset reuters --attentions tsa dpa ada --seeds 0 1 2
-Given again, the command continues an interrupted comparison.
+Run the same command again to continue an interrupted comparison.
 """,
 )

@@ -20,11 +20,11 @@ from training.options import (
 )
 
 ATTENTIONS = registered_attentions()
-# Table 1 of the paper: attention layers of about 300 parameters (320 against 288 and 300).
+# As in Table 1 of the paper, with these sizes the attention layers have about 300 parameters.
 TABLE_DIMS = {"tsa": 64, "tga": 64, "dpa": 6, "ada": 6}
 CLASS_WEIGHTS = ("none", "balanced")
 EMBEDDINGS = ("dense", "tensor_train", "low_rank")
-TENSORIZED = ("tsa", "tga")  # those with tensor-train maps and a time graph
+TENSORIZED = ("tsa", "tga")  # have tensor-train maps and a time graph
 HEADLESS = ("tn", "rgtn")
 
 
@@ -34,10 +34,10 @@ def _default_name(values: dict[str, Any]) -> str:
 
 
 class ClassifyConfig(RunConfig):
-    """Everything that decides what `classify` trains, on which data, and what it writes.
+    """The options of `classify`: data, model, training and output.
 
     Raises:
-        InputError: If a value is out of its range, whatever the data.
+        InputError: If a value is out of its range.
     """
 
     dataset: str = option(
@@ -45,7 +45,7 @@ class ClassifyConfig(RunConfig):
         DATA,
         "; ".join(f"{name}: {entry.description}" for name, entry in TEXT_SETS.items())
         + "; tfds:NAME: a set of TensorFlow Datasets; or the path of a .csv or .tsv file (.gz, "
-        ".xz), or of a folder with one sub-folder of .txt files per class",
+        ".xz), or of a folder with one subfolder of .txt files per class",
     )
     data_dir: str | None = option(
         None,
@@ -56,14 +56,18 @@ class ClassifyConfig(RunConfig):
         metavar="DIR",
     )
     text_column: str | None = option(
-        None, DATA, "column or feature of the texts (default: known by the header, or text)"
+        None,
+        DATA,
+        "column or feature with the texts (default: by the header, else text)",
     )
     label_column: str | None = option(
-        None, DATA, "column or feature of the labels (default: known by the header, or label)"
+        None,
+        DATA,
+        "column or feature with the labels (default: by the header, else label)",
     )
-    test_fraction: float = option(0.4, DATA, "fraction of the rows kept for the test", gt=0, lt=1)
+    test_fraction: float = option(0.4, DATA, "fraction of the rows for the test", gt=0, lt=1)
     max_words: int = option(
-        200, DATA, "words kept of each text; the rest is cut off", ge=1, le=100_000
+        200, DATA, "maximum number of words of a text; the rest is cut off", ge=1, le=100_000
     )
     vocabulary_size: int = option(
         20_000,
@@ -80,7 +84,7 @@ class ClassifyConfig(RunConfig):
         choices=tuple(ATTENTIONS),
     )
     num_layers: int = option(
-        1, MODEL, "attention layers; from 2 on, each has a residual connection", ge=1, le=64
+        1, MODEL, "attention layers; two or more have residual connections", ge=1, le=64
     )
     embedding_dim: int = option(64, MODEL, "size of the word embedding", ge=1, le=65_536)
     embedding: str = option(
@@ -117,7 +121,8 @@ class ClassifyConfig(RunConfig):
     )
     steps_per_execution: int = steps_per_execution_option()
     jit_compile: str = jit_compile_option(
-        "as Keras does, but always for ada, whose scores take XLA a fifth of the time on a CPU"
+        "as Keras decides, but always on for ada, whose scores XLA computes in a fifth of the time "
+        "on a CPU"
     )
     name: str = name_option(_default_name, "DATASET-ATTENTION-SEED")
 
@@ -134,12 +139,12 @@ class ClassifyConfig(RunConfig):
 
     @property
     def source(self) -> str:
-        """The data set's short name, fit for a file: no folders, suffixes, library or version."""
+        """The data set's name without folders, suffixes, library or version, for file names."""
         return short_name(self.dataset)
 
     @property
     def attention_options(self) -> dict[str, Any]:
-        """The arguments that only the chosen attention layer takes."""
+        """The arguments that only the chosen attention layer has."""
         if self.attention == "plga":
             return {"residual_units": self.residual_units, "residual_dim": self.residual_dim}
         if self.attention not in TENSORIZED:

@@ -1,4 +1,4 @@
-"""A trained text classifier, read back from its run."""
+"""Loads a trained text classifier from its run."""
 
 import dataclasses
 from pathlib import Path
@@ -19,9 +19,9 @@ class TrainedClassifier:
     """A classifier and its vocabulary.
 
     Args:
-        model: Ids `(B, L)` to probabilities `(B, C)`.
+        model: The model, from ids `(B, L)` to probabilities `(B, C)`.
         vectorizer: Turns `B` texts into ids `(B, L)`.
-        class_names: The `C` names.
+        class_names: The names of the `C` classes.
     """
 
     model: keras.Model
@@ -34,10 +34,10 @@ class TrainedClassifier:
 
 
 def load_classifier(folder: str | Path) -> TrainedClassifier:
-    """Reads the classifier of a finished run.
+    """Loads the classifier of a finished run.
 
     Raises:
-        InputError: If the run is not there or not finished, or a file of it is damaged.
+        InputError: If the run does not exist or is not finished, or one of its files is damaged.
     """
     folder = Path(folder)
     config = Run(folder).read_config(ClassifyConfig, {})
@@ -53,7 +53,7 @@ def load_classifier(folder: str | Path) -> TrainedClassifier:
     if model.output_shape[-1] != len(names):
         raise InputError(
             f"Expected a classifier of {len(names)} classes, as {folder / 'data.json'} says. "
-            f"Received: {folder / 'model.keras'} of {model.output_shape[-1]}. {hint}"
+            f"Received: {folder / 'model.keras'} with {model.output_shape[-1]}. {hint}"
         )
-    # The first two words stand for padding and for all other words.
+    # The first two entries stand for padding and for unknown words.
     return TrainedClassifier(model, WordVectorizer(vocabulary[2:], config.max_words), names)

@@ -1,4 +1,4 @@
-"""A picture of the attention scores between the words of a text."""
+"""Draws the attention scores between the words of a text."""
 
 from collections.abc import Sequence
 from pathlib import Path

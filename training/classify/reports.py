@@ -1,4 +1,4 @@
-"""What a classifier gets right in each class, and its most confident mistakes, as CSV."""
+"""Writes a classifier's scores for each class and its most confident mistakes as CSV files."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ def write_report(
         output_dict=True,
         zero_division=0,
     )
-    # scikit-learn calls the accuracy "micro avg" here, because classes may be absent.
+    # scikit-learn reports the accuracy as "micro avg" if the test part lacks a class.
     accuracy = float(np.mean(labels == predictions))
     report.pop("accuracy", None)
     report.pop("micro avg", None)
@@ -54,7 +54,7 @@ def write_mistakes(
     class_names: Sequence[str],
     path: Path,
 ) -> None:
-    """Writes the mistakes the model is most sure of, at most 100, the most confident first.
+    """Writes the 100 most confident mistakes, the most confident first.
 
     Args:
         texts: `R` texts.

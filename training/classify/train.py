@@ -41,13 +41,13 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
     Args:
         config: The options.
         run: The run; its folder need not exist yet.
-        data: All texts; the test part is cut from them here.
+        data: All texts; this function splits off the test part.
 
     Returns:
         The content of `results.json`.
 
     Raises:
-        InputError: If the config does not fit the data, or the folder belongs to another run.
+        InputError: If the config does not fit the data, or the run was started with other data.
     """
     try:
         reset_session(config.seed)
@@ -191,7 +191,7 @@ def _compiled_model(config: ClassifyConfig, vocabulary_size: int, classes: int) 
 
 
 def _a_sentence(ids: np.ndarray) -> np.ndarray:
-    """Returns the first text of 10 to 30 words or, without one, the start of the longest text."""
+    """Returns the first text of 10 to 30 words or, if there is none, the start of the longest."""
     lengths = (ids != 0).sum(axis=1)
     fitting = np.flatnonzero((lengths >= 10) & (lengths <= 30))
     row = fitting[0] if len(fitting) else lengths.argmax()

@@ -1,1 +1,1 @@
-"""Reading data: texts, pairs of sentences, images, and batches of them."""
+"""Reads texts, sentence pairs and images, and makes batches of them."""

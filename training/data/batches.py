@@ -1,4 +1,4 @@
-"""Batches in an order that a continued run meets again."""
+"""Batches in an order that a resumed run repeats."""
 
 import itertools
 import math
@@ -12,16 +12,16 @@ from training.data.pairs.prepared import TokenizedPart
 class ArrayBatches(keras.utils.PyDataset):
     """Batches of `(inputs, labels)`; the order of an epoch depends only on the seed and the epoch.
 
-    Whoever trains calls `set_epoch` before each epoch: Keras' own `on_epoch_end` of a data set is
-    also called before the first one.
+    Call `set_epoch` before each epoch. `on_epoch_end` does not serve for this, because Keras also
+    calls it before the first epoch.
 
     Args:
         inputs: Arrays `(R, ...)`, for instance ids `(R, L)`.
         labels: Integers `(R,)`.
-        batch_size: Rows of a batch; the last one of an epoch may be shorter.
-        seed: Seed of the order. `None`: the order of the arrays, in every epoch.
+        batch_size: Rows per batch; the last batch of an epoch may have fewer.
+        seed: Seed of the order. Default: the order of the arrays, in every epoch.
         sample_weights: Floats `(R,)`, the weights of the rows in the loss; batches are then
-            `(inputs, labels, sample_weights)`. Default: all rows count equally.
+            `(inputs, labels, sample_weights)`. Default: equal weights.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ArrayBatches(keras.utils.PyDataset):
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Takes the order of an epoch, counted from 0."""
+        """Selects the order of an epoch, counted from 0."""
         self.order = np.arange(len(self.labels))
         if self.seed is not None:
             self.order = np.random.default_rng((self.seed, epoch)).permutation(self.order)
@@ -54,21 +54,21 @@ class ArrayBatches(keras.utils.PyDataset):
 
 
 class BucketedBatches(keras.utils.PyDataset):
-    """Batches of pairs of like length, for a translator that is told the target so far.
+    """Batches of sentence pairs of similar length, to train a translator with teacher forcing.
 
     A batch is `({"source": (B, S), "target": (B, T)}, labels (B, T))`: `target` is a sentence
-    without its last id, `labels` the same without its first, 0 is padding. `S` and `T` are the
-    longest of the batch, rounded up, so that few shapes are met and compiled, but never above the
-    longest of the part.
+    without its last id, `labels` is the same sentence without its first id, and 0 is padding. `S`
+    and `T` are the greatest lengths in the batch, rounded up so that few shapes are compiled, but
+    at most the greatest lengths in the part.
 
-    The order of an epoch depends on the seed and the epoch alone; whoever trains calls `set_epoch`
-    before each, and `fit` with `shuffle=False`.
+    The order of an epoch depends only on the seed and the epoch. Call `set_epoch` before each
+    epoch, and `fit` with `shuffle=False`.
 
     Args:
         part: The tokenized pairs.
-        batch_size: Pairs of a batch; one batch of an epoch may have fewer.
-        seed: Seed of the order. `None`: the order given by the lengths, the same in all epochs.
-        multiple: `S` and `T` are multiples of it, or the longest of the part. Default 8.
+        batch_size: Pairs per batch; one batch of an epoch may have fewer.
+        seed: Seed of the order. Default: sorted by length, the same in all epochs.
+        multiple: `S` and `T` are rounded up to multiples of this number. Default 8.
 
     Raises:
         ValueError: If `batch_size` or `multiple` is not positive, or the part has no pairs.
@@ -84,7 +84,7 @@ class BucketedBatches(keras.utils.PyDataset):
                 f"Received: batch_size={batch_size}, multiple={multiple}"
             )
         self.part, self.batch_size, self.seed, self.multiple = part, batch_size, seed, multiple
-        # Of what the model is shown: the target loses an id at one end or the other.
+        # The lengths that the model reads: `target` and `labels` both lack one id.
         lengths = np.stack([part.source.lengths, part.target.lengths - 1], axis=1)
         if not len(lengths):
             raise ValueError("Expected a part with pairs. Received: an empty one")
@@ -93,22 +93,22 @@ class BucketedBatches(keras.utils.PyDataset):
 
     @property
     def tokens(self) -> int:
-        """How many target ids are predicted in an epoch."""
+        """The number of target ids that are predicted in an epoch."""
         return len(self.part.target.ids) - len(self.part)
 
     def set_epoch(self, epoch: int) -> None:
-        """Takes the order of an epoch, counted from 0."""
+        """Selects the order of an epoch, counted from 0."""
         rows, batches = np.arange(len(self.part)), np.arange(len(self))
         if self.seed is not None:
             draw = np.random.default_rng((self.seed, epoch))
             rows, batches = draw.permutation(rows), draw.permutation(batches)
-        # `lexsort` is stable: among pairs of like length the order stays drawn.
+        # `lexsort` is stable: pairs of equal length stay in random order.
         rows = rows[np.lexsort(self.rounded[rows].T)]
         starts = np.arange(0, len(rows), self.batch_size)
         lengths = np.maximum.reduceat(self.rounded[rows], starts)  # (batches, 2)
-        # On TensorFlow Keras takes a length for fixed that the first two batches agree on, and
-        # then refuses the others. Where each of both lengths varies, some two batches differ in
-        # both: else all had to share the one or the other.
+        # On TensorFlow, Keras takes a length as fixed if the first two batches have it in common,
+        # and then rejects batches of another length. So start with two batches that differ in both
+        # lengths; they exist if each of the two lengths varies.
         shapes, shape = np.unique(lengths, axis=0, return_inverse=True)
         shape = shape.reshape(-1)  # some NumPy versions keep an axis of 1
         if len(shapes) > 1:

@@ -1,4 +1,4 @@
-"""Labeled images by name."""
+"""Loads labeled images by the name of the data set."""
 
 import dataclasses
 import hashlib
@@ -31,10 +31,10 @@ class LabeledImages:
     """Images with one label each, in a training and a test part.
 
     Args:
-        images: Of the training part, floats `(R, H, W)` in [0, 1].
+        images: The training images, floats `(R, H, W)` in [0, 1].
         labels: Their classes, integers `(R,)`, positions in `class_names`.
-        test_images: Of the test part, `(S, H, W)`.
-        test_labels: `(S,)`.
+        test_images: The test images, `(S, H, W)`.
+        test_labels: Their classes, `(S,)`.
         class_names: The names of the classes.
     """
 
@@ -66,10 +66,10 @@ def load_images(dataset: str, data_dir: str | None = None, seed: int = 0) -> Lab
     """Reads a data set.
 
     Args:
-        dataset: `digits`, whose parts are cut here, `mnist` or `fashion_mnist`.
-        data_dir: A folder of `DATASET.npz` with the arrays `x_train`, `y_train`, `x_test` and
-            `y_test`, bytes. Default: Keras' loader and its cache.
-        seed: Of the split of `digits`.
+        dataset: `digits`, which is split here, `mnist` or `fashion_mnist`.
+        data_dir: The folder of `DATASET.npz`, with the uint8 arrays `x_train`, `y_train`, `x_test`
+            and `y_test`. Default: Keras' loader and its cache.
+        seed: Seed of the split of `digits`.
 
     Raises:
         InputError: If the data set cannot be read.
@@ -110,7 +110,7 @@ def _read(path: Path) -> tuple:
             parts = tuple((file[f"x_{part}"], file[f"y_{part}"]) for part in ("train", "test"))
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(
-            f"Expected x_train, y_train, x_test and y_test. Received: {path} ({error})"
+            f"Expected a file with x_train, y_train, x_test and y_test. Received: {path} ({error})"
         ) from error
     for images, labels in parts:
         if not (

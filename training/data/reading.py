@@ -1,4 +1,4 @@
-"""Tables and text files, compressed or not, read with errors of one line."""
+"""Reads tables and text files, compressed or not; errors are reported in one line."""
 
 import contextlib
 import csv
@@ -22,7 +22,7 @@ TFDS = "tfds:"
 
 
 def short_name(data: str) -> str:
-    """Shortens the name or path of data to a name fit for a file.
+    """Shortens the name or path of data to a valid file name.
 
     Args:
         data: A name, a TFDS name or a path.
@@ -33,7 +33,7 @@ def short_name(data: str) -> str:
     if data.startswith(TFDS):
         name = data.removeprefix(TFDS).partition(":")[0]
     else:
-        # Not Path.resolve: a link keeps the name that the user gave it.
+        # Not Path.resolve, which would replace the name of a link.
         name = Path(os.path.abspath(data)).name.lstrip(".").partition(".")[0]
     return re.sub(r"^-|[^\w-]", "_", name) or "data"
 
@@ -43,7 +43,7 @@ def unknown_source(option: str, value: str, names: Iterable[str]) -> InputError:
 
     Args:
         option: The option's name.
-        value: What the user gave.
+        value: Its value.
         names: The known names.
     """
     path = Path(value)
@@ -60,15 +60,16 @@ def unknown_source(option: str, value: str, names: Iterable[str]) -> InputError:
 def read_table(path: Path, quoted_columns: Set[str] = frozenset()) -> tuple[list[str], list[Row]]:
     """Returns the names of a table's columns, and its rows.
 
-    The fields of a CSV file are separated by commas or, if its header line has none, by
+    The fields of a CSV file are separated by commas or, if its header line has no commas, by
     semicolons, tabs or bars.
 
     Args:
-        path: The file.
-        quoted_columns: The columns of a TSV file that quotes its fields as a CSV file does.
+        path: The file, named `.csv` or `.tsv` (also `.gz`, `.xz`).
+        quoted_columns: A TSV file with these columns quotes its fields as CSV files do; others have
+            no quoting. Default: no TSV file has quoting.
 
     Raises:
-        InputError: If the file cannot be read as a table named `.csv` or `.tsv` (`.gz`, `.xz`).
+        InputError: If the file cannot be read as a table.
     """
     with _reading(path, "table") as file:
         header, rows = _read(path, file, quoted_columns)
@@ -76,7 +77,7 @@ def read_table(path: Path, quoted_columns: Set[str] = frozenset()) -> tuple[list
 
 
 def read_lines(path: Path) -> list[str]:
-    """Returns the lines of a text file, which only newlines end.
+    """Returns the lines of a text file; only a newline ends a line.
 
     Raises:
         InputError: If the file (UTF-8; `.gz`, `.xz`) cannot be read.
@@ -89,7 +90,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def _kind(path: Path) -> str:
-    """The suffix that tells how the table is written, whatever packed it."""
+    """Returns the suffix that names the format, without the suffix of a compression."""
     suffixes = [suffix for suffix in path.suffixes if suffix not in PACKED]
     return suffixes[-1] if suffixes else ""
 
@@ -113,7 +114,7 @@ def _read(path: Path, file: TextIO, quoted_columns: Set[str]) -> tuple[list[str]
     if _kind(path) == ".csv":
         first = file.readline()
         delimiter = _delimiter(first)
-        # The header, too, may have a quoted field of several lines.
+        # A quoted field of the header can also span several lines.
         lines = csv.reader(itertools.chain([first], file), delimiter=delimiter)
         header = next(lines, [])
     else:
@@ -129,7 +130,7 @@ def _read(path: Path, file: TextIO, quoted_columns: Set[str]) -> tuple[list[str]
 
 
 def _delimiter(header: str) -> str:
-    """Returns what separates the fields of a CSV file with this header line."""
+    """Returns the delimiter of a CSV file with this header line."""
     for delimiter in ",;\t|":
         if len(next(csv.reader([header], delimiter=delimiter), [])) > 1:
             return delimiter

@@ -1,4 +1,4 @@
-"""Sentences to predict from: lines of text or a column of a table, read row by row."""
+"""Reads sentences row by row from the lines of a text file or a column of a table."""
 
 import contextlib
 import csv
@@ -18,12 +18,12 @@ COLUMNS = ("text", "source", "sentence")  # looked for if no column is named
 
 
 class Row(NamedTuple):
-    """A sentence, or what is wrong with it.
+    """A sentence, or a row that could not be read.
 
     Attributes:
-        number: The number of the line or row, from 1; the header of a table is row 1.
+        number: The number of the line or row, counted from 1; the header of a table is row 1.
         text: The sentence; `None` in a bad row.
-        problem: What is wrong with a bad row; `None` in a good one.
+        problem: Describes what is wrong with a bad row; `None` in a good one.
     """
 
     number: int
@@ -32,23 +32,24 @@ class Row(NamedTuple):
 
 
 def from_strings(texts: Iterable[str]) -> Iterator[Row]:
-    """Yields the rows of sentences given as they are."""
+    """Yields a row for each string."""
     for number, text in enumerate(texts, start=1):
         yield _row(number, text)
 
 
 @contextlib.contextmanager
 def from_file(path: str, column: str | None = None) -> Iterator[Iterator[Row]]:
-    """Opens a file, and yields its rows as they are read.
+    """Opens a file, and yields an iterator that reads its rows one by one.
 
     Args:
-        path: A text file, a sentence a line, or a table named `.csv` or `.tsv`, each as it is or
-            with `.gz` or `.xz`; `"-"` is the standard input, a table if `column` is given.
-        column: The column of the sentences. Default: `text`, `source` or `sentence`, or the only
-            column there is.
+        path: A text file with one sentence per line, or a table named `.csv` or `.tsv`, also
+            compressed (`.gz`, `.xz`). `"-"` is the standard input, which is read as a CSV table if
+            `column` is given.
+        column: The column with the sentences. Default: `text`, `source` or `sentence`, or the only
+            column.
 
     Raises:
-        InputError: If the file cannot be read, or has no such column.
+        InputError: If the file cannot be read, or lacks the column.
     """
     name = Path(path)
     suffixes = [suffix for suffix in name.suffixes if suffix not in PACKED]
@@ -57,7 +58,7 @@ def from_file(path: str, column: str | None = None) -> Iterator[Iterator[Row]]:
         table = ".csv" if column else None
     elif column and not table:
         raise InputError(
-            f"Expected a table named .csv or .tsv beside a column. Received: {path}, "
+            f"Expected a table named .csv or .tsv with --column. Received: {path}, "
             f"column={column!r}"
         )
     with contextlib.ExitStack() as stack:
@@ -87,18 +88,18 @@ def _lines(file: BinaryIO) -> Iterator[Row]:
 
 
 def _table(file: BinaryIO, path: str, kind: str, column: str | None) -> Iterator[Row]:
-    # Undecodable bytes become surrogates, so that they spoil their row only.
+    # Undecodable bytes become surrogates, so that only their own row is bad.
     text = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
     try:
         yield from _table_rows(text, path, kind, column)
     finally:
         with contextlib.suppress(ValueError):  # closed already
-            text.detach()  # whoever opened the file closes it
+            text.detach()  # the caller closes the file
 
 
 def _table_rows(text: TextIO, path: str, kind: str, column: str | None) -> Iterator[Row]:
     csv.field_size_limit(2**31 - 1)
-    # As in training/data/reading.py: a tab-separated file has no quoting.
+    # A tab-separated file has no quoting, as in training/data/reading.py.
     if kind == ".tsv":
         rows = csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
     else:

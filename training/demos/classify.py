@@ -1,7 +1,7 @@
-"""`make demo`: trains three attentions on real text, exports one, and loads it elsewhere.
+"""`make demo`: trains three attentions on real text, exports one, and runs it in another process.
 
-No network is needed: the texts are the docstrings of the installed libraries. Run again, the demo
-keeps finished runs and resumes an interrupted one.
+No network is needed: the texts are the docstrings of the installed libraries. If you run the demo
+again, it keeps finished runs and resumes an interrupted one.
 """
 
 import subprocess
@@ -23,7 +23,7 @@ SENTENCES = (
     "Fits the classifier to the training samples and returns the estimator itself.",
     "Applies dropout to the inputs of the layer, which becomes a part of the saved model.",
 )
-# All that a server needs. It runs in a process that never imports this package.
+# All that a server needs; this code runs in a process that never imports this package.
 SERVE = """
 import sys
 import tensorflow as tf
@@ -48,8 +48,8 @@ def run() -> None:
 
     exported = Path(results[0]["exported"])
     if not exported.is_dir():
-        raise InputError(f"{exported} is gone. Delete {RUNS} to train and export again")
-    print(f"{exported}, loaded by TensorFlow alone in a process of its own, says:", flush=True)
+        raise InputError(f"There is no {exported}. Delete {RUNS} to train and export again")
+    print(f"Predictions of {exported}, run by TensorFlow in another process:", flush=True)
     serve(exported, SERVE, SENTENCES)
     print(
         f"\npictures: learning_curves.png, confusion_matrix.png and psi.png in {RUNS}/docstrings/\n"
@@ -58,9 +58,9 @@ def run() -> None:
 
 
 def serve(exported: Path, code: str, sentences: Sequence[str]) -> None:
-    """Runs code on an exported model and sentences, in a process without this package.
+    """Runs code with an exported model and sentences in a process without this package.
 
-    Its output is shown, its messages on stderr only if it fails.
+    Shows its output, and its messages on stderr only if it fails.
     """
     command = [sys.executable, "-I", "-c", code, str(exported), *sentences]
     served = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace")

@@ -1,6 +1,6 @@
-"""`make demo-rules`: learns four elementary cellular automata, exports them, prints one table.
+"""`make demo-rules`: learns four elementary cellular automata, exports them, prints a table.
 
-Run again, the demo keeps finished runs and resumes an interrupted one.
+If you run the demo again, it keeps finished runs and resumes an interrupted one.
 """
 
 import sys
@@ -30,7 +30,7 @@ def run() -> None:
     text = table_of(lines_of(configs, finish_all(configs, RUNS, train_rule)))
     write_text(RUNS / "table.md", text)
     lengths = ", ".join(map(str, configs[0].trained_lengths))
-    print(f"\nTrained on rows of {lengths} cells; % of cells right on new rows:\n\n{text}\n")
+    print(f"\nTrained on rows of {lengths} cells; % of correct cells on new rows:\n\n{text}\n")
     print(f"pictures: space_time.png and learning_curves.png in {RUNS}/rule-*/")
     print(f"exported to {', '.join(str(config.export_folder) for config in configs)}")
 
@@ -38,7 +38,7 @@ def run() -> None:
 def lines_of(
     configs: Sequence[RulesConfig], results: Sequence[dict[str, Any]]
 ) -> list[tuple[str, ...]]:
-    """Returns the cells of the table: the header, then a line for each rule."""
+    """Returns the cells of the table: the header, then one row per rule."""
     from training.rules.train import percent
 
     lengths = configs[0].tested_lengths

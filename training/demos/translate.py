@@ -1,7 +1,7 @@
-"""`make demo-translate`: trains and compares two translators, loads one elsewhere, and draws it.
+"""`make demo-translate`: trains and compares two translators, runs and draws one of them.
 
-No network is needed: the pairs are CLDR's data in Portuguese and English. Run again, the demo
-keeps finished runs and resumes an interrupted one.
+No network is needed: the pairs are CLDR's data in Portuguese and English. If you run the demo
+again, it keeps finished runs and resumes an interrupted one.
 """
 
 import sys
@@ -15,9 +15,9 @@ from training.errors import InputError, exit_status
 from training.translate.config import TranslateConfig
 
 RUNS = Path("runs/demo-translate")
-# The same content is always rendered the same way, so that dropout has nothing to help against.
-# Power law graph attention needs a low peak of the learning rate, here reached early; the decay to
-# zero over the last epochs is worth about five BLEU.
+# No dropout, because the same content is always rendered the same way. Power law graph attention
+# needs a low peak of the learning rate, here reached early; the decay to zero over the last epochs
+# gains about five BLEU.
 COMMON: dict[str, Any] = {
     "corpus": "cldr:pt-en",
     "prepared": str(RUNS / "prepared"),
@@ -48,7 +48,7 @@ SENTENCES = (
     "16:52, 08:43 e Nova Caledônia",
     "912 milhas cúbicas ou 5.771 Francos guineanos",
 )
-# All that a server needs. It runs in a process that never imports this package.
+# All that a server needs; this code runs in a process that never imports this package.
 SERVE = """
 import sys
 import tensorflow as tf
@@ -92,13 +92,13 @@ def run() -> None:
 
     exported = Path(results[0]["exported"])
     if not exported.is_dir():
-        raise InputError(f"{exported} is gone. Delete {RUNS} to train and export again")
-    print(f"\n{exported}, loaded by TensorFlow alone in a process of its own, says:", flush=True)
+        raise InputError(f"There is no {exported}. Delete {RUNS} to train and export again")
+    print(f"\nTranslations of {exported}, run by TensorFlow in another process:", flush=True)
     serve(exported, SERVE, SENTENCES)
     explained = explain_run(RUNS / configs[0].name, SENTENCES[0])
     print(
-        f"\npictures: learning_curves.png in {RUNS}/*/, and {len(explained['files'])} of what the "
-        f"attentions computed for the first sentence in {explained['folder']}/"
+        f"\npictures: learning_curves.png in {RUNS}/*/, and {len(explained['files'])} pictures of "
+        f"the attention for the first sentence in {explained['folder']}/"
     )
 
 

@@ -1,1 +1,1 @@
-"""What every task shares: run folders, checkpoints, fitting, finishing, plots and tables."""
+"""The parts that all tasks share: run folders, checkpoints, fitting, finishing, plots, tables."""

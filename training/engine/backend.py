@@ -1,4 +1,4 @@
-"""Starting Keras and its backend without the messages that TensorFlow prints."""
+"""Starts Keras and its backend without TensorFlow's messages."""
 
 import contextlib
 import os
@@ -7,8 +7,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-# TensorFlow logs these to stderr before its own log level has any effect: information, that there
-# is no GPU, and that log messages come too early.
+# What TensorFlow logs to stderr before its log level takes effect: information, missing GPUs, and
+# a warning about early log messages.
 NOISE = re.compile(
     rb"I\d{4} |WARNING: All log messages before absl|To enable the following instructions"
     rb"|\d{4}-\d\d-\d\d [\d:.]+: [IW] |.*cuInit|.*Unable to register cu|.*Could not find cuda"
@@ -18,9 +18,9 @@ NOISE = re.compile(
 def start_backend() -> None:
     """Imports Keras and its backend, and hides TensorFlow's start-up and retracing messages.
 
-    This takes seconds: commands check their input before. Errors of the start-up are shown.
+    This takes seconds, so commands check their input first. Errors during the start are shown.
     """
-    # TensorFlow raises its errors; what it logs as errors is about missing hardware.
+    # TensorFlow raises real errors; those that it only logs are about missing hardware.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with _without_noise():
         import keras
@@ -34,7 +34,7 @@ def start_backend() -> None:
 
 @contextlib.contextmanager
 def _without_noise() -> Iterator[None]:
-    """Holds back what is written to the file descriptor of stderr; shows it but for the noise."""
+    """Captures what is written to the file descriptor of stderr, and shows all but the noise."""
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as held:

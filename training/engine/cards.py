@@ -1,4 +1,4 @@
-"""What a run adds to the model card of its export."""
+"""The part of an export's model card that comes from the run."""
 
 import json
 import shlex
@@ -8,7 +8,7 @@ from typing import Any
 
 from training.options import RunConfig, to_json
 
-# Of the results, what a card calls scores.
+# Results whose names end like this are the scores on a card.
 _SCORES = ("accuracy", "loss", "bleu", "exact")
 _NOT_THE_MODEL = ("export", "saved_models")
 
@@ -16,12 +16,13 @@ _NOT_THE_MODEL = ("export", "saved_models")
 def describe(
     command: str, config: RunConfig, data: Mapping[str, Any], results: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the entries of a model card that a run knows.
+    """Returns the entries of a model card that come from a run.
 
     Args:
         command: The command's name, such as `classify`.
         config: The options of the run.
-        data: Which data the model was trained on, with their fingerprint if they have one.
+        data: The name and, if there is one, the fingerprint of the data that the model was trained
+            on.
         results: The measurements.
 
     Returns:
@@ -46,7 +47,7 @@ def describe(
 
 
 def _command(command: str, options: dict[str, Any], defaults: dict[str, Any]) -> str:
-    """The command line that trains such a model again."""
+    """Returns the command line that trains the same model again."""
     words = ["python", str(Path("training", "train.py")), command]
     for name, value in options.items():
         if value == defaults.get(name) or name in _NOT_THE_MODEL:

@@ -1,4 +1,4 @@
-"""Checkpoints that continue a run as if it had never stopped."""
+"""Checkpoints from which an interrupted run continues exactly as if it had not stopped."""
 
 import math
 import struct
@@ -16,7 +16,7 @@ from training.engine.runs import TRAIN_AGAIN, Run
 from training.errors import InputError
 from training.files import replacing, writing
 
-# What zipfile and NumPy raise while they read an archive that is damaged or no archive at all.
+# What zipfile and NumPy raise when they read a file that is damaged or not an archive.
 ARCHIVE_ERRORS = (
     OSError,
     EOFError,
@@ -36,24 +36,24 @@ def save_state(model: keras.Model, epochs: int, path: Path) -> None:
 
 
 def load_state(model: keras.Model, path: Path) -> int:
-    """Restores what `save_state` wrote; the same model has to be compiled.
+    """Restores what `save_state` wrote into the same model, which has to be compiled.
 
     Returns:
         The number of epochs trained so far.
 
     Raises:
-        InputError: If the file cannot be read or is another model's.
+        InputError: If the file cannot be read or belongs to another model.
     """
     return _load(path, _variables(model), "Delete it to train the run from the beginning")
 
 
 def save_weights(model: keras.Model, epochs: int, path: Path) -> None:
-    """Writes the weights only, into a zip archive, whose checksums HDF5 does not have."""
+    """Writes only the weights, as a zip archive, which has checksums (HDF5 has none)."""
     _save(path, epochs, model.weights)
 
 
 def load_weights(model: keras.Model, path: Path, hint: str) -> int:
-    """Restores what `save_weights` wrote; the same model may be compiled or not.
+    """Restores what `save_weights` wrote into the same model, compiled or not.
 
     Args:
         model: The model.
@@ -64,7 +64,7 @@ def load_weights(model: keras.Model, path: Path, hint: str) -> int:
         The number of epochs trained.
 
     Raises:
-        InputError: If the file cannot be read or is another model's.
+        InputError: If the file cannot be read or belongs to another model.
     """
     return _load(path, model.weights, hint)
 
@@ -77,13 +77,13 @@ def _save(path: Path, epochs: int, variables: list[Any]) -> None:
 
 def _load(path: Path, variables: list[Any], hint: str) -> int:
     try:
-        # Opened here, because NumPy leaves a damaged file open that it opened itself. ZipFile
-        # refuses what is no archive, where NumPy would suggest to unpickle it.
+        # Open the file here, because NumPy does not close a damaged file that it opened itself.
+        # ZipFile rejects other files, for which NumPy would suggest unpickling.
         with path.open("rb") as file, zipfile.ZipFile(file), np.load(file) as saved:
             arrays = [saved[name] for name in saved.files]
             expected = [(), *(tuple(variable.shape) for variable in variables)]
             if [array.shape for array in arrays] != expected:
-                raise ValueError("arrays of other shapes than this model's")
+                raise ValueError("the shapes of its arrays are not those of this model")
             epochs = int(arrays[0])
     except ARCHIVE_ERRORS as error:
         raise InputError(
@@ -111,13 +111,13 @@ def _variables(model: keras.Model) -> list[Any]:
 
 
 class EpochLog(keras.callbacks.Callback):
-    """Writes a run's metrics and checkpoints after each epoch, and stops it early if asked to.
+    """Writes a run's metrics and checkpoints after each epoch, and stops the training early.
 
-    The metrics are written first: a checkpoint never lacks its row, and the row of an epoch that
-    was interrupted before its checkpoint is dropped when the run is resumed.
+    The metrics are written first, so that every checkpoint has its row of metrics. If an epoch is
+    interrupted between the two, its row is dropped when the run is resumed.
 
-    Training stops with a `FloatingPointError` at the first loss that is not finite. Nothing of that
-    epoch is written: the last checkpoint is the last good one.
+    Training stops with a `FloatingPointError` at the first loss that is not finite. Nothing from
+    that epoch is written, so the last checkpoint is still good.
 
     Args:
         run: The run.
@@ -147,7 +147,7 @@ class EpochLog(keras.callbacks.Callback):
 
     @property
     def last_checkpoint(self) -> Path | None:
-        """The checkpoint to resume from; `None` before the first epoch has ended."""
+        """The checkpoint to resume from; `None` before the end of the first epoch."""
         return self._last if self.rows else None
 
     @property
@@ -158,34 +158,34 @@ class EpochLog(keras.callbacks.Callback):
         return len(self.rows) - self.best_epoch() >= self.patience
 
     def restore_best(self) -> None:
-        """Restores the model of the lowest validation loss, if training may stop early."""
+        """Restores the model of the lowest validation loss, if there is a patience."""
         if self.patience:
             load_state(self.model, self._best)
 
     def keep_weights(self) -> None:
-        """Writes what is kept of the last epoch, besides the state to resume from."""
+        """Writes further checkpoints of the last epoch, besides the state to resume from."""
         if self.patience and self.best_epoch() == len(self.rows):
             save_state(self.model, len(self.rows), self._best)
 
     def best_epoch(self, metric: str = "val_loss", highest: bool = False) -> int:
-        """Returns the first epoch, from 1, of the lowest or highest value; 0 before the first."""
+        """Returns the epoch of the lowest or highest value, counted from 1; 0 if there is none."""
         values = np.array([row[metric] for row in self.rows]) * (-1 if highest else 1)
-        # argmin would take a NaN for the lowest.
+        # argmin would return a NaN as the lowest value.
         return 1 + int(np.where(np.isnan(values), np.inf, values).argmin()) if self.rows else 0
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        # After each execution: how many steps are done, and when.
+        # The number of finished steps and the time, after each execution.
         self._clock = [(0, time.perf_counter())]
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        # With several steps per execution, the end of the epoch may cut the last one short.
+        # With several steps per execution, the last execution of an epoch may have fewer.
         steps = min(batch + 1, self.params["steps"])
         self._clock.append((steps, time.perf_counter()))
         self._check_finite(logs or {}, f"after {steps} of {self.params['steps']} steps")
 
     @property
     def _seconds_per_step(self) -> float:
-        """The mean over all executions but the first, which compiles, unless it is the only one."""
+        """The mean over all executions, without the first one if there are others: it compiles."""
         first = 1 if len(self._clock) > 2 else 0
         (begin, began), (end, ended) = self._clock[first], self._clock[-1]
         return (ended - began) / (end - begin)

@@ -1,4 +1,4 @@
-"""What a command of `training/train.py` is, and how one that trains a run starts it."""
+"""Commands of `training/train.py`, and how a command starts or resumes a run."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -17,10 +17,10 @@ class Command:
 
     Args:
         name: What the user types.
-        summary: What the list of commands says about it.
-        description: What its own `--help` says about it.
+        summary: Its line in the list of commands.
+        description: The text in its own `--help`.
         options: Its options by name, fields of `Options` classes.
-        start: Runs it, given the options that the user typed.
+        start: Runs the command with the options that the user typed.
         examples: Command lines, shown at the end of `--help`.
     """
 
@@ -33,14 +33,14 @@ class Command:
 
 
 class RunOptions(Options):
-    """The options that say which run a command trains; they are no part of the run's config."""
+    """The options that choose the run; they are not part of its config."""
 
     run_dir: str | None = option(None, RUN, "the run's folder (default: runs/NAME)", metavar="DIR")
     resume: bool = option(
         False,
         RUN,
-        "continue the run in that folder with the options in its config.json; the export options "
-        "may be given again, for a finished run too",
+        "continue the run in this folder with the options in its config.json; only the export "
+        "options may change, also for a finished run",
     )
 
 
@@ -56,16 +56,16 @@ def training_command(
 
     Args:
         name: What the user types.
-        config: The class of its options, which make up the run's `config.json`.
-        train: Trains, or continues, a run with such a config, and prints what was measured.
-        summary: What the list of commands says about it.
-        description: What its own `--help` says about it.
+        config: The class of its options, which are written to the run's `config.json`.
+        train: Trains or resumes a run with such a config, and prints its results.
+        summary: Its line in the list of commands.
+        description: The text in its own `--help`.
         examples: Command lines, shown at the end of `--help`.
     """
 
-    def start(given: dict[str, Any]) -> None:
-        typed = {name: given.pop(name) for name in RunOptions.model_fields if name in given}
-        chosen = run_to_train(config, given, RunOptions(**typed))
+    def start(values: dict[str, Any]) -> None:
+        typed = {name: values.pop(name) for name in RunOptions.model_fields if name in values}
+        chosen = run_to_train(config, values, RunOptions(**typed))
         if chosen is None:
             return
         options, run = chosen
@@ -80,31 +80,32 @@ def training_command(
 
 
 def run_to_train(
-    kind: type[RunConfig], given: dict[str, Any], which: RunOptions
+    kind: type[RunConfig], values: dict[str, Any], which: RunOptions
 ) -> tuple[Any, Run] | None:
-    """Returns the config and the folder of a new run, or of one to continue.
+    """Returns the config and the run to start or to continue.
 
     Args:
         kind: The class of the config.
-        given: The options of it that the user typed.
+        values: The options that the user typed.
         which: The folder, and whether to continue the run in it.
 
     Returns:
-        `None`, and says so, if the run is finished and no other export is asked for.
+        The config and the run. `None`, with a message, if the run is finished and no new export is
+        requested.
     """
     if not which.resume:
-        config = kind(**given)
+        config = kind(**values)
         run = Run(which.run_dir or Path("runs", config.name))
         run.check_new()
         return config, run
-    # Continued, a run has the options of its start: those given need not fit together.
-    run = Run(which.run_dir or Path("runs", given.get("name") or kind(**given).name))
-    exporting = {name: given[name] for name in EXPORTING if name in given}
-    others = {name: value for name, value in given.items() if name not in EXPORTING}
+    # A resumed run keeps its options, so those that the user typed need not be complete.
+    run = Run(which.run_dir or Path("runs", values.get("name") or kind(**values).name))
+    exporting = {name: values[name] for name in EXPORTING if name in values}
+    others = {name: value for name, value in values.items() if name not in EXPORTING}
     config = run.read_config(kind, others).changed(**exporting)
     if run.results:
         note = run.export_note or {}
-        # To export again, a finished run is finished once more; nothing is left to train.
+        # To export a finished run, finish it once more; nothing is left to train.
         if not (exporting and config.export and note.get("options") != config.export_options):
             print(f"The run in {run.folder} is finished; there is nothing to do.")
             return None

@@ -1,16 +1,16 @@
-"""A count of rows or sentences that are done, on stderr."""
+"""Shows on stderr how many rows or sentences are done."""
 
 import sys
 import time
 from typing import TextIO
 
-LINES = 10  # about as many, where stderr is not a terminal
+LINES = 10  # printed in total if stderr is not a terminal, approximately
 
 
 class Counter:
     """Shows on stderr how many rows or sentences are done.
 
-    On a terminal one line is rewritten; elsewhere a line is printed at each tenth of the total or,
+    On a terminal one line is rewritten. Otherwise a line is printed at each tenth of the total or,
     if the total is unknown, each time the count has doubled.
 
     Args:
@@ -26,7 +26,7 @@ class Counter:
         self._next, self._shown = 1, False
 
     def show(self, done: int, total: int | None = None) -> None:
-        """Shows how many are done, of how many if that is known."""
+        """Shows the number done and, if known, the total."""
         of = "" if total is None else f" of {total:,}"
         line = f"{done:,}{of} {self.what}, {time.perf_counter() - self._start:.0f} s"
         if self._terminal:

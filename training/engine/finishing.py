@@ -1,6 +1,6 @@
-"""Exporting a trained model: checked before the training, done once after it.
+"""Saves and exports a trained model; checks before the training that it can be exported.
 
-Exporting needs TensorFlow, which is imported only by runs that export.
+Only runs that export import TensorFlow.
 """
 
 import tempfile
@@ -17,7 +17,7 @@ from training.options import RunConfig
 
 
 def prepare_export(config: RunConfig) -> None:
-    """Checks before the training that the model can be exported after it, if it should be.
+    """Checks before the training that the model can be exported afterwards, if requested.
 
     Raises:
         InputError: If the backend cannot export, or the folder cannot be written to.
@@ -48,17 +48,18 @@ def finish(
     results: dict[str, Any],
     write: Callable[[Path, int], Path],
 ) -> dict[str, Any]:
-    """Saves the model, exports it if the config says so, and writes the results.
+    """Saves the model, exports it if requested, and writes the results.
 
     Args:
         config: The options of the run.
         run: The run that trained the model.
         model: The model.
         results: The measurements.
-        write: Exports the model, given the folder and the version; returns the version's folder.
+        write: A function that exports the model to a folder as a version, and returns the path of
+            that version.
 
     Returns:
-        The results, with the path of the exported model, if there is one, as `exported`.
+        The results; `exported` is the path of the exported model, if there is one.
 
     Raises:
         InputError: If a file cannot be written.
@@ -76,8 +77,8 @@ def finish(
 
 
 def _export_once(config: RunConfig, run: Run, write: Callable[[Path, int], Path]) -> Path:
-    """Exports under a version that is noted in the run first, so that a resumed run does not export
-    a second time, unless with other options."""
+    """Exports the model once. The version is written to the run's folder first, so that a resumed
+    run does not export a second time, unless the options have changed."""
     import tensorflow as tf
 
     from keras_tnattn.export import next_version

@@ -1,6 +1,6 @@
-"""Training that ends with the same weights, whether it was interrupted and resumed or not.
+"""Trains a model; an interrupted and resumed training ends with the same weights.
 
-TensorFlow is imported only where it is the backend.
+TensorFlow is imported only if it is the backend.
 """
 
 import contextlib
@@ -25,8 +25,9 @@ def reset_session(seed: int) -> None:
         import tensorflow as tf
 
         if tf.config.list_physical_devices("GPU"):
-            # A GPU adds in any order, so that a resumed run would drift. On a CPU the deterministic
-            # kernels change nothing and make a step 1.5 times as slow.
+            # On a GPU the order of additions varies, so that a resumed run would end with other
+            # weights. On a CPU the deterministic kernels change nothing and make a step 1.5 times
+            # as slow.
             tf.config.experimental.enable_op_determinism()
     keras.utils.set_random_seed(seed)
 
@@ -34,8 +35,8 @@ def reset_session(seed: int) -> None:
 def on_all_gpus(batch_size: int) -> contextlib.AbstractContextManager:
     """Returns a context in which a model is built and compiled to train on all GPUs.
 
-    On the TensorFlow backend each GPU takes its share of every batch. With other backends, or one
-    GPU, the context has no effect.
+    On the TensorFlow backend each GPU processes its share of every batch. With other backends or a
+    single GPU the context has no effect.
 
     Raises:
         InputError: If the GPUs cannot share a batch evenly, which Keras requires.
@@ -67,17 +68,17 @@ def fit(
 
     Args:
         model: The model.
-        batches: The training batches. `set_epoch` selects those of an epoch, counted from 0; they
-            depend on the epoch and the seed only.
-        config: The options; `epochs` and `tensorboard` are read.
-        run: The run, started.
+        batches: The training batches. `set_epoch` selects the batches of an epoch, counted from 0,
+            which depend only on the epoch and the seed.
+        config: The options; only `epochs`, `tensorboard` and `learning_rate` are used.
+        run: The run, already started.
         patience: Stop after this many epochs without a lower validation loss, and restore the
-            model of the lowest. Default: never.
-        validation: The validation batches.
-        log: Writes the metrics and checkpoints. Default: `EpochLog(run, patience)`.
+            model with the lowest one. Default: never.
+        validation: The validation batches. Default: none.
+        log: The callback that writes metrics and checkpoints. Default: `EpochLog(run, patience)`.
 
     Returns:
-        The log of all epochs.
+        The callback, with the metrics of all epochs.
 
     Raises:
         InputError: If the loss is not finite, or a checkpoint cannot be read or written.
@@ -101,7 +102,7 @@ def fit(
                 initial_epoch=epoch,
                 epochs=config.epochs,
                 validation_data=None if validation is None else as_dataset(validation),
-                shuffle=False,  # Keras would shuffle the batches too, by a state of its own
+                shuffle=False,  # Keras would also shuffle the batches, which a resume cannot repeat
                 callbacks=callbacks,
                 verbose=1 if terminal else 0,
             )
@@ -124,27 +125,27 @@ def _diverged(error: FloatingPointError, config: RunConfig, log: EpochLog) -> st
 
 
 def check_tensorboard(config: RunConfig) -> None:
-    """Raises `InputError` if the run is to write TensorBoard logs and TensorBoard is missing."""
+    """Raises `InputError` if TensorBoard logs are requested and TensorBoard is not installed."""
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise InputError(
-            "Expected the package tensorboard, which --tensorboard needs. Received: none. Install "
-            "it with: pip install 'keras-tnattn[tensorboard]'"
+            "--tensorboard needs the package tensorboard, which is not installed. Install it with: "
+            "pip install 'keras-tnattn[tensorboard]'"
         )
 
 
 def as_dataset(batches: keras.utils.PyDataset) -> object:
-    """Returns the batches in the form in which Keras should read them.
+    """Returns the batches in a form for `fit`.
 
-    On TensorFlow that is a `tf.data.Dataset` without autotuning. With autotuning, which Keras would
-    choose, deleting an iterator in TensorFlow 2.21 waits for the tuner's next turn; its period
-    doubles up to a minute, so that every long epoch ends with an idle wait.
+    On TensorFlow this is a `tf.data.Dataset` without autotuning. Keras would turn autotuning on;
+    then, in TensorFlow 2.21, deleting an iterator waits for the next step of the tuner, whose
+    period doubles up to a minute, so that every long epoch ends with an idle wait.
     `tests/training/engine/test_fitting.py` reproduces this with TensorFlow alone.
     """
     if keras.backend.backend() != "tensorflow":
         return batches
     import tensorflow as tf
 
-    # A size may vary if it varies between the first two batches, as in Keras.
+    # As in Keras, an axis whose size differs between the first two batches may vary.
     def spec(one: np.ndarray, other: np.ndarray) -> tf.TensorSpec:
         sizes = zip(one.shape[1:], other.shape[1:], strict=True)
         return tf.TensorSpec([None, *(m if m == n else None for m, n in sizes)], one.dtype)

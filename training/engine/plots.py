@@ -1,4 +1,4 @@
-"""Learning curves and confusion matrices, drawn without a display."""
+"""Draws learning curves and confusion matrices; needs no display."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from training.files import replacing
 
 
 def learning_curves(rows: list[dict[str, float]], test_accuracy: float | None, path: Path) -> None:
-    """Draws loss and accuracy over the epochs, and the final accuracy on the test part, if any."""
+    """Draws loss and accuracy over the epochs and, if given, the final test accuracy."""
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     epochs = [row["epoch"] for row in rows]
     for axes, metric in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
@@ -30,7 +30,7 @@ def learning_curves(rows: list[dict[str, float]], test_accuracy: float | None, p
 def confusion_matrix(
     labels: np.ndarray, predictions: np.ndarray, class_names: Sequence[str], path: Path
 ) -> None:
-    """Draws the confusion matrix, normalized over the true classes."""
+    """Draws the confusion matrix; the row of each true class sums to 1."""
     size = 3 + 0.3 * len(class_names)
     figure = Figure(figsize=(size + 1, size), layout="constrained")
     ConfusionMatrixDisplay.from_predictions(
@@ -49,6 +49,6 @@ def confusion_matrix(
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes a figure to a PNG file, whole or not at all."""
+    """Writes a figure to a PNG file, atomically."""
     with replacing(path) as partial:
         figure.savefig(partial, dpi=120)

@@ -1,17 +1,17 @@
-"""Progress of a training in a few lines, where the output is not a terminal."""
+"""Prints the progress of a training in a few lines, for output that is not a terminal."""
 
 import time
 
 import keras
 
-LINES = 10  # at most, of one training
+LINES = 10  # printed in one training, at most
 
 
 class EpochLines(keras.callbacks.Callback):
-    """Prints the metrics of every epoch, or of every tenth of the epochs if there are many.
+    """Prints the metrics of every epoch or, if there are more than ten, ten times in total.
 
     Args:
-        epochs: The number of epochs, those of an earlier run included.
+        epochs: The number of epochs, including those before the training was resumed.
     """
 
     def __init__(self, epochs: int) -> None:

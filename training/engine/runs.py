@@ -1,8 +1,8 @@
-"""Run folders, written so that a kill at any moment loses no finished epoch.
+"""Run folders. If the process is killed at any moment, no finished epoch is lost.
 
-A run's folder appears with its `config.json` and `data.json`. Each epoch adds a row to
-`metrics.csv` and replaces the checkpoint. The pictures and the model follow at the end, and
-`results.json` last of all.
+A run's folder is created together with its `config.json` and `data.json`. Each epoch adds a row to
+`metrics.csv` and replaces the checkpoint. Pictures and model are written at the end, and
+`results.json` is written last.
 """
 
 import contextlib
@@ -34,10 +34,10 @@ class Run:
 
     @property
     def exists(self) -> bool:
-        """Whether there is anything in the folder.
+        """Whether the folder exists and is not empty.
 
         Raises:
-            InputError: If the folder cannot be looked into.
+            InputError: If the folder cannot be read.
         """
         try:
             return self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir()))
@@ -47,24 +47,24 @@ class Run:
             ) from error
 
     def start(self, config: Any, data: dict[str, Any]) -> None:
-        """Creates the folder with the config and a description of the data in it.
+        """Creates the folder with the config and a description of the data.
 
         Raises:
-            InputError: If there is something in the folder already, or it cannot be created.
+            InputError: If the folder exists and is not empty, or cannot be created.
         """
         with self.starting() as partial:
             self.describe(partial, config, data)
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[Path]:
-        """Yields a partial folder to fill, and `describe`; one rename then starts the run.
+        """Yields a temporary folder to fill, with `describe` among others; then renames it.
 
         Raises:
-            InputError: If there is something in the run's folder already, or it cannot be created.
+            InputError: If the run's folder exists and is not empty, or cannot be created.
         """
         self.check_new()
         partial = self.folder.with_name(f".partial-{self.folder.name}")
-        # What a killed attempt left behind, if anything.
+        # A killed attempt may have left this folder behind.
         shutil.rmtree(partial, ignore_errors=True)
         try:
             with self._creating():
@@ -76,7 +76,7 @@ class Run:
             shutil.rmtree(partial, ignore_errors=True)
 
     def describe(self, folder: Path, config: Any, data: dict[str, Any]) -> None:
-        """Writes `config.json` and `data.json` into the partial folder of a run that starts."""
+        """Writes `config.json` and `data.json` into the folder that `starting` yields."""
         with self._creating():
             (folder / "config.json").write_text(to_json(config), encoding="utf-8")
             (folder / "data.json").write_text(json.dumps(data, indent=1), encoding="utf-8")
@@ -91,25 +91,25 @@ class Run:
             ) from error
 
     def start_or_check(self, config: Any, data: dict[str, Any]) -> None:
-        """Starts the run or, if it exists, checks that the data are those it was started with."""
+        """Starts the run or, if it exists, checks that it was started with the same data."""
         if self.exists:
             self.check_data(data)
         else:
             self.start(config, data)
 
     def check_new(self) -> None:
-        """Raises `InputError` if there is something in the folder already."""
+        """Raises `InputError` if the folder exists and is not empty."""
         if self.exists:
             raise InputError(
                 f"Expected a new run folder. Received: {self.folder}, which exists. "
                 "Continue that run with --resume, or choose another --run-dir or --name"
             )
 
-    def read_config(self, kind: type[SomeOptions], given: dict[str, Any]) -> SomeOptions:
-        """Reads the run's config, which options given again must not contradict.
+    def read_config(self, kind: type[SomeOptions], typed: dict[str, Any]) -> SomeOptions:
+        """Reads the run's config, and checks that the options that the user typed agree with it.
 
         Raises:
-            InputError: If there is no run, or an option differs from the run's.
+            InputError: If there is no run, or an option differs from the config.
         """
         path = self.folder / "config.json"
         try:
@@ -119,9 +119,9 @@ class Run:
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(
                 f"Expected the folder of a run to continue. Received: {error}. "
-                "Leave out --resume to start one"
+                "Leave out --resume to start a new run"
             ) from error
-        for name, value in given.items():
+        for name, value in typed.items():
             if value != getattr(config, name):
                 raise InputError(
                     f"Expected the options of the run in {self.folder}, where {name}="
@@ -131,17 +131,17 @@ class Run:
         return config
 
     def check_data(self, data: dict[str, Any]) -> None:
-        """Raises `InputError` unless the run was started with the entries of `data`."""
+        """Raises `InputError` unless the run's data description has the entries of `data`."""
         started_with = read_object(self.folder / "data.json", "Start another run")
         if any(started_with.get(name) != value for name, value in data.items()):
             raise InputError(
-                f"Expected the data that the run in {self.folder} was started with. "
+                f"Expected the data with which the run in {self.folder} was started. "
                 "Received: other texts, images, labels or vocabulary. Start another run"
             )
 
     @property
     def results(self) -> dict[str, Any] | None:
-        """The measurements of the finished run; `None` if it is not finished."""
+        """The results of the run; `None` if it is not finished."""
         path = self.folder / "results.json"
         if not path.exists():
             return None
@@ -154,12 +154,14 @@ class Run:
 
     @property
     def export_note(self) -> dict[str, Any] | None:
-        """The options and version of the last export that was begun; `None` if there is none."""
+        """The options and version of the last export that was started; `None` if there is none."""
         path = self.folder / "export.json"
-        return read_object(path, "Delete it, then go on with --resume") if path.exists() else None
+        if not path.exists():
+            return None
+        return read_object(path, "Delete it, then continue with --resume")
 
     def write_export_note(self, note: dict[str, Any]) -> None:
-        """Writes the options and version of an export before it begins."""
+        """Writes the options and version of an export before the export starts."""
         with replacing(self.folder / "export.json") as path:
             path.write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
 
@@ -186,7 +188,7 @@ class Run:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text file whole, or not at all."""
+    """Writes a text file atomically."""
     with replacing(path) as partial:
         partial.write_text(text + "\n", encoding="utf-8")
 
@@ -200,16 +202,16 @@ def finish_all(
     """Trains each config in `folder/NAME/`; finished runs are not trained again.
 
     Args:
-        configs: What to train.
-        folder: The folder of the runs.
-        train: Trains one run to its end, whether it was started before or not.
-        data: Entries that the data descriptions of existing runs must have.
+        configs: The configs, one for each run.
+        folder: The folder that holds the runs.
+        train: A function that trains one run to its end, starting or resuming it.
+        data: Entries that the data descriptions of existing runs must contain.
 
     Returns:
         The results of each run.
 
     Raises:
-        InputError: If a run's folder is there with other options or other data.
+        InputError: If a run exists with other options or other data.
     """
     runs = [Run(folder / config.name) for config in configs]
     for config, run in zip(configs, runs, strict=True):

@@ -1,4 +1,4 @@
-"""Reading a run's `model.keras`, with an error of one line if it is missing or damaged."""
+"""Loads a run's `model.keras`; a missing or damaged file is reported in one line."""
 
 import warnings
 import zipfile
@@ -18,25 +18,25 @@ def load_model(path: Path, hint: str) -> keras.Model:
         hint: A sentence for the error message: what to do if the file is missing.
 
     Raises:
-        InputError: If it is missing, damaged or no model of ours.
+        InputError: If the file is missing, damaged or not a model of this package.
     """
     if not path.exists():
         raise InputError(
             f"Expected the model of a finished run. Received: {path}, which is missing. {hint}"
         )
     try:
-        # Keras says of a truncated file that it does not exist.
+        # For a truncated file Keras would say that it does not exist.
         with zipfile.ZipFile(path) as archive:
             if archive.testzip() is not None:
                 raise ValueError("a checksum is wrong")
         with warnings.catch_warnings():
-            # Of missing weights Keras only warns, and leaves them as initialized.
+            # Keras only warns about missing weights, and leaves them at their initial values.
             warnings.simplefilter("error", UserWarning)
             return keras.models.load_model(path, compile=False)
-    # A TypeError or warning is what Keras raises for another program's model.
+    # Keras raises a TypeError or warns about models with unknown layers.
     except (*ARCHIVE_ERRORS, TypeError, UserWarning) as error:
         raise InputError(
-            f"Expected a trained model of this run. Received: {path}, damaged or another "
-            f"program's ({first_line(error)}). Delete it and results.json, then finish the run "
-            "with --resume"
+            f"Expected the trained model of this run. Received: {path}, which is damaged or from "
+            f"another program ({first_line(error)}). Delete it and results.json, then finish the "
+            "run with --resume"
         ) from error

@@ -1,4 +1,4 @@
-"""Measurements of a trained model, and tables of them."""
+"""Measures trained models, and formats tables of results."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ def predict(model: keras.Model, ids: np.ndarray) -> np.ndarray:
 
 
 def parameter_counts(model: keras.Model) -> dict[str, int]:
-    """Counts the weights of the attention layers, of the embedding, and all of them."""
+    """Counts the weights of the attention layers, of the embedding and of the whole model."""
     attentions = [layer for layer in model.layers if layer.name.startswith("attention")]
     return {
         "attention": sum(layer.count_params() for layer in attentions),
@@ -36,7 +36,7 @@ def attention_scores(model: keras.Model, ids: np.ndarray) -> np.ndarray:
 
 
 def table_of(lines: Sequence[Sequence[str]]) -> str:
-    """Formats lines of cells, the header first, as a Markdown table."""
+    """Formats rows of cells, the header first, as a Markdown table."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     header, *rest = lines
     ruled = [header, ["-" * width for width in widths], *rest]

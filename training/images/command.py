@@ -12,7 +12,7 @@ def images(config: ImagesConfig, run: Run) -> None:
     data = load_images(config.dataset, config.data_dir, config.seed)
     if config.patch_size is not None:
         data.check_patches(config.patch_size)
-    start_backend()  # takes seconds: invalid input is reported before
+    start_backend()  # takes seconds, so it comes after the checks
     from training.images.train import train_images
 
     results = train_images(config, run, data)
@@ -28,14 +28,14 @@ COMMAND = training_command(
     ImagesConfig,
     images,
     "Train a deep tensor network to classify images",
-    "The network chains the rows of pixels, the patches or the pixels of an image with "
-    "tensor-network attention. Writes the run folder: config.json, data.json, metrics.csv, "
+    "A network of tensor-network attention reads an image as a chain of rows of pixels, patches or "
+    "single pixels. Writes the run folder: config.json, data.json, metrics.csv, "
     "results.json, learning_curves.png, confusion_matrix.png, model.keras and checkpoints.",
     """\
 examples:
-  scikit-learn's digits, no network needed, each row of pixels a site:
+  classify scikit-learn's digits, with each row of pixels as a site; no network needed:
     python training/train.py images
-  MNIST from Keras' loader, or from DIR/mnist.npz, in patches of 4 by 4 pixels:
+  classify MNIST from Keras' loader or from DIR/mnist.npz, with patches of 4 by 4 pixels as sites:
     python training/train.py images --dataset mnist --patch-size 4
     python training/train.py images --dataset mnist --patch-size 4 --data-dir DIR
 """,

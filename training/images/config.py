@@ -27,10 +27,10 @@ def _default_epochs(values: dict[str, Any]) -> int:
 
 
 class ImagesConfig(RunConfig):
-    """Everything that decides what `images` trains, on which data, and what it writes.
+    """The options of `images`: data, model, training and output.
 
     Raises:
-        InputError: If a value is out of its range, whatever the data.
+        InputError: If a value is out of its range.
     """
 
     dataset: str = option(
@@ -46,7 +46,7 @@ class ImagesConfig(RunConfig):
     patch_size: int | None = option(
         None,
         DATA,
-        "make each patch of N by N pixels a site; 1: each pixel (default: each row of pixels)",
+        "use patches of N by N pixels as sites; 1: single pixels (default: rows of pixels)",
         metavar="N",
         ge=1,
         le=65_536,
@@ -62,11 +62,11 @@ class ImagesConfig(RunConfig):
     )
     batch_size: int = batch_size_option(64, "images")
     learning_rate: float = option(
-        5e-3, TRAINING, "initial learning rate of AdamW; it decays to 0 by a cosine", gt=0
+        5e-3, TRAINING, "initial learning rate of AdamW, with cosine decay to 0", gt=0
     )
     weight_decay: float = option(1e-2, TRAINING, "weight decay of AdamW", ge=0)
     name: str = name_option(_default_name, "DATASET-SITES-SEED")
 
     def check_together(self) -> None:
         if self.dataset == "digits":
-            self.refuse("dataset='digits', which scikit-learn brings along", "data_dir")
+            self.refuse("dataset='digits', which is a part of scikit-learn", "data_dir")

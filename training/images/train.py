@@ -25,13 +25,13 @@ def train_images(config: ImagesConfig, run: Run, data: LabeledImages) -> dict[st
     Args:
         config: The options.
         run: The run; its folder need not exist yet.
-        data: The images, both parts.
+        data: The images of the training and the test part.
 
     Returns:
         The content of `results.json`.
 
     Raises:
-        InputError: If the folder belongs to another run.
+        InputError: If the run was started with other data.
     """
     reset_session(config.seed)
     model = _compiled_model(config, data)

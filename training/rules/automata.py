@@ -1,4 +1,4 @@
-"""Elementary cellular automata: one row of bits to the row some steps later."""
+"""Elementary cellular automata, and batches of random rows to learn them from."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ def evolve(rows: np.ndarray, rule: int, steps: int = 1, boundary: str = "periodi
 
     Args:
         rows: Bits `(B, N)`.
-        rule: Wolfram's number of the rule, 0 to 255: bit `4 l + 2 c + r` is what a cell becomes
-            whose left neighbor, own state and right neighbor are `l`, `c`, `r`.
+        rule: Wolfram's number of the rule, 0 to 255. Its bit `4 l + 2 c + r` is the next state of a
+            cell with state `c`, left neighbor `l` and right neighbor `r`.
         steps: Number of steps.
-        boundary: `"periodic"`, or `"fixed"`: zeros beside both ends.
+        boundary: `"periodic"` (the row is a ring) or `"fixed"` (zeros beside both ends).
     """
     mode: Any = {"periodic": "wrap", "fixed": "constant"}[boundary]
     for _ in range(steps):
@@ -26,12 +26,12 @@ def evolve(rows: np.ndarray, rule: int, steps: int = 1, boundary: str = "periodi
 
 
 class RuleBatches(keras.utils.PyDataset):
-    """Batches of random rows and what they become; each depends on its number and the seed alone.
+    """Batches of random rows and their successors, which depend only on batch number and seed.
 
-    The lengths take turns. Whoever trains calls `set_epoch` before each epoch.
+    Successive batches take the lengths in turn. Call `set_epoch` before each epoch.
 
     Args:
-        config: The rule, the lengths, and the numbers of rows and batches.
+        config: The options; rule, lengths, batch size and number of batches are used.
     """
 
     def __init__(self, config: RulesConfig) -> None:
@@ -40,7 +40,7 @@ class RuleBatches(keras.utils.PyDataset):
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Takes the batches of an epoch, counted from 0."""
+        """Selects the batches of an epoch, counted from 0."""
         self.epoch = epoch
 
     def __len__(self) -> int:

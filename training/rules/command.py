@@ -8,7 +8,7 @@ from training.rules.config import RulesConfig
 
 def rules(config: RulesConfig, run: Run) -> None:
     """Trains a network on a cellular automaton, and prints its accuracy by length."""
-    start_backend()  # takes seconds: invalid input is reported before
+    start_backend()  # takes seconds, so it comes after the checks
     from training.rules.train import summary, train_rule
 
     print(summary(train_rule(config, run)))
@@ -19,15 +19,15 @@ COMMAND = training_command(
     RulesConfig,
     rules,
     "Train a deep tensor network on an elementary cellular automaton",
-    "The network of tensor-network attention learns to make steps of the automaton, and is tested "
-    "on rows up to 16 times as long as those of the training. Writes the run folder: config.json, "
+    "A network of tensor-network attention learns to compute steps of the automaton, and is tested "
+    "on rows up to 16 times as long as the training rows. Writes the run folder: config.json, "
     "data.json, metrics.csv, results.json, learning_curves.png, space_time.png, model.keras and "
     "checkpoints.",
     """\
 examples:
-  rule 30:
+  learn rule 30:
     python training/train.py rules --rule 30
-  two steps at once, zeros beside the ends of the row, exported:
+  learn two steps at once, with zeros beside the ends of the row, and export the network:
     python training/train.py rules --rule 110 --steps 2 --boundary fixed --export
 """,
 )

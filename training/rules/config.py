@@ -14,12 +14,12 @@ from training.options import (
 )
 
 BOUNDARIES = ("periodic", "fixed")
-# Short rows cost little, and a mixture of lengths leaves only what holds at every length.
+# Short rows cost little, and with a mixture of lengths the network learns a rule for every length.
 SHORT_LENGTHS = (4, 5, 6, 7, 8, 9, 10, 12, 16)
 
 
 def _default_bond_dim(values: dict[str, Any]) -> int:
-    # With each further step, a cell depends on one more bit on either side.
+    # With each additional step, a cell depends on one more bit on either side.
     return 2 + 2 ** (min(values["steps"], 5) + 1)
 
 
@@ -28,7 +28,7 @@ def _default_name(values: dict[str, Any]) -> str:
 
 
 class RulesConfig(RunConfig):
-    """Everything that decides what `rules` trains and what it writes.
+    """The options of `rules`: data, model, training and output.
 
     Raises:
         InputError: If a value is out of its range.
@@ -36,13 +36,13 @@ class RulesConfig(RunConfig):
 
     rule: int = option(30, DATA, "Wolfram's number of the rule", ge=0, le=255)
     steps: int = option(
-        1, DATA, "steps of the automaton that the network makes at once", ge=1, le=100
+        1, DATA, "steps of the automaton that the network computes at once", ge=1, le=100
     )
     length: int = option(
         32,
         DATA,
-        "maximum length of the training rows; shorter ones are mixed in, and the network is tested "
-        "at 2, 4 and 16 times the length too",
+        "maximum length of the training rows; shorter ones are mixed in, and the network is also "
+        "tested at 2, 4 and 16 times this length",
         ge=1,
         le=65_536,
     )
@@ -63,7 +63,7 @@ class RulesConfig(RunConfig):
         le=65_536,
     )
     num_layers: int = option(1, MODEL, "number of tensor-network attention layers", ge=1, le=100)
-    # Larger than a layer's own default: a cell has to tell its neighbors from all others.
+    # Larger than the layer's default, because a cell has to distinguish its neighbors from others.
     initial_deviation: float = option(
         0.3, MODEL, "standard deviation of the noise on the initial identity matrices", ge=0
     )
@@ -74,23 +74,23 @@ class RulesConfig(RunConfig):
     )
     batch_size: int = batch_size_option(64)
     learning_rate: float = option(
-        0.01, TRAINING, "initial learning rate of Adam; it decays to 0 by a cosine", gt=0
+        0.01, TRAINING, "initial learning rate of Adam, with cosine decay to 0", gt=0
     )
     name: str = name_option(_default_name, "rule-RULE-steps-STEPS-BOUNDARY-SEED")
 
     def check_together(self) -> None:
         if self.steps > 5 and "bond_dim" not in self.model_fields_set:
             raise ValueError(
-                "Expected a bond_dim for more than 5 steps, since the default doubles with each. "
+                "Expected a bond_dim for more than 5 steps: the default doubles with every step. "
                 f"Received: steps={self.steps}"
             )
 
     @property
     def trained_lengths(self) -> tuple[int, ...]:
-        """The lengths of the training rows, which the batches take in turn."""
+        """The lengths of the training rows; successive batches take them in turn."""
         return (*(n for n in SHORT_LENGTHS if n < self.length), self.length)
 
     @property
     def tested_lengths(self) -> tuple[int, ...]:
-        """The lengths of the test rows: the longest trained one, and 2, 4 and 16 times that."""
+        """The lengths of the test rows: `length`, and 2, 4 and 16 times as long."""
         return tuple(times * self.length for times in (1, 2, 4, 16))

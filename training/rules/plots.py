@@ -12,10 +12,10 @@ def space_time(truth: np.ndarray, predicted: np.ndarray, steps: int, path: Path)
     """Draws two histories of a row of bits, `(T, N)`, and where they differ.
 
     Args:
-        truth: By the rule.
-        predicted: By the network, from the same first row.
+        truth: The history computed by the rule.
+        predicted: The history computed by the network, from the same first row.
         steps: Steps of the rule between two rows.
-        path: The picture.
+        path: The PNG file.
     """
     errors = truth != predicted
     figure = Figure(figsize=(14, 4), layout="constrained")

@@ -34,7 +34,7 @@ def train_rule(config: RulesConfig, run: Run) -> dict[str, Any]:
         The content of `results.json`.
 
     Raises:
-        InputError: If the folder belongs to another run, or cannot be written to.
+        InputError: If the folder holds a run with other rows, or cannot be written to.
     """
     reset_session(config.seed)
     model = _compiled_model(config)
@@ -43,12 +43,12 @@ def train_rule(config: RulesConfig, run: Run) -> dict[str, Any]:
     run.start_or_check(config, {"trained_lengths": list(config.trained_lengths)})
 
     log = fit(model, RuleBatches(config), config, run)
-    found = accuracies(model, config, sorted({*config.trained_lengths, *config.tested_lengths}))
+    by_length = accuracies(model, config, sorted({*config.trained_lengths, *config.tested_lengths}))
     results: dict[str, Any] = {
-        "test_accuracy": found[config.length],
-        "accuracies": {str(length): accuracy for length, accuracy in found.items()},
+        "test_accuracy": by_length[config.length],
+        "accuracies": {str(length): accuracy for length, accuracy in by_length.items()},
         "trained_lengths": list(config.trained_lengths),
-        "trained_accuracy": min(found[length] for length in config.trained_lengths),
+        "trained_accuracy": min(by_length[length] for length in config.trained_lengths),
         "parameters": {"all": model.count_params()},
         "epochs": len(log.rows),
         "seconds_per_step": min(row["seconds_per_step"] for row in log.rows),
@@ -90,16 +90,16 @@ def _card(config: RulesConfig, results: dict[str, Any]) -> dict[str, Any]:
 
 
 def accuracies(model: keras.Model, config: RulesConfig, lengths: Iterable[int]) -> dict[int, float]:
-    """Returns the accuracy by cell at each length, on new random rows."""
-    found = {}
+    """Returns the share of correct cells at each length, on new random rows."""
+    by_length = {}
     for length in lengths:
-        # Other seeds than those of the batches, which have two numbers.
+        # Three numbers: the batches are seeded with two, so these rows are new.
         rng = np.random.default_rng((config.seed, length, 1))
         rows = rng.integers(0, 2, (-(-TEST_CELLS // length), length), "int32")
         logits = model.predict(rows, batch_size=max(1, CELLS_AT_ONCE // length), verbose=0)
         truth = evolve(rows, config.rule, config.steps, config.boundary)
-        found[length] = float(np.mean(logits.argmax(-1) == truth))
-    return found
+        by_length[length] = float(np.mean(logits.argmax(-1) == truth))
+    return by_length
 
 
 def space_time(model: keras.Model, config: RulesConfig) -> tuple[np.ndarray, np.ndarray]:
@@ -133,7 +133,7 @@ def summary(results: dict[str, Any]) -> str:
 
 
 def percent(accuracy: float) -> str:
-    """Formats a share in percent; `100` means that there was no error at all."""
+    """Formats a share in percent; `100` means exactly 1, not a rounded value."""
     return "100" if accuracy == 1 else f"{100 * accuracy:.3f}"
 
 
@@ -154,7 +154,8 @@ def _compiled_model(config: RulesConfig) -> keras.Model:
     steps = config.epochs * config.batches_per_epoch
     schedule = keras.optimizers.schedules.CosineDecay(config.learning_rate, steps)
     model.compile(
-        # Without clipping, a rare large gradient undoes some learning (rule 90: an error or two).
+        # Without clipping, a rare large gradient undoes some of the learning: a few wrong cells
+        # remain with rule 90.
         keras.optimizers.Adam(schedule, clipnorm=1.0),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],

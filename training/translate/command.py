@@ -11,7 +11,7 @@ def translate(config: TranslateConfig, run: Run) -> None:
     """Trains a translator, and prints its loss and accuracy."""
     if config.corpus is not None and not run.exists:
         check_trainable(config.corpus, config.data_dir)
-    start_backend()  # takes seconds: invalid input is reported before
+    start_backend()  # takes seconds, so it comes after the checks
     from training.translate.train import train_translator
 
     results = train_translator(config, run)

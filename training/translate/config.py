@@ -87,7 +87,7 @@ class TranslateConfig(RunConfig):
     """Everything that decides what `translate` trains, on which data, and what it writes.
 
     Raises:
-        InputError: If a value is out of its range, whatever the data.
+        InputError: If a value is out of its range.
     """
 
     prepared: str | None = option(
@@ -315,8 +315,8 @@ class TranslateConfig(RunConfig):
     @property
     def overrides(self) -> dict[str, Any]:
         """The arguments of the translator that differ from the preset's."""
-        given = {name: getattr(self, name) for name in MODEL_ARGUMENTS}
-        options = {name: value for name, value in given.items() if value is not None}
+        values = {name: getattr(self, name) for name in MODEL_ARGUMENTS}
+        options = {name: value for name, value in values.items() if value is not None}
         if self.position_encoding == "learned":
             options |= {"position_encoding": "learned", "max_length": self.max_length}
         if self.embedding != "dense":

@@ -35,13 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command.
 
     Args:
-        arguments: The words of the command line. Default: those of the process.
+        arguments: The words of the command line. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit status: 0, or 2 for invalid input, or 130 if interrupted.
+        The exit status: 0, 2 for invalid input, or 130 if interrupted.
     """
-    given = vars(_parser().parse_args(arguments))
-    return exit_status(lambda: _evaluate(given))
+    args = vars(_parser().parse_args(arguments))
+    return exit_status(lambda: _evaluate(args))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -97,9 +97,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _evaluate(given: dict[str, Any]) -> None:
+def _evaluate(args: dict[str, Any]) -> None:
     counter = Counter("sentences")
-    results = evaluate_run(**given, progress=counter.show)
+    results = evaluate_run(**args, progress=counter.show)
     counter.close()
     print(
         f"BLEU {results['bleu']:.2f}  {results['bleu_signature']}\n"
@@ -115,7 +115,7 @@ def _evaluate(given: dict[str, Any]) -> None:
             f"{results['max_length']} word pieces"
         )
     for name in results["files"]:
-        print(f"wrote {Path(given['run_folder'], name)}")
+        print(f"wrote {Path(args['run_folder'], name)}")
 
 
 def evaluate_run(
@@ -169,7 +169,7 @@ def evaluate_run(
         raise InputError(
             f"Expected n_best <= beam_size. Received: n_best={n_best}, beam_size={beam_size}"
         )
-    start_backend()  # takes seconds: invalid arguments are reported before
+    start_backend()  # takes seconds, so it comes after the checks
     from training.translate.loading import load_translator
 
     translator = load_translator(run_folder, checkpoint)
@@ -191,7 +191,7 @@ def evaluate_run(
 
     hypotheses = sentences.n_best(sources, batch_size, max_length, report)
     seconds = time.perf_counter() - start
-    best = [found[0].text for found in hypotheses]
+    best = [candidates[0].text for candidates in hypotheses]
     matches = sum(text == reference for text, reference in zip(best, references, strict=True))
     name = "-".join(
         str(word)
@@ -200,7 +200,9 @@ def evaluate_run(
     )
     files = {f"hypotheses-{name}.txt": "".join(f"{text}\n" for text in best)}
     if n_best or scores:
-        files[f"n_best-{name}.tsv"] = _table([found[: n_best or 1] for found in hypotheses], scores)
+        files[f"n_best-{name}.tsv"] = _table(
+            [candidates[: n_best or 1] for candidates in hypotheses], scores
+        )
     results = {
         "run": str(run_folder),
         "checkpoint": checkpoint,
@@ -214,7 +216,7 @@ def evaluate_run(
         **_scores(best, references, tokenize),
         "exact_matches": matches,
         "exact_match": matches / len(pairs),
-        "finished": sum(found[0].finished for found in hypotheses),
+        "finished": sum(candidates[0].finished for candidates in hypotheses),
         "references": "the given sentences in the Unicode form "
         f"{tokenizer.form}, white space folded, case: {tokenizer.case}, accents: "
         f"{'keep' if tokenizer.keep_accents else 'drop'}",
@@ -246,8 +248,8 @@ def _scores(hypotheses: list[str], references: list[str], tokenize: str) -> dict
 def _table(hypotheses: "Sequence[Sequence[Translation]]", with_scores: bool) -> str:
     """Writes a line for each hypothesis: sentence and rank from 1, (score, finished,) text."""
     lines = [["sentence", "rank", *(["score", "finished"] if with_scores else []), "hypothesis"]]
-    for number, found in enumerate(hypotheses, start=1):
-        for rank, (text, score, finished) in enumerate(found, start=1):
+    for number, candidates in enumerate(hypotheses, start=1):
+        for rank, (text, score, finished) in enumerate(candidates, start=1):
             cells = [f"{score:.5f}", str(int(finished))] if with_scores else []
             lines.append([str(number), str(rank), *cells, text])
     return "".join("\t".join(line) + "\n" for line in lines)

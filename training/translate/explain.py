@@ -38,13 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command.
 
     Args:
-        arguments: The words of the command line. Default: those of the process.
+        arguments: The words of the command line. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit status: 0, or 2 for invalid input, or 130 if interrupted.
+        The exit status: 0, 2 for invalid input, or 130 if interrupted.
     """
-    given = vars(_parser().parse_args(arguments))
-    return exit_status(lambda: _explain(given))
+    args = vars(_parser().parse_args(arguments))
+    return exit_status(lambda: _explain(args))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -89,8 +89,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _explain(given: dict[str, Any]) -> None:
-    explained = explain_run(**given)
+def _explain(args: dict[str, Any]) -> None:
+    explained = explain_run(**args)
     print(f"source: {explained['source']}\ntarget: {explained['target']}")
     print(f"wrote {len(explained['files'])} pictures into {explained['folder']}")
 
@@ -136,7 +136,7 @@ def explain_run(
             head, the run cannot be read or the folder cannot be written to.
     """
     at_least(1, beam_size=beam_size)
-    start_backend()  # takes seconds: invalid arguments are reported before
+    start_backend()  # takes seconds, so it comes after the checks
     from training.translate.loading import load_translator
 
     translator = load_translator(run_folder, checkpoint)
@@ -144,8 +144,8 @@ def explain_run(
     blocks = _chosen_blocks(model, blocks)
     source_ids = _ids(translator.source_tokenizer, sentence)
     if target is None:
-        found = translator.searching(beam_size).search(source_ids[None]).ids[0, 0]
-        target_ids = found[found != 0]
+        ids = translator.searching(beam_size).search(source_ids[None]).ids[0, 0]
+        target_ids = ids[ids != 0]
     else:
         target_ids = _ids(translator.target_tokenizer, target)
     computed = attention_outputs(model, source_ids, target_ids[:-1])

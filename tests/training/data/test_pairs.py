@@ -100,8 +100,8 @@ class TestFiles:
         assert sorted(all_pairs(corpus)) == sorted(PAIRS)
         assert (len(corpus.train), len(corpus.validation), len(corpus.test)) == (36, 2, 2)
         assert corpus.notes == (
-            "2 validation pairs cut from the training part",
-            "2 test pairs cut from the training part",
+            "2 validation pairs split off the training part",
+            "2 test pairs split off the training part",
         )
         assert load_pairs(f"{source},{target}", seed=1).test != corpus.test
         assert load_pairs(f"{source},{target}", reverse=True) == corpus.reversed()
@@ -184,7 +184,7 @@ class TestFiles:
             write(tmp_path / f"b.{part}.txt", lines(rows, 1))
         corpus = load_pairs(str(tmp_path))
         assert corpus.validation == PAIRS[9:12]
-        assert corpus.notes == ("1 validation pairs have a sentence that is trained on, as given",)
+        assert corpus.notes == ("1 validation pairs share a sentence with the training part",)
 
     def test_a_part_that_is_missing_is_cut(self, tmp_path):
         for part, rows in {"train": PAIRS[:30], "test": PAIRS[30:]}.items():
@@ -193,7 +193,7 @@ class TestFiles:
         corpus = load_pairs(str(tmp_path))
         assert corpus.test == PAIRS[30:]
         assert sorted([*corpus.train, *corpus.validation]) == sorted(PAIRS[:30])
-        assert corpus.notes == ("2 validation pairs cut from the training part",)
+        assert corpus.notes == ("2 validation pairs split off the training part",)
         assert_apart(corpus)
 
     def test_what_is_no_corpus(self, tmp_path):

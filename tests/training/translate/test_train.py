@@ -408,7 +408,9 @@ class TestRefusals:
         (tmp_path / "a.pt").write_text("um\ndois\n")
         (tmp_path / "a.en").write_text("one\n")
         corpus = f"{tmp_path / 'a.pt'},{tmp_path / 'a.en'}"
-        assert_refused(capsys, command(corpus, tmp_path / "run"), "as many lines", "2 in", "1 in")
+        assert_refused(
+            capsys, command(corpus, tmp_path / "run"), "same number of lines", "2 in", "1 in"
+        )
 
     def test_a_preparation_alone_has_its_own_options(self, tmp_path, capsys):
         arguments = ["translate", "--prepared", str(tmp_path), "--lower-case"]

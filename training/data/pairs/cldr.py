@@ -1,8 +1,8 @@
-"""A parallel corpus that needs no download: CLDR's data, rendered in two languages by Babel.
+"""A parallel corpus that needs no download: Babel renders CLDR data in two languages.
 
-A sentence is a list of one to three things, joined by CLDR's own "and" or "or": dates, times,
-spans, quantities, prices, territories, languages. Nothing is written by hand: what differs between
-the languages (order, separators, plurals, twelve hours or twenty-four) comes from CLDR.
+CLDR is Unicode's repository of locale data. A sentence is a list of one to three items (dates,
+times, spans, quantities, prices, territories, languages), joined by the language's "and" or "or".
+All differences between the languages (order, separators, plurals, 12 or 24 hours) come from CLDR.
 """
 
 import datetime
@@ -31,19 +31,19 @@ SECONDS |= {"month": 2592000, "year": 31536000}  # as Babel counts them
 
 
 def render_pairs(source: str, target: str, seed: int = 0) -> list[tuple[str, str]]:
-    """Renders `PAIRS` pairs; no source and no target stands in two of them.
+    """Renders `PAIRS` pairs; no source and no target sentence occurs twice.
 
     Args:
         source: A language of `LANGUAGES`.
         target: Another one.
-        seed: Seed of what is said; the two directions say the same.
+        seed: Seed of the content, which is the same in both directions.
 
     Returns:
-        Pairs in random order. A source decides its target, and the other way round: names that
-        one of the two languages does not tell apart are left out.
+        Pairs in random order. The source determines the target and vice versa: names that one of
+        the two languages does not distinguish are left out.
 
     Raises:
-        InputError: If the languages are not two of those.
+        InputError: If the languages are not two of `LANGUAGES`.
     """
     if source == target or not {source, target} <= set(LANGUAGES):
         raise InputError(
@@ -65,7 +65,7 @@ def render_pairs(source: str, target: str, seed: int = 0) -> list[tuple[str, str
 
 
 class _Phrases:
-    """Draws things to say; each is a function from a locale to its wording there."""
+    """Draws random phrases; a phrase is a function from a locale to its wording."""
 
     def __init__(self, draw: random.Random, *locales: Locale) -> None:
         self.draw = draw
@@ -181,7 +181,7 @@ class _Phrases:
 def _told_apart(
     codes: Iterable[str], name: Callable[[str, Locale], str], locales: Iterable[Locale]
 ) -> list[str]:
-    """Keeps the codes with a name of their own in every locale, in a fixed order."""
+    """Keeps the codes whose names are unique in every locale, in a fixed order."""
     kept: list[str] = []
     seen: set[tuple[Locale, str]] = set()
     for code in sorted(codes):

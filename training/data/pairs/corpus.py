@@ -11,7 +11,7 @@ from training.errors import InputError
 Pair = tuple[str, str]
 
 PARTS = ("train", "validation", "test")
-# The parts cut from a corpus without: a share of its pairs, and at most so many.
+# The size of a part that is split off the training part: a share of its pairs, and a maximum.
 CUT_FRACTION, CUT_MOST = 0.05, 2000
 
 
@@ -21,10 +21,10 @@ class ParallelCorpus:
 
     Args:
         languages: The names of the source and the target language.
-        train: Pairs of a source and a target sentence; none where the corpus has no such part.
-        validation: Likewise.
-        test: Likewise.
-        notes: What was done to the pairs while reading, a sentence each.
+        train: The training pairs, a source and a target sentence each; may be empty.
+        validation: The validation pairs; may be empty.
+        test: The test pairs; may be empty.
+        notes: Sentences that describe how the pairs were changed while they were read.
     """
 
     languages: tuple[str, str]
@@ -37,19 +37,19 @@ class ParallelCorpus:
         """Returns the pairs of `"train"`, `"validation"` or `"test"`.
 
         Raises:
-            InputError: If the part has none.
+            InputError: If the part is empty.
         """
         pairs = getattr(self, name)
         if not pairs:
             raise InputError(
                 f"Expected a corpus with a {name} part. Received: one with "
                 + ", ".join(f"{len(getattr(self, part))} {part} pairs" for part in PARTS)
-                + ". Take another corpus for it"
+                + ". Use another corpus"
             )
         return pairs
 
     def reversed(self) -> "ParallelCorpus":
-        """Returns the corpus of the other direction."""
+        """Returns the corpus with source and target exchanged."""
         train, validation, test = (
             [(target, source) for source, target in getattr(self, name)] for name in PARTS
         )
@@ -70,17 +70,17 @@ class ParallelCorpus:
 def cut_parts(
     pairs: Sequence[Pair], seed: int, names: Sequence[str] = PARTS[1:]
 ) -> dict[str, list[Pair]]:
-    """Cuts parts from training pairs.
+    """Splits parts off the training pairs.
 
-    Pairs that share a sentence, directly or through others, stay in one part.
+    Pairs that share a sentence, directly or through other pairs, stay in the same part.
 
     Args:
         pairs: The pairs.
         seed: Seed of the choice.
-        names: The parts to cut. Default: validation and test.
+        names: The names of the parts. Default: validation and test.
 
     Returns:
-        The pairs of each part and of what is left, `"train"`, in the order given.
+        The pairs of each part and of the rest, `"train"`, in their original order.
 
     Raises:
         InputError: If there are too few pairs for these parts.
@@ -94,15 +94,15 @@ def cut_parts(
     graph = sparse.coo_matrix(edges, shape=(vertices, vertices))
     group = sparse.csgraph.connected_components(graph, directed=False)[1][sources]
 
-    wanted = min(CUT_MOST, int(np.ceil(CUT_FRACTION * len(pairs))))
+    part_size = min(CUT_MOST, int(np.ceil(CUT_FRACTION * len(pairs))))
     number = np.zeros(len(pairs), int)  # of the part
     sizes = np.bincount(group)
     order = iter(np.random.default_rng(seed).permutation(np.unique(group)))
     for part in range(1, len(names) + 1):
-        room = wanted
+        room = part_size
         for candidate in order:
-            # A large group would be most of the part: it is trained on.
-            if sizes[candidate] <= max(1, wanted // 10):
+            # A large group would make up most of the part, so it stays in the training part.
+            if sizes[candidate] <= max(1, part_size // 10):
                 number[group == candidate] = part
                 room -= sizes[candidate]
             if room <= 0:

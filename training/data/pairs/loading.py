@@ -1,4 +1,4 @@
-"""Parallel corpora by name or path."""
+"""Loads parallel corpora by name or path."""
 
 import collections
 import re
@@ -14,7 +14,7 @@ from training.errors import InputError
 
 __all__ = ["ParallelCorpus", "load_pairs"]
 
-# What others call the parts.
+# Other common names of the parts.
 ALIASES = {"training": "train", "valid": "validation", "val": "validation", "dev": "validation"}
 CLDR = "cldr:"
 WHOLE = "data.tsv.xz"  # a corpus of a data folder that is not divided into parts
@@ -27,21 +27,21 @@ def load_pairs(
 
     Args:
         corpus: One of
-            `cldr:pt-en` (`tr`, either direction): CLDR's data rendered by Babel;
-            a name of `training.data.pairs.registry.PARALLEL_SETS`: tables in `data_dir`;
+            `cldr:SOURCE-TARGET`, two of `en`, `pt` and `tr`: CLDR data rendered by Babel;
+            a name in `training.data.pairs.registry.PARALLEL_SETS`: tables in `data_dir`;
             `tfds:NAME`: a translation set of TensorFlow Datasets;
             the path of a `.tsv` or `.csv` file (`.gz`, `.xz`) with a header line and the columns
-            `source` and `target`, or only two columns, named by their languages;
-            two paths `A,B` of text files, a sentence a line (`train.pt,train.en`);
-            a folder as `tfds.TranslateFolder` has it: `LANGUAGE.PART.txt`, two languages.
+            `source` and `target`, or only two columns, named after their languages;
+            two paths `A,B` of text files with one sentence per line (`train.pt,train.en`);
+            a folder for `tfds.TranslateFolder`: files `LANGUAGE.PART.txt` in two languages.
         data_dir: The folder of the tables; TFDS' folder for `tfds:NAME`.
-        reverse: Translate from the target to the source. Default `False`.
-        seed: Seed of what is drawn (`cldr`) and of the parts that are cut.
+        reverse: Whether to exchange source and target. Default `False`.
+        seed: Seed of the content (`cldr`) and of the parts that are split off.
 
     Returns:
-        The pairs; always the same in the same order for the same source and seed. Parts are as
-        given. A validation or test part that is missing is cut from the training part: none of
-        its sentences, source or target, is then trained on.
+        The pairs; the same corpus and seed always give the same pairs in the same order. Parts that
+        the corpus has stay as they are. A missing validation or test part is split off the training
+        part, so that none of its sentences, source or target, is trained on.
 
     Raises:
         InputError: If there is no such corpus, or it cannot be read or has too few pairs.
@@ -67,28 +67,29 @@ def load_pairs(
 
 
 def check_trainable(corpus: str, data_dir: str | None = None) -> None:
-    """Finds out, before anything is read, whether there is such a corpus with a training part.
+    """Checks, without reading it, that a corpus exists and has a training part.
 
     Raises:
-        InputError: If the corpus is neither known nor a path that exists, or has no training part.
+        InputError: If the corpus is neither a known name nor an existing path, or has no training
+            part.
     """
     table = _table_name(corpus)
     folder = Path(data_dir, table) if table and data_dir else None
     if folder and folder.is_dir():
         if not any((folder / name).exists() for name in (WHOLE, "train.tsv.xz")):
             raise InputError(
-                f"Expected a corpus with a training part. Received: corpus={corpus!r}, of which "
-                f"{folder} holds no train.tsv.xz. Train on another corpus, such as {CLDR}pt-en or "
-                "multi30k_pt_en; evaluate.py can test a translator on this one"
+                f"Expected a corpus with a training part. Received: corpus={corpus!r}, but there "
+                f"is no train.tsv.xz in {folder}. Train on another corpus, such as {CLDR}pt-en or "
+                "multi30k_pt_en"
             )
     elif corpus in PARALLEL_SETS:
-        load_pairs(corpus, data_dir)  # says what is missing
+        load_pairs(corpus, data_dir)  # raises an error that says what is missing
     elif not corpus.startswith((CLDR, TFDS)):
         _paths(corpus)
 
 
 def _table_name(corpus: str) -> str | None:
-    """Returns the name under which a data folder may hold the corpus."""
+    """Returns the name of the folder that may hold the corpus."""
     if not corpus.startswith(TFDS):
         return corpus if corpus in PARALLEL_SETS else None
     name = corpus.removeprefix(TFDS)
@@ -115,7 +116,7 @@ def _load_tables(folder: Path, languages: tuple[str, str], seed: int) -> Paralle
 
 
 def _paths(corpus: str) -> list[Path]:
-    """Returns the path that a corpus is at, or the paths of its two sides."""
+    """Returns the path of a corpus, or the two paths of its source and target file."""
     both = [name.strip() for name in corpus.split(",")]
     if Path(corpus).exists():
         return [Path(corpus)]
@@ -172,14 +173,14 @@ def _assembled(
     seed: int = 0,
     drop_empty: bool = False,
 ) -> ParallelCorpus:
-    """Checks the pairs, cuts the parts that are missing, and notes what whoever trains should know.
+    """Checks the pairs, splits off missing parts, and notes what the user should know.
 
     Args:
-        languages: Their names.
-        parts: The pairs of the parts that there are.
-        seed: Seed of the parts that are cut.
-        drop_empty: Whether a pair with an empty side is dropped and noted; it is an error in
-            what users can mend.
+        languages: The names of the two languages.
+        parts: The pairs of the parts that the corpus has.
+        seed: Seed of the parts that are split off.
+        drop_empty: Whether to drop pairs with an empty side, and note it. Otherwise they are an
+            error, because users can correct their own files.
     """
     notes = []
     for name, pairs in parts.items():
@@ -202,12 +203,12 @@ def _assembled(
         for name in PARTS[1:]:
             met = sum(pair[0] in known[0] or pair[1] in known[1] for pair in parts.get(name, ()))
             if met:
-                notes.append(f"{met} {name} pairs have a sentence that is trained on, as given")
+                notes.append(f"{met} {name} pairs share a sentence with the training part")
         missing = [name for name in PARTS[1:] if not parts.get(name)]
         if missing:
             parts = {**parts, **cut_parts(parts["train"], seed, missing)}
             notes += [
-                f"{len(parts[name])} {name} pairs cut from the training part" for name in missing
+                f"{len(parts[name])} {name} pairs split off the training part" for name in missing
             ]
     train, validation, test = (parts.get(name, []) for name in PARTS)
     source, target = languages
@@ -230,19 +231,19 @@ def _read_pairs(path: Path) -> tuple[tuple[str, str], list[Pair]]:
 def _zipped(source: Path, target: Path) -> list[Pair]:
     if source.exists() and target.exists() and source.samefile(target):
         raise InputError(
-            f"Expected a file of the source and another of the target. Received: {source} as both"
+            f"Expected a source file and another target file. Received: {source} as both"
         )
     sides = [read_lines(path) for path in (source, target)]
     if len(sides[0]) != len(sides[1]):
         raise InputError(
-            "Expected as many lines in both files. Received: "
+            "Expected the same number of lines in both files. Received: "
             f"{len(sides[0])} in {source}, {len(sides[1])} in {target}"
         )
     return list(zip(*sides, strict=True))
 
 
 def _language(path: Path) -> str:
-    """The language that a file is named by: `train.pt`, `train.pt.gz`, `pt.txt`."""
+    """Returns the language in a file name such as `train.pt`, `train.pt.gz` or `pt.txt`."""
     name = path.name
     for suffix in (*PACKED, ".txt"):
         name = name.removesuffix(suffix)

@@ -1,9 +1,9 @@
-"""Tokenized corpora on disk: made once, read with NumPy alone.
+"""Tokenized corpora on disk. They are written once, and read with only NumPy.
 
-A folder holds `source.txt` and `target.txt` (the vocabularies, with their options beside them),
-`train.npz`, `validation.npz` and `test.npz` (ids), `texts.json` (the sentences of the validation
-and the test part, as they were given) and, last of all, `prepared.json`: what it was made of, and
-the SHA-256 of every file.
+A folder holds `source.txt` and `target.txt` (the vocabularies, with files of their options),
+`train.npz`, `validation.npz` and `test.npz` (ids), `texts.json` (the original sentences of the
+validation and the test part) and `prepared.json`, which is written last. It describes the corpus
+and the options that the folder was made from, and has the SHA-256 of every file.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ from training.errors import InputError
 SIDES = ("source", "target")
 INDEX = "prepared.json"
 INDEXED = {"made_of", "files"}
-VERSION = 1  # of the folder's layout and of the way sentences are cut into pieces
-# I and ı, İ and i are the pairs of cases in these languages.
+VERSION = 1  # of the folder's layout and of the tokenization
+# In these languages the lower case of I is ı, and that of İ is i.
 TURKIC = {"tr", "az"}
 
 
@@ -33,7 +33,7 @@ class Sentences:
     """The ids of sentences, one after the other.
 
     Args:
-        ids: int32 `(N,)`; every sentence from `[START]` to `[END]`.
+        ids: int32 `(N,)`; every sentence begins with `[START]` and ends with `[END]`.
         offsets: int64 `(R + 1,)`; sentence `r` is `ids[offsets[r]:offsets[r + 1]]`.
     """
 
@@ -48,7 +48,7 @@ class Sentences:
 
     @property
     def lengths(self) -> np.ndarray:
-        """How many ids each sentence has, int64 `(R,)`."""
+        """The number of ids of each sentence, int64 `(R,)`."""
         return np.diff(self.offsets)
 
 
@@ -68,15 +68,15 @@ class PreparedCorpus:
     """A tokenized corpus.
 
     Args:
-        folder: Where it is.
+        folder: Its folder.
         languages: The names of the source and the target language.
-        vocabulary_sizes: How many ids each of them has.
-        max_length: No sentence has more ids.
+        vocabulary_sizes: The number of ids of each language.
+        max_length: The maximum number of ids of a sentence.
         parts: The ids of `"train"`, `"validation"` and `"test"`.
-        texts: The pairs of `"validation"` and `"test"` as they were given.
-        digest: A SHA-256 of the corpus, the vocabularies and the options; the same whenever it
-            is made anew.
-        notes: What was done to the corpus, a sentence each.
+        texts: The original pairs of `"validation"` and `"test"`.
+        digest: A SHA-256 of the corpus, the vocabularies and the options; preparing the corpus
+            again gives the same one.
+        notes: Sentences that describe how the corpus was changed.
     """
 
     folder: Path
@@ -89,7 +89,7 @@ class PreparedCorpus:
     notes: tuple[str, ...]
 
     def tokenizers(self) -> tuple[Any, Any]:
-        """Returns the two tokenizers. Only this needs TensorFlow Text."""
+        """Returns the two tokenizers. Only this method needs TensorFlow Text."""
         from keras_tnattn.text.word_pieces import WordPieceTokenizer
 
         source, target = (self.folder / f"{side}.txt" for side in SIDES)
@@ -107,28 +107,27 @@ def prepare(
 ) -> PreparedCorpus:
     """Learns the vocabularies, tokenizes the corpus and writes both to a folder.
 
-    What the folder holds is used again if it was made of the same corpus with the same options. If
-    a file of it is missing or was changed since, it is made anew, beside the folder, and takes its
-    place when it is complete. Another corpus in the folder, which runs may depend on, stays.
+    If the folder was made from the same corpus with the same options, it is used again. If one of
+    its files is missing or has changed, the corpus is prepared again in another folder, which then
+    replaces it. A folder with another corpus, which runs may depend on, is an error.
 
     Args:
-        corpus: The corpus; the vocabularies are learned from its training part alone.
+        corpus: The corpus; the vocabularies are learned from its training part.
         folder: The folder; it need not exist.
-        vocabulary_size: The most pieces of each language. Default 8,000.
-        max_length: The most ids of a sentence, `[START]` and `[END]` included. A longer training
-            pair is left out; a longer validation or test sentence is cut. Default 128.
-        lower_case: Lower the case; in Turkish (languages named `tr`, `az`) with its two i's.
-            Default `False`.
-        keep_accents: Whether accents stay on their letters. Default `True`.
+        vocabulary_size: The maximum number of pieces of each language. Default 8,000.
+        max_length: The maximum number of ids of a sentence, including `[START]` and `[END]`. Longer
+            training pairs are left out; longer validation and test sentences are cut. Default 128.
+        lower_case: Whether to lower-case the text; languages named `tr` or `az` have dotted and
+            dotless i. Default `False`.
+        keep_accents: Whether letters keep their accents. Default `True`.
         form: The Unicode form, `"NFC"` or `"NFKC"`. Default `"NFC"`.
 
     Returns:
         The tokenized corpus.
 
     Raises:
-        InputError: If the corpus has no training part or no pair of it is short enough, an option
-            does not fit, or the folder holds another prepared corpus or something else, or cannot
-            be written.
+        InputError: If the corpus has no training part or none of its pairs is short enough, if an
+            option is invalid, or if the folder holds something else or cannot be written.
     """
     folder, training = Path(folder), corpus.part("train")
     cases: list[str] = ["turkish" if name in TURKIC else "lower" for name in corpus.languages]
@@ -149,7 +148,7 @@ def prepare(
                 "another corpus or with other options. Choose another folder, or delete it if no "
                 "run needs it"
             )
-        with contextlib.suppress(InputError):  # damaged: made anew
+        with contextlib.suppress(InputError):  # damaged: prepare it again
             return load_prepared(folder)
 
     from keras_tnattn.text.word_pieces import learn_word_pieces
@@ -189,17 +188,17 @@ def prepare(
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)
     except OSError as error:
-        raise InputError(f"Expected a folder that can be written. Received: {error}") from error
+        raise InputError(f"Could not write the prepared corpus: {error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return load_prepared(folder)
 
 
 def load_prepared(folder: str | Path) -> PreparedCorpus:
-    """Reads what `prepare` wrote, with NumPy alone.
+    """Reads what `prepare` wrote, with only NumPy.
 
     Raises:
-        InputError: If there is no such folder, or a file of it is missing or was changed.
+        InputError: If there is no such folder, or one of its files is missing or has changed.
     """
     folder = Path(folder)
     index = _read_index(folder, "Prepare the corpus first")
@@ -208,10 +207,9 @@ def load_prepared(folder: str | Path) -> PreparedCorpus:
         for name, digest in index["files"].items():
             if _sha256(folder / name) != digest:
                 raise InputError(
-                    f"Expected {folder / name} as it was written. Received: a damaged or changed "
-                    f"file. {again}"
+                    f"{folder / name} is damaged or was changed after it was written. {again}"
                 )
-        # Not of the archives, which hold the time of their making.
+        # Leave out the archives, which contain the time when they were written.
         decided = [index["made_of"], *(index["files"][f"{side}.txt"] for side in SIDES)]
         texts = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
         return PreparedCorpus(
@@ -232,7 +230,7 @@ def load_prepared(folder: str | Path) -> PreparedCorpus:
         AttributeError,
         zipfile.BadZipFile,
     ) as error:
-        raise InputError(f"Expected a whole prepared corpus. Received: {error}. {again}") from error
+        raise InputError(f"Could not read the prepared corpus: {error}. {again}") from error
 
 
 _FIELDS = [field.name for field in dataclasses.fields(Sentences)]
@@ -260,7 +258,7 @@ def _tokenized(
             notes.append(f"{too_long} {name} pairs longer than {max_length} word pieces {what}")
     if not len(parts["train"]):
         raise InputError(
-            "Expected training sentences that are short enough. "
+            "Expected training pairs of at most max_length word pieces. "
             f"Received: max_length={max_length}, and all {len(corpus.train)} pairs are longer"
         )
     return parts, notes
@@ -276,14 +274,14 @@ def _tokenized_side(tokenizer: Any, texts: list[str], rows: int = 8192) -> Sente
 
 
 def _kept(sentences: Sentences, rows: np.ndarray) -> Sentences:
-    """Keeps the sentences where the booleans `rows` `(R,)` say so."""
+    """Keeps the sentences where the booleans `rows`, of shape `(R,)`, are `True`."""
     lengths = sentences.lengths
     offsets = np.concatenate([np.zeros(1, "int64"), np.cumsum(lengths[rows])])
     return Sentences(sentences.ids[np.repeat(rows, lengths)], offsets)
 
 
 def _cut(sentences: Sentences, max_length: int) -> Sentences:
-    """Keeps the first ids of longer sentences, and their `[END]`."""
+    """Cuts longer sentences to their first ids, and keeps their `[END]`."""
     lengths = sentences.lengths
     place = np.arange(len(sentences.ids)) - np.repeat(sentences.offsets[:-1], lengths)
     last = place == np.repeat(lengths, lengths) - 1
@@ -291,16 +289,16 @@ def _cut(sentences: Sentences, max_length: int) -> Sentences:
     return Sentences(sentences.ids[(place < max_length - 1) | last], offsets)
 
 
-def _read_index(folder: Path, instead: str) -> dict[str, Any]:
+def _read_index(folder: Path, hint: str) -> dict[str, Any]:
     try:
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         if not isinstance(index, dict) or not INDEXED.issubset(index):
-            raise ValueError(f"{INDEX} is another program's, or damaged")
+            raise ValueError(f"{INDEX} is damaged or from another program")
         if not isinstance(index["files"], dict):
             raise ValueError(f"files={index['files']!r} in {INDEX}, which is damaged")
         return index
     except (OSError, ValueError) as error:
-        raise InputError(f"Expected a folder with {INDEX}. Received: {error}. {instead}") from error
+        raise InputError(f"Expected a folder with {INDEX}. Received: {error}. {hint}") from error
 
 
 def _read_part(path: Path) -> TokenizedPart:

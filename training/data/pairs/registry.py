@@ -1,21 +1,21 @@
-"""The parallel corpora that have a name. A new one is one entry here."""
+"""The named parallel corpora. To add one, add an entry here."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class ParallelSet:
-    """A corpus that `--corpus NAME` names: the folder NAME in the folder given with `--data-dir`.
+    """A corpus for `--corpus NAME`: the folder NAME in the folder of `--data-dir`.
 
     The folder holds `train.tsv.xz`, `validation.tsv.xz` and `test.tsv.xz`, tables with the columns
-    `source` and `target`; or `data.tsv.xz` alone, from which the parts are cut. Without a training
-    part the corpus can be evaluated on, not trained on.
+    `source` and `target`; or only `data.tsv.xz`, which is then split into parts. A corpus
+    without a training part cannot be trained on.
 
     Args:
-        description: What `--help` says about it.
+        description: Its description in `--help`.
         languages: The source and the target language.
-        tfds: The name of the same corpus in TensorFlow Datasets, if it is there: `tfds:NAME`
-            reads the folder too, if `--data-dir` has it.
+        tfds: The name of the same corpus in TensorFlow Datasets, if there is one. `tfds:NAME` also
+            reads the folder if `--data-dir` holds it.
     """
 
     description: str
@@ -23,7 +23,7 @@ class ParallelSet:
     tfds: str | None = None
 
 
-_TED = "TED talks, where --data-dir has their training part"
+_TED = "TED talks, if --data-dir has their training part"
 PARALLEL_SETS = {
     "multi30k_pt_en": ParallelSet("captions of images (needs --data-dir)", ("pt", "en")),
     "tatoeba_tr_en": ParallelSet("short sentences (needs --data-dir)", ("tr", "en")),

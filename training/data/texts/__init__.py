@@ -1,4 +1,4 @@
-"""Labeled texts by name or path."""
+"""Loads labeled texts by name or path."""
 
 from pathlib import Path
 
@@ -21,20 +21,22 @@ def load_texts(
     """Reads a data set.
 
     Args:
-        dataset: A name of `training.data.texts.registry.TEXT_SETS`, `tfds:NAME`, the path of a
-            `.csv` or `.tsv` file (`.gz`, `.xz`), or of a folder with one sub-folder of `.txt`
-            files per class.
+        dataset: A name in `training.data.texts.registry.TEXT_SETS`; `tfds:NAME`; the path of a
+            `.csv` or `.tsv` file (`.gz`, `.xz`); or the path of a folder with one subfolder of
+            `.txt` files per class.
         data_dir: A folder with the files of the named data sets; TFDS' folder for `tfds:NAME`.
             Default: the libraries' own loaders and caches.
-        text_column: The column or feature of the texts. Default: known by the header.
-        label_column: The column or feature of the labels. Default: known by the header.
+        text_column: The column or feature with the texts. Default: recognized from the header, else
+            `text`.
+        label_column: The column or feature with the labels. Default: recognized from the header,
+            else `label`.
 
     Returns:
-        The rows; always the same in the same order for the same source.
+        The rows; the same source always gives the same rows in the same order.
 
     Raises:
-        InputError: If there is no such data set, it cannot be read, or an option is given that
-            does not apply to it.
+        InputError: If the data set does not exist or cannot be read, or if an option does not apply
+            to it.
     """
     columns = {"text_column": text_column, "label_column": label_column}
     if dataset.startswith(TFDS):
@@ -61,8 +63,8 @@ def _load_named(name: str, data_dir: str | None) -> LabeledTexts:
         return load_table(Path(data_dir, entry.file), drop_repeats=entry.drop_repeats)
     if entry.load is None:
         raise InputError(
-            f"Expected --data-dir with dataset={name!r}, a folder that holds {entry.file}, or the "
-            "path of a table as --dataset"
+            f"Expected --data-dir with dataset={name!r}: a folder that holds {entry.file}. "
+            "Alternatively, give the path of a table as --dataset"
         )
     return entry.load()
 

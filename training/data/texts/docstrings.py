@@ -1,4 +1,4 @@
-"""A real set of texts that needs no download: the docstrings of the libraries at hand."""
+"""A real data set of texts that needs no download: docstrings of the installed libraries."""
 
 import ast
 import importlib.util
@@ -10,29 +10,29 @@ from pathlib import Path
 
 from training.data.texts.labeled import LabeledTexts
 
-# All of them are what this project itself installs for its developers.
+# All of them are installed with the project's extra `dev`.
 LIBRARIES = ("python", "numpy", "scipy", "sklearn", "matplotlib", "keras", "tensorflow", "jax")
 MIN_WORDS = 20
-# Bounds the time to read and to train; a library's files are taken in a shuffled order.
+# Bounds the time to read and to train; the files of a library are read in a shuffled order.
 TEXTS_PER_LIBRARY = 1000
 NOT_LIBRARY_CODE = {"site-packages", "test", "tests", "testing", "_vendor"}
 
 
 def load_docstrings() -> LabeledTexts:
-    """Reads docstrings of `MIN_WORDS` words or more; the class of a text is its library.
+    """Reads docstrings of at least `MIN_WORDS` words, labeled by their library.
 
-    Sources are parsed, never imported. A text met again, in the same library or another, is
+    Sources are parsed, not imported. Repeated texts, in the same library or in another, are
     dropped. The same installation always gives the same rows in the same order.
     """
     texts = {}
     for library in LIBRARIES:
-        found = 0
+        count = 0
         for text in _docstrings(library):
-            if found == TEXTS_PER_LIBRARY:
+            if count == TEXTS_PER_LIBRARY:
                 break
             if text not in texts:
                 texts[text] = library
-                found += 1
+                count += 1
     note = f"a library gives at most {TEXTS_PER_LIBRARY} docstrings; repeated ones are dropped"
     return LabeledTexts.from_names(texts.keys(), texts.values(), (note,))
 
@@ -72,7 +72,7 @@ def _source_folder(library: str) -> Path | None:
 
 def _parse(path: Path) -> ast.Module:
     with warnings.catch_warnings():
-        # Invalid escapes and the like in other people's sources are no concern of ours.
+        # Ignore warnings about the sources, for instance about invalid escapes.
         warnings.simplefilter("ignore")
         try:
             return ast.parse(path.read_bytes())

@@ -15,10 +15,10 @@ class LabeledTexts:
     """Texts with one label each.
 
     Args:
-        texts: `R` strings; empty ones are allowed.
+        texts: `R` strings, which may be empty.
         labels: Integer array `(R,)`, positions in `class_names`.
         class_names: The names of the classes, at least two.
-        notes: What was done to the rows while reading, a sentence each.
+        notes: Sentences that describe how the rows were changed while they were read.
 
     Raises:
         InputError: If there are no rows or fewer than two classes.
@@ -42,7 +42,7 @@ class LabeledTexts:
     def from_names(
         cls, texts: Iterable[str], names: Iterable[str], notes: Iterable[str] = ()
     ) -> "LabeledTexts":
-        """Numbers the classes in the order of their names (by value if all are numbers)."""
+        """Numbers the classes in the order of their names, by value if all names are numbers."""
         names = list(names)
         try:
             class_names = sorted(set(names), key=float)
@@ -62,17 +62,17 @@ class LabeledTexts:
 
 
 def without_repeats(texts: list[str], names: list[str]) -> tuple[list[str], list[str], int]:
-    """Drops the rows whose text and label both stand in an earlier row; also says how many."""
+    """Drops rows with the text and label of an earlier row; also returns how many."""
     rows = list(dict.fromkeys(zip(texts, names, strict=True)))
     kept_texts, kept_names = map(list, zip(*rows, strict=True)) if rows else ([], [])
     return kept_texts, kept_names, len(texts) - len(rows)
 
 
 def split_rows(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Splits row numbers in two, every class in its proportion where that can be.
+    """Splits row numbers into two parts with the same proportions of classes (stratified).
 
-    A class with a single row cannot be in both parts: its row goes to the first. Where a
-    part would have fewer rows than there are classes, the split is not stratified.
+    The row of a class with a single row goes to the first part. The split is not stratified if a
+    part would have fewer rows than there are classes.
 
     Args:
         labels: Integer array `(R,)`.

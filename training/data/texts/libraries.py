@@ -1,6 +1,6 @@
 """Data sets that Keras, scikit-learn and TensorFlow Datasets download and keep in their caches.
 
-They are imported where they are needed, so that a wrong option is reported without the wait.
+The functions import these libraries themselves, so that invalid options are reported at once.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from training.errors import InputError
 
 
 def load_reuters() -> LabeledTexts:
-    """Reads Reuters newswires with Keras' loader, its ids turned back into words."""
+    """Reads Reuters newswires with Keras' loader, and turns its ids back into words."""
     from keras.datasets import reuters as source
 
     index = downloaded("reuters", source.get_word_index)
-    # No word is cut out and none marks the start: an id is the word's number in the index.
+    # Keep all words and add no start marker: then an id is the word's number in the index.
     (rows, labels), _ = downloaded(
         "reuters",
         lambda: source.load_data(
@@ -29,7 +29,7 @@ def load_reuters() -> LabeledTexts:
 
 
 def load_newsgroups() -> LabeledTexts:
-    """Reads 20 Newsgroups with scikit-learn's loader, headers, footers and quotes removed."""
+    """Reads 20 Newsgroups with scikit-learn's loader, without headers, footers and quotes."""
     from sklearn.datasets import fetch_20newsgroups
 
     posts = downloaded(
@@ -49,7 +49,7 @@ def load_tfds(
 ) -> LabeledTexts:
     """Reads all labeled examples of a TensorFlow data set, its splits one after the other.
 
-    Without a network TFDS itself tries for some minutes before it gives up.
+    Without a network, TFDS keeps trying for some minutes before it gives up.
 
     Args:
         name: A name as `tfds.builder` takes it, e.g. `"ag_news_subset"`.
@@ -59,7 +59,7 @@ def load_tfds(
         label_column: The `ClassLabel` feature. Default: the only one.
 
     Raises:
-        InputError: If the data set is unknown, cannot be had, or has no such features.
+        InputError: If the data set is unknown or not available, or lacks these features.
     """
     import tensorflow_datasets as tfds
 
@@ -80,10 +80,10 @@ def load_tfds(
     return LabeledTexts.from_names((row[0] for row in rows), (names[row[1]] for row in rows))
 
 
-def _feature(name, features, kind, wanted, supervised, option) -> str:  # noqa: ANN001
+def _feature(name, features, kind, column, supervised, option) -> str:  # noqa: ANN001
     fitting = sorted(key for key, feature in features.items() if isinstance(feature, kind))
     preferred = [key for key in supervised or () if key in fitting]
-    candidates = [wanted] if wanted else preferred or fitting
+    candidates = [column] if column else preferred or fitting
     if len(candidates) != 1 or candidates[0] not in fitting:
         raise InputError(
             f"Expected one {kind.__name__} feature in tfds:{name}. Received: {fitting}. "
@@ -95,7 +95,7 @@ def _feature(name, features, kind, wanted, supervised, option) -> str:  # noqa: 
 def load_tfds_pairs(
     name: str, data_dir: str | None = None
 ) -> tuple[tuple[str, str], dict[str, list[tuple[str, str]]]]:
-    """Reads a translation set of TensorFlow Datasets, in the direction it is made for.
+    """Reads a translation set of TensorFlow Datasets, in its own direction.
 
     Args:
         name: A name as `tfds.builder` takes it, e.g. `"ted_hrlr_translate/pt_to_en"`.
@@ -105,7 +105,7 @@ def load_tfds_pairs(
         The two languages, and the pairs of each split.
 
     Raises:
-        InputError: If the set is unknown, cannot be had, or is no translation set.
+        InputError: If the set is unknown, not available or not a translation set.
     """
     import tensorflow_datasets as tfds
 
@@ -127,16 +127,16 @@ def load_tfds_pairs(
 
 
 def downloaded(dataset: str, load: Callable, alternative: str = "use --dataset docstrings") -> Any:
-    """Returns what `load` returns; reports any error of it as an `InputError`.
+    """Returns what `load` returns, and reports any of its errors as an `InputError`.
 
     Args:
         dataset: The data set's name.
-        load: Reads it from a library's cache, or downloads it.
-        alternative: What to do without a network.
+        load: Reads the data set from a library's cache, or downloads it.
+        alternative: What to do without a network, for the error message.
     """
     try:
         return load()
-    except Exception as error:  # the libraries raise anything, `Exception` itself included
+    except Exception as error:  # the libraries even raise `Exception` itself
         raise InputError(
             f"The data set {dataset} is not in its library's cache and could not be downloaded "
             f"({type(error).__name__}: {str(error).partition(chr(10))[0]}). Connect to a network, "

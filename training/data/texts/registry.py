@@ -1,4 +1,4 @@
-"""The data sets of labeled texts that have a name. A new one is one entry here."""
+"""The named data sets of labeled texts. To add one, add an entry here."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,14 +10,14 @@ from training.data.texts.libraries import load_newsgroups, load_reuters
 
 @dataclasses.dataclass(frozen=True)
 class TextSet:
-    """A data set that `--dataset NAME` names. It has a file, a loader or both.
+    """A data set for `--dataset NAME`. It has a file, a loader or both.
 
     Args:
-        description: What `--help` says about it.
-        file: Its table in the folder given with `--data-dir`, as `load_table` reads it.
-        load: Reads it without `--data-dir`.
-        drop_repeats: Whether rows that repeat an earlier text and label are dropped from the
-            file. Default `False`: the rows as published.
+        description: Its description in `--help`.
+        file: The path of its table in the folder of `--data-dir`, which `load_table` reads.
+        load: The function that reads it without `--data-dir`.
+        drop_repeats: Whether to drop rows of the file that repeat an earlier text and label.
+            Default `False`.
     """
 
     description: str
@@ -38,7 +38,7 @@ TEXT_SETS = {
     "reuters": TextSet("Reuters newswires by topic", "reuters/data.tsv.xz", load_reuters),
     "newsgroups": _NEWSGROUPS,
     "twenty_newsgroups": dataclasses.replace(_NEWSGROUPS, description="the same"),
-    # A review stands under the brand's and the generic name of a drug.
+    # Reviews appear twice, under the brand name and the generic name of a drug.
     "drug_review": TextSet(
         "Drugs.com reviews by rating (needs --data-dir)",
         "drug_review/data.tsv.xz",

@@ -1,4 +1,4 @@
-"""Labeled texts from the user's own files: a table (CSV or TSV), or a folder per class."""
+"""Reads labeled texts from files: a table (CSV or TSV), or a folder per class."""
 
 import dataclasses
 import html
@@ -12,7 +12,7 @@ from training.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class _Layout:
-    """How a table holds its texts and labels; recognized by its columns."""
+    """The layout of a table: how to get text and label of a row. Recognized by its columns."""
 
     columns: Set[str]
     text: Callable[[Row], str]
@@ -20,15 +20,15 @@ class _Layout:
     drop_repeats: bool = False
 
 
-# Drugs.com reviews, quoted as CSV or as TSV. A review stands under the brand's and the generic
-# name: its repeats would put test rows into training.
+# Drugs.com reviews, CSV or TSV with quotes. Reviews appear twice, under the brand name and the
+# generic name; a repeated review could be in the training and in the test part.
 DRUG_REVIEWS = _Layout(
     {"review", "rating"},
     lambda row: html.unescape(row["review"]).strip().strip('"'),
     lambda row: row["rating"].removesuffix(".0"),
     drop_repeats=True,
 )
-# Research articles: an article may have several topics set to 1, its class is the first.
+# Research articles: if an article has several topics set to 1, its class is the first of them.
 TOPICS = (
     "Computer Science",
     "Physics",
@@ -44,7 +44,7 @@ RESEARCH_ARTICLES = _Layout(
 )
 SPOOKY_AUTHORS = _Layout({"text", "author"}, lambda row: row["text"], lambda row: row["author"])
 PLAIN = _Layout({"text", "label"}, lambda row: row["text"], lambda row: row["label"])
-# A table with more classes than this, and than a third of its rows, is warned about.
+# Warn about a table with more classes than this and more than one class per three rows.
 MANY_CLASSES = 10
 LAYOUTS = (DRUG_REVIEWS, RESEARCH_ARTICLES, SPOOKY_AUTHORS, PLAIN)
 
@@ -55,24 +55,24 @@ def load_table(
     label_column: str | None = None,
     drop_repeats: bool = False,
 ) -> LabeledTexts:
-    """Reads a table with a header line: `.csv` or `.tsv`, as it is or with `.gz` or `.xz`.
+    """Reads a table with a header line: `.csv` or `.tsv`, also compressed (`.gz`, `.xz`).
 
-    A CSV file may quote its fields. A TSV file has no quoting (the Drugs.com one excepted): a
-    line is a row, a tab ends a field. The headers of the papers' data sets are known.
+    A CSV file may quote its fields. A TSV file, except for that of Drugs.com, has no quoting: a
+    line is a row, a tab ends a field. The headers of the papers' data sets are recognized.
 
     Args:
         path: The file, in UTF-8.
-        text_column: The column of the texts. Default: known by the header.
-        label_column: The column of the labels. Default: known by the header.
-        drop_repeats: Drop rows that repeat an earlier text and label even if the layout does
-            not ask for it. Default `False`.
+        text_column: The column with the texts. Default: recognized from the header, else `text`.
+        label_column: The column with the labels. Default: recognized from the header, else `label`.
+        drop_repeats: Whether to drop rows that repeat an earlier text and label even if the layout
+            does not require it. Default `False`.
 
     Returns:
         The rows in the order of the file.
 
     Raises:
-        InputError: If the file cannot be read as such a table, has no rows, lacks a column, or
-            has a row without a label.
+        InputError: If the file cannot be read, has no rows, lacks a column, or has a row without a
+            label.
     """
     header, rows = read_table(path, quoted_columns=DRUG_REVIEWS.columns)
     layout = _layout(path, header, text_column, label_column)
@@ -97,7 +97,7 @@ def load_table(
 
 
 def load_folders(path: Path) -> LabeledTexts:
-    """Reads the `.txt` files (UTF-8) of a folder's sub-folders, which are the classes."""
+    """Reads the `.txt` files (UTF-8) in a folder's subfolders, one subfolder per class."""
     from sklearn.datasets import load_files
 
     try:
@@ -117,8 +117,8 @@ def _layout(
     text, label = text_column or "text", label_column or "label"
     if text == label:
         raise InputError(
-            f"Expected two columns, of the texts and of the labels. Received: {text!r} as both. "
-            "Name one with --text-column, the other with --label-column"
+            f"Expected a column with texts and another with labels. Received: {text!r} as both. "
+            "Name the former with --text-column and the latter with --label-column"
         )
     for option, column in (("--text-column", text), ("--label-column", label)):
         if column not in header:
