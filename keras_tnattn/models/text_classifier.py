@@ -30,6 +30,7 @@ def text_classifier(
     feedforward_ranks: int = 8,
     embedding: str = "dense",
     embedding_ranks: int = 16,
+    word_dropout: float = 0.0,
     **attention_options: Any,
 ) -> keras.Model:
     """Builds the classifier of Xu et al., "A Tensorized Spectral Attention Mechanism", section 6.
@@ -67,6 +68,9 @@ def text_classifier(
         embedding: `"dense"` (default), a full table; `"tensor_train"`, a `TTEmbedding`; or
             `"low_rank"`, a `LowRankEmbedding`.
         embedding_ranks: Int, its maximum TT-rank or its rank. Defaults to 16.
+        word_dropout: Rate at which, in training, the embedding of a whole word becomes 0; the
+            others are divided by `1 - word_dropout`. The mask stays: a dropped word still counts
+            as a token. Defaults to 0: no such layer.
         **attention_options: Further arguments of an attention given by name, for instance
             `damping=0.5`.
 
@@ -92,6 +96,9 @@ def text_classifier(
     x = make_embedding(
         embedding, vocabulary_size, embedding_dim, embedding_ranks, name="embedding"
     )(ids)
+    if word_dropout:
+        # One decision for all features of a token.
+        x = keras.layers.Dropout(word_dropout, noise_shape=(None, None, 1), name="word_dropout")(x)
     if position_encoding is not None:
         length = sequence_length if max_length is None else max_length
         x = make_position_encoding(position_encoding, length, False, "positions")(x)

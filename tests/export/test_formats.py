@@ -20,7 +20,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 def classifier():
     # The exporter of PyTorch 2.13 makes a file of the spectral attention that does not load.
-    return text_classifier(30, 3, "dpa" if BACKEND == "torch" else "tsa", embedding_dim=8)
+    attention = "dpa" if BACKEND == "torch" else "tsa"
+    return text_classifier(30, 3, attention, embedding_dim=8, word_dropout=0.2)
 
 
 @pytest.mark.parametrize("form", EXPORTS)

@@ -117,6 +117,25 @@ def test_options_reach_the_attention():
     assert (attention.damping, attention.num_heads) == (0.3, 4)
 
 
+def test_word_dropout_drops_whole_words_in_training_and_keeps_the_mask():
+    model = text_classifier(50, 3, "dpa", embedding_dim=6, word_dropout=0.4)
+    inside = keras.Model(model.input, model.get_layer("word_dropout").output)
+    ids = np.random.default_rng(0).integers(1, 50, (64, 20)).astype("int32")
+    words = ops.convert_to_numpy(model.get_layer("embedding")(ids))
+    np.testing.assert_array_equal(inside.predict(ids, verbose=0), words)
+    dropped = ops.convert_to_numpy(inside(ids, training=True))
+    kept = (dropped != 0).any(axis=-1)
+    np.testing.assert_allclose(dropped, words * kept[..., None] / 0.6, rtol=1e-5)
+    assert abs(kept.mean() - 0.6) < 0.06
+
+    ids, labels = texts()
+    model.compile("adam", "sparse_categorical_crossentropy")
+    model.fit(ids, labels, verbose=0)
+    # Without the mask the padding of the second text would count.
+    alone = model.predict(ids[1:2, :5], verbose=0)
+    np.testing.assert_allclose(model.predict(ids, verbose=0)[1:2], alone, rtol=1e-4, atol=1e-6)
+
+
 def test_probabilities_are_float32_under_mixed_precision():
     keras.config.set_dtype_policy("mixed_bfloat16")
     model = text_classifier(50, 3)
@@ -133,6 +152,8 @@ def test_probabilities_are_float32_under_mixed_precision():
         (lambda: text_classifier(50, 3, num_layers=0), "num_layers=0"),
         (lambda: text_classifier(50, 3, position_encoding="learned"), "max_length=None"),
         (lambda: text_classifier(50, 3, feedforward="sparse"), "feedforward='sparse'"),
+        (lambda: text_classifier(50, 3, embedding="sparse"), "embedding='sparse'"),
+        (lambda: text_classifier(50, 3, word_dropout=-0.1), "-0.1"),
         (
             lambda: text_classifier(50, 3, TensorizedSpectralAttention(2), damping=0.5),
             r"attention_options=\{'damping': 0\.5\}",

@@ -96,6 +96,9 @@ class ClassifyConfig(RunConfig):
     embedding_rank: int = option(
         16, MODEL, "maximum rank of the embedding (tensor_train, low_rank)", ge=1, le=4096
     )
+    word_dropout: float = option(
+        0.0, MODEL, "rate at which training drops whole words after the embedding", ge=0, lt=1
+    )
     num_heads: int = option(2, MODEL, "attention heads (not tn, rgtn)", ge=1, le=256)
     tt_rank: int = option(2, MODEL, "maximum tensor-train rank (tsa, tga)", ge=1, le=4096)
     damping: float = option(0.9, MODEL, "damping of the time graph (tsa, tga)", ge=0, lt=1)
@@ -136,6 +139,8 @@ class ClassifyConfig(RunConfig):
             self.refuse(reason, "residual_units", "residual_dim")
         if self.attention in HEADLESS:
             self.refuse(reason, "num_heads")
+        if self.embedding == "dense":
+            self.refuse("embedding='dense', which has none", "embedding_rank")
 
     @property
     def source(self) -> str:

@@ -177,6 +177,9 @@ def _compiled_model(config: ClassifyConfig, vocabulary_size: int, classes: int) 
         embedding_dim=config.embedding_dim,
         num_heads=config.num_heads,
         num_layers=config.num_layers,
+        embedding=config.embedding,
+        embedding_ranks=config.embedding_rank,
+        word_dropout=config.word_dropout,
         **config.attention_options,
     )
     jit_compile = {"auto": config.attention == "ada" or "auto", "on": True, "off": False}

@@ -142,6 +142,16 @@ def test_graph_attention_trains_and_is_drawn(tmp_path):
     assert (tmp_path / "run/psi.png").is_file()
 
 
+def test_small_embeddings_and_word_dropout_reach_the_model(tmp_path):
+    options = "--attention dpa --epochs 1 --embedding tensor_train --embedding-rank 2"
+    arguments = command(small_table(tmp_path / "table.csv", 40), tmp_path / "run", *options.split())
+    assert main([*arguments, "--word-dropout", "0.25"]) == 0
+    model = keras.models.load_model(tmp_path / "run/model.keras")
+    assert type(model.get_layer("embedding")).__name__ == "TTEmbedding"
+    assert max(model.get_layer("embedding").ranks) == 2
+    assert model.get_layer("word_dropout").rate == 0.25
+
+
 def test_rare_classes_count_as_much_as_frequent_ones(tmp_path, monkeypatch):
     seen = {}
 
@@ -275,6 +285,8 @@ class TestRefusals:
             (["--attention", "dpa", "--damping", "0.5"], ["damping=0.5", "attention='dpa'"]),
             (["--attention", "dpa", "--residual-dim", "8"], ["residual_dim=8", "'dpa'"]),
             (["--attention", "tn", "--num-heads", "3"], ["num_heads=3", "attention='tn'"]),
+            (["--embedding-rank", "8"], ["embedding_rank=8", "embedding='dense'"]),
+            (["--word-dropout", "1"], ["word_dropout=1"]),
         ],
     )
     def test_bad_options_leave_no_folder(self, tmp_path, capsys, options, parts):
