@@ -8,15 +8,14 @@
 one, `MultiHeadAttention` and feed-forward layers of 512. Each is trained once a seed and kept in
 `--folder`; nothing is trained after compression but where it says healed. The test part is only
 measured on. Peers: Keras' int8 and int4 of the whole model, and the plain SVD of each layer to one
-relative error, the rule of keras_compressor. tensorly-torch converts PyTorch layers; it is left out
-where PyTorch is not installed, which is said.
+relative error, the rule of keras_compressor. tensorly-torch is not compared: it converts layers of
+PyTorch, not of Keras.
 
 Writes FOLDER/DATASET-MODEL.csv and a picture of it.
 """
 
 import argparse
 import csv
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -51,8 +50,6 @@ def main():
     parser.add_argument("--quick", action="store_true", help="two targets and no healing: a try")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    if importlib.util.find_spec("torch") is None:
-        print("tensorly-torch is left out: PyTorch is not installed")
     path = given.folder / f"{given.dataset}-{given.model}.csv"
     rows = []
     for seed in given.seeds:
