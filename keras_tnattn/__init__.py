@@ -1,9 +1,9 @@
 """Tensor-network attention for Keras 3.
 
-The layers are in `keras_tnattn.layers` and, for short, at the top level; models are in
+The layers are in `keras_tnattn.layers` and also at the top level, the models in
 `keras_tnattn.models`, and the mathematics as pure functions in `keras_tnattn.ops`.
-`keras_tnattn.compress` makes trained models small.
-`keras_tnattn.text` and `keras_tnattn.export` need TensorFlow and have to be imported by name.
+`keras_tnattn.compress` makes trained models smaller. `keras_tnattn.text` and `keras_tnattn.export`
+need TensorFlow and have to be imported explicitly.
 """
 
 from keras_tnattn import compression, initializers, layers, metrics, models, ops, schedules

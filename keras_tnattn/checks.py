@@ -7,7 +7,7 @@ from typing import Any
 def check_int(name: str, value: Any, at_least: int = 1) -> int:
     """Returns `value` as a Python int, or raises an error that names the argument.
 
-    NumPy integers pass; floats and booleans do not, not even `2.0` and `True`.
+    NumPy integers are accepted; floats and booleans are not, not even `2.0` and `True`.
 
     Args:
         name: Name of the argument, for the error message.

@@ -1,4 +1,4 @@
-"""Initializers: TT-cores fixing the variance of the kernel, near-identities, reflections."""
+"""Initializers: TT-cores with a given kernel variance, near-identities, reflections."""
 
 import math
 from collections.abc import Sequence
@@ -9,14 +9,14 @@ from keras import ops
 from keras_tnattn.ops import tensor_train
 from keras_tnattn.typing import Tensor
 
-# The share of a normal distribution's variance left after cutting it off at two stddevs.
+# The variance of a standard normal distribution truncated at two standard deviations.
 _TRUNCATED_VARIANCE = 0.7737
 
 
 def kernel_variance(
     initializer: keras.initializers.Initializer, fan_in: int, fan_out: int
 ) -> float:
-    """Returns the variance of the entries of a dense kernel as a Keras initializer makes it.
+    """Returns the variance of the entries of a dense kernel drawn by a Keras initializer.
 
     Args:
         initializer: One of the variance-scaling family (Glorot, He, LeCun), `RandomNormal`,
@@ -52,7 +52,7 @@ def kernel_variance(
 
 
 class _Stacked(keras.initializers.Initializer):
-    """Initializes each slice along the first axis by an initializer of its own."""
+    """Initializes each slice along the first axis with its own initializer."""
 
     def __init__(self, initializers: Sequence[keras.initializers.Initializer]) -> None:
         self.initializers = initializers
@@ -69,23 +69,24 @@ def tt_core_weights(
     num_heads: int | None = None,
     seed_offset: int = 0,
 ) -> list[tuple[tuple[int, ...], keras.initializers.Initializer]]:
-    """Returns shape and initializer of each TT-core, such that `W` has the variance asked for.
+    """Returns shape and initializer of each TT-core, such that `W` has the requested variance.
 
-    An entry of `W` sums `prod(R_n)` products of `N` core entries, so that core entries of variance
-    `v = (s2 / prod(R_n)) ** (1 / N)` give it the variance `s2` which `kernel_initializer` has for a
-    dense kernel of the same shape, at any rank. Independent entries would do so only on average:
-    at rank 2 single draws of 12 cores are off by factors of ten. Here the left unfolding
-    `(R_{n-1} I_n J_n, R_n)` of each core is a random orthogonal matrix, scaled to `v`, which makes
-    `||W||_F^2 = I J s2` exact at every draw (wherever `R_n <= R_{n-1} I_n J_n`).
+    An entry of `W` is a sum of `prod(R_n)` products of `N` core entries. Core entries of variance
+    `v = (s2 / prod(R_n)) ** (1 / N)` therefore give it, at any rank, the variance `s2` that
+    `kernel_initializer` has for a dense kernel of the same shape. With independent entries this
+    holds only on average: at rank 2, single draws of 12 cores are off by factors of ten. Here the
+    left unfolding `(R_{n-1} I_n J_n, R_n)` of each core is a random orthogonal matrix, scaled to
+    variance `v`, so that `||W||_F^2 = I J s2` holds exactly for every draw (provided that
+    `R_n <= R_{n-1} I_n J_n`).
 
     Args:
-        kernel_initializer: A Keras initializer that `kernel_variance` knows. A fixed seed gives
-            every core and head a seed of its own.
+        kernel_initializer: A Keras initializer that `kernel_variance` supports. From a fixed seed,
+            a different seed is derived for every core and head.
         tt_input_shape: The `N` factors `I_n`.
         tt_output_shape: The `N` factors `J_n`.
         tt_ranks: The `N - 1` inner ranks.
-        num_heads: If given, cores have a leading axis of this size, each head drawn by itself.
-        seed_offset: Added to a fixed seed, for several maps of one initializer.
+        num_heads: If given, cores have a leading axis of this size; each head is drawn separately.
+        seed_offset: Added to a fixed seed, if several maps share one initializer.
 
     Example:
         >>> glorot = keras.initializers.GlorotUniform()
@@ -100,7 +101,7 @@ def tt_core_weights(
     seed = kernel_initializer.get_config()["seed"]
 
     def core_initializer(shape: tuple[int, ...], index: int) -> keras.initializers.Initializer:
-        # One initializer a core and head: a shared instance with a fixed seed repeats its values.
+        # One initializer per core and head: a shared instance with a fixed seed repeats its values.
         gain = math.sqrt(entry_variance * max(math.prod(shape[:-1]), shape[-1]))
         if isinstance(seed, int):
             return keras.initializers.Orthogonal(gain, seed + seed_offset + index)
@@ -117,19 +118,19 @@ def tt_core_weights(
 
 
 class NearIdentity(keras.initializers.Initializer):
-    """Initializes `(..., D, D, features)` as the identity for each feature, and noise on it.
+    """Initializes `(..., D, D, features)` with the identity for each feature, plus noise.
 
-    A sum of such matrices weighted by features that are not negative is near a multiple of the
-    identity, so that products of thousands of them do not leave the range of floating point.
+    A sum of such matrices with non-negative weights is close to a multiple of the identity, so that
+    products of thousands of them stay within the range of floating point.
 
     Args:
-        num_features: Number of axes behind the two of the matrices. With two of them, the identity
-            stands where they agree: the matrices map feature to feature as they are.
-        stddev: Of the noise.
-        scale: Of the identity. Defaults to 1.
-        symmetric: Whether the noise of each matrix is symmetric: long products then tend to a
-            projector on one vector, not to a map between two that may be orthogonal. Defaults to
-            `False`.
+        num_features: Number of feature axes, 1 or 2, after the two axes of the matrices. With two
+            feature axes, only the matrices whose two feature indices are equal get the identity.
+        stddev: Standard deviation of the noise.
+        scale: Factor of the identity. Defaults to 1.
+        symmetric: Whether the noise of each matrix is symmetric. Long products then tend to a
+            projector onto one vector, not to a map between two vectors that may be orthogonal.
+            Defaults to `False`.
 
     Example:
         >>> matrices = NearIdentity(num_features=1, stddev=0.1)((8, 8, 2), "float32")
@@ -162,8 +163,9 @@ class NearIdentity(keras.initializers.Initializer):
 class UniformReflections(keras.initializers.Initializer):
     """Draws vectors of reflections `(J, r)` whose product is uniformly distributed (Stewart, 1980).
 
-    Normal vectors, the first `k - 1` entries of `v_k` zero, and `sign(v_kk) |v_k|` added to `v_kk`.
-    Without this the product of a few reflections would stay near the identity.
+    The vectors are normally distributed; then the first `k - 1` entries of `v_k` are set to zero,
+    and `sign(v_kk) |v_k|` is added to `v_kk`. Without this the product of a few reflections would
+    stay near the identity.
 
     Example:
         >>> tuple(UniformReflections()((8, 3), "float32").shape)

@@ -10,10 +10,10 @@ from keras_tnattn.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class TokenAccuracy(keras.metrics.Metric):
-    """Share of the tokens whose most probable id is right, padding left out.
+    """Share of the tokens, without padding, whose most probable id is correct.
 
     Args:
-        padding: The label that does not count. Defaults to 0.
+        padding: The label of padding. Defaults to 0.
 
     Example:
         >>> metric = TokenAccuracy()

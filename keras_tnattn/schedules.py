@@ -1,4 +1,4 @@
-"""Learning rates over the steps of a training."""
+"""Learning rate schedules."""
 
 import keras
 from keras import ops
@@ -10,20 +10,20 @@ from keras_tnattn.typing import Tensor
 class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     """`d^-0.5 min(s^-0.5, s w^-1.5)` at step `s`; 0 at step 0 (Vaswani et al., section 5.3).
 
-    Rises over `w` steps to its peak `(d w)^-0.5` (3.6e-4 for the paper's PLGA, d = 512, w =
-    15,000), then falls; scaled to another peak if one is given. Power law graph attention wants a
-    low peak: 1e-3 learns at d = 128, 2.8e-3 is too much.
+    The rate rises over `w` steps to its peak `(d w)^-0.5` (3.6e-4 for the paper's PLGA, with
+    d = 512 and w = 15,000), then falls; it is scaled if another peak is given. Power law graph
+    attention needs a low peak: at d = 128, 1e-3 learns and 2.8e-3 diverges.
 
-    With `cooldown_steps`, which the papers have not, it is also multiplied by `min(1, (n - s) /
-    c)`: it falls to 0 over the last `c` of the `n` steps. A training of few epochs ends at a
-    lower loss by it.
+    With `cooldown_steps`, which the papers do not have, the rate is also multiplied by
+    `min(1, (n - s) / c)`, so that it falls to 0 over the last `c` of the `n` steps. With few epochs
+    this leads to a lower loss.
 
     Args:
         model_dim: The `d` of the formula.
-        warmup_steps: The `w`. Defaults to 15,000, the paper's for PLGA; for SDPA it has 4,000.
+        warmup_steps: The `w`. Defaults to 15,000, the paper's value for PLGA (4,000 for SDPA).
         peak: The rate at step `w`. Defaults to `(d w)^-0.5`.
-        total_steps: The `n` of the cool-down, which needs it.
-        cooldown_steps: The `c`. Defaults to 0: no cool-down.
+        total_steps: The `n` of the cool-down; required if there is one.
+        cooldown_steps: The `c`. Defaults to 0, no cool-down.
 
     Raises:
         ValueError: If a size or the peak is not positive, or `cooldown_steps` is not between 0

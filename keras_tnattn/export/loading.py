@@ -1,4 +1,4 @@
-"""Loading exported models of text."""
+"""Loads exported models that read text."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from keras_tnattn.typing import Tensor
 
 
 class _Exported:
-    """An exported model; keeps the whole object, since signatures do not keep its weights."""
+    """An exported model. Holds the loaded object, because signatures alone lose its weights."""
 
     def __init__(self, path: Path) -> None:
         import tensorflow as tf
@@ -88,8 +88,8 @@ class Translator(_Exported):
         """Translates a list of `B` sentences.
 
         Returns:
-            A dict of `translation`, an array of `str` `(B,)`, and `score`, floats `(B,)`, lower is
-            better.
+            A dict of `translation`, an array of `str` `(B,)`, and `score`, floats `(B,)`, of which
+            lower ones are better.
 
         Raises:
             TypeError: If `texts` is a single string.
@@ -109,7 +109,7 @@ def load(path: str | os.PathLike) -> Classifier | Translator:
     """Loads an exported classifier or translator.
 
     Args:
-        path: A version's folder, or the model's folder, of which the newest version is taken.
+        path: The folder of a version, or of a model, whose newest version is then loaded.
 
     Raises:
         FileNotFoundError: If there is no exported model.

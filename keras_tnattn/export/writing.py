@@ -16,8 +16,8 @@ from keras_tnattn.text.reserved import PAD
 from keras_tnattn.typing import Tensor
 
 CLASS_NAMES = "assets.extra/class_names.json"
-# What a server takes at most, unless the card says otherwise: the memory of an attention grows with
-# the square of the length.
+# The default limit for servers, because the memory of an attention grows with the square of the
+# length.
 _MAX_IDS = 1000
 _MAX_SENTENCE = 2000  # bytes
 _N_BEST = 4
@@ -63,8 +63,8 @@ def export(
             `keras_tnattn.text.words.word_vectorizer`.
         class_names: The `C` names.
         folder: The model's folder, e.g. `saved_models/news`.
-        version: A positive integer. Default: one more than the highest there is, at first 1.
-        split_words: Strings `(B,)` to the words `(B, None)` that the ids stand for, e.g.
+        version: A positive integer. Default: one more than the highest existing version, or 1.
+        split_words: Function from strings `(B,)` to the words `(B, None)` of the ids, e.g.
             `keras_tnattn.text.words.split_words`. Default: no `explain`.
         card: What the model card, `assets.extra/model_card.json`, says beside task, labels, number
             of weights, versions and date.
@@ -75,7 +75,7 @@ def export(
     Raises:
         FileExistsError: If the version exists.
         RuntimeError: If Keras does not run on TensorFlow.
-        ValueError: If `version` is not positive, or the model has not `C` outputs.
+        ValueError: If `version` is not positive, or the model does not have `C` outputs.
 
     Example:
         ```python notest
@@ -301,7 +301,7 @@ def export_signatures(
     target = folder / str(version)
     if target.exists():
         raise FileExistsError(
-            f"Expected a new version, an exported one is never changed. Received: {target} exists"
+            f"Expected a new version, because exports are never changed. Received: {target} exists"
         )
     partial = folder / f".partial-{version}"
     shutil.rmtree(partial, ignore_errors=True)

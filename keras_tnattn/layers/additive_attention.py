@@ -14,8 +14,9 @@ from keras_tnattn.typing import Shape, Tensor
 class MultiHeadAdditiveAttention(SelfAttention):
     """Bahdanau-style multi-head self-attention: score `v^T tanh(q_i + k_j)`, mapped back to `I`.
 
-    The baseline ADA of Xu et al. ("A Tensorized Spectral Attention Mechanism", section 6): one
-    `keras.layers.AdditiveAttention` per head between maps without biases. It has `4 H I J + H J`
+    The baseline ADA of Xu et al. ("A Tensorized Spectral Attention Mechanism", section 6): each
+    head is a `keras.layers.AdditiveAttention` with dense maps without biases before and after it.
+    It has `4 H I J + H J`
     parameters, 300 for `H = 2`, `I = J = 6`. It costs `O(L^2 J)` FLOPs and, unlike the dot
     product, `O(L^2 J)` memory per head.
 
@@ -30,7 +31,7 @@ class MultiHeadAdditiveAttention(SelfAttention):
         inputs: Float tensor `(B, L, I)`.
         mask: Boolean tensor `(B, L)`, `True` for a real token.
         return_attention_scores: Whether to return the scores, too. Defaults to `False`.
-        training: Accepted as by Keras' attentions; the layer computes the same in training.
+        training: Has no effect; accepted as in Keras' attention layers.
         use_causal_mask: Whether a token attends to itself and earlier tokens only. Defaults to
             `False`.
 

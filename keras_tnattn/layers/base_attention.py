@@ -1,10 +1,10 @@
 """One way to call every attention layer: the adapters that the transformer layers use.
 
-Attention layers differ in how they are called. `keras.layers.MultiHeadAttention` takes a query and
-a value; `TensorizedSpectralAttention` takes one sequence; each returns its scores under a name of
-its own. An `AttentionAdapter` hides this: query, value and masks in, outputs and details out.
-`adapter_of` returns the adapter of a layer. A layer with something of its own to return registers
-an adapter in its own file:
+Attention layers are called in different ways. `keras.layers.MultiHeadAttention` takes a query and a
+value, `TensorizedSpectralAttention` takes one sequence, and the arguments that request the scores
+have different names. An `AttentionAdapter` hides this: it takes query, value and masks, and returns
+outputs and details. `adapter_of` returns the adapter of a layer. A layer that returns other details
+registers an adapter in its own file:
 
 ```python notest
 @adapter_of.register
@@ -29,9 +29,9 @@ class AttentionAdapter(abc.ABC):
 
     Attributes:
         layer: The attention layer.
-        takes_memory: Whether query and value may be two sequences (cross-attention).
-        can_be_causal: Whether a position can be kept from seeing later ones.
-        keeps_keys: Whether a token can be decoded from the keys and values of earlier ones.
+        takes_memory: Whether query and value may be different sequences (cross-attention).
+        can_be_causal: Whether attention to later positions can be prevented.
+        keeps_keys: Whether a token can be decoded from the keys and values of earlier tokens.
     """
 
     takes_memory = False
@@ -76,8 +76,8 @@ class AttentionAdapter(abc.ABC):
             query_mask: Boolean tensor `(B, T)`, `True` for a real token.
             value_mask: Boolean tensor `(B, S)`, `True` for a real token.
             training: Whether dropout is active.
-            use_causal_mask: Whether a position may attend to itself and earlier ones only.
-            return_details: Whether to return what the attention computed on the way.
+            use_causal_mask: Whether a position attends only to itself and earlier positions.
+            return_details: Whether to also return intermediate results, such as the scores.
 
         Returns:
             Outputs `(B, T, d)`, and a dict of details, or `None` unless `return_details`.
@@ -110,8 +110,8 @@ class KerasAttention(AttentionAdapter):
         use_causal_mask: bool = False,
         return_details: bool = False,
     ) -> tuple[Tensor, dict[str, Tensor] | None]:
-        # Copies: these layers take the masks off the tensors that they are given, and the layers
-        # that follow would not see them.
+        # Pass copies: these layers remove the masks from their input tensors, so that later layers
+        # would not see them.
         copied = ops.copy(query)
         outputs = self.layer(
             copied,
@@ -129,7 +129,7 @@ class KerasAttention(AttentionAdapter):
         return {"keys": self.layer.key_dense(value), "values": self.layer.value_dense(value)}
 
     def no_keys(self, shape: Any) -> dict[str, Tensor]:
-        """Returns zeros in place of the keys and values of tokens `(*shape, d)`."""
+        """Returns zeros in the shape of the keys and values of tokens `(*shape, d)`."""
         sizes = {"keys": self.layer.key_dim, "values": self.layer.value_dim}
         return {
             name: ops.zeros((*shape, self.layer.num_heads, size), self.layer.compute_dtype)
@@ -137,7 +137,7 @@ class KerasAttention(AttentionAdapter):
         }
 
     def attend_to_keys(self, query: Tensor, kept: dict[str, Tensor], mask: Tensor) -> Tensor:
-        """Computes the attention of one token of each hypothesis to keys and values.
+        """Computes the attention of the last token of each hypothesis to keys and values.
 
         Args:
             query: Float tensor `(B, K, d)`: `K` hypotheses for each of `B` sentences.
@@ -162,11 +162,11 @@ class SequenceAttention(AttentionAdapter):
 
     Args:
         layer: The layer.
-        detail: Name of the details that the layer can return, for instance `"scores"`.
-        detail_argument: Call argument that asks for them. Defaults to
+        detail: Name for the details that the layer can return, for instance `"scores"`.
+        detail_argument: Call argument that requests them. Defaults to
             `"return_attention_scores"`.
         takes_causal_mask: Whether the layer's call takes `use_causal_mask`.
-        is_causal: Whether the layer never looks ahead, whatever it is told.
+        is_causal: Whether the layer is always causal.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class SequenceAttention(AttentionAdapter):
         use_causal_mask: bool = False,
         return_details: bool = False,
     ) -> tuple[Tensor, dict[str, Tensor] | None]:
-        # Keras hands `training` on to layers that take it.
+        # Keras passes `training` on to layers that accept it.
         options: dict[str, Any] = {}
         if self.layer.supports_masking:
             options["mask"] = value_mask
@@ -217,11 +217,11 @@ def adapter_of(layer: Any) -> AttentionAdapter:
     """Returns the adapter of an attention layer, chosen by its class.
 
     Args:
-        layer: A layer. One of a class that has no adapter of its own is taken for a
+        layer: A layer. If no adapter is registered for its class, the adapter is a
             `SequenceAttention`.
 
     Raises:
-        TypeError: If it is not a layer.
+        TypeError: If `layer` is not a Keras layer.
 
     Example:
         >>> import keras

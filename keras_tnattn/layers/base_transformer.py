@@ -1,4 +1,4 @@
-"""What the encoder and the decoder layer of the transformer share."""
+"""Base class of the encoder and the decoder layer of the transformer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,12 +18,12 @@ class BaseTransformerLayer(keras.layers.Layer):
 
     Args:
         feedforward_dim: Hidden size of the feed-forward net.
-        dropout: Rate on the output of each attention and of the feed-forward net.
+        dropout: Dropout rate of the output of each attention and of the feed-forward net.
         activation: Activation function of the feed-forward net.
-        norm_first: Whether the inputs of the branches are normalized, instead of the sums.
-        epsilon: Added to the variance by the normalizations.
-        feedforward: `"dense"` or `"tensor_train"`: the maps of the feed-forward net.
-        feedforward_ranks: Largest TT-rank of these maps for `"tensor_train"`.
+        norm_first: Whether to normalize the inputs of the branches instead of the residual sums.
+        epsilon: Small number that the normalizations add to the variance.
+        feedforward: The layers of the feed-forward net, `"dense"` or `"tensor_train"`.
+        feedforward_ranks: Maximum TT-rank of these layers, for `"tensor_train"`.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class BaseTransformerLayer(keras.layers.Layer):
         self.supports_masking = True
 
     def _build_branches(self, shape: Shape, num_attentions: int) -> None:
-        """Makes everything but the attentions, for inputs `(B, L, d)`."""
+        """Creates and builds all sublayers except the attentions, for inputs `(B, L, d)`."""
         dtype = self.dtype_policy
         self.norms = [
             keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=dtype, name=f"norm_{i}")
@@ -71,7 +71,7 @@ class BaseTransformerLayer(keras.layers.Layer):
     def _add(
         self, index: int, x: Tensor, branch: Callable[[Tensor], Tensor], training: bool | None
     ) -> Tensor:
-        """Residual sum of `x` and a branch of it, normalized before or after."""
+        """Returns the sum of `x` and `branch(x)`, with normalization before or after."""
         norm, dropout = self.norms[index], self.dropouts[index]
         if self.norm_first:
             return x + dropout(branch(norm(x)), training=training)
@@ -120,13 +120,13 @@ def check_feedforward(feedforward: str) -> str:
 def feedforward_map(
     units: int, activation: Activation | None, feedforward: str, ranks: int, **kwargs: Any
 ) -> keras.layers.Layer:
-    """Makes a dense layer, or one with a tensor-train kernel.
+    """Creates a dense layer, or one with a tensor-train kernel.
 
     Args:
         units: Size of the output.
         activation: Activation function.
         feedforward: `"dense"` for `keras.layers.Dense`, `"tensor_train"` for `TTDense`.
-        ranks: Largest TT-rank.
+        ranks: Maximum TT-rank.
         **kwargs: Further arguments of the layer, for instance `name`.
     """
     if check_feedforward(feedforward) == "tensor_train":

@@ -14,9 +14,9 @@ class MultiHeadDotProductAttention(SelfAttention):
     """Luong-style multi-head self-attention: `softmax(Q K^T / sqrt(J)) V`, mapped back to `I`.
 
     The baseline DPA of Xu et al. ("A Tensorized Spectral Attention Mechanism", sections 2.3 and
-    6): `keras.layers.MultiHeadAttention` without biases, of one sequence with itself, so that it
-    fits into a `keras.Sequential`. It has `4 H I J` parameters, 288 for `H = 2`, `I = J = 6`, and
-    costs `O(L^2 J)` FLOPs and `O(L^2)` memory per head.
+    6): self-attention by `keras.layers.MultiHeadAttention` without biases. It takes a single input,
+    so you can use it in a `keras.Sequential`. It has `4 H I J` parameters, 288 for `H = 2`,
+    `I = J = 6`, and costs `O(L^2 J)` FLOPs and `O(L^2)` memory per head.
 
     A masked token neither sends nor receives: its output is 0.
 
@@ -29,7 +29,7 @@ class MultiHeadDotProductAttention(SelfAttention):
         inputs: Float tensor `(B, L, I)`.
         mask: Boolean tensor `(B, L)`, `True` for a real token.
         return_attention_scores: Whether to return the scores, too. Defaults to `False`.
-        training: Accepted as by Keras' attentions; the layer computes the same in training.
+        training: Has no effect; accepted as in Keras' attention layers.
         use_causal_mask: Whether a token attends to itself and earlier tokens only. Defaults to
             `False`.
 

@@ -26,16 +26,16 @@ class GraphAttention(SelfAttention):
         h'_i = sigma(sum_j alpha_ij W h_j + b)
 
     (Veličković et al., "Graph Attention Networks", equations 1-6). With `a = [a_1 || a_2]` the
-    score is `LeakyReLU(s_i + t_j)`, `s_i = a_1^T W h_i` and `t_j = a_2^T W h_j`: two numbers per
-    node, and no `(L, L, 2 J)` tensor.
+    score is `LeakyReLU(s_i + t_j)` with `s_i = a_1^T W h_i` and `t_j = a_2^T W h_j`: two numbers
+    per node instead of an `(L, L, 2 J)` tensor.
 
-    `H (I J + 2 J)` weights and the biases. For each head a dense graph costs
+    The layer has `H (I J + 2 J)` weights and the biases. For each head a dense graph costs
     `2 L I J + 4 L J + 2 L^2 J` FLOPs and `O(L^2)` memory, a list of `E` edges
-    `2 L I J + 4 L J + 2 E J` FLOPs and `O(E J)` memory. Scores are normalized in float32 under
-    mixed precision too.
+    `2 L I J + 4 L J + 2 E J` FLOPs and `O(E J)` memory. Under mixed precision, scores are still
+    normalized in float32.
 
-    A node without edges gives 0, and so does a masked one, which neither sends nor receives:
-    padding changes nothing else.
+    The output of a node without edges is 0. A masked node neither sends nor receives, and its
+    output is 0, so that padding does not change the other outputs.
 
     Args:
         num_heads: Int, the number of heads `H`.
@@ -44,9 +44,9 @@ class GraphAttention(SelfAttention):
             the activation comes after the mean.
         negative_slope: Slope of the LeakyReLU for negative values. Defaults to 0.2, as in the
             paper.
-        self_loops: Whether each node is a neighbor of itself, as in the paper. Defaults to `True`;
-            otherwise where the graph says so.
-        dropout: Rate at which coefficients `alpha_ij` are dropped in training. Defaults to 0.
+        self_loops: Whether each node is a neighbor of itself, as in the paper. If `False`, only
+            nodes with a self-loop in the graph are. Defaults to `True`.
+        dropout: Dropout rate of the coefficients `alpha_ij`. Defaults to 0.
         activation: Activation function `sigma`, for each head. Default: none.
         use_bias: Whether to add biases, `J` for each head or for the mean. Defaults to `True`.
         kernel_initializer: Initializer of `W` and `a`.
@@ -55,21 +55,22 @@ class GraphAttention(SelfAttention):
     Call arguments:
         inputs: Float tensor `(B, L, I)`: batch, nodes, features. `B` and `L` may be unknown.
         adjacency: Boolean or numeric tensor `(L, L)` or `(B, L, L)`; where `[i, j]` is not 0, node
-            `i` receives from node `j`. Default: every node from every other.
+            `i` receives from node `j`. Default: all nodes are connected.
         mask: Boolean tensor `(B, L)`, `True` for a real node.
         return_attention_scores: Whether to return `alpha` too. Defaults to `False`.
-        training: Whether to drop coefficients.
-        inputs_mask: The mask of `inputs`, which Keras passes here when there is another tensor.
+        training: Whether dropout is active.
+        inputs_mask: The mask of `inputs`, which Keras passes here if there are several tensors.
             `mask` takes precedence.
         edges: Int tensor `(E, 2)` or `(B, E, 2)` instead of `adjacency`: rows `(sender, receiver)`,
-            each once, both directions of an undirected edge. A row with a negative id is padding.
-        edge_weights: Numeric tensor `(E,)` or `(B, E)`; an edge of weight 0 is dropped, the other
-            weights do not matter, as in a dense adjacency.
+            without duplicates; list an undirected edge in both directions. A row with a negative id
+            is padding.
+        edge_weights: Numeric tensor `(E,)` or `(B, E)`. An edge of weight 0 is dropped; as in a
+            dense adjacency, the values of other weights have no effect.
 
     Returns:
         Tensor `(B, L, H J)` for `"concat"`, `(B, L, J)` for `"mean"`; with
         `return_attention_scores` also `alpha` before dropout, `(B, H, L, L)`, or `(B, H, E)` for
-        edges, with the `L` self-loops behind them if `self_loops`.
+        edges, followed by the `L` self-loops if `self_loops`.
 
     Raises:
         ValueError: For an unknown option, an adjacency without two or three axes, or two graphs.

@@ -17,7 +17,7 @@ _NORMALIZATIONS = (None, "symmetric")
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class GraphConvolution(keras.layers.Layer):
-    """Dense layer on the nodes of a graph, followed by a sum over neighbors.
+    """Dense layer on the nodes of a graph, followed by a weighted sum over the neighbors.
 
         Y = eps((I + A) X W + b)                                  normalization=None
         Y = eps(D^(-1/2) (I + A) D^(-1/2) X W + b)                "symmetric", D = diag((I + A) 1)
@@ -26,13 +26,14 @@ class GraphConvolution(keras.layers.Layer):
     (Xu et al., "Low-Complexity Attention Modelling via Graph Tensor Networks", section 2; Kipf and
     Welling, 2017, https://arxiv.org/abs/1609.02907, for the symmetric normalization; the graph
     filter is equation 1 of Xu et al., "A Tensorized Spectral Attention Mechanism"). Row `i` of `A`
-    holds the weights of what node `i` receives. A graph filter with the symmetric normalization has
-    `D^(-1/2) A D^(-1/2)`, `D = diag(A 1)`, in the place of `A`.
+    holds the weights of the edges to node `i`. In a graph filter with the symmetric normalization,
+    `D^(-1/2) A D^(-1/2)` with `D = diag(A 1)` replaces `A`.
 
-    `I J + J` weights and `F` coefficients. A dense adjacency costs `2 L^2 J` FLOPs per power and
+    The layer has `I J + J` weights and `F` coefficients. A dense adjacency costs `2 L^2 J` FLOPs
+    per power and
     `O(L^2)` memory; a list of `E` edges `2 E J` FLOPs and `O(E J)` memory.
 
-    A masked node neither sends nor receives: its output is 0, and padding changes nothing else.
+    A masked node neither sends nor receives; its output is 0, and other outputs do not change.
 
     Args:
         units: Int, the size `J` of the output.
@@ -46,20 +47,20 @@ class GraphConvolution(keras.layers.Layer):
 
     Call arguments:
         inputs: Float tensor `(B, L, I)`: batch, nodes, features. `B` and `L` may be unknown.
-        adjacency: Float or boolean tensor `(L, L)` or `(B, L, L)`; or give `edges`.
+        adjacency: Float or boolean tensor `(L, L)` or `(B, L, L)`. Pass this or `edges`.
         mask: Boolean tensor `(B, L)`, `True` for a real node.
-        training: Accepted as by the layers of Keras; it changes nothing.
-        inputs_mask: The mask of `inputs`, which Keras passes here when there is another tensor.
+        training: Has no effect; accepted as in Keras' layers.
+        inputs_mask: The mask of `inputs`, which Keras passes here if there are several tensors.
             `mask` takes precedence.
-        edges: Int tensor `(E, 2)` or `(B, E, 2)`: rows `(sender, receiver)`, both directions of an
-            undirected edge. A row with a negative id is padding.
+        edges: Int tensor `(E, 2)` or `(B, E, 2)`: rows `(sender, receiver)`; list an undirected
+            edge in both directions. A row with a negative id is padding.
         edge_weights: Float tensor `(E,)` or `(B, E)`, the weights of `edges`. Default: 1.
 
     Returns:
         Tensor `(B, L, J)`.
 
     Raises:
-        ValueError: For an unknown option, or a call with no graph or two.
+        ValueError: For an unknown option, or a call without a graph or with two.
 
     Example:
         >>> x, edges = keras.ops.ones((1, 3, 4)), keras.ops.array([[0, 1], [1, 0]])

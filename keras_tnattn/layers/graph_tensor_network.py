@@ -27,33 +27,34 @@ _PROJECTIONS = ("orthogonal", "oblique")
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class GraphTensorNetwork(keras.layers.Layer):
-    """Adds to each token the damped sum of those after it, projected on a subspace.
+    """Adds to each token a damped sum of the tokens after it, projected onto a subspace.
 
         Y = X + A X P        A[i, j] = c^(j - i) for j > i, else 0        P P = P
 
     the recurrent graph tensor network (RGTN) of Xu et al., "A Tensorized Spectral Attention
     Mechanism for Efficient Natural Language Processing", section 2.4, with damping `c`. The "fast"
-    variant has `P = I`, and so no weights: `Y = (I + A) X`. The bidirectional variant has
-    `Omega = (A + A^T) / 2` instead of `A`. Other weights `g(j - i)` than `c^(j - i)`, or a given
-    adjacency, can take the place of `A`.
+    variant has `P = I` and therefore no weights: `Y = (I + A) X`. The bidirectional variant has
+    `Omega = (A + A^T) / 2` instead of `A`. Other weights `g(j - i)` than `c^(j - i)`, or any
+    adjacency, can replace `A`.
 
-    As `A` is upper triangular, token `i` receives from the tokens `j > i`: that is the formula. The
-    papers' words, "past information can influence the future states but not vice-versa", describe
+    Since `A` is upper triangular, token `i` receives from the tokens `j > i` in this formula. The
+    papers' text, "past information can influence the future states but not vice-versa", describes
     `A^T`, which is `receive_from="earlier"`.
 
     `P` has a fixed rank `r`. The orthogonal one is `Q Q^T`, with `Q` the product of `r`
     reflections; the oblique one is `Q R` with `R = Q^T + S` and rows of `S` orthogonal to `Q`,
-    starting as `Q Q^T`. Both are idempotent within rounding at every step of training, with finite
-    gradients from any weights, and the spectral norm of the oblique one stays below
-    `max_projection_norm`. `P` acts on all features of a token at once, for tokens that are tensors
-    on their features in C order (the papers filter those with `P = I` only).
+    initially `Q Q^T`. Both are idempotent up to rounding at every step of training, with finite
+    gradients for any weights, and the spectral norm of the oblique one stays below
+    `max_projection_norm`. `P` acts on all features of a token at once; the features of tokens that
+    are tensors are taken in C order (the papers use only `P = I` for these).
 
-    `J r` weights, twice that if oblique. With geometric weights `A X` is a linear recurrence and
-    costs `O(L J)`, not `O(L^2 J)`: about `70 L J` FLOPs, and `4 L J r + 4 J r^2` for the projector,
-    where the filter runs on `r` features; memory `O(L J)`. A window costs `O(L w J)`, any other
-    graph `O(L^2 J)`. Computed in float32 under mixed precision too.
+    The layer has `J r` weights, twice as many if oblique. With geometric weights `A X` is a linear
+    recurrence and costs `O(L J)`, not `O(L^2 J)`: about `70 L J` FLOPs. With a projector the filter
+    runs on `r` features, and the projector costs `4 L J r + 4 J r^2`. The memory is `O(L J)`. A
+    window costs `O(L w J)`, any other graph `O(L^2 J)`. Under mixed precision the layer still
+    computes in float32.
 
-    A masked token neither sends nor receives: its output is 0, and padding changes nothing else.
+    A masked token neither sends nor receives; its output is 0, and other outputs do not change.
 
     Args:
         propagation_rank: Int, the rank `r` of `P`, at most the number `J` of features of a token.
@@ -73,17 +74,17 @@ class GraphTensorNetwork(keras.layers.Layer):
 
     Call arguments:
         inputs: Float tensor `(B, L, J)` or `(B, L, J_1, ..., J_N)`; `B` and `L` may be unknown.
-        adjacency: Float tensor `(L, L)` or `(B, L, L)`, which takes the place of `A` or `Omega`:
-            token `i` receives `adjacency[i, j]` times token `j`. Weights and diagonal are kept.
+        adjacency: Float tensor `(L, L)` or `(B, L, L)`, which replaces `A` or `Omega`: token `i`
+            receives `adjacency[i, j]` times token `j`. Weights and diagonal are used as they are.
         mask: Boolean tensor `(B, L)`, `True` for a real token.
-        training: Accepted as by the attention layers of Keras; it changes nothing.
-        use_causal_mask: Whether each token receives from earlier ones only: `A^T` in the place of
-            `Omega`, or the part of a given adjacency below its diagonal. Defaults to `False`.
+        training: Has no effect; accepted as in Keras' attention layers.
+        use_causal_mask: Whether each token receives only from earlier tokens: `A^T` replaces
+            `Omega`, or the part of `adjacency` below its diagonal is used. Defaults to `False`.
         inputs_mask: The mask of `inputs`, which Keras passes here when `adjacency` is given. `mask`
             takes precedence.
 
     Returns:
-        Tensor as `inputs`, in the compute dtype.
+        Tensor in the shape of `inputs`, in the compute dtype.
 
     Raises:
         ValueError: For a damping outside [0, 1), an unknown option, a rank above `J`, or

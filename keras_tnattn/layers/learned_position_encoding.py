@@ -1,4 +1,4 @@
-"""Position encoding by a learned table."""
+"""Position encoding with a learned table."""
 
 from typing import Any
 
@@ -11,15 +11,15 @@ from keras_tnattn.typing import Initializer, Shape, Tensor
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class LearnedPositionEncoding(keras.layers.Layer):
-    """Adds to each token a trained vector of its position.
+    """Adds a trained vector to each token, depending on its position.
 
     `y[b, p] = x[b, p] + E[p]` with a table `E` of shape `(max_length, d)`: the learned alternative
     of Vaswani et al. (section 3.5). It costs `L d` FLOPs and `max_length d` parameters. Positions
-    of `max_length` and beyond share the last vector, so that a text longer than those of the
-    training still has an answer; for lengths without a limit, use `SinusoidalPositionEncoding`.
+    beyond the last one share its vector, so that texts longer than the training texts still work;
+    for unlimited lengths use `SinusoidalPositionEncoding`.
 
     Args:
-        max_length: Number of positions with a vector of their own.
+        max_length: Number of positions in the table.
         scale: Whether to multiply the inputs by `sqrt(d)` first, as transformers do with
             embeddings. Defaults to `False`.
         embeddings_initializer: Initializer of the table. Defaults to `"uniform"`, as in

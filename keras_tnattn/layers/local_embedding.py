@@ -1,4 +1,4 @@
-"""Numbers and ids to the local embeddings of a tensor network."""
+"""Local embeddings of numbers and ids for tensor networks."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _FEATURE_MAPS = ("linear", "trigonometric", "one_hot", "learned")
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class LocalEmbedding(keras.layers.Layer):
-    """Embeds each site by itself as a vector of norm 1, and decodes such vectors.
+    """Embeds each site separately as a vector of norm 1, and decodes such vectors.
 
     For a number `x` in [0, 1] (or `p` of them per site, concatenated), or an id in `0, ..., d - 1`:
 
@@ -25,15 +25,15 @@ class LocalEmbedding(keras.layers.Layer):
         "one_hot"         phi = e_id
         "learned"         phi = |E[id]|, the row of a trained table, with its entries made positive
 
-    each divided by its norm. None has negative entries, so that sums of matrices weighted by them,
-    which start near the identity, stay near it (see `TNAttention`). With `order=2` the embedding is
+    each divided by its norm. No entry is negative, so that sums of near-identity matrices, weighted
+    by the entries, stay near a multiple of the identity (see `TNAttention`). With `order=2` it is
     `phi x phi`, the flattened outer product of `phi` with itself (Žunkovič, "Deep tensor networks
     with the tensor-network attention layer", section "Generalised attention tensor").
 
-    Called with `reverse=True` the layer is the document's decoder, the inverse of the embedding:
-    `layer(layer(x), reverse=True)` gives back `x`, and for ids logits of which the id's is the
-    largest. The decoder ignores the scale of its input, so it also decodes what a network made of
-    an embedding.
+    Called with `reverse=True` the layer is the paper's decoder, the inverse of the embedding:
+    `layer(layer(x), reverse=True)` returns numbers `x` again or, for ids, logits whose maximum is
+    at the id. The decoder ignores the scale of its input, so it can also decode the outputs of a
+    network.
 
     Args:
         feature_map: One of the four names. Defaults to `"linear"`.
@@ -51,7 +51,7 @@ class LocalEmbedding(keras.layers.Layer):
         numbers in [0, 1], `(B, N)` or `(B, N, p)` for `p > 1`; for ids logits `(B, N, num_ids)`.
 
     Raises:
-        ValueError: For an unknown map, or sizes where they do not belong.
+        ValueError: For an unknown map, or a size that does not apply to it.
 
     Example:
         >>> layer = LocalEmbedding("trigonometric")
@@ -173,7 +173,7 @@ class LocalEmbedding(keras.layers.Layer):
 
 
 def _unit(x: Tensor) -> Tensor:
-    """Divides the features of each site by their norm, at least 1e-3 for the sake of gradients."""
+    """Divides the features of each site by their norm, or by 1e-3 if that is larger."""
     norm = ops.sqrt(ops.sum(ops.square(x), axis=-1, keepdims=True))
     # Not `ops.maximum`, which gives float32 for float64 on the PyTorch backend.
     return x / ops.clip(norm, 1e-3, float("inf"))

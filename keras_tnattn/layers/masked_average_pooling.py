@@ -10,14 +10,14 @@ from keras_tnattn.typing import Shape, Tensor
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class MaskedAveragePooling1D(keras.layers.Layer):
-    """Averages over the tokens that are not masked; an empty text gives 0.
+    """Averages over the tokens that are not masked; the average of an empty text is 0.
 
     `keras.layers.GlobalAveragePooling1D` divides by the number of unmasked tokens. For a text
-    without any the result is NaN and, through the gradient, so are all weights.
+    without tokens the result is NaN and, through the gradient, all weights become NaN.
 
     Call arguments:
         inputs: Float tensor `(B, L, ...)`: batch, tokens, any feature axes.
-        mask: Boolean tensor `(B, L)`, `True` for a real token. Defaults to `None`: all are.
+        mask: Boolean tensor `(B, L)`, `True` for a real token. Default: all tokens are real.
 
     Returns:
         Tensor `(B, ...)`, without a mask.

@@ -16,9 +16,9 @@ from keras_tnattn.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class MPSClassifier(keras.layers.Layer):
-    """Classifier of chains: a matrix product state with one output tensor among the sites.
+    """Classifier of chains: a matrix product state with an output tensor between two sites.
 
-    With tensors `A`, `(D, D, d)`, the output tensor `O`, `(D, D, C)`, behind `p` sites, and the
+    With tensors `A`, `(D, D, d)`, the output tensor `O`, `(D, D, C)`, after `p` sites, and the
     boundary vectors `v_L`, `v_R`:
 
         a(j) = sum_s A[:, :, s] phi_s(j)
@@ -26,12 +26,12 @@ class MPSClassifier(keras.layers.Layer):
         z_c = l O[:, :, c] r
 
     (Žunkovič, "Deep tensor networks with the tensor-network attention layer", the MPS layer). `l`
-    and `r` are divided by their norms, and the logarithm of the product of the norms is returned
-    on request: the contraction itself is `exp(log_scale) z`, out of the range of floating point
-    beyond a few hundred sites.
+    and `r` are divided by their norms; `return_log_scale` also returns the logarithm of the product
+    of the norms. The contraction itself is `exp(log_scale) z`, which is out of the range of
+    floating point beyond a few hundred sites.
 
     Costs `N (2 d D^2 + 4 D^3) + 2 C D^2` FLOPs and `O(N D^2)` memory per chain, at depth
-    `O(log N)`, in float32 under mixed precision too. A masked site acts as the identity and does
+    `O(log N)`, in float32 under mixed precision, too. A masked site acts as the identity and does
     not count towards `p`: padding changes nothing.
 
     Args:
@@ -39,10 +39,10 @@ class MPSClassifier(keras.layers.Layer):
         bond_dim: Int, the size `D` of the matrices. Defaults to 8.
         uniform: Whether all sites share their tensor. Defaults to `True`.
         num_sites: Int, the number `N` of sites; for `uniform=False` only, and required there.
-        position: Int, the number `p` of sites in front of the output tensor. Default: half of the
-            sites, rounded down.
-        initial_deviation: Standard deviation of the noise on the identity at the start. Defaults to
-            0.1.
+        position: Int, the number `p` of sites before the output tensor. Default: half of the sites,
+            rounded down.
+        initial_deviation: Standard deviation of the noise that is added to the initial identity
+            matrices. Defaults to 0.1.
         kernel_regularizer: Regularizer applied to the tensors of the sites and of the output.
 
     Call arguments:
@@ -51,8 +51,8 @@ class MPSClassifier(keras.layers.Layer):
         return_log_scale: Whether to return `log_scale` too. Defaults to `False`.
 
     Returns:
-        Logits `(B, C)`; with `return_log_scale` also `log_scale`, `(B,)`. A chain shorter than `p`
-        has the output tensor at its end.
+        Logits `(B, C)`; with `return_log_scale` also `log_scale`, `(B,)`. In a chain shorter than
+        `p` the output tensor is at the end.
 
     Raises:
         ValueError: For sizes that are not positive, or a tensor per site without `num_sites`.

@@ -1,4 +1,4 @@
-"""Power law graph attention: scores through a metric learned from the query itself."""
+"""Power law graph attention: scores from a metric that is learned from the query."""
 
 from typing import Any
 
@@ -30,15 +30,16 @@ class PowerLawGraphAttention(keras.layers.Layer):
         E    = LeakyReLU(Q G_LM K^T / sqrt(k))        slope 0.2 below zero
         E_LM = softmax(E),  V_LM = E_LM V             heads merged, then a dense layer
 
-    `W, b, a, P, b_a`, each `(H, k, k)`, and the residual units, shared by the heads, are what the
-    layer learns of the language as a whole; `return_deductive=True` returns them.
+    `W, b, a, P, b_a`, each `(H, k, k)`, and the residual units, shared by the heads, do not depend
+    on the sentence; the paper reads them as knowledge of the language. `return_deductive=True`
+    returns the intermediate results, with `P`, `a` and `b_a` among them.
 
-    Two departures from the published code. There, padding changes the result, because padded
-    queries enter `D_Q`; here they do not, and their output is 0. `padding_in_metric=True` restores
-    the published behavior. And in the paper `D_Q` sums over *all* queries, so that an early output
-    of a decoder depends on later tokens even under a causal mask. That remains the default;
-    `causal_metric=True` gives position `t` the metric of the queries up to `t` instead, at the
-    price of one pass through the residual units per position.
+    In the published code padding changes the result, because padded queries contribute to `D_Q`.
+    Here they do not, and their output is 0; `padding_in_metric=True` restores the published
+    behavior. As in the paper, `D_Q` sums over *all* queries, so that an early output of a decoder
+    depends on later tokens even with a causal mask. With `causal_metric=True` the metric at
+    position `t` is computed from the queries up to `t`, at the cost of one pass through the
+    residual units per position.
 
     Costs, for `R` rows of metrics, `R = B H k` (`B H k T` with `causal_metric`): `2 R u (2 k f +
     (n - 1) f^2)` FLOPs for `u` units of `n` layers of width `f`, which is most of it, `4 R k^2` for
@@ -48,7 +49,7 @@ class PowerLawGraphAttention(keras.layers.Layer):
 
     The metric, the power and the scores are computed in float32 under every dtype policy; the
     dense layers of the residual units in bfloat16 if that is the compute dtype. `A_LM ** P` is
-    kept within `exp(-40)` and `exp(40)`, which leaves exponents below 1.9 in magnitude untouched.
+    clipped to `exp(-40)` and `exp(40)`, which does not affect exponents below 1.9 in magnitude.
     Train this attention with a small learning rate: at `d = 128` a peak of 1e-3 learns and one of
     2.8e-3 diverges.
 
@@ -58,23 +59,23 @@ class PowerLawGraphAttention(keras.layers.Layer):
         residual_units: Number of residual units `u`, which may be 0. Defaults to 9, as the paper's
             model #2.
         residual_dense_layers: Layers `n` with ReLU in each unit, which may be 0. Defaults to 2.
-        residual_dim: Their width `f`, the paper's A-dff. Defaults to 256.
-        dropout: Rate on `E_LM`. Defaults to 0.
-        residual_dropout: Rate on the output of each residual unit, before its sum. Defaults to 0.
-        padding_in_metric: Whether padded queries enter the metric, as published; `query_mask` then
-            has no effect. Defaults to `False`.
-        causal_metric: Whether position `t` sees the metric of positions up to `t` only. Defaults
-            to `False`.
+        residual_dim: Width `f` of these layers, the paper's A-dff. Defaults to 256.
+        dropout: Dropout rate of `E_LM`. Defaults to 0.
+        residual_dropout: Dropout rate in each residual unit, before its sum. Defaults to 0.
+        padding_in_metric: Whether padded queries contribute to the metric, as published;
+            `query_mask` then has no effect. Defaults to `False`.
+        causal_metric: Whether the metric at position `t` is computed from positions up to `t` only.
+            Defaults to `False`.
         kernel_initializer: Initializer of the dense kernels. Defaults to `"glorot_uniform"`.
         power_law_initializer: Initializer of `W`, `a` and `P`. Defaults to `"glorot_normal"`, whose
             standard deviation for a shape `(H, k, k)` is `1 / sqrt(H k)`.
-        query_dropout: Rate on the projected queries, before the metric. Defaults to 0, as in the
-            paper (section 5).
-        key_dropout: Rate on the projected keys. Defaults to 0, as in the paper.
+        query_dropout: Dropout rate of the projected queries, before the metric. Defaults to 0, as
+            in the paper (section 5).
+        key_dropout: Dropout rate of the projected keys. Defaults to 0, as in the paper.
 
     Call arguments:
         query: Float tensor `(B, T, d)`.
-        value: Float tensor `(B, S, d')`. Defaults to the query: self-attention.
+        value: Float tensor `(B, S, d')`. Defaults to the query, for self-attention.
         key: Float tensor `(B, S, d'')`. Defaults to the value.
         query_mask, value_mask, key_mask: Boolean tensors `(B, T)` or `(B, S)`, `True` for a real
             token; Keras fills them in.
@@ -84,9 +85,9 @@ class PowerLawGraphAttention(keras.layers.Layer):
         return_attention_scores: Whether to return `E_LM`, too. Defaults to `False`.
         training: Whether dropout is active.
         use_causal_mask: Whether position `t` may attend to positions up to `t` only. Defaults to
-            `False`. The metric still looks ahead, unless `causal_metric`.
+            `False`. The metric still depends on later tokens unless `causal_metric` is set.
         return_deductive: Whether to return the deductive outputs, too. Defaults to `False`.
-        mask: As `query_mask`; Keras fills it in where only a query is given.
+        mask: Same as `query_mask`; Keras fills it in if only a query is passed.
 
     Returns:
         Tensor `(B, T, d)`; with `return_attention_scores` also `(B, H, T, S)`; with
@@ -204,7 +205,7 @@ class PowerLawGraphAttention(keras.layers.Layer):
     ) -> keras.Variable:
         return self.add_weight(
             shape=(self.num_heads, self.head_dim, self.head_dim),
-            # An initializer that is used twice gives the same values twice.
+            # Clone the initializer: used twice, it returns the same values.
             initializer=initializer.clone(),
             autocast=False,
             name=name,
@@ -277,7 +278,7 @@ class PowerLawGraphAttention(keras.layers.Layer):
     def _real_queries(
         self, query_mask: Tensor, attention_mask: Tensor, self_attention: bool
     ) -> Tensor:
-        """The mask of the queries that enter the metric and have an output."""
+        """The mask of the queries that contribute to the metric and have an output."""
         if self.padding_in_metric:
             return None
         if attention_mask is None:

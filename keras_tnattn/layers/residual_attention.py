@@ -1,4 +1,4 @@
-"""An attention of query and value with a residual sum, for stacks of attentions."""
+"""An attention layer with a residual sum, for stacks of attentions."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from keras_tnattn.typing import Shape, Tensor
 class ResidualAttention(keras.layers.Layer):
     """`x + attention(x)`; the mask of `x` is kept.
 
-    Written as two layers, the sum would have no mask: `keras.layers.MultiHeadAttention` takes it
-    off the tensor it is given.
+    With separate layers the sum would have no mask, because `keras.layers.MultiHeadAttention`
+    removes the mask from its input tensor.
 
     Args:
-        attention: An attention layer whose output is as large as its input.
+        attention: An attention layer whose output has the shape of its input.
 
     Call arguments:
         inputs: Float tensor `(B, L, d)`.

@@ -13,14 +13,15 @@ from keras_tnattn.typing import Initializer, Shape, Tensor
 class ResidualUnit(keras.layers.Layer):
     """`x <- LayerNorm(x + Dropout(Dense(k)(ReLU(Dense(f)(... x)))))` on vectors of size `k`.
 
-    The metric tensor's learning step of Gokden, "Power Law Graph Transformer" (section 3.1 and
-    Figure 1). The sum and its normalization are computed in float32 under every dtype policy, and
-    under float16 the dense layers, too: a metric is a sum over a sentence and may be too large.
+    The step of Gokden, "Power Law Graph Transformer" (section 3.1 and Figure 1), that learns the
+    metric tensor. The sum and its normalization are computed in float32 under every dtype policy;
+    with float16 the dense layers are, too, because a metric is a sum over a sentence and can
+    overflow.
 
     Args:
         hidden_dim: Width `f` of the hidden layers.
         num_hidden: Number of hidden layers, which may be 0. Defaults to 2.
-        dropout: Rate before the residual sum. Defaults to 0.
+        dropout: Dropout rate before the residual sum. Defaults to 0.
         kernel_initializer: Initializer of the kernels. Defaults to `"glorot_uniform"`.
 
     Call arguments:

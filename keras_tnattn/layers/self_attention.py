@@ -1,4 +1,4 @@
-"""What the multi-head attentions of one sequence with itself share."""
+"""Base class of the multi-head self-attention layers."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ from keras_tnattn.typing import Initializer, Shape, Tensor
 class SelfAttention(keras.layers.Layer):
     """Base class of the multi-head self-attentions.
 
-    Input `(B, L, ...)`, output of the same shape unless the subclass says otherwise, scores
-    `(B, H, L, L)` on request. A subclass defines `call(inputs, mask=None,
-    return_attention_scores=False, training=None)`; with `supports_causal_mask = True` it takes
-    `use_causal_mask=False`, too.
+    The input is `(B, L, ...)`; the output has the same shape, unless the subclass overrides this;
+    the scores are `(B, H, L, L)`. A subclass defines `call(inputs, mask=None,
+    return_attention_scores=False, training=None)`. If it sets `supports_causal_mask = True`, its
+    call also takes `use_causal_mask=False`.
 
     Args:
         num_heads: Number of heads `H`.

@@ -12,11 +12,11 @@ from keras_tnattn.typing import Shape, Tensor
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class SinusoidalPositionEncoding(keras.layers.Layer):
-    """Adds to each token a fixed pattern of its position (Vaswani et al., section 3.5).
+    """Adds a fixed vector to each token, depending on its position (Vaswani et al., section 3.5).
 
     `PE[p, 2 i] = sin(p / w^(2 i / d))` and `PE[p, 2 i + 1] = cos(p / w^(2 i / d))`, where `w` is
-    the largest wavelength divided by `2 pi`. The pattern is computed, not looked up, so that any
-    length will do. Costs `O(L d)` FLOPs.
+    the largest wavelength divided by `2 pi`. The vectors are computed, not looked up, so that any
+    length works. Costs `O(L d)` FLOPs.
 
     Args:
         max_wavelength: The `w` of the formula. Defaults to 10,000.
@@ -28,7 +28,7 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
         start_index: Position of the first token, an int or a scalar tensor. Defaults to 0.
 
     Returns:
-        Tensor `(B, L, d)`: `inputs`, scaled if asked for, plus the pattern. The mask is kept.
+        Tensor `(B, L, d)`: `inputs`, scaled if requested, plus the vectors. The mask is kept.
 
     Raises:
         ValueError: If `max_wavelength` is not positive.
@@ -57,7 +57,7 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
 
     def call(self, inputs: Tensor, start_index: Tensor = 0) -> Tensor:
         length, dim = ops.shape(inputs)[1], inputs.shape[-1]
-        # Half precision holds neither positions above 2,048 nor their angles.
+        # Half precision is too coarse for positions above 2,048 and for their angles.
         dtype = at_least_float32(self.compute_dtype)
         features = np.arange(dim)
         rates = self.max_wavelength ** (-2.0 * (features // 2) / dim)

@@ -1,4 +1,4 @@
-"""Convolution on a fixed graph by free multipliers of its spectrum."""
+"""Convolution on a fixed graph: trained multipliers of the spectrum."""
 
 from typing import Any
 
@@ -14,23 +14,23 @@ from keras_tnattn.typing import Activation, Shape, Tensor
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class SpectralGraphConvolution(keras.layers.Layer):
-    """Multiplies the graph Fourier transform of the features by trained, free multipliers.
+    """Multiplies the graph Fourier transform of the features by trained multipliers.
 
         y_o = eps(sum_i Phi Gamma_io Phi^T x_i + b_o)
 
     with the eigenvectors `Phi` of the graph's Laplacian and a diagonal `Gamma_io` for each pair of
     an input and an output feature (section 2.2 of Xu et al., "A Tensorized Spectral Attention
     Mechanism for Efficient Natural Language Processing"). The graph is fixed and part of the
-    configuration: the layer is for graphs of up to about a thousand nodes.
+    layer's config, so the layer is meant for graphs of up to about a thousand nodes.
 
-    `L I J + J` weights, `2 L^2 (I + J) + 2 L I J` FLOPs.
+    The layer has `L I J + J` weights and costs `2 L^2 (I + J) + 2 L I J` FLOPs.
 
-    A masked node sends nothing and its output is 0.
+    A masked node does not send, and its output is 0.
 
     Args:
         adjacency: Symmetric array `(L, L)` of non-negative weights, the graph.
         units: Int, the size `J` of the output.
-        normalization: Of the Laplacian: `"symmetric"` (default) or `None`.
+        normalization: Normalization of the Laplacian, `"symmetric"` (default) or `None`.
         activation: Activation function. Default: none.
         use_bias: Whether to add a bias. Defaults to `True`.
 

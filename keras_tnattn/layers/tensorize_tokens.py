@@ -1,4 +1,4 @@
-"""Vectors of features to tensors of features."""
+"""Reshapes tokens from vectors to tensors of features."""
 
 import math
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from keras_tnattn.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class TensorizeTokens(keras.layers.Layer):
-    """Gives each token the shape of a tensor, and keeps the mask.
+    """Reshapes the features of each token to a tensor, and keeps the mask.
 
     The tensorization `ten(X)` of Xu et al., "Low-Complexity Attention Modelling via Graph Tensor
-    Networks" (section 4), in C order: a `keras.layers.Reshape` that does not lose the padding.
+    Networks" (section 4), in C order. Unlike `keras.layers.Reshape` it keeps the mask.
 
     Args:
         token_shape: The factors `(I_1, ..., I_N)` of the feature axis. Default: quantized, all 2,

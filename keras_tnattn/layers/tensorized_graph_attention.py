@@ -19,10 +19,9 @@ class TensorizedGraphAttention(keras.layers.Layer):
     """Attention as a filter on a graph over time, for tokens that are tensors.
 
     `Y = (I + Psi) V` on tokens `(I_1, ..., I_N)`, keys and values `(J_1, ..., J_N)` (algorithm 1 of
-    Xu et al., "Low-Complexity Attention Modelling via Graph Tensor Networks"): what
-    `TensorizedSpectralAttention`, the sublayer `attention`, computes with `filter_order=2` on the
-    tokens flattened in C order, at the same cost. A head has `2 sum_n R_{n-1} I_n J_n R_n`
-    parameters.
+    Xu et al., "Low-Complexity Attention Modelling via Graph Tensor Networks"). The sublayer
+    `attention`, a `TensorizedSpectralAttention` with `filter_order=2`, computes this on the tokens
+    flattened in C order. A head has `2 sum_n R_{n-1} I_n J_n R_n` parameters.
 
     Args:
         num_heads: Int, the number of heads `H`.
@@ -34,7 +33,7 @@ class TensorizedGraphAttention(keras.layers.Layer):
         head_combination: `"concat"` (default), `"sum"`, `"mean"` or `"project"`.
         trainable_damping: Whether the damping is trained. Defaults to `False`.
         method: `"direct"`, `"banded"`, or `"auto"` (default), which chooses by length.
-        kernel_initializer: Initializer of a dense kernel whose variance each map is to have.
+        kernel_initializer: A Keras initializer; each map gets its variance.
         kernel_regularizer: Regularizer applied to each core.
         kernel_constraint: Constraint applied to each core.
         time_graph: `"geometric"` (default), `"exponential"`, `"window"` or `"power_law"`, as for
@@ -44,11 +43,11 @@ class TensorizedGraphAttention(keras.layers.Layer):
 
     Call arguments:
         inputs: Float tensor `(B, L, I_1, ..., I_N)`; `B` and `L` may be unknown.
-        adjacency: Float tensor `(L, L)` or `(B, L, L)`, which takes the place of the time graph.
+        adjacency: Float tensor `(L, L)` or `(B, L, L)`, which replaces the time graph.
         mask: Boolean tensor `(B, L)`, `True` for a real token.
         return_attention_scores: Whether to return `Psi` too. Defaults to `False`.
-        training: Accepted as by the attention layers of Keras; it changes nothing.
-        use_causal_mask: Whether each token receives from earlier ones only. Defaults to `False`.
+        training: Has no effect; accepted as in Keras' attention layers.
+        use_causal_mask: Whether each token receives only from earlier ones. Defaults to `False`.
         inputs_mask: The mask of `inputs`, which Keras passes here when `adjacency` is given. `mask`
             takes precedence.
 
@@ -101,7 +100,7 @@ class TensorizedGraphAttention(keras.layers.Layer):
             "window": window,
             "exponent": exponent,
         }
-        # The factors are known when the layer is built; the options are checked here.
+        # Check the options here; the factors are known when the layer is built.
         checked = TensorizedSpectralAttention(num_heads, **options).get_config()
         self._options = {name: checked[name] for name in options}
         self.supports_masking = True
@@ -184,9 +183,9 @@ class TensorizedGraphAttention(keras.layers.Layer):
         if len(store.keys()) > 0:
             raise ValueError(
                 f"Could not load the weights of {self.name}: the file comes from a version of "
-                "keras_tnattn in which TensorizedGraphAttention held its cores itself. Load it "
-                "with that version and pass `old_layer.get_weights()` to `attention.set_weights` "
-                "of a layer of this version."
+                "keras_tnattn in which TensorizedGraphAttention had no sublayer. Load it with that "
+                "version and pass `old_layer.get_weights()` to `attention.set_weights` of a layer "
+                "of this version."
             )
 
     def get_config(self) -> dict:

@@ -23,7 +23,7 @@ from keras_tnattn.ops.time_graph import Geometric
 from keras_tnattn.typing import Tensor
 
 _HEAD_COMBINATIONS = ("concat", "sum", "mean", "project")
-# Training approaches this damping: a sigmoid alone reaches 1 in float32.
+# The upper limit of a trained damping; a sigmoid alone would reach 1 in float32.
 _LARGEST_DAMPING = 1 - 2.0**-12
 
 
@@ -40,58 +40,59 @@ class TensorizedSpectralAttention(SelfAttention):
 
     (equations 1-4 and algorithm 1 of Xu et al., "A Tensorized Spectral Attention Mechanism for
     Efficient Natural Language Processing", where `rho 1 / d_k` is `1 / sqrt(J)`). The papers use
-    `F = 2` with `alpha = (1, 1)`, `Y = V + Psi V`; here that is fixed, and for `F > 2` the
-    `alpha_k` are trained, starting from `(1, 1, 0, ...)`. Horner's rule forms no power of `Psi`.
+    `F = 2` with `alpha = (1, 1)`, `Y = V + Psi V`. For `F = 2` these coefficients are fixed; for
+    `F > 2` they are trained, starting from `(1, 1, 0, ...)`. Horner's rule avoids powers of `Psi`.
 
-    Any other graph can take the place of `Omega`: another named time graph, or an adjacency given
-    with each call. With `use_causal_mask` the graph is one-sided, `A^T` instead of
+    Another graph can replace `Omega`: another named time graph, or an adjacency that is passed in
+    each call. With `use_causal_mask` the graph is one-sided, `A^T` instead of
     `Omega = (A + A^T) / 2`, so that token `i` receives `c^(i - j)` from the tokens `j < i` only and
     a decoder can use the layer.
 
     With `J = I = 2^N` and TT-rank 2 a head has `2 * 16 (N - 1)` parameters. Short sequences cost
-    `O(F L^2 J)` FLOPs and `O(L^2)` memory per head. Where the graph has a bandwidth `w` (a window,
-    or a fixed damping, of which `c^distance` vanishes in float32 beyond 159 steps at 0.9), long
-    sequences are filtered in a band: `O(F L w J)` FLOPs and `O(L w)` memory. `describe()` says from
-    which length on.
+    `O(F L^2 J)` FLOPs and `O(L^2)` memory per head. If the graph has a bandwidth `w` (that of a
+    window, or of a fixed damping: at 0.9, `c^distance` is negligible in float32 beyond 159 steps),
+    long sequences are filtered in a band, for `O(F L w J)` FLOPs and `O(L w)` memory. `describe()`
+    prints the length from which on this is done.
 
-    A masked token neither sends nor receives: its output is 0, and padding changes nothing else.
+    A masked token neither sends nor receives; its output is 0, and other outputs do not change.
 
     Args:
         num_heads: Int, the number of heads `H`.
-        key_dim: Int, the size `J` of each head's keys and values. Defaults to the size `I` of the
+        key_dim: Int, the size `J` of keys and values in each head. Defaults to the size `I` of the
             input.
         tt_ranks: Int, the maximum TT-rank of the key and value maps (clipped at each bond), or a
-            sequence of `N - 1` ints. The output map of `"project"` takes at most the largest of
-            them. Defaults to 2.
+            sequence of `N - 1` ints, whose largest is the maximum TT-rank of the output map of
+            `"project"`. Defaults to 2.
         filter_order: Int, the number `F >= 2` of filter coefficients. Defaults to 2.
         damping: The damping `c`, `0 <= c < 1`, of the time graph: a number, or one for each head.
             Defaults to 0.9 (the paper gives no number).
         head_combination: `"concat"` (default), `"sum"`, `"mean"`, or `"project"`: concatenated and
             mapped back to `I` by a TT-matrix.
-        trainable_damping: Whether the damping of each head is trained, from `damping` and within
-            (0, 1). Takes the direct path, as the bandwidth changes. Defaults to `False`.
+        trainable_damping: Whether the damping of each head is trained, starting from `damping` and
+            within (0, 1). The filter is then computed directly, because the bandwidth changes.
+            Defaults to `False`.
         tt_input_shape: The factors of `I`. Default: as for `TTDense`.
         tt_output_shape: The factors of `J`. Give both or none.
-        method: `"direct"`, `"banded"`, or `"auto"` (default), which chooses by length; both agree
-            within float32 for scores of comparable size.
-        kernel_initializer: Initializer of a dense kernel whose variance each `W` is to have.
+        method: `"direct"`, `"banded"`, or `"auto"` (default), which chooses by length; both give
+            the same result in float32 for scores of comparable size.
+        kernel_initializer: A Keras initializer; each `W` gets its variance.
         kernel_regularizer: Regularizer applied to each core.
         kernel_constraint: Constraint applied to each core.
         time_graph: The weights `g(d)` of tokens at distance `d`; `Omega[i, j] = g(|i - j|) / 2`.
             `"geometric"` (default): `c^d`. `"exponential"`: `exp(-s d^q)` with `s` and `q` trained
             for each head, starting from the geometric graph. `"window"`: 1 for `d <= window`, else
-            0. `"power_law"`: `d^-exponent`. Exponential and power law take the direct path.
+            0. `"power_law"`: `d^-exponent`. Exponential and power law are computed directly.
         window: Int, the size of the window; for `time_graph="window"` only.
         exponent: Positive float; for `time_graph="power_law"` only.
 
     Call arguments:
         inputs: Float tensor `(B, L, I)`: batch, tokens, features. `B` and `L` may be unknown.
-        adjacency: Float tensor `(L, L)` or `(B, L, L)`, which takes the place of `Omega`; its
-            weights are kept, its diagonal is ignored. Default: the time graph.
+        adjacency: Float tensor `(L, L)` or `(B, L, L)`, which replaces `Omega`; its weights are
+            used as they are, its diagonal is ignored. Default: the time graph.
         mask: Boolean tensor `(B, L)`, `True` for a real token.
         return_attention_scores: Whether to return `Psi` too. Defaults to `False`.
-        training: Accepted as by the attention layers of Keras; it changes nothing.
-        use_causal_mask: Whether each token receives from earlier ones only. Defaults to `False`.
+        training: Has no effect; accepted as in Keras' attention layers.
+        use_causal_mask: Whether each token receives only from earlier ones. Defaults to `False`.
         inputs_mask: The mask of `inputs`, which Keras passes here when `adjacency` is given. `mask`
             takes precedence.
 
@@ -100,7 +101,8 @@ class TensorizedSpectralAttention(SelfAttention):
         `"project"`; with `return_attention_scores` also `Psi`, `(B, H, L, L)`.
 
     Raises:
-        ValueError: For a damping outside [0, 1), sizes that do not fit, or ranks above the bound.
+        ValueError: For a damping outside [0, 1), sizes that do not match, or ranks that are too
+            large.
 
     Example:
         >>> layer = TensorizedSpectralAttention(num_heads=2, damping=0.8)
@@ -197,7 +199,7 @@ class TensorizedSpectralAttention(SelfAttention):
             self.damping_logits = self.add_weight(
                 shape=(self.num_heads,),
                 initializer=self._start_logits,
-                # c^distance needs the precision of float32 under mixed precision too.
+                # c^distance needs the precision of float32 under mixed precision, too.
                 autocast=False,
                 name="damping_logits",
             )
@@ -298,7 +300,7 @@ class TensorizedSpectralAttention(SelfAttention):
         return outputs, scores[0] if len(groups) == 1 else ops.concatenate(scores, 1)
 
     def _combine(self, heads: Tensor) -> Tensor:
-        """`(B, H, L, J)` to the combination of the heads, `(B, L, ...)`."""
+        """Combines the heads `(B, H, L, J)` to the outputs `(B, L, ...)`."""
         if self.head_combination == "sum":
             return ops.sum(heads, axis=1)
         if self.head_combination == "mean":
@@ -328,7 +330,7 @@ class TensorizedSpectralAttention(SelfAttention):
         return super().compute_output_spec(inputs, mask, return_attention_scores, training)
 
     def describe(self) -> str:
-        """Returns and prints the parameters, the plan of the maps and that of the filter."""
+        """Prints and returns the number of parameters and the plans of the maps and the filter."""
         if not self.built:
             raise ValueError(f"Expected a built layer. Received: layer={self.name}")
         lines = [

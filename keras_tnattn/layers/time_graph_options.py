@@ -29,7 +29,7 @@ def check_time_graph(name: str, window: int | None, exponent: float | None) -> N
 def fixed_time_graph(
     name: str, damping: float, window: int | None, exponent: float | None
 ) -> time_graph.TimeGraph:
-    """Returns the graph of this name, of which nothing is trained."""
+    """Returns the graph of this name, without trained weights."""
     if name == "window":
         return time_graph.Window(window)
     if name == "power_law":
@@ -38,9 +38,9 @@ def fixed_time_graph(
 
 
 def add_exponential_weights(layer: keras.layers.Layer, dampings: Sequence[float]) -> None:
-    """Gives the layer the logarithms of `s` and `q` of `exp(-s d^q)`, one of each per damping.
+    """Adds weights for the logarithms of `s` and `q` in `exp(-s d^q)`, one of each per damping.
 
-    The start is the geometric graph of the given dampings, which must be in (0, 1).
+    The initial graph is the geometric graph with these dampings, which must be in (0, 1).
     """
     if not all(0 < c < 1 for c in dampings):
         raise ValueError(
@@ -51,7 +51,7 @@ def add_exponential_weights(layer: keras.layers.Layer, dampings: Sequence[float]
     def start(shape: Sequence[int], dtype: str) -> Tensor:
         return ops.convert_to_tensor([math.log(-math.log(c)) for c in dampings], dtype)
 
-    # Distances to a power need the precision of float32 under mixed precision too.
+    # Powers of distances need the precision of float32, under mixed precision, too.
     layer.log_rate, layer.log_power = (
         layer.add_weight(shape=(len(dampings),), initializer=initializer, autocast=False, name=name)
         for name, initializer in (("log_rate", start), ("log_power", "zeros"))
@@ -59,6 +59,6 @@ def add_exponential_weights(layer: keras.layers.Layer, dampings: Sequence[float]
 
 
 def exponential_graphs(layer: keras.layers.Layer) -> list[time_graph.TimeGraph]:
-    """Returns the graphs of the weights that `add_exponential_weights` made."""
+    """Returns the graphs for the weights that `add_exponential_weights` added."""
     rates, powers = ops.exp(layer.log_rate), ops.exp(layer.log_power)
     return [time_graph.Exponential(rates[h], powers[h]) for h in range(rates.shape[0])]

@@ -1,4 +1,4 @@
-"""Tensor-network attention: every site transformed by a matrix that its context chooses."""
+"""Tensor-network attention: the context of each site determines its linear map."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ class TNAttention(keras.layers.Layer):
     """Attention in which the context of a site is a product of matrices, one for each other site.
 
     With embeddings `phi(j)`, attention tensor `A` and transformation tensor `T` (called `B` in the
-    document), at the sites `j = 1, ..., N`:
+    paper), at the sites `j = 1, ..., N`:
 
         a(j) = sum_s A[:, :, s] phi_s(j)
         HL(j) = a(1) ... a(j-1)        HR(j) = a(j+1) ... a(N)        C(j) = HR(j) G HL(j)
@@ -31,23 +31,24 @@ class TNAttention(keras.layers.Layer):
         y(j) = phi(j) W(j)
 
     (Žunkovič, "Deep tensor networks with the tensor-network attention layer"). The boundary `G` is
-    the identity for a closed chain and `v_R v_L^T` for an open one. Normalized, `C(j)` is divided
-    by its Frobenius norm, which keeps a chain of any length within floating point and rescales
-    `y(j)` by that factor only. The document divides `HL` and `HR` each by its norm, which
-    `normalize="each"` does; a closed chain then no longer commutes with shifts, since the norms
-    depend on where the ring is cut.
+    the identity for a closed chain and `v_R v_L^T` for an open one. By default `C(j)` is divided by
+    its Frobenius norm, which keeps chains of any length within the range of floating point and only
+    rescales `y(j)`. With `normalize="each"`, as in the paper, `HL` and `HR` are each divided by
+    their norms; a closed chain then no longer commutes with shifts, because the norms depend on
+    where the ring is cut.
 
-    The chain starts near the identity for embeddings that are not negative: every `a(j)` is a
-    multiple of the identity plus symmetric noise, so that the context of a long chain tends to a
-    projector `v v^T` and `W(j)` to a positive multiple of the identity whatever the length: 1 for
-    an open chain, from 1 down to `1 / sqrt(D)` for a closed one. A deep stack over thousands of
-    sites passes its input on and trains from the first step.
+    With non-negative embeddings the initial chain is near the identity: every `a(j)` is a multiple
+    of the identity plus symmetric noise. The context of a long chain then tends to a projector
+    `v v^T`, and `W(j)` tends to a positive multiple of the identity, whatever the length: 1 for an
+    open chain, between `1 / sqrt(D)` and 1 for a closed one. A deep stack over thousands of sites
+    therefore passes on its input and can be trained from the first step.
 
     Costs `N (2 d D^2 + 6 D^3 + 2 D^2 d k)` FLOPs (for an open chain `2 D^3 + 4 D^2` instead of
     `6 D^3`) and `O(N (D^2 + d k))` memory, at depth `O(log N)`. Contexts are computed in float32
-    under mixed precision too.
+    under mixed precision, too.
 
-    A masked site acts as the identity on the chain and its output is 0: padding changes nothing.
+    A masked site acts as the identity on the chain, and its output is 0, so that padding does not
+    change the other outputs.
 
     Args:
         output_dim: Int, the size `k` of the output. Defaults to the size `d` of the input.
@@ -56,17 +57,17 @@ class TNAttention(keras.layers.Layer):
         attention_order: 1 (default), or 2 for the generalized attention tensor,
             `a(j) = sum_{s,t} A[:, :, s, t] phi_s(j) phi_t(j)`.
         normalize: `True` (default) divides each `C(j)` by its Frobenius norm; `"each"` divides
-            `HL(j)` and `HR(j)` by theirs; `False` computes the formula as it is.
+            `HL(j)` and `HR(j)` by theirs; `False` does not normalize.
         uniform: Whether all sites share their tensors. Defaults to `True`.
         num_sites: Int, the number `N` of sites; for `uniform=False` only, and required there.
-        use_bias: Whether `y` gets a bias `(k,)`. Defaults to `False`.
+        use_bias: Whether to add a bias `(k,)`. Defaults to `False`.
         activation: Activation function of the output. Default: none.
         trainable_boundary: Whether `v_L` and `v_R` of an open chain are trained. By default they
-            stand for an infinite chain in the reference state 0 at either end: the left and the
-            right eigenvector of `A_0 = A[:, :, 0]` (of the first and of the last site) to its
+            represent an infinite chain in the reference state 0 at either end: the left and the
+            right eigenvector of `A_0 = A[:, :, 0]` (of the first and of the last site) for its
             largest eigenvalue, with the error of `ops.scan.dominant_eigenvectors`.
-        initial_deviation: Standard deviation of the noise on the identity at the start. Defaults to
-            0.1.
+        initial_deviation: Standard deviation of the noise that is added to the initial identity
+            matrices. Defaults to 0.1.
         kernel_regularizer: Regularizer applied to both tensors.
 
     Call arguments:
@@ -78,7 +79,8 @@ class TNAttention(keras.layers.Layer):
         Tensor `(B, N, k)`; with `return_local_weights` also `W`, `(B, N, d, k)`.
 
     Raises:
-        ValueError: For an unknown option, tensors per site without `num_sites`, or another length.
+        ValueError: For an unknown option, tensors per site without `num_sites`, or an input whose
+            length is not `num_sites`.
 
     Example:
         >>> layer = TNAttention(output_dim=3, bond_dim=4)
@@ -142,7 +144,7 @@ class TNAttention(keras.layers.Layer):
         self.attention_tensor = self._add_tensor(
             "attention_tensor", (*sites, bond, bond, *[dim] * self.attention_order), 1.0, True
         )
-        # The weight of the identity that makes W(j) = 1 where all matrices of the chain are too.
+        # With this scale, W(j) is the identity if all matrices of the chain are.
         trace = 1.0 if self.boundary == "open" else float(bond)
         if self.normalize == "each":
             trace /= bond
@@ -256,15 +258,15 @@ class TNAttention(keras.layers.Layer):
 
             y(j) = sum_{i != j} (q(j) . k(i)) v(i)
 
-        (Žunkovič, section "TN attention as generalized linear-dot attention"; the document's
-        `d^2 + 1` states do not give the sum over swaps as printed, separate idle states before and
-        after a swap do.) The chain is idle until a site `i` opens a swap, remembers `q(i)` and
-        `k(i)` in one of `d^2` states, and is idle again once a site closes it. An output map
-        `(W^Q)^-1 W^V` turns queries into values.
+        (Žunkovič, section "TN attention as generalized linear-dot attention"). With the paper's
+        `d^2 + 1` states the printed sum over swaps does not result; it takes separate idle states
+        before and after a swap. The chain is idle until a site `i` opens a swap, remembers `q(i)`
+        and `k(i)` in one of `d^2` states, and is idle again after a site closes the swap. An output
+        map `(W^Q)^-1 W^V` turns queries into values.
 
-        `exact=True` applies `W^Q` and `W^K` at the sites of the swap only: an idle site contributes
-        `phi . phi = 1`, and the site `j` itself is never idle. `exact=False` is the construction of
-        the document, which applies both maps at every site and gives
+        `exact=True` applies `W^Q` and `W^K` only at the sites of the swap: an idle site contributes
+        `phi . phi = 1`, and the site `j` itself is never idle. `exact=False` is the construction in
+        the paper, which applies both maps at every site and gives
 
             y(j) = c(j) v(j) + sum_{i != j} w(i, j) (q(j) . k(i)) v(i)
             w(i, j) = product over the other sites n of q(n) . k(n)
@@ -279,15 +281,16 @@ class TNAttention(keras.layers.Layer):
             query_kernel: `W^Q`, `(d, d)`, invertible if `value_kernel` is given.
             key_kernel: `W^K`, `(d, d)`.
             value_kernel: `W^V`, `(d, k)`. Default: the values are the queries.
-            exact: Whether only the sites of a swap see the kernels. Defaults to `True`.
+            exact: Whether the kernels are applied only at the sites of a swap. Defaults to `True`.
             **kwargs: Further arguments of the layer, for instance `name` and `dtype`.
 
         Returns:
-            A built `TNAttention`. It costs `O(N d^6)`: a special case to study and to start from,
-            not a fast linear attention.
+            A built `TNAttention`. It costs `O(N d^6)`, so it is a special case to study or to start
+            training from, not a fast linear attention.
 
         Raises:
-            ValueError: For kernels whose shapes do not fit, or values from a singular query kernel.
+            ValueError: If the shapes of the kernels do not match, or if `value_kernel` is given and
+                `query_kernel` is singular.
 
         Example:
             >>> kernel = keras.ops.eye(2)
@@ -323,7 +326,7 @@ class TNAttention(keras.layers.Layer):
             idle[state, state] = np.eye(dim)
 
         def at_kernels(operator: np.ndarray) -> np.ndarray:
-            """The operator between the query and the key of a site."""
+            """Returns the operator between the query and the key of a site."""
             return np.einsum("abts,xt,ys->abxy", operator, query, key)
 
         attention = at_kernels(swap) + (idle if exact else at_kernels(idle))
@@ -351,10 +354,10 @@ class TNAttention(keras.layers.Layer):
     def local_residual(
         inputs: Tensor, query_kernel: Tensor, key_kernel: Tensor, value_kernel: Tensor | None = None
     ) -> Tensor:
-        """Returns `(q(j) . k(j)) v(j)`, the term of linear attention that a context cannot hold.
+        """Returns `(q(j) . k(j)) v(j)`, the term of linear attention that the context lacks.
 
-        Added to the outputs of `from_linear_attention` it gives
-        `y(j) = sum_i (q(j) . k(i)) v(i)`, the local residual connection of the document.
+        This is the local residual connection of the paper. Added to the outputs of
+        `from_linear_attention` it gives `y(j) = sum_i (q(j) . k(i)) v(i)`.
 
         Args:
             inputs: The embeddings `(B, N, d)`.

@@ -8,17 +8,18 @@ from keras_tnattn.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class TokenEmbedding(keras.layers.Embedding):
-    """`keras.layers.Embedding` with a dense gradient, summed over the repeats of a token.
+    """`keras.layers.Embedding` with a dense gradient, summed over the occurrences of a token.
 
     On the TensorFlow backend of Keras 3.15 the gradient of an embedding is a list of rows, one for
-    each token of the batch, and Adam squares them one by one: a token that occurs `n` times in a
-    batch gets too small a second moment, and so too large a step. Here the gradient has the shape
-    of the table, as on every other backend. This costs one pass over the table, `V d` FLOPs.
+    each token of the batch, and Adam squares each row separately. The second moment of a token that
+    occurs several times in a batch is then too small, and its step too large. Here the gradient has
+    the shape of the table, as on the other backends. This costs one pass over the table, `V d`
+    FLOPs.
 
     Args:
         input_dim: Number of ids `V`.
         output_dim: Size `d` of a vector.
-        **kwargs: As of `keras.layers.Embedding`; `mask_zero=True` masks id 0.
+        **kwargs: Further arguments of `keras.layers.Embedding`; `mask_zero=True` masks id 0.
 
     Call arguments:
         inputs: Integers `(...)`.
@@ -35,6 +36,6 @@ class TokenEmbedding(keras.layers.Embedding):
     """
 
     def call(self, inputs: Tensor) -> Tensor:
-        # The product makes the gradient a tensor.
+        # This product makes the gradient dense.
         table = ops.multiply(self.embeddings, 1)
         return ops.cast(ops.take(table, ops.cast(inputs, "int32"), axis=0), self.compute_dtype)

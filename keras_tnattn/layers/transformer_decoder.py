@@ -15,42 +15,43 @@ from keras_tnattn.typing import Activation, Shape, Tensor
 class TransformerDecoder(BaseTransformerLayer):
     """Decoder layer of the transformer (Vaswani et al., section 3.1) around two attentions.
 
-    Causal self-attention, attention to the memory (the encoder's output), feed-forward net; each
-    with dropout, residual sum and normalization as in `TransformerEncoder`. Costs the attentions'
-    FLOPs and `4 B T d f`; with `feedforward="tensor_train"` those of two `TTDense` layers instead.
+    Causal self-attention, attention to the memory (the encoder's output) and a feed-forward net,
+    each with dropout, residual sum and normalization as in `TransformerEncoder`. The layer costs
+    the FLOPs of the attentions plus `4 B T d f`, or plus those of two `TTDense` layers with
+    `feedforward="tensor_train"`.
 
     If both attentions are `keras.layers.MultiHeadAttention` (without `use_gate` and
     `sliding_window`), the layer can decode one token at a time from the keys and values of the
     earlier ones: `keeps_keys` is `True`, and `memory_keys`, `no_keys` and `decode_token` work.
 
     Args:
-        self_attention: The attention of the target to itself. It has to be causal on request, as
-            `keras.layers.MultiHeadAttention` and `PowerLawGraphAttention` are, or by construction,
-            as `GraphTensorNetwork(receive_from="earlier")`.
-        cross_attention: The attention of the target to the memory; called with query and value, as
-            `keras.layers.MultiHeadAttention` and `PowerLawGraphAttention`.
+        self_attention: The attention of the target to itself. It has to take `use_causal_mask`,
+            like `keras.layers.MultiHeadAttention` and `PowerLawGraphAttention`, or to be causal by
+            construction, like `GraphTensorNetwork(receive_from="earlier")`.
+        cross_attention: The attention of the target to the memory. It has to be called with query
+            and value, like `keras.layers.MultiHeadAttention` and `PowerLawGraphAttention`.
         feedforward_dim: Hidden size `f` of the feed-forward net.
-        dropout: Rate on the output of each attention and of the feed-forward net, before the
-            residual sum. Defaults to 0.
+        dropout: Dropout rate of the output of each attention and of the feed-forward net, before
+            the residual sum. Defaults to 0.
         activation: Activation function of the feed-forward net. Defaults to `"relu"`.
         norm_first: Whether to normalize the inputs of attentions and feed-forward net instead of
-            the sums. Defaults to `False`.
-        epsilon: Added to the variance by the normalizations. Defaults to 1e-6.
+            the residual sums. Defaults to `False`.
+        epsilon: Small number that the normalizations add to the variance. Defaults to 1e-6.
         feedforward: `"dense"` (default), or `"tensor_train"` for a feed-forward net of `TTDense`
             layers.
-        feedforward_ranks: Int, the maximum TT-rank of these. Defaults to 8.
+        feedforward_ranks: Int, the maximum TT-rank of these layers. Defaults to 8.
 
     Call arguments:
         inputs: Float tensor `(B, T, d)`.
-        memory: Float tensor `(B, S, d)`: the encoder's output.
+        memory: Float tensor `(B, S, d)`, the encoder's output.
         inputs_mask: Boolean tensor `(B, T)`, `True` for a real token.
         memory_mask: Boolean tensor `(B, S)`, `True` for a real token.
         training: Whether dropout is active.
-        return_attention: Whether to return what the attentions computed, too. Defaults to `False`.
+        return_attention: Whether to also return details of the attentions. Defaults to `False`.
 
     Returns:
-        Tensor `(B, T, d)`; with `return_attention` also a dict of `self` and `cross`, each as
-        `TransformerEncoder` returns it.
+        Tensor `(B, T, d)`; with `return_attention` also a dict with the keys `self` and `cross`,
+        whose values are those that `TransformerEncoder` returns.
 
     Raises:
         TypeError: If an attention is not a layer.
@@ -165,7 +166,7 @@ class TransformerDecoder(BaseTransformerLayer):
 
     @property
     def keeps_keys(self) -> bool:
-        """Whether the layer can decode a token from the keys and values of earlier ones."""
+        """Whether the layer can decode a token from the keys and values of earlier tokens."""
         return self._attend_to_itself.keeps_keys and self._attend_to_memory.keeps_keys
 
     def memory_keys(self, memory: Tensor) -> dict[str, Tensor]:
@@ -173,7 +174,7 @@ class TransformerDecoder(BaseTransformerLayer):
         return _with_keys(self._attend_to_memory).keys_and_values(memory)
 
     def no_keys(self, shape: Any) -> dict[str, Tensor]:
-        """Returns room for `keys` and `values`, `(*shape, H, k)`, of the target's tokens."""
+        """Returns zeros for `keys` and `values`, `(*shape, H, k)`, of the target tokens."""
         return _with_keys(self._attend_to_itself).no_keys(shape)
 
     def decode_token(

@@ -26,26 +26,27 @@ class TransformerEncoder(BaseTransformerLayer):
             residual sum. Defaults to 0.
         activation: Activation function of the feed-forward net. Defaults to `"relu"`.
         norm_first: Whether to normalize the inputs of attention and feed-forward net instead of
-            the sums. Defaults to `False`.
-        epsilon: Added to the variance by the normalizations. Defaults to 1e-6.
+            the residual sums. Defaults to `False`.
+        epsilon: Small number that the normalizations add to the variance. Defaults to 1e-6.
         feedforward: `"dense"` (default), or `"tensor_train"` for a feed-forward net of `TTDense`
             layers.
-        feedforward_ranks: Int, the maximum TT-rank of these. Defaults to 8.
+        feedforward_ranks: Int, the maximum TT-rank of these layers. Defaults to 8.
 
     Call arguments:
         inputs: Float tensor `(B, L, d)`.
         mask: Boolean tensor `(B, L)`, `True` for a real token.
         training: Whether dropout is active.
-        return_attention: Whether to return what the attention computed, too: the deductive outputs
-            of a `PowerLawGraphAttention`, `{"local_weights": ...}` of a `TNAttention`, `{"scores":
-            ...}` of the others. Defaults to `False`.
+        return_attention: Whether to also return details of the attention: the deductive outputs of
+            a `PowerLawGraphAttention`, `{"local_weights": ...}` of a `TNAttention`, `{"scores":
+            ...}` of other attentions. Defaults to `False`.
 
     Returns:
         Tensor `(B, L, d)`; with `return_attention` also a dict.
 
     Raises:
         TypeError: If `attention` is not a layer.
-        ValueError: If a size or rate is out of range, or the attention has nothing more to return.
+        ValueError: If a size or rate is out of range, or if `return_attention` is set and the
+            attention cannot return its scores.
 
     Example:
         >>> import keras

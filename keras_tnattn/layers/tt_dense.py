@@ -1,4 +1,4 @@
-"""A drop-in for `keras.layers.Dense` whose kernel is a TT-matrix."""
+"""A drop-in replacement for `keras.layers.Dense` whose kernel is a TT-matrix."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,30 +21,30 @@ class TTDense(keras.layers.Layer):
     by TT-cores `G_n` of shape `(R_{n-1}, I_n, J_n, R_n)`, `R_0 = R_N = 1`:
     `W[i, j] = G_1[:, i_1, j_1, :] @ ... @ G_N[:, i_N, j_N, :]` (Novikov et al., 2015,
     https://arxiv.org/abs/1509.06569; equations 1-3 of Xu et al., "Low-Complexity Attention
-    Modelling via Graph Tensor Networks"). With every factor and rank 2 (quantized, QTT) `W` has
-    `16 (log2(I) - 1)` parameters where `keras.layers.Dense` has `I J`.
+    Modelling via Graph Tensor Networks"). If all factors and ranks are 2 (quantized, QTT), `W` has
+    `16 (log2(I) - 1)` parameters, whereas `keras.layers.Dense` has `I J`.
 
-    The order of contraction is planned from the shapes (`describe()` prints it): two merged blocks
-    cost about `2 R I (sqrt(I) + sqrt(J))` FLOPs and `R I` numbers of memory a row; where that does
-    not pay, `W` is formed once a call.
+    The order of contraction is chosen from the shapes (`describe()` prints it). With two merged
+    blocks, a row costs about `2 R I (sqrt(I) + sqrt(J))` FLOPs and `R I` numbers of memory. If it
+    is cheaper, `W` is formed once per call.
 
     Args:
         units: Size `J` of the output.
         tt_input_shape: `N` positive ints, the factors `I_n` of the input size. Default: quantized
             for powers of two, else balanced prime factors (`tensor_train.tt_shapes`).
         tt_output_shape: `N` positive ints, the factors `J_n` of `units`. Give both or none.
-        tt_ranks: An int, "at most this rank", clipped at each bond to what the bond can hold; or
-            `N - 1` ints. Defaults to 2.
+        tt_ranks: Int, the maximum TT-rank (clipped at each bond), or a sequence of `N - 1` ints.
+            Defaults to 2.
         activation: Activation function, as in `keras.layers.Dense`.
         use_bias: Whether to add a bias. Defaults to `True`.
-        kernel_initializer: The dense initializer whose variance `W` is to have; its own
-            distribution is not kept. Defaults to `"glorot_uniform"`.
-        bias_initializer: Defaults to `"zeros"`.
-        kernel_regularizer: Applied to each core.
-        bias_regularizer: Applied to the bias.
-        activity_regularizer: Applied to the output.
-        kernel_constraint: Applied to each core.
-        bias_constraint: Applied to the bias.
+        kernel_initializer: A Keras initializer; `W` gets its variance, but not its distribution.
+            Defaults to `"glorot_uniform"`.
+        bias_initializer: Initializer of the bias. Defaults to `"zeros"`.
+        kernel_regularizer: Regularizer applied to each core.
+        bias_regularizer: Regularizer applied to the bias.
+        activity_regularizer: Regularizer applied to the output.
+        kernel_constraint: Constraint applied to each core.
+        bias_constraint: Constraint applied to the bias.
 
     Call arguments:
         inputs: Float tensor `(..., I)`; the leading sizes may be unknown.
@@ -53,7 +53,7 @@ class TTDense(keras.layers.Layer):
         Tensor `(..., J)` in the compute dtype; the mask of `inputs` is kept.
 
     Raises:
-        ValueError: If factors do not multiply to the sizes, or a rank is above its bound.
+        ValueError: If the products of the factors are not the sizes, or a rank is above its bound.
 
     Example:
         >>> layer = TTDense(64, tt_ranks=4)
@@ -167,14 +167,14 @@ class TTDense(keras.layers.Layer):
         tolerance: float | None = None,
         **kwargs: Any,
     ) -> "TTDense":
-        """Makes a `TTDense` that stands in for a trained `keras.layers.Dense`, by TT-SVD.
+        """Converts a trained `keras.layers.Dense` to a `TTDense` by TT-SVD.
 
         Args:
             layer: A built `Dense` layer.
-            tt_input_shape: Factors of its input size; the default as in the constructor.
-            tt_output_shape: Factors of its units.
-            tt_ranks: The ranks to truncate to (an int: at most); or
-            tolerance: the relative Frobenius error allowed. Give one of the two.
+            tt_input_shape: Factors of its input size. Default: as in the constructor.
+            tt_output_shape: Factors of its units. Default: as in the constructor.
+            tt_ranks: The TT-ranks, or an int, their maximum. Pass either this or `tolerance`.
+            tolerance: The maximum relative error of the kernel in the Frobenius norm.
             **kwargs: Further arguments of the constructor, for instance `name`.
 
         Returns:
@@ -203,7 +203,7 @@ class TTDense(keras.layers.Layer):
         return new
 
     def to_dense(self) -> keras.layers.Dense:
-        """Makes the `keras.layers.Dense` that computes the same, with `W` formed."""
+        """Returns a `keras.layers.Dense` with the kernel `W`, which computes the same."""
         if not self.built:
             raise ValueError(f"Expected a built layer. Received: layer={self.name}")
         kernel = tensor_train.tt_to_matrix([core.value for core in self.cores])
@@ -216,7 +216,7 @@ class TTDense(keras.layers.Layer):
         return dense
 
     def describe(self) -> str:
-        """Returns and prints parameters, contraction plan and FLOPs against a dense layer."""
+        """Prints and returns parameters, contraction plan and FLOPs compared with a dense layer."""
         if not self.built:
             raise ValueError(f"Expected a built layer. Received: layer={self.name}")
         shapes = ", ".join(str(tuple(core.shape)) for core in self.cores)

@@ -1,4 +1,4 @@
-"""A drop-in for `keras.layers.Embedding` whose table is a tensor train."""
+"""A drop-in replacement for `keras.layers.Embedding` whose table is a tensor train."""
 
 import math
 from collections.abc import Sequence
@@ -13,28 +13,28 @@ from keras_tnattn.initializers import tt_core_weights
 from keras_tnattn.ops import quantization, tensor_train, tt_table
 from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
 
-# The number of ids of a call whose sizes are not known beforehand.
+# The assumed number of ids in a call whose sizes are unknown.
 _USUAL_IDS = 4096
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class TTEmbedding(keras.layers.Layer):
-    """Embedding whose table `E` is a tensor train, never formed unless that is cheaper.
+    """Embedding whose table `E` is a tensor train, which is only formed if that is cheaper.
 
     `E` of shape `(V, D)` is the first `V` rows of a TT-matrix with cores `G_n` of shape
     `(R_{n-1}, V_n, D_n, R_n)`, `R_0 = R_N = 1`, `prod(V_n) >= V`, `prod(D_n) = D`:
     `E[i] = G_1[:, i_1] @ ... @ G_N[:, i_N]`, where `i_1, ..., i_N` are the digits of `i` in the
     mixed radix `(V_1, ..., V_N)`, the last digit fastest (Hrinchuk et al., "Tensorized Embedding
-    Layers", 2019, https://arxiv.org/abs/1901.10787, section 3). `sum(R_{n-1} V_n D_n R_n)` weights
-    where `keras.layers.Embedding` has `V D`: 20,000 words of 64 numbers at rank 16 take 32,128
-    instead of 1,280,000.
+    Layers", 2019, https://arxiv.org/abs/1901.10787, section 3). The layer has
+    `sum(R_{n-1} V_n D_n R_n)` weights, whereas `keras.layers.Embedding` has `V D`: for 20,000 words
+    with 64 features at rank 16, these are 32,128 instead of 1,280,000.
 
-    Neighboring cores are merged before the lookup where that is cheaper, so that what the ids of a
-    batch share is computed once; an id then costs a gather of about `R D` numbers and `2 R D`
-    FLOPs. The gradient of each core is dense: Adam handles repeated ids correctly.
+    Neighboring cores are merged before the lookup if that is cheaper, so that computations which
+    the ids of a batch share are done once. An id then costs a gather of about `R D` numbers and
+    `2 R D` FLOPs. The gradient of each core is dense, so that Adam handles repeated ids correctly.
 
-    Ids that are close share digits, and so parameters: sort a vocabulary by frequency or by
-    similarity.
+    Ids that are close to each other share digits and therefore parameters, so sort the vocabulary
+    by frequency or by similarity.
 
     Args:
         input_dim: Number of ids `V`.
@@ -45,16 +45,16 @@ class TTEmbedding(keras.layers.Layer):
             factors of `D` allow.
         tt_ranks: Int, the maximum TT-rank (clipped at each bond), or a sequence of `N - 1` ints.
             Defaults to 16.
-        mask_zero: Whether id 0 is padding, to be masked. Defaults to `False`.
-        embeddings_initializer: The initializer whose variance the table is to have; its own
-            distribution is not kept. Defaults to `"uniform"`.
-        embeddings_regularizer: Applied to each core.
-        embeddings_constraint: Applied to each core.
+        mask_zero: Whether id 0 is padding and masked. Defaults to `False`.
+        embeddings_initializer: A Keras initializer; the table gets its variance, but not its
+            distribution. Defaults to `"uniform"`.
+        embeddings_regularizer: Regularizer applied to each core.
+        embeddings_constraint: Constraint applied to each core.
         reorder_rows: Whether row `i` of the table is row `positions[i]` of the tensor train, so
-            that similar rows can be neighbors there; `positions` are `V` whole numbers, not
-            trained, at first `0, 1, 2, ...`. Defaults to `False`.
-        bits: 8 or 4 to hold the cores as whole numbers, with one scale a row; such a layer does not
-            train, and is made by `quantized`. Defaults to `None`.
+            that similar rows can be neighbors there. `positions` are `V` integers that are not
+            trained, initially `0, 1, 2, ...`. Defaults to `False`.
+        bits: 8 or 4 to store the cores as integers, with one scale per row. Such a layer is created
+            by `quantized` and cannot be trained. Defaults to `None`.
         reverse_dtype: Dtype of the logits of `reverse=True`. Defaults to the compute dtype.
 
     Call arguments:
@@ -227,7 +227,7 @@ class TTEmbedding(keras.layers.Layer):
 
     @property
     def unused_rows(self) -> int:
-        """Rows of the tensor train that no id stands for, `prod(V_n) - V`."""
+        """The number of rows of the tensor train without an id, `prod(V_n) - V`."""
         return math.prod(self.factors[0]) - self.input_dim
 
     @classmethod
@@ -241,22 +241,22 @@ class TTEmbedding(keras.layers.Layer):
         row_weights: Sequence[float] | None = None,
         **kwargs: Any,
     ) -> "TTEmbedding":
-        """Makes a `TTEmbedding` that stands in for a trained `keras.layers.Embedding`, by TT-SVD.
+        """Converts a trained `keras.layers.Embedding` to a `TTEmbedding` by TT-SVD.
 
         Args:
             layer: A built `Embedding` layer.
             tt_input_shape: The factors `V_n`. Default as in the constructor.
             tt_output_shape: The factors of `D`. Default as in the constructor.
-            tt_ranks: The ranks to truncate to (an int: at most); or
-            tolerance: the relative Frobenius error allowed of the TT-SVD. Give one of the two.
-            row_weights: `V` numbers of at least 0, how much the squared error of each row counts:
-                the frequencies of the ids. Default: all equal.
-            **kwargs: Further arguments of the constructor. With `reorder_rows=True` similar rows
-                are made neighbors first.
+            tt_ranks: The TT-ranks, or an int, their maximum. Pass either this or `tolerance`.
+            tolerance: The maximum relative error of the TT-SVD in the Frobenius norm.
+            row_weights: `V` non-negative weights of the squared errors of the rows, for instance
+                the frequencies of the ids. Default: equal weights.
+            **kwargs: Further arguments of the constructor. With `reorder_rows=True`, rows are first
+                ordered by similarity.
 
         Returns:
             A built layer; its `relative_error` is `||E - E'|| / ||E||` in the Frobenius norm,
-            rows weighted by `row_weights` if given.
+            with rows weighted by `row_weights` if given.
 
         Raises:
             ValueError: If the layer is not built, or both or none of `tt_ranks` and `tolerance`
@@ -299,9 +299,9 @@ class TTEmbedding(keras.layers.Layer):
         return new
 
     def quantized(self, bits: int) -> "TTEmbedding":
-        """Makes the layer whose cores are whole numbers of 8 or 4 bits, with one scale a row.
+        """Returns a layer whose cores are integers of 8 or 4 bits, with one scale per row.
 
-        The rows are those of the longer unfolding of each core. The new layer does not train.
+        The rows are those of the longer unfolding of each core. The new layer cannot be trained.
         """
         if not self.built or self.bits is not None:
             raise ValueError(
@@ -316,7 +316,7 @@ class TTEmbedding(keras.layers.Layer):
         return new
 
     def assign_cores(self, cores: Sequence[np.ndarray]) -> None:
-        """Sets the cores from float arrays `(R_{n-1}, V_n, D_n, R_n)`, quantizing if need be."""
+        """Sets the cores from float arrays `(R_{n-1}, V_n, D_n, R_n)`; quantizes if needed."""
         if self.bits is None:
             for weight, core in zip(self.cores, cores, strict=True):
                 weight.assign(core)
@@ -329,7 +329,7 @@ class TTEmbedding(keras.layers.Layer):
             scales.assign(row_scales)
 
     def describe(self) -> str:
-        """Returns and prints weights against a full table, unused rows and the cost of a lookup."""
+        """Prints and returns weights (and those of a full table), unused rows, cost of a lookup."""
         if not self.built:
             raise ValueError(f"Expected a built layer. Received: layer={self.name}")
         shapes = ", ".join(str(s) for s in tensor_train.core_shapes(*self.factors, self.ranks))

@@ -1,4 +1,4 @@
-"""The attentions that models and training commands know by name.
+"""The registry of the attentions that models and training commands accept by name.
 
 A new attention needs one entry in `ATTENTIONS`, and `text_classifier`, `translator` and the
 commands take its name.
@@ -25,21 +25,20 @@ from keras_tnattn.typing import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Attention:
-    """What models and commands have to know of an attention.
+    """Describes an attention to models and commands.
 
     Attributes:
-        summary: A few words for help texts.
-        make: Function of `(num_heads, dim, **options)` that makes the layer for features of size
+        summary: A short description for help texts.
+        make: Function of `(num_heads, dim, **options)` that creates the layer for features of size
             `dim`.
-        options: The layer's own main arguments, as `make` takes them.
-        has_heads: Whether `num_heads` means anything to it.
+        options: The layer's main arguments, which `make` accepts.
+        has_heads: Whether it has heads, so that `num_heads` applies.
         takes_memory: Whether it can attend to another sequence (cross-attention).
         can_be_causal: Whether a decoder can use it for the attention of the target to itself.
-        stacked_options: Options that make its output as large as its input, which residual sums
-            need.
-        causal_options: Options that make it causal where no mask does.
-        dropout_options: Options that are dropout rates.
-        decoder_only: Options that an encoder leaves out.
+        stacked_options: Options that give its output the shape of its input, for residual sums.
+        causal_options: Options that make it causal, if it does not take a causal mask.
+        dropout_options: The names of the options that are dropout rates.
+        decoder_only: The names of the options that only apply to decoders.
         tensor_tokens: Whether its tokens are tensors, `(B, L, I_1, ..., I_N)`.
     """
 

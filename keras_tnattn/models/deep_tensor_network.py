@@ -1,4 +1,4 @@
-"""Deep tensor networks: embedding, layers of tensor-network attention, a head."""
+"""Deep tensor networks: an embedding, layers of tensor-network attention, and a head."""
 
 from typing import Any
 
@@ -26,21 +26,22 @@ def deep_tensor_network(
 ) -> keras.Model:
     """Builds the network of Žunkovič, "Deep tensor networks with the tensor-network attention".
 
-    Local embedding, `num_layers` times (tensor-network attention, optional skip connection,
-    optional normalization of the features of a site to norm 1), head. Not compiled.
+    The model consists of a local embedding, `num_layers` layers of tensor-network attention (each
+    with an optional skip connection and an optional normalization of the features of a site to norm
+    1), and a head. It is not compiled.
 
     Args:
-        num_outputs: Int, the number of classes of a chain for the head `"mps"`, of each site for
-            `"sequence"`; `None` for `"decoder"`.
+        num_outputs: Int, the number of classes: of a chain for the head `"mps"`, of each site for
+            `"sequence"`. `None` for `"decoder"`.
         embedding: A layer from the raw inputs to local embeddings, for instance `LocalEmbedding`;
             with `LocalEmbedding(order=2)` the features are `phi x phi`.
         num_layers: Number of attentions. Defaults to 1.
         hidden_dim: Size of the features between the layers. Default: that of the embedding.
-        bond_dim: Of the attentions and of the matrix product state. Defaults to 8.
+        bond_dim: Bond dimension of the attentions and of the matrix product state. Defaults to 8.
         head: `"mps"` (default), a matrix product state with one output tensor; `"sequence"`, the
-            last attention gives `num_outputs` logits per site; `"decoder"`, the last attention
-            gives features of the size of the embedding, and the embedding, which must be a
-            `LocalEmbedding`, decodes them: numbers to numbers, ids to logits of ids.
+            last attention returns `num_outputs` logits per site; `"decoder"`, the last attention
+            returns features in the size of the embedding, and the embedding, which must be a
+            `LocalEmbedding`, decodes them to numbers or to logits of ids.
         num_sites: Fixes the length of the input. Default: any length.
         uniform: Whether all sites share their tensors. Defaults to `True`; tensors per site need
             `num_sites`.
@@ -48,7 +49,7 @@ def deep_tensor_network(
         skip: Whether each attention that keeps the number of features is added to its input.
             Defaults to `False`.
         normalize_features: Whether features are normalized between layers. Defaults to `True`.
-        initial_deviation: Standard deviation of the noise on the identity at the start.
+        initial_deviation: Standard deviation of the noise added to the initial identity matrices.
         **attention_options: Further arguments of every `TNAttention`, for instance
             `normalize="each"`.
 

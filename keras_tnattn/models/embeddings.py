@@ -1,4 +1,4 @@
-"""The embeddings that models are built with, by name."""
+"""The embeddings that models accept by name."""
 
 import keras
 
@@ -10,14 +10,14 @@ EMBEDDINGS = ("dense", "low_rank", "tensor_train")
 def make_embedding(
     kind: str, vocabulary_size: int, embedding_dim: int, ranks: int, name: str
 ) -> keras.layers.Layer:
-    """Makes an embedding whose id 0 is padding.
+    """Creates an embedding whose id 0 is padding.
 
     Args:
         kind: `"dense"`, a full table; `"low_rank"`, the product of two thin ones; or
             `"tensor_train"`.
         vocabulary_size: Number of ids.
         embedding_dim: Size of a row.
-        ranks: The rank, of a tensor train the maximum TT-rank; without effect on `"dense"`.
+        ranks: The rank, or the maximum TT-rank of a tensor train; ignored for `"dense"`.
         name: Name of the layer.
 
     Raises:

@@ -25,20 +25,19 @@ def graph_classifier(
 ) -> keras.Model:
     """Builds a classifier of nodes from layers of graph attention or graph convolution.
 
-    For each layer dropout of its inputs, the layer, and an activation between layers; the last
-    layer gives the logits. The defaults are the paper's network for Cora (Veličković et al.,
+    Each layer has dropout of its inputs, and an activation unless it is the last one, which returns
+    the logits. The defaults are the paper's network for Cora (Veličković et al.,
     "Graph Attention Networks", section 3.3): two layers, 8 heads of 8 features and ELU, then one
     head of as many features as classes. With `layer="gcn"` the layers are those of Kipf and Welling
     (2017): symmetric normalization, 16 hidden features, ReLU, dropout 0.5. With `layer="filter"`
-    each is a graph filter of order `filter_order` with trained coefficients, else as `"gcn"`.
-    Not compiled.
+    each is a graph filter of order `filter_order` with trained coefficients, and the rest is as for
+    `"gcn"`. The model is not compiled.
 
-    The penalty is `l2 / 2` times the sum of squares of all kernels for `"gat"`, of the first
-    layer's for the others: the convention of the published code, where `l2` is 5e-4.
+    The penalty is `l2 / 2` times the sum of squares of all kernels for `"gat"`, and of the kernel
+    of the first layer for the others, as in the published code, where `l2` is 5e-4.
 
-    A graph is one sample, all nodes of it, and the nodes that train are chosen by sample weights.
-    Rows of features are usually normalized to sum 1. For features `(L, F)`, edges `(E, 2)` and
-    labels `(L,)`:
+    A sample is a whole graph; sample weights choose the nodes to train on. Rows of features are
+    usually normalized to sum 1. For features `(L, F)`, edges `(E, 2)` and labels `(L,)`:
 
         model.compile(
             keras.optimizers.Adam(5e-3),
@@ -59,18 +58,18 @@ def graph_classifier(
             `"gat"`, else 16.
         num_heads: Int, the heads of a hidden `"gat"` layer, concatenated. Defaults to 8.
         output_heads: Int, the heads of the last `"gat"` layer, averaged. Defaults to 1; the paper
-            has 8 for Pubmed.
+            uses 8 for Pubmed.
         filter_order: Int, the number of coefficients of `"filter"`. Defaults to 3.
-        dropout: Rate on the inputs of each layer and, for `"gat"`, on its coefficients. Default:
-            0.6 for `"gat"`, else 0.5.
+        dropout: Dropout rate of the inputs of each layer and, for `"gat"`, of its coefficients.
+            Default: 0.6 for `"gat"`, else 0.5.
         l2: Coefficient of the penalty. Defaults to 5e-4; 0 for none.
 
     Returns:
         A functional model from `{"features": (B, L, F), "edges": (B, E, 2)}` to logits
         `(B, L, C)` in float32, for any `B`, `L` and `E`. Rows of `edges` are `(sender, receiver)`,
         both directions of an undirected edge; a negative id is padding. Self-loops are added. The
-        layers are named `"layer_0"`, `"layer_1"`, ...; `attention_model(model)` gives the
-        coefficients of the `"gat"` ones.
+        layers are named `"layer_0"`, `"layer_1"`, ...; `attention_model(model)` returns the
+        coefficients of `"gat"` layers.
 
     Raises:
         ValueError: For an unknown layer or a size out of range.
@@ -119,7 +118,7 @@ def attention_model(model: keras.Model) -> Callable[[dict[str, Tensor]], list[Te
     """Returns a function from the inputs of a `"gat"` classifier to its attention coefficients.
 
     Args:
-        model: What `graph_classifier(..., layer="gat")` returned.
+        model: A model that `graph_classifier(..., layer="gat")` returned.
 
     Returns:
         A function of the inputs that returns a list with one tensor `(B, H, E + L)` for each layer:

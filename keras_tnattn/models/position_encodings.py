@@ -1,4 +1,4 @@
-"""The position encodings that models know by name."""
+"""The position encodings that models accept by name."""
 
 import keras
 
@@ -10,12 +10,12 @@ POSITION_ENCODINGS = ("sinusoidal", "learned")
 def make_position_encoding(
     position_encoding: str, max_length: int | None, scale: bool, name: str
 ) -> keras.layers.Layer:
-    """Makes a layer that adds positions to embeddings.
+    """Creates a layer that adds position encodings to embeddings.
 
     Args:
         position_encoding: `"sinusoidal"` or `"learned"`.
         max_length: Number of learned positions; `"sinusoidal"` needs none.
-        scale: Whether the embeddings are multiplied by the root of their size first.
+        scale: Whether to multiply the embeddings by the square root of their size first.
         name: Name of the layer.
 
     Raises:
@@ -31,7 +31,7 @@ def make_position_encoding(
     if position_encoding == "learned":
         if max_length is None:
             raise ValueError(
-                "Expected a number of positions to learn. "
+                "Expected max_length, the number of learned positions. "
                 "Received: position_encoding='learned', max_length=None"
             )
         return LearnedPositionEncoding(max_length, scale=scale, name=name)

@@ -35,39 +35,41 @@ def text_classifier(
 ) -> keras.Model:
     """Builds the classifier of Xu et al., "A Tensorized Spectral Attention Mechanism", section 6.
 
-    Embedding, attention, average over the tokens, dropout, `Dense(20, relu)`, dropout,
-    `Dense(num_classes, softmax)`. Id 0 is padding and masked. The model is not compiled.
+    The layers are embedding, attention, average over the tokens, dropout, `Dense(20, relu)`,
+    dropout and `Dense(num_classes, softmax)`. Id 0 is padding and masked. The model is not
+    compiled.
 
     With `num_layers > 1` the attentions are stacked, each with a residual sum: `x <- x +
-    attention(x)`. A filter `I + Psi` reaches the neighbors of a token; `K - 1` of them reach its
-    `(K - 1)`-hop neighbors, as one filter of order `K` does (remark 5). `"tsa"` and `"tga"` then
-    map their heads back to the size of the embedding (`head_combination="project"`); where an
-    attention changes the size of its input, there is no residual sum.
+    attention(x)`. A filter `I + Psi` reaches the neighbors of a token; a stack of `K - 1` such
+    filters reaches its `(K - 1)`-hop neighbors, as one filter of order `K` does (remark 5). In a
+    stack, `"tsa"` and `"tga"` map their heads back to the size of the embedding
+    (`head_combination="project"`). If an attention changes the size of its input, there is no
+    residual sum.
 
     Args:
         vocabulary_size: Number of token ids, padding included.
         num_classes: Number of classes, at least 2.
-        attention: A name of `keras_tnattn.models.attentions.ATTENTIONS`: `"tsa"` (default),
+        attention: A name in `keras_tnattn.models.attentions.ATTENTIONS`: `"tsa"` (default),
             `"tga"`, `"dpa"`, `"ada"`, `"tn"`, `"rgtn"`, `"plga"`, `"sdpa"`; or a layer
             `(B, L, I) -> (B, L, ...)`. A layer that is called with query and value, such as
             `keras.layers.MultiHeadAttention`, gets the same tensor twice.
         embedding_dim: Size `I` of the embedding. Defaults to 64.
         num_heads: Number of heads of an attention given by name; `"tn"` and `"rgtn"` have none.
             Defaults to 2.
-        sequence_length: Length of the input. Defaults to `None`: any length.
+        sequence_length: Length of the input. Default: any length.
         dropout_rate: Rate of both dropouts. Defaults to 0.1.
         hidden_units: Units of the hidden dense layer. Defaults to 20.
-        num_layers: Number of attentions. Defaults to 1. Of a layer, each gets a copy with weights
-            of its own.
-        position_encoding: `"sinusoidal"` or `"learned"`. Defaults to `None`, as in the paper, whose
-            time graph knows the distances between tokens.
+        num_layers: Number of attentions. Defaults to 1. If `attention` is a layer, each of them is
+            a copy with its own weights.
+        position_encoding: `"sinusoidal"` or `"learned"`. Default: none, as in the paper, whose time
+            graph depends on the distances between tokens.
         max_length: Number of learned positions. Defaults to `sequence_length`.
         feedforward: `"dense"` (default), or `"tensor_train"` for a hidden layer with a tensor-train
             kernel.
         feedforward_ranks: Int, its maximum TT-rank. Defaults to 8.
         embedding: `"dense"` (default), a full table; `"tensor_train"`, a `TTEmbedding`; or
             `"low_rank"`, a `LowRankEmbedding`.
-        embedding_ranks: Int, its maximum TT-rank or its rank. Defaults to 16.
+        embedding_ranks: Int, the maximum TT-rank or the rank of the embedding. Defaults to 16.
         word_dropout: Rate at which, in training, the embedding of a whole word becomes 0; the
             others are divided by `1 - word_dropout`. The mask stays: a dropped word still counts
             as a token. Defaults to 0: no such layer.
@@ -75,12 +77,13 @@ def text_classifier(
             `damping=0.5`.
 
     Returns:
-        A functional model from ids, int `(B, L)`, to probabilities `(B, num_classes)`. Its
-        embedding is named `"embedding"`, its attention `"attention"`; with more than one they are
-        `"attention_0"` and so on, those of query and value inside `"residual_0"` and so on.
+        A functional model from ids, int `(B, L)`, to probabilities `(B, num_classes)`. The
+        embedding is named `"embedding"` and the attention `"attention"`. With several layers, the
+        attentions are named `"attention_0"` and so on; those that take query and value are inside
+        `"residual_0"` and so on.
 
     Raises:
-        ValueError: For an unknown name, a size out of range, or options beside a layer.
+        ValueError: For an unknown name, a size out of range, or options if `attention` is a layer.
 
     Example:
         >>> import numpy as np

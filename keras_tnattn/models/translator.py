@@ -34,23 +34,23 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class Translator(keras.Model):
-    """An encoder-decoder transformer: source and target ids in, logits of the next tokens out.
+    """An encoder-decoder transformer, from source and target ids to logits of the next tokens.
 
-    A functional model of `{"source": (B, S), "target": (B, T)}`, ids with 0 for padding, to logits
-    `(B, T, V)`, so that `fit`, `save`, `summary` and `export` work as for any Keras model. Beside
-    that, `encode` and `decode` compute its two halves, and `keras_tnattn.search.BeamSearch`
+    A functional model from `{"source": (B, S), "target": (B, T)}`, ids with 0 for padding, to
+    logits `(B, T, V)`, so that `fit`, `save`, `summary` and `export` work as for any Keras model.
+    In addition, `encode` and `decode` compute its two halves, and `keras_tnattn.search.BeamSearch`
     translates with it. `translator` builds one from sizes and names.
 
     Args:
-        source_embedding: Layer from source ids `(B, S)` to vectors `(B, S, d)`, as
+        source_embedding: Layer from source ids `(B, S)` to vectors `(B, S, d)`, for instance
             `TokenEmbedding` with `mask_zero=True`.
-        source_positions: Layer that adds positions to these vectors.
+        source_positions: Layer that adds position encodings to these vectors.
         encoders: The `TransformerEncoder` layers.
-        target_embedding: As `source_embedding`, for the target.
-        target_positions: As `source_positions`, for the target.
+        target_embedding: Like `source_embedding`, for the target.
+        target_positions: Like `source_positions`, for the target.
         decoders: The `TransformerDecoder` layers.
         logits: Layer from `(B, T, d)` to logits `(B, T, V)`.
-        dropout: Rate on the embeddings. Defaults to 0.
+        dropout: Dropout rate of the embeddings. Defaults to 0.
 
     Attributes:
         source_embedding, source_positions, encoders, target_embedding, target_positions, decoders,
@@ -87,7 +87,7 @@ class Translator(keras.Model):
         target_dropout = keras.layers.Dropout(dropout, name="target_dropout")
         source = keras.Input((None,), dtype="int32", name="source")
         target = keras.Input((None,), dtype="int32", name="target")
-        # Keras hands the masks of the embeddings on to the layers.
+        # Keras passes the masks of the embeddings on to the layers.
         memory = source_dropout(source_positions(source_embedding(source)))
         for encoder in encoders:
             memory = encoder(memory)
@@ -116,7 +116,7 @@ class Translator(keras.Model):
     def encode(
         self, source: Tensor, training: bool | None = None, return_attention: bool = False
     ) -> Any:
-        """Computes the memory: what the decoders attend to.
+        """Computes the memory, to which the decoders attend.
 
         Args:
             source: Integers `(B, S)`, 0 for padding.
@@ -125,13 +125,13 @@ class Translator(keras.Model):
                 `False`.
 
         Returns:
-            Tensor `(B, S, d)`; with `return_attention` also a dict of `encoder_0`,
-            `encoder_1` and so on, each as `TransformerEncoder` returns it.
+            Tensor `(B, S, d)`; with `return_attention` also a dict with the keys `encoder_0`,
+            `encoder_1` and so on, whose values are those that `TransformerEncoder` returns.
         """
         source = keras.ops.convert_to_tensor(source, "int32")
         mask = keras.ops.not_equal(source, 0)
         x = self.source_positions(self.source_embedding(source))
-        # Copies have no mask of Keras' attached: masks are passed on by hand here.
+        # Copies have no Keras mask attached; the masks are passed explicitly here.
         x = keras.ops.copy(self.source_dropout(x, training=training))
         details: dict[str, Any] = {}
         for i, encoder in enumerate(self.encoders):
@@ -144,11 +144,11 @@ class Translator(keras.Model):
     def embed_target(
         self, target: Tensor, start_index: Tensor = 0, training: bool | None = None
     ) -> Tensor:
-        """Embeds target ids as the first decoder takes them.
+        """Embeds target ids for the first decoder.
 
         Args:
             target: Integers `(B, T)`.
-            start_index: Position of the first of them, an int or a scalar tensor. Defaults to 0.
+            start_index: Position of the first id, an int or a scalar tensor. Defaults to 0.
             training: Whether dropout is active.
 
         Returns:
@@ -166,7 +166,7 @@ class Translator(keras.Model):
         training: bool | None = None,
         return_attention: bool = False,
     ) -> Any:
-        """Computes what the layer of the logits takes; arguments and details as in `decode`.
+        """Computes the inputs of the layer `logits`; arguments and details as in `decode`.
 
         Returns:
             Tensor `(B, T, d)`; with `return_attention` also a dict.
@@ -202,14 +202,14 @@ class Translator(keras.Model):
         Args:
             target: Integers `(B, T)`, 0 for padding.
             memory: Float tensor `(B, S, d)`, as `encode` returns it.
-            memory_mask: Boolean tensor `(B, S)`, `True` for a real source token. Defaults to
-                `None`: all are.
+            memory_mask: Boolean tensor `(B, S)`, `True` for a real source token. Default: all are
+                real.
             training: Whether dropout is active.
             return_attention: Whether to return what the attentions computed, too. Defaults to
                 `False`.
 
         Returns:
-            Tensor `(B, T, V)`; with `return_attention` also a dict of `decoder_0.self`,
+            Tensor `(B, T, V)`; with `return_attention` also a dict with the keys `decoder_0.self`,
             `decoder_0.cross`, `decoder_1.self` and so on.
         """
         outputs = self.run_decoders(target, memory, memory_mask, training, return_attention)
@@ -219,11 +219,11 @@ class Translator(keras.Model):
 
     @classmethod
     def from_model(cls, model: keras.Model) -> "Translator":
-        """Returns a translator of the layers of a functional model, as version 0.1.0 saved it.
+        """Returns a translator with the layers of a functional model that version 0.1.0 saved.
 
         Args:
-            model: A `Translator`, which is returned as it is, or a functional model with layers
-                `source_embedding`, `source_positions`, `encoder_0` and so on.
+            model: A functional model with layers `source_embedding`, `source_positions`,
+                `encoder_0` and so on; or a `Translator`, which is returned unchanged.
 
         Raises:
             ValueError: If a layer is missing.
@@ -303,58 +303,59 @@ def translator(
 ) -> Translator:
     """Builds the translator of Gokden, "Power Law Graph Transformer", section 3.
 
-    Embeddings times `sqrt(d)` plus positions, `TransformerEncoder`s on the source,
-    `TransformerDecoder`s on the target, a dense layer to the logits. Id 0 is padding and masked.
-    The model is not compiled. The paper's models: `translator(8000, 8000, **PRESETS["plga-2"])`.
+    The model has embeddings, scaled by `sqrt(d)`, plus position encodings, `TransformerEncoder`
+    layers for the source, `TransformerDecoder` layers for the target, and a dense layer that
+    computes the logits. Id 0 is padding and masked. The model is not compiled. `PRESETS` has the
+    paper's models: `translator(8000, 8000, **PRESETS["plga-2"])`.
 
-    As published, the metric of PLGA in the decoder sums over the whole target: under teacher
-    forcing the logits depend on later tokens, the one to predict included, so that loss and
-    accuracy, in training and in validation, differ from those of decoding. `causal_metric=True`
-    prevents this: each position of the decoder has the metric of the tokens up to it.
+    As published, the metric of PLGA in the decoder sums over the whole target. With teacher forcing
+    the logits therefore depend on later tokens, including the one to predict, so that loss and
+    accuracy in training and validation differ from those in decoding. `causal_metric=True` prevents
+    this: the metric at each position of the decoder is computed from the tokens up to it.
 
-    The attentions can differ. `encoder_attention` replaces that of the source to itself, and
+    The attentions can differ. `encoder_attention` is the attention of the source to itself, and
     `decoder_attention` that of the target to itself, which has to be causal. The attention of the
-    target to the source stays `attention`, which has to take a query and a value.
+    target to the source is always `attention`, which has to be called with query and value.
 
     Args:
         source_vocabulary_size: Number of source ids, padding included.
         target_vocabulary_size: Number of target ids, padding included.
         attention: `"plga"`, power law graph attention; `"sdpa"`, scaled dot-product attention
-            (`keras.layers.MultiHeadAttention`); or a layer that is called with query and value, of
-            which each block gets a copy with weights of its own.
+            (`keras.layers.MultiHeadAttention`); or a layer that is called with query and value, in
+            which case each block gets a copy with its own weights.
         num_layers: Number of encoder layers, and of decoder layers. Defaults to 1.
         model_dim: Size `d` of embeddings and layers. Defaults to 512.
         num_heads: Number of heads of an attention given by name. Defaults to 8.
         feedforward_dim: Hidden size of the feed-forward nets. Defaults to 2048.
-        dropout: Rate on the embeddings and on each branch before its sum. Defaults to 0.4, the
-            paper's for PLGA; for SDPA it has 0.1.
-        attention_dropout: Rate on the scores, and of PLGA on the residual units, for an attention
-            given by name. Defaults to 0.1, the paper's for PLGA.
-        encoder_attention: Attention of the encoders: a name of
+        dropout: Dropout rate of the embeddings and of each branch before its residual sum. Defaults
+            to 0.4, the paper's value for PLGA (0.1 for SDPA).
+        attention_dropout: Dropout rate of the scores and, for PLGA, in the residual units, for an
+            attention given by name. Defaults to 0.1, the paper's value for PLGA.
+        encoder_attention: Attention of the encoders: a name in
             `keras_tnattn.models.attentions.ATTENTIONS`, such as `"tsa"`, `"tga"`, `"tn"` or
             `"rgtn"`, or a layer. Defaults to `attention`.
         decoder_attention: Attention of the target to itself: a name or a layer that can be causal,
             such as `"tsa"` or `"rgtn"`. Defaults to `attention`.
-        encoder_options: Further arguments of `encoder_attention` given by name.
-        decoder_options: Further arguments of `decoder_attention` given by name.
+        encoder_options: Further arguments of an `encoder_attention` given by name.
+        decoder_options: Further arguments of a `decoder_attention` given by name.
         feedforward: `"dense"` (default), or `"tensor_train"` for feed-forward nets of `TTDense`
             layers.
-        feedforward_ranks: Int, the maximum TT-rank of these. Defaults to 8.
+        feedforward_ranks: Int, the maximum TT-rank of these layers. Defaults to 8.
         position_encoding: `"sinusoidal"` (default) or `"learned"`.
         max_length: Number of learned positions of source and target.
-        embedding: Of source and target: `"dense"` (default), full tables; `"tensor_train"`,
-            `TTEmbedding` layers; or `"low_rank"`, `LowRankEmbedding` layers.
+        embedding: The embeddings of source and target: `"dense"` (default), full tables;
+            `"tensor_train"`, `TTEmbedding` layers; or `"low_rank"`, `LowRankEmbedding` layers.
         embedding_ranks: Int, their maximum TT-rank or their rank. Defaults to 16.
-        **attention_options: Further arguments of `attention` given by name, for instance
-            `residual_units=2`. `causal_metric` goes to the decoder alone: the encoder knows its
-            whole sentence.
+        **attention_options: Further arguments of an `attention` given by name, for instance
+            `residual_units=2`. `causal_metric` applies to the decoder only, because the encoder
+            reads whole sentences.
 
     Returns:
         A `Translator`.
 
     Raises:
-        ValueError: For an unknown name, a size out of range, options beside a layer, or an
-            attention that does not do what its place needs.
+        ValueError: For an unknown name, a size out of range, options of an attention that is a
+            layer, or an attention that cannot be causal or attend to another sequence as required.
 
     Example:
         >>> from keras_tnattn.models import translator
@@ -462,7 +463,7 @@ def _attention_maker(
 
 
 def _entry_for(argument: str, name: str) -> Attention:
-    """Returns the entry of a name, which has to do for the place that an argument stands for."""
+    """Returns the entry of a name; checks that the attention is suitable for the argument."""
     entry = find_attention(name, argument)
     places = {
         "attention": ("takes_memory", "that attend to another sequence"),

@@ -1,4 +1,4 @@
-"""Sequences cut into blocks, and banded matrices given by their block diagonals."""
+"""Cuts sequences into blocks; products with banded matrices, given by their block diagonals."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Matrices as products of two thin factors, truncated where it matters least to the outputs."""
+"""Approximates matrices by products of two thin factors with the smallest error of the outputs."""
 
 import numpy as np
 

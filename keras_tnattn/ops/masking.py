@@ -1,4 +1,4 @@
-"""Masks are boolean, `True` = a real token, and applied by selection, never by adding."""
+"""Operations with masks, which are boolean (`True` for a real token) and applied by selection."""
 
 import numpy as np
 from keras import ops
@@ -17,7 +17,7 @@ def apply_mask(x: Tensor, mask: Tensor | None) -> Tensor:
         mask: Boolean tensor `(B, L)`, or `None` for no padding.
 
     Returns:
-        Tensor as `x`; whatever a masked token holds, NaN included, is gone.
+        Tensor in the shape of `x`, without the values of masked tokens, even if they were NaN.
 
     Example:
         >>> x = ops.convert_to_tensor([[1.0, 2.0, 3.0]])
@@ -32,7 +32,7 @@ def apply_mask(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Averages over the tokens that are not masked; 0 where all are, or where there is none.
+    """Averages over the tokens that are not masked; returns 0 if there are none.
 
     Args:
         x: Tensor `(B, L, ...)`.
@@ -57,11 +57,11 @@ def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Normalizes over the last axis what is not masked; 0 elsewhere, and in rows all masked.
+    """Softmax over the last axis without masked entries, which get 0; so do fully masked rows.
 
     Args:
         scores: Finite float tensor `(..., L)`.
-        mask: Boolean tensor that broadcasts to it, `True` for what counts; or `None` for all.
+        mask: Boolean tensor that broadcasts to `scores`, `False` for masked entries, or `None`.
 
     Returns:
         Tensor as `scores`, computed in float32 if they are of half precision; value and gradient
@@ -76,9 +76,9 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     shares = widened(scores)
     if mask is not None:
         shares = ops.where(mask, shares, ops.full_like(shares, _LOWEST))
-    # Keras warns of a softmax over a single entry.
+    # Keras warns about a softmax over a single entry.
     shares = ops.ones_like(shares) if shares.shape[-1] == 1 else ops.softmax(shares, axis=-1)
     if mask is not None:
-        # Once more: a row with nothing left has equal shares.
+        # Mask again, because the softmax of a fully masked row is uniform.
         shares = ops.where(mask, shares, ops.zeros_like(shares))
     return ops.cast(shares, scores.dtype)

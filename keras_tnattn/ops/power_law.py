@@ -4,20 +4,20 @@ from keras import ops
 
 from keras_tnattn.typing import Tensor
 
-# exp(40) = 2e17: far beyond what a trained metric needs, far enough from the end of float32 for the
-# products of a backward pass.
+# exp(40) = 2e17 is far beyond the entries of a trained metric, and the products of a backward pass
+# still stay within float32.
 _LARGEST_LOGARITHM = 40.0
 
 
 def elementwise_power(base: Tensor, exponent: Tensor) -> Tensor:
-    """Returns `base ** exponent`, elementwise, kept between `exp(-40)` and `exp(40)`.
+    """Returns `base ** exponent`, elementwise, clipped to `exp(-40)` and `exp(40)`.
 
     Args:
         base: Tensor of positive entries, in float32 or wider: `1e-9` is 0 in half precision.
         exponent: Tensor that broadcasts with `base`.
 
     Returns:
-        Tensor of the broadcast shape. Where the bound holds, the gradient is 0.
+        Tensor of the broadcast shape. Where it is clipped, the gradient is 0.
 
     Example:
         >>> base, exponent = ops.convert_to_tensor([1.0, 4.0]), ops.convert_to_tensor(0.5)

@@ -1,4 +1,4 @@
-"""Whole numbers of 8 or 4 bits in place of floats, with one scale a row.
+"""Quantizes matrices to integers of 8 or 4 bits, with one scale per row.
 
 `W[i, j] = s_i q_ij` with `q` in `[-127, 127]` or `[-7, 7]` and `s_i` in float16. Two numbers of 4
 bits share a byte.
@@ -10,7 +10,7 @@ from keras import ops
 from keras_tnattn.typing import Tensor
 
 _LARGEST = {8: 127, 4: 7}
-# A row may be cut off at a share of its largest entry: at 4 bits the finer steps are worth it.
+# The scale may clip a row to a share of its largest entry: at 4 bits, finer steps reduce the error.
 _CLIPPING = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
 
 
@@ -29,7 +29,7 @@ def check_bits(bits: int | None) -> None:
 
 
 def packed_columns(columns: int, bits: int) -> int:
-    """Returns how many bytes a row of `columns` numbers takes, its scale aside.
+    """Returns the number of bytes of a row of `columns` numbers, without its scale.
 
     Example:
         >>> packed_columns(15, bits=8), packed_columns(15, bits=4)
@@ -39,7 +39,7 @@ def packed_columns(columns: int, bits: int) -> int:
 
 
 def quantize_rows(matrix: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """Quantizes each row of a matrix at the scale that leaves the smallest squared error.
+    """Quantizes each row of a matrix with the scale of the smallest squared error.
 
     Args:
         matrix: Float array `(rows, columns)`.

@@ -21,8 +21,8 @@ from keras import ops
 from keras_tnattn.ops.precision import matmul
 from keras_tnattn.typing import Tensor
 
-# Moving one byte costs about as much time as this many floating-point operations: between what
-# server CPUs and GPUs state. Only the comparison of plans depends on it.
+# Moving one byte takes about as long as this many floating-point operations, a value between those
+# of server CPUs and GPUs. Only the comparison of plans depends on it.
 _FLOPS_PER_BYTE = 32
 _BYTES_PER_FLOAT = 4
 
@@ -70,10 +70,10 @@ def balanced_factors(size: int, num_factors: int) -> tuple[int, ...]:
 def tt_shapes(input_dim: int, output_dim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Proposes the factors of a TT-matrix of shape `(input_dim, output_dim)`.
 
-    As many factors as the size with the more prime factors has: powers of two are quantized
-    (every factor 2: QTT), other sizes split into their primes. The size with fewer primes is filled
-    up with ones; its large factors meet the small ones of the other, so that no core is
-    larger than it must be. Nothing is padded: a prime size stays one factor.
+    The sizes are split into their prime factors; powers of two are thus quantized (all factors 2,
+    QTT). The size with fewer prime factors is filled up with ones, and its large factors are paired
+    with small factors of the other size, so that no core is larger than necessary. Nothing is
+    padded: a prime size stays one factor.
 
     Returns:
         `(tt_input_shape, tt_output_shape)`, of equal length.
@@ -140,8 +140,8 @@ def resolve_ranks(
     """Returns the `N - 1` inner TT-ranks that `tt_ranks` stands for.
 
     Args:
-        tt_ranks: An int means "at most" and is clipped at each bond to `rank_bounds`; a sequence
-            is taken as it is.
+        tt_ranks: Int, the maximum TT-rank, clipped at each bond to `rank_bounds`; or the sequence
+            of ranks, which is returned unchanged.
         tt_input_shape: The `N` factors `I_n`.
         tt_output_shape: The `N` factors `J_n`.
 
@@ -199,7 +199,7 @@ def matrix_to_tt(
         tt_input_shape: The `N` factors `I_n`.
         tt_output_shape: The `N` factors `J_n`.
         tt_ranks: The ranks to truncate to, as in `resolve_ranks`.
-        tolerance: The relative Frobenius error allowed, at least 0; each of the `N - 1` unfoldings
+        tolerance: The maximum relative Frobenius error, at least 0; each of the `N - 1` unfoldings
             is truncated to `tolerance * ||matrix|| / sqrt(N - 1)`.
 
     Returns:
@@ -309,13 +309,13 @@ class ContractionPlan:
     """How `x @ W` is evaluated for a TT-matrix `W`.
 
     The cores are merged into one block (`split == 0`: `W` itself is formed) or into two, the left
-    one with the cores before `split`: a single core after the other would read and write the
-    data `N` times.
+    one with the cores before `split`. Multiplying by one core after the other would read and write
+    the data `N` times.
 
     Attributes:
         split: Number of cores in the left block, 0 to form `W`.
         left_first: Whether the left block is applied before the right one.
-        flops_per_row: Floating-point operations for each row of `x`, merging aside.
+        flops_per_row: Floating-point operations for each row of `x`, without merging.
         intermediate_size: Numbers held between the two products, for each row of `x`.
         dense_flops_per_row: `2 I J`, for comparison.
         parameters: Number of entries of all cores.
@@ -397,7 +397,7 @@ def plan_of(cores: Sequence) -> ContractionPlan:
 
 @dataclasses.dataclass(frozen=True)
 class SuggestedShapes:
-    """What `suggest_shapes` found: arguments of `TTDense`, and what they cost.
+    """The result of `suggest_shapes`: arguments of `TTDense`, and their costs.
 
     Attributes:
         tt_input_shape: The factors `I_n`.
@@ -443,12 +443,13 @@ def suggest_shapes(
     (Xu et al., "A Tensorized Spectral Attention Mechanism", section 7, leave the ranks and factors
     of the least computation open: rank 2 has the fewest parameters, not the fewest FLOPs.)
 
-    - `max_parameters` alone: each factorization takes the largest rank that fits, and the cheapest
-      one whose matrix can have full rank, `min(I, J)`, is returned; of those equally cheap the one
-      with the most parameters.
-    - `max_parameters` and `weight`: likewise, but the one that approximates the weight best.
-    - `max_error` and `weight`: the ranks that TT-SVD needs for this error, and the cheapest
-      factorization with them; with `max_parameters` too, of those that fit.
+    - Only `max_parameters`: each factorization gets the largest rank within the limit. The result
+      is the cheapest one whose matrix can have full rank, `min(I, J)`; among equally cheap ones,
+      the one with the most parameters.
+    - `max_parameters` and `weight`: each factorization gets the largest rank within the limit. The
+      result is the one that approximates the weight best.
+    - `max_error` and `weight`: each factorization gets the ranks that TT-SVD needs for this error.
+      The result is the cheapest one, if `max_parameters` is given among those within this limit.
 
     Args:
         input_dim: Int, the size `I`.
@@ -626,7 +627,7 @@ class _Tails:
 
 
 def tt_matmul(x: Tensor, cores: Sequence, plan: ContractionPlan | None = None) -> Tensor:
-    """Multiplies by a TT-matrix: `y = x W`, without forming `W` where that is dearer.
+    """Multiplies by a TT-matrix: `y = x W`; forms `W` only if that is cheaper.
 
     The value does not depend on the plan, up to rounding.
 
@@ -684,7 +685,7 @@ def tt_matmul_heads(x: Tensor, cores: Sequence, plan: ContractionPlan | None = N
     """
     plan = plan_of(cores) if plan is None else plan
     num_heads = cores[0].shape[0]
-    # A single head takes the way below: on a CPU TensorFlow 2.21 returns garbage for a
+    # A single head is computed below, because on a CPU TensorFlow 2.21 returns garbage for a
     # product (B, 1, L, I) @ (1, I, J).
     if plan.split == 0 and num_heads > 1:
         return matmul(ops.expand_dims(x, 1), tt_to_matrix(cores))

@@ -1,4 +1,4 @@
-"""Beam search, with a key-value cache where the attention allows one."""
+"""Beam search, with a key-value cache if the attention supports one."""
 
 from keras_tnattn.search.beam_search import BeamSearch, Hypotheses
 

@@ -1,4 +1,4 @@
-"""Greedy and beam search with a translator, a batch of sentences at a time."""
+"""Greedy and beam search with a translator, in batches of sentences."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,15 +13,15 @@ from keras_tnattn.models import Translator
 from keras_tnattn.search.key_value_cache import decode_token, empty_cache, memory_cache, write
 from keras_tnattn.typing import Tensor
 
-_CHUNK = 16  # steps from one check for finished sentences to the next
-_ROUNDING = 8  # source lengths are rounded up to multiples of it: few shapes to compile
+_CHUNK = 16  # steps between two checks for finished sentences
+_ROUNDING = 8  # source lengths are rounded up to multiples of this, so that few shapes are compiled
 
 # The state of a search, for B sentences of S tokens, K hypotheses each, and L tokens so far:
 #   step        the position of the last token, ()
-#   sentences   what belongs to a sentence: limit, done, memory_mask (B, S), and either memory
-#               (B, S, d) or, where decoders keep keys, memory_cache with keys and values
+#   sentences   the data of each sentence: limit, done, memory_mask (B, S), and either memory
+#               (B, S, d) or, if decoders keep keys, memory_cache with keys and values
 #   live        the hypotheses to extend: sums (B, K), and prefix, a nested structure of tensors
-#               (B, K, L, ...): ids and, where decoders keep keys, cache
+#               (B, K, L, ...): ids and, if decoders keep keys, cache
 #   best        the best answers so far: ids (B, K, L), scores and ended (B, K)
 State = dict[str, Any]
 
@@ -31,7 +31,7 @@ class Hypotheses(NamedTuple):
 
     Attributes:
         ids: Integers `(B, K, L)`: the start id, tokens, the end id if it was reached, then 0.
-        scores: Floats `(B, K)`, lower is better; infinite where there are fewer than `K`.
+        scores: Floats `(B, K)`, lower is better; infinite if there are fewer than `K` hypotheses.
         finished: Booleans `(B, K)`: whether the end id was reached.
 
     Example:
@@ -50,24 +50,24 @@ class Hypotheses(NamedTuple):
 class BeamSearch:
     """Translates by beam search with length normalization; a beam of 1 is greedy search.
 
-    The score of a hypothesis of `n` ids, start and end included, is `sum(-ln p) / N(n)`, `N(n) =
-    ((5 + n) / 6)^length_penalty`; lower is better. Each step extends every live hypothesis by its
-    `K` most probable tokens. Those that end are kept, and the `K` best of the others live on.
-    After `limit` tokens, the number of source tokens plus `extra_tokens`, those still alive
-    compete with the ended ones. A sentence is done earlier if no live hypothesis can reach a
-    better score any more; the result is the same.
+    The score of a hypothesis of `n` ids, including start and end, is `sum(-ln p) / N(n)` with
+    `N(n) = ((5 + n) / 6)^length_penalty`; lower is better. Each step extends every live hypothesis
+    by its `K` most probable tokens. Hypotheses that end are kept, and the `K` best of the others
+    stay alive. After a limit, the number of source tokens plus `extra_tokens`, the live hypotheses
+    compete with those that have ended. The search of a sentence stops earlier if no live hypothesis
+    can reach a better score; this does not change the result.
 
-    The encoder runs once. Every step of a power law graph attention computes the whole prefix
-    anew, since its metric changes with each token. Decoders of `keras.layers.MultiHeadAttention`
-    (without `use_gate` and `sliding_window`) keep a key-value cache and compute the last token
-    alone.
+    The encoder runs once. With power law graph attention every step computes the whole prefix
+    again, because the metric changes with each token. Decoders with
+    `keras.layers.MultiHeadAttention` (without `use_gate` and `sliding_window`) use a key-value
+    cache and compute only the last token.
 
-    Costs, for targets of `L` ids, a target vocabulary of `V` and `n` decoders: the encoder's for
-    `(B, S)`, `2 B K L d V` FLOPs for the logits, and `L` passes of the decoders, the prefix padded
-    to the next multiple of 16: each those of `(B K, L)` tokens, so that FLOPs grow as `L^2`, or,
-    with a cache, those of `B K` tokens that attend to `L` and `S` keys. Memory: `O(B K (L + V))`
-    for ids and logits; `O(B K S d)` and what one pass of the decoders needs, or `O(n B (K L + S)
-    d)` for the cache.
+    The costs, for targets of `L` ids, a target vocabulary of `V` and `n` decoders, are those of the
+    encoder for `(B, S)`, `2 B K L d V` FLOPs for the logits, and `L` passes of the decoders. Each
+    pass computes `(B K, L)` tokens, with the prefix padded to the next multiple of 16, so that
+    FLOPs grow as `L^2`; with a cache it computes `B K` tokens that attend to `L` and `S` keys. The
+    memory is `O(B K (L + V))` for ids and logits, plus `O(B K S d)` and that of one pass of the
+    decoders, or `O(n B (K L + S) d)` for the cache.
 
     Args:
         model: A `keras_tnattn.models.Translator`.
@@ -79,9 +79,8 @@ class BeamSearch:
         length_penalty: Exponent of the normalization, at least 0. Defaults to 0.6.
 
     Raises:
-        ValueError: If the model is no translator, `beam_size` is not in 1 to the size of the target
-            vocabulary, an id is not in it, another number is out of range, or an attention lets
-            padding into its metric.
+        ValueError: If the model is not a translator, if `beam_size`, an id or another number is out
+            of range, or if an attention has `padding_in_metric=True`.
 
     Example:
         >>> import numpy as np
@@ -134,7 +133,7 @@ class BeamSearch:
         self.model = model
         self.beam_size = beam_size
         self.start_id = start_id
-        self.end_id = -1 if end_id is None else end_id  # which is no token's
+        self.end_id = -1 if end_id is None else end_id  # -1 is not the id of a token
         self.extra_tokens = extra_tokens
         self.length_penalty = length_penalty
         self._keeps_keys = all(decoder.keeps_keys for decoder in model.decoders)
@@ -142,11 +141,11 @@ class BeamSearch:
         self._advance = _Compiled(lambda state: self.advance(state, _CHUNK))
 
     def __call__(self, source: np.ndarray, batch_size: int = 32) -> Hypotheses:
-        """Translates sentences in compiled steps; a sentence that is done costs nothing more.
+        """Translates sentences in compiled steps; finished sentences are not computed further.
 
         Args:
             source: Integers `(B, S)`, start and end ids included, padded with 0.
-            batch_size: How many sentences are searched together. Defaults to 32.
+            batch_size: Number of sentences that are searched together. Defaults to 32.
 
         Raises:
             ValueError: If `source` has another shape or ids that are not in the source vocabulary,
@@ -164,7 +163,7 @@ class BeamSearch:
                 f"Received: source with {unknown[0]}"
             )
         source = source.astype("int32")
-        # Up to the last token: padding before a token keeps its place.
+        # Cut only after the last token: padding between tokens stays.
         lengths = ((source != 0) * np.arange(1, source.shape[1] + 1)).max(1, initial=0)
         width = 1 + self.extra_tokens + max(source.shape[1], 1)
         results = Hypotheses(
@@ -201,12 +200,12 @@ class BeamSearch:
             state = _select(state, remaining)
 
     def search(self, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Translates a tensor of ids, `(B, S)`, in one graph: for exported models.
+        """Translates a tensor of ids, `(B, S)`, in one graph, for exported models.
 
-        That the ids are in the source vocabulary is not checked here.
+        Does not check that the ids are in the source vocabulary.
 
         Returns:
-            Tensors `ids`, `scores` and `finished` as `Hypotheses` has them.
+            The tensors `ids`, `scores` and `finished` of `Hypotheses`.
         """
         steps = ops.shape(source)[1] + self.extra_tokens
         best = self.advance(_longer(self.start(source), steps), steps)["best"]
@@ -278,7 +277,7 @@ class BeamSearch:
         prefix = map_structure(lambda x: _gather(x, parents), prefix)
         prefix["ids"] = write(prefix["ids"], position, tokens)
 
-        # What competes for the answer: the best so far, what ended now, and at the limit the rest.
+        # Candidates for the answer: the best so far, those that end now, and at the limit all.
         last = position == sentences["limit"]
         unfinished = ops.where(last[:, None], sums / norm, ops.full_like(sums, float("inf")))
         scores = ops.concatenate([best["scores"], ended_scores, unfinished], axis=1)
@@ -362,14 +361,14 @@ class _Compiled(keras.Model):
 
 
 def _select(state: State, rows: np.ndarray) -> State:
-    """Keeps some of the sentences. All tensors but the step begin with their axis."""
+    """Keeps some of the sentences; their axis is the first one of all tensors except the step."""
     step = state["step"]
     rest = {name: part for name, part in state.items() if name != "step"}
     return {"step": step, **map_structure(lambda x: _rounded_up(x[rows]), rest)}
 
 
 def _rounded_up(x: np.ndarray) -> np.ndarray:
-    """Repeats the last sentence up to a power of two, where every shape is compiled by itself."""
+    """Repeats the last sentence up to a power of two, if every shape is compiled separately."""
     if keras.backend.backend() != "jax":
         return x
     missing = (1 << (len(x) - 1).bit_length()) - len(x)
@@ -377,7 +376,7 @@ def _rounded_up(x: np.ndarray) -> np.ndarray:
 
 
 def _longer(state: State, num_steps: Tensor = _CHUNK) -> State:
-    """Makes room for more tokens: in the prefixes, cache included, and in the best ids."""
+    """Pads the prefixes (with their cache) and the best ids to hold more tokens."""
 
     def pad(x: Tensor) -> Tensor:
         return ops.pad(x, [(0, num_steps if axis == 2 else 0) for axis in range(len(x.shape))])
@@ -391,18 +390,18 @@ def _longer(state: State, num_steps: Tensor = _CHUNK) -> State:
 
 
 def _lowest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The lowest entries of each row `(B, N)` and where they are; the first of equal ones."""
+    """Returns the lowest entries of each row `(B, N)` and their positions; the first if equal."""
     values, indices = ops.top_k(-x, count)
     return -values, indices
 
 
 def _like(condition: Tensor, x: Tensor) -> Tensor:
-    """`(B,)` with as many axes as `x`."""
+    """Reshapes `(B,)` to the number of axes of `x`."""
     return ops.reshape(condition, (-1, *[1] * (len(x.shape) - 1)))
 
 
 def _gather(x: Tensor, indices: Tensor) -> Tensor:
-    """`x[b, indices[b, k]]` for `x` `(B, N, ...)` and indices `(B, K)`."""
+    """Returns `x[b, indices[b, k]]` for `x` `(B, N, ...)` and indices `(B, K)`."""
     batch, num_rows = ops.shape(x)[:2]
     flat = ops.reshape(x, (batch * num_rows, *ops.shape(x)[2:]))
     rows = ops.arange(batch, dtype="int32")[:, None] * num_rows + ops.cast(indices, "int32")

@@ -13,7 +13,7 @@ Cache = list[dict[str, Tensor]]
 
 
 def memory_cache(decoders: Sequence[TransformerDecoder], memory: Tensor) -> Cache:
-    """Returns the keys and values of the encoder's output, which no step changes.
+    """Returns the keys and values of the encoder's output, which stay the same in all steps.
 
     Args:
         decoders: Decoders that keep keys (`TransformerDecoder.keeps_keys`).
@@ -26,7 +26,7 @@ def memory_cache(decoders: Sequence[TransformerDecoder], memory: Tensor) -> Cach
 
 
 def empty_cache(decoders: Sequence[TransformerDecoder], shape: Any) -> Cache:
-    """Returns room for the keys and values of target tokens.
+    """Returns an empty cache for the keys and values of target tokens.
 
     Args:
         decoders: Decoders that keep keys.
@@ -47,19 +47,19 @@ def decode_token(
     target_mask: Tensor,
     memory_mask: Tensor,
 ) -> tuple[Tensor, Cache]:
-    """Computes all decoders at the last token alone.
+    """Runs all decoders on the last token only.
 
     Args:
         decoders: Decoders that keep keys.
         inputs: Float tensor `(B, K, d)`: the embedded last tokens.
-        position: Scalar integer: where they stand.
-        target_cache: Keys and values of the earlier tokens, with room for this one.
-        memory_cache: What `memory_cache` returned.
+        position: Scalar integer, the position of these tokens.
+        target_cache: Keys and values of the earlier tokens, with room for these tokens.
+        memory_cache: The cache that `memory_cache` returned.
         target_mask: Boolean tensor `(B, K, L)`, `True` for real tokens up to the position.
         memory_mask: Boolean tensor `(B, S)`, `True` for real source tokens.
 
     Returns:
-        Outputs `(B, K, d)`, and the target's cache with the token in it.
+        Outputs `(B, K, d)`, and the target's cache with the tokens added.
     """
     outputs, new_cache = inputs, []
     for decoder, kept, memory_keys in zip(decoders, target_cache, memory_cache, strict=True):

@@ -1,1 +1,1 @@
-"""Text to ids: needs TensorFlow, whatever the backend."""
+"""Converts text to ids; needs TensorFlow, whatever the backend."""

@@ -1,4 +1,4 @@
-"""From sentences to translations: two tokenizers around a translator's search."""
+"""Translates sentences with two tokenizers and a beam search."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -29,16 +29,17 @@ class Translation(NamedTuple):
 class SentenceTranslator:
     """Translates sentences: cuts them into pieces, searches, and joins the pieces found.
 
-    The translation of a sentence without words, or of unknown pieces only, is empty, and its score
-    is that of an empty sentence; the model would invent a translation. Everything in this project
-    that translates sentences does so by this class: the commands, the export and the server.
+    A sentence without words, or of unknown pieces only, is treated as empty, because the model
+    would invent a translation: the translation is empty, with the score of an empty sentence. The
+    commands, the export and the server all translate with this class.
 
     Args:
         model: A model of `keras_tnattn.models.translator`.
         source_tokenizer: The `WordPieceTokenizer` of the source language.
         target_tokenizer: The `WordPieceTokenizer` of the target language.
         beam_size: Number `K` of hypotheses kept. Defaults to 1, greedy search.
-        extra_tokens: The search ends at this many tokens more than the source has. Defaults to 50.
+        extra_tokens: Number of target tokens allowed beyond the number of source tokens. Defaults
+            to 50.
         length_penalty: Exponent of the length normalization. Defaults to 0.6.
 
     Raises:
@@ -97,8 +98,8 @@ class SentenceTranslator:
     ) -> list[list[Translation]]:
         """Returns up to `K` translations of each sentence, best first.
 
-        Sentences of similar length are searched together, the longest first: what does not fit into
-        memory fails at once.
+        Sentences of similar length are searched together, the longest first, so that a batch that
+        does not fit into memory fails at once.
 
         Args:
             sentences: `B` sentences.

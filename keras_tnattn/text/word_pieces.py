@@ -1,18 +1,19 @@
-"""Word pieces that give the sentence back: BERT's WordPiece over words marked for glue.
+"""Reversible word pieces: BERT's WordPiece over words with joiner marks.
 
-BERT's own tokenizer splits punctuation off its word and forgets where it stood: `3.5` and `3 . 5`
-have the same pieces. Here a punctuation mark, a symbol or a digit that was glued to what stands
-beside it keeps the joiner `￭` on that side (the annotation of the OpenNMT tokenizer):
+BERT's own tokenizer separates punctuation from words and loses the spaces: `3.5` and `3 . 5` have
+the same pieces. Here a punctuation mark, a symbol or a digit that has no space beside it gets the
+joiner `￭` on that side (the annotation of the OpenNMT tokenizer):
 
     It's 3.5 km (now).   ->   It ￭'￭ s 3 ￭. ￭5 km (￭ now ￭) ￭.
 
-so that words have one form whatever surrounds them, and joining is exact: joiners swallow the
-spaces beside them. What had its spaces already, as the sentences of TED and Multi30k, needs no
-joiner. Numbers are spelt digit by digit, in the source as in the target, so that any number can be
-copied.
+so that words have the same form whatever surrounds them, and sentences can be restored exactly: a
+joiner removes the spaces beside it. Sentences that have spaces around punctuation, as those of TED
+and Multi30k, need no joiners. Numbers are spelled digit by digit in source and target, so that any
+number can be copied.
 
-A sentence comes back as `WordPieceTokenizer.normalize` gives it: in the chosen case and Unicode
-form, one space for any run of white space and control characters, none at the ends.
+The restored sentence is the one that `WordPieceTokenizer.normalize` returns: in the chosen case and
+Unicode form, with one space for each run of white space and control characters, and none at the
+ends.
 """
 
 import collections
@@ -29,7 +30,7 @@ from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_li
 from keras_tnattn.text.reserved import END, PAD, RESERVED_PIECES, START, UNK
 
 JOINER = "\uffed"  # ￭
-SUFFIX = "##"  # WordPiece's own mark of a piece that goes on with its word
+SUFFIX = "##"  # WordPiece's mark of a piece that continues a word
 _ALONE = r"[\pP\pS\p{Nd}]"  # each such character is a word of its own
 _BLANK = r"[\pZ\p{Cc}]+"
 
@@ -38,7 +39,7 @@ FORMS = ("NFC", "NFKC")
 
 
 class WordPieceTokenizer:
-    """Sentences to ids and back, in TensorFlow operations: also within an exported function.
+    """Converts sentences to ids and back with TensorFlow operations, also in exported functions.
 
     It holds constants only, no lookup table: nothing needs to be tracked. Whoever loads the
     exported function imports `tensorflow_text` first.
@@ -97,12 +98,12 @@ class WordPieceTokenizer:
 
     @property
     def vocabulary_size(self) -> int:
-        """How many ids there are."""
+        """The number of ids."""
         return len(self.vocabulary)
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments beside the vocabulary."""
+        """The constructor's arguments other than the vocabulary."""
         return {"case": self.case, "keep_accents": self.keep_accents, "form": self.form}
 
     def tokenize(
@@ -112,8 +113,8 @@ class WordPieceTokenizer:
 
         Args:
             texts: UTF-8 strings `(B,)`; malformed bytes count as U+FFFD.
-            max_length: The most ids of a sentence, the two marks included; a longer one loses
-                its last pieces, not `[END]`. Default: any length.
+            max_length: Maximum number of ids of a sentence, including `[START]` and `[END]`; a
+                longer sentence loses its last pieces. Default: any length.
 
         Returns:
             int32 `(B, None)`; `.to_tensor()` pads with 0, which is `[PAD]`. An empty sentence is
@@ -157,7 +158,7 @@ class WordPieceTokenizer:
         ids = tf.cast(ids, tf.int32)
         ended = tf.cumsum(tf.cast(ids == END, tf.int32), axis=-1) > 0
         pieces = tf.gather(tf.constant(self.vocabulary), ids)
-        # A piece with the space before it; what is left out is no piece and has no space.
+        # A piece with the space before it; omitted ids have no space either.
         pieces = tf.where(ended | (ids == PAD) | (ids == START), "", " " + pieces)
         text = tf.strings.reduce_join(pieces, axis=-1)
         text = tf.strings.regex_replace(text, " " + SUFFIX, "")
@@ -165,7 +166,7 @@ class WordPieceTokenizer:
         return tf.strings.strip(text)
 
     def normalize(self, texts: tf.Tensor | Sequence[str]) -> tf.Tensor:
-        """Returns strings in the tokenizer's case and Unicode form, white space folded."""
+        """Returns strings in the tokenizer's case and Unicode form, with single spaces."""
         replace = tf.strings.regex_replace
         text = tf.strings.unicode_transcode(_strings(texts), "UTF-8", "UTF-8")
         text = tf_text.normalize_utf8(replace(text, JOINER, "\u25a0"), self.form)
@@ -179,11 +180,11 @@ class WordPieceTokenizer:
         return tf.strings.strip(replace(text, _BLANK, " "))
 
     def words(self, texts: tf.Tensor | Sequence[str]) -> tf.RaggedTensor:
-        """Returns what is cut into pieces: the words, marked for glue, as strings `(B, None)`."""
+        """Returns the words, with joiners, that are cut into pieces, as strings `(B, None)`."""
         text = self.normalize(texts)
         for pattern, rewrite in (
-            (f"({_ALONE})", rf"{JOINER}\1{JOINER}"),  # glued on both sides, ...
-            (f"(^| ){JOINER}", r"\1"),  # ... but there is nothing beside a space or an end,
+            (f"({_ALONE})", rf"{JOINER}\1{JOINER}"),  # joiners on both sides, ...
+            (f"(^| ){JOINER}", r"\1"),  # ... but none beside a space or an end,
             (f"{JOINER}( |$)", r"\1"),
             (JOINER + JOINER, f" {JOINER}"),  # and one joiner does between two of them
             (f"{JOINER}({_ALONE})", rf" {JOINER}\1"),
@@ -193,7 +194,7 @@ class WordPieceTokenizer:
         return tf.strings.split(text)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the vocabulary to `path`, a piece a line, and the options beside it (`.json`)."""
+        """Writes the vocabulary to `path`, one piece per line, and the options to a JSON file."""
         path = Path(path)
         path.write_text("".join(f"{p}\n" for p in self.vocabulary), encoding="utf-8", newline="\n")
         path.with_suffix(".json").write_text(json.dumps(self.options), encoding="utf-8")
@@ -210,21 +211,20 @@ class WordPieceTokenizer:
 def learn_word_pieces(
     texts: Sequence[str], vocabulary_size: int = 8000, **options: Any
 ) -> WordPieceTokenizer:
-    """Learns the pieces of sentences with the learner of `bert_vocab_from_dataset`.
+    """Learns the vocabulary of word pieces with the learner of `bert_vocab_from_dataset`.
 
     Args:
-        texts: The training sentences of one language; no others, or the test part leaks into
-            the vocabulary.
-        vocabulary_size: The most pieces, the reserved ones and those of a single character
-            included. Default 8,000.
+        texts: The training sentences of one language, without those of the test part.
+        vocabulary_size: Maximum number of pieces, including reserved pieces and single characters.
+            Default 8,000.
         **options: The options of `WordPieceTokenizer`.
 
     Returns:
         The tokenizer.
 
     Raises:
-        ValueError: If `vocabulary_size` is too small for the characters, an option has no such
-            value, or the texts hold no word.
+        ValueError: If `vocabulary_size` is too small for the characters, an option has an unknown
+            value, or the texts have no words.
 
     Example:
         >>> tokenizer = learn_word_pieces(["a fish", "a red fish"] * 10, 40)
@@ -240,14 +240,14 @@ def learn_word_pieces(
             f"Expected texts with at least one word. Received: {len(texts)} texts without any"
         )
     vocabulary = learner.learn(
-        # In a fixed order: where counts are equal the learner keeps the order it is given.
+        # In a fixed order, because the learner keeps the order of words with equal counts.
         sorted((word.decode(), count) for word, count in counts.items()),
         vocabulary_size,
         list(RESERVED_PIECES),
-        lower_thresh=2,  # what stands once is spelt
+        lower_thresh=2,  # words that occur once are spelled
     )
-    # The learner may end above the size aimed at. Its pieces fall with frequency; the rarest go,
-    # but not the characters, by which the words without a piece are spelt.
+    # The learner may return more pieces than requested, sorted by decreasing frequency. Drop the
+    # rarest, except for the characters, which spell the words without a piece.
     spelling = {
         piece
         for piece in vocabulary

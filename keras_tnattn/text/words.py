@@ -1,7 +1,7 @@
-"""Words to ids, as in the experiments of the tensorized spectral attention paper.
+"""Converts words to ids, as in the experiments of the tensorized spectral attention paper.
 
-Learning a vocabulary and turning texts into ids needs no TensorFlow; the layer that does the same
-within an exported model does.
+Learning a vocabulary and converting texts to ids needs no TensorFlow; only the layer that does the
+same in an exported model does.
 """
 
 import collections
@@ -35,7 +35,7 @@ def lower_and_separate(text: Tensor) -> Tensor:
 
 
 def split_words(texts: Tensor) -> Any:
-    """Returns the words of strings `(B,)` that ids stand for, a ragged tensor `(B, None)`."""
+    """Returns the words of strings `(B,)`, one for each id, as a ragged tensor `(B, None)`."""
     import tensorflow as tf
 
     return tf.strings.split(lower_and_separate(texts))
@@ -44,8 +44,8 @@ def split_words(texts: Tensor) -> Any:
 class WordVectorizer:
     """Turns texts into ids of words, in plain Python.
 
-    A word is what stands between white space and punctuation, in lower case; the apostrophe belongs
-    to its word. Id 0 is padding and id 1 stands for every other word.
+    Words are separated by white space and punctuation, and lower-cased; apostrophes are parts of
+    words. Id 0 is padding and id 1 is any unknown word.
 
     Args:
         vocabulary: The words of ids 2, 3, ...
@@ -81,11 +81,11 @@ class WordVectorizer:
         return list(self._vocabulary)
 
     def vocabulary_size(self) -> int:
-        """Returns how many ids there are."""
+        """Returns the number of ids."""
         return len(self._vocabulary)
 
     def layer(self) -> keras.layers.TextVectorization:
-        """Returns a layer that does the same to strings `(B,)`, for exported models.
+        """Returns a layer that does the same for strings `(B,)`, for exported models.
 
         It runs on TensorFlow, which must be installed, whatever the backend of Keras.
         """
@@ -102,13 +102,12 @@ def learn_words(
 ) -> WordVectorizer:
     """Learns a vocabulary of the most frequent words.
 
-    The words follow by falling frequency, those of equal frequency by falling code points of their
-    UTF-8 form, as in `keras.layers.TextVectorization`.
+    The words are sorted by decreasing frequency, words of equal frequency by decreasing code points
+    of their UTF-8 form, as in `keras.layers.TextVectorization`.
 
     Args:
-        texts: The training texts; no others, or the test part leaks into the vocabulary.
-        vocabulary_size: How many ids there are at most, the two special ones included.
-            Default 20,000.
+        texts: The training texts, without those of the test part.
+        vocabulary_size: Maximum number of ids, including the two special ones. Default 20,000.
         max_words: How many words of a text are kept; shorter texts are padded. Default 200.
 
     Raises:
