@@ -43,8 +43,10 @@ def make_run(folder, attention="plga", max_length=128, **options):
     """Writes the folder of a finished run; returns its model and prepared corpus."""
     folder.mkdir()
     corpus = prepare(CORPUS, folder / "prepared", vocabulary_size=80, max_length=max_length)
+    config = TranslateConfig(**SIZES, **SMALL[attention], max_length=max_length, **options)
+    if config.position_encoding == "learned":
+        options["max_length"] = max_length
     model = small_translator(*corpus.vocabulary_sizes, attention, **options)
-    config = TranslateConfig(**SIZES, **SMALL[attention], **options)
     (folder / "config.json").write_text(to_json(config), encoding="utf-8")
     (folder / "data.json").write_text(json.dumps({"digest": corpus.digest}), encoding="utf-8")
     (folder / "checkpoints").mkdir()

@@ -1,24 +1,17 @@
 """The command line of `training/train.py`, built from the commands of the tasks."""
 
-import inspect
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
 
 import cyclopts
-from pydantic.fields import FieldInfo
 
 from training.classify.command import COMMAND as CLASSIFY
 from training.classify.compare import COMMAND as COMPARE
-from training.engine.commands import Command
-from training.errors import InputError, exit_status
+from training.command_line import function_of, new_app, run
 from training.images.command import COMMAND as IMAGES
-from training.options import GROUPS, choices, extras, interval
 from training.rules.command import COMMAND as RULES
 from training.translate.command import COMMAND as TRANSLATE
 
 COMMANDS = (CLASSIFY, COMPARE, RULES, IMAGES, TRANSLATE)
-
-_GROUPS = {name: cyclopts.Group(name, sort_key=i) for i, name in enumerate(GROUPS)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,11 +21,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words of the command line. Default: `sys.argv[1:]`.
 
     Returns:
+<<<<<<< HEAD
         The exit status: 0, 2 for invalid input, or 130 if interrupted.
+=======
+        The exit status, as `training.errors.exit_status` returns it.
+>>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
     """
-    return exit_status(lambda: _run(arguments))
+    return run(train_app(), arguments)
 
 
+<<<<<<< HEAD
 def _run(arguments: Sequence[str] | None) -> None:
     try:
         chosen = _app()(arguments, exit_on_error=False, print_error=False)
@@ -52,14 +50,20 @@ def _app() -> cyclopts.App:
         default_parameter=cyclopts.Parameter(negative=(), allow_repeating=True),
         result_action="return_value",
     )
+=======
+def train_app() -> cyclopts.App:
+    """Returns the program with all commands."""
+    app = new_app("python training/train.py", "Trains models of keras_tnattn.")
+>>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
     for command in COMMANDS:
         app.command(
-            _function(command),
+            function_of(command.options, command.start),
             name=command.name,
             help=f"{command.summary}.\n\n{command.description}",
             help_epilogue=command.examples,
         )
     return app
+<<<<<<< HEAD
 
 
 def _function(command: Command) -> Callable[..., tuple[Command, dict[str, Any]]]:
@@ -123,3 +127,5 @@ def _integers(kind: Any, tokens: Sequence[cyclopts.Token]) -> int | tuple[int, .
         words = " ".join(token.value for token in tokens)
         raise ValueError(f"expected an integer, received {words!r}") from error
     return values if kind == tuple[int, ...] else values[-1]
+=======
+>>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)

@@ -1,6 +1,5 @@
 """The command line: `python training/predict.py RUN_OR_SAVED_MODEL`, or `-m training.predict`."""
 
-import argparse
 import contextlib
 import csv
 import itertools
@@ -14,12 +13,14 @@ if not __package__:
     # Run as a script: put the project's folder first on the import path instead of training/.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from training.command_line import run_one
 from training.data.sentences import Row, from_file, from_strings
 from training.engine.backend import start_backend
 from training.engine.counter import Counter
-from training.errors import InputError, exit_status
+from training.errors import InputError
 from training.files import read_object, replacing
-from training.options import at_least
+from training.options import DATA, OUTPUT, SEARCH, Options, argument, option
+from training.search import LARGEST_BEAM, check_n_best, search_batch_option
 
 FORMATS = ("csv", "jsonl", "lines")
 BATCHES = 32  # this many are read and sorted by length at a time
@@ -27,6 +28,7 @@ Prediction = dict[str, Any]
 Predictor = Callable[[list[str]], list[list[Prediction]]]
 EXAMPLES = """\
 examples:
+<<<<<<< HEAD
   predict for sentences on the command line, with an exported model or with a run:
     %(prog)s saved_models/docstrings "Draws a line." "Fits the classifier."
     %(prog)s runs/mine "uma frase" --format lines
@@ -39,7 +41,72 @@ examples:
 exit status: 0; 1 if there were bad rows (empty or unreadable), which are left out and reported
 with their numbers (--format lines writes an empty line for each); 2 for invalid input; 130 if
 interrupted.
+=======
+  sentences as arguments, by an exported model or by a run:
+    python training/predict.py saved_models/docstrings "Draws a line." "Fits the classifier."
+    python training/predict.py runs/mine "uma frase" --format lines
+  a text file, a sentence a line, to JSON lines:
+    python training/predict.py runs/mine --input sentences.txt --format jsonl \\
+        --output predictions.jsonl
+  a column of a table, packed or not, with the probability of every class:
+    python training/predict.py runs/mine --input reviews.csv.gz --column review \\
+        --output labels.csv
+  the standard input, and the three best of four hypotheses:
+    cat sentences.txt | python training/predict.py runs/pt-en --beam 4 --n-best 3
+exit status: 0; 1 if there were bad rows, which are left out and reported with their numbers
+(an empty line stands for one in --format lines); 2 for invalid input; 130 if interrupted.
+>>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
 """
+
+
+class PredictOptions(Options):
+    """The options of `training/predict.py`."""
+
+    model: str = argument(
+        "the folder of a finished run of classify or translate, or of an exported model"
+    )
+    sentences: tuple[str, ...] = argument("sentences to predict for", repeated=True)
+    input: str | None = option(
+        None,
+        DATA,
+        "a text file, a sentence a line, or a .csv or .tsv table (.gz, .xz) (default: the standard "
+        "input, without sentences)",
+        metavar="FILE",
+    )
+    column: str | None = option(
+        None,
+        DATA,
+        "the table's column of sentences (default: text, source, sentence or the only one)",
+    )
+    beam: int | None = option(
+        None,
+        SEARCH,
+        "hypotheses kept at each step, by a translator's run (default: 1, greedy search)",
+        metavar="K",
+        ge=1,
+        le=LARGEST_BEAM,
+    )
+    n_best: int | None = option(
+        None,
+        SEARCH,
+        "write the K best translations of each sentence, by a translator's run",
+        metavar="K",
+        ge=1,
+        le=LARGEST_BEAM,
+    )
+    batch_size: int = search_batch_option()
+    output: str | None = option(
+        None, OUTPUT, "where to write (default: standard output)", metavar="FILE"
+    )
+    format: str = option("csv", OUTPUT, "what to write", choices=FORMATS)
+
+    def check_together(self) -> None:
+        check_n_best(self.n_best, self.beam or 1)
+        if self.sentences and self.input:
+            raise ValueError(
+                "Expected sentences or --input. Received: both, "
+                f"{self.sentences[0]!r} and input={self.input!r}"
+            )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,6 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words of the command line. Default: `sys.argv[1:]`.
 
     Returns:
+<<<<<<< HEAD
         The exit status: 0, 1 if there were bad rows, 2 for invalid input, or 130 if interrupted.
     """
     args = _parser().parse_args(arguments)
@@ -120,6 +188,30 @@ def _predict(args: argparse.Namespace) -> int:
         raise InputError(
             f"Expected beam and n_best with a translator's run only. Received: a {kind}, "
             f"beam={args.beam}, n_best={args.n_best}"
+=======
+        The exit status: 1 if there were bad rows, or as `training.errors.exit_status` returns it.
+    """
+    bad: list[int] = []
+    status = run_one(
+        "python training/predict.py",
+        "Classifies or translates sentences with a finished run or an exported model, and writes "
+        "labels with probabilities, or translations with scores (lower is better).",
+        EXAMPLES,
+        PredictOptions,
+        lambda options: bad.append(_predict(options)),
+        arguments,
+    )
+    return status or int(any(bad))
+
+
+def _predict(given: PredictOptions) -> int:
+    """Writes the predictions; returns the number of bad rows."""
+    kind = _kind(Path(given.model))
+    if kind != "a translator's run" and (given.beam or given.n_best):
+        raise InputError(
+            f"Expected beam and n_best with a translator's run only. Received: {kind}, "
+            f"beam={given.beam}, n_best={given.n_best}"
+>>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
         )
     with contextlib.ExitStack() as stack:
         if args.sentences:
@@ -142,11 +234,17 @@ def _started(rows: Iterator[Row]) -> Iterator[Row]:
     return iter(()) if first is None else itertools.chain([first], rows)
 
 
+<<<<<<< HEAD
 def _write(
     rows: Iterator[Row], predictor: Predictor, args: argparse.Namespace, file: TextIO
 ) -> int:
     writer, counter, bad, done = _Writer(file, args.format), Counter("rows"), 0, 0
     while chunk := list(itertools.islice(rows, BATCHES * args.batch_size)):
+=======
+def _write(rows: Iterator[Row], predictor: Predictor, given: PredictOptions, file: TextIO) -> int:
+    writer, counter, bad, done = _Writer(file, given.format), Counter("rows"), 0, 0
+    while chunk := list(itertools.islice(rows, BATCHES * given.batch_size)):
+>>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
         good = [row for row in chunk if row.problem is None]
         # Sentences of similar length need the least padding.
         good.sort(key=lambda row: len(row.text or ""))
@@ -209,7 +307,7 @@ def _line(predictions: Sequence[Prediction]) -> str:
 def _kind(path: Path) -> str:
     """Returns what kind of model a folder holds, without loading TensorFlow."""
     if (path / "saved_model.pb").is_file() or any(path.glob("[0-9]*/saved_model.pb")):
-        return "exported model"
+        return "an exported model"
     if not (path / "config.json").is_file():
         raise InputError(
             f"Expected the folder of a run or of an exported model. Received: {path}, "
@@ -217,19 +315,25 @@ def _kind(path: Path) -> str:
         )
     data = read_object(path / "data.json", "Choose the folder of a run")
     if "vocabulary" in data:
-        return "classifier's run"
+        return "a classifier's run"
     if "digest" in data:
-        return "translator's run"
+        return "a translator's run"
     raise InputError(
         f"Expected a run of classify or translate, which read text. Received: {path}, another run"
     )
 
 
+<<<<<<< HEAD
 def _predictor(path: Path, kind: str, args: argparse.Namespace) -> Predictor:
     start_backend()  # takes seconds, so it comes after the checks
     if kind == "exported model":
+=======
+def _predictor(path: Path, kind: str, given: PredictOptions) -> Predictor:
+    start_backend()  # takes seconds: invalid input is reported before
+    if kind == "an exported model":
+>>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
         return _exported(path)
-    if kind == "classifier's run":
+    if kind == "a classifier's run":
         from training.classify.loading import load_classifier
 
         classifier = load_classifier(path)

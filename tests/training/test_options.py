@@ -9,8 +9,9 @@ import pydantic
 import pytest
 from run_folders import assert_refused
 
+from training import predict
 from training.classify.config import ClassifyConfig
-from training.cli import COMMANDS, main
+from training.cli import COMMANDS, main, train_app
 from training.engine.commands import RunOptions, run_to_train
 from training.engine.runs import Run
 from training.errors import InputError
@@ -20,6 +21,7 @@ from training.options import (
     MODEL,
     Options,
     choices,
+    extras,
     from_json,
     interval,
     option,
@@ -27,6 +29,7 @@ from training.options import (
     to_json,
 )
 from training.rules.config import RulesConfig
+from training.translate import evaluate, explain
 from training.translate.config import TranslateConfig
 from training.translate.loading import untrained
 
@@ -150,22 +153,33 @@ class TestCommandLine:
         assert_refused(capsys, ["paint"], '"paint"', "classify", "translate")
 
     def test_lists_and_repetitions(self):
-        from training.cli import _app
-
         arguments = ["compare", "--seeds", "3", "4", "--attentions", "tsa", "ada"]
-        _, given = _app()([*arguments, "--epochs", "5", "--epochs=6"], exit_on_error=False)
-        assert given == {"seeds": (3, 4), "attentions": ("tsa", "ada"), "epochs": 6}
+        start = train_app()([*arguments, "--epochs", "5", "--epochs=6"], exit_on_error=False)
+        assert start.args[0] == {"seeds": (3, 4), "attentions": ("tsa", "ada"), "epochs": 6}
 
-    def test_neither_an_error_nor_help_loads_tensorflow(self):
+    def test_neither_an_error_nor_help_loads_tensorflow(self, tmp_path):
+        table = tmp_path / "table.csv"
+        table.write_text("text,label\n" + "a,x\nb,y\n" * 30)
         code = (
             "import sys; from training.cli import main;"
+            "from training import predict; from training.translate import evaluate, explain;"
+            "assert all(p.main(['--help']) == 0 for p in (predict, evaluate, explain));"
+            "assert all(p.main(['a', 'b', '--beam', '0']) == 2 for p in (predict, explain));"
+            "assert evaluate.main(['a', '--beam', '0']) == 2;"
             "assert main(['classify', '--damping', '1']) == 2;"
             "assert main(['translate', '--corpus', 'none.tsv']) == 2;"
             "assert main(['translate', '--help']) == 0;"
             "slow = {'tensorflow', 'keras', 'sklearn', 'scipy', 'matplotlib'} & set(sys.modules);"
-            "assert not slow, slow"
+            "assert not slow, slow;"
+            f"arguments = ['classify', '--dataset', {str(table)!r}, '--test-fraction', '0.999'];"
+            "assert main(arguments) == 2;"
+            "assert not {'tensorflow', 'keras'} & set(sys.modules)"
         )
-        subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert "a fraction of 0.999 leaves none. Give a smaller fraction" in done.stderr
 
 
 class TestHelp:
@@ -180,6 +194,26 @@ class TestHelp:
             assert ", ".join(choices(field)) in text, name
         example = command.examples.strip().splitlines()[-1].strip()
         assert " ".join(example.split()) in text
+
+    @pytest.mark.parametrize(
+        ("program", "kind"),
+        [
+            (predict.main, predict.PredictOptions),
+            (evaluate.main, evaluate.EvaluateOptions),
+            (explain.main, explain.ExplainOptions),
+        ],
+    )
+    def test_of_the_programs_for_trained_models(self, program, kind, capsys):
+        assert program(["--help"]) == 0
+        text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+        for name, field in kind.model_fields.items():
+            word = (
+                f"--{name.replace('_', '-')} " if not extras(field)["positional"] else name.upper()
+            )
+            assert word in text, name
+            assert " ".join(field.description.split()) in text, name
+            assert interval(field) in text, name
+            assert ", ".join(choices(field)) in text, name
 
     def test_groups_and_defaults(self, capsys):
         main(["classify", "--help"])

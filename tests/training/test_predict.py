@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import os
 
 import keras
 import numpy as np
@@ -107,6 +108,37 @@ def test_translations_of_a_run(translator, capsys):
     assert lines == [*(" ".join(found[0].text.split()) for found in expected), ""]
 
 
+@tensorflow_only
+def test_translations_of_an_exported_model(translator, tmp_path, capsys):
+    from keras_tnattn.export import export_translator
+    from training.translate.loading import load_translator
+
+    loaded = load_translator(translator)
+    tokenizers = (loaded.source_tokenizer, loaded.target_tokenizer)
+    export_translator(loaded.model, *tokenizers, tmp_path / "saved")
+    texts = ["Eu, vi um gatos.", "rios"]
+    said = []
+    for path in (translator, tmp_path / "saved"):
+        assert main([str(path), *texts]) == 0
+        said.append(table(capsys.readouterr().out))
+    of_the_run, exported = said
+    assert [row["text"] for row in of_the_run] == texts
+    for row, expected in zip(exported, of_the_run, strict=True):
+        assert row["translation"] == expected["translation"] != ""
+        assert float(row["score"]) == pytest.approx(float(expected["score"]), rel=1e-4)
+    assert main([str(tmp_path / "saved"), "rios", "--beam", "2"]) == 2
+    assert "an exported model, beam=2" in capsys.readouterr().err
+
+
+def test_a_reader_that_stops_ends_it_quietly(classifier, monkeypatch, capsys):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as closed, monkeypatch.context() as patched:
+        patched.setattr("sys.stdout", closed)
+        assert main([str(classifier[0]), *TEXTS]) == 141
+    assert capsys.readouterr().err == ""
+
+
 def test_bad_input(classifier, translator, tmp_path, capsys):
     def refused(*arguments):
         assert main([str(argument) for argument in arguments]) == 2
@@ -130,8 +162,7 @@ def test_bad_input(classifier, translator, tmp_path, capsys):
 
 
 def test_help_has_examples(capsys):
-    with pytest.raises(SystemExit):
-        main(["--help"])
+    assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert "--input reviews.csv.gz --column review" in shown
     assert "bad rows" in shown

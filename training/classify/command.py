@@ -1,18 +1,19 @@
 """The command `classify`."""
 
 from training.classify.config import ClassifyConfig
-from training.data.texts import LabeledTexts, load_texts
+from training.data.texts import LabeledTexts, load_texts, split_rows
 from training.engine.backend import start_backend
 from training.engine.commands import training_command
 from training.engine.runs import Run
 
 
 def load(config: ClassifyConfig) -> LabeledTexts:
-    """Reads the data of a config, and prints their size and notes."""
+    """Reads the data of a config, prints size and notes, and checks that they can be split."""
     data = load_texts(config.dataset, config.data_dir, config.text_column, config.label_column)
     print(f"{config.dataset}: {len(data.texts):,} texts in {len(data.class_names)} classes")
     for note in data.notes:
         print(f"  {note}")
+    split_rows(data.labels, config.test_fraction, config.seed)
     return data
 
 

@@ -67,14 +67,14 @@ def run() -> None:
     start_backend()
     configs = [TranslateConfig(**COMMON, **options) for options in MODELS.values()]
     from training.engine.tables import table_of
-    from training.translate.evaluate import evaluate_run
-    from training.translate.explain import explain_run
+    from training.translate.evaluate import EvaluateOptions, evaluate_run
+    from training.translate.explain import ExplainOptions, explain_run
     from training.translate.train import train_translator
 
     results = finish_all(configs, RUNS, train_translator)
     lines = [HEADER]
     for config, result in zip(configs, results, strict=True):
-        measured = evaluate_run(RUNS / config.name)
+        measured = evaluate_run(EvaluateOptions(run=str(RUNS / config.name)))
         lines.append(
             (
                 config.attention.upper(),
@@ -95,7 +95,7 @@ def run() -> None:
         raise InputError(f"There is no {exported}. Delete {RUNS} to train and export again")
     print(f"\nTranslations of {exported}, run by TensorFlow in another process:", flush=True)
     serve(exported, SERVE, SENTENCES)
-    explained = explain_run(RUNS / configs[0].name, SENTENCES[0])
+    explained = explain_run(ExplainOptions(run=str(RUNS / configs[0].name), sentence=SENTENCES[0]))
     print(
         f"\npictures: learning_curves.png in {RUNS}/*/, and {len(explained['files'])} pictures of "
         f"the attention for the first sentence in {explained['folder']}/"

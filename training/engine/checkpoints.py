@@ -5,7 +5,7 @@ import struct
 import time
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +122,16 @@ class EpochLog(keras.callbacks.Callback):
     Args:
         run: The run.
         patience: Stop after this many epochs without a lower `val_loss`. Default: never.
+
+    Attributes:
+        own_columns: The columns of `metrics.csv` beside Keras' metrics.
     """
+
+    own_columns: tuple[str, ...] = ("epoch", "seconds_per_step", "seconds")
 
     def __init__(self, run: Run, patience: int | None = None) -> None:
         super().__init__()
+        self._validated = False
         self.run = run
         self.patience = patience
         self.rows: list[dict[str, float]] = []
@@ -134,8 +140,19 @@ class EpochLog(keras.callbacks.Callback):
         with writing(self._last.parent):
             self._last.parent.mkdir(exist_ok=True)
 
-    def restore(self) -> int:
-        """Restores the model of the last epoch; returns the number of epochs trained so far."""
+    def restore(self, validated: bool = False) -> int:
+        """Restores the model of the last epoch.
+
+        Args:
+            validated: Whether each epoch ends with a validation. Default `False`.
+
+        Returns:
+            The number of epochs trained so far.
+
+        Raises:
+            InputError: If the checkpoint or the metrics cannot be read or are another training's.
+        """
+        self._validated = validated
         epochs = load_state(self.model, self._last) if self._last.exists() else 0
         self.rows = self.run.read_metrics()[:epochs] if epochs else []
         if len(self.rows) < epochs:
@@ -143,7 +160,22 @@ class EpochLog(keras.callbacks.Callback):
                 f"Expected a row for each of {epochs} epochs in {self.run.folder}/metrics.csv. "
                 f"Received: {len(self.rows)}. {TRAIN_AGAIN}"
             )
+        if self.rows and validated and "val_loss" not in self.rows[0]:
+            raise self._other_columns(["val_loss"])
         return epochs
+
+    def _check_columns(self, metrics: Mapping[str, float]) -> None:
+        """Raises `InputError` if the epochs before this one were measured by other metrics."""
+        validation = [f"val_{name}" for name in metrics] if self._validated else []
+        columns = [*self.own_columns, *metrics, *validation]
+        if set(columns) != set(self.rows[0]):
+            raise self._other_columns(columns)
+
+    def _other_columns(self, expected: Sequence[str]) -> InputError:
+        return InputError(
+            f"Expected columns {', '.join(expected)} in {self.run.folder}/metrics.csv. "
+            f"Received: {', '.join(self.rows[0])}. {TRAIN_AGAIN}"
+        )
 
     @property
     def last_checkpoint(self) -> Path | None:
@@ -181,6 +213,8 @@ class EpochLog(keras.callbacks.Callback):
         # With several steps per execution, the last execution of an epoch may have fewer.
         steps = min(batch + 1, self.params["steps"])
         self._clock.append((steps, time.perf_counter()))
+        if self.rows and len(self._clock) == 2:  # only now are the names of the metrics known
+            self._check_columns(logs or {})
         self._check_finite(logs or {}, f"after {steps} of {self.params['steps']} steps")
 
     @property
@@ -201,11 +235,6 @@ class EpochLog(keras.callbacks.Callback):
             "seconds_per_step": self._seconds_per_step,
             "seconds": self._clock[-1][1] - self._clock[0][1],
         }
-        if self.rows and set(self.rows[0]) != set(row):
-            raise InputError(
-                f"Expected the columns {', '.join(row)} in {self.run.folder}/metrics.csv. "
-                f"Received: {', '.join(self.rows[0])}. {TRAIN_AGAIN}"
-            )
         self.rows.append(row)
         self.run.write_metrics(self.rows)
         self.keep_weights()

@@ -85,7 +85,7 @@ def fit(
     """
     log = log or EpochLog(run, patience)
     log.set_model(model)
-    epoch = log.restore()
+    epoch = log.restore(validation is not None)
     if epoch < config.epochs and not log.done:
         ordered = keras.callbacks.LambdaCallback(
             on_epoch_begin=lambda epoch, logs: batches.set_epoch(epoch)

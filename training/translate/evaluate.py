@@ -1,6 +1,5 @@
 """Measures a trained translator: BLEU, chrF and speed on a part of its corpus."""
 
-import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -9,11 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from training.command_line import run_one
 from training.engine.backend import start_backend
 from training.engine.counter import Counter
-from training.errors import InputError, exit_status
+from training.errors import InputError
 from training.files import replacing
-from training.options import at_least
+from training.options import DATA, OUTPUT, Options, argument, option
+from training.search import (
+    LARGEST_BEAM,
+    beam_option,
+    check_n_best,
+    checkpoint_option,
+    search_batch_option,
+)
 
 if TYPE_CHECKING:
     from keras_tnattn.text.sentence_translator import Translation
@@ -23,12 +30,47 @@ TOKENIZATIONS = ("13a", "none", "intl", "char")  # of sacrebleu, those that down
 EXAMPLES = """\
 examples:
   greedy search, then a beam of 4, on the test part:
-    %(prog)s runs/mine
-    %(prog)s runs/mine --beam 4
+    python training/evaluate.py runs/mine
+    python training/evaluate.py runs/mine --beam 4
   the three best hypotheses of each sentence of the validation part, with their scores, by the
   weights of the best validation accuracy:
-    %(prog)s runs/mine --beam 4 --part validation --n-best 3 --scores --checkpoint best_accuracy
+    python training/evaluate.py runs/mine --beam 4 --part validation --n-best 3 --scores \\
+        --checkpoint best_accuracy
 """
+
+
+class EvaluateOptions(Options):
+    """The options of `training/evaluate.py`."""
+
+    run: str = argument("the folder of a translator's run")
+    part: str = option("test", DATA, "what to translate", choices=PARTS)
+    limit: int | None = option(
+        None, DATA, "the first N sentences alone", metavar="N", ge=1, le=1_000_000_000
+    )
+    checkpoint: str | None = checkpoint_option()
+    beam: int = beam_option()
+    batch_size: int = search_batch_option()
+    n_best: int | None = option(
+        None,
+        OUTPUT,
+        "write the K best hypotheses of each sentence to n_best-PART-beamK.tsv",
+        metavar="K",
+        ge=1,
+        le=LARGEST_BEAM,
+    )
+    scores: bool = option(
+        False, OUTPUT, "write their scores and whether they ended beside them; lower is better"
+    )
+    tokenize: str = option(
+        "13a",
+        OUTPUT,
+        "how sacrebleu cuts words for BLEU; 13a: its own default, for text as it is written; none: "
+        "at spaces, for data that have them around punctuation, as TED and Multi30k",
+        choices=TOKENIZATIONS,
+    )
+
+    def check_together(self) -> None:
+        check_n_best(self.n_best, self.beam)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words of the command line. Default: `sys.argv[1:]`.
 
     Returns:
+<<<<<<< HEAD
         The exit status: 0, 2 for invalid input, or 130 if interrupted.
     """
     args = vars(_parser().parse_args(arguments))
@@ -48,58 +91,31 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python training/evaluate.py",
         description="Translates a part of the corpus that a run was trained on, and writes "
+=======
+        The exit status, as `training.errors.exit_status` returns it.
+    """
+    return run_one(
+        "python training/evaluate.py",
+        "Translates a part of the corpus that a run was trained on, and writes "
+>>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
         "hypotheses-PART-beamK.txt and evaluation-PART-beamK.json (BLEU, chrF, exact matches, "
         "speed) into the run's folder.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EXAMPLES,
+        EvaluateOptions,
+        _evaluate,
+        arguments,
     )
-    parser.add_argument("run_folder", metavar="RUN", help="the folder of a translator's run")
-    parser.add_argument(
-        "--beam",
-        dest="beam_size",
-        type=int,
-        default=1,
-        metavar="K",
-        help="hypotheses kept at each step; 1: greedy search (default: 1)",
-    )
-    parser.add_argument(
-        "--part", choices=PARTS, default="test", help="what to translate (default: test)"
-    )
-    parser.add_argument(
-        "--checkpoint",
-        metavar="NAME",
-        help="best_loss, best_accuracy, epoch_0010, ... (default: the finished model)",
-    )
-    parser.add_argument(
-        "--n-best",
-        type=int,
-        metavar="K",
-        help="write the K best hypotheses of each sentence to n_best-PART-beamK.tsv",
-    )
-    parser.add_argument(
-        "--scores", action="store_true", help="write their scores beside them; lower is better"
-    )
-    parser.add_argument("--limit", type=int, metavar="N", help="the first N sentences alone")
-    parser.add_argument(
-        "--batch-size",
-        type=int,
-        default=32,
-        metavar="N",
-        help="sentences searched together (default: 32)",
-    )
-    parser.add_argument(
-        "--tokenize",
-        choices=TOKENIZATIONS,
-        default="13a",
-        help="how sacrebleu cuts words for BLEU; none: at spaces, for data that have them around "
-        "punctuation, as TED and Multi30k (default: 13a, sacrebleu's own)",
-    )
-    return parser
 
 
+<<<<<<< HEAD
 def _evaluate(args: dict[str, Any]) -> None:
     counter = Counter("sentences")
     results = evaluate_run(**args, progress=counter.show)
+=======
+def _evaluate(options: EvaluateOptions) -> None:
+    counter = Counter("sentences")
+    results = evaluate_run(options, progress=counter.show)
+>>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
     counter.close()
     print(
         f"BLEU {results['bleu']:.2f}  {results['bleu_signature']}\n"
@@ -115,20 +131,15 @@ def _evaluate(args: dict[str, Any]) -> None:
             f"{results['max_length']} word pieces"
         )
     for name in results["files"]:
+<<<<<<< HEAD
         print(f"wrote {Path(args['run_folder'], name)}")
+=======
+        print(f"wrote {Path(options.run, name)}")
+>>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
 
 
 def evaluate_run(
-    run_folder: str | Path,
-    beam_size: int = 1,
-    part: str = "test",
-    checkpoint: str | None = None,
-    n_best: int | None = None,
-    scores: bool = False,
-    limit: int | None = None,
-    batch_size: int = 32,
-    tokenize: str = "13a",
-    progress: Callable[[int, int], None] | None = None,
+    options: EvaluateOptions, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
     """Translates a part of a run's corpus, compares it with the references and writes both down.
 
@@ -139,18 +150,7 @@ def evaluate_run(
     folds those), which is the form of the hypotheses.
 
     Args:
-        run_folder: The run's folder.
-        beam_size: Hypotheses kept; 1 is greedy search. Default 1.
-        part: `"test"` or `"validation"`. Default `"test"`.
-        checkpoint: As `training.translate.loading.load_translator` takes it.
-        n_best: How many hypotheses of a sentence `n_best-PART-beamK.tsv` holds. Default: no such
-            file, or with `scores` one.
-        scores: Whether that file has their scores and whether they were finished. Default `False`.
-        limit: How many sentences are translated, the first ones. Default: all.
-        batch_size: Sentences searched together. Default 32.
-        tokenize: How sacrebleu cuts words for BLEU: `"13a"`, its own default, for text as it is
-            written; `"none"` for text with spaces around punctuation already; `"intl"`, `"char"`.
-            The signature in the results names it. Default `"13a"`.
+        options: The options.
         progress: Called after each batch with the number of sentences done, and of all.
 
     Returns:
@@ -158,9 +158,9 @@ def evaluate_run(
         limit is added to the names of the files. The speed counts compiling too.
 
     Raises:
-        InputError: If a value is out of its range, the part is empty, or the run cannot be read or
-            written.
+        InputError: If the part is empty, or the run cannot be read or written.
     """
+<<<<<<< HEAD
     at_least(1, beam_size=beam_size, n_best=n_best, limit=limit, batch_size=batch_size)
     for name, value, known in (("part", part, PARTS), ("tokenize", tokenize, TOKENIZATIONS)):
         if value not in known:
@@ -170,13 +170,17 @@ def evaluate_run(
             f"Expected n_best <= beam_size. Received: n_best={n_best}, beam_size={beam_size}"
         )
     start_backend()  # takes seconds, so it comes after the checks
+=======
+    start_backend()  # takes seconds: invalid arguments are reported before
+>>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
     from training.translate.loading import load_translator
 
-    translator = load_translator(run_folder, checkpoint)
-    pairs = translator.corpus.texts[part][:limit]
+    translator = load_translator(options.run, options.checkpoint)
+    part, beam = options.part, options.beam
+    pairs = translator.corpus.texts[part][: options.limit]
     if not pairs:
         raise InputError(f"Expected a corpus with a {part} part. Received: one without")
-    sentences, sources = translator.searching(beam_size), [pair[0] for pair in pairs]
+    sentences, sources = translator.searching(beam), [pair[0] for pair in pairs]
     tokenizer, max_length = translator.target_tokenizer, translator.corpus.max_length
     references = [
         text.decode() for text in tokenizer.normalize([pair[1] for pair in pairs]).numpy()
@@ -189,45 +193,49 @@ def evaluate_run(
         if progress is not None:
             progress(done, len(sources))
 
-    hypotheses = sentences.n_best(sources, batch_size, max_length, report)
+    hypotheses = sentences.n_best(sources, options.batch_size, max_length, report)
     seconds = time.perf_counter() - start
     best = [candidates[0].text for candidates in hypotheses]
     matches = sum(text == reference for text, reference in zip(best, references, strict=True))
-    name = "-".join(
-        str(word)
-        for word in (part, f"beam{beam_size}", checkpoint, limit and f"first{limit}")
-        if word is not None
-    )
+    limited = options.limit and f"first{options.limit}"
+    words = (part, f"beam{beam}", options.checkpoint, limited)
+    name = "-".join(str(word) for word in words if word is not None)
     files = {f"hypotheses-{name}.txt": "".join(f"{text}\n" for text in best)}
+<<<<<<< HEAD
     if n_best or scores:
         files[f"n_best-{name}.tsv"] = _table(
             [candidates[: n_best or 1] for candidates in hypotheses], scores
         )
+=======
+    if options.n_best or options.scores:
+        kept = [found[: options.n_best or 1] for found in hypotheses]
+        files[f"n_best-{name}.tsv"] = _table(kept, options.scores)
+>>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
     results = {
-        "run": str(run_folder),
-        "checkpoint": checkpoint,
+        "run": options.run,
+        "checkpoint": options.checkpoint,
         "part": part,
         "sentences": len(pairs),
         "cut_sources": cut,
         "max_length": max_length,
-        "beam_size": beam_size,
+        "beam_size": beam,
         "extra_tokens": sentences.search.extra_tokens,
         "length_penalty": sentences.search.length_penalty,
-        **_scores(best, references, tokenize),
+        **_scores(best, references, options.tokenize),
         "exact_matches": matches,
         "exact_match": matches / len(pairs),
         "finished": sum(candidates[0].finished for candidates in hypotheses),
         "references": "the given sentences in the Unicode form "
         f"{tokenizer.form}, white space folded, case: {tokenizer.case}, accents: "
         f"{'keep' if tokenizer.keep_accents else 'drop'}",
-        "batch_size": batch_size,
+        "batch_size": options.batch_size,
         "seconds": seconds,
         "sentences_per_second": len(pairs) / seconds,
         "files": [*files, f"evaluation-{name}.json"],
     }
     files[f"evaluation-{name}.json"] = json.dumps(results, indent=2, ensure_ascii=False) + "\n"
     for file, text in files.items():
-        with replacing(Path(run_folder, file)) as path:
+        with replacing(Path(options.run, file)) as path:
             path.write_text(text, encoding="utf-8", newline="\n")
     return results
 

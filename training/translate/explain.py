@@ -1,6 +1,5 @@
 """Draws what the attentions of a trained translator computed for a sentence."""
 
-import argparse
 import csv
 import functools
 import json
@@ -11,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from training.command_line import run_one
 from training.engine.backend import start_backend
-from training.errors import InputError, exit_status
+from training.errors import InputError
 from training.files import replacing, writing
-from training.options import at_least
+from training.options import DATA, OUTPUT, Options, argument, option
+from training.search import beam_option, checkpoint_option
 
 LEARNED = ("P", "a", "b_a")  # of the language as a whole
 DESCRIBED = (*LEARNED, "A_LM")
@@ -27,11 +28,30 @@ PICTURE = re.compile(
 EXAMPLES = """\
 examples:
   translate a sentence, and draw what every block computed, all heads:
-    %(prog)s runs/mine "este é um problema que temos que resolver ."
+    python training/explain.py runs/mine "este é um problema que temos que resolver ."
   the given translation instead, head 4 of the last attention, as the paper's Figures 5 and 6:
-    %(prog)s runs/mine "este é um problema ." --target "this is a problem ." \\
+    python training/explain.py runs/mine "este é um problema ." --target "this is a problem ." \\
         --blocks decoder_0.cross --heads 4
 """
+
+
+class ExplainOptions(Options):
+    """The options of `training/explain.py`."""
+
+    run: str = argument("the folder of a translator's run")
+    sentence: str = argument("the sentence to translate")
+    target: str | None = option(
+        None, DATA, "its translation (default: what the search finds)", metavar="SENTENCE"
+    )
+    checkpoint: str | None = checkpoint_option()
+    beam: int = beam_option()
+    blocks: tuple[str, ...] = option(
+        (), OUTPUT, "encoder_0, decoder_0.self, decoder_0.cross, ... (default: all)"
+    )
+    heads: tuple[int, ...] = option((), OUTPUT, "heads, counted from 1 (default: all)")
+    out: str | None = option(
+        None, OUTPUT, "where the pictures go (default: RUN/explained)", metavar="DIR"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words of the command line. Default: `sys.argv[1:]`.
 
     Returns:
+<<<<<<< HEAD
         The exit status: 0, 2 for invalid input, or 130 if interrupted.
     """
     args = vars(_parser().parse_args(arguments))
@@ -91,20 +112,31 @@ def _parser() -> argparse.ArgumentParser:
 
 def _explain(args: dict[str, Any]) -> None:
     explained = explain_run(**args)
+=======
+        The exit status, as `training.errors.exit_status` returns it.
+    """
+    return run_one(
+        "python training/explain.py",
+        "Translates a sentence and draws what the attentions computed: the scores E_LM between "
+        "tokens, and of power law graph attention the learned P, a, b_a and the sentence's A_LM "
+        "and G_LM, as heat maps and histograms (the paper's Figures 5, 6 and A.1 to A.33), with "
+        "moments and tests of their distributions in distributions.csv. Scaled dot-product "
+        "attention has scores only.",
+        EXAMPLES,
+        ExplainOptions,
+        _explain,
+        arguments,
+    )
+
+
+def _explain(options: ExplainOptions) -> None:
+    explained = explain_run(options)
+>>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
     print(f"source: {explained['source']}\ntarget: {explained['target']}")
     print(f"wrote {len(explained['files'])} pictures into {explained['folder']}")
 
 
-def explain_run(
-    run_folder: str | Path,
-    sentence: str,
-    target: str | None = None,
-    blocks: Sequence[str] | None = None,
-    heads: Sequence[int] | None = None,
-    beam_size: int = 1,
-    checkpoint: str | None = None,
-    out: str | Path | None = None,
-) -> dict[str, Any]:
+def explain_run(options: ExplainOptions) -> dict[str, Any]:
     """Draws what the attentions of a run's translator computed for one sentence.
 
     Each block has a picture of all chosen heads: `E_LM.png` (`scores.png` for scaled dot-product
@@ -119,14 +151,7 @@ def explain_run(
     What an earlier call wrote into the folder is removed.
 
     Args:
-        run_folder: The run's folder.
-        sentence: The sentence.
-        target: Its translation, the decoder's input. Default: what the search finds.
-        blocks: `encoder_0`, `decoder_0.self`, `decoder_0.cross` and so on. Default: all.
-        heads: Counted from 1. Default: all.
-        beam_size: Hypotheses kept by the search. Default 1.
-        checkpoint: As `training.translate.loading.load_translator` takes it.
-        out: The folder for the pictures. Default: `explained` in the run's folder.
+        options: The options.
 
     Returns:
         The content of `explanation.json`, with `folder`, and `files`, the pictures in it.
@@ -135,24 +160,36 @@ def explain_run(
         InputError: If a sentence has no words, or only unknown ones, there is no such block or
             head, the run cannot be read or the folder cannot be written to.
     """
+<<<<<<< HEAD
     at_least(1, beam_size=beam_size)
     start_backend()  # takes seconds, so it comes after the checks
+=======
+    start_backend()  # takes seconds: invalid arguments are reported before
+>>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
     from training.translate.loading import load_translator
 
-    translator = load_translator(run_folder, checkpoint)
+    translator = load_translator(options.run, options.checkpoint)
     model = translator.model
+<<<<<<< HEAD
     blocks = _chosen_blocks(model, blocks)
     source_ids = _ids(translator.source_tokenizer, sentence)
     if target is None:
         ids = translator.searching(beam_size).search(source_ids[None]).ids[0, 0]
         target_ids = ids[ids != 0]
+=======
+    blocks = _chosen_blocks(model, options.blocks)
+    source_ids = _ids(translator.source_tokenizer, options.sentence)
+    if options.target is None:
+        found = translator.searching(options.beam).search(source_ids[None]).ids[0, 0]
+        target_ids = found[found != 0]
+>>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
     else:
-        target_ids = _ids(translator.target_tokenizer, target)
+        target_ids = _ids(translator.target_tokenizer, options.target)
     computed = attention_outputs(model, source_ids, target_ids[:-1])
     source_pieces = _pieces(translator.source_tokenizer, source_ids)
     target_pieces = _pieces(translator.target_tokenizer, target_ids)
-    folder = Path(out) if out is not None else Path(run_folder, "explained")
-    chosen = _chosen_heads(computed[blocks[0]], heads)
+    folder = Path(options.out or Path(options.run, "explained"))
+    chosen = _chosen_heads(computed[blocks[0]], options.heads)
     files = []
     with writing(folder):
         _clear(folder)
@@ -164,15 +201,15 @@ def explain_run(
                 tokens = target_pieces[:-1], target_pieces[:-1]
             else:
                 tokens = target_pieces[1:], source_pieces
-            drawn = _draw(computed[block], chosen, heads or [min(4, len(chosen))], tokens)
+            drawn = _draw(computed[block], chosen, options.heads or [min(4, len(chosen))], tokens)
             for name, draw in drawn.items():
                 draw(folder / block / name)
                 files.append(f"{block}/{name}")
         _write_distributions({block: computed[block] for block in blocks}, chosen, folder)
         explanation = {
-            "source": sentence,
+            "source": options.sentence,
             "target": translator.target_tokenizer.detokenize(target_ids).numpy().decode(),
-            "target_given": target is not None,
+            "target_given": options.target is not None,
             "source_pieces": source_pieces,
             "target_pieces": target_pieces,
         }
@@ -261,17 +298,17 @@ def _block_names(model: Any) -> list[str]:
     return names
 
 
-def _chosen_blocks(model: Any, blocks: Sequence[str] | None) -> Sequence[str]:
+def _chosen_blocks(model: Any, blocks: Sequence[str]) -> Sequence[str]:
     known = _block_names(model)
-    for block in blocks or []:
+    for block in blocks:
         if block not in known:
             raise InputError(f"Expected blocks of {', '.join(known)}. Received: block={block!r}")
     return blocks or known
 
 
-def _chosen_heads(outputs: dict[str, np.ndarray], heads: Sequence[int] | None) -> list[int]:
+def _chosen_heads(outputs: dict[str, np.ndarray], heads: Sequence[int]) -> list[int]:
     count = len(next(iter(outputs.values())))
-    for head in heads or []:
+    for head in heads:
         if not 1 <= head <= count:
             raise InputError(f"Expected heads of 1 to {count}. Received: head={head}")
     return list(heads or range(1, count + 1))

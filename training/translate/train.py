@@ -156,6 +156,8 @@ class TranslatorLog(EpochLog):
             loss, or of the last epoch, if there are fewer. Default: 0, that of the lowest loss.
     """
 
+    own_columns = (*EpochLog.own_columns, "tokens_per_second")
+
     def __init__(
         self,
         run: Run,

@@ -1,5 +1,5 @@
 import json
-import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,11 +15,9 @@ from keras_tnattn.models import ATTENTIONS as CLASSIFIERS
 from training.classify.config import ATTENTIONS, ClassifyConfig
 from training.data.batches import ArrayBatches
 from training.data.texts import split_rows
-from training.engine.checkpoints import EpochLog, load_state, load_weights, save_state, save_weights
+from training.engine.checkpoints import EpochLog
 from training.engine.runs import Run
-from training.errors import InputError
-from training.files import replacing
-from training.options import from_json, to_json
+from training.options import from_json
 from training.train import main
 
 ROOT = Path(__file__).parents[3]
@@ -184,7 +182,7 @@ def test_a_diverging_run_stops(tmp_path, capsys, learning_rate):
 def test_both_ways_to_start(script):
     run = [sys.executable, *script, "classify", "--help"]
     shown = subprocess.run(run, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    assert "(default: 0.9)" in shown
+    assert "[default: 0.9]" in " ".join(shown.replace("│", " ").split())
     assert "--dataset reuters --attention dpa" in shown
 
 
@@ -259,6 +257,20 @@ class TestRefusals:
             capsys, ["classify", "--run-dir", str(run.folder), "--resume"], "other texts"
         )
 
+    def test_metrics_of_another_training(self, uninterrupted, capsys, tmp_path, monkeypatch):
+        _, whole = uninterrupted
+        folder = tmp_path / "run"
+        shutil.copytree(whole, folder)
+        (folder / "results.json").unlink()
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "epochs": EPOCHS + 1}))
+        metrics = (folder / "metrics.csv").read_text()
+        (folder / "metrics.csv").write_text(metrics.replace("accuracy", "precision"))
+        # Found before another epoch is trained.
+        monkeypatch.setattr(EpochLog, "on_epoch_end", lambda *_: pytest.fail("trained"))
+        arguments = ["classify", "--run-dir", str(folder), "--resume"]
+        assert_refused(capsys, arguments, "metrics.csv", "precision")
+
     def test_an_unreadable_checkpoint(self, uninterrupted, capsys, tmp_path):
         _, whole = uninterrupted
         folder = tmp_path / "run"
@@ -276,6 +288,7 @@ class TestRefusals:
             (["--text-column", "body"], ["column 'body'"]),
             (["--damping", "1.0"], ["damping=1.0"]),
             (["--vocabulary-size", "2"], ["vocabulary_size=2"]),
+            (["--test-fraction", "0.999"], ["fraction of 0.999 leaves none"]),
             (["--test-fraction", "1.5"], ["test_fraction=1.5"]),
             (["--epochs", "0"], ["epochs=0"]),
             (["--learning-rate", "0"], ["learning_rate=0"]),
@@ -363,190 +376,3 @@ class TestExport:
         assert main([*resume, str(tmp_path / "other")]) == 0  # of a finished run
         assert run.results == results | {"exported": str(tmp_path / "other/small/1")}
         assert Path(run.results["exported"]).is_dir()
-
-
-def test_config_survives_json():
-    config = ClassifyConfig(dataset="tfds:ag_news_subset", damping=0.5)
-    assert config.name == "ag_news_subset-tsa-0"
-    assert from_json(ClassifyConfig, to_json(config)) == config
-    with pytest.raises(InputError, match="color"):
-        from_json(ClassifyConfig, '{"color": "red"}')
-
-
-@pytest.mark.parametrize(
-    ("dataset", "source"),
-    [
-        ("docstrings", "docstrings"),
-        ("my data.csv", "my_data"),
-        ("C:table.v2.tsv.xz", "C_table"),
-        ("-.csv", "_"),
-        (".", "here"),
-        ("../there/../here/", "here"),
-        ("/", "data"),
-        ("tfds:ag_news_subset:1.0.0", "ag_news_subset"),
-        ("tfds:glue/cola", "glue_cola"),
-    ],
-)
-def test_the_default_name_is_a_name(tmp_path, monkeypatch, dataset, source):
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    assert ClassifyConfig(dataset=dataset).name == f"{source}-tsa-0"
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path):
-    path = tmp_path / "file.txt"
-    path.write_text("old")
-
-    def interrupted():
-        with replacing(path) as partial:
-            partial.write_text("half of the n")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["file.txt"]
-
-
-def tiny_model():
-    inputs = keras.Input((3,), dtype="int32")
-    x = keras.layers.Embedding(9, 4)(inputs)
-    x = keras.layers.Dropout(0.5)(keras.layers.Flatten()(x))
-    model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(x))
-    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    return model
-
-
-def test_a_checkpoint_holds_all_that_the_next_epoch_needs(tmp_path):
-    ids, labels = np.arange(24).reshape(8, 3) % 9, np.arange(8) % 2
-    first, second = tiny_model(), tiny_model()
-    first.fit(ids, labels, verbose=0)
-    save_state(first, 7, tmp_path / "state.npz")
-    assert load_state(second, tmp_path / "state.npz") == 7
-    for model in (first, second):
-        model.fit(ids, labels, shuffle=False, verbose=0)
-    for a, b in zip(first.get_weights(), second.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"a": 1', "\x00", None])
-def test_damaged_descriptions_of_a_run(tmp_path, content):
-    run = Run(tmp_path / "run")
-    run.start(ClassifyConfig(), {"a": 1})
-    run.finish({"loss": 1.0})
-    for name, read in (
-        ("results.json", lambda: run.results),
-        ("data.json", lambda: run.check_data({"a": 1})),
-        ("config.json", lambda: run.read_config(ClassifyConfig, {})),
-    ):
-        path = run.folder / name
-        path.write_bytes(b"\xff" if content is None else content.encode())
-        with pytest.raises(InputError, match="Received"):
-            read()
-
-
-def test_damaged_metrics(tmp_path):
-    run, model = Run(tmp_path / "run"), tiny_model()
-    run.start(ClassifyConfig(), {})
-    run.write_metrics([{"epoch": i, "loss": i / 8} for i in (1, 2)])
-    log, path = EpochLog(run), run.folder / "metrics.csv"
-    log.set_model(model)
-    save_state(model, 2, run.folder / "checkpoints/last.npz")
-    whole = path.read_bytes()
-    assert log.restore() == 2
-    for damaged in (
-        b"",
-        whole[:-9],
-        whole[:-7],
-        whole.replace(b"0.", b"?"),
-        whole + b",,1",
-        b"\xff",
-    ):
-        path.write_bytes(damaged)
-        with pytest.raises(InputError, match=r"metrics\.csv.*Delete its checkpoints"):
-            log.restore()
-    path.unlink()
-    with pytest.raises(InputError, match="each of 2 epochs"):
-        log.restore()
-
-
-def test_a_damaged_checkpoint_is_refused_or_the_same(tmp_path):
-    model, other = tiny_model(), tiny_model()
-    path = tmp_path / "weights.npz"
-    save_weights(model, 7, path)
-    whole, refused = path.read_bytes(), 0
-    for position in range(len(whole)):
-        path.write_bytes(
-            whole[:position]
-            + bytes([whole[position] ^ (1 + position % 255)])
-            + whole[position + 1 :]
-        )
-        try:
-            assert load_weights(other, path, "Choose another") == 7
-        except InputError:
-            refused += 1
-            continue
-        for a, b in zip(model.get_weights(), other.get_weights(), strict=True):
-            np.testing.assert_array_equal(a, b)
-    assert refused > len(whole) / 2
-
-
-def test_a_row_without_its_checkpoint_is_dropped(tmp_path):
-    run = Run(tmp_path / "run")
-    run.start(ClassifyConfig(), {})
-    run.write_metrics([{"epoch": i, "loss": 1.0} for i in (1, 2, 3)])
-    log, model = EpochLog(run), tiny_model()
-    log.set_model(model)
-    save_state(model, 2, run.folder / "checkpoints/last.npz")
-    assert log.restore() == 2
-    assert [row["epoch"] for row in log.rows] == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("ends", "seconds"),
-    [
-        ([(1, 100.0), (2, 101.0), (3, 102.0), (10, 109.0)], 1.0),
-        ([(4, 100.0), (8, 104.0), (12, 106.0)], 1.0),  # 10 steps, 4 in an execution
-        ([(10, 100.0)], 10.0),
-    ],
-)
-def test_the_time_of_a_step_leaves_compiling_out(tmp_path, monkeypatch, ends, seconds):
-    run = Run(tmp_path / "run")
-    run.start(ClassifyConfig(), {})
-    log = EpochLog(run)
-    log.set_params({"steps": 10})
-    log.set_model(tiny_model())
-    clock = iter([0.0, *(end for _, end in ends)])
-    with monkeypatch.context() as patched:
-        patched.setattr("training.engine.checkpoints.time.perf_counter", lambda: next(clock))
-        log.on_epoch_begin(0)
-        for steps, _ in ends:
-            log.on_train_batch_end(steps - 1)
-    log.on_epoch_end(0, {"loss": 1.0})
-    assert log.rows == [
-        {"epoch": 1, "loss": 1.0, "seconds_per_step": seconds, "seconds": ends[-1][1]}
-    ]
-
-
-def test_a_loss_that_is_no_number_is_not_the_best(tmp_path):
-    run = Run(tmp_path / "run")
-    run.start(ClassifyConfig(), {})
-    log = EpochLog(run, patience=2)
-    log.rows = [{"val_loss": loss} for loss in (1.0, float("nan"), 2.0)]
-    assert log.done
-    log.rows.append({"val_loss": 0.5})
-    assert not log.done
-
-
-def test_the_order_depends_on_seed_and_epoch():
-    def order(seed, epoch):
-        batches = ArrayBatches(np.arange(10)[:, None], np.arange(10), 4, seed)
-        batches.set_epoch(epoch)
-        seen = [batches[i] for i in range(len(batches))]
-        assert [len(labels) for _, labels in seen] == [4, 4, 2]
-        assert all((ids[:, 0] == labels).all() for ids, labels in seen)
-        return np.concatenate([labels for _, labels in seen]).tolist()
-
-    assert order(3, 5) == order(3, 5)
-    assert sorted(order(3, 5)) == list(range(10))
-    assert len({tuple(order(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9

@@ -30,6 +30,26 @@ class TestTables:
         path.write_bytes(lzma.compress(content.encode()))
         assert rows(load_texts(str(path))) == [("b", '"half a quote\x0b\u2028'), ("a", "")]
 
+    def test_one_column_of_texts_and_labels_is_refused(self, tmp_path):
+        path = write(tmp_path / "t.csv", "text,label\na,x\nb,y\n")
+        for columns in ({"text_column": "label"}, {"label_column": "text"}):
+            with pytest.raises(InputError, match="Expected two columns"):
+                load_texts(path, **columns)
+        with pytest.raises(InputError, match="Received: 'label' as both"):
+            load_texts(path, text_column="label", label_column="label")
+
+    @pytest.mark.parametrize(("classes", "warns"), [(60, True), (21, True), (20, False)])
+    def test_a_column_of_many_values_is_warned_about(self, tmp_path, classes, warns):
+        # 60 rows: a third of them are 20.
+        lines = [f"text {i},{i % classes / 8}" for i in range(60)]
+        data = load_texts(write(tmp_path / "t.csv", "\n".join(["text,label", *lines])))
+        expected = f"warning: {classes} classes in 60 rows. Is this the column of the labels?"
+        assert [note.startswith(expected) for note in data.notes] == [True] * warns
+
+    def test_few_classes_are_not_warned_about(self, tmp_path):
+        lines = [f"text {i},{i % 10}" for i in range(20)]
+        assert not load_texts(write(tmp_path / "t.csv", "\n".join(["text,label", *lines]))).notes
+
     def test_csv_with_named_columns(self, tmp_path):
         path = tmp_path / "mine.csv.gz"
         content = 'kind,n,body\r\nx,1,"two\nlines, ""quoted"""\r\ny,2,plain\r\n'

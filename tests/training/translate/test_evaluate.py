@@ -12,7 +12,7 @@ from translator_runs import CORPUS, PAIRS, make_run, small_translator
 from keras_tnattn.search.beam_search import BeamSearch, Hypotheses
 from training.engine.checkpoints import save_weights
 from training.files import replacing
-from training.translate.evaluate import evaluate_run, main
+from training.translate.evaluate import EvaluateOptions, evaluate_run, main
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +37,8 @@ def tsv(path):
 def test_writes_what_the_search_finds(run):
     folder, corpus = run
     seen = []
-    results = evaluate_run(
-        folder, 3, n_best=2, scores=True, batch_size=4, progress=lambda *now: seen.append(now)
-    )
+    options = EvaluateOptions(run=str(folder), beam=3, n_best=2, scores=True, batch_size=4)
+    results = evaluate_run(options, progress=lambda *now: seen.append(now))
     assert seen == [(4, 6), (6, 6)]
     model = keras.models.load_model(folder / "model.keras")
     header, lines = tsv(folder / "n_best-test-beam3.tsv")
@@ -83,7 +82,7 @@ def test_scores_are_those_of_sacrebleu(run, monkeypatch):
 
     monkeypatch.setattr("keras_tnattn.text.sentence_translator.BeamSearch", Found)
     for tokenize in ("13a", "none"):
-        results = evaluate_run(folder, tokenize=tokenize, batch_size=2)
+        results = evaluate_run(EvaluateOptions(run=str(folder), tokenize=tokenize, batch_size=2))
         want = sacrebleu.corpus_bleu(changed, [wanted], tokenize=tokenize)
         assert results["bleu"] == pytest.approx(want.score)
         assert 0 < results["bleu"] < 100
@@ -135,10 +134,10 @@ def test_bad_input(run, tmp_path, capsys):
         assert error.count("\n") == 1
         return error
 
-    assert "beam_size=0" in refused(folder, "--beam", "0")
-    assert "target vocabulary" in refused(folder, "--beam", "9999")
+    assert "beam=0" in refused(folder, "--beam", "0")
+    assert "target vocabulary" in refused(folder, "--beam", "999")
     assert "limit=0" in refused(folder, "--limit", "0")
-    assert "n_best=2, beam_size=1" in refused(folder, "--n-best", "2")
+    assert "n_best=2, beam=1" in refused(folder, "--n-best", "2")
     assert "best_loss. Received: checkpoint='best'" in refused(folder, "--checkpoint", "best")
     assert "no/such" in refused(tmp_path / "no/such")
     (tmp_path / "empty").mkdir()

@@ -7,8 +7,10 @@ from keras import ops
 from matplotlib.figure import Figure
 from translator_runs import make_run, small_translator
 
+from training.engine.checkpoints import save_weights
 from training.translate import plots
-from training.translate.explain import attention_outputs, explain_run, main
+from training.translate.evaluate import EvaluateOptions, evaluate_run
+from training.translate.explain import ExplainOptions, attention_outputs, explain_run, main
 
 BLOCKS = ("encoder_0", "decoder_0.self", "decoder_0.cross")
 SOURCE, TARGET = np.array([2, 5, 9, 7, 3]), np.array([2, 8, 6, 6])
@@ -32,6 +34,10 @@ def drawn(monkeypatch):
 
     monkeypatch.setattr(Figure, "savefig", save)
     return found
+
+
+def explained_by(folder, sentence, target=None, **options):
+    return explain_run(ExplainOptions(run=str(folder), sentence=sentence, target=target, **options))
 
 
 def image(axes):
@@ -95,7 +101,7 @@ class TestPictures:
     def test_of_every_block_and_head(self, run, drawn):
         folder, model, corpus = run
         source, target = corpus.tokenizers()
-        explained = explain_run(folder, "vi três gatos", target="I, saw cats.")
+        explained = explained_by(folder, "vi três gatos", target="I, saw cats.")
         computed = attention_outputs(
             model,
             source.tokenize(["vi três gatos"])[0].numpy(),
@@ -158,7 +164,7 @@ class TestPictures:
         from keras_tnattn.search.beam_search import BeamSearch
 
         folder, model, corpus = run
-        explained = explain_run(folder, "vi três gatos", blocks=["decoder_0.self"], beam_size=2)
+        explained = explained_by(folder, "vi três gatos", blocks=("decoder_0.self",), beam=2)
         source, target = corpus.tokenizers()
         ids = BeamSearch(model, 2)(source.tokenize(["vi três gatos"]).to_tensor().numpy()).ids[0, 0]
         assert explained["target_pieces"] == [target.vocabulary[i] for i in ids if i]
@@ -167,7 +173,7 @@ class TestPictures:
 
     def test_of_dot_product_attention(self, tmp_path, drawn):
         make_run(tmp_path / "run", "sdpa")
-        explained = explain_run(tmp_path / "run", "vi", "I, saw", heads=[2])
+        explained = explained_by(tmp_path / "run", "vi", "I, saw", heads=(2,))
         assert len(explained["files"]) == 6
         assert {name.partition("/")[2] for name in drawn} == {"scores.png"}
         assert all(len(panels) == 1 for panels in drawn.values())
@@ -181,6 +187,21 @@ class TestPictures:
             assert path.read_bytes().startswith(b"\x89PNG")
 
 
+def test_learned_positions_and_a_longer_translation(tmp_path, drawn):
+    # Untrained, it goes on to the limit of the search, beyond the learned positions.
+    folder = tmp_path / "run"
+    model, _ = make_run(folder, "sdpa", max_length=8, position_encoding="learned")
+    save_weights(model, 1, folder / "checkpoints/best_loss.weights.npz")
+    options = EvaluateOptions(run=str(folder), limit=2, checkpoint="best_loss")
+    evaluated = evaluate_run(options)
+    assert (evaluated["sentences"], evaluated["max_length"]) == (2, 8)
+    explained = explained_by(folder, "Eu, vi um dois rios.")
+    assert len(explained["source_pieces"]) > 8
+    assert len(explained["target_pieces"]) > 8
+    pieces = explained["target_pieces"][:-1]
+    assert labels(drawn["decoder_1.self/scores.png"][0]) == [pieces, pieces]
+
+
 def test_command(run, tmp_path, capsys):
     arguments = ["--target", "I, saw", "--blocks", "decoder_0.cross", "--heads", "1"]
     assert main([str(run[0]), "vi gatos", *arguments, "--out", str(tmp_path / "out")]) == 0
@@ -192,8 +213,8 @@ def test_command(run, tmp_path, capsys):
 
 def test_pictures_of_another_sentence_are_removed(run, tmp_path, drawn, capsys):
     out = tmp_path / "out"
-    options = {"target": "I, saw", "heads": [1], "out": out}
-    first = explain_run(run[0], "vi gatos", blocks=["encoder_0", "decoder_0.self"], **options)
+    options = {"target": "I, saw", "heads": (1,), "out": str(out)}
+    first = explained_by(run[0], "vi gatos", blocks=("encoder_0", "decoder_0.self"), **options)
     kept = ["mine.png", "encoder_0/mine.png", "mine/E.png", "encoder_0/E.txt"]
     (out / "mine").mkdir()
     for name in kept:
@@ -201,7 +222,7 @@ def test_pictures_of_another_sentence_are_removed(run, tmp_path, drawn, capsys):
     assert main([str(run[0]), "vi", "--target", "I", "--heads", "9", "--out", str(out)]) == 2
     assert (out / "explanation.json").exists()  # refused before anything is removed
     assert all((out / name).exists() for name in first["files"])
-    second = explain_run(run[0], "vi rios", blocks=["decoder_0.self"], **options)
+    second = explained_by(run[0], "vi rios", blocks=("decoder_0.self",), **options)
     left = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     assert left == {*second["files"], *kept, "explanation.json", "distributions.csv"}
 
@@ -216,7 +237,7 @@ def test_pictures_of_another_sentence_are_removed(run, tmp_path, drawn, capsys):
         (["vi", "--target", "I", "--heads", "3"], "heads of 1 to 2. Received: head=3"),
         (["vi", "--target", "I", "--heads", "0"], "head=0"),
         (["vi", "--blocks", "decoder_0"], "decoder_0.cross. Received: block='decoder_0'"),
-        (["vi", "--beam", "0"], "beam_size=0"),
+        (["vi", "--beam", "0"], "beam=0"),
         (["vi", "--checkpoint", "x"], "checkpoint='x'"),
     ],
 )

@@ -1,0 +1,33 @@
+import pytest
+
+from training.classify.config import ClassifyConfig
+from training.errors import InputError
+from training.options import from_json, to_json
+
+
+def test_config_survives_json():
+    config = ClassifyConfig(dataset="tfds:ag_news_subset", damping=0.5)
+    assert config.name == "ag_news_subset-tsa-0"
+    assert from_json(ClassifyConfig, to_json(config)) == config
+    with pytest.raises(InputError, match="color"):
+        from_json(ClassifyConfig, '{"color": "red"}')
+
+
+@pytest.mark.parametrize(
+    ("dataset", "source"),
+    [
+        ("docstrings", "docstrings"),
+        ("my data.csv", "my_data"),
+        ("C:table.v2.tsv.xz", "C_table"),
+        ("-.csv", "_"),
+        (".", "here"),
+        ("../there/../here/", "here"),
+        ("/", "data"),
+        ("tfds:ag_news_subset:1.0.0", "ag_news_subset"),
+        ("tfds:glue/cola", "glue_cola"),
+    ],
+)
+def test_the_default_name_is_a_name(tmp_path, monkeypatch, dataset, source):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert ClassifyConfig(dataset=dataset).name == f"{source}-tsa-0"

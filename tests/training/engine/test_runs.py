@@ -1,0 +1,21 @@
+import pytest
+
+from training.classify.config import ClassifyConfig
+from training.engine.runs import Run
+from training.errors import InputError
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"a": 1', "\x00", None])
+def test_damaged_descriptions_of_a_run(tmp_path, content):
+    run = Run(tmp_path / "run")
+    run.start(ClassifyConfig(), {"a": 1})
+    run.finish({"loss": 1.0})
+    for name, read in (
+        ("results.json", lambda: run.results),
+        ("data.json", lambda: run.check_data({"a": 1})),
+        ("config.json", lambda: run.read_config(ClassifyConfig, {})),
+    ):
+        path = run.folder / name
+        path.write_bytes(b"\xff" if content is None else content.encode())
+        with pytest.raises(InputError, match="Received"):
+            read()
