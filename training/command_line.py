@@ -1,4 +1,4 @@
-"""Command lines made of declared options, with cyclopts."""
+"""Builds command lines from declared options, with cyclopts."""
 
 import functools
 import inspect
@@ -36,9 +36,10 @@ def new_app(name: str, text: str, examples: str | None = None) -> cyclopts.App:
 def function_of(
     options: Mapping[str, FieldInfo], start: Callable[[dict[str, Any]], None]
 ) -> Callable[..., Callable[[], None]]:
-    """Returns a function with a parameter for each option, as cyclopts wants one.
+    """Returns a function with one parameter per option, for cyclopts.
 
-    Called with those alone that the user typed, it returns a call of `start` with them.
+    Cyclopts calls it with only the options that the user typed; it returns a call of `start` with
+    them.
     """
     signature = inspect.Signature([_parameter(name, field) for name, field in options.items()])
 
@@ -54,7 +55,7 @@ def run(app: cyclopts.App, arguments: Sequence[str] | None) -> int:
 
     Args:
         app: The program; its functions are those of `function_of`.
-        arguments: The words of the command line. Default: those of the process.
+        arguments: The words of the command line. Default: `sys.argv[1:]`.
 
     Returns:
         The exit status, as `training.errors.exit_status` returns it.
@@ -65,7 +66,7 @@ def run(app: cyclopts.App, arguments: Sequence[str] | None) -> int:
             chosen = app(arguments, exit_on_error=False, print_error=False)
         except cyclopts.CycloptsError as error:
             raise InputError(f"{str(error).rstrip('.')}. See --help") from error
-        if chosen is not None:  # --help is answered already
+        if chosen is not None:  # None after --help
             chosen()
 
     return exit_status(start)
@@ -87,7 +88,7 @@ def run_one(
         examples: Command lines, shown at the end of `--help`.
         kind: The class of its options.
         start: Runs it with such options.
-        arguments: The words of the command line. Default: those of the process.
+        arguments: The words of the command line. Default: `sys.argv[1:]`.
 
     Returns:
         The exit status, as `training.errors.exit_status` returns it.
@@ -114,7 +115,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
 
 
 def _type(kind: Any, field: FieldInfo) -> Any:
-    """Returns the type of an option, and how `--help` shows it."""
+    """Returns the type of an option, annotated with its presentation in `--help`."""
     if choices(field):
         one: Any = Literal[choices(field)]  # type: ignore[valid-type]
         kind = tuple[one, ...] if isinstance(field.default, tuple) else one
@@ -127,24 +128,24 @@ def _type(kind: Any, field: FieldInfo) -> Any:
         consume_multiple=True,
         converter=_integers if kind in (int, int | None, tuple[int, ...]) else None,
     )
-    # Cyclopts checks the default too.
+    # Cyclopts checks the default against the type, too.
     return Annotated[kind | None if _default(field) is None else kind, parameter]
 
 
 def _default(field: FieldInfo) -> Any:
-    """Returns the default of an option; `None` where it depends on other options."""
+    """Returns the default of an option; `None` if it depends on other options."""
     return None if field.default_factory else field.default
 
 
 def _shown_default(value: Any) -> str | None:
-    """Writes a default for `--help`; nothing for flags and for what the help text describes."""
+    """Formats a default for `--help`; `None` for flags and defaults that the help text explains."""
     if value is None or value is False or value == ():
         return None
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _integers(kind: Any, tokens: Sequence[cyclopts.Token]) -> int | tuple[int, ...]:
-    """Reads integers; cyclopts itself would round 3.5."""
+    """Parses integers; cyclopts itself would round 3.5."""
     try:
         values = tuple(int(token.value) for token in tokens)
     except ValueError as error:

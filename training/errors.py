@@ -15,13 +15,9 @@ class InputError(Exception):
 def exit_status(command: Callable[[], object]) -> int:
     """Runs a command and returns its exit status.
 
-        Returns:
-    <<<<<<< HEAD
-            0; 2 for invalid input, which is reported in one line on stderr; 130 if interrupted.
-    =======
-            0; 2 for invalid input, reported in one line on stderr; 130 if interrupted; 141 if who read
-            the output closed it, as `| head` does.
-    >>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
+    Returns:
+        0; 2 for invalid input, which is reported in one line on stderr; 130 if interrupted; 141 if
+        the reader of the output closed it, as `| head` does.
     """
     try:
         command()
@@ -33,7 +29,7 @@ def exit_status(command: Callable[[], object]) -> int:
         print("interrupted; everything finished so far is kept", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # What is left in the buffer cannot be written when Python exits, either.
+        # At its exit Python would try to write the rest of the buffer, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return 0

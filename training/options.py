@@ -1,15 +1,9 @@
 """Declares options: default, help text, choices and range of each in one place.
 
 The options of a command are the fields of a frozen pydantic model. Pydantic checks values and
-<<<<<<< HEAD
-reads and writes a run's JSON; `training/cli.py` creates the command line from the same fields with
-cyclopts. Pydantic computes a default that depends on other options before it creates the object
-(`default_factory`), so that objects never change.
-=======
-writes and reads a run's JSON; `training/command_line.py` makes the command line of the same fields
-with cyclopts. A default that depends on other options is computed by pydantic before the object
-exists (`default_factory`), so that no object rewrites itself.
->>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
+reads and writes a run's JSON; `training/command_line.py` creates the command line from the same
+fields with cyclopts. Pydantic computes a default that depends on other options before it creates
+the object (`default_factory`), so that objects never change.
 
 Cyclopts was chosen over tyro, jsonargparse and pydantic-settings because it passes on only the
 options that the user typed (which a resumed run needs to know), supports groups, examples in
@@ -30,14 +24,9 @@ from pydantic.fields import FieldInfo
 
 from training.errors import InputError
 
-<<<<<<< HEAD
-RUN, DATA, MODEL, TRAINING, OUTPUT = GROUPS = ("run", "data", "model", "training", "output")
-# The options that may change when a run is resumed, finished or not.
-=======
 GROUPS = ("arguments", "run", "data", "model", "training", "search", "output")
 ARGUMENTS, RUN, DATA, MODEL, TRAINING, SEARCH, OUTPUT = GROUPS
-# The options that may be given to a run again, finished or not.
->>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
+# The options that may change when a run is resumed, finished or not.
 EXPORTING = ("export", "saved_models", "export_beam")
 # A file name holds at most 255 bytes, and runs add prefixes to theirs.
 LONGEST_NAME = 200
@@ -72,11 +61,11 @@ def option(
 
 
 def argument(text: str, *, repeated: bool = False) -> Any:
-    """Declares what the user types without a name, a field of an `Options` class before all others.
+    """Declares a positional argument; these are the first fields of an `Options` class.
 
     Args:
-        text: What `--help` says about it.
-        repeated: Whether there may be any number of it, none as well; the field is a tuple.
+        text: The help text.
+        repeated: Whether it takes any number of values, zero included; the field is a tuple.
     """
     extra: Any = {"group": ARGUMENTS, "choices": None, "metavar": None, "positional": True}
     default = () if repeated else ...
@@ -128,11 +117,7 @@ class Options(pydantic.BaseModel):
 
 
 def extras(field: FieldInfo) -> Mapping[str, Any]:
-<<<<<<< HEAD
-    """Returns group, choices and metavar, which `option` stores besides pydantic's own data."""
-=======
-    """Returns what a declaration has beyond pydantic's own: group, choices, metavar, positional."""
->>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
+    """Returns what a declaration stores besides pydantic's own data: group, choices and so on."""
     return field.json_schema_extra  # type: ignore[return-value]
 
 
@@ -308,16 +293,6 @@ def registered_attentions() -> dict[str, str]:
     }
 
 
-<<<<<<< HEAD
-def at_least(low: int, **values: float | None) -> None:
-    """Raises `InputError` if a value is less than `low` or not finite; `None` is accepted."""
-    for name, value in values.items():
-        if value is not None and not low <= value < math.inf:
-            raise InputError(f"Expected {name} >= {low}. Received: {name}={value}")
-
-
-=======
->>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
 def to_json(options: Options) -> str:
     """Returns the options as JSON, which `from_json` reads."""
     return options.model_dump_json(indent=2) + "\n"

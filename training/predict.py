@@ -28,34 +28,20 @@ Prediction = dict[str, Any]
 Predictor = Callable[[list[str]], list[list[Prediction]]]
 EXAMPLES = """\
 examples:
-<<<<<<< HEAD
   predict for sentences on the command line, with an exported model or with a run:
-    %(prog)s saved_models/docstrings "Draws a line." "Fits the classifier."
-    %(prog)s runs/mine "uma frase" --format lines
-  read a text file with one sentence per line, and write JSON lines:
-    %(prog)s runs/mine --input sentences.txt --format jsonl --output predictions.jsonl
-  read a column of a table, compressed or not, and write the probability of every class:
-    %(prog)s runs/mine --input reviews.csv.gz --column review --output labels.csv
-  read the standard input, and write the three best of four hypotheses:
-    cat sentences.txt | %(prog)s runs/pt-en --beam 4 --n-best 3
-exit status: 0; 1 if there were bad rows (empty or unreadable), which are left out and reported
-with their numbers (--format lines writes an empty line for each); 2 for invalid input; 130 if
-interrupted.
-=======
-  sentences as arguments, by an exported model or by a run:
     python training/predict.py saved_models/docstrings "Draws a line." "Fits the classifier."
     python training/predict.py runs/mine "uma frase" --format lines
-  a text file, a sentence a line, to JSON lines:
+  read a text file with one sentence per line, and write JSON lines:
     python training/predict.py runs/mine --input sentences.txt --format jsonl \\
         --output predictions.jsonl
-  a column of a table, packed or not, with the probability of every class:
+  read a column of a table, compressed or not, and write the probability of every class:
     python training/predict.py runs/mine --input reviews.csv.gz --column review \\
         --output labels.csv
-  the standard input, and the three best of four hypotheses:
+  read the standard input, and write the three best of four hypotheses:
     cat sentences.txt | python training/predict.py runs/pt-en --beam 4 --n-best 3
-exit status: 0; 1 if there were bad rows, which are left out and reported with their numbers
-(an empty line stands for one in --format lines); 2 for invalid input; 130 if interrupted.
->>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
+exit status: 0; 1 if there were bad rows (empty or unreadable), which are left out and reported
+with their numbers (--format lines writes an empty line for each); 2 for invalid input; 130 if
+interrupted; 141 if the output is closed, as by head.
 """
 
 
@@ -69,19 +55,19 @@ class PredictOptions(Options):
     input: str | None = option(
         None,
         DATA,
-        "a text file, a sentence a line, or a .csv or .tsv table (.gz, .xz) (default: the standard "
-        "input, without sentences)",
+        "a text file with one sentence per line, or a .csv or .tsv table (.gz, .xz) (default: the "
+        "standard input, if there are no sentences)",
         metavar="FILE",
     )
     column: str | None = option(
         None,
         DATA,
-        "the table's column of sentences (default: text, source, sentence or the only one)",
+        "the column with the sentences (default: text, source, sentence or the only one)",
     )
     beam: int | None = option(
         None,
         SEARCH,
-        "hypotheses kept at each step, by a translator's run (default: 1, greedy search)",
+        "number of beams, with a translator's run (default: 1, greedy search)",
         metavar="K",
         ge=1,
         le=LARGEST_BEAM,
@@ -89,7 +75,7 @@ class PredictOptions(Options):
     n_best: int | None = option(
         None,
         SEARCH,
-        "write the K best translations of each sentence, by a translator's run",
+        "write the K best translations of each sentence, with a translator's run",
         metavar="K",
         ge=1,
         le=LARGEST_BEAM,
@@ -116,79 +102,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words of the command line. Default: `sys.argv[1:]`.
 
     Returns:
-<<<<<<< HEAD
-        The exit status: 0, 1 if there were bad rows, 2 for invalid input, or 130 if interrupted.
-    """
-    args = _parser().parse_args(arguments)
-    bad = []
-    status = exit_status(lambda: bad.append(_predict(args)))
-    return status or int(bad[0] > 0)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python training/predict.py",
-        description="Classifies or translates sentences with a finished run or an exported model, "
-        "and writes labels with probabilities, or translations with scores (lower is better).",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "model",
-        metavar="RUN_OR_SAVED_MODEL",
-        help="the folder of a finished run of classify or translate, or of an exported model",
-    )
-    parser.add_argument("sentences", metavar="SENTENCE", nargs="*", help="sentences to predict for")
-    parser.add_argument(
-        "--input",
-        metavar="FILE",
-        help="a text file with one sentence per line, or a .csv or .tsv table (.gz, .xz); - is the "
-        "standard input (default: - if there are no sentences)",
-    )
-    parser.add_argument(
-        "--column",
-        help="the column with the sentences (default: text, source, sentence or the only one)",
-    )
-    parser.add_argument(
-        "--output", metavar="FILE", help="where to write (default: standard output)"
-    )
-    parser.add_argument("--format", choices=FORMATS, default="csv", help="(default: csv)")
-    parser.add_argument(
-        "--batch-size", type=int, default=32, metavar="N", help="sentences per batch (default: 32)"
-    )
-    parser.add_argument(
-        "--beam",
-        type=int,
-        metavar="K",
-        help="number of beams, with a translator's run (default: 1, greedy search)",
-    )
-    parser.add_argument(
-        "--n-best",
-        type=int,
-        metavar="K",
-        help="write the K best translations of each sentence, with a translator's run",
-    )
-    return parser
-
-
-def _predict(args: argparse.Namespace) -> int:
-    """Writes the predictions; returns the number of bad rows."""
-    at_least(1, batch_size=args.batch_size, beam=args.beam, n_best=args.n_best)
-    if (args.n_best or 1) > (args.beam or 1):
-        raise InputError(
-            f"Expected n_best <= beam. Received: n_best={args.n_best}, beam={args.beam or 1}"
-        )
-    if args.sentences and args.input:
-        raise InputError(
-            "Expected sentences or --input. Received: both, "
-            f"{args.sentences[0]!r} and input={args.input!r}"
-        )
-    kind = _kind(Path(args.model))
-    if kind != "translator's run" and (args.beam or args.n_best):
-        raise InputError(
-            f"Expected beam and n_best with a translator's run only. Received: a {kind}, "
-            f"beam={args.beam}, n_best={args.n_best}"
-=======
         The exit status: 1 if there were bad rows, or as `training.errors.exit_status` returns it.
     """
     bad: list[int] = []
@@ -204,14 +117,13 @@ def _predict(args: argparse.Namespace) -> int:
     return status or int(any(bad))
 
 
-def _predict(given: PredictOptions) -> int:
+def _predict(args: PredictOptions) -> int:
     """Writes the predictions; returns the number of bad rows."""
-    kind = _kind(Path(given.model))
-    if kind != "a translator's run" and (given.beam or given.n_best):
+    kind = _kind(Path(args.model))
+    if kind != "a translator's run" and (args.beam or args.n_best):
         raise InputError(
             f"Expected beam and n_best with a translator's run only. Received: {kind}, "
-            f"beam={given.beam}, n_best={given.n_best}"
->>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
+            f"beam={args.beam}, n_best={args.n_best}"
         )
     with contextlib.ExitStack() as stack:
         if args.sentences:
@@ -234,17 +146,9 @@ def _started(rows: Iterator[Row]) -> Iterator[Row]:
     return iter(()) if first is None else itertools.chain([first], rows)
 
 
-<<<<<<< HEAD
-def _write(
-    rows: Iterator[Row], predictor: Predictor, args: argparse.Namespace, file: TextIO
-) -> int:
+def _write(rows: Iterator[Row], predictor: Predictor, args: PredictOptions, file: TextIO) -> int:
     writer, counter, bad, done = _Writer(file, args.format), Counter("rows"), 0, 0
     while chunk := list(itertools.islice(rows, BATCHES * args.batch_size)):
-=======
-def _write(rows: Iterator[Row], predictor: Predictor, given: PredictOptions, file: TextIO) -> int:
-    writer, counter, bad, done = _Writer(file, given.format), Counter("rows"), 0, 0
-    while chunk := list(itertools.islice(rows, BATCHES * given.batch_size)):
->>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
         good = [row for row in chunk if row.problem is None]
         # Sentences of similar length need the least padding.
         good.sort(key=lambda row: len(row.text or ""))
@@ -323,15 +227,9 @@ def _kind(path: Path) -> str:
     )
 
 
-<<<<<<< HEAD
-def _predictor(path: Path, kind: str, args: argparse.Namespace) -> Predictor:
-    start_backend()  # takes seconds, so it comes after the checks
-    if kind == "exported model":
-=======
-def _predictor(path: Path, kind: str, given: PredictOptions) -> Predictor:
+def _predictor(path: Path, kind: str, args: PredictOptions) -> Predictor:
     start_backend()  # takes seconds: invalid input is reported before
     if kind == "an exported model":
->>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
         return _exported(path)
     if kind == "a classifier's run":
         from training.classify.loading import load_classifier

@@ -9,13 +9,13 @@ LARGEST_BEAM = 1024
 
 def beam_option() -> Any:
     """Declares the number of hypotheses kept."""
-    text = "hypotheses kept at each step; 1: greedy search"
+    text = "number of beams; 1: greedy search"
     return option(1, SEARCH, text, metavar="K", ge=1, le=LARGEST_BEAM)
 
 
 def search_batch_option() -> Any:
     """Declares the number of sentences of a batch."""
-    return option(32, SEARCH, "sentences at a time", metavar="N", ge=1, le=1_048_576)
+    return option(32, SEARCH, "sentences per batch", metavar="N", ge=1, le=1_048_576)
 
 
 def checkpoint_option() -> Any:

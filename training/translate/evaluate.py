@@ -80,24 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words of the command line. Default: `sys.argv[1:]`.
 
     Returns:
-<<<<<<< HEAD
-        The exit status: 0, 2 for invalid input, or 130 if interrupted.
-    """
-    args = vars(_parser().parse_args(arguments))
-    return exit_status(lambda: _evaluate(args))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python training/evaluate.py",
-        description="Translates a part of the corpus that a run was trained on, and writes "
-=======
         The exit status, as `training.errors.exit_status` returns it.
     """
     return run_one(
         "python training/evaluate.py",
         "Translates a part of the corpus that a run was trained on, and writes "
->>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
         "hypotheses-PART-beamK.txt and evaluation-PART-beamK.json (BLEU, chrF, exact matches, "
         "speed) into the run's folder.",
         EXAMPLES,
@@ -107,15 +94,9 @@ def _parser() -> argparse.ArgumentParser:
     )
 
 
-<<<<<<< HEAD
-def _evaluate(args: dict[str, Any]) -> None:
-    counter = Counter("sentences")
-    results = evaluate_run(**args, progress=counter.show)
-=======
 def _evaluate(options: EvaluateOptions) -> None:
     counter = Counter("sentences")
     results = evaluate_run(options, progress=counter.show)
->>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
     counter.close()
     print(
         f"BLEU {results['bleu']:.2f}  {results['bleu_signature']}\n"
@@ -131,11 +112,7 @@ def _evaluate(options: EvaluateOptions) -> None:
             f"{results['max_length']} word pieces"
         )
     for name in results["files"]:
-<<<<<<< HEAD
-        print(f"wrote {Path(args['run_folder'], name)}")
-=======
         print(f"wrote {Path(options.run, name)}")
->>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
 
 
 def evaluate_run(
@@ -160,19 +137,7 @@ def evaluate_run(
     Raises:
         InputError: If the part is empty, or the run cannot be read or written.
     """
-<<<<<<< HEAD
-    at_least(1, beam_size=beam_size, n_best=n_best, limit=limit, batch_size=batch_size)
-    for name, value, known in (("part", part, PARTS), ("tokenize", tokenize, TOKENIZATIONS)):
-        if value not in known:
-            raise InputError(f"Expected one of {known}. Received: {name}={value!r}")
-    if n_best is not None and n_best > beam_size:
-        raise InputError(
-            f"Expected n_best <= beam_size. Received: n_best={n_best}, beam_size={beam_size}"
-        )
-    start_backend()  # takes seconds, so it comes after the checks
-=======
     start_backend()  # takes seconds: invalid arguments are reported before
->>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
     from training.translate.loading import load_translator
 
     translator = load_translator(options.run, options.checkpoint)
@@ -201,16 +166,9 @@ def evaluate_run(
     words = (part, f"beam{beam}", options.checkpoint, limited)
     name = "-".join(str(word) for word in words if word is not None)
     files = {f"hypotheses-{name}.txt": "".join(f"{text}\n" for text in best)}
-<<<<<<< HEAD
-    if n_best or scores:
-        files[f"n_best-{name}.tsv"] = _table(
-            [candidates[: n_best or 1] for candidates in hypotheses], scores
-        )
-=======
     if options.n_best or options.scores:
-        kept = [found[: options.n_best or 1] for found in hypotheses]
+        kept = [candidates[: options.n_best or 1] for candidates in hypotheses]
         files[f"n_best-{name}.tsv"] = _table(kept, options.scores)
->>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
     results = {
         "run": options.run,
         "checkpoint": options.checkpoint,

@@ -61,58 +61,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words of the command line. Default: `sys.argv[1:]`.
 
     Returns:
-<<<<<<< HEAD
-        The exit status: 0, 2 for invalid input, or 130 if interrupted.
-    """
-    args = vars(_parser().parse_args(arguments))
-    return exit_status(lambda: _explain(args))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python training/explain.py",
-        description="Translates a sentence and draws what the attentions computed: the scores "
-        "E_LM between tokens, and of power law graph attention the learned P, a, b_a and the "
-        "sentence's A_LM and G_LM, as heat maps and histograms (the paper's Figures 5, 6 and A.1 "
-        "to A.33), with moments and tests of their distributions in distributions.csv. Scaled "
-        "dot-product attention has scores only.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("run_folder", metavar="RUN", help="the folder of a translator's run")
-    parser.add_argument("sentence", metavar="SENTENCE", help="the sentence to translate")
-    parser.add_argument(
-        "--target", metavar="SENTENCE", help="its translation (default: what the search finds)"
-    )
-    parser.add_argument(
-        "--blocks",
-        nargs="+",
-        metavar="BLOCK",
-        help="encoder_0, decoder_0.self, decoder_0.cross, ... (default: all)",
-    )
-    parser.add_argument(
-        "--heads", nargs="+", type=int, metavar="N", help="heads, counted from 1 (default: all)"
-    )
-    parser.add_argument(
-        "--beam",
-        dest="beam_size",
-        type=int,
-        default=1,
-        metavar="K",
-        help="hypotheses kept while translating (default: 1)",
-    )
-    parser.add_argument(
-        "--checkpoint",
-        metavar="NAME",
-        help="best_loss, best_accuracy, epoch_0010, ... (default: the finished model)",
-    )
-    parser.add_argument("--out", metavar="DIR", help="where to (default: RUN/explained)")
-    return parser
-
-
-def _explain(args: dict[str, Any]) -> None:
-    explained = explain_run(**args)
-=======
         The exit status, as `training.errors.exit_status` returns it.
     """
     return run_one(
@@ -131,7 +79,6 @@ def _explain(args: dict[str, Any]) -> None:
 
 def _explain(options: ExplainOptions) -> None:
     explained = explain_run(options)
->>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
     print(f"source: {explained['source']}\ntarget: {explained['target']}")
     print(f"wrote {len(explained['files'])} pictures into {explained['folder']}")
 
@@ -160,29 +107,16 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
         InputError: If a sentence has no words, or only unknown ones, there is no such block or
             head, the run cannot be read or the folder cannot be written to.
     """
-<<<<<<< HEAD
-    at_least(1, beam_size=beam_size)
-    start_backend()  # takes seconds, so it comes after the checks
-=======
     start_backend()  # takes seconds: invalid arguments are reported before
->>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
     from training.translate.loading import load_translator
 
     translator = load_translator(options.run, options.checkpoint)
     model = translator.model
-<<<<<<< HEAD
-    blocks = _chosen_blocks(model, blocks)
-    source_ids = _ids(translator.source_tokenizer, sentence)
-    if target is None:
-        ids = translator.searching(beam_size).search(source_ids[None]).ids[0, 0]
-        target_ids = ids[ids != 0]
-=======
     blocks = _chosen_blocks(model, options.blocks)
     source_ids = _ids(translator.source_tokenizer, options.sentence)
     if options.target is None:
-        found = translator.searching(options.beam).search(source_ids[None]).ids[0, 0]
-        target_ids = found[found != 0]
->>>>>>> 163e502 (Declare the options of predict.py, evaluate.py and explain.py as those of the tasks)
+        ids = translator.searching(options.beam).search(source_ids[None]).ids[0, 0]
+        target_ids = ids[ids != 0]
     else:
         target_ids = _ids(translator.target_tokenizer, options.target)
     computed = attention_outputs(model, source_ids, target_ids[:-1])
