@@ -127,3 +127,10 @@ def test_a_saved_layer_comes_back_in_a_process_that_only_imports_the_package(tmp
 def test_the_citation_names_this_version():
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {keras_tnattn.__version__}\n" in citation
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples", "training"])
+def test_no_script_hides_a_standard_module(folder):
+    # `python FOLDER/script.py` looks in FOLDER first. JAX tries `compression`, of Python 3.14.
+    standard = sys.stdlib_module_names | {"compression", "annotationlib"}
+    assert not standard & {path.stem for path in (ROOT / folder).glob("*.py")}

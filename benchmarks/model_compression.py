@@ -1,8 +1,8 @@
 """Sizes against accuracies of compressed text classifiers, ours beside Keras' and plain SVD.
 
-    python benchmarks/compression.py --dataset reuters --data-dir DIR --seeds 0 1 2
-    python benchmarks/compression.py --dataset newsgroups --data-dir DIR --seeds 0 1 2
-    python benchmarks/compression.py --dataset reuters --data-dir DIR --model transformer
+    python benchmarks/model_compression.py --dataset reuters --data-dir DIR --seeds 0 1 2
+    python benchmarks/model_compression.py --dataset newsgroups --data-dir DIR --seeds 0 1 2
+    python benchmarks/model_compression.py --dataset reuters --data-dir DIR --model transformer
 
 `--model tsa` is the classifier of the README with 1.28 million weights; `transformer` a plain Keras
 one, `MultiHeadAttention` and feed-forward layers of 512. Each is trained once a seed and kept in
