@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+_GRACE_S = 0.2  # for the first request of a connection that was accepted last
 _HELP = {
     "max_batch": "most rows computed together",
     "batch_wait_ms": "how long a request waits for others to share its batch",
@@ -129,6 +130,14 @@ def _serve(options: argparse.Namespace, settings: object) -> None:
         async def on_tick(self, counter: int) -> bool:
             return await super().on_tick(counter) or time.monotonic() >= self.stop_at
 
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            # Clients that have just connected get to send their request: connections without one
+            # are closed at once below.
+            for server in self.servers:
+                server.close()
+            await asyncio.sleep(_GRACE_S)
+            await super().shutdown(sockets)
+
     with _listening(options.host, options.port) as listening:
         config = uvicorn.Config(
             app,
@@ -160,4 +169,9 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # At once: neither a batch that goes on after `--stop-s` nor a version that is still loading
+    # holds up the end.
+    os._exit(status)

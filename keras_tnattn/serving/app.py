@@ -1,9 +1,9 @@
 """The application: both protocols, metrics and the page."""
 
-import asyncio
 import contextlib
 import logging
 import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -60,9 +60,13 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        watching = asyncio.create_task(_watch(repository, settings.poll_s))
+        stopped = threading.Event()
+        # A daemon, so that a version that is still loading does not hold up the end of the process.
+        threading.Thread(
+            target=_watch, args=(repository, settings.poll_s, stopped), name="watcher", daemon=True
+        ).start()
         yield
-        watching.cancel()
+        stopped.set()
         inference.batcher.close()
 
     # The pages of documentation that FastAPI offers load scripts from another host.
@@ -96,11 +100,11 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
     return Observed(app, inference)
 
 
-async def _watch(repository: Repository, seconds: float) -> None:
-    """Looks through the folder again and again, in a thread of its own."""
-    while True:
+def _watch(repository: Repository, seconds: float, stopped: threading.Event) -> None:
+    """Looks through the folder again and again."""
+    while not stopped.is_set():
         try:
-            await asyncio.to_thread(repository.refresh)
+            repository.refresh()
         except Exception:  # what is loaded goes on, and the next look may succeed
             _log.exception("Could not look through %s", repository.root)
-        await asyncio.sleep(seconds)
+        stopped.wait(seconds)

@@ -1,3 +1,4 @@
+import contextlib
 import http.client
 import json
 import signal
@@ -12,6 +13,8 @@ from serving_servers import as_process, get, in_thread, post, post_for_headers, 
 
 from keras_tnattn.serving import Settings, create_app
 from keras_tnattn.serving.__main__ import main
+from keras_tnattn.serving.monitoring import Monitoring
+from keras_tnattn.serving.repository import Repository
 
 
 def write_slow(folder, seconds):
@@ -108,6 +111,16 @@ def test_metrics_count_what_was_asked(plain):
     assert values[f'{prefix}_request_seconds_count{{model="double"}}'] == "2.0"
 
 
+def test_methods_that_a_client_makes_up_are_no_labels(tmp_path):
+    monitoring = Monitoring(Repository(tmp_path, 1, 1), access_log=False, log_texts=False)
+    for method in ("GET", "MADEUP1", "MADEUP2"):
+        monitoring.request({"method": method, "status": 405}, 0.1)
+    page = monitoring.page().decode()
+    assert 'requests_total{code="405",method="GET",model=""} 1.0' in page
+    assert 'requests_total{code="405",method="other",model=""} 2.0' in page
+    assert "MADEUP" not in page
+
+
 @pytest.mark.parametrize("log_texts", [False, True])
 def test_the_access_log_holds_texts_on_request_alone(plain, capsys, log_texts):
     with in_thread(plain, access_log=True, log_texts=log_texts) as (url, _):
@@ -121,9 +134,11 @@ def test_the_access_log_holds_texts_on_request_alone(plain, capsys, log_texts):
     assert ("secret" in line) == log_texts
 
 
-def test_sigterm_finishes_what_was_begun_and_exits_with_0(tmp_path, plain):
+def write_loop(folder):
+    """Writes a model that multiplies matrices as many times as it is told, in TensorFlow alone."""
+
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int32, "n")])
-    def count(n):  # a loop of a second or more, in TensorFlow alone
+    def count(n):
         x = tf.random.normal([300, 300])
         steps = tf.reduce_max(n)
         x = tf.while_loop(lambda i, x: i < steps, lambda i, x: (i + 1, tf.tanh(x @ x)), (0, x))[1]
@@ -131,19 +146,43 @@ def test_sigterm_finishes_what_was_begun_and_exits_with_0(tmp_path, plain):
 
     module = tf.Module()
     module.f = count
-    tf.saved_model.save(module, str(tmp_path / "loop" / "1"), {"serving_default": count})
-    with as_process(tmp_path, "--drain-s", 0.5) as (url, process):
-        host = urllib.parse.urlsplit(url).netloc
-        waiting = http.client.HTTPConnection(host)
-        waiting.request("POST", "/v1/models/loop:predict", '{"instances": [2000]}')
-        time.sleep(0.2)
-        process.send_signal(signal.SIGTERM)
-        wait_for(lambda: get(f"{url}/v2/health/ready")[0] == 503, 5)
-        answer = waiting.getresponse()
-        assert (answer.status, json.loads(answer.read())) == (200, {"predictions": [0]})
-        assert process.wait(20) == 0
+    tf.saved_model.save(module, str(folder / "loop" / "1"), {"serving_default": count})
+    return folder
+
+
+def connected(url):
+    host = urllib.parse.urlsplit(url).netloc
+    return contextlib.closing(http.client.HTTPConnection(host))
+
+
+def in_flight(url):
+    """Whether a request is being answered beside the one that asks."""
+    return "requests_in_flight 2.0" in get(f"{url}/metrics")[1]
+
+
+def test_sigterm_finishes_what_was_begun_and_exits_with_0(tmp_path):
+    with as_process(write_loop(tmp_path), "--drain-s", 0.5) as (url, process):
+        with connected(url) as idle, connected(url) as waiting:
+            idle.request("GET", "/v2/health/live")  # kept alive: the server does not wait for it
+            assert idle.getresponse().read()
+            waiting.request("POST", "/v1/models/loop:predict", '{"instances": [2000]}')
+            wait_for(lambda: in_flight(url))
+            process.send_signal(signal.SIGTERM)
+            wait_for(lambda: get(f"{url}/v2/health/ready")[0] == 503, 5)
+            answer = waiting.getresponse()
+            assert (answer.status, json.loads(answer.read())) == (200, {"predictions": [0]})
+            assert process.wait(5) == 0  # of 30 seconds that it may take
         with pytest.raises(OSError, match="refused"):
             get(f"{url}/v2/health/live")
+
+
+def test_sigterm_does_not_wait_longer_for_what_never_ends(tmp_path):
+    options = ("--drain-s", 0, "--stop-s", 1)
+    with as_process(write_loop(tmp_path), *options) as (url, process), connected(url) as waiting:
+        waiting.request("POST", "/v1/models/loop:predict", '{"instances": [2000000000]}')
+        wait_for(lambda: in_flight(url))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
 
 
 @pytest.mark.parametrize(
