@@ -12,6 +12,7 @@ from keras_tnattn.serving.repository import Repository, State
 from keras_tnattn.serving.servable import Signature
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
@@ -77,7 +78,8 @@ class Monitoring:
             seconds: How long it took.
         """
         model = record.get("model", "")
-        self._requests.labels(model, record["method"], str(record["status"])).inc()
+        method = record["method"] if record["method"] in _METHODS else "other"
+        self._requests.labels(model, method, str(record["status"])).inc()
         self._seconds.labels(model).observe(seconds)
         if self._access_log:
             now = datetime.datetime.now(datetime.timezone.utc)
