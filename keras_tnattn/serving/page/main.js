@@ -23,9 +23,10 @@ function run(work) {
   });
 }
 
-async function show(name) {
+async function show(name, isLatest) {
   const card = await server(`/v1/models/${encodeURIComponent(name)}/card`);
   const metadata = await server(`/v1/models/${encodeURIComponent(name)}/metadata`);
+  if (!isLatest()) return; // another model was chosen meanwhile
   const signatures = metadata.metadata.signature_def.signature_def;
   document.querySelector("#version").textContent =
     `version ${card.version}` + (card.task ? `, ${card.task}` : "");
@@ -89,10 +90,10 @@ choice.addEventListener("change", () => {
 });
 addEventListener("hashchange", () => {
   choice.value = decodeURIComponent(location.hash.slice(1));
-  run(() => show(choice.value));
+  run((isLatest) => show(choice.value, isLatest));
 });
 
-run(async () => {
+run(async (isLatest) => {
   const { models } = await server("/v1/models");
   const names = models
     .filter((m) => m.model_version_status.some((v) => v.state === "AVAILABLE"))
@@ -101,5 +102,5 @@ run(async () => {
   choice.replaceChildren(...names.map((name) => element("option", {}, name)));
   const wanted = decodeURIComponent(location.hash.slice(1));
   choice.value = names.includes(wanted) ? wanted : names[0];
-  await show(choice.value);
+  await show(choice.value, isLatest);
 });

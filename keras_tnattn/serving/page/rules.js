@@ -34,7 +34,10 @@ export function rules({ place, card, run, ask }) {
         let next = truth.at(-1);
         for (let i = 0; i < card.steps; i++) next = step(next, card.rule, card.boundary);
         truth.push(next);
-        const [answer] = await ask({ instances: [network.at(-1)] });
+        const [answer] = await ask({ instances: [network.at(-1)] }).catch((error) => {
+          if (isLatest()) verdict.textContent = "";
+          throw error;
+        });
         if (!isLatest()) return;
         network.push(answer.bits);
       }
