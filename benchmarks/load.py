@@ -8,13 +8,16 @@ import contextlib
 import json
 import math
 import os
+import platform
 import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,6 +70,19 @@ class Connection:
         self._streams = None
 
 
+def describe_machine() -> None:
+    """Prints what the figures below hold for, without loading TensorFlow."""
+    cpu = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        cpu = next((line.split(": ")[1] for line in lines if "model name" in line), cpu)
+    versions = [f"Python {platform.python_version()}"]
+    for name in ("tensorflow", "keras", "fastapi", "uvicorn", "litserve"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions.append(f"{name} {metadata.version(name)}")
+    print(f"{os.cpu_count()} cores, {cpu}; {', '.join(versions)}", flush=True)
+
+
 def free_port() -> int:
     """Returns a port that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -76,23 +92,33 @@ def free_port() -> int:
 @contextlib.contextmanager
 def running(command: list[str], port: int, path: str) -> Iterator[subprocess.Popen]:
     """Runs a server until the end of the block, from when it answers GET `path` with 200."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    process = subprocess.Popen(
-        [sys.executable, *command],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        wait_until_ready(process, port, path)
-        yield process
-    finally:
-        process.terminate()
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
         try:
-            process.wait(40)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            try:
+                wait_until_ready(process, port, path)
+            except RuntimeError as error:
+                errors.seek(0)
+                tail = errors.read().decode(errors="replace")[-2000:]
+                raise RuntimeError(f"{error}: {tail}") from error
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(40)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def environment() -> dict[str, str]:
+    """The environment of the processes of a script: this package, and a quiet TensorFlow."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def wait_until_ready(process: subprocess.Popen, port: int, path: str, seconds: float = 300) -> None:

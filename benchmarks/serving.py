@@ -6,26 +6,38 @@
 
 Each server runs in a process of its own and loads the same SavedModel; one after the other, several
 rounds, the median of the rounds. Clients keep a connection each and send the next text, of 5 to 300
-words, when the last is answered. LitServe has our batch size and wait.
+words, when the last is answered; they run in this process, which never loads TensorFlow. LitServe
+has our batch size and wait. The progress goes to stderr, the table to stdout.
 """
 
 import argparse
 import asyncio
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from load import Connection, encoded, free_port, percentile, running, table
+from load import (
+    ROOT,
+    Connection,
+    describe_machine,
+    encoded,
+    environment,
+    free_port,
+    percentile,
+    running,
+    table,
+)
 
 MAX_BATCH, WAIT_MS = 32, 2.0
-PEERS = ("plain", "litserve")
+SERVERS = ("keras_tnattn", "plain", "litserve")
 
 
-def write_classifier(folder: Path) -> Path:
-    """Writes the paper's classifier, untrained: 20,000 words, 200 of them a text, 7 classes."""
+def write_classifier(folder: Path) -> None:
+    """Exports the paper's classifier, untrained: 20,000 words, 200 of them a text, 7 classes."""
     from keras_tnattn.export import export
     from keras_tnattn.models import text_classifier
     from keras_tnattn.text.words import word_vectorizer
@@ -33,7 +45,7 @@ def write_classifier(folder: Path) -> Path:
     words = [f"word{i}" for i in range(20_000)]
     vectorizer = word_vectorizer([" ".join(words)])
     model = text_classifier(vectorizer.vocabulary_size(), 7)
-    return export(model, vectorizer, [f"class {i}" for i in range(7)], folder)
+    export(model, vectorizer, [f"class {i}" for i in range(7)], folder)
 
 
 def load_model(path: str):
@@ -79,31 +91,6 @@ def serve_plain(path: str, port: int) -> None:
     uvicorn.run(app, port=port, log_level="error", access_log=False)
 
 
-def serve_litserve(path: str, port: int) -> None:
-    """Serves with LitServe's batches."""
-    import litserve
-
-    class Model(litserve.LitAPI):
-        def setup(self, device):
-            self.classify = load_model(path)
-
-        def decode_request(self, request):
-            return request["text"]
-
-        def predict(self, texts):
-            return self.classify(texts)
-
-        def unbatch(self, output):
-            return output
-
-        def encode_response(self, output):
-            return output
-
-    model = Model(max_batch_size=MAX_BATCH, batch_timeout=WAIT_MS / 1000)
-    server = litserve.LitServer(model, accelerator="cpu", workers_per_device=1)
-    server.run(host="127.0.0.1", port=port, generate_client_file=False, log_level="error")
-
-
 def command(name: str, model: Path, port: int) -> tuple[list[str], str, str]:
     """Returns how to start a server, where it says that it is ready, and where to send texts."""
     if name == "keras_tnattn":
@@ -111,7 +98,10 @@ def command(name: str, model: Path, port: int) -> tuple[list[str], str, str]:
         folder = str(model.parents[1])
         start = ["-m", "keras_tnattn.serving", folder, "--port", str(port), *options]
         return start, "/v2/health/ready", f"/v1/models/{model.parent.name}:predict"
-    start = [__file__, "--serve", name, "--port", str(port), "--model", str(model)]
+    if name == "litserve":
+        start = [str(Path(__file__).with_name("serving_litserve.py")), str(model), str(port)]
+    else:
+        start = [__file__, "--serve-plain", str(port), "--model", str(model)]
     return start, "/health", "/predict"
 
 
@@ -157,13 +147,21 @@ def one_round(name: str, model: Path, clients: list[int], seconds: float) -> dic
     )
     bodies = [form(text) for text in texts(200)]
     results = {}
+    began = time.perf_counter()
     with running(start, port, ready):
+        say(f"{name}: ready after {time.perf_counter() - began:.1f} s")
         asyncio.run(measured(port, path, bodies, 8, min(2, seconds)))  # warm
         for count in clients:
             rate, latencies = asyncio.run(measured(port, path, bodies, count, seconds))
             shares = [1000 * percentile(latencies, share) for share in (0.5, 0.95, 0.99)]
             results[count] = (rate, *shares)
+            say(f"{name}: {count} clients, {rate:.0f} requests/s, p50 {shares[0]:.1f} ms")
     return results
+
+
+def say(text: str) -> None:
+    """Prints a line of progress."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -171,22 +169,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, help="a version's folder, of a classifier of texts")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32, 128])
-    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--seconds", type=float, default=5, help="of each measurement (default: 5)")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--servers", nargs="+", default=["keras_tnattn", *PEERS])
-    parser.add_argument("--serve", choices=PEERS, help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--servers", nargs="+", choices=SERVERS, default=SERVERS)
+    parser.add_argument("--serve-plain", type=int, metavar="PORT", help=argparse.SUPPRESS)
+    parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.serve:
-        {"plain": serve_plain, "litserve": serve_litserve}[options.serve](
-            str(options.model), options.port
-        )
+    if options.write:
+        write_classifier(options.write)
         return
-    from side_by_side import describe_machine
-
+    if options.serve_plain:
+        serve_plain(str(options.model), options.serve_plain)
+        return
     describe_machine()
     with tempfile.TemporaryDirectory() as scratch:
-        model = options.model or write_classifier(Path(scratch, "classifier"))
+        model = options.model
+        if not model:
+            say("writing the classifier")
+            model = Path(scratch, "classifier", "1")
+            writing = [sys.executable, __file__, "--write", str(model.parent)]
+            subprocess.run(writing, check=True, cwd=ROOT, env=environment())
         rounds = [
             {
                 name: one_round(name, model.resolve(), options.clients, options.seconds)

@@ -25,6 +25,7 @@ from load import (
     Connection,
     LostError,
     RefusedError,
+    describe_machine,
     encoded,
     free_port,
     memory,
@@ -325,8 +326,6 @@ def main() -> int:
     }
     parser.add_argument("--only", choices=[*scenes, "bad clients"], nargs="+")
     options = parser.parse_args()
-    from side_by_side import describe_machine
-
     describe_machine()
     lines = []
     with tempfile.TemporaryDirectory() as scratch:
