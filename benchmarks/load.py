@@ -10,6 +10,7 @@ import math
 import os
 import platform
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -98,6 +99,7 @@ def running(command: list[str], port: int, path: str) -> Iterator[subprocess.Pop
             env=environment(),
             stdout=subprocess.DEVNULL,
             stderr=errors,
+            start_new_session=True,
         )
         try:
             try:
@@ -114,6 +116,8 @@ def running(command: list[str], port: int, path: str) -> Iterator[subprocess.Pop
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            with contextlib.suppress(ProcessLookupError):  # LitServe leaves its processes behind
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def environment() -> dict[str, str]:

@@ -106,8 +106,7 @@ async def open_loop(port: int, rate: float, seconds: float) -> tuple[collections
     idle = [Connection(port) for _ in range(256)]
     tasks = set()
 
-    async def request() -> None:
-        connection = idle.pop()
+    async def request(connection: Connection) -> None:
         began = time.monotonic()
         try:
             status, _ = await connection.post(PATH, BODY)
@@ -123,7 +122,7 @@ async def open_loop(port: int, rate: float, seconds: float) -> tuple[collections
         while sent < rate * now:
             sent += 1
             if idle:
-                task = asyncio.create_task(request())
+                task = asyncio.create_task(request(idle.pop()))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
             else:
