@@ -8,10 +8,12 @@ from training.classify.command import COMMAND as CLASSIFY
 from training.classify.compare import COMMAND as COMPARE
 from training.command_line import function_of, new_app, run
 from training.images.command import COMMAND as IMAGES
+from training.nodes.command import COMMAND as NODES
+from training.nodes.compare import COMMAND as COMPARE_NODES
 from training.rules.command import COMMAND as RULES
 from training.translate.command import COMMAND as TRANSLATE
 
-COMMANDS = (CLASSIFY, COMPARE, RULES, IMAGES, TRANSLATE)
+COMMANDS = (CLASSIFY, COMPARE, RULES, IMAGES, NODES, COMPARE_NODES, TRANSLATE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

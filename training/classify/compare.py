@@ -1,6 +1,5 @@
 """The command `compare`: several attentions over several seeds, in one table."""
 
-import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ HEADER = (
 
 # Options that the table varies, and options that not all of its layers have.
 LEFT_OUT = {"attention", "embedding_dim", "seed", "name", "export", "saved_models"}
+LEFT_OUT |= {"time_graph", "window", "exponent"}
 LEFT_OUT |= {"tt_rank", "damping", "filter_order", "residual_units", "residual_dim"}
 
 
@@ -79,7 +79,7 @@ def train_all(
 
 def table(configs: Sequence[ClassifyConfig], results: Sequence[dict[str, Any]]) -> str:
     """Returns a table with means and standard deviations over the seeds for each attention."""
-    from training.engine.tables import table_of
+    from training.engine.tables import spread, table_of
 
     lines: list[tuple[str, ...]] = [HEADER]
     for name in dict.fromkeys(config.attention for config in configs):
@@ -92,17 +92,12 @@ def table(configs: Sequence[ClassifyConfig], results: Sequence[dict[str, Any]]) 
                 *(f"{counts[part]:,}" for part in ("attention", "embedding", "all")),
                 # Runs of earlier versions do not say.
                 f"{runs[0]['model_bytes'] / 1000:,.0f}" if "model_bytes" in runs[0] else "-",
-                _spread([100 * r["train_accuracy"] for r in runs]),
-                _spread([100 * r["test_accuracy"] for r in runs]),
-                _spread([1000 * r["seconds_per_step"] for r in runs]),
+                spread([100 * r["train_accuracy"] for r in runs]),
+                spread([100 * r["test_accuracy"] for r in runs]),
+                spread([1000 * r["seconds_per_step"] for r in runs]),
             )
         )
     return table_of(lines)
-
-
-def _spread(values: list[float]) -> str:
-    mean = f"{statistics.mean(values):.1f}"
-    return f"{mean} ± {statistics.stdev(values):.1f}" if len(values) > 1 else mean
 
 
 def compare(

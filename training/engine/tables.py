@@ -1,5 +1,6 @@
 """Measures trained models, and formats tables of results."""
 
+import statistics
 from collections.abc import Sequence
 
 import keras
@@ -41,3 +42,9 @@ def table_of(lines: Sequence[Sequence[str]]) -> str:
     header, *rest = lines
     ruled = [header, ["-" * width for width in widths], *rest]
     return "\n".join("| " + " | ".join(map(str.rjust, line, widths)) + " |" for line in ruled)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Formats the mean of some values and, if there are several, their standard deviation."""
+    mean = f"{statistics.mean(values):.1f}"
+    return f"{mean} ± {statistics.stdev(values):.1f}" if len(values) > 1 else mean

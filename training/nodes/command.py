@@ -1,0 +1,53 @@
+"""The command `nodes`."""
+
+from training.data.graphs import LabeledGraph, load_graph
+from training.engine.backend import start_backend
+from training.engine.commands import training_command
+from training.engine.runs import Run
+from training.nodes.config import NodesConfig
+
+
+def load(config: NodesConfig) -> LabeledGraph:
+    """Reads the graph of a config, and says what it is."""
+    graph = load_graph(config.dataset, config.data_dir)
+    parts = ", ".join(f"{nodes.sum():,} {part}" for part, nodes in graph.parts.items())
+    print(
+        f"{config.dataset}: {len(graph.labels):,} nodes in {len(graph.class_names)} classes "
+        f"({parts}), {len(graph.edges) // 2:,} edges"
+    )
+    return graph
+
+
+def nodes(config: NodesConfig, run: Run) -> None:
+    """Trains a classifier of nodes, and prints its accuracy."""
+    graph = load(config)
+    start_backend()  # takes seconds: invalid input is reported before
+    from training.nodes.train import train_nodes
+
+    results = train_nodes(config, run, graph)
+    print(
+        f"accuracy: {results['train_accuracy']:.1%} on the training nodes, "
+        f"{results['validation_accuracy']:.1%} on the validation nodes, "
+        f"{results['test_accuracy']:.1%} on the test nodes\n"
+        f"best epoch: {results['best_epoch']} of {results['epochs']}; parameters: "
+        f"{results['parameters']['all']:,}; training: {results['seconds']:.0f} s"
+    )
+
+
+COMMAND = training_command(
+    "nodes",
+    NodesConfig,
+    nodes,
+    "Train a classifier of the nodes of a graph",
+    "A graph attention network, or one of graph convolutions or filters, learns the classes of a "
+    "few nodes and is tested on others. Writes the run folder: config.json, data.json, "
+    "metrics.csv, results.json, learning_curves.png, confusion_matrix.png, attention.png for gat, "
+    "model.keras and checkpoints.",
+    """\
+examples:
+  the graph attention network of the paper, on the papers of DIR/cora:
+    python training/train.py nodes --dataset cora --data-dir DIR
+  graph convolution on your own graph, a folder of nodes.csv and edges.csv:
+    python training/train.py nodes --dataset mine --layer gcn
+""",
+)

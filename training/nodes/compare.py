@@ -1,0 +1,144 @@
+"""The command `compare-nodes`: several layers over several seeds, in one table."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from training.engine.backend import start_backend
+from training.engine.commands import Command
+from training.engine.runs import Run, write_text
+from training.errors import InputError
+from training.files import replacing
+from training.nodes.command import load
+from training.nodes.config import LAYERS, NodesConfig
+from training.options import RUN, Options, option
+
+HEADER = ("layer", "weights", "seeds", "test %", "lowest", "highest", "epochs", "seconds")
+# What a row of seeds.csv has, besides the layer and the seed.
+MEASURED = ("test_accuracy", "validation_accuracy", "train_accuracy", "epochs", "seconds")
+COLUMNS = ("layer", "seed", "weights", *MEASURED)
+
+# What the table varies, what it does not write, and what only one of its layers has.
+LEFT_OUT = {"layer", "seed", "name", "export", "saved_models", "tensorboard"}
+LEFT_OUT |= {"num_heads", "output_heads", "filter_order"}
+
+Rows = dict[tuple[str, int], dict[str, Any]]
+
+
+class CompareNodesOptions(Options):
+    """The options of `compare-nodes` alone."""
+
+    layers: tuple[str, ...] = option(tuple(LAYERS), RUN, "layers to compare", choices=tuple(LAYERS))
+    seeds: tuple[int, ...] = option(tuple(range(10)), RUN, "seeds to train each of them with")
+    run_dir: str | None = option(
+        None, RUN, "folder of the table (default: runs/compare-nodes-DATASET)", metavar="DIR"
+    )
+
+
+def read_rows(path: Path) -> Rows:
+    """Reads what was measured, by layer and seed."""
+    if not path.exists():
+        return {}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return {
+                (row["layer"], int(row["seed"])): {
+                    "weights": int(row["weights"]),
+                    **{name: float(row[name]) for name in MEASURED},
+                }
+                for row in csv.DictReader(file)
+            }
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
+        raise InputError(
+            f"Expected a row for each layer and seed. Received: {path} ({error}). Delete it to "
+            "train all of them again"
+        ) from error
+
+
+def write_rows(path: Path, rows: Rows) -> None:
+    """Writes what was measured, sorted by layer and seed."""
+    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for (layer, seed), row in sorted(rows.items()):
+            writer.writerow((layer, seed, row["weights"], *(row[name] for name in MEASURED)))
+
+
+def table(rows: Rows) -> str:
+    """Writes a line for each layer, with means and standard deviations over all its seeds."""
+    from training.engine.tables import spread, table_of
+
+    lines: list[tuple[str, ...]] = [HEADER]
+    for layer in LAYERS:
+        of_layer = [row for (name, _), row in rows.items() if name == layer]
+        if of_layer:
+            accuracies = [100 * row["test_accuracy"] for row in of_layer]
+            lines.append(
+                (
+                    layer.upper(),
+                    f"{of_layer[0]['weights']:,}",
+                    str(len(of_layer)),
+                    spread(accuracies),
+                    f"{min(accuracies):.1f}",
+                    f"{max(accuracies):.1f}",
+                    spread([row["epochs"] for row in of_layer]),
+                    spread([row["seconds"] for row in of_layer]),
+                )
+            )
+    return table_of(lines)
+
+
+def start(given: dict[str, Any]) -> None:
+    """Runs `compare-nodes`, given the options that the user typed."""
+    typed = {name: given.pop(name) for name in CompareNodesOptions.model_fields if name in given}
+    options, common = CompareNodesOptions(**typed), NodesConfig(**given)
+    configs = [
+        NodesConfig(**given, layer=layer, seed=seed)
+        for seed in options.seeds
+        for layer in options.layers
+    ]
+    graph = load(common)
+    start_backend()  # takes seconds: invalid input is reported before
+    from training.nodes.train import data_description, measure_once
+
+    run = Run(options.run_dir or f"runs/compare-{common.name.removesuffix('-gat-0')}")
+    if run.exists:
+        run.read_config(NodesConfig, dict(common))
+    run.start_or_check(common, data_description(graph))
+    path = run.folder / "seeds.csv"
+    rows = read_rows(path)
+    for i, config in enumerate(configs):
+        if (config.layer, config.seed) in rows:
+            continue
+        results = measure_once(config, graph)
+        print(
+            f"{i + 1} of {len(configs)}: {config.layer}, seed {config.seed}: "
+            f"{results['test_accuracy']:.1%} after {results['epochs']} epochs, "
+            f"{results['seconds']:.0f} s",
+            flush=True,
+        )
+        rows[config.layer, config.seed] = {
+            "weights": results["parameters"]["all"],
+            **{name: results[name] for name in MEASURED},
+        }
+        write_rows(path, rows)
+        write_text(run.folder / "table.md", table(rows))
+    print(f"\n{table(rows)}\n")
+
+
+COMMAND = Command(
+    "compare-nodes",
+    "Train several layers of a classifier of nodes with several seeds, and print one table",
+    "Writes seeds.csv, a row for each layer and seed as it is finished, and table.md with means "
+    "and standard deviations. What is in seeds.csv is not trained again, so that the command adds "
+    "more seeds when it is given others.",
+    {
+        **CompareNodesOptions.model_fields,
+        **{n: f for n, f in NodesConfig.model_fields.items() if n not in LEFT_OUT},
+    },
+    start,
+    """\
+example:
+    python training/train.py compare-nodes --dataset cora --data-dir DIR --layers gat --seeds 0 1 2
+""",
+)
