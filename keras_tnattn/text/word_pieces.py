@@ -88,6 +88,7 @@ class WordPieceTokenizer:
             raise ValueError(f"Expected one of {FORMS}. Received: form={form!r}")
         self.vocabulary, self.case = vocabulary, case
         self.keep_accents, self.form = bool(keep_accents), form
+        # Constants only, where `tf_text.BertTokenizer` holds a lookup table.
         self._word_pieces = tf_text.FastWordpieceTokenizer(
             vocabulary,
             suffix_indicator=SUFFIX,
@@ -246,22 +247,35 @@ def learn_word_pieces(
         list(RESERVED_PIECES),
         lower_thresh=2,  # words that occur once are spelled
     )
-    # The learner may return more pieces than requested, sorted by decreasing frequency. Drop the
-    # rarest, except for the characters, which spell the words without a piece.
+    return WordPieceTokenizer(most_frequent(vocabulary, vocabulary_size), **options)
+
+
+def most_frequent(vocabulary: Sequence[str], size: int) -> list[str]:
+    """Returns at most `size` pieces of a learned vocabulary, which may have more than requested.
+
+    The pieces are sorted by decreasing frequency. The rarest are dropped, except for the
+    characters, which spell the words without a piece.
+
+    Raises:
+        ValueError: If `size` is too small for the characters.
+
+    Example:
+        >>> most_frequent(["[PAD]", "[UNK]", "[START]", "[END]", "a", "fish", "##ed"], 6)
+        ['[PAD]', '[UNK]', '[START]', '[END]', 'a', 'fish']
+    """
     spelling = {
         piece
         for piece in vocabulary
         if piece in RESERVED_PIECES or len(piece.removeprefix(SUFFIX)) == 1
     }
-    if len(spelling) > vocabulary_size:
+    if len(spelling) > size:
         raise ValueError(
             f"Expected vocabulary_size >= {len(spelling)}, which the characters of these texts "
-            f"need. Received: vocabulary_size={vocabulary_size}"
+            f"need. Received: vocabulary_size={size}"
         )
     longer = [piece for piece in vocabulary if piece not in spelling]
-    kept = spelling.union(longer[: vocabulary_size - len(spelling)])
-    vocabulary = [piece for piece in vocabulary if piece in kept]
-    return WordPieceTokenizer(vocabulary, **options)
+    kept = spelling.union(longer[: size - len(spelling)])
+    return [piece for piece in vocabulary if piece in kept]
 
 
 def _strings(texts: tf.Tensor | Sequence[str]) -> tf.Tensor:

@@ -26,11 +26,19 @@ PRESETS = ("plga-1", "plga-2", "plga-3", "plga-4", "plga-5", "plga-6", "sdpa")
 ATTENTIONS = ("plga", "sdpa")
 REGISTERED = tuple(registered_attentions())
 FORMS = ("NFC", "NFKC")
+TOKENIZERS = ("joiners", "bert")
 # Of the learning rate schedule, by the paper.
 WARMUP_STEPS = {"plga": 15_000, "sdpa": 4000}
 CORPUS = "cldr:pt-en"
 PLGA_ONLY = ("residual_units", "residual_dim", "causal_metric")
-PREPARING = ("vocabulary_size", "max_length", "lower_case", "strip_accents", "unicode_form")
+PREPARING = (
+    "vocabulary_size",
+    "max_length",
+    "tokenizer",
+    "lower_case",
+    "strip_accents",
+    "unicode_form",
+)
 EMBEDDINGS = ("dense", "tensor_train", "low_rank")
 MODEL_ARGUMENTS = (
     "attention",
@@ -122,6 +130,13 @@ class TranslateConfig(RunConfig):
         "validation and test sentences are cut",
         ge=1,
         le=65_536,
+    )
+    tokenizer: str = option(
+        "joiners",
+        DATA,
+        "joiners: word pieces that give the sentence back exactly; bert: BERT's own, as in the "
+        "paper, which put spaces around punctuation marks and with --lower-case drop accents",
+        choices=TOKENIZERS,
     )
     lower_case: bool = option(False, DATA, "lower-case the text; in Turkish with its two i's")
     strip_accents: bool = option(False, DATA, "remove the accents from letters")
@@ -283,6 +298,8 @@ class TranslateConfig(RunConfig):
             raise ValueError(
                 f"Expected export beside export_beam. Received: export_beam={self.export_beam}"
             )
+        if self.tokenizer == "bert":
+            self.refuse("tokenizer='bert', which has its own", "strip_accents", "unicode_form")
         if self.attention != "plga":
             self.refuse(f"attention={self.attention!r}, which has none", *PLGA_ONLY)
         if self.embedding == "dense":
@@ -310,6 +327,7 @@ class TranslateConfig(RunConfig):
             "lower_case": self.lower_case,
             "keep_accents": not self.strip_accents,
             "form": self.unicode_form,
+            "tokenizer": self.tokenizer,
         }
 
     @property

@@ -88,6 +88,17 @@ class TestPrepare:
         assert (turkish, english) == ("turkish", "lower")
         assert [tokenizer.options["case"] for tokenizer in prepared.tokenizers()] == ["keep"] * 2
 
+    def test_pieces_of_bert(self, tmp_path, prepared):
+        folder = tmp_path / "bert"
+        bert = prepare(CORPUS, folder, lower_case=True, tokenizer="bert", **OPTIONS)
+        assert bert.digest != prepared.digest
+        source, target = load_prepared(folder).tokenizers()
+        assert source.options == target.options == {"tokenizer": "bert", "lower_case": True}
+        ids = bert.parts["validation"].target[0]
+        assert target.detokenize(ids).numpy().decode() == "a dog sleeps ."
+        with pytest.raises(InputError, match="made of another corpus or with other options"):
+            prepare(CORPUS, folder, lower_case=True, **OPTIONS)
+
     def test_is_made_once(self, prepared):
         before = prepared.folder.stat().st_ino
         again = prepare(CORPUS, str(prepared.folder), **OPTIONS)

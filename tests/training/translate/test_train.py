@@ -462,7 +462,10 @@ class TestConfig:
             "lower_case": False,
             "keep_accents": False,
             "form": "NFKC",
+            "tokenizer": "joiners",
         }
+        with pytest.raises(InputError, match="unicode_form='NFKC'"):
+            TranslateConfig(tokenizer="bert", unicode_form="NFKC")
         with pytest.raises(InputError, match="unicode_form='NFD'"):
             TranslateConfig(unicode_form="NFD")
         with pytest.raises(InputError, match="strip_accents=True"):

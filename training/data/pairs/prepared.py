@@ -90,10 +90,10 @@ class PreparedCorpus:
 
     def tokenizers(self) -> tuple[Any, Any]:
         """Returns the two tokenizers. Only this method needs TensorFlow Text."""
-        from keras_tnattn.text.word_pieces import WordPieceTokenizer
+        from keras_tnattn.text.bert_pieces import load_tokenizer
 
-        source, target = (self.folder / f"{side}.txt" for side in SIDES)
-        return WordPieceTokenizer.load(source), WordPieceTokenizer.load(target)
+        source, target = (load_tokenizer(self.folder / f"{side}.txt") for side in SIDES)
+        return source, target
 
 
 def prepare(
@@ -104,6 +104,7 @@ def prepare(
     lower_case: bool = False,
     keep_accents: bool = True,
     form: str = "NFC",
+    tokenizer: str = "joiners",
 ) -> PreparedCorpus:
     """Learns the vocabularies, tokenizes the corpus and writes both to a folder.
 
@@ -121,6 +122,9 @@ def prepare(
             dotless i. Default `False`.
         keep_accents: Whether letters keep their accents. Default `True`.
         form: The Unicode form, `"NFC"` or `"NFKC"`. Default `"NFC"`.
+        tokenizer: `"joiners"` for word pieces that give the sentence back, `"bert"` for BERT's own,
+            which take `lower_case` as BERT does, without accents, and no other option. Default
+            `"joiners"`.
 
     Returns:
         The tokenized corpus.
@@ -139,6 +143,8 @@ def prepare(
         "keep_accents": keep_accents,
         "form": form,
     }
+    if tokenizer == "bert":
+        options |= {"tokenizer": "bert", "cases": ["bert" if lower_case else "keep"] * 2}
     made_of = {"version": VERSION, "fingerprint": corpus.fingerprint(), "options": options}
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         index = _read_index(folder, f"Choose another folder than {folder}")
@@ -151,11 +157,14 @@ def prepare(
         with contextlib.suppress(InputError):  # damaged: prepare it again
             return load_prepared(folder)
 
+    from keras_tnattn.text.bert_pieces import learn_bert_pieces
     from keras_tnattn.text.word_pieces import learn_word_pieces
 
     try:
         tokenizers = [
-            learn_word_pieces(
+            learn_bert_pieces(side, vocabulary_size, lower_case)
+            if tokenizer == "bert"
+            else learn_word_pieces(
                 side, vocabulary_size, case=case, keep_accents=keep_accents, form=form
             )
             for side, case in zip(zip(*training, strict=True), cases, strict=True)

@@ -1,0 +1,90 @@
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from keras_tnattn.text.bert_pieces import BertPieceTokenizer, learn_bert_pieces, load_tokenizer
+from keras_tnattn.text.reserved import END, RESERVED_PIECES, START, UNK
+from keras_tnattn.text.word_pieces import WordPieceTokenizer
+
+TEXTS = [
+    "São 3,5 km até lá; 1.000 pessoas às 12:30!",
+    "It's 3.5 km (about 1,000 yards) -- don't you think so?",
+    "um homem de chapéu laranja olhando para algo .",
+    "İstanbul'da ılık bir ŞUBAT günü ...",
+    "",
+]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["keep", "lower"])
+def tokenizer(request):
+    return learn_bert_pieces(12 * TEXTS, 300, lower_case=request.param)
+
+
+def decoded(strings):
+    return [text.decode() for text in strings.numpy()]
+
+
+def test_ids_are_those_of_the_bert_tokenizer(tokenizer, tmp_path):
+    (tmp_path / "vocabulary.txt").write_text("\n".join(tokenizer.vocabulary), encoding="utf-8")
+    bert = tf_text.BertTokenizer(
+        str(tmp_path / "vocabulary.txt"),
+        lower_case=tokenizer.lower_case,
+        token_out_type=tf.int32,
+        unknown_token=RESERVED_PIECES[UNK],
+    )
+    texts = [*TEXTS, "unseen words: Wörter, 漢字 and 12.5%", "  blanks\t\n between "]
+    expected = bert.tokenize(texts).merge_dims(-2, -1).to_list()
+    ids = tokenizer.tokenize(texts).to_list()
+    assert ids == [[START, *sentence, END] for sentence in expected]
+    assert any(UNK in sentence for sentence in ids)
+
+
+def test_sentences_come_back_normalized(tokenizer):
+    back = decoded(tokenizer.detokenize(tokenizer.tokenize(TEXTS)))
+    assert back == decoded(tokenizer.normalize(TEXTS))
+    first = "sao 3 , 5 km ate la" if tokenizer.lower_case else "São 3 , 5 km até lá"
+    assert back[0].startswith(f"{first} ; 1 . 000")
+    assert back[1].lower().startswith("it ' s 3 . 5 km ( about")
+
+
+def test_the_vocabulary_is_cut_to_its_size():
+    texts = 12 * TEXTS
+    whole = learn_bert_pieces(texts, 10_000).vocabulary
+    small = learn_bert_pieces(texts, 130)
+    assert len(whole) > 130
+    assert small.vocabulary_size <= 130
+    characters = {piece for piece in small.vocabulary if len(piece.removeprefix("##")) == 1}
+    assert {"S", "##o", "3", ","} <= characters
+    with pytest.raises(ValueError, match="vocabulary_size=20"):
+        learn_bert_pieces(texts, 20)
+
+
+def test_both_kinds_are_loaded_as_they_were_saved(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "bert.txt")
+    WordPieceTokenizer([*RESERVED_PIECES, "a"], case="lower").save(tmp_path / "ours.txt")
+    loaded = load_tokenizer(tmp_path / "bert.txt")
+    assert isinstance(loaded, BertPieceTokenizer)
+    assert loaded.options == tokenizer.options
+    assert loaded.tokenize(TEXTS).to_list() == tokenizer.tokenize(TEXTS).to_list()
+    ours = load_tokenizer(tmp_path / "ours.txt")
+    assert type(ours) is WordPieceTokenizer
+    assert ours.case == "lower"
+
+
+def test_works_in_an_exported_function(tokenizer, tmp_path):
+    module = tf.Module()
+    module.tokenize = tf.function(
+        lambda texts: tokenizer.tokenize(texts).to_tensor(),
+        input_signature=[tf.TensorSpec([None], tf.string)],
+    )
+    tf.saved_model.save(module, str(tmp_path / "saved"))
+    code = (
+        "import sys, tensorflow as tf, tensorflow_text;"
+        f"module = tf.saved_model.load({str(tmp_path / 'saved')!r});"
+        f"print(module.tokenize(tf.constant([{TEXTS[1]!r}])).numpy().tolist())"
+    )
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert out.stdout.strip() == str(tokenizer.tokenize(TEXTS[1:2]).to_list())
