@@ -27,14 +27,17 @@ COMMAND = training_command(
     "images",
     ImagesConfig,
     images,
-    "Train a deep tensor network to classify images",
-    "A network of tensor-network attention reads an image as a chain of rows of pixels, patches or "
-    "single pixels. Writes the run folder: config.json, data.json, metrics.csv, "
-    "results.json, learning_curves.png, confusion_matrix.png, model.keras and checkpoints.",
+    "Train a network of attention to classify images",
+    "The rows of pixels, the patches or the pixels of an image are the sites of a deep tensor "
+    "network, or the tokens of a transformer encoder with power law graph attention. Writes the "
+    "run folder: config.json, data.json, metrics.csv, results.json, learning_curves.png, "
+    "confusion_matrix.png, deductive.png for plga, model.keras and checkpoints.",
     """\
 examples:
   classify scikit-learn's digits, with each row of pixels as a site; no network needed:
     python training/train.py images
+  classify the digits by power law graph attention to patches of 2 by 2 pixels:
+    python training/train.py images --attention plga --patch-size 2
   classify MNIST from Keras' loader or from DIR/mnist.npz, with patches of 4 by 4 pixels as sites:
     python training/train.py images --dataset mnist --patch-size 4
     python training/train.py images --dataset mnist --patch-size 4 --data-dir DIR

@@ -13,17 +13,23 @@ from training.options import (
     option,
 )
 
+PLGA_ONLY = ("model_dim", "num_heads", "residual_units", "residual_dim")
 IMAGE_SETS = ("digits", "mnist", "fashion_mnist")
 
 
 def _default_name(values: dict[str, Any]) -> str:
     size = values["patch_size"]
     sites = "rows" if size is None else f"patches-{size}"
-    return f"{values['dataset']}-{sites}-{values['seed']}"
+    attention = "" if values["attention"] == "tn" else f"-{values['attention']}"
+    return f"{values['dataset']}{attention}-{sites}-{values['seed']}"
 
 
 def _default_epochs(values: dict[str, Any]) -> int:
     return 40 if values["dataset"] == "digits" else 5
+
+
+def _default_learning_rate(values: dict[str, Any]) -> float:
+    return 5e-3 if values["attention"] == "tn" else 1e-3
 
 
 class ImagesConfig(RunConfig):
@@ -52,17 +58,35 @@ class ImagesConfig(RunConfig):
         le=65_536,
     )
 
-    bond_dim: int = option(
-        10, MODEL, "bond dimension: size of the network's matrices", ge=1, le=65_536
+    attention: str = option(
+        "tn",
+        MODEL,
+        "tn: a deep tensor network of tensor-network attention; plga: a transformer encoder with "
+        "power law graph attention",
+        choices=("tn", "plga"),
     )
-    num_layers: int = option(1, MODEL, "number of tensor-network attention layers", ge=1, le=100)
+    num_layers: int = option(1, MODEL, "number of attention layers", ge=1, le=100)
+    bond_dim: int = option(
+        10, MODEL, "bond dimension: size of the network's matrices (tn)", ge=1, le=65_536
+    )
+    model_dim: int = option(32, MODEL, "size of the sites' features (plga)", ge=1, le=65_536)
+    num_heads: int = option(2, MODEL, "attention heads (plga)", ge=1, le=256)
+    residual_units: int = option(
+        2, MODEL, "residual units that learn the metric (plga)", ge=0, le=256
+    )
+    residual_dim: int = option(32, MODEL, "width of these units (plga)", ge=1, le=65_536)
 
     epochs: int = epochs_option(
         40, "passes over the training part (default: 40 for digits, else 5)", _default_epochs
     )
     batch_size: int = batch_size_option(64, "images")
     learning_rate: float = option(
-        5e-3, TRAINING, "initial learning rate of AdamW, with cosine decay to 0", gt=0
+        None,
+        TRAINING,
+        "initial learning rate of AdamW; with cosine decay to 0 (default: 0.005 for tn, 0.001 "
+        "for plga)",
+        compute=_default_learning_rate,
+        gt=0,
     )
     weight_decay: float = option(1e-2, TRAINING, "weight decay of AdamW", ge=0)
     name: str = name_option(_default_name, "DATASET-SITES-SEED")
@@ -70,3 +94,13 @@ class ImagesConfig(RunConfig):
     def check_together(self) -> None:
         if self.dataset == "digits":
             self.refuse("dataset='digits', which is a part of scikit-learn", "data_dir")
+        reason = f"attention={self.attention!r}, which has none"
+        if self.attention == "tn":
+            self.refuse(reason, *PLGA_ONLY)
+        else:
+            self.refuse(reason, "bond_dim")
+            if self.model_dim % self.num_heads:
+                raise ValueError(
+                    "Expected a model_dim that num_heads divides. Received: "
+                    f"model_dim={self.model_dim}, num_heads={self.num_heads}"
+                )

@@ -1,4 +1,4 @@
-"""Trains, measures and exports a deep tensor network that classifies images."""
+"""Trains, measures and exports a network of attention that classifies images."""
 
 from pathlib import Path
 from typing import Any
@@ -6,8 +6,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tnattn.layers import LocalEmbedding
+from keras_tnattn.layers import (
+    LearnedPositionEncoding,
+    LocalEmbedding,
+    PowerLawGraphAttention,
+    TransformerEncoder,
+)
 from keras_tnattn.models import deep_tensor_network
+from keras_tnattn.typing import Tensor
 from training.data.batches import ArrayBatches
 from training.data.images import LabeledImages
 from training.engine import tables as evaluation
@@ -16,6 +22,7 @@ from training.engine.finishing import finish, prepare_export
 from training.engine.fitting import check_tensorboard, fit, reset_session
 from training.engine.plots import confusion_matrix, learning_curves
 from training.engine.runs import Run
+from training.images import plots
 from training.images.config import ImagesConfig
 
 
@@ -57,6 +64,9 @@ def train_images(config: ImagesConfig, run: Run, data: LabeledImages) -> dict[st
     confusion_matrix(
         data.test_labels, predictions, data.class_names, run.folder / "confusion_matrix.png"
     )
+    if config.attention == "plga":
+        image = data.test_images[0]
+        plots.deductive(image, deductive_outputs(model, image), run.folder / "deductive.png")
 
     return finish(
         config,
@@ -99,20 +109,16 @@ def _compiled_model(config: ImagesConfig, data: LabeledImages) -> keras.Model:
     # A row of pixels is a patch as wide as the image.
     high, wide = (size, size) if size else (1, width)
     num_sites = (height // high) * (width // wide)
-    network = deep_tensor_network(
-        len(data.class_names),
-        LocalEmbedding("trigonometric"),
-        num_layers=config.num_layers,
-        bond_dim=config.bond_dim,
-        num_sites=num_sites,
-        num_features=high * wide,
-        skip=True,
-    )
     images = keras.Input((height, width), name="images")
     x = keras.layers.Reshape((height // high, high, width // wide, wide))(images)
     x = keras.layers.Permute((1, 3, 2, 4))(x)
     x = keras.layers.Reshape((num_sites, high * wide), name="patches")(x)
-    model = keras.Model(images, network(x), name="image_classifier")
+    classes = len(data.class_names)
+    if config.attention == "tn":
+        logits = _tensor_network(config, classes, num_sites, high * wide)(x)
+    else:
+        logits = _power_law_encoder(config, classes, num_sites, x)
+    model = keras.Model(images, logits, name="image_classifier")
     steps = config.epochs * -(-len(data.labels) // config.batch_size)
     schedule = keras.optimizers.schedules.CosineDecay(config.learning_rate, steps)
     model.compile(
@@ -121,3 +127,45 @@ def _compiled_model(config: ImagesConfig, data: LabeledImages) -> keras.Model:
         metrics=["accuracy"],
     )
     return model
+
+
+def _tensor_network(
+    config: ImagesConfig, classes: int, num_sites: int, num_features: int
+) -> keras.Model:
+    return deep_tensor_network(
+        classes,
+        LocalEmbedding("trigonometric"),
+        num_layers=config.num_layers,
+        bond_dim=config.bond_dim,
+        num_sites=num_sites,
+        num_features=num_features,
+        skip=True,
+    )
+
+
+def _power_law_encoder(config: ImagesConfig, classes: int, num_sites: int, sites: Tensor) -> Tensor:
+    x = keras.layers.Dense(config.model_dim, name="embedding")(sites)
+    x = LearnedPositionEncoding(num_sites, name="positions")(x)
+    for n in range(config.num_layers):
+        attention = PowerLawGraphAttention(
+            config.num_heads,
+            residual_units=config.residual_units,
+            residual_dim=config.residual_dim,
+            name=f"attention_{n}",
+        )
+        x = TransformerEncoder(attention, 2 * config.model_dim, name=f"encoder_{n}")(x)
+    x = keras.layers.GlobalAveragePooling1D(name="pooling")(x)
+    return keras.layers.Dense(classes, dtype="float32", name="logits")(x)
+
+
+def deductive_outputs(model: keras.Model, image: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the deductive outputs of the last attention for one image `(H, W)`, by name.
+
+    Each is an array whose first axis is that of the heads.
+    """
+    encoder = [layer for layer in model.layers if isinstance(layer, TransformerEncoder)][-1]
+    inputs = keras.Model(model.input, encoder.input)(image[None])
+    _, details = encoder(inputs, return_attention=True)
+    arrays = {name: keras.ops.convert_to_numpy(value) for name, value in details.items()}
+    # What is computed from the image has a batch axis; what is learned of all images has not.
+    return {name: array[0] if array.ndim == 4 else array for name, array in arrays.items()}

@@ -17,7 +17,7 @@ from run_folders import (
 from training.data.images import load_images
 from training.engine.runs import Run
 from training.images.config import ImagesConfig
-from training.images.train import _compiled_model
+from training.images.train import _compiled_model, deductive_outputs
 from training.train import main
 
 tensorflow_only = pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow backend exports")
@@ -149,6 +149,27 @@ print(json.dumps([images.numpy().tolist(), labels, got["probabilities"].numpy().
     assert labels == [str(i) for i in np.argmax(want, -1)]
 
 
+def test_power_law_graph_attention_and_its_deductive_outputs(tmp_path):
+    options = "--attention plga --patch-size 3 --model-dim 8 --residual-units 1 --residual-dim 4"
+    options += " --epochs 8 --batch-size 10 --learning-rate 0.01 --dataset mnist --num-layers 2"
+    folder = tmp_path / "run"
+    arguments = ["images", "--data-dir", npz(tmp_path), "--run-dir", str(folder)]
+    assert main([*arguments, *options.split()]) == 0
+    assert (folder / "deductive.png").is_file()
+    assert Run(folder).results["test_accuracy"] >= 0.5
+    model = keras.models.load_model(folder / "model.keras")
+    image = load_images("mnist", str(tmp_path)).test_images[0]
+    outputs = deductive_outputs(model, image)
+    assert outputs["E_LM"].shape == outputs["A_LM"].shape == (2, 4, 4)
+    np.testing.assert_allclose(outputs["E_LM"].sum(-1), 1, rtol=1e-5)
+    assert outputs["A_LM"].min() > 0
+    power = np.einsum("hij,hjk->hik", outputs["a"], outputs["A_LM"] ** outputs["P"])
+    np.testing.assert_allclose(outputs["G_LM"], power + outputs["b_a"], rtol=1e-3, atol=1e-5)
+    # The last layer's: its first attention learned other exponents.
+    last = model.get_layer("encoder_1").attention
+    assert any(np.array_equal(weight, outputs["P"]) for weight in last.get_weights())
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("options", "part"),
@@ -158,6 +179,8 @@ class TestRefusals:
             (["--patch-size", "0"], "patch_size=0"),
             (["--patch-size", "4"], "patch_size=4"),
             (["--bond-dim", "0"], "bond_dim=0"),
+            (["--num-heads", "4"], "num_heads=4"),
+            (["--attention", "plga"], "bond_dim=4"),
             (["--weight-decay", "nan"], "weight_decay=nan"),
             (["--dataset", "fashion_mnist"], "fashion_mnist.npz"),
         ],
