@@ -25,6 +25,8 @@ TABLE_DIMS = {"tsa": 64, "tga": 64, "dpa": 6, "ada": 6}
 CLASS_WEIGHTS = ("none", "balanced")
 EMBEDDINGS = ("dense", "tensor_train", "low_rank")
 TENSORIZED = ("tsa", "tga")  # have tensor-train maps and a time graph
+TIME_GRAPHS = ("geometric", "exponential", "window", "power_law")
+UNDAMPED = ("window", "power_law")
 HEADLESS = ("tn", "rgtn")
 
 
@@ -102,11 +104,34 @@ class ClassifyConfig(RunConfig):
     num_heads: int = option(2, MODEL, "attention heads (not tn, rgtn)", ge=1, le=256)
     tt_rank: int = option(2, MODEL, "maximum tensor-train rank (tsa, tga)", ge=1, le=4096)
     damping: float = option(0.9, MODEL, "damping of the time graph (tsa, tga)", ge=0, lt=1)
+    time_graph: str = option(
+        "geometric",
+        MODEL,
+        "weight of a token at distance d (tsa, tga). geometric: damping^d; exponential: one that "
+        "is trained, from geometric; window: 1 up to --window; power_law: d^-exponent",
+        choices=TIME_GRAPHS,
+    )
+    window: int | None = option(
+        None, MODEL, "tokens on either side in the time graph window", ge=1, le=100_000
+    )
+    exponent: float | None = option(None, MODEL, "exponent of the time graph power_law", gt=0)
     filter_order: int = option(2, MODEL, "number of terms of the graph filter (tsa)", ge=1, le=100)
     residual_units: int = option(
         2, MODEL, "residual units that learn the metric (plga)", ge=0, le=256
     )
     residual_dim: int = option(64, MODEL, "width of these units (plga)", ge=1, le=65_536)
+    position_encoding: str = option(
+        "none",
+        MODEL,
+        "what tells the attention where a word stands, besides a time graph",
+        choices=("none", "sinusoidal", "learned"),
+    )
+    feedforward: str = option(
+        "dense",
+        MODEL,
+        "the hidden layer of the head; tensor_train: with a tensor-train kernel",
+        choices=("dense", "tensor_train"),
+    )
 
     epochs: int = epochs_option(10)
     batch_size: int = batch_size_option(32)
@@ -132,7 +157,15 @@ class ClassifyConfig(RunConfig):
     def check_together(self) -> None:
         reason = f"attention={self.attention!r}, which has none"
         if self.attention not in TENSORIZED:
-            self.refuse(reason, "tt_rank", "damping")
+            self.refuse(reason, "tt_rank", "damping", "time_graph", "window", "exponent")
+        for name, graph in (("window", "window"), ("exponent", "power_law")):
+            if (getattr(self, name) is not None) != (self.time_graph == graph):
+                raise ValueError(
+                    f"Expected {name} with time_graph={graph!r}, and with no other. Received: "
+                    f"time_graph={self.time_graph!r}, {name}={getattr(self, name)}"
+                )
+        if self.time_graph in UNDAMPED:
+            self.refuse(f"time_graph={self.time_graph!r}, which has none", "damping")
         if self.attention != "tsa":
             self.refuse(reason, "filter_order")
         if self.attention != "plga":
@@ -154,5 +187,11 @@ class ClassifyConfig(RunConfig):
             return {"residual_units": self.residual_units, "residual_dim": self.residual_dim}
         if self.attention not in TENSORIZED:
             return {}
-        options: dict[str, Any] = {"tt_ranks": self.tt_rank, "damping": self.damping}
+        options: dict[str, Any] = {
+            "tt_ranks": self.tt_rank,
+            "damping": self.damping,
+            "time_graph": self.time_graph,
+            "window": self.window,
+            "exponent": self.exponent,
+        }
         return options | ({"filter_order": self.filter_order} if self.attention == "tsa" else {})

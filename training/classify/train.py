@@ -170,6 +170,7 @@ def _training_batches(config: ClassifyConfig, part: Part) -> ArrayBatches:
 
 
 def _compiled_model(config: ClassifyConfig, vocabulary_size: int, classes: int) -> keras.Model:
+    positions = None if config.position_encoding == "none" else config.position_encoding
     model = text_classifier(
         vocabulary_size,
         classes,
@@ -180,6 +181,9 @@ def _compiled_model(config: ClassifyConfig, vocabulary_size: int, classes: int) 
         embedding=config.embedding,
         embedding_ranks=config.embedding_rank,
         word_dropout=config.word_dropout,
+        position_encoding=positions,
+        max_length=config.max_words if positions == "learned" else None,
+        feedforward=config.feedforward,
         **config.attention_options,
     )
     jit_compile = {"auto": config.attention == "ada" or "auto", "on": True, "off": False}

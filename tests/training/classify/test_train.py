@@ -13,6 +13,7 @@ from run_folders import FILES, assert_equal, assert_refused
 
 from keras_tnattn.models import ATTENTIONS as CLASSIFIERS
 from training.classify.config import ATTENTIONS, ClassifyConfig
+from training.classify.train import _compiled_model
 from training.data.batches import ArrayBatches
 from training.data.texts import split_rows
 from training.engine.checkpoints import EpochLog
@@ -148,6 +149,31 @@ def test_small_embeddings_and_word_dropout_reach_the_model(tmp_path):
     assert type(model.get_layer("embedding")).__name__ == "TTEmbedding"
     assert max(model.get_layer("embedding").ranks) == 2
     assert model.get_layer("word_dropout").rate == 0.25
+
+
+def test_the_options_of_the_model_reach_its_layers():
+    sizes = {"embedding_dim": 8, "max_words": 9}
+    config = ClassifyConfig(
+        time_graph="window",
+        window=3,
+        position_encoding="learned",
+        feedforward="tensor_train",
+        embedding="low_rank",
+        embedding_rank=3,
+        **sizes,
+    )
+    model = _compiled_model(config, 30, 2)
+    attention = model.get_layer("attention")
+    assert (attention.time_graph, attention.window) == ("window", 3)
+    assert model.get_layer("positions").max_length == 9
+    kinds = [type(layer).__name__ for layer in model.layers]
+    assert {"LowRankEmbedding", "LearnedPositionEncoding", "TTDense"} <= set(kinds)
+    assert model.get_layer("embedding").rank == 3
+    power_law = ClassifyConfig(attention="tga", time_graph="power_law", exponent=1.5, **sizes)
+    assert _compiled_model(power_law, 30, 2).get_layer("attention").exponent == 1.5
+    plain = _compiled_model(ClassifyConfig(**sizes), 30, 2)
+    trained = _compiled_model(ClassifyConfig(time_graph="exponential", **sizes), 30, 2)
+    assert trained.count_params() == plain.count_params() + 2 * 2  # two numbers for each head
 
 
 def test_rare_classes_count_as_much_as_frequent_ones(tmp_path, monkeypatch):
