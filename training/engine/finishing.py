@@ -46,7 +46,7 @@ def finish(
     run: Run,
     model: keras.Model,
     results: dict[str, Any],
-    write: Callable[[Path, int], Path],
+    write: Callable[[Path, int], Path] | None = None,
 ) -> dict[str, Any]:
     """Saves the model, exports it if requested, and writes the results.
 
@@ -56,7 +56,7 @@ def finish(
         model: The model.
         results: The measurements.
         write: A function that exports the model to a folder as a version, and returns the path of
-            that version.
+            that version. Default: the task does not export, and its config refuses to.
 
     Returns:
         The results; `exported` is the path of the exported model, if there is one.
@@ -68,7 +68,7 @@ def finish(
         with replacing(run.folder / "model.keras") as path:
             model.save(path)
         results["model_bytes"] = (run.folder / "model.keras").stat().st_size
-        if config.export:
+        if config.export and write is not None:
             results["exported"] = str(_export_once(config, run, write))
         run.finish(results)
     except WriteError as error:
