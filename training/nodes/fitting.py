@@ -117,7 +117,7 @@ def fit(
         InputError: If the loss is not finite, or a checkpoint cannot be read or written.
     """
     model, stopping = trainer.model, EarlyStopping(config.patience)
-    rows, best = _restore(trainer, run) if run else ([], None)
+    rows, best = _restore(trainer, run) if run else ([], [])
     for row in rows:
         stopping.update(row)
     started = time.perf_counter()
@@ -144,12 +144,10 @@ def fit(
     return rows, stopping
 
 
-def _restore(
-    trainer: GraphTrainer, run: Run
-) -> tuple[list[dict[str, float]], list[np.ndarray] | None]:
+def _restore(trainer: GraphTrainer, run: Run) -> tuple[list[dict[str, float]], list[np.ndarray]]:
     folder = run.folder / "checkpoints"
     if not (folder / "last.npz").exists():
-        return [], None
+        return [], []
     load_weights(trainer.model, folder / "best.npz", TRAIN_AGAIN)
     best = trainer.model.get_weights()
     epochs = load_state(trainer.model, folder / "last.npz")
