@@ -1,6 +1,7 @@
 """The command `compare-nodes`: several layers over several seeds, in one table."""
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,15 @@ from training.options import RUN, Options, option
 
 HEADER = ("layer", "weights", "seeds", "test %", "lowest", "highest", "epochs", "seconds")
 # What a row of seeds.csv has, besides the layer and the seed.
-MEASURED = ("test_accuracy", "validation_accuracy", "train_accuracy", "epochs", "seconds")
-COLUMNS = ("layer", "seed", "weights", *MEASURED)
+MEASURED: dict[str, Callable[[str], float]] = {
+    "weights": int,
+    "test_accuracy": float,
+    "validation_accuracy": float,
+    "train_accuracy": float,
+    "epochs": int,
+    "seconds": float,
+}
+COLUMNS = ("layer", "seed", *MEASURED)
 
 # What the table varies, what it does not write, and what only one of its layers has.
 LEFT_OUT = {"layer", "seed", "name", "export", "saved_models", "tensorboard"}
@@ -43,8 +51,7 @@ def read_rows(path: Path) -> Rows:
         with path.open(newline="", encoding="utf-8") as file:
             return {
                 (row["layer"], int(row["seed"])): {
-                    "weights": int(row["weights"]),
-                    **{name: float(row[name]) for name in MEASURED},
+                    name: number(row[name]) for name, number in MEASURED.items()
                 }
                 for row in csv.DictReader(file)
             }
@@ -61,7 +68,7 @@ def write_rows(path: Path, rows: Rows) -> None:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
         for (layer, seed), row in sorted(rows.items()):
-            writer.writerow((layer, seed, row["weights"], *(row[name] for name in MEASURED)))
+            writer.writerow((layer, seed, *(row[name] for name in MEASURED)))
 
 
 def table(rows: Rows) -> str:
@@ -111,16 +118,14 @@ def start(given: dict[str, Any]) -> None:
         if (config.layer, config.seed) in rows:
             continue
         results = measure_once(config, graph)
+        results["weights"] = results["parameters"]["all"]
         print(
             f"{i + 1} of {len(configs)}: {config.layer}, seed {config.seed}: "
             f"{results['test_accuracy']:.1%} after {results['epochs']} epochs, "
             f"{results['seconds']:.0f} s",
             flush=True,
         )
-        rows[config.layer, config.seed] = {
-            "weights": results["parameters"]["all"],
-            **{name: results[name] for name in MEASURED},
-        }
+        rows[config.layer, config.seed] = {name: results[name] for name in MEASURED}
         write_rows(path, rows)
         write_text(run.folder / "table.md", table(rows))
     print(f"\n{table(rows)}\n")
