@@ -232,8 +232,13 @@ class TestRefusals:
 
 
 @pytest.mark.slow
-def test_learns_the_digits(tmp_path):
-    assert main(["images", "--run-dir", str(tmp_path / "run")]) == 0
+@pytest.mark.parametrize(
+    ("options", "accuracy", "weights"),
+    [([], 0.97, 29_820), (["--patch-size", "2"], 0.92, None)],
+    ids=["rows", "patches"],
+)
+def test_learns_the_digits(tmp_path, options, accuracy, weights):
+    assert main(["images", *options, "--run-dir", str(tmp_path / "run")]) == 0
     results = Run(tmp_path / "run").results
-    assert results["test_accuracy"] >= 0.97
-    assert results["parameters"]["all"] == 29_820
+    assert results["test_accuracy"] >= accuracy  # docs/RESULTS.md has the figures
+    assert weights in (None, results["parameters"]["all"])
