@@ -170,7 +170,7 @@ def test_the_options_of_the_model_reach_its_layers():
     assert {"LowRankEmbedding", "LearnedPositionEncoding", "TTDense"} <= set(kinds)
     assert model.get_layer("embedding").rank == 3
     power_law = ClassifyConfig(attention="tga", time_graph="power_law", exponent=1.5, **sizes)
-    assert _compiled_model(power_law, 30, 2).get_layer("attention").exponent == 1.5
+    assert _compiled_model(power_law, 30, 2).get_layer("attention").attention.exponent == 1.5
     plain = _compiled_model(ClassifyConfig(**sizes), 30, 2)
     trained = _compiled_model(ClassifyConfig(time_graph="exponential", **sizes), 30, 2)
     assert trained.count_params() == plain.count_params() + 2 * 2  # two numbers for each head

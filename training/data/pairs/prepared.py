@@ -183,8 +183,8 @@ def prepare(
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        for side, tokenizer in zip(SIDES, tokenizers, strict=True):
-            tokenizer.save(partial / f"{side}.txt")
+        for side, learned in zip(SIDES, tokenizers, strict=True):
+            learned.save(partial / f"{side}.txt")
         for name, part in parts.items():
             np.savez(
                 partial / f"{name}.npz",
