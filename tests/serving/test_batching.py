@@ -40,7 +40,7 @@ def together(function, *requests, **options):
     """Runs requests at the same time; returns their results or errors."""
 
     async def run():
-        options_ = {"max_batch": 8, "batch_wait_ms": 20, "max_queue": 64, "threads": 1, **options}
+        options_ = {"max_batch": 8, "batch_wait_ms": 300, "max_queue": 64, "threads": 1, **options}
         batcher = Batcher(**options_, on_batch=lambda *_: None)
         coroutines = [batcher.run(function, r, len(r["x"])) for r in requests]
         results = await asyncio.gather(*coroutines, return_exceptions=True)
