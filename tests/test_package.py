@@ -70,10 +70,11 @@ TASKS = {path.parent.name for path in ROOT.glob("training/*/command.py")}
 FLOORS = [
     {"errors"},
     {"files", "options"},
+    {"command_line", "search"},
     {"data"},
     {"engine"},
     TASKS,
-    {"cli", "evaluate", "explain", "predict"},
+    {"cli", "compress", "evaluate", "explain", "predict"},
     {"train", "demos"},
 ]
 
@@ -93,7 +94,7 @@ def test_imports_inside_training_point_one_way(path):
 
 
 def test_the_tasks_are_found():
-    assert {"classify", "rules", "images", "translate"} <= TASKS
+    assert {"classify", "rules", "images", "nodes", "translate"} <= TASKS
 
 
 def run(code, **environment):
