@@ -1,4 +1,4 @@
-"""Trained Keras models made small."""
+"""Makes trained Keras models smaller."""
 
 from keras_tnattn.compression.compressing import CompressionResult, compress
 from keras_tnattn.compression.report import LayerReport, Report

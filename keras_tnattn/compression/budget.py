@@ -1,4 +1,4 @@
-"""One budget of bytes for all layers of a model, shared out by what each byte buys."""
+"""Divides one budget of bytes among all layers of a model so that the errors are small."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,11 +12,11 @@ def share_out(
 ) -> dict[str, Candidate] | None:
     """Chooses a candidate for each layer so that the errors are small and the bytes fit.
 
-    Minimizes `sum_l (g_l e_l)^2`, with the error `e_l` of the layer's outputs and the sensitivity
-    `g_l` of the model's to it, under a budget of bytes: a knapsack of one choice from each group.
-    Every layer starts at its smallest candidate; then the step along a convex hull of sizes and
-    squared errors that takes most off the sum for a byte is made as long as one fits. That is
-    optimal but for the last step.
+    Minimizes `sum_l (g_l e_l)^2` under a budget of bytes, where `e_l` is the error of the layer's
+    outputs and `g_l` the sensitivity of the model's outputs to it: a knapsack problem with one
+    choice from each group. Every layer starts at its smallest candidate. Then, as long as one fits,
+    the step along a convex hull of sizes and squared errors is made that reduces the sum most per
+    byte. This is optimal except for the last step.
 
     Args:
         choices: The candidates of each layer, by path.

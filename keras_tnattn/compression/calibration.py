@@ -1,4 +1,4 @@
-"""What a model's layers see on real inputs: second moments, counts of ids, samples, sensitivity."""
+"""Observes a model's layers on real inputs: second moments, counts of ids, sensitivity."""
 
 import contextlib
 import dataclasses
@@ -13,18 +13,18 @@ from keras_tnattn.layers.low_rank_dense import kernel_axes
 
 # Rows of a layer's inputs that are kept to measure the errors of outputs and the speed.
 SAMPLE_ROWS = 512
-# The size, relative to a layer's outputs, of the noise that tells how much the model minds.
+# The size, relative to a layer's outputs, of the noise that measures the sensitivity.
 _NOISE = 0.05
 
 
 @dataclasses.dataclass
 class Seen:
-    """What one layer was called with.
+    """The inputs that one layer was called with, in summary.
 
     Attributes:
         moment: Mean of `x x^T` over all input rows, float64 `(I, I)`; kernels only.
-        counts: How often each id came, float64 `(V,)`; embeddings only.
-        batch: The inputs of the first call, as they came.
+        counts: The number of occurrences of each id, float64 `(V,)`; embeddings only.
+        batch: The inputs of the first call, unchanged.
         sensitivity: Relative change of the model's outputs for a relative change of this layer's.
         takes_model_input: Whether the ids are an input of the model itself.
     """
@@ -38,7 +38,7 @@ class Seen:
 
 
 def batches_of(data: Any, batch_size: int) -> list[Any]:
-    """Cuts arrays in batches, or takes the batches of an iterable, at most 1,024 rows in all.
+    """Cuts arrays into batches, or takes batches from an iterable, at most 1,024 rows in total.
 
     Args:
         data: An array or a nested structure of arrays with equal first sizes; or an iterable of
@@ -102,7 +102,7 @@ def observe(
     batches: list[Any],
     all_inputs: Any = None,
 ) -> tuple[dict[str, Seen], list[np.ndarray]]:
-    """Runs a model on data and notes what its layers are called with.
+    """Runs a model on data and records the inputs of its layers.
 
     Args:
         model: The model; a copy of the one to compress, since its layers are watched.
@@ -165,10 +165,10 @@ def measure_sensitivity(
     seen: Mapping[str, Seen],
     outputs: list[np.ndarray],
 ) -> None:
-    """Notes how much noise on one layer's outputs changes the model's, layer by layer.
+    """Measures for each layer how much noise on its outputs changes the model's outputs.
 
-    Noise of a twentieth of the outputs' size is put on one layer at a time: layers whose errors the
-    model does not mind get less of the budget.
+    Adds noise of a twentieth of the outputs' size to one layer at a time. Layers whose errors
+    hardly change the model's outputs get less of the budget.
     """
     size = np.sqrt(sum(np.square(x.astype("float64")).sum() for x in outputs))
     for path in layers:

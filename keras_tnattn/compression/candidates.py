@@ -1,4 +1,4 @@
-"""What may stand in a layer's place: formats, ranks and bits, each with its size and error."""
+"""The candidates to replace a layer: formats, ranks and bits, each with its size and error."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -29,13 +29,13 @@ _UNSEEN = 0.02
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """One way to hold a layer.
+    """One way to replace a layer.
 
     Attributes:
         format: `"dense"`, `"low_rank"` or `"tensor_train"`.
         ranks: The ranks, none for dense.
-        bits: Bits of the whole numbers its weights are held as, or `None`.
-        bytes: Of all its weights.
+        bits: Bits of the integers that store its weights, or `None` for floats.
+        bytes: Bytes of all its weights.
         error: Relative error of its outputs, estimated.
         flops: Floating-point operations for a row of inputs, or an id.
         make: Makes the built layer, of floats; `quantized` gives it its bits.
@@ -82,7 +82,7 @@ def candidates_for(
     bits: int | None,
     renumber: int | None,
 ) -> list[Candidate]:
-    """Returns the ways to hold a layer, as it is included, by falling size."""
+    """Returns the candidates for a layer, including the layer itself, by decreasing size."""
     if isinstance(layer, keras.layers.Embedding):
         found = _embedding_candidates(layer, seen, formats, bits, renumber)
     else:

@@ -1,4 +1,4 @@
-"""Any Keras model made small in one call."""
+"""Makes any Keras model smaller in one call."""
 
 import dataclasses
 import math
@@ -40,13 +40,13 @@ _BISECTIONS = 7
 
 
 class CompressionResult:
-    """A model made small.
+    """A compressed model and its report.
 
     Attributes:
         model: The small model, a normal Keras model.
-        report: What was done to each layer; a `Report`.
-        id_orders: With `renumber`, for the path of each embedding whose ids were renumbered, the
-            old id of each new one.
+        report: A `Report` of the changes to each layer.
+        id_orders: With `renumber`, a dict from the path of each embedding whose ids were renumbered
+            to an array with the old id of each new id.
 
     Example:
         >>> import keras, numpy as np
@@ -86,14 +86,14 @@ class CompressionResult:
     ) -> list[float]:
         """Trains the small model with the original's outputs as targets.
 
-        Whole numbers do not train: with `bits` the model as it was before quantization is trained,
-        then quantized again.
+        Integers cannot be trained: with `bits` the model before quantization is trained, and then
+        quantized again.
 
         Args:
             dataset: Arrays of inputs, a pair `(inputs, labels)`, or an iterable of batches.
             epochs: Passes over the dataset. Defaults to 1.
-            learning_rate: Of Adam. Defaults to 1e-3.
-            batch_size: Rows of a batch cut from arrays. Defaults to 32.
+            learning_rate: Learning rate of Adam. Defaults to 1e-3.
+            batch_size: Rows per batch, if `dataset` are arrays. Defaults to 32.
             label_weight: Weight of the labels in the targets, if there are labels. Defaults to 0.
             loss: Another loss. Default: Kullback-Leibler divergence for probabilities, otherwise
                 the mean squared error.
@@ -123,9 +123,9 @@ class CompressionResult:
         return losses
 
     def renumbered(self, inputs: Any) -> Any:
-        """Turns the original's inputs into those of the small model: ids into their new numbers.
+        """Converts inputs of the original model to inputs of the small model, with renumbered ids.
 
-        Every integer array of the inputs is renumbered if an embedding was.
+        If an embedding was renumbered, every integer array of the inputs is.
         """
         if not self.id_orders:
             return inputs
@@ -152,48 +152,51 @@ def compress(
     batch_size: int = 32,
     renumber: int | None = None,
 ) -> CompressionResult:
-    """Makes a trained Keras model small.
+    """Makes a trained Keras model smaller.
 
-    `Dense`, `EinsumDense` and `Embedding` layers anywhere in the model, those inside
-    `MultiHeadAttention` and other layers too, are replaced by layers of low rank or tensor trains.
-    For each the error of its outputs is computed over many ranks: with `data`, on the inputs the
-    layer really gets (for a kernel `W` and inputs of second moment `C`, `||C^{1/2} (W - W')||`; for
-    a table, rows weighted by the counts of their ids), and each layer's errors are weighted by how
-    much the model's outputs mind them. One budget of bytes is shared out by error per byte.
+    `Dense`, `EinsumDense` and `Embedding` layers anywhere in the model, including those inside
+    `MultiHeadAttention` and other layers, are replaced by layers of low rank or tensor trains. For
+    each layer the error of its outputs is computed for many ranks. With `data` this is the error on
+    the inputs that the layer really gets: `||C^{1/2} (W - W')||` for a kernel `W` and inputs of
+    second moment `C`, and rows weighted by the counts of their ids for a table. The errors of each
+    layer are weighted by the sensitivity of the model's outputs to them. One budget of bytes is
+    divided among all layers so that each byte reduces the error most.
 
-    Costs an SVD for each layer, and with `data` two runs of the model over at most 1,024 rows and
-    one over a batch for each layer.
+    This costs an SVD for each layer and, with `data`, two runs of the model over at most 1,024 rows
+    and one run over a batch for each layer.
 
     Args:
         model: A built functional, sequential or subclassed model. It is not changed.
-        target: How many times smaller, in bytes of all weights; or
-        tolerance: the relative output error allowed for each layer; or neither: nothing is
-            replaced, and the report has the curves. With `metric` and `max_drop`, `target` is the
-            most that is tried.
-        data: Inputs, arrays or an iterable of batches as `fit` takes them; no labels needed.
-        metric: `metric(model)` is a float, higher is better; put in the report before and after.
-        max_drop: How far the metric may fall; the smallest model within it is found by bisection.
-        formats: Of `"low_rank"` and `"tensor_train"`.
-        bits: 8 or 4: all replaced and all other dense and embedding layers are quantized too, by
-            `quantize` of Keras, or by row in `LowRankEmbedding` and `TTEmbedding`. `TTDense` stays
-            in floats.
-        filters: A regular expression, a list of them or a function that picks layers by name, as
-            in `keras.Model.quantize(filters=...)`; the others are left alone.
-        min_speed: Refuses replacements that are not so many times as fast as the layer they
-            replace on a batch of `data`, measured. 1.0: none that is slower.
-        batch_size: Rows of a batch cut from `data`. Defaults to 32.
-        renumber: The number of leading ids, padding and unknown among them, that stay; all other
-            ids may be renumbered so that similar rows are neighbors, which saves the tensor train
-            of an embedding its table of positions. The caller reorders the vocabulary by
-            `result.id_orders`. Default: ids stay.
+        target: How many times smaller the model has to be, in bytes of all weights. With `metric`
+            and `max_drop`, the maximum to try. Pass this or `tolerance`, or neither: then nothing
+            is replaced, and the report shows errors against sizes.
+        tolerance: The maximum relative error of the outputs of each layer.
+        data: Inputs, arrays or an iterable of batches as for `fit`; labels are not needed.
+        metric: A function such that `metric(model)` is a float, higher is better. The report has
+            its values before and after.
+        max_drop: The maximum decrease of the metric; bisection finds the smallest such model.
+        formats: The allowed formats, `"low_rank"` and `"tensor_train"`.
+        bits: 8 or 4 to also quantize all replaced and all other dense and embedding layers, with
+            Keras' `quantize`, or row by row in `LowRankEmbedding` and `TTEmbedding`. `TTDense`
+            layers stay in floats.
+        filters: A regular expression, a list of them or a function that selects layers by name, as
+            in `keras.Model.quantize(filters=...)`; other layers are not changed.
+        min_speed: Minimum speed of a replacement relative to the layer it replaces, measured on a
+            batch of `data`. 1.0 rejects slower replacements.
+        batch_size: Rows per batch, if `data` are arrays. Defaults to 32.
+        renumber: The number of leading ids, such as padding and unknown, that do not change. All
+            other ids may be renumbered so that similar rows are neighbors, which saves the table of
+            positions of a tensor-train embedding. The caller has to reorder the vocabulary by
+            `result.id_orders`. Default: no ids change.
 
     Returns:
         A `CompressionResult` with `model`, `report` and `heal`.
 
     Raises:
         TypeError: If `model` is not a Keras model.
-        ValueError: If the model is not built or cannot be copied, the target is out of reach, the
-            data do not fit, the metric is not finite, or arguments contradict each other.
+        ValueError: If the model is not built or cannot be copied, the target cannot be reached, the
+            data do not match the model, the metric is not finite, or arguments contradict each
+            other.
 
     Example:
         >>> import keras, numpy as np

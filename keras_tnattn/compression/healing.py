@@ -30,21 +30,21 @@ def heal(
         model: The model to train; its compile state is replaced.
         teacher: The original.
         dataset: Arrays of inputs, a pair `(inputs, labels)` of them, or an iterable of batches
-            of inputs or of `(inputs, labels)`, gone through once an epoch.
+            of inputs or of `(inputs, labels)`, which is iterated once per epoch.
         epochs: Passes over the dataset. Defaults to 1.
-        learning_rate: Of Adam at the start; it falls to nothing over the last half.
-        batch_size: Rows of a batch cut from arrays. Defaults to 32.
+        learning_rate: Initial learning rate of Adam; it falls to 0 over the last half.
+        batch_size: Rows per batch, if `dataset` are arrays. Defaults to 32.
         label_weight: The weight `w` of the labels, integers, if the outputs are probabilities.
             Defaults to 0.
-        loss: Another loss from targets and outputs.
-        renumbered: Turns the teacher's inputs into those of `model`.
-        seed: Of the order of the rows.
+        loss: Another loss, a function of targets and outputs.
+        renumbered: Function from the teacher's inputs to those of `model`.
+        seed: Seed of the order of the rows.
 
     Returns:
         The mean loss of each epoch.
 
     Raises:
-        ValueError: If labels are asked for and not given, or a loss is not finite.
+        ValueError: If `label_weight` is set without labels, or a loss is not finite.
     """
     losses, optimizer = [], keras.optimizers.Adam(learning_rate)
     rng = np.random.default_rng(seed)

@@ -1,10 +1,10 @@
-"""Copies of models in which some layers are others.
+"""Copies models with some layers replaced.
 
-A functional or sequential model is cloned layer by layer. A layer or model with layers as
-attributes is made anew from its config by a class derived from its own, which puts the other layer
-in the attribute's place when it is assigned: nothing is built that is not used, and the layer's own
-code runs as before. Such a layer is saved as the config of the original and the configs of the
-layers that took a place in it, and loads wherever `keras_tnattn` is imported.
+A functional or sequential model is cloned layer by layer. A layer or model that has layers as
+attributes is created again from its config, by a subclass of its own class that assigns the
+replacement instead of the original layer. Nothing unused is built, and the layer's own code runs as
+before. Such a layer is saved as the config of the original and the configs of the replacements, and
+can be loaded wherever `keras_tnattn` is imported.
 """
 
 import copy
@@ -200,13 +200,13 @@ def rebuilt(
     prototypes: Mapping[int, keras.layers.Layer],
     call: Callable[[keras.layers.Layer], object] | None = None,
 ) -> keras.layers.Layer:
-    """Makes a copy of a model in which some layers are others.
+    """Copies a model, with some layers replaced.
 
     Args:
         model: A built model; it is not changed.
-        prototypes: For the id of a layer, the built layer to stand in its place. The copy has a
-            layer of the same config and weights.
-        call: Calls a model on data, to build a copy that its config does not build.
+        prototypes: Built layers by the Python id of the layers that they replace. The copy has a
+            layer with the same config and weights.
+        call: Function that calls a model on data, to build a copy that its config cannot build.
 
     Returns:
         The copy, with weights of its own.

@@ -1,4 +1,4 @@
-"""What was done to each layer of a compressed model, as text, CSV, JSON and a picture."""
+"""Reports the changes to each layer of a compressed model as text, CSV, JSON and a picture."""
 
 import csv
 import dataclasses

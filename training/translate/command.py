@@ -37,16 +37,16 @@ COMMAND = training_command(
     "and checkpoints.",
     """\
 examples:
-  CLDR's data in Portuguese and English, no network needed, with a small model:
+  train a small model on CLDR's data in Portuguese and English; no network needed:
     python training/train.py translate --model-dim 128 --num-heads 4 \\
         --feedforward-dim 512 --residual-units 2 --residual-dim 64 --dropout 0.1 \\
         --warmup-steps 8000
-  the paper's model #2 on Multi30k, and scaled dot-product attention beside it:
+  train the paper's model #2 on Multi30k, and scaled dot-product attention for comparison:
     python training/train.py translate --corpus multi30k_pt_en --data-dir DIR \\
         --preset plga-2 --epochs 120
     python training/train.py translate --corpus multi30k_pt_en --data-dir DIR \\
         --preset sdpa --epochs 120
-  your own files, English to Portuguese, keeping the best epoch:
+  use your own files, English to Portuguese, and keep the best epoch:
     python training/train.py translate --corpus train.pt,train.en --reverse \\
         --early-stopping 5 --name mine
   continue an interrupted run; export the finished one with 4 beams:

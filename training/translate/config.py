@@ -27,7 +27,7 @@ ATTENTIONS = ("plga", "sdpa")
 REGISTERED = tuple(registered_attentions())
 FORMS = ("NFC", "NFKC")
 TOKENIZERS = ("joiners", "bert")
-# Of the learning rate schedule, by the paper.
+# Warm-up steps of the learning rate in the paper.
 WARMUP_STEPS = {"plga": 15_000, "sdpa": 4000}
 CORPUS = "cldr:pt-en"
 PLGA_ONLY = ("residual_units", "residual_dim", "causal_metric")
@@ -57,7 +57,7 @@ MODEL_ARGUMENTS = (
 
 
 def override(text: str, metavar: str = "N", **constraints: Any) -> Any:
-    """Declares an option of the model that is the preset's by default."""
+    """Declares an option of the model whose default is the preset's value."""
     return option(None, MODEL, f"{text} (default: the preset's)", metavar=metavar, **constraints)
 
 
@@ -92,7 +92,7 @@ def _default_name(values: dict[str, Any]) -> str:
 
 
 class TranslateConfig(RunConfig):
-    """Everything that decides what `translate` trains, on which data, and what it writes.
+    """The options of `translate`: data, model, training and output.
 
     Raises:
         InputError: If a value is out of its range.
@@ -102,7 +102,7 @@ class TranslateConfig(RunConfig):
         None,
         DATA,
         "folder of the tokenized corpus, to share it between runs; created if it is missing. "
-        "Without --corpus it is used as it is, and tensorflow-text is not needed "
+        "Without --corpus it has to exist, and tensorflow-text is not needed "
         "(default: prepared/ in the run's folder)",
         metavar="DIR",
     )
@@ -151,8 +151,8 @@ class TranslateConfig(RunConfig):
     preset: str = option(
         "plga-2",
         MODEL,
-        "a model of the paper's Table 1, which the other model options change; sdpa by default "
-        "with --attention sdpa",
+        "a model of the paper's Table 1; the other model options change it. With --attention sdpa "
+        "the default is sdpa",
         choices=PRESETS,
     )
     attention: str = option(
@@ -184,7 +184,7 @@ class TranslateConfig(RunConfig):
     residual_dim: int | None = override("width of these units (plga)", ge=1, le=65_536)
     dropout: float | None = override("dropout rate of embeddings and branches", "RATE", ge=0, lt=1)
     attention_dropout: float | None = override(
-        "dropout rate of the scores and, with plga, of the residual units", "RATE", ge=0, lt=1
+        "dropout rate of the scores and, with plga, in the residual units", "RATE", ge=0, lt=1
     )
     encoder_attention: str | None = option(
         None,
@@ -240,8 +240,8 @@ class TranslateConfig(RunConfig):
     cooldown_epochs: int = option(
         0,
         TRAINING,
-        "number of final epochs over which the learning rate falls to 0; short trainings end "
-        "better with some, the paper has none",
+        "number of final epochs over which the learning rate falls to 0; short runs benefit from "
+        "some, the paper has none",
         ge=0,
         le=100_000,
     )
@@ -251,8 +251,8 @@ class TranslateConfig(RunConfig):
     epochs_after_best: int = option(
         0,
         TRAINING,
-        "finish with the model of this many epochs after the lowest validation loss; the paper "
-        "evaluates that of 10",
+        "keep the model this many epochs after the lowest validation loss; the paper evaluates the "
+        "model 10 epochs after",
         ge=0,
         le=100_000,
     )
@@ -315,7 +315,7 @@ class TranslateConfig(RunConfig):
 
     @property
     def export_options(self) -> dict[str, Any]:
-        """What makes one exported model differ from another of the same run."""
+        """The options that decide what an export contains and where it is written."""
         return {**super().export_options, "beam_size": self.export_beam}
 
     @property

@@ -1,13 +1,13 @@
-"""How the entries of learned matrices are distributed, in numbers."""
+"""Statistics of the entries of learned matrices."""
 
 import math
 
 import numpy as np
 from scipy import stats
 
-ZERO = 1e-3  # what counts as zero, as a share of the largest magnitude
-TAIL = 0.1  # the share of the entries, the largest in magnitude, that make up the tail
-FEWEST = 20  # entries of a sample that the tests need
+ZERO = 1e-3  # entries up to this share of the largest magnitude count as zero
+TAIL = 0.1  # the tail is this share of the entries, those of largest magnitude
+FEWEST = 20  # minimum number of entries for the tests
 
 
 def describe(values: np.ndarray) -> dict[str, float]:
@@ -25,10 +25,10 @@ def describe(values: np.ndarray) -> dict[str, float]:
         `share_at_zero`: the share of entries of less than 0.001 of the largest magnitude;
         `normality_k2`, `normality_p`: D'Agostino's test; a small `p` rejects a Gaussian;
         `tail_index`: Hill's estimate of the exponent of a power law, from the tenth of the entries
-        of largest magnitude; a smaller one is a longer tail;
+        with the largest magnitudes; a smaller index means a longer tail;
         `tail_z`, `tail_p`: Vuong's likelihood ratio test on that tenth; a positive `z` with a small
         `p` prefers a power law, a negative one an exponential tail.
-        What cannot be computed, of constant entries or fewer than 20, is NaN.
+        Values that cannot be computed, for constant entries or fewer than 20, are NaN.
     """
     x = np.asarray(values, "float64").ravel()
     magnitudes = np.abs(x)

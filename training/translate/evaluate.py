@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from keras_tnattn.text.sentence_translator import Translation
 
 PARTS = ("test", "validation")
-TOKENIZATIONS = ("13a", "none", "intl", "char")  # of sacrebleu, those that download nothing
+TOKENIZATIONS = ("13a", "none", "intl", "char")  # those of sacrebleu that download nothing
 EXAMPLES = """\
 examples:
-  greedy search, then a beam of 4, on the test part:
+  evaluate greedy search, then a beam of 4, on the test part:
     python training/evaluate.py runs/mine
     python training/evaluate.py runs/mine --beam 4
-  the three best hypotheses of each sentence of the validation part, with their scores, by the
-  weights of the best validation accuracy:
+  write the three best hypotheses of each sentence of the validation part, with their scores, using
+  the weights of the best validation accuracy:
     python training/evaluate.py runs/mine --beam 4 --part validation --n-best 3 --scores \\
         --checkpoint best_accuracy
 """
@@ -212,7 +212,7 @@ def _scores(hypotheses: list[str], references: list[str], tokenize: str) -> dict
 
 
 def _table(hypotheses: "Sequence[Sequence[Translation]]", with_scores: bool) -> str:
-    """Writes a line for each hypothesis: sentence and rank from 1, (score, finished,) text."""
+    """Returns a line per hypothesis: sentence and rank from 1, perhaps score and finished, text."""
     lines = [["sentence", "rank", *(["score", "finished"] if with_scores else []), "hypothesis"]]
     for number, candidates in enumerate(hypotheses, start=1):
         for rank, (text, score, finished) in enumerate(candidates, start=1):

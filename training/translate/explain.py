@@ -1,4 +1,4 @@
-"""Draws what the attentions of a trained translator computed for a sentence."""
+"""Draws the results of a trained translator's attentions for a sentence."""
 
 import csv
 import functools
@@ -17,19 +17,19 @@ from training.files import replacing, writing
 from training.options import DATA, OUTPUT, Options, argument, option
 from training.search import beam_option, checkpoint_option
 
-LEARNED = ("P", "a", "b_a")  # of the language as a whole
+LEARNED = ("P", "a", "b_a")  # the same for all sentences
 DESCRIBED = (*LEARNED, "A_LM")
 DISTRIBUTIONS = "distributions.csv"
-INFERRED = ("A_LM", "G_LM")  # of this sentence
+INFERRED = ("A_LM", "G_LM")  # computed for a sentence
 BLOCK = re.compile(r"encoder_\d+|decoder_\d+\.(self|cross)")
 PICTURE = re.compile(
     rf"scores|E|E_LM|({'|'.join(LEARNED + INFERRED)})(_histogram)?|head_\d+_(learned|inferred)"
 )
 EXAMPLES = """\
 examples:
-  translate a sentence, and draw what every block computed, all heads:
+  translate a sentence, and draw all blocks and heads:
     python training/explain.py runs/mine "este é um problema que temos que resolver ."
-  the given translation instead, head 4 of the last attention, as the paper's Figures 5 and 6:
+  use a given translation, and draw head 4 of one attention, as in the paper's Figures 5 and 6:
     python training/explain.py runs/mine "este é um problema ." --target "this is a problem ." \\
         --blocks decoder_0.cross --heads 4
 """
@@ -272,7 +272,7 @@ def _draw(
     single_heads: Sequence[int],
     tokens: tuple[list[str], list[str]],
 ) -> dict[str, Any]:
-    """The pictures of one block by their names: functions of the path."""
+    """Returns the pictures of one block: functions that draw to a path, by file name."""
     from training.translate import plots
 
     drawn = {}

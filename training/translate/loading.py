@@ -1,4 +1,4 @@
-"""A trained translator, read back from its run."""
+"""Loads a trained translator from its run."""
 
 import dataclasses
 from pathlib import Path
@@ -19,7 +19,7 @@ from training.translate.config import PLGA_ONLY, TranslateConfig
 if TYPE_CHECKING:
     from keras_tnattn.text.sentence_translator import SentenceTranslator
 
-SUFFIX = ".weights.npz"  # of the weights of an epoch, among the checkpoints
+SUFFIX = ".weights.npz"  # of checkpoints that hold only the weights of an epoch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class TrainedTranslator:
     target_tokenizer: Any
 
     def searching(self, beam_size: int) -> "SentenceTranslator":
-        """Returns what translates sentences with a beam of `beam_size` hypotheses.
+        """Returns a `SentenceTranslator` that searches with a beam of `beam_size` hypotheses.
 
         Raises:
             InputError: If the beam is wider than the target vocabulary.
@@ -55,7 +55,7 @@ class TrainedTranslator:
 
 
 def load_translator(folder: str | Path, checkpoint: str | None = None) -> TrainedTranslator:
-    """Reads the translator of a run's folder.
+    """Loads the translator of a run.
 
     Args:
         folder: The run's folder.

@@ -1,4 +1,4 @@
-"""Pictures of what the attentions of a translator computed for a sentence."""
+"""Pictures of the results of a translator's attentions for a sentence."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from training.engine.plots import save
 
-# The paper's symbols of what power law graph attention computes; other attentions have scores.
+# The paper's symbols for the results of power law graph attention; other attentions have scores.
 SYMBOLS = {
     "E_LM": r"$E_{LM}$",
     "E": r"$E$",
@@ -38,7 +38,7 @@ def heat_maps(
         matrices: The matrices.
         heads: The numbers of the heads.
         path: The file.
-        tokens: The tokens of the `R` rows and the `C` columns. Default: none, as of dimensions.
+        tokens: The tokens of the `R` rows and the `C` columns. Default: no labels.
     """
     for axes, head, matrix in _panels(heads, matrices, path, _size(matrices[0].shape, tokens)):
         _heat_map(axes, matrix, tokens)

@@ -1,4 +1,4 @@
-"""Trains and exports one translator. TensorFlow is needed only where it is the backend."""
+"""Trains and exports one translator. TensorFlow is needed only if it is the backend."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def train_translator(config: TranslateConfig, run: Run) -> dict[str, Any]:
     """
     prepare_export(config)
     check_tensorboard(config)
-    reset_session(config.seed)  # before the precision is set, which it would reset
+    reset_session(config.seed)  # first, because it also resets the precision
     if run.exists:
         corpus = _prepared(config, run.folder / "prepared", resumed=True)
         run.check_data({"digest": corpus.digest})
@@ -144,15 +144,15 @@ def _export(
 
 
 class TranslatorLog(EpochLog):
-    """Keeps the weights of the lowest loss and of the highest accuracy on the validation part, and
-    of chosen epochs, besides the state to resume from. Measures the tokens per second.
+    """Keeps the weights of the lowest validation loss, of the highest validation accuracy and of
+    chosen epochs, besides the state to resume from. Also measures the tokens per second.
 
     Args:
         run: The run.
         patience: As in `EpochLog`.
         checkpoint_epochs: The chosen epochs, counted from 1.
-        tokens: How many target tokens an epoch predicts.
-        epochs_after_best: The finished model is that of so many epochs after the lowest validation
+        tokens: The number of target tokens that are predicted in an epoch.
+        epochs_after_best: The final model is that of this many epochs after the lowest validation
             loss, or of the last epoch, if there are fewer. Default: 0, that of the lowest loss.
     """
 
@@ -172,13 +172,13 @@ class TranslatorLog(EpochLog):
 
     @property
     def chosen_epoch(self) -> int:
-        """The epoch, counted from 1, of the finished model; without validation, the last one."""
+        """The epoch, counted from 1, of the final model; without validation, the last epoch."""
         if "val_loss" not in self.rows[-1]:
             return len(self.rows)
         return min(self.best_epoch() + self.epochs_after_best, len(self.rows))
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        # Keras shows what is added to the logs. The time of compiling is left out here, too.
+        # Keras shows what is added to the logs. As in the parent class, compiling does not count.
         logs = {} if logs is None else logs
         logs["tokens_per_second"] = self.tokens / (self.params["steps"] * self._seconds_per_step)
         super().on_epoch_end(epoch, logs)
@@ -224,7 +224,7 @@ def _description(config: TranslateConfig, corpus: PreparedCorpus) -> dict[str, A
         "digest": corpus.digest,
         "languages": corpus.languages,
         "notes": corpus.notes,
-        # Where the corpus is, if not in the run's folder.
+        # The path of the corpus, if it is not in the run's folder.
         "prepared": config.prepared and str(corpus.folder.resolve()),
     }
 
