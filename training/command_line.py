@@ -19,7 +19,7 @@ def new_app(name: str, text: str, examples: str | None = None) -> cyclopts.App:
 
     Args:
         name: What the user types to start it.
-        text: What its `--help` says about it.
+        text: The text in its `--help`.
         examples: Command lines, shown at the end of `--help`.
     """
     return cyclopts.App(
@@ -43,8 +43,8 @@ def function_of(
     """
     signature = inspect.Signature([_parameter(name, field) for name, field in options.items()])
 
-    def call(*arguments: Any, **given: Any) -> Callable[[], None]:
-        return functools.partial(start, dict(signature.bind(*arguments, **given).arguments))
+    def call(*arguments: Any, **values: Any) -> Callable[[], None]:
+        return functools.partial(start, dict(signature.bind(*arguments, **values).arguments))
 
     call.__signature__ = signature  # type: ignore[attr-defined]
     return call
@@ -84,7 +84,7 @@ def run_one(
 
     Args:
         name: What the user types to start it.
-        text: What its `--help` says about it.
+        text: The text in its `--help`.
         examples: Command lines, shown at the end of `--help`.
         kind: The class of its options.
         start: Runs it with such options.
@@ -94,7 +94,7 @@ def run_one(
         The exit status, as `training.errors.exit_status` returns it.
     """
     app = new_app(name, text, examples)
-    app.default(function_of(kind.model_fields, lambda given: start(kind(**given))))
+    app.default(function_of(kind.model_fields, lambda values: start(kind(**values))))
     return run(app, arguments)
 
 

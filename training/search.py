@@ -1,4 +1,4 @@
-"""The options of searching for translations, which several programs have."""
+"""The options of the search for translations, which several programs share."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ LARGEST_BEAM = 1024
 
 
 def beam_option() -> Any:
-    """Declares the number of hypotheses kept."""
+    """Declares the number of beams."""
     text = "number of beams; 1: greedy search"
     return option(1, SEARCH, text, metavar="K", ge=1, le=LARGEST_BEAM)
 
@@ -25,6 +25,6 @@ def checkpoint_option() -> Any:
 
 
 def check_n_best(n_best: int | None, beam: int) -> None:
-    """Raises `ValueError` if more hypotheses are to be written than are kept."""
+    """Raises `ValueError` if `n_best` is greater than the number of beams."""
     if n_best is not None and n_best > beam:
         raise ValueError(f"Expected n_best <= beam. Received: n_best={n_best}, beam={beam}")

@@ -45,7 +45,7 @@ class EvaluateOptions(Options):
     run: str = argument("the folder of a translator's run")
     part: str = option("test", DATA, "what to translate", choices=PARTS)
     limit: int | None = option(
-        None, DATA, "the first N sentences alone", metavar="N", ge=1, le=1_000_000_000
+        None, DATA, "translate only the first N sentences", metavar="N", ge=1, le=1_000_000_000
     )
     checkpoint: str | None = checkpoint_option()
     beam: int = beam_option()
@@ -59,13 +59,13 @@ class EvaluateOptions(Options):
         le=LARGEST_BEAM,
     )
     scores: bool = option(
-        False, OUTPUT, "write their scores and whether they ended beside them; lower is better"
+        False, OUTPUT, "also write their scores (lower is better) and whether they ended"
     )
     tokenize: str = option(
         "13a",
         OUTPUT,
-        "how sacrebleu cuts words for BLEU; 13a: its own default, for text as it is written; none: "
-        "at spaces, for data that have them around punctuation, as TED and Multi30k",
+        "how sacrebleu splits text into words for BLEU; 13a: its own default, for normal text; "
+        "none: at spaces, for data with spaces around punctuation, such as TED and Multi30k",
         choices=TOKENIZATIONS,
     )
 
@@ -118,21 +118,22 @@ def _evaluate(options: EvaluateOptions) -> None:
 def evaluate_run(
     options: EvaluateOptions, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
-    """Translates a part of a run's corpus, compares it with the references and writes both down.
+    """Translates a part of a run's corpus, and writes hypotheses and scores to the run's folder.
 
-    The search is the paper's: at most 50 tokens more than the source has, and scores divided by the
-    length normalization with exponent 0.6. Sources longer than the corpus' `max_length` are cut;
-    `cut_sources` counts them. The references are never cut: they are the given sentences as the
-    target tokenizer normalizes them (Unicode form, white space, and case and accents if the run
-    folds those), which is the form of the hypotheses.
+    The search is that of the paper: a translation has at most 50 tokens more than the source, and
+    scores are normalized by the length with exponent 0.6. Sources longer than the `max_length` of
+    the corpus are cut; `cut_sources` counts them. The references are never cut. Like the
+    hypotheses, they are normalized by the target tokenizer (Unicode form, white space, and case and
+    accents if the run changes these).
 
     Args:
         options: The options.
-        progress: Called after each batch with the number of sentences done, and of all.
+        progress: Called after each batch with the number of finished sentences and the total.
 
     Returns:
-        What `evaluation-PART-beamK.json` holds; `files` names what was written. A checkpoint or a
-        limit is added to the names of the files. The speed counts compiling too.
+        The content of `evaluation-PART-beamK.json`; `files` lists the files that were written. The
+        names of the files include the checkpoint and the limit, if given. The speed includes
+        compilation.
 
     Raises:
         InputError: If the part is empty, or the run cannot be read or written.

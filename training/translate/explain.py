@@ -41,7 +41,7 @@ class ExplainOptions(Options):
     run: str = argument("the folder of a translator's run")
     sentence: str = argument("the sentence to translate")
     target: str | None = option(
-        None, DATA, "its translation (default: what the search finds)", metavar="SENTENCE"
+        None, DATA, "its translation (default: the result of the search)", metavar="SENTENCE"
     )
     checkpoint: str | None = checkpoint_option()
     beam: int = beam_option()
@@ -50,7 +50,7 @@ class ExplainOptions(Options):
     )
     heads: tuple[int, ...] = option((), OUTPUT, "heads, counted from 1 (default: all)")
     out: str | None = option(
-        None, OUTPUT, "where the pictures go (default: RUN/explained)", metavar="DIR"
+        None, OUTPUT, "folder for the pictures (default: RUN/explained)", metavar="DIR"
     )
 
 
