@@ -409,9 +409,10 @@ def test_tensors_per_site_work_at_a_length_unknown_to_the_trace(make, tmp_path):
         lambda: zip(x, y, strict=True),
         output_signature=(tf.TensorSpec((None, 2)), tf.TensorSpec(y.shape[1:])),
     ).padded_batch(2)
+    data = data.apply(tf.data.experimental.assert_cardinality(1))
     model.compile("adam", "mse")
     before = layer.get_weights()
-    model.fit(data, shuffle=False, verbose=0)
+    model.fit(data, epochs=1, shuffle=False, verbose=0)
     for old, new in zip(before, layer.get_weights(), strict=True):
         assert np.isfinite(new).all()
         assert (old != new).any()
