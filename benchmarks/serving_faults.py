@@ -1,7 +1,7 @@
 """What the server does under overload, on SIGTERM, while versions change, and with bad clients.
 
-    python benchmarks/serving_faults.py                 # a minute of overload
-    python benchmarks/serving_faults.py --seconds 5     # shorter
+    python benchmarks/serving_faults.py                               # a minute of overload
+    python benchmarks/serving_faults.py --seconds 5 --swaps 3         # shorter
 
 Prints a table of outcomes; the exit status is 1 if one of them is not as it has to be.
 """
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 from load import (
@@ -144,9 +145,9 @@ def answered(outcomes: collections.Counter, *allowed: object) -> bool:
     return outcomes[200] > 0 and set(outcomes) <= set(allowed)
 
 
-def overload(folder: Path, seconds: float) -> tuple[str, bool]:
+def overload(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
     """Ten times the load it can take."""
-    port = free_port()
+    port, seconds = free_port(), options.seconds
     with serving(folder, port) as process:
         capacity = asyncio.run(closed_loop(port, 16, min(5.0, seconds)))[200] / min(5.0, seconds)
         before = memory(process)
@@ -167,7 +168,7 @@ def overload(folder: Path, seconds: float) -> tuple[str, bool]:
         return text, fine and answered(outcomes, *allowed)
 
 
-def sigterm(folder: Path, seconds: float) -> tuple[str, bool]:
+def sigterm(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
     """SIGTERM under load."""
     port = free_port()
 
@@ -190,14 +191,14 @@ def sigterm(folder: Path, seconds: float) -> tuple[str, bool]:
         return text, fine and answered(outcomes, 200, 429, 503, "refused")
 
 
-def swaps(folder: Path, seconds: float) -> tuple[str, bool]:
-    """Twenty versions swapped under load."""
+def swaps(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
+    """Versions swapped under load."""
     port = free_port()
 
     async def run(process) -> collections.Counter:
         stop = asyncio.Event()
         load = asyncio.create_task(closed_loop(port, 8, stop))
-        for version in range(2, 22):
+        for version in range(2, 2 + options.swaps):
             await asyncio.to_thread(write_version, folder / "work", version)
             shutil.rmtree(folder / "work" / str(version - 1))
             while await asyncio.to_thread(newest, port) != version:
@@ -208,7 +209,10 @@ def swaps(folder: Path, seconds: float) -> tuple[str, bool]:
     with serving(folder, port) as process:
         before = memory(process)
         outcomes = asyncio.run(run(process))
-        text = f"{shown(outcomes)}; memory {before:.0f} to {memory(process):.0f} MB"
+        text = (
+            f"{options.swaps} swaps: {shown(outcomes)}; "
+            f"memory {before:.0f} to {memory(process):.0f} MB"
+        )
         return text, answered(outcomes, 200)
 
 
@@ -219,7 +223,16 @@ def newest(port: int) -> int:
         return json.load(answer)["predictions"][0]["version"]
 
 
-def damaged(folder: Path, seconds: float) -> tuple[str, bool]:
+def states(port: int) -> dict[str, tuple[str, str]]:
+    """The state and the error code of each version."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models/work", timeout=60) as answer:
+        return {
+            version["version"]: (version["state"], version["status"]["error_code"])
+            for version in json.load(answer)["model_version_status"]
+        }
+
+
+def damaged(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
     """A damaged version arrives under load."""
     port = free_port()
     number = max(int(path.name) for path in (folder / "work").iterdir())
@@ -227,29 +240,30 @@ def damaged(folder: Path, seconds: float) -> tuple[str, bool]:
     async def run() -> collections.Counter:
         stop = asyncio.Event()
         load = asyncio.create_task(closed_loop(port, 8, stop))
-        path = folder / "work" / str(number + 1)
-        await asyncio.to_thread(shutil.copytree, folder / "work" / str(number), path)
-        weights = next(path.glob("variables/*.data-*"))
+        partial = folder / "work" / ".partial"
+        await asyncio.to_thread(shutil.copytree, folder / "work" / str(number), partial)
+        weights = next(partial.glob("variables/*.data-*"))
         weights.write_bytes(weights.read_bytes()[:1000])
-        await asyncio.sleep(4)
+        partial.rename(folder / "work" / str(number + 1))
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            await asyncio.sleep(0.5)
+            if (await asyncio.to_thread(states, port)).get(str(number + 1), ("",))[0] == "END":
+                break
         stop.set()
         return await load
 
     with serving(folder, port):
         outcomes = asyncio.run(run())
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models/work") as answer:
-            states = {
-                s["version"]: (s["state"], s["status"]["error_code"])
-                for s in json.load(answer)["model_version_status"]
-            }
+        found = states(port)
         shutil.rmtree(folder / "work" / str(number + 1))
-        new, old = states[str(number + 1)], states[str(number)]
+        new, old = found[str(number + 1)], found[str(number)]
         text = f"{shown(outcomes)}; the new one: {' '.join(new)}, the old one: {old[0]}"
         fine = new[0] == "END" and new[1] != "OK" and old == ("AVAILABLE", "OK")
         return text, fine and answered(outcomes, 200)
 
 
-def killed(folder: Path, seconds: float) -> tuple[str, bool]:
+def killed(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
     """kill -9, and a new process on the same port."""
     port = free_port()
     with serving(folder, port) as process:
@@ -263,7 +277,7 @@ def killed(folder: Path, seconds: float) -> tuple[str, bool]:
     return f"ready again after {ready:.1f} s; {shown(outcomes)}", answered(outcomes, 200)
 
 
-def bad_clients(folder: Path, seconds: float) -> list[tuple[str, str, bool]]:
+def bad_clients(folder: Path) -> Iterator[tuple[str, str, bool]]:
     """Clients that do not behave; after each, a good request has to be answered."""
     rows = encoded(instances=[[0.5] * 8] * 10_000)
     deep = b'{"instances":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
@@ -278,14 +292,13 @@ def bad_clients(folder: Path, seconds: float) -> list[tuple[str, str, bool]]:
         "a row too short": (encoded(instances=[[1.0]]), 400),
         "no JSON": (b"\x00\x01\x02", 400),
     }
-    outcomes = []
     port = free_port()
     with serving(folder, port, "--deadline-s", "2") as process:
         before = memory(process)
         for name, (body, expected) in cases.items():
             status = asyncio.run(Connection(port).post(PATH, body))[0]
             fine = status == expected and newest(port) > 0
-            outcomes.append((name, f"{status}", fine))
+            yield name, f"{status}", fine
         for name, data in (
             ("200 clients send half a head", b"POST /v1/mod"),
             ("200 clients send half a body", head(1000) + b'{"inst'),
@@ -302,10 +315,9 @@ def bad_clients(folder: Path, seconds: float) -> list[tuple[str, str, bool]]:
                     client.close()
             time.sleep(3)
             fine = others and newest(port) > 0
-            outcomes.append((name, "others are answered" if fine else "others wait", fine))
+            yield name, "others are answered" if fine else "others wait", fine
         grown = memory(process) - before
-        outcomes.append(("all of these", f"memory grew by {grown:.0f} MB", grown < 300))
-    return outcomes
+        yield "all of these", f"memory grew by {grown:.0f} MB", grown < 300
 
 
 def head(length: int) -> bytes:
@@ -317,10 +329,11 @@ def main() -> int:
     """Runs all scenes; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="of overload (default: 60)")
+    parser.add_argument("--swaps", type=int, default=20, help="of versions (default: 20)")
     scenes = {
         "overload": overload,
         "SIGTERM under load": sigterm,
-        "20 versions swapped under load": swaps,
+        "versions swapped under load": swaps,
         "a damaged version": damaged,
         "kill -9 and a restart": killed,
     }
@@ -334,10 +347,12 @@ def main() -> int:
         write_version(folder / "work", 1)
         for name, scene in scenes.items():
             if not options.only or name in options.only:
-                lines.append((name, *scene(folder, options.seconds)))
+                lines.append((name, *scene(folder, options)))
                 print(*lines[-1], sep=": ", flush=True)
         if not options.only or "bad clients" in options.only:
-            lines += bad_clients(folder, options.seconds)
+            for line in bad_clients(folder):
+                lines.append(line)
+                print(*line, sep=": ", flush=True)
     shown_lines = [(name, text, "yes" if fine else "NO") for name, text, fine in lines]
     print("\n" + table([("what happens", "outcome", "as it has to be"), *shown_lines]))
     return 0 if all(fine for *_, fine in lines) else 1
