@@ -51,7 +51,10 @@ class Connection:
             except OSError as error:
                 raise RefusedError from error
         reader, writer = self._streams
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
         try:
             writer.write(head.encode() + body)
             answer = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
