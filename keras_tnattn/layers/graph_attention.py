@@ -1,6 +1,5 @@
 """Graph attention (GAT): attention of each node to its neighbors in a given graph."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -10,7 +9,7 @@ from keras_tnattn.layers.self_attention import SelfAttention
 from keras_tnattn.ops.graph import Edges
 from keras_tnattn.ops.masking import apply_mask, masked_softmax
 from keras_tnattn.ops.precision import at_least_float32, matmul
-from keras_tnattn.typing import Tensor
+from keras_tnattn.typing import Shape, Tensor
 
 _HEAD_COMBINATIONS = ("concat", "mean")
 
@@ -111,7 +110,7 @@ class GraphAttention(SelfAttention):
         self.use_bias = use_bias
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
-    def build(self, input_shape: Sequence[int | None]) -> None:
+    def build(self, input_shape: Shape) -> None:
         width = input_shape[-1]
         if width is None:
             raise ValueError(f"Expected a known last axis. Received: input_shape={input_shape}")
@@ -241,7 +240,7 @@ class GraphAttention(SelfAttention):
         outputs = self.activation(heads if self.bias is None else heads + self.bias)
         return ops.reshape(outputs, (batch, length, outputs.shape[-2] * outputs.shape[-1]))
 
-    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         key_dim = input_shape[-1] if self.key_dim is None else self.key_dim
         heads = self.num_heads if self.head_combination == "concat" else 1
         return (*input_shape[:2], heads * key_dim)
@@ -257,7 +256,7 @@ class GraphAttention(SelfAttention):
         edges: Tensor | None = None,
         edge_weights: Tensor | None = None,
     ) -> Tensor:
-        spec = super().compute_output_spec(inputs, mask, return_attention_scores, training)
+        spec = super().compute_output_spec(inputs, return_attention_scores=return_attention_scores)
         if edges is None or not return_attention_scores:
             return spec
         outputs, scores = spec

@@ -141,8 +141,9 @@ class GraphConvolution(keras.layers.Layer):
         if self.coefficients is None:
             y = receive(x)
         else:
-            y = self.coefficients[self.filter_order - 1] * x
-            for k in reversed(range(self.filter_order - 1)):
+            last = self.coefficients.shape[0] - 1
+            y = self.coefficients[last] * x
+            for k in reversed(range(last)):
                 y = self.coefficients[k] * x + receive(y)
         y = y if self.bias is None else y + self.bias
         return apply_mask(self.activation(y), mask)
@@ -169,15 +170,15 @@ class GraphConvolution(keras.layers.Layer):
         return lambda y: matmul(matrix, y)
 
     def _sparse(
-        self, edges: Tensor, weights: Tensor | None, mask: Tensor | None, x: Tensor
+        self, edges: Tensor, edge_weights: Tensor | None, mask: Tensor | None, x: Tensor
     ) -> Callable[[Tensor], Tensor]:
         """The same for a list of edges."""
         batch, length, width = ops.shape(x)
-        if weights is None:
-            weights = ops.ones(ops.shape(edges)[:-1], x.dtype)
-        graph = Edges(edges, batch, length, ops.cast(weights, x.dtype), mask)
-        weights, own = graph.weights, 1.0 if self._adds_identity else 0.0
-        own = ops.full((batch * length, 1), own, x.dtype)
+        if edge_weights is None:
+            edge_weights = ops.ones(ops.shape(edges)[:-1], x.dtype)
+        graph = Edges(edges, batch, length, ops.cast(edge_weights, x.dtype), mask)
+        weights: Tensor = graph.weights
+        own = ops.full((batch * length, 1), 1.0 if self._adds_identity else 0.0, x.dtype)
         if self.normalization == "symmetric":
             scale = inverse_root(graph.sum(weights) + own[:, 0])
             ends = (ops.take(scale, ends, axis=0) for ends in (graph.senders, graph.receivers))

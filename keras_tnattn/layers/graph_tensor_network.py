@@ -1,7 +1,6 @@
 """Recurrent graph tensor network: a linear filter along the time graph of a sequence."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -20,7 +19,7 @@ from keras_tnattn.ops import reflections
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.precision import at_least_float32, matmul
 from keras_tnattn.ops.time_graph import check_damping, check_receive_from, time_filter
-from keras_tnattn.typing import Tensor
+from keras_tnattn.typing import Shape, Tensor
 
 _PROJECTIONS = ("orthogonal", "oblique")
 
@@ -132,7 +131,7 @@ class GraphTensorNetwork(keras.layers.Layer):
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(min_ndim=3)
 
-    def build(self, input_shape: Sequence[int | None]) -> None:
+    def build(self, input_shape: Shape) -> None:
         token_shape = tuple(input_shape[2:])
         if None in token_shape:
             raise ValueError(
@@ -141,20 +140,20 @@ class GraphTensorNetwork(keras.layers.Layer):
         self.num_features = math.prod(token_shape)
         self.reflections = self.shear = None
         if self.propagation_rank is not None:
-            self._add_projection(input_shape)
+            self._add_projection(self.propagation_rank, input_shape)
         if self.time_graph == "exponential":
             add_exponential_weights(self, [self.damping])
         self.built = True
 
-    def _add_projection(self, input_shape: Sequence[int | None]) -> None:
-        if self.propagation_rank > self.num_features:
+    def _add_projection(self, rank: int, input_shape: Shape) -> None:
+        if rank > self.num_features:
             raise ValueError(
                 f"Expected a rank of at most {self.num_features}, the features of a token. "
-                f"Received: propagation_rank={self.propagation_rank}, "
+                f"Received: propagation_rank={rank}, "
                 f"input_shape={tuple(input_shape)}"
             )
         self.reflections = self.add_weight(
-            shape=(self.num_features, self.propagation_rank),
+            shape=(self.num_features, rank),
             initializer=UniformReflections(),
             # Half precision is too coarse for a projector.
             autocast=False,
@@ -162,7 +161,7 @@ class GraphTensorNetwork(keras.layers.Layer):
         )
         if self.projection == "oblique":
             self.shear = self.add_weight(
-                shape=(self.propagation_rank, self.num_features),
+                shape=(rank, self.num_features),
                 initializer="zeros",
                 autocast=False,
                 name="shear",
@@ -204,7 +203,7 @@ class GraphTensorNetwork(keras.layers.Layer):
         if self.time_graph == "exponential":
             (graph,) = exponential_graphs(self)
         else:
-            graph = fixed_time_graph(self.time_graph, self.damping, self.window, self.exponent)
+            graph = fixed_time_graph(self.damping, self.window, self.exponent)
         return time_filter(x, graph, "earlier" if causal else self.receive_from)
 
     def _filter_dtype(self) -> str:
@@ -238,7 +237,7 @@ class GraphTensorNetwork(keras.layers.Layer):
     ) -> keras.KerasTensor:
         return keras.KerasTensor(inputs.shape, self.compute_dtype)
 
-    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         return tuple(input_shape)
 
     def get_config(self) -> dict:

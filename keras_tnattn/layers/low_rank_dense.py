@@ -495,8 +495,8 @@ class LowRankEinsumDense(_LowRank):
         }
 
 
-def _sizes(labels: str, shape: Shape, skip_ellipsis: bool = False) -> dict[str, int | None]:
-    """The size of each axis; those an ellipsis stands for have no name."""
+def _sizes(labels: str, shape: Shape, skip_ellipsis: bool = False) -> dict[str, Any]:
+    """The size of each axis, as in `shape`; those an ellipsis stands for have no name."""
     if "..." not in labels:
         return dict(zip(labels, shape, strict=True))
     before, after = labels.split("...")

@@ -203,7 +203,8 @@ class LowRankEmbedding(keras.layers.Layer):
             "dtype": layer.dtype_policy,
             "name": layer.name,
         }
-        new = cls(*table.shape, rank, **{**config, **kwargs})
+        rows, columns = table.shape
+        new = cls(rows, columns, rank, **{**config, **kwargs})
         new.build()
         new.assign_factors(left[:, :rank], right[:rank])
         new.relative_error = float(errors[rank])

@@ -1,5 +1,6 @@
 """Base class of the multi-head self-attention layers."""
 
+import inspect
 from typing import Any
 
 import keras
@@ -42,16 +43,11 @@ class SelfAttention(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         return tuple(input_shape)
 
-    def compute_output_spec(
-        self,
-        inputs: Tensor,
-        mask: Tensor | None = None,
-        return_attention_scores: bool = False,
-        training: bool | None = None,
-        **kwargs: Any,
-    ) -> Any:
+    def compute_output_spec(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
+        # The arguments are those of `call`, which subclasses have more of.
+        arguments = inspect.signature(self.call).bind(inputs, *args, **kwargs).arguments
         outputs = keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
-        if not return_attention_scores:
+        if not arguments.get("return_attention_scores", False):
             return outputs
         batch, length = inputs.shape[:2]
         scores = (batch, self.num_heads, length, length)

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_tnattn.ops import tensor_train
-from keras_tnattn.typing import Tensor
+from keras_tnattn.typing import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -39,17 +39,19 @@ class TensorizeTokens(keras.layers.Layer):
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
 
-    def build(self, input_shape: Sequence[int | None]) -> None:
+    def build(self, input_shape: Shape) -> None:
         self._shape(input_shape)
         self.built = True
 
     def call(self, inputs: Tensor) -> Tensor:
         return ops.reshape(inputs, (*ops.shape(inputs)[:2], *self._shape(inputs.shape)))
 
-    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         return (*input_shape[:2], *self._shape(input_shape))
 
-    def _shape(self, input_shape: Sequence[int | None]) -> tuple[int, ...]:
+    def _shape(self, input_shape: Shape) -> tuple[int, ...]:
+        if input_shape[-1] is None:
+            raise ValueError(f"Expected a known last axis. Received: input_shape={input_shape}")
         if self.token_shape is None:
             return tuple(tensor_train.prime_factors(input_shape[-1]))
         if math.prod(self.token_shape) != input_shape[-1]:

@@ -11,7 +11,7 @@ from keras_tnattn.checks import check_int
 from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
 from keras_tnattn.layers.tensorized_spectral_attention import TensorizedSpectralAttention
 from keras_tnattn.ops import tensor_train
-from keras_tnattn.typing import Tensor
+from keras_tnattn.typing import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -87,7 +87,7 @@ class TensorizedGraphAttention(keras.layers.Layer):
         self.num_heads = check_int("num_heads", num_heads)
         self.key_shape = tensor_train.as_ints(key_shape)
         self.head_combination = head_combination
-        options = {
+        options: dict[str, Any] = {
             "tt_ranks": tt_ranks,
             "damping": damping,
             "head_combination": head_combination,
@@ -106,7 +106,7 @@ class TensorizedGraphAttention(keras.layers.Layer):
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(min_ndim=3)
 
-    def build(self, input_shape: Sequence[int | None]) -> None:
+    def build(self, input_shape: Shape) -> None:
         batch, length, *token_shape = input_shape
         if None in token_shape:
             raise ValueError(
@@ -153,7 +153,7 @@ class TensorizedGraphAttention(keras.layers.Layer):
         outputs = ops.reshape(outputs, (*ops.shape(outputs)[:2], *token_shape))
         return (outputs, *scores) if return_attention_scores else outputs
 
-    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         batch, length, *token_shape = input_shape
         key_shape = self.key_shape or token_shape
         if self.head_combination == "concat":

@@ -1,11 +1,11 @@
 """Tensorized spectral attention: a graph filter with tensor-train keys and values."""
 
 import math
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_tnattn.checks import check_int
@@ -20,7 +20,7 @@ from keras_tnattn.layers.time_graph_options import (
 from keras_tnattn.ops import spectral_filter, tensor_train
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.time_graph import Geometric
-from keras_tnattn.typing import Tensor
+from keras_tnattn.typing import Shape, Tensor
 
 _HEAD_COMBINATIONS = ("concat", "sum", "mean", "project")
 # The upper limit of a trained damping; a sigmoid alone would reach 1 in float32.
@@ -138,11 +138,7 @@ class TensorizedSpectralAttention(SelfAttention):
                 f"Expected one of {_HEAD_COMBINATIONS}. "
                 f"Received: head_combination={head_combination!r}"
             )
-        if (tt_input_shape is None) != (tt_output_shape is None):
-            raise ValueError(
-                "Expected both of `tt_input_shape` and `tt_output_shape`, or none. Received: "
-                f"tt_input_shape={tt_input_shape}, tt_output_shape={tt_output_shape}"
-            )
+        tensor_train.check_both_factors(tt_input_shape, tt_output_shape)
         self.tt_ranks = tensor_train.as_ints(tt_ranks)
         self.filter_order = check_int("filter_order", filter_order, at_least=2)
         self.damping = _check_damping(damping, num_heads, trainable_damping)
@@ -164,16 +160,15 @@ class TensorizedSpectralAttention(SelfAttention):
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
 
-    def build(self, input_shape: Sequence[int | None]) -> None:
+    def build(self, input_shape: Shape) -> None:
         input_dim = input_shape[-1]
         key_dim = input_dim if self.key_dim is None else self.key_dim
         if input_dim is None:
             raise ValueError(f"Expected a known last axis. Received: input_shape={input_shape}")
-        if self.tt_input_shape is None:
-            factors = tensor_train.tt_shapes(input_dim, key_dim)
-        else:
-            factors = self.tt_input_shape, self.tt_output_shape
-            tensor_train.check_factors(*factors)
+        factors = tensor_train.resolve_factors(
+            input_dim, key_dim, self.tt_input_shape, self.tt_output_shape
+        )
+        tensor_train.check_factors(*factors)
         if (math.prod(factors[0]), math.prod(factors[1])) != (input_dim, key_dim):
             raise ValueError(
                 "Expected factors whose products are the size of the input and `key_dim`. "
@@ -242,7 +237,9 @@ class TensorizedSpectralAttention(SelfAttention):
         ]
 
     def _start_dampings(self) -> list[float]:
-        return [self.damping] * self.num_heads if _is_number(self.damping) else [*self.damping]
+        if isinstance(self.damping, float):
+            return [self.damping] * self.num_heads
+        return list(self.damping)
 
     def _start_logits(self, shape: Sequence[int], dtype: str) -> Tensor:
         shares = [c / _LARGEST_DAMPING for c in self._start_dampings()]
@@ -258,10 +255,7 @@ class TensorizedSpectralAttention(SelfAttention):
         if self.trainable_damping:
             trained = _LARGEST_DAMPING * ops.sigmoid(self.damping_logits)
             return [Geometric(trained[h]) for h in range(self.num_heads)]
-        graphs = [
-            fixed_time_graph(self.time_graph, c, self.window, self.exponent)
-            for c in self._start_dampings()
-        ]
+        graphs = [fixed_time_graph(c, self.window, self.exponent) for c in self._start_dampings()]
         return graphs[:1] if len(set(graphs)) == 1 else graphs
 
     def call(
@@ -312,22 +306,10 @@ class TensorizedSpectralAttention(SelfAttention):
             return outputs
         return tensor_train.tt_matmul(outputs, self.output_cores, self.output_plan)
 
-    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         key_dim = input_shape[-1] if self.key_dim is None else self.key_dim
         size = {"concat": self.num_heads * key_dim, "project": input_shape[-1]}
         return (*input_shape[:2], size.get(self.head_combination, key_dim))
-
-    def compute_output_spec(
-        self,
-        inputs: Tensor,
-        adjacency: Tensor | None = None,
-        mask: Tensor | None = None,
-        return_attention_scores: bool = False,
-        training: bool | None = None,
-        use_causal_mask: bool = False,
-        inputs_mask: Tensor | None = None,
-    ) -> Tensor:
-        return super().compute_output_spec(inputs, mask, return_attention_scores, training)
 
     def describe(self) -> str:
         """Prints and returns the number of parameters and the plans of the maps and the filter."""
@@ -374,15 +356,12 @@ class TensorizedSpectralAttention(SelfAttention):
         }
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real)
-
-
 def _check_damping(
     damping: float | Sequence[float], num_heads: int, trained: bool
 ) -> float | tuple[float, ...]:
-    values = (damping,) if _is_number(damping) else tuple(float(c) for c in damping)
-    if not _is_number(damping) and len(values) != num_heads:
+    is_number = np.ndim(damping) == 0
+    values = tuple(float(c) for c in np.atleast_1d(damping))
+    if not is_number and len(values) != num_heads:
         raise ValueError(
             "Expected a number or one for each head. "
             f"Received: damping={damping}, num_heads={num_heads}"
@@ -394,7 +373,7 @@ def _check_damping(
             f"Expected a damping in (0, {_LARGEST_DAMPING:.5f}) to start training from. "
             f"Received: damping={damping}"
         )
-    return float(damping) if _is_number(damping) else values
+    return values[0] if is_number else values
 
 
 def _start_coefficients(shape: Sequence[int], dtype: str) -> Tensor:

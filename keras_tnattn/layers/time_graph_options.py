@@ -27,12 +27,12 @@ def check_time_graph(name: str, window: int | None, exponent: float | None) -> N
 
 
 def fixed_time_graph(
-    name: str, damping: float, window: int | None, exponent: float | None
+    damping: float, window: int | None, exponent: float | None
 ) -> time_graph.TimeGraph:
-    """Returns the graph of this name, without trained weights."""
-    if name == "window":
+    """Returns the graph of checked options, without trained weights."""
+    if window is not None:
         return time_graph.Window(window)
-    if name == "power_law":
+    if exponent is not None:
         return time_graph.PowerLaw(exponent)
     return time_graph.Geometric(damping)
 

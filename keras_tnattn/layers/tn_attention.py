@@ -1,6 +1,5 @@
 """Tensor-network attention: the context of each site determines its linear map."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -13,7 +12,7 @@ from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttenti
 from keras_tnattn.ops import scan
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.precision import at_least_float32, matmul
-from keras_tnattn.typing import Tensor
+from keras_tnattn.typing import Shape, Tensor
 
 _BOUNDARIES = ("closed", "open")
 
@@ -138,9 +137,9 @@ class TNAttention(keras.layers.Layer):
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={} if uniform else {1: num_sites})
 
-    def build(self, input_shape: Sequence[int | None]) -> None:
+    def build(self, input_shape: Shape) -> None:
         bond, dim = self.bond_dim, input_shape[-1]
-        sites = () if self.uniform else (self.num_sites,)
+        sites = () if self.num_sites is None else (self.num_sites,)
         self.attention_tensor = self._add_tensor(
             "attention_tensor", (*sites, bond, bond, *[dim] * self.attention_order), 1.0, True
         )
@@ -222,9 +221,9 @@ class TNAttention(keras.layers.Layer):
                 left, right = matmul(start[None], left), matmul(right, end[:, None])
             contexts = matmul(right, left)
         elif self.boundary == "closed":
-            contexts = scan.closed_contexts(matrices, self.normalize)
+            contexts = scan.closed_contexts(matrices, bool(self.normalize))
         else:
-            rows, columns = scan.open_contexts(matrices, *self._boundary(), self.normalize)
+            rows, columns = scan.open_contexts(matrices, *self._boundary(), bool(self.normalize))
             contexts = columns * rows
         contexts = ops.reshape(contexts, (*ops.shape(phi)[:-1], bond * bond))
         transformation = ops.swapaxes(self.transformation_tensor, len(sites), len(sites) + 1)
@@ -377,7 +376,7 @@ class TNAttention(keras.layers.Layer):
         values = query if value_kernel is None else matmul(inputs, value_kernel)
         return ops.sum(query * key, axis=-1, keepdims=True) * values
 
-    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         return (*input_shape[:2], self.output_dim or input_shape[-1])
 
     def compute_output_spec(

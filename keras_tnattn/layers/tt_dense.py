@@ -83,11 +83,7 @@ class TTDense(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
-        if (tt_input_shape is None) != (tt_output_shape is None):
-            raise ValueError(
-                "Expected both of `tt_input_shape` and `tt_output_shape`, or none. Received: "
-                f"tt_input_shape={tt_input_shape}, tt_output_shape={tt_output_shape}"
-            )
+        tensor_train.check_both_factors(tt_input_shape, tt_output_shape)
         self.units = check_int("units", units)
         self.tt_input_shape = tensor_train.as_ints(tt_input_shape)
         self.tt_output_shape = tensor_train.as_ints(tt_output_shape)
@@ -101,7 +97,7 @@ class TTDense(keras.layers.Layer):
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
         self.supports_masking = True
-        if self.tt_input_shape is not None:
+        if self.tt_input_shape is not None and self.tt_output_shape is not None:
             tensor_train.check_factors(self.tt_input_shape, self.tt_output_shape)
             if math.prod(self.tt_output_shape) != units:
                 raise ValueError(
@@ -114,10 +110,9 @@ class TTDense(keras.layers.Layer):
         input_dim = input_shape[-1]
         if input_dim is None:
             raise ValueError(f"Expected a known last axis. Received: input_shape={input_shape}")
-        if self.tt_input_shape is None:
-            factors = tensor_train.tt_shapes(input_dim, self.units)
-        else:
-            factors = self.tt_input_shape, self.tt_output_shape
+        factors = tensor_train.resolve_factors(
+            input_dim, self.units, self.tt_input_shape, self.tt_output_shape
+        )
         if math.prod(factors[0]) != input_dim:
             raise ValueError(
                 "Expected input factors whose product is the last axis of the input. "
@@ -183,11 +178,9 @@ class TTDense(keras.layers.Layer):
         if not layer.built:
             raise ValueError(f"Expected a built Dense layer. Received: layer={layer.name}")
         kernel = ops.convert_to_numpy(layer.kernel)
-        if tt_input_shape is None and tt_output_shape is None:
-            tt_input_shape, tt_output_shape = tensor_train.tt_shapes(*kernel.shape)
-        cores, error = tensor_train.matrix_to_tt(
-            kernel, tt_input_shape, tt_output_shape, tt_ranks, tolerance
-        )
+        rows, columns = kernel.shape
+        factors = tensor_train.resolve_factors(rows, columns, tt_input_shape, tt_output_shape)
+        cores, error = tensor_train.matrix_to_tt(kernel, *factors, tt_ranks, tolerance)
         config = {
             "activation": layer.activation,
             "use_bias": layer.use_bias,
@@ -195,7 +188,7 @@ class TTDense(keras.layers.Layer):
             **kwargs,
         }
         ranks = tuple(core.shape[-1] for core in cores[:-1])
-        new = cls(layer.units, tt_input_shape, tt_output_shape, ranks, **config)
+        new = cls(layer.units, *factors, ranks, **config)
         new.build((None, kernel.shape[0]))
         bias = [ops.convert_to_numpy(layer.bias)] if layer.use_bias else []
         new.set_weights([*cores, *bias])

@@ -141,7 +141,7 @@ class TTEmbedding(keras.layers.Layer):
         if self.bits is None:
             self._build_cores()
         else:
-            self._build_packed_cores()
+            self._build_packed_cores(self.bits)
         self.built = True
 
     def _build_cores(self) -> None:
@@ -157,12 +157,12 @@ class TTEmbedding(keras.layers.Layer):
             for n, (shape, initializer) in enumerate(weights)
         ]
 
-    def _build_packed_cores(self) -> None:
+    def _build_packed_cores(self, bits: int) -> None:
         options = {"initializer": "zeros", "trainable": False}
         self.packed_cores, self.scales = [], []
         for n, shape in enumerate(tensor_train.core_shapes(*self.factors, self.ranks)):
             rows, columns = _row_matrix(shape)
-            stored = (rows, quantization.packed_columns(columns, self.bits))
+            stored = (rows, quantization.packed_columns(columns, bits))
             self.packed_cores.append(
                 self.add_weight(stored, dtype="uint8", name=f"core_{n}", **options)
             )
@@ -280,7 +280,8 @@ class TTEmbedding(keras.layers.Layer):
             **kwargs,
         }
         table = ops.convert_to_numpy(layer.embeddings)
-        draft = cls(*table.shape, tt_input_shape, tt_output_shape, 1, **config)
+        rows, columns = table.shape
+        draft = cls(rows, columns, tt_input_shape, tt_output_shape, 1, **config)
         order = tt_table.similarity_order(table) if draft.reorder_rows else np.arange(len(table))
         cores, error = tt_table.table_to_tt(
             table[order],
@@ -290,7 +291,7 @@ class TTEmbedding(keras.layers.Layer):
             None if row_weights is None else np.asarray(row_weights, "float64")[order],
         )
         ranks = tuple(core.shape[-1] for core in cores[:-1])
-        new = cls(*table.shape, tt_input_shape, tt_output_shape, ranks, **config)
+        new = cls(rows, columns, tt_input_shape, tt_output_shape, ranks, **config)
         new.build()
         new.assign_cores(cores)
         if new.reorder_rows:

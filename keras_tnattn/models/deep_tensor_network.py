@@ -86,14 +86,18 @@ def deep_tensor_network(
     shape = (num_sites,) if num_features is None else (num_sites, num_features)
     inputs = keras.Input(shape, dtype="int32" if ids else "float32", name="sites")
     x = embedding(inputs)
-    # The features of the last attention: those of the head, or those between the layers.
-    last_dim = {"sequence": num_outputs, "decoder": x.shape[-1]}.get(head)
-    options = {"bond_dim": bond_dim, "initial_deviation": initial_deviation, "uniform": uniform}
+    output_dim = x.shape[-1] if num_outputs is None else num_outputs
+    options: dict[str, Any] = {
+        "bond_dim": bond_dim,
+        "initial_deviation": initial_deviation,
+        "uniform": uniform,
+    }
     if not uniform:
         options["num_sites"] = num_sites
     for n in range(num_layers):
         last = n == num_layers - 1
-        width = last_dim if last and last_dim is not None else hidden_dim or x.shape[-1]
+        # The last attention has the features of the logits or of the decoder; "mps" needs none.
+        width = output_dim if last and head != "mps" else hidden_dim or x.shape[-1]
         y = TNAttention(width, **options, **attention_options, name=f"attention_{n}")(x)
         if skip and width == x.shape[-1]:
             y = keras.layers.Add(name=f"skip_{n}")([x, y])
@@ -101,7 +105,7 @@ def deep_tensor_network(
             y = keras.layers.UnitNormalization(name=f"unit_{n}")(y)
         x = y
     if head == "mps":
-        x = MPSClassifier(num_outputs, **options, name="mps")(x)
+        x = MPSClassifier(output_dim, **options, name="mps")(x)
     if decoded:
         x = embedding(x, reverse=True)
     outputs = keras.layers.Activation("linear", dtype="float32", name="logits")(x)

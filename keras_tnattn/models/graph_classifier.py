@@ -1,6 +1,7 @@
 """Classifier of the nodes of a graph."""
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 
@@ -95,7 +96,7 @@ def graph_classifier(
     for n in range(num_layers):
         last = n == num_layers - 1
         regularizer = keras.regularizers.L2(l2 / 2) if l2 and (attends or n == 0) else None
-        common = {
+        common: dict[str, Any] = {
             "activation": None if last else "elu" if attends else "relu",
             "kernel_regularizer": regularizer,
             "name": f"layer_{n}",

@@ -67,15 +67,15 @@ def chosen_rank(errors: np.ndarray, rank: int | None, tolerance: float | None) -
         >>> low_rank.chosen_rank(np.array([1.0, 0.6, 0.1, 0.0]), rank=None, tolerance=0.2)
         2
     """
-    if (rank is None) == (tolerance is None):
-        raise ValueError(
-            f"Expected either `rank` or `tolerance`. Received: rank={rank}, tolerance={tolerance}"
-        )
-    if rank is not None:
+    if rank is not None and tolerance is None:
         if rank < 1:
             raise ValueError(f"Expected a positive rank. Received: rank={rank}")
         return min(int(rank), len(errors) - 1)
-    if tolerance < 0:
-        raise ValueError(f"Expected a tolerance of at least 0. Received: tolerance={tolerance}")
-    # Rounding leaves about 1e-15 at the full rank.
-    return max(1, int(np.argmax(errors <= max(tolerance, 1e-14))))
+    if tolerance is not None and rank is None:
+        if tolerance < 0:
+            raise ValueError(f"Expected a tolerance of at least 0. Received: tolerance={tolerance}")
+        # Rounding leaves about 1e-15 at the full rank.
+        return max(1, int(np.argmax(errors <= max(tolerance, 1e-14))))
+    raise ValueError(
+        f"Expected either `rank` or `tolerance`. Received: rank={rank}, tolerance={tolerance}"
+    )

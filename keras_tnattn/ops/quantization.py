@@ -73,7 +73,7 @@ def quantize_rows(matrix: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray
     shifted = (numbers + largest + 1).astype("uint8")
     if bits == 8:
         return shifted, scales
-    if shifted.shape[1] % 2:
+    if matrix.shape[1] % 2:
         shifted = np.pad(shifted, ((0, 0), (0, 1)))
     return shifted[:, 0::2] | (shifted[:, 1::2] << 4), scales
 

@@ -276,6 +276,7 @@ class _Filter:
             _damp(ops.relu(matmul(later, transpose(earlier))), diagonal)
             for (later, earlier), diagonal in zip(band.pairs(self.keys), self.omega, strict=True)
         ]
+        self.partial_sums: list[Tensor] = []  # of the forward function, for the backward one
 
     def multiply(self, x: Tensor, transposed: bool = False) -> Tensor:
         """Multiplies blocks by `Psi` or its transpose."""

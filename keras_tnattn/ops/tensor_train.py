@@ -11,9 +11,8 @@ Modelling via Graph Tensor Networks"; Oseledets (2011) for the decomposition.
 
 import dataclasses
 import math
-import numbers
 from collections.abc import Sequence
-from typing import Any
+from typing import overload
 
 import numpy as np
 from keras import ops
@@ -88,6 +87,45 @@ def tt_shapes(input_dim: int, output_dim: int) -> tuple[tuple[int, ...], tuple[i
     return inputs, outputs[::-1]
 
 
+def resolve_factors(
+    input_dim: int,
+    output_dim: int,
+    tt_input_shape: Sequence[int] | None,
+    tt_output_shape: Sequence[int] | None,
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the given factors of both sizes, or those of `tt_shapes` if there are none.
+
+    Raises:
+        ValueError: If only one of both is given.
+
+    Example:
+        >>> resolve_factors(6, 4, [2, 3], [2, 2])
+        ((2, 3), (2, 2))
+        >>> resolve_factors(16, 10, None, None)
+        ((2, 2, 2, 2), (5, 2, 1, 1))
+    """
+    check_both_factors(tt_input_shape, tt_output_shape)
+    if tt_input_shape is None or tt_output_shape is None:
+        return tt_shapes(input_dim, output_dim)
+    return as_ints(tt_input_shape), as_ints(tt_output_shape)
+
+
+def check_both_factors(
+    tt_input_shape: Sequence[int] | None, tt_output_shape: Sequence[int] | None
+) -> None:
+    """Raises a `ValueError` if the factors of only one size are given.
+
+    Example:
+        >>> check_both_factors((2, 3), (2, 2))
+        >>> check_both_factors(None, None)
+    """
+    if (tt_input_shape is None) != (tt_output_shape is None):
+        raise ValueError(
+            "Expected both of `tt_input_shape` and `tt_output_shape`, or none. Received: "
+            f"tt_input_shape={tt_input_shape}, tt_output_shape={tt_output_shape}"
+        )
+
+
 def check_factors(tt_input_shape: Sequence[int], tt_output_shape: Sequence[int]) -> None:
     """Raises a `ValueError` unless both are `N >= 1` positive factors.
 
@@ -120,7 +158,13 @@ def rank_bounds(tt_input_shape: Sequence[int], tt_output_shape: Sequence[int]) -
     return tuple(min(math.prod(sizes[:n]), math.prod(sizes[n:])) for n in range(1, len(sizes)))
 
 
-def as_ints(value: Any) -> Any:
+@overload
+def as_ints(value: None) -> None: ...
+@overload
+def as_ints(value: int) -> int: ...
+@overload
+def as_ints(value: Sequence[int]) -> tuple[int, ...]: ...
+def as_ints(value: int | Sequence[int] | None) -> int | tuple[int, ...] | None:
     """Returns ranks or factors as a Python int or a tuple of them, which a config can hold.
 
     Example:
@@ -129,7 +173,7 @@ def as_ints(value: Any) -> Any:
     """
     if value is None:
         return None
-    return int(value) if isinstance(value, numbers.Integral) else tuple(int(v) for v in value)
+    return int(value) if isinstance(value, int | np.integer) else tuple(int(v) for v in value)
 
 
 def resolve_ranks(
@@ -483,17 +527,20 @@ def suggest_shapes(
             f"Received: weight.shape={np.shape(weight)}"
         )
     tails = _Tails(weight) if weight is not None else None
-    best, best_key = None, None
+    limit = math.inf if max_parameters is None else max_parameters
+    best, best_key = None, (math.inf, math.inf)
     for factors in _factorizations(input_dim, output_dim):
-        if max_error is not None:
+        ranks: tuple[int, ...] | None
+        if max_error is not None and tails is not None:
             ranks = tails.ranks(*factors, max_error)
         else:
-            ranks = _largest_ranks(*factors, max_parameters)
+            ranks = _largest_ranks(*factors, limit)
         if ranks is None or (weight is None and not _can_have_full_rank(*factors, ranks)):
             continue
         plan = contraction_plan(*factors, ranks)
-        if max_parameters is not None and plan.parameters > max_parameters:
+        if plan.parameters > limit:
             continue
+        key: tuple[float, float]
         if max_error is not None:
             key = (plan.cost, plan.parameters)
         elif tails is not None:
@@ -515,7 +562,9 @@ def suggest_shapes(
     return dataclasses.replace(best, relative_error=error)
 
 
-def _factorizations(input_dim: int, output_dim: int) -> list[tuple]:
+def _factorizations(
+    input_dim: int, output_dim: int
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Pairs of equally many factors, the shorter list filled up with ones."""
     pairs = set()
     for inputs in _multiplicative_partitions(input_dim):
@@ -529,7 +578,7 @@ def _factorizations(input_dim: int, output_dim: int) -> list[tuple]:
 
 def _multiplicative_partitions(size: int, smallest: int = 2) -> list[tuple[int, ...]]:
     """All ascending lists of factors from `smallest` on whose product is `size`."""
-    partitions = [(size,)]
+    partitions: list[tuple[int, ...]] = [(size,)]
     for factor in range(smallest, math.isqrt(size) + 1):
         if size % factor == 0:
             rest = _multiplicative_partitions(size // factor, factor)
@@ -538,7 +587,7 @@ def _multiplicative_partitions(size: int, smallest: int = 2) -> list[tuple[int, 
 
 
 def _largest_ranks(
-    tt_input_shape: tuple[int, ...], tt_output_shape: tuple[int, ...], max_parameters: int
+    tt_input_shape: tuple[int, ...], tt_output_shape: tuple[int, ...], max_parameters: float
 ) -> tuple[int, ...] | None:
     """The ranks of the largest "at most" whose cores fit; `None` if rank 1 does not."""
 
@@ -585,7 +634,7 @@ class _Tails:
     def __init__(self, matrix: np.ndarray) -> None:
         self.matrix = np.asarray(matrix, "float64")
         self.square = max(float(np.sum(self.matrix**2)), np.finfo("float64").tiny)
-        self.tails = {}
+        self.tails: dict[tuple[int, int], np.ndarray] = {}
 
     def tail(self, left_in: int, left_out: int) -> np.ndarray:
         """`tail[r]`, the relative squared error of rank `r` where both sizes are cut in two."""
@@ -600,7 +649,9 @@ class _Tails:
             self.tails[left_in, left_out] = np.append(np.cumsum(squares)[::-1], 0.0)
         return self.tails[left_in, left_out]
 
-    def bonds(self, tt_input_shape: Sequence[int], tt_output_shape: Sequence[int]) -> list:
+    def bonds(
+        self, tt_input_shape: Sequence[int], tt_output_shape: Sequence[int]
+    ) -> list[np.ndarray]:
         bonds = range(1, len(tt_input_shape))
         return [
             self.tail(math.prod(tt_input_shape[:n]), math.prod(tt_output_shape[:n])) for n in bonds

@@ -57,12 +57,12 @@ class Geometric:
 
     def __post_init__(self) -> None:
         if isinstance(self.damping, numbers.Real):
-            check_damping(self.damping)
+            check_damping(float(self.damping))
 
     @property
     def bandwidth(self) -> int | None:
         """Largest distance that matters in float32; `None` if the damping is a tensor."""
-        return bandwidth(self.damping) if isinstance(self.damping, numbers.Real) else None
+        return bandwidth(float(self.damping)) if isinstance(self.damping, numbers.Real) else None
 
     def weights(self, distance: Tensor) -> Tensor:
         """Returns `g` of a float tensor of distances, all at least 1."""
@@ -284,12 +284,14 @@ def time_filter(x: Tensor, graph: Any, receive_from: str = "later") -> Tensor:
     elif graph.bandwidth is None:
         y = matmul(time_adjacency(ops.shape(x)[1], graph, receive_from, precise), x)
     else:
-        y = _band_product(x, graph, receive_from, precise)
+        y = _band_product(x, graph, graph.bandwidth, receive_from, precise)
     return ops.cast(y, dtype)
 
 
-def _band_product(x: Tensor, graph: TimeGraph, receive_from: str, dtype: str) -> Tensor:
-    block, num_offsets = max(graph.bandwidth, _BLOCK), 1
+def _band_product(
+    x: Tensor, graph: TimeGraph, bandwidth: int, receive_from: str, dtype: str
+) -> Tensor:
+    block, num_offsets = max(bandwidth, _BLOCK), 1
     band = BlockBand(ops.shape(x), block, num_offsets)
     side = "both" if receive_from == "both" else "earlier"
     part = {"both": "symmetric", "earlier": "lower", "later": "upper"}[receive_from]

@@ -181,6 +181,8 @@ def test_tokens_become_tensors_in_c_order():
     assert TensorizeTokens()(x).shape == (2, 3, 2, 2, 3)
     with pytest.raises(ValueError, match=r"token_shape=\(5, 2\)"):
         TensorizeTokens((5, 2))(x)
+    with pytest.raises(ValueError, match=r"input_shape=\(None, 3, None\)"):
+        TensorizeTokens()(keras.Input((3, None)))
 
 
 @pytest.mark.parametrize(

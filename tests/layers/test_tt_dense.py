@@ -125,6 +125,12 @@ def test_numpy_numbers_do_not_reach_the_config():
     assert (config["tt_input_shape"], config["tt_ranks"]) == ([2, 4], 3)
 
 
+def built_dense():
+    dense = keras.layers.Dense(3)
+    dense.build((None, 4))
+    return dense
+
+
 def test_describe_prints_the_plan(capsys):
     layer = TTDense(1024)
     layer.build((None, 1024))
@@ -145,6 +151,7 @@ def test_describe_prints_the_plan(capsys):
         (lambda: TTDense(8, (2, 2), (2, 4)).build((None, 5)), r"input_shape=\(None, 5\)"),
         (lambda: TTDense(8).build((3, None)), r"input_shape=\(3, None\)"),
         (lambda: TTDense.from_dense(keras.layers.Dense(3), tt_ranks=1), "built Dense"),
+        (lambda: TTDense.from_dense(built_dense(), (2, 2), tt_ranks=1), "tt_output_shape=None"),
         (lambda: TTDense(3).to_dense(), "built layer"),
     ],
 )
