@@ -1,6 +1,6 @@
 """Divides one budget of bytes among all layers of a model so that the errors are small."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from keras_tnattn.compression.candidates import Candidate
 
@@ -49,9 +49,11 @@ def share_out(
         at[path], total = i, total + added
 
 
-def _hull(path: str, candidates: Sequence[Candidate], cost: object) -> list[Candidate]:
+def _hull(
+    path: str, candidates: Sequence[Candidate], cost: Callable[[str, Candidate], float]
+) -> list[Candidate]:
     """The candidates worth their bytes, by rising size: each has a smaller error than the last."""
-    best = []
+    best: list[Candidate] = []
     for candidate in sorted(candidates, key=lambda c: (c.bytes, c.error)):
         if not best or cost(path, candidate) < cost(path, best[-1]):
             best.append(candidate)

@@ -115,7 +115,7 @@ def observe(
         What each layer saw, and the outputs of the first batch, flattened.
     """
     seen = {path: Seen() for path in layers}
-    flat_inputs = []
+    flat_inputs: list[Any] = []
 
     def watch(path: str, inputs: Any, outputs: Any) -> Any:
         note = seen[path]
@@ -138,19 +138,19 @@ def observe(
             note.rows += len(rows)
         return outputs
 
-    first = None
+    first: list[np.ndarray] = []
     with _watched(layers, watch):
-        for batch in batches:
+        for number, batch in enumerate(batches):
             flat_inputs[:] = keras.tree.flatten(batch)
             outputs = model(batch, training=False)
-            if first is None:
+            if number == 0:
                 first = [ops.convert_to_numpy(x) for x in keras.tree.flatten(outputs)]
     for path, note in seen.items():
         if note.moment is not None:
             note.moment /= max(note.rows, 1)
-        if note.counts is not None and all_inputs is not None and note.takes_model_input:
+        if note.batch is not None and all_inputs is not None and note.takes_model_input:
             for array in keras.tree.flatten(all_inputs):
-                if np.ndim(array) == np.ndim(note.batch) and np.asarray(array).dtype.kind in "iu":
+                if np.ndim(array) == note.batch.ndim and np.asarray(array).dtype.kind in "iu":
                     note.counts = np.bincount(
                         np.asarray(array, "int64").ravel(), minlength=layers[path].input_dim
                     )

@@ -164,7 +164,8 @@ def _stored(rank: int, rows: int, columns: int, bits: int | None) -> int:
 def _tt_kernel_candidates(
     layer: keras.layers.Dense, kernel: np.ndarray, scale: np.ndarray | None, bias_bytes: int
 ) -> list[Candidate]:
-    shapes = [tensor_train.balanced_factors(size, 2) for size in kernel.shape]
+    rows, columns = kernel.shape
+    shapes = tensor_train.balanced_factors(rows, 2), tensor_train.balanced_factors(columns, 2)
     scaled = kernel if scale is None else scale @ kernel
     bound = tensor_train.rank_bounds(*shapes)[0]
     found = []

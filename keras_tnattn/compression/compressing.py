@@ -5,7 +5,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import keras
 import numpy as np
@@ -63,6 +63,8 @@ class CompressionResult:
         self,
         original: keras.Model,
         floating: keras.Model,
+        small: keras.Model,
+        report: Report,
         layers: Mapping[str, keras.layers.Layer],
         choice: Mapping[str, Candidate],
         id_orders: Mapping[str, np.ndarray],
@@ -71,9 +73,8 @@ class CompressionResult:
     ) -> None:
         self._original, self._floating, self._choice = original, floating, choice
         self._layers, self._metric, self._sample = layers, metric, sample
-        self.report: Report | None = None
+        self.model, self.report = small, report
         self.id_orders = dict(id_orders)
-        self.model = _quantized_model(floating, layers, choice, sample)
 
     def heal(
         self,
@@ -209,7 +210,7 @@ def compress(
     _check_arguments(model, target, tolerance, formats, bits, metric, max_drop, min_speed, data)
     plan = _Plan(model, data, formats, bits, filters, min_speed, batch_size, renumber)
     before = None if metric is None else _measured(metric, model)
-    if max_drop is not None:
+    if max_drop is not None and metric is not None and before is not None:
         choice = plan.within_drop(before, max_drop, metric, target)
     elif target is not None:
         choice = plan.for_target(target)
@@ -365,7 +366,7 @@ class _Plan:
                 return choice
             budget -= excess
 
-    def _refuse(self, target: float, choices: Mapping[str, list[Candidate]]) -> None:
+    def _refuse(self, target: float, choices: Mapping[str, list[Candidate]]) -> NoReturn:
         smallest = {path: min(c, key=lambda x: x.bytes) for path, c in choices.items()}
         reached = self.total / max(1, self.fixed + sum(c.bytes for c in smallest.values()))
         worst = max(smallest, key=lambda path: smallest[path].error, default=None)
@@ -414,7 +415,8 @@ class _Plan:
         """Milliseconds of a call on the batch that the layer was called with."""
         key = (path, candidate.format, candidate.ranks, candidate.bits)
         if key not in self.times:
-            batch = self.seen[path].batch
+            # `min_speed` needs data, on which every layer left here was called.
+            batch = cast(np.ndarray, self.seen[path].batch)
             layer = candidate.make()
             if candidate.bits is not None and not isinstance(layer, TTDense):
                 layer = quantized(layer, candidate.bits)
@@ -448,18 +450,18 @@ class _Plan:
     def result(self, choice: Mapping[str, Candidate], metric: Callable | None) -> CompressionResult:
         floating = self.floating(choice)
         orders = {
-            path: id_order(self.layers[path], self.renumber)
+            path: id_order(self.layers[path], first)
             for path, candidate in choice.items()
             if candidate.format == "tensor_train"
             and isinstance(self.layers[path], keras.layers.Embedding)
-            and self._renumber(path) is not None
+            and (first := self._renumber(path)) is not None
         }
         layers = counterparts(self.model, floating, self.layers)
-        result = CompressionResult(
-            self.model, floating, layers, choice, orders, metric, self.sample
+        small = _quantized_model(floating, layers, choice, self.sample)
+        report = self._report(choice, small, orders)
+        return CompressionResult(
+            self.model, floating, small, report, layers, choice, orders, metric, self.sample
         )
-        result.report = self._report(choice, result.model, orders)
-        return result
 
     def _report(
         self,

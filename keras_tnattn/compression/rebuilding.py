@@ -16,7 +16,7 @@ import keras
 
 
 @functools.cache
-def _functional_class() -> type:
+def _functional_class() -> type[keras.Model]:
     inputs = keras.Input((1,))
     return type(keras.Model(inputs, keras.layers.Identity()(inputs)))
 
@@ -33,7 +33,7 @@ def children(layer: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
     """Returns the layers right inside a layer, by name (of a model's layer) or attribute."""
     if is_graph(layer):
         return {inner.name: inner for inner in layer.layers}
-    hidden = ("_self_", "_layers")
+    hidden: tuple[str, ...] = ("_self_", "_layers")
     if isinstance(layer, _functional_class()):
         hidden = ("_",)  # the operations of its graph
     return {
@@ -77,7 +77,8 @@ def leaves(
 
 def owners(model: keras.layers.Layer) -> dict[int, set[int]]:
     """For each layer in a model, by id, the layers that hold it (a graph's are not counted)."""
-    held_by, seen = {}, set()
+    held_by: dict[int, set[int]] = {}
+    seen = set()
 
     def visit(layer: keras.layers.Layer) -> None:
         if id(layer) in seen:
@@ -97,6 +98,7 @@ class _Substituting:
 
     original: dict  # the serialized layer as it was
     substitutes: dict[str, dict]  # by key, as `children` has it
+    made: list[tuple[keras.layers.Layer, keras.layers.Layer]]  # each layer and its substitute
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, self._substituted(name, value))
@@ -110,9 +112,8 @@ class _Substituting:
             changed = any(new is not old for new, old in zip(entries, value, strict=True))
             return type(value)(entries) if changed else value
         if type(value) is dict:
-            entries = {name: self._substituted(f"{key}/{name}", v) for name, v in value.items()}
-            changed = any(entries[name] is not value[name] for name in value)
-            return entries if changed else value
+            new = {name: self._substituted(f"{key}/{name}", v) for name, v in value.items()}
+            return new if any(new[name] is not value[name] for name in value) else value
         return value
 
     def _substitute(self, key: str, layer: keras.layers.Layer) -> keras.layers.Layer:

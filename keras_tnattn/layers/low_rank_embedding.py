@@ -162,7 +162,7 @@ class LowRankEmbedding(keras.layers.Layer):
         layer: keras.layers.Embedding,
         rank: int | None = None,
         tolerance: float | None = None,
-        row_weights: Sequence[float] | None = None,
+        row_weights: Sequence[float] | np.ndarray | None = None,
         **kwargs: Any,
     ) -> "LowRankEmbedding":
         """Makes a `LowRankEmbedding` that stands in for a trained `keras.layers.Embedding`.

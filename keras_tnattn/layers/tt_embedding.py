@@ -238,7 +238,7 @@ class TTEmbedding(keras.layers.Layer):
         tt_output_shape: Sequence[int] | None = None,
         tt_ranks: int | Sequence[int] | None = None,
         tolerance: float | None = None,
-        row_weights: Sequence[float] | None = None,
+        row_weights: Sequence[float] | np.ndarray | None = None,
         **kwargs: Any,
     ) -> "TTEmbedding":
         """Converts a trained `keras.layers.Embedding` to a `TTEmbedding` by TT-SVD.
