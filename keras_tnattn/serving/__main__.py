@@ -13,6 +13,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # their libraries may be missing
+    from keras_tnattn.serving.inference import Inference
+    from keras_tnattn.serving.settings import Settings
 
 _GRACE_S = 0.2  # for the first request of a connection that was accepted last
 _HELP = {
@@ -102,13 +107,14 @@ def _parser(settings: type) -> argparse.ArgumentParser:
     return parser
 
 
-def _serve(options: argparse.Namespace, settings: object) -> None:
+def _serve(options: argparse.Namespace, settings: "Settings") -> None:
     import uvicorn
 
     from keras_tnattn.serving.app import create_app
 
     app = create_app(options.saved_models, settings)
     inference = app.inference
+    listening = _listening(options.host, options.port)
 
     class Server(uvicorn.Server):
         """A server that drains before it stops, and then exits with 0."""
@@ -117,7 +123,7 @@ def _serve(options: argparse.Namespace, settings: object) -> None:
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            host, port = sockets[0].getsockname()[:2]
+            host, port = listening.getsockname()[:2]
             self.announcing = asyncio.create_task(_announce(inference, f"http://{host}:{port}"))
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -138,7 +144,7 @@ def _serve(options: argparse.Namespace, settings: object) -> None:
             await asyncio.sleep(_GRACE_S)
             await super().shutdown(sockets)
 
-    with _listening(options.host, options.port) as listening:
+    with listening:
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -149,7 +155,7 @@ def _serve(options: argparse.Namespace, settings: object) -> None:
         Server(config).run([listening])
 
 
-async def _announce(inference: object, address: str) -> None:
+async def _announce(inference: "Inference", address: str) -> None:
     while not inference.repository.scanned:
         await asyncio.sleep(0.05)
     names = [name for name in inference.repository.names() if inference.repository.available(name)]

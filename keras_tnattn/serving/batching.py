@@ -193,7 +193,8 @@ def _compute(signature: Signature, items: list[_Item]) -> list[Arrays | Exceptio
         if len(items) == 1:
             return [error]
         return [_compute(signature, [item])[0] for item in items]
-    results, start = [], 0
+    results: list[Arrays | Exception] = []
+    start = 0
     for item in items:
         stop = start + item.rows
         results.append({name: output[start:stop] for name, output in outputs.items()})
@@ -224,7 +225,7 @@ def _parts(
     if not signature.batches:
         return [(arrays, rows, None, np.arange(rows))]
     lengths = np.zeros(rows, int)
-    shapes = []
+    shapes: list[tuple[int, ...] | None] = []
     for name, array in arrays.items():
         if signature.hint(name, "by_length") and array.ndim == 1:
             lengths = np.maximum(lengths, [len(row) for row in array])
@@ -236,7 +237,8 @@ def _parts(
     order = np.argsort(lengths, kind="stable")
     # Lengths of one power of two, 16 and less together, share a lane.
     powers = np.maximum(np.ceil(np.log2(np.maximum(lengths[order], 1))), 4).astype(int)
-    parts, start = [], 0
+    parts: list[tuple[Arrays, int, Hashable, np.ndarray]] = []
+    start = 0
     while start < rows or not parts:
         stop = min(start + max_batch, rows)
         if rows:

@@ -81,7 +81,7 @@ def routes(inference: Inference) -> APIRouter:
             arrays = _inputs(signature, parsed.get("inputs"))
             wanted = _wanted(signature, parsed.get("outputs"))
             outputs = await inference.run(record, used, signature, arrays)
-        answer = {"model_name": name, "model_version": str(used.number)}
+        answer: dict[str, Any] = {"model_name": name, "model_version": str(used.number)}
         if "id" in parsed:
             answer["id"] = parsed["id"]
         answer["outputs"] = [

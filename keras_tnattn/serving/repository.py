@@ -39,7 +39,7 @@ class Version:
         state: Where it is in its life.
         error_code: As TensorFlow names it; `"OK"` if nothing failed.
         error_message: What failed.
-        servable: The loaded model while there is one.
+        loaded: The model while it is loaded.
         requests: How many requests use it now.
     """
 
@@ -49,8 +49,15 @@ class Version:
     state: State = State.START
     error_code: str = "OK"
     error_message: str = ""
-    servable: Servable | None = None
+    loaded: Servable | None = None
     requests: int = 0
+
+    @property
+    def servable(self) -> Servable:
+        """The model of a version in use, which is loaded."""
+        if self.loaded is None:
+            raise RuntimeError(f"Expected a version in use. Received: state={self.state}")
+        return self.loaded
 
     @property
     def failed(self) -> bool:
@@ -172,14 +179,14 @@ class Repository:
                 version.state = State.END
             return
         with self._lock:
-            version.servable = servable
+            version.loaded = servable
             version.state = State.AVAILABLE
         _log.info("%s version %d is available", name, version.number)
 
     def _release(self, version: Version) -> None:
         """Unloads a version that is to be unloaded after its last request; the lock is held."""
         if version.state is State.UNLOADING and not version.requests:
-            version.servable = None
+            version.loaded = None
             version.state = State.END
 
     def _scan(self) -> dict[str, dict[int, tuple[Path, tuple]]]:

@@ -1,13 +1,14 @@
 """Answers in JSON."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import Response
 
 
 def json_response(
-    content: Any, status: int = 200, headers: dict[str, str] | None = None
+    content: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Returns an answer in JSON; numbers that are not finite are `NaN` and `Infinity`."""
     body = json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")

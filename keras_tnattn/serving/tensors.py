@@ -41,7 +41,8 @@ def to_array(value: Any, dtype: np.dtype, max_rank: int = 8) -> np.ndarray:
     Raises:
         RequestError: With 400, if the lists are ragged or a value is of another type.
     """
-    shape, leaves = [], [value]
+    shape: list[int] = []
+    leaves = [value]
     while leaves and type(leaves[0]) is list:
         size = len(leaves[0])
         if len(shape) == max_rank:
@@ -54,7 +55,8 @@ def to_array(value: Any, dtype: np.dtype, max_rank: int = 8) -> np.ndarray:
         flat = np.empty(len(leaves), object)
         flat[:] = [_to_bytes(leaf) for leaf in leaves]
         return flat.reshape(shape)
-    allowed = {"b": {bool}, "i": {int}, "u": {int}}.get(dtype.kind, {int, float})
+    types: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}}
+    allowed = types.get(dtype.kind, {int, float})
     if not set(map(type, leaves)) <= allowed:
         wrong = next(leaf for leaf in leaves if type(leaf) not in allowed)
         raise _wrong_type(wrong, dtype)
