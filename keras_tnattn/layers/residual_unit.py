@@ -71,12 +71,12 @@ class ResidualUnit(keras.layers.Layer):
             layer.build((None, size))
             return layer
 
-        size = input_shape[-1]
-        self.hidden = []
-        for j in range(self.num_hidden):
-            self.hidden.append(dense(self.hidden_dim, size, f"dense_{j}", "relu"))
-            size = self.hidden_dim
-        self.projection = dense(input_shape[-1], size, "projection", None)
+        sizes = [input_shape[-1], *[self.hidden_dim] * self.num_hidden]
+        # Assigned and not appended, so that `compress` can put another layer in the place of one.
+        self.hidden = [
+            dense(self.hidden_dim, size, f"dense_{j}", "relu") for j, size in enumerate(sizes[:-1])
+        ]
+        self.projection = dense(input_shape[-1], sizes[-1], "projection", None)
         self.dropout = keras.layers.Dropout(
             self.dropout_rate, dtype=dtype, name=f"{self.name}_dropout"
         )

@@ -131,6 +131,16 @@ def test_every_model_becomes_smaller_and_loads(model, tmp_path):
     np.testing.assert_allclose(loaded.predict(IDS, verbose=0), small, rtol=1e-5, atol=1e-6)
 
 
+def test_layers_that_a_layer_makes_when_built_are_replaced():
+    model = plga_encoder()
+    denses = leaves(model, lambda layer: isinstance(layer, keras.layers.Dense))
+    path = next(path for path in denses if "hidden" in path)
+    small = layers.LowRankDense.from_dense(denses[path], rank=2)
+    new = rebuilt(model, {id(denses[path]): small})
+    made = leaves(new, lambda layer: isinstance(layer, layers.LowRankDense))
+    assert list(made) == [path]
+
+
 def test_target_1_gives_equal_outputs(model):
     result = compress(model, target=1)
     np.testing.assert_array_equal(
