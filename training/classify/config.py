@@ -24,7 +24,8 @@ ATTENTIONS = registered_attentions()
 TABLE_DIMS = {"tsa": 64, "tga": 64, "dpa": 6, "ada": 6}
 CLASS_WEIGHTS = ("none", "balanced")
 EMBEDDINGS = ("dense", "tensor_train", "low_rank")
-TENSORIZED = ("tsa", "tga")  # have tensor-train maps and a time graph
+TENSORIZED = ("tsa", "tga")  # have tensor-train maps and a time graph of any kind
+DAMPED = (*TENSORIZED, "rgtn")
 TIME_GRAPHS = ("geometric", "exponential", "window", "power_law")
 UNDAMPED = ("window", "power_law")
 HEADLESS = ("tn", "rgtn")
@@ -103,7 +104,7 @@ class ClassifyConfig(RunConfig):
     )
     num_heads: int = option(2, MODEL, "attention heads (not tn, rgtn)", ge=1, le=256)
     tt_rank: int = option(2, MODEL, "maximum tensor-train rank (tsa, tga)", ge=1, le=4096)
-    damping: float = option(0.9, MODEL, "damping of the time graph (tsa, tga)", ge=0, lt=1)
+    damping: float = option(0.9, MODEL, "damping of the time graph (tsa, tga, rgtn)", ge=0, lt=1)
     time_graph: str = option(
         "geometric",
         MODEL,
@@ -157,7 +158,9 @@ class ClassifyConfig(RunConfig):
     def check_together(self) -> None:
         reason = f"attention={self.attention!r}, which has none"
         if self.attention not in TENSORIZED:
-            self.refuse(reason, "tt_rank", "damping", "time_graph", "window", "exponent")
+            self.refuse(reason, "tt_rank", "time_graph", "window", "exponent")
+        if self.attention not in DAMPED:
+            self.refuse(reason, "damping")
         for name, graph in (("window", "window"), ("exponent", "power_law")):
             if (getattr(self, name) is not None) != (self.time_graph == graph):
                 raise ValueError(
@@ -185,6 +188,8 @@ class ClassifyConfig(RunConfig):
         """The arguments that only the chosen attention layer has."""
         if self.attention == "plga":
             return {"residual_units": self.residual_units, "residual_dim": self.residual_dim}
+        if self.attention == "rgtn":
+            return {"damping": self.damping}
         if self.attention not in TENSORIZED:
             return {}
         options: dict[str, Any] = {

@@ -124,14 +124,25 @@ def test_cut_off_after_the_last_epoch(uninterrupted, tmp_path):
 
 
 def test_every_attention_of_the_classifier_has_an_option():
-    assert set(ATTENTIONS) <= set(CLASSIFIERS)
+    assert set(ATTENTIONS) == set(CLASSIFIERS)
 
 
-@pytest.mark.parametrize("attention", ["tn", "plga", "sdpa"])
-def test_other_attentions_train(tmp_path, attention):
+@pytest.mark.parametrize(
+    ("attention", "options"),
+    [("tn", []), ("rgtn", ["--damping", "0.5"]), ("plga", []), ("sdpa", [])],
+)
+def test_other_attentions_train(tmp_path, attention, options):
     table = small_table(tmp_path / "table.csv", rows=40)
-    assert main(command(table, tmp_path / "run", "--attention", attention, "--epochs", "1")) == 0
-    assert Run(tmp_path / "run").results["parameters"]["attention"] > 0
+    options = ["--attention", attention, *options, "--epochs", "1"]
+    assert main(command(table, tmp_path / "run", *options)) == 0
+    count = Run(tmp_path / "run").results["parameters"]["attention"]
+    assert (count > 0) == (attention != "rgtn")  # which has none by default
+
+
+def test_the_damping_reaches_each_attention_with_a_time_graph():
+    for attention in ("tsa", "tga", "rgtn"):
+        config = ClassifyConfig(dataset="reuters", attention=attention, damping=0.5)
+        assert config.attention_options["damping"] == 0.5
 
 
 def test_graph_attention_trains_and_is_drawn(tmp_path):
