@@ -33,7 +33,7 @@ class TestTables:
     def test_one_column_of_texts_and_labels_is_refused(self, tmp_path):
         path = write(tmp_path / "t.csv", "text,label\na,x\nb,y\n")
         for columns in ({"text_column": "label"}, {"label_column": "text"}):
-            with pytest.raises(InputError, match="Expected two columns"):
+            with pytest.raises(InputError, match="a column with texts and another with labels"):
                 load_texts(path, **columns)
         with pytest.raises(InputError, match="Received: 'label' as both"):
             load_texts(path, text_column="label", label_column="label")

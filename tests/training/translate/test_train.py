@@ -1,6 +1,5 @@
 """Training a translator from the command line."""
 
-import itertools
 import os
 import shutil
 import signal
@@ -13,54 +12,16 @@ import keras
 import numpy as np
 import pytest
 from run_folders import EXPORTS, FILES, assert_equal, assert_refused, interrupted_after
+from translate_commands import RESIDUAL, command, small, table
 
-from keras_tnattn.models.translator import PRESETS as MODELS
 from training.engine.checkpoints import load_weights
 from training.engine.runs import Run
-from training.errors import InputError
 from training.options import from_json, to_json
 from training.train import main
-from training.translate.config import ATTENTIONS, PRESETS, TranslateConfig
+from training.translate.config import TranslateConfig
 from training.translate.train import TranslatorLog
 
 ROOT = Path(__file__).parents[3]
-NUMBERS = {"um": "one", "dois": "two", "três": "three", "quatro": "four", "cinco": "five"}
-NOUNS = {"gatos": "cats", "cães": "dogs", "rios": "rivers", "livros": "books"}
-COLORS = {"azuis": "blue", "verdes": "green", "novos": "new"}
-VERBS = {"vi": "saw", "tenho": "have"}
-SMALL = {
-    "model-dim": 8,
-    "num-heads": 2,
-    "feedforward-dim": 16,
-    "residual-units": 1,
-    "residual-dim": 8,
-    "vocabulary-size": 90,
-    "batch-size": 27,
-    "epochs": 4,
-    "warmup-steps": 10,
-}
-RESIDUAL = ("residual-units", "residual-dim")
-
-
-def small(*without):
-    """The options of a small model, but for some."""
-    return [word for k, v in SMALL.items() if k not in without for word in (f"--{k}", str(v))]
-
-
-def table(path, pairs=120):
-    """A TSV of Portuguese and English sentences, all different."""
-    lines = [
-        f"Eu {verb} {number} {noun} {color}.\t"
-        f"I {VERBS[verb]} {NUMBERS[number]} {COLORS[color]} {NOUNS[noun]}."
-        for number, noun, color, verb in itertools.product(NUMBERS, NOUNS, COLORS, VERBS)
-    ]
-    order = np.random.default_rng(0).permutation(len(lines))[:pairs]
-    path.write_text("\n".join(["pt\ten", *(lines[i] for i in order)]) + "\n", encoding="utf-8")
-    return str(path)
-
-
-def command(corpus, folder, *more):
-    return ["translate", "--corpus", corpus, "--run-dir", str(folder), *small(), *more]
 
 
 def resumed(folder):
@@ -358,132 +319,3 @@ class TestRefusals:
         np.savez(folder / "checkpoints/last.npz", *arrays)
         arguments = ["translate", "--run-dir", str(folder), "--resume"]
         assert_refused(capsys, arguments, "checkpoint of this model", "last.npz")
-
-    @pytest.mark.parametrize(
-        ("options", "parts"),
-        [
-            (["--corpus", "no_such_corpus"], ["corpus='no_such_corpus'"]),
-            (["--num-heads", "3"], ["num_heads=3", "model_dim=8"]),
-            (["--num-heads", "0"], ["num_heads=0"]),
-            (["--attention", "sdpa"], ["residual_units=1", "attention='sdpa'"]),
-            (["--preset", "sdpa", "--causal-metric"], ["attention='sdpa'"]),
-            (["--dropout", "1"], ["dropout=1.0"]),
-            (["--learning-rate", "0"], ["learning_rate=0"]),
-            (["--learning-rate", "nan"], ["learning_rate=nan"]),
-            (["--warmup-steps", "0"], ["warmup_steps=0"]),
-            (["--cooldown-epochs", "99"], ["cooldown_epochs=99"]),
-            (["--epochs-after-best", "-1"], ["epochs_after_best=-1"]),
-            (["--epochs-after-best", "3", "--early-stopping", "2"], ["early_stopping=2"]),
-            (["--vocabulary-size", "3"], ["vocabulary_size=3"]),
-            (["--max-length", "3"], ["max_length=3"]),
-            (["--checkpoint-epochs", "2", "9"], ["checkpoint_epochs=[2, 9]"]),
-            (["--batch-size", "0"], ["batch_size=0"]),
-            (["--export-beam", "2"], ["export_beam=2"]),
-            (["--export", "--export-beam", "0"], ["export_beam=0"]),
-            (["--data-dir", "x"], ["data_dir='x'"]),
-        ],
-    )
-    def test_bad_options_leave_no_folder(self, tmp_path, capsys, options, parts):
-        corpus = table(tmp_path / "pairs.tsv")
-        arguments = command(corpus, tmp_path / "runs/run", *options)
-        assert_refused(capsys, arguments, *parts)
-        left = [path for path in tmp_path.rglob("*") if path.is_file()]
-        assert left == [tmp_path / "pairs.tsv"]
-
-    @pytest.mark.parametrize(
-        ("content", "part"),
-        [
-            ("pt\ten\num\tone\n", "at least 3 pairs"),
-            ("pt\ten\n\tone\num\tone\n", "empty source"),
-            ("pt\ten\n", "none"),
-        ],
-    )
-    def test_bad_tables_leave_no_folder(self, tmp_path, capsys, content, part):
-        (tmp_path / "pairs.tsv").write_text(content)
-        arguments = command(str(tmp_path / "pairs.tsv"), tmp_path / "runs/run")
-        assert_refused(capsys, arguments, part)
-        assert [path.name for path in tmp_path.iterdir()] == ["pairs.tsv"]
-
-    def test_files_of_unequal_length(self, tmp_path, capsys):
-        (tmp_path / "a.pt").write_text("um\ndois\n")
-        (tmp_path / "a.en").write_text("one\n")
-        corpus = f"{tmp_path / 'a.pt'},{tmp_path / 'a.en'}"
-        assert_refused(
-            capsys, command(corpus, tmp_path / "run"), "same number of lines", "2 in", "1 in"
-        )
-
-    def test_a_preparation_alone_has_its_own_options(self, tmp_path, capsys):
-        arguments = ["translate", "--prepared", str(tmp_path), "--lower-case"]
-        assert_refused(capsys, arguments, "lower_case=True", "prepared alone")
-        arguments = ["translate", "--prepared", str(tmp_path), "--name", "x"]
-        assert_refused(capsys, arguments, "prepared.json")
-
-
-class TestConfig:
-    def test_presets_and_attentions_are_those_of_the_translator(self):
-        assert set(PRESETS) == set(MODELS)
-        assert {options["attention"] for options in MODELS.values()} == set(ATTENTIONS)
-
-    def test_the_schedule_is_the_papers(self):
-        plga, sdpa = TranslateConfig(), TranslateConfig(attention="sdpa")
-        assert (plga.preset, plga.warmup_steps) == ("plga-2", 15_000)
-        assert (sdpa.preset, sdpa.warmup_steps) == ("sdpa", 4000)
-        assert plga.learning_rate == pytest.approx(3.6e-4, rel=0.01)
-        assert sdpa.learning_rate == pytest.approx(7.0e-4, rel=0.01)
-        assert TranslateConfig(learning_rate=1e-3).learning_rate == 1e-3
-
-    def test_it_survives_json(self):
-        config = TranslateConfig(
-            corpus="a/train.pt,a/train.en", checkpoint_epochs=(3, 1), reverse=True
-        )
-        assert config.name == "train-reversed-plga-2-0"
-        assert from_json(TranslateConfig, to_json(config)) == config
-        assert config.changed(seed=1).seed == 1
-        with pytest.raises(InputError, match="preset"):
-            TranslateConfig(preset="plga-7")
-
-    @pytest.mark.parametrize(
-        ("options", "name"),
-        [
-            ({}, "cldr_pt-en-plga-2-0"),
-            ({"attention": "sdpa"}, "cldr_pt-en-sdpa-0"),
-            ({"preset": "plga-2", "attention": "sdpa"}, "cldr_pt-en-plga-2-sdpa-0"),
-            ({"preset": "sdpa", "attention": "plga"}, "cldr_pt-en-sdpa-plga-0"),
-            ({"causal_metric": True}, "cldr_pt-en-plga-2-causal-0"),
-        ],
-    )
-    def test_the_name_tells_what_is_trained(self, options, name):
-        assert TranslateConfig(**options).name == name
-
-    def test_a_preparation_by_options(self):
-        assert TranslateConfig(strip_accents=True, unicode_form="NFKC").preparing == {
-            "vocabulary_size": 8000,
-            "max_length": 128,
-            "lower_case": False,
-            "keep_accents": False,
-            "form": "NFKC",
-            "tokenizer": "joiners",
-        }
-        with pytest.raises(InputError, match="unicode_form='NFKC'"):
-            TranslateConfig(tokenizer="bert", unicode_form="NFKC")
-        with pytest.raises(InputError, match="unicode_form='NFD'"):
-            TranslateConfig(unicode_form="NFD")
-        with pytest.raises(InputError, match="strip_accents=True"):
-            TranslateConfig(prepared="folder", strip_accents=True)
-
-    def test_a_beam_or_a_folder_makes_another_export(self):
-        configs = [
-            TranslateConfig(export=True, **options)
-            for options in ({}, {"export_beam": 2}, {"saved_models": "x"}, {"name": "x"})
-        ]
-        assert len({str(config.export_options) for config in configs}) == 4
-
-    def test_options_change_the_preset(self):
-        config = TranslateConfig(preset="plga-4", num_heads=2, causal_metric=True)
-        assert config.overrides == {
-            "attention": "plga",
-            "num_heads": 2,
-            "model_dim": 512,
-            "feedforward_dim": 2048,
-            "causal_metric": True,
-        }

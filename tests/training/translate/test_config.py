@@ -1,0 +1,77 @@
+import pytest
+
+from keras_tnattn.models.translator import PRESETS as MODELS
+from training.errors import InputError
+from training.options import from_json, to_json
+from training.translate.config import ATTENTIONS, PRESETS, TranslateConfig
+
+
+def test_presets_and_attentions_are_those_of_the_translator():
+    assert set(PRESETS) == set(MODELS)
+    assert {options["attention"] for options in MODELS.values()} == set(ATTENTIONS)
+
+
+def test_the_schedule_is_the_papers():
+    plga, sdpa = TranslateConfig(), TranslateConfig(attention="sdpa")
+    assert (plga.preset, plga.warmup_steps) == ("plga-2", 15_000)
+    assert (sdpa.preset, sdpa.warmup_steps) == ("sdpa", 4000)
+    assert plga.learning_rate == pytest.approx(3.6e-4, rel=0.01)
+    assert sdpa.learning_rate == pytest.approx(7.0e-4, rel=0.01)
+    assert TranslateConfig(learning_rate=1e-3).learning_rate == 1e-3
+
+
+def test_it_survives_json():
+    config = TranslateConfig(corpus="a/train.pt,a/train.en", checkpoint_epochs=(3, 1), reverse=True)
+    assert config.name == "train-reversed-plga-2-0"
+    assert from_json(TranslateConfig, to_json(config)) == config
+    assert config.changed(seed=1).seed == 1
+    with pytest.raises(InputError, match="preset"):
+        TranslateConfig(preset="plga-7")
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({}, "cldr_pt-en-plga-2-0"),
+        ({"attention": "sdpa"}, "cldr_pt-en-sdpa-0"),
+        ({"preset": "plga-2", "attention": "sdpa"}, "cldr_pt-en-plga-2-sdpa-0"),
+        ({"preset": "sdpa", "attention": "plga"}, "cldr_pt-en-sdpa-plga-0"),
+        ({"causal_metric": True}, "cldr_pt-en-plga-2-causal-0"),
+    ],
+)
+def test_the_name_tells_what_is_trained(options, name):
+    assert TranslateConfig(**options).name == name
+
+
+def test_a_preparation_by_options():
+    assert TranslateConfig(strip_accents=True, unicode_form="NFKC").preparing == {
+        "vocabulary_size": 8000,
+        "max_length": 128,
+        "lower_case": False,
+        "keep_accents": False,
+        "form": "NFKC",
+    }
+    with pytest.raises(InputError, match="unicode_form='NFD'"):
+        TranslateConfig(unicode_form="NFD")
+    with pytest.raises(InputError, match="strip_accents=True"):
+        TranslateConfig(prepared="folder", strip_accents=True)
+
+
+def test_a_beam_or_a_folder_makes_another_export():
+    configs = [
+        TranslateConfig(export=True, **options)
+        for options in ({}, {"export_beam": 2}, {"saved_models": "x"}, {"name": "x"})
+    ]
+    assert len({str(config.export_options) for config in configs}) == 4
+
+
+def test_options_change_the_preset():
+    config = TranslateConfig(preset="plga-4", num_heads=2, causal_metric=True)
+    assert config.overrides == {
+        "attention": "plga",
+        "num_heads": 2,
+        "model_dim": 512,
+        "feedforward_dim": 2048,
+        "feedforward": "dense",
+        "causal_metric": True,
+    }
