@@ -66,6 +66,7 @@ class Run:
         partial = self.folder.with_name(f".partial-{self.folder.name}")
         # A killed attempt may have left this folder behind.
         shutil.rmtree(partial, ignore_errors=True)
+        new_parents = [parent for parent in partial.parents if not parent.exists()]
         try:
             with self._creating():
                 partial.mkdir(parents=True)
@@ -74,6 +75,9 @@ class Run:
                 partial.rename(self.folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+            for parent in new_parents:
+                with contextlib.suppress(OSError):  # it holds the run
+                    parent.rmdir()
 
     def describe(self, folder: Path, config: Any, data: dict[str, Any]) -> None:
         """Writes `config.json` and `data.json` into the folder that `starting` yields."""
