@@ -50,9 +50,12 @@ def test_a_preparation_by_options():
         "lower_case": False,
         "keep_accents": False,
         "form": "NFKC",
+        "tokenizer": "joiners",
     }
     with pytest.raises(InputError, match="unicode_form='NFD'"):
         TranslateConfig(unicode_form="NFD")
+    with pytest.raises(InputError, match="unicode_form='NFKC'"):
+        TranslateConfig(tokenizer="bert", unicode_form="NFKC")
     with pytest.raises(InputError, match="strip_accents=True"):
         TranslateConfig(prepared="folder", strip_accents=True)
 

@@ -161,10 +161,10 @@ def test_bad_input(run, tmp_path, capsys):
     assert f"{corpus.vocabulary_sizes}" in refused(other)
     whole = (folder / "model.keras").read_bytes()
     (other / "model.keras").write_bytes(whole[: len(whole) // 2])
-    assert "model.keras, damaged" in refused(other)
+    assert "damaged or from another" in refused(other)
     with zipfile.ZipFile(other / "model.keras", "w"):
         pass
-    assert "damaged or from another program" in refused(other)
+    assert "model.keras" in refused(other)
     (other / "model.keras").unlink()
     assert "Finish the run with --resume" in refused(other)
     for content in ("[]", "{", '{"prepared": 3}'):

@@ -289,7 +289,7 @@ class TestRefusals:
         config = config.changed(corpus=corpus)
         (folder / "config.json").write_text(to_json(config))
         arguments = ["translate", "--run-dir", str(folder), "--resume"]
-        assert_refused(capsys, arguments, "was started with", "vocabulary")
+        assert_refused(capsys, arguments, "was started", "vocabulary")
 
     def test_a_damaged_preparation(self, whole, capsys, tmp_path):
         folder = copy_of(whole[1], tmp_path / "run")
