@@ -76,7 +76,7 @@ class GraphAttention(SelfAttention):
 
     Example:
         >>> x, edges = keras.ops.ones((1, 3, 4)), keras.ops.array([[0, 1], [1, 0]])
-        >>> GraphAttention(num_heads=2, key_dim=5)(x, edges=edges).shape
+        >>> tuple(GraphAttention(num_heads=2, key_dim=5)(x, edges=edges).shape)
         (1, 3, 10)
     """
 

@@ -64,7 +64,7 @@ class GraphConvolution(keras.layers.Layer):
 
     Example:
         >>> x, edges = keras.ops.ones((1, 3, 4)), keras.ops.array([[0, 1], [1, 0]])
-        >>> GraphConvolution(5)(x, edges=edges).shape
+        >>> tuple(GraphConvolution(5)(x, edges=edges).shape)
         (1, 3, 5)
     """
 

@@ -91,9 +91,9 @@ class GraphTensorNetwork(keras.layers.Layer):
 
     Example:
         >>> layer = GraphTensorNetwork(2, receive_from="earlier")
-        >>> layer(keras.ops.ones((3, 7, 4))).shape
+        >>> tuple(layer(keras.ops.ones((3, 7, 4))).shape)
         (3, 7, 4)
-        >>> layer.propagation_matrix().shape
+        >>> tuple(layer.propagation_matrix().shape)
         (4, 4)
     """
 

@@ -56,7 +56,7 @@ class LocalEmbedding(keras.layers.Layer):
     Example:
         >>> layer = LocalEmbedding("trigonometric")
         >>> features = layer(keras.ops.array([[0.25, 1.0]]))
-        >>> features.shape
+        >>> tuple(features.shape)
         (1, 2, 2)
         >>> keras.ops.convert_to_numpy(layer(features, reverse=True)).round(4).tolist()
         [[0.25, 1.0]]

@@ -58,7 +58,7 @@ class MPSClassifier(keras.layers.Layer):
         ValueError: For sizes that are not positive, or a tensor per site without `num_sites`.
 
     Example:
-        >>> MPSClassifier(num_classes=10, bond_dim=4)(keras.ops.ones((2, 100, 5))).shape
+        >>> tuple(MPSClassifier(num_classes=10, bond_dim=4)(keras.ops.ones((2, 100, 5))).shape)
         (2, 10)
     """
 

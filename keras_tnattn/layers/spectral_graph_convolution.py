@@ -46,7 +46,7 @@ class SpectralGraphConvolution(keras.layers.Layer):
 
     Example:
         >>> ring = keras.ops.array([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
-        >>> SpectralGraphConvolution(ring, units=5)(keras.ops.ones((2, 3, 4))).shape
+        >>> tuple(SpectralGraphConvolution(ring, units=5)(keras.ops.ones((2, 3, 4))).shape)
         (2, 3, 5)
     """
 

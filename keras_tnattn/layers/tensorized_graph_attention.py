@@ -62,7 +62,7 @@ class TensorizedGraphAttention(keras.layers.Layer):
 
     Example:
         >>> layer = TensorizedGraphAttention(num_heads=2)
-        >>> layer(keras.ops.ones((3, 7, 2, 2, 2))).shape
+        >>> tuple(layer(keras.ops.ones((3, 7, 2, 2, 2))).shape)
         (3, 7, 4, 2, 2)
     """
 

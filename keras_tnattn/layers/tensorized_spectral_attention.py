@@ -106,7 +106,7 @@ class TensorizedSpectralAttention(SelfAttention):
 
     Example:
         >>> layer = TensorizedSpectralAttention(num_heads=2, damping=0.8)
-        >>> layer(keras.ops.ones((3, 7, 8)), use_causal_mask=True).shape
+        >>> tuple(layer(keras.ops.ones((3, 7, 8)), use_causal_mask=True).shape)
         (3, 7, 16)
     """
 

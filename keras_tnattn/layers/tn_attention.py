@@ -83,7 +83,7 @@ class TNAttention(keras.layers.Layer):
 
     Example:
         >>> layer = TNAttention(output_dim=3, bond_dim=4)
-        >>> layer(keras.ops.ones((2, 100, 5))).shape
+        >>> tuple(layer(keras.ops.ones((2, 100, 5))).shape)
         (2, 100, 3)
     """
 
@@ -294,7 +294,7 @@ class TNAttention(keras.layers.Layer):
         Example:
             >>> kernel = keras.ops.eye(2)
             >>> layer = TNAttention.from_linear_attention(kernel, kernel)
-            >>> layer(keras.ops.array([[[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]])).shape
+            >>> tuple(layer(keras.ops.array([[[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]])).shape)
             (1, 3, 2)
         """
         query, key = (
@@ -369,7 +369,7 @@ class TNAttention(keras.layers.Layer):
 
         Example:
             >>> phi, kernel = keras.ops.ones((1, 3, 2)), keras.ops.eye(2)
-            >>> TNAttention.local_residual(phi, kernel, kernel).shape
+            >>> tuple(TNAttention.local_residual(phi, kernel, kernel).shape)
             (1, 3, 2)
         """
         query, key = matmul(inputs, query_kernel), matmul(inputs, key_kernel)

@@ -64,7 +64,7 @@ def deep_tensor_network(
     Example:
         >>> from keras_tnattn.layers import LocalEmbedding
         >>> model = deep_tensor_network(10, LocalEmbedding(), num_layers=2, bond_dim=4)
-        >>> model(keras.ops.ones((3, 20))).shape
+        >>> tuple(model(keras.ops.ones((3, 20))).shape)
         (3, 10)
     """
     if head not in HEADS:

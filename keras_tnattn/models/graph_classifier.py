@@ -78,7 +78,7 @@ def graph_classifier(
     Example:
         >>> model = graph_classifier(num_features=5, num_classes=3)
         >>> edges = keras.ops.array([[[0, 1], [1, 0]]])
-        >>> model({"features": keras.ops.ones((1, 4, 5)), "edges": edges}).shape
+        >>> tuple(model({"features": keras.ops.ones((1, 4, 5)), "edges": edges}).shape)
         (1, 4, 3)
     """
     if layer not in GRAPH_LAYERS:
@@ -131,7 +131,7 @@ def attention_model(model: keras.Model) -> Callable[[dict[str, Tensor]], list[Te
         >>> first, last = attention_model(model)(
         ...     {"features": keras.ops.ones((1, 4, 5)), "edges": edges}
         ... )
-        >>> first.shape, last.shape
+        >>> tuple(first.shape), tuple(last.shape)
         ((1, 8, 6), (1, 1, 6))
     """
     layers = [layer for layer in model.layers if isinstance(layer, GraphAttention)]

@@ -24,7 +24,7 @@ class BlockBand:
     Example:
         >>> import keras
         >>> band = BlockBand((1, 4, 1), block=2, num_offsets=1)
-        >>> band.split(keras.ops.ones((1, 4, 1))).shape
+        >>> tuple(band.split(keras.ops.ones((1, 4, 1))).shape)
         (3, 2, 1)
     """
 
@@ -85,7 +85,7 @@ def transpose(x: Tensor) -> Tensor:
 
     Example:
         >>> import keras
-        >>> transpose(keras.ops.ones((2, 3, 4))).shape
+        >>> tuple(transpose(keras.ops.ones((2, 3, 4))).shape)
         (2, 4, 3)
     """
     return ops.swapaxes(x, -1, -2)

@@ -87,7 +87,7 @@ def graph_fourier_basis(matrix: Tensor) -> tuple[Tensor, Tensor]:
     Example:
         >>> import keras
         >>> frequencies, basis = graph_fourier_basis(keras.ops.eye(3))
-        >>> basis.shape
+        >>> tuple(basis.shape)
         (3, 3)
     """
     frequencies, basis = ops.linalg.eigh(matrix)
@@ -107,7 +107,7 @@ def graph_fourier_transform(x: Tensor, basis: Tensor, inverse: bool = False) -> 
 
     Example:
         >>> import keras
-        >>> graph_fourier_transform(keras.ops.ones((2, 3, 4)), keras.ops.eye(3)).shape
+        >>> tuple(graph_fourier_transform(keras.ops.ones((2, 3, 4)), keras.ops.eye(3)).shape)
         (2, 3, 4)
     """
     return matmul(basis if inverse else ops.transpose(basis), x)
@@ -128,7 +128,7 @@ def spectral_convolution(x: Tensor, basis: Tensor, multipliers: Tensor) -> Tenso
     Example:
         >>> import keras
         >>> x, basis = keras.ops.ones((2, 3, 4)), keras.ops.eye(3)
-        >>> spectral_convolution(x, basis, keras.ops.ones((3, 4, 5))).shape
+        >>> tuple(spectral_convolution(x, basis, keras.ops.ones((3, 4, 5))).shape)
         (2, 3, 5)
     """
     spectrum = graph_fourier_transform(x, basis)

@@ -51,7 +51,7 @@ def quantize_rows(matrix: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray
 
     Example:
         >>> packed, scales = quantize_rows(np.ones((3, 15)), bits=4)
-        >>> packed.shape, scales.shape
+        >>> tuple(packed.shape), tuple(scales.shape)
         ((3, 8), (3, 1))
     """
     check_bits(bits)

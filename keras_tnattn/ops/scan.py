@@ -55,7 +55,7 @@ def fold_sites(x: Tensor, fill: Tensor = 0) -> Tensor:
 
     Example:
         >>> import keras
-        >>> fold_sites(keras.ops.ones((2, 40, 3))).shape
+        >>> tuple(fold_sites(keras.ops.ones((2, 40, 3))).shape)
         (32, 2, 2, 3)
     """
     batch, length, *rest = ops.shape(x)
@@ -81,7 +81,7 @@ def unfold_sites(x: Tensor, length: Tensor) -> Tensor:
 
     Example:
         >>> import keras
-        >>> unfold_sites(fold_sites(keras.ops.ones((2, 40, 3))), 40).shape
+        >>> tuple(unfold_sites(fold_sites(keras.ops.ones((2, 40, 3))), 40).shape)
         (2, 40, 3)
     """
     block, count, batch, *rest = ops.shape(x)
@@ -105,7 +105,7 @@ def map_sites(x: Tensor, kernel: Tensor, shape: tuple[int, ...]) -> Tensor:
     Example:
         >>> import keras
         >>> phi = fold_sites(keras.ops.ones((2, 40, 3)))
-        >>> map_sites(phi, keras.ops.ones((3, 16)), (4, 4)).shape
+        >>> tuple(map_sites(phi, keras.ops.ones((3, 16)), (4, 4)).shape)
         (32, 2, 2, 4, 4)
     """
     lead = ops.shape(x)[:-1]
@@ -128,7 +128,7 @@ def closed_contexts(matrices: Tensor, normalize: bool = True) -> Tensor:
 
     Example:
         >>> import keras
-        >>> closed_contexts(keras.ops.ones((4, 1, 2, 3, 3))).shape
+        >>> tuple(closed_contexts(keras.ops.ones((4, 1, 2, 3, 3))).shape)
         (4, 1, 2, 3, 3)
     """
     identity = ops.eye(matrices.shape[-1], dtype=matrices.dtype)
@@ -161,7 +161,7 @@ def open_contexts(
         >>> import keras
         >>> vector = keras.ops.ones(3)
         >>> rows, columns = open_contexts(keras.ops.ones((4, 1, 2, 3, 3)), vector, vector)
-        >>> rows.shape, columns.shape
+        >>> tuple(rows.shape), tuple(columns.shape)
         ((4, 1, 2, 1, 3), (4, 1, 2, 3, 1))
     """
     root = [ops.reshape(left, (1, -1)), ops.reshape(right, (-1, 1))]
@@ -181,7 +181,7 @@ def side_contexts(matrices: Tensor) -> tuple[Tensor, Tensor]:
     Example:
         >>> import keras
         >>> left, right = side_contexts(keras.ops.ones((4, 1, 2, 3, 3)))
-        >>> left.shape
+        >>> tuple(left.shape)
         (4, 1, 2, 3, 3)
     """
     identity = ops.eye(matrices.shape[-1], dtype=matrices.dtype)
@@ -211,7 +211,7 @@ def chain_product(matrices: Tensor) -> tuple[Tensor, Tensor]:
     Example:
         >>> import keras
         >>> product, log_scale = chain_product(keras.ops.ones((4, 1, 2, 3, 3)))
-        >>> product.shape, log_scale.shape
+        >>> tuple(product.shape), tuple(log_scale.shape)
         ((2, 3, 3), (2,))
     """
     scales = ops.zeros(ops.shape(matrices)[:-2], matrices.dtype)

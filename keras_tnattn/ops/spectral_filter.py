@@ -72,7 +72,7 @@ def attention_graph(keys: Tensor, graph: Any, causal: bool = False) -> Tensor:
         is not causal.
 
     Example:
-        >>> attention_graph(keras.ops.ones((2, 5, 4)), 0.9).shape
+        >>> tuple(attention_graph(keras.ops.ones((2, 5, 4)), 0.9).shape)
         (2, 5, 5)
     """
     scores = ops.relu(matmul(keys, transpose(keys)))
@@ -118,7 +118,7 @@ def spectral_filter(
 
     Example:
         >>> keys, values = keras.ops.ones((2, 5, 4)), keras.ops.ones((2, 5, 3))
-        >>> spectral_filter(keys, values, 0.9, causal=True).shape
+        >>> tuple(spectral_filter(keys, values, 0.9, causal=True).shape)
         (2, 5, 3)
     """
     given = _is_adjacency(graph)

@@ -80,7 +80,7 @@ class Exponential:
         power: The power `q` of the distance: a positive number or scalar tensor.
 
     Example:
-        >>> Exponential(0.5, 1.0).weights(keras.ops.ones(1)).shape
+        >>> tuple(Exponential(0.5, 1.0).weights(keras.ops.ones(1)).shape)
         (1,)
     """
 
@@ -269,7 +269,7 @@ def time_filter(x: Tensor, graph: Any, receive_from: str = "later") -> Tensor:
         ValueError: For a damping outside [0, 1) or an unknown `receive_from`.
 
     Example:
-        >>> time_filter(keras.ops.ones((1, 3, 1)), 0.5).shape
+        >>> tuple(time_filter(keras.ops.ones((1, 3, 1)), 0.5).shape)
         (1, 3, 1)
     """
     graph = as_time_graph(graph)

@@ -134,7 +134,7 @@ def form_table(cores: Sequence[np.ndarray], num_rows: int) -> np.ndarray:
     """Forms the first `num_rows` rows `(num_rows, D)` of a tensor train, in NumPy.
 
     Example:
-        >>> form_table([np.ones((1, 10, 4, 3)), np.ones((3, 10, 4, 1))], num_rows=95).shape
+        >>> tuple(form_table([np.ones((1, 10, 4, 3)), np.ones((3, 10, 4, 1))], num_rows=95).shape)
         (95, 16)
     """
     table = np.ones((1, 1, 1), cores[0].dtype)
