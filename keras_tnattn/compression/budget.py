@@ -60,6 +60,9 @@ def _hull(
     return best
 
 
-def within_tolerance(candidates: Sequence[Candidate], tolerance: float) -> Candidate:
-    """Returns the smallest candidate whose error is at most `tolerance`."""
-    return min((c for c in candidates if c.error <= tolerance), key=lambda c: c.bytes)
+def within_tolerance(
+    candidates: Sequence[Candidate], tolerance: float, accepts: Callable[[Candidate], bool]
+) -> Candidate:
+    """Returns the smallest candidate that is accepted and whose error is at most `tolerance`."""
+    rising = sorted(candidates, key=lambda c: c.bytes)
+    return next(c for c in rising if c.error <= tolerance and accepts(c))

@@ -1,6 +1,7 @@
 """Makes any Keras model smaller in one call."""
 
 import dataclasses
+import functools
 import math
 import re
 import time
@@ -188,7 +189,8 @@ def compress(
         renumber: The number of leading ids, such as padding and unknown, that do not change. All
             other ids may be renumbered so that similar rows are neighbors, which saves the table of
             positions of a tensor-train embedding. The caller has to reorder the vocabulary by
-            `result.id_orders`. Default: no ids change.
+            `result.id_orders`. Needs `data`, and one integer input that a single embedding reads;
+            the ids of other models stay. Default: ids stay.
 
     Returns:
         A `CompressionResult` with `model`, `report` and `heal`.
@@ -208,14 +210,14 @@ def compress(
         True
     """
     _check_arguments(model, target, tolerance, formats, bits, metric, max_drop, min_speed, data)
-    plan = _Plan(model, data, formats, bits, filters, min_speed, batch_size, renumber)
     before = None if metric is None else _measured(metric, model)
+    plan = _Plan(model, data, formats, bits, filters, min_speed, batch_size, renumber)
     if max_drop is not None and metric is not None and before is not None:
         choice = plan.within_drop(before, max_drop, metric, target)
     elif target is not None:
         choice = plan.for_target(target)
     elif tolerance is not None:
-        choice = {p: within_tolerance(c, tolerance) for p, c in plan.choices.items()}
+        choice = plan.within_tolerance(tolerance)
     else:
         choice = {path: candidates[0] for path, candidates in plan.choices.items()}
     result = plan.result(choice, metric)
@@ -302,10 +304,16 @@ class _Plan:
         }
         self.total = byte_count(model)
         self.fixed = self.total - sum(byte_count(layer) for layer in self.layers.values())
+        # Without those that turned out to be too slow.
+        self.allowed = {path: list(candidates) for path, candidates in self.choices.items()}
         self.times: dict[tuple, float] = {}
 
     def _renumber(self, path: str) -> int | None:
-        return self.renumber if self.seen[path].takes_model_input else None
+        """`renumber`, if no other layer depends on the ids that this embedding takes."""
+        inputs = keras.tree.flatten(self.sample)
+        integers = sum(np.asarray(x).dtype.kind in "iu" for x in inputs)
+        readers = [p for p, note in self.seen.items() if note.takes_model_input]
+        return self.renumber if readers == [path] and integers == 1 else None
 
     def _replaceable(
         self, filters: Any
@@ -343,19 +351,31 @@ class _Plan:
         calibration.measure_sensitivity(copy, watched, batches[0], seen, outputs)
         return seen
 
+    def within_tolerance(self, tolerance: float) -> dict[str, Candidate]:
+        return {
+            path: within_tolerance(candidates, tolerance, functools.partial(self._is_fast, path))
+            for path, candidates in self.choices.items()
+        }
+
     def for_target(self, target: float) -> dict[str, Candidate]:
+        choice = self._shared_out(target)
+        if choice is None:
+            self._refuse(target)
+        return choice
+
+    def _shared_out(self, target: float) -> dict[str, Candidate] | None:
+        """The choice for a target, or `None` if it is out of reach."""
         if target == 1:
             return {path: candidates[0] for path, candidates in self.choices.items()}
         budget = int(self.total / target) - self.fixed
         sensitivity = {path: note.sensitivity for path, note in self.seen.items()}
-        choices = {path: list(candidates) for path, candidates in self.choices.items()}
         while True:
-            choice = share_out(choices, sensitivity, budget)
+            choice = share_out(self.allowed, sensitivity, budget)
             if choice is None:
-                self._refuse(target, choices)
+                return None
             slow = {path for path, c in choice.items() if not self._is_fast(path, c)}
             for path in slow:
-                choices[path] = [c for c in choices[path] if c is not choice[path]]
+                self.allowed[path].remove(choice[path])
             if slow:
                 continue
             # Keras' own numbers beside the weights depend on its blocks: weighed, not estimated.
@@ -366,9 +386,9 @@ class _Plan:
                 return choice
             budget -= excess
 
-    def _refuse(self, target: float, choices: Mapping[str, list[Candidate]]) -> NoReturn:
-        smallest = {path: min(c, key=lambda x: x.bytes) for path, c in choices.items()}
-        reached = self.total / max(1, self.fixed + sum(c.bytes for c in smallest.values()))
+    def _refuse(self, target: float) -> NoReturn:
+        smallest = {path: min(c, key=lambda x: x.bytes) for path, c in self.allowed.items()}
+        reached = self.total / byte_count(self.build(smallest))
         worst = max(smallest, key=lambda path: smallest[path].error, default=None)
         cost = (
             f" At {reached:.2f} the outputs of {worst} are off by "
@@ -396,8 +416,8 @@ class _Plan:
         best = self.for_target(1)
         for step in range(_BISECTIONS):
             middle = high if step == 0 else math.sqrt(low * high)
-            choice = self.for_target(middle)
-            if _measured(metric, self.build(choice)) >= before - max_drop:
+            choice = self._shared_out(middle)
+            if choice and _measured(metric, self.build(choice)) >= before - max_drop:
                 low, best = middle, choice
                 if step == 0:
                     break
@@ -406,7 +426,7 @@ class _Plan:
         return best
 
     def _is_fast(self, path: str, candidate: Candidate) -> bool:
-        if self.min_speed is None or candidate.format == "dense":
+        if self.min_speed is None or candidate is self.choices[path][0]:
             return True
         old = self._time(path, self.choices[path][0])
         return old >= self.min_speed * self._time(path, candidate)

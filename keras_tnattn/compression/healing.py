@@ -8,6 +8,17 @@ import numpy as np
 from keras import ops
 
 
+class _Student(keras.Model):
+    """Trains a model and leaves it as it was compiled: saved, it has no state of the optimizer."""
+
+    def __init__(self, model: keras.Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        return self.model(inputs, training=training)
+
+
 def heal(
     model: keras.Model,
     teacher: keras.Model,
@@ -27,7 +38,7 @@ def heal(
     error.
 
     Args:
-        model: The model to train; its compile state is replaced.
+        model: The model to train.
         teacher: The original.
         dataset: Arrays of inputs, a pair `(inputs, labels)` of them, or an iterable of batches
             of inputs or of `(inputs, labels)`, which is iterated once per epoch.
@@ -48,7 +59,7 @@ def heal(
     """
     losses, optimizer = [], keras.optimizers.Adam(learning_rate)
     rng = np.random.default_rng(seed)
-    compiled = False
+    student = _Student(model)
     for epoch in range(epochs):
         total, count = 0.0, 0
         for inputs, labels in _batches(dataset, batch_size, rng):
@@ -56,11 +67,10 @@ def heal(
             probabilities = _are_probabilities(targets)
             if label_weight:
                 targets = _mixed(targets, labels, label_weight, probabilities)
-            if not compiled:
+            if not student.compiled:
                 default = "kl_divergence" if probabilities else "mse"
-                model.compile(optimizer, loss or default)
-                compiled = True
-            value = float(np.ravel(model.train_on_batch(renumbered(inputs), targets))[0])
+                student.compile(optimizer, loss or default)
+            value = float(np.ravel(student.train_on_batch(renumbered(inputs), targets))[0])
             if not np.isfinite(value):
                 raise ValueError(
                     f"The loss became {value} in epoch {epoch + 1} of healing. "

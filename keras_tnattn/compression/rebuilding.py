@@ -173,6 +173,17 @@ def _config_of(layer: keras.layers.Layer) -> dict:
     return config
 
 
+def _replacing_after(build: Callable) -> Callable:
+    """The method `build` that replaces, at its end, what it appended to lists."""
+
+    @functools.wraps(build)  # Keras reads the signature
+    def build_and_replace(self: _Substituting, *args: Any, **kwargs: Any) -> None:
+        build(self, *args, **kwargs)
+        self.replace_in_lists()
+
+    return build_and_replace
+
+
 def _made_anew(original: dict, substitutes: dict[str, dict]) -> keras.layers.Layer:
     """Makes a layer from its config, with substitutes in place of some of its layers."""
     unbuilt = {k: v for k, v in original.items() if k not in ("build_config", "compile_config")}
@@ -185,6 +196,7 @@ def _made_anew(original: dict, substitutes: dict[str, dict]) -> keras.layers.Lay
                 "original": unbuilt,
                 "substitutes": substitutes,
                 "made": [],
+                "build": _replacing_after(base.build),
                 "__module__": __name__,
                 "__doc__": base.__doc__,
             },
