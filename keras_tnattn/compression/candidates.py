@@ -232,8 +232,9 @@ def _embedding_candidates(
             new = LowRankEmbedding.from_embedding(layer, rank, row_weights=weights)
             add("low_rank", (rank,), new, 2 * rank * table.shape[1])
     if "tensor_train" in formats and len(table) >= 500:
+        order = id_order(layer, renumber or 0)
         for rank in _TT_ROW_RANKS:
-            new = ordered_rows(layer, rank, weights, renumber)
+            new = ordered_rows(layer, rank, weights, order, renumber is not None)
             add("tensor_train", new.ranks, new, 2 * max(new.ranks) * table.shape[1])
     return found
 
@@ -242,16 +243,16 @@ def ordered_rows(
     layer: keras.layers.Embedding,
     rank: int,
     weights: np.ndarray | None,
-    renumber: int | None,
+    order: np.ndarray,
+    renumber: bool,
 ) -> TTEmbedding:
-    """A tensor train over rows in order of similarity, the columns in one core."""
+    """A tensor train over rows in an order, as ids or by a table; the columns in one core."""
     rows, columns = layer.input_dim, layer.output_dim
     shapes = tt_table.row_factors(rows, 3), (1, 1, columns)
-    if renumber is None:
+    if not renumber:
         return TTEmbedding.from_embedding(
-            layer, *shapes, rank, row_weights=weights, reorder_rows=True
+            layer, *shapes, rank, row_weights=weights, order=order, reorder_rows=True
         )
-    order = id_order(layer, renumber)
     moved = keras.layers.Embedding(
         rows, columns, mask_zero=layer.mask_zero, dtype=layer.dtype_policy, name=layer.name
     )

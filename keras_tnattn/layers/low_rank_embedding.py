@@ -9,12 +9,13 @@ from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import kernel_variance
+from keras_tnattn.layers.base_embedding import BaseFactoredEmbedding, options_of
 from keras_tnattn.ops import low_rank, quantization
 from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
-class LowRankEmbedding(keras.layers.Layer):
+class LowRankEmbedding(BaseFactoredEmbedding):
     """Embedding whose table is a product `E = A B` of rank `r`.
 
     `A` of shape `(V, r)` holds the coordinates of each id, `B` of shape `(r, D)` is shared:
@@ -67,18 +68,18 @@ class LowRankEmbedding(keras.layers.Layer):
         reverse_dtype: str | None = None,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("autocast", False)  # float16 cannot hold an id above 2,048
-        super().__init__(**kwargs)
-        self.input_dim = check_int("input_dim", input_dim)
-        self.output_dim = check_int("output_dim", output_dim)
+        super().__init__(
+            input_dim,
+            output_dim,
+            mask_zero,
+            bits,
+            embeddings_initializer,
+            embeddings_regularizer,
+            embeddings_constraint,
+            reverse_dtype,
+            **kwargs,
+        )
         self.rank = check_int("rank", rank)
-        quantization.check_bits(bits)
-        self.mask_zero, self.bits = bool(mask_zero), bits
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
-        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
-        self.reverse_dtype = reverse_dtype
-        self.supports_masking = True
 
     def build(self, input_shape: Shape | None = None) -> None:
         variance = kernel_variance(self.embeddings_initializer, self.input_dim, self.output_dim)
@@ -139,23 +140,6 @@ class LowRankEmbedding(keras.layers.Layer):
         logits = ops.matmul(inputs, ops.transpose(self._rows()))
         return ops.cast(logits, self.reverse_dtype or self.compute_dtype)
 
-    def compute_mask(
-        self, inputs: Tensor, mask: Tensor | None = None, reverse: bool = False
-    ) -> Tensor | None:
-        if reverse:
-            return mask
-        return ops.not_equal(inputs, 0) if self.mask_zero else None
-
-    def compute_output_shape(self, input_shape: Shape, reverse: bool = False) -> Shape:
-        if reverse:
-            return (*input_shape[:-1], self.input_dim)
-        return (*input_shape, self.output_dim)
-
-    def compute_output_spec(self, inputs: Tensor, reverse: bool = False) -> keras.KerasTensor:
-        shape = self.compute_output_shape(inputs.shape, reverse)
-        dtype = self.reverse_dtype if reverse and self.reverse_dtype else self.compute_dtype
-        return keras.KerasTensor(shape, dtype)
-
     @classmethod
     def from_embedding(
         cls,
@@ -191,20 +175,13 @@ class LowRankEmbedding(keras.layers.Layer):
             >>> LowRankEmbedding.from_embedding(dense, rank=8).relative_error < 1e-6
             True
         """
-        if not layer.built:
-            raise ValueError(f"Expected a built Embedding layer. Received: layer={layer.name}")
+        config = options_of(layer) | kwargs
         table = ops.convert_to_numpy(layer.embeddings)
         scale = None if row_weights is None else np.sqrt(np.asarray(row_weights, "float64"))
         left, right, errors = low_rank.low_rank_factors(table, scale)
         rank = low_rank.chosen_rank(errors, rank, tolerance)
-        config = {
-            "mask_zero": layer.mask_zero,
-            "trainable": layer.trainable,
-            "dtype": layer.dtype_policy,
-            "name": layer.name,
-        }
         rows, columns = table.shape
-        new = cls(rows, columns, rank, **{**config, **kwargs})
+        new = cls(rows, columns, rank, **config)
         new.build()
         new.assign_factors(left[:, :rank], right[:rank])
         new.relative_error = float(errors[rank])
@@ -212,13 +189,7 @@ class LowRankEmbedding(keras.layers.Layer):
 
     def quantized(self, bits: int) -> "LowRankEmbedding":
         """Makes the layer whose coordinates are whole numbers of 8 or 4 bits, one scale an id."""
-        if not self.built or self.bits is not None:
-            raise ValueError(
-                "Expected a built layer that is not quantized yet. "
-                f"Received: built={self.built}, bits={self.bits}"
-            )
-        new = type(self).from_config({**self.get_config(), "bits": bits})
-        new.build()
+        new = self._unfilled(bits)
         new.assign_factors(*(ops.convert_to_numpy(w) for w in (self.coordinates, self.basis)))
         return new
 
@@ -233,11 +204,4 @@ class LowRankEmbedding(keras.layers.Layer):
         self.scales.assign(scales)
 
     def get_config(self) -> dict[str, Any]:
-        names = ("input_dim", "output_dim", "rank", "mask_zero", "bits", "reverse_dtype")
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
-            "embeddings_regularizer": keras.regularizers.serialize(self.embeddings_regularizer),
-            "embeddings_constraint": keras.constraints.serialize(self.embeddings_constraint),
-        }
+        return {**super().get_config(), "rank": self.rank}

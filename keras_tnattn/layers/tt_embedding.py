@@ -8,8 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import tt_core_weights
+from keras_tnattn.layers.base_embedding import BaseFactoredEmbedding, options_of
 from keras_tnattn.ops import quantization, tensor_train, tt_table
 from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
 
@@ -18,7 +18,7 @@ _USUAL_IDS = 4096
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
-class TTEmbedding(keras.layers.Layer):
+class TTEmbedding(BaseFactoredEmbedding):
     """Embedding whose table `E` is a tensor train, which is only formed if that is cheaper.
 
     `E` of shape `(V, D)` is the first `V` rows of a TT-matrix with cores `G_n` of shape
@@ -93,21 +93,21 @@ class TTEmbedding(keras.layers.Layer):
         reverse_dtype: str | None = None,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("autocast", False)  # float16 cannot hold an id above 2,048
-        super().__init__(**kwargs)
-        self.input_dim = check_int("input_dim", input_dim)
-        self.output_dim = check_int("output_dim", output_dim)
+        super().__init__(
+            input_dim,
+            output_dim,
+            mask_zero,
+            bits,
+            embeddings_initializer,
+            embeddings_regularizer,
+            embeddings_constraint,
+            reverse_dtype,
+            **kwargs,
+        )
         self.tt_input_shape = tensor_train.as_ints(tt_input_shape)
         self.tt_output_shape = tensor_train.as_ints(tt_output_shape)
         self.tt_ranks = tensor_train.as_ints(tt_ranks)
-        self.mask_zero = bool(mask_zero)
-        quantization.check_bits(bits)
-        self.reorder_rows, self.bits = bool(reorder_rows), bits
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
-        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
-        self.reverse_dtype = reverse_dtype
-        self.supports_masking = True
+        self.reorder_rows = bool(reorder_rows)
         self.factors = self._resolved_factors()
         self.ranks = tensor_train.resolve_ranks(self.tt_ranks, *self.factors)
 
@@ -206,25 +206,6 @@ class TTEmbedding(keras.layers.Layer):
             logits = logits[..., : self.input_dim]
         return ops.cast(logits, self.reverse_dtype or self.compute_dtype)
 
-    def compute_mask(
-        self, inputs: Tensor, mask: Tensor | None = None, reverse: bool = False
-    ) -> Tensor:
-        if reverse:
-            return mask
-        return ops.not_equal(inputs, 0) if self.mask_zero else None
-
-    def compute_output_shape(
-        self, input_shape: Shape, reverse: bool = False
-    ) -> tuple[int | None, ...]:
-        if reverse:
-            return (*input_shape[:-1], self.input_dim)
-        return (*input_shape, self.output_dim)
-
-    def compute_output_spec(self, inputs: Tensor, reverse: bool = False) -> keras.KerasTensor:
-        shape = self.compute_output_shape(inputs.shape, reverse)
-        dtype = self.reverse_dtype if reverse and self.reverse_dtype else self.compute_dtype
-        return keras.KerasTensor(shape, dtype)
-
     @property
     def unused_rows(self) -> int:
         """The number of rows of the tensor train without an id, `prod(V_n) - V`."""
@@ -239,6 +220,7 @@ class TTEmbedding(keras.layers.Layer):
         tt_ranks: int | Sequence[int] | None = None,
         tolerance: float | None = None,
         row_weights: Sequence[float] | np.ndarray | None = None,
+        order: Sequence[int] | np.ndarray | None = None,
         **kwargs: Any,
     ) -> "TTEmbedding":
         """Converts a trained `keras.layers.Embedding` to a `TTEmbedding` by TT-SVD.
@@ -251,8 +233,9 @@ class TTEmbedding(keras.layers.Layer):
             tolerance: The maximum relative error of the TT-SVD in the Frobenius norm.
             row_weights: `V` non-negative weights of the squared errors of the rows, for instance
                 the frequencies of the ids. Default: equal weights.
-            **kwargs: Further arguments of the constructor. With `reorder_rows=True`, rows are first
-                ordered by similarity.
+            order: With `reorder_rows=True`, the ids in the order of their rows in the tensor train.
+                Default: ordered by similarity.
+            **kwargs: Further arguments of the constructor.
 
         Returns:
             A built layer; its `relative_error` is `||E - E'|| / ||E||` in the Frobenius norm,
@@ -271,18 +254,14 @@ class TTEmbedding(keras.layers.Layer):
             >>> layer.relative_error <= 0.01
             True
         """
-        if not layer.built:
-            raise ValueError(f"Expected a built Embedding layer. Received: layer={layer.name}")
-        config = {
-            "mask_zero": layer.mask_zero,
-            "dtype": layer.dtype_policy,
-            "name": layer.name,
-            **kwargs,
-        }
+        config = options_of(layer) | kwargs
         table = ops.convert_to_numpy(layer.embeddings)
         rows, columns = table.shape
         draft = cls(rows, columns, tt_input_shape, tt_output_shape, 1, **config)
-        order = tt_table.similarity_order(table) if draft.reorder_rows else np.arange(len(table))
+        if not draft.reorder_rows:
+            order = np.arange(len(table))
+        elif order is None:
+            order = tt_table.similarity_order(table)
         cores, error = tt_table.table_to_tt(
             table[order],
             *draft.factors,
@@ -304,13 +283,7 @@ class TTEmbedding(keras.layers.Layer):
 
         The rows are those of the longer unfolding of each core. The new layer cannot be trained.
         """
-        if not self.built or self.bits is not None:
-            raise ValueError(
-                "Expected a built layer that is not quantized yet. "
-                f"Received: built={self.built}, bits={self.bits}"
-            )
-        new = type(self).from_config({**self.get_config(), "tt_ranks": self.ranks, "bits": bits})
-        new.build()
+        new = self._unfilled(bits, tt_ranks=self.ranks)
         new.assign_cores([ops.convert_to_numpy(core) for core in self.cores])
         if self.reorder_rows:
             new.positions.assign(self.positions)
@@ -347,24 +320,8 @@ class TTEmbedding(keras.layers.Layer):
         return text
 
     def get_config(self) -> dict:
-        names = (
-            "input_dim",
-            "output_dim",
-            "tt_input_shape",
-            "tt_output_shape",
-            "tt_ranks",
-            "mask_zero",
-            "reorder_rows",
-            "bits",
-            "reverse_dtype",
-        )
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
-            "embeddings_regularizer": keras.regularizers.serialize(self.embeddings_regularizer),
-            "embeddings_constraint": keras.constraints.serialize(self.embeddings_constraint),
-        }
+        names = ("tt_input_shape", "tt_output_shape", "tt_ranks", "reorder_rows")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
 def _row_axes(shape: Sequence[int]) -> tuple[int, ...]:

@@ -1,0 +1,103 @@
+"""What the embeddings share whose table is a product of smaller tensors."""
+
+from typing import Any, Self
+
+import keras
+from keras import ops
+
+from keras_tnattn.checks import check_int
+from keras_tnattn.ops import quantization
+from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
+
+
+class BaseFactoredEmbedding(keras.layers.Layer):
+    """Rows `(..., D)` of ids `(...)`, or with `reverse` logits `(..., V)` of vectors `(..., D)`.
+
+    Args:
+        input_dim: Number of ids `V`.
+        output_dim: Size `D` of a row.
+        mask_zero: Whether id 0 is padding, to be masked.
+        bits: 8 or 4 to hold weights as whole numbers, or `None`.
+        embeddings_initializer: The initializer whose variance the table is to have.
+        embeddings_regularizer: Applied to each factor.
+        embeddings_constraint: Applied to each factor.
+        reverse_dtype: Dtype of the logits. `None`: the compute dtype.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        output_dim: int,
+        mask_zero: bool,
+        bits: int | None,
+        embeddings_initializer: Initializer,
+        embeddings_regularizer: Regularizer | None,
+        embeddings_constraint: Constraint | None,
+        reverse_dtype: str | None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("autocast", False)  # float16 cannot hold an id above 2,048
+        super().__init__(**kwargs)
+        self.input_dim = check_int("input_dim", input_dim)
+        self.output_dim = check_int("output_dim", output_dim)
+        quantization.check_bits(bits)
+        self.mask_zero, self.bits = bool(mask_zero), bits
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
+        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        self.reverse_dtype = reverse_dtype
+        self.supports_masking = True
+
+    def compute_mask(
+        self, inputs: Tensor, mask: Tensor | None = None, reverse: bool = False
+    ) -> Tensor | None:
+        if reverse:
+            return mask
+        return ops.not_equal(inputs, 0) if self.mask_zero else None
+
+    def compute_output_shape(self, input_shape: Shape, reverse: bool = False) -> Shape:
+        if reverse:
+            return (*input_shape[:-1], self.input_dim)
+        return (*input_shape, self.output_dim)
+
+    def compute_output_spec(self, inputs: Tensor, reverse: bool = False) -> keras.KerasTensor:
+        shape = self.compute_output_shape(inputs.shape, reverse)
+        dtype = self.reverse_dtype if reverse and self.reverse_dtype else self.compute_dtype
+        return keras.KerasTensor(shape, dtype)
+
+    def _unfilled(self, bits: int, **config: Any) -> Self:
+        """A built layer of whole numbers, like this one, whose weights are still to be set."""
+        if not self.built or self.bits is not None:
+            raise ValueError(
+                "Expected a built layer that is not quantized yet. "
+                f"Received: built={self.built}, bits={self.bits}"
+            )
+        new = type(self).from_config({**self.get_config(), **config, "bits": bits})
+        new.build()
+        return new
+
+    def get_config(self) -> dict[str, Any]:
+        names = ("input_dim", "output_dim", "mask_zero", "bits", "reverse_dtype")
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names},
+            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
+            "embeddings_regularizer": keras.regularizers.serialize(self.embeddings_regularizer),
+            "embeddings_constraint": keras.constraints.serialize(self.embeddings_constraint),
+        }
+
+
+def options_of(layer: keras.layers.Embedding) -> dict[str, Any]:
+    """Returns the arguments of the constructor that a layer takes over from a trained embedding.
+
+    Raises:
+        ValueError: If the embedding is not built.
+    """
+    if not layer.built:
+        raise ValueError(f"Expected a built Embedding layer. Received: layer={layer.name}")
+    return {
+        "mask_zero": layer.mask_zero,
+        "trainable": layer.trainable,
+        "dtype": layer.dtype_policy,
+        "name": layer.name,
+    }
