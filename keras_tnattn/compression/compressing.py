@@ -387,7 +387,7 @@ class _Plan:
             budget -= excess
 
     def _refuse(self, target: float) -> NoReturn:
-        smallest = {path: min(c, key=lambda x: x.bytes) for path, c in self.allowed.items()}
+        smallest = self.within_tolerance(math.inf)
         reached = self.total / byte_count(self.build(smallest))
         worst = max(smallest, key=lambda path: smallest[path].error, default=None)
         cost = (

@@ -217,15 +217,15 @@ def test_a_fresh_process_that_imports_keras_and_the_package_loads_it(tmp_path):
 def test_data_make_the_outputs_better():
     keras.utils.set_random_seed(1)
     model = sequential()
-    # Few ids occur; rows of others do not matter.
-    ids = RNG.integers(1, 20, (64, 12)).astype("int32")
+    # Three texts of one word each: three rows of the table and three inputs of the kernel matter.
+    ids = np.repeat(RNG.integers(1, 4, (64, 1)), 12, axis=1).astype("int32")
     outputs = outputs_of(model, ids)
 
     def error(**options):
         small = outputs_of(compress(model, target=8.0, **options).model, ids)
         return np.linalg.norm(small - outputs) / np.linalg.norm(outputs)
 
-    assert error(data=ids) < 0.7 * error()
+    assert error(data=ids) < 0.3 * error()
 
 
 def test_max_drop_is_the_budget():
@@ -245,10 +245,10 @@ def test_max_drop_is_the_budget():
 
 def test_max_drop_goes_as_far_as_the_formats_do():
     # Keras' scales and zeros make the smallest layers larger than they are estimated to be.
-    result = compress(sequential(), metric=lambda model: 0.0, max_drop=0.1, data=IDS, bits=4)
-    assert result.report.ratio > 20
-    limited = compress(sequential(), target=3.0, metric=lambda model: 0.0, max_drop=0.1)
-    assert 3 <= limited.report.ratio < 6
+    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32)])
+    options = {"metric": lambda model: 0.0, "max_drop": 0.1}
+    assert compress(model, **options, bits=4).report.ratio > 4
+    assert 2 <= compress(model, **options, target=2.0).report.ratio < 4
 
 
 def test_nothing_asked_is_a_report(tmp_path):

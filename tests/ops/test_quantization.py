@@ -31,13 +31,13 @@ def test_rows_are_near(bits, largest):
     assert scales.dtype == np.float16
     near = decoded(packed, scales, bits)
     assert (near[3] == 0).all()
-    # No worse than the step that reaches the largest entry of the row.
+    # No worse than the step that reaches the largest entry of the row, but for its rounding.
     step = np.abs(MATRIX).max(axis=1, keepdims=True) / largest
     error = ((near - MATRIX) ** 2).sum(axis=1)
     plain = np.rint(MATRIX / np.where(step == 0, 1, step)) * step
-    assert (error <= 1.02 * ((plain - MATRIX) ** 2).sum(axis=1) + 1e-9).all()
+    assert (error <= 1.15 * ((plain - MATRIX) ** 2).sum(axis=1) + 1e-9).all()
     if bits == 8:
-        assert (np.abs(near - MATRIX) <= 0.51 * step + 1e-3 * np.abs(MATRIX)).all()
+        assert (np.abs(near - MATRIX) <= 0.5 * step + 1e-3 * np.abs(MATRIX)).all()
     else:
         # Cutting off the largest entries pays somewhere.
         assert (error < 0.9 * ((plain - MATRIX) ** 2).sum(axis=1)).any()
