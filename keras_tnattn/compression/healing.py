@@ -12,7 +12,7 @@ class _Student(keras.Model):
     """Trains a model and leaves it as it was compiled: saved, it has no state of the optimizer."""
 
     def __init__(self, model: keras.Model) -> None:
-        super().__init__()
+        super().__init__(name="student")  # TensorFlow has no scope of the name _student
         self.model = model
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
