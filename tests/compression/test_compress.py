@@ -170,9 +170,16 @@ def test_tolerance_0_keeps_what_is_computed(model):
     )
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("name", ["functional", "subclassed"])
-def test_bits(bits, name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [
+        ("subclassed", 8),
+        ("subclassed", 4),
+        pytest.param("functional", 8, marks=pytest.mark.slow),
+        pytest.param("functional", 4, marks=pytest.mark.slow),
+    ],
+)
+def test_bits(name, bits, tmp_path):
     model = MODELS[name]()
     outputs = outputs_of(model, IDS)
     result = compress(model, target=32 / bits + 1, data=IDS, bits=bits)
@@ -266,7 +273,7 @@ def test_nothing_asked_is_a_report(tmp_path):
 
 
 def test_filters_leave_layers_alone():
-    result = compress(functional(), target=2.0, data=IDS, filters=["embedding", "shared"])
+    result = compress(functional(), target=1.4, data=IDS, filters=["embedding", "shared"])
     formats = {row.path: row.format for row in result.report.layers}
     assert formats["attention/_query_dense"] == "kept"
     reasons = {row.path: row.reason for row in result.report.layers}
