@@ -23,6 +23,7 @@ ORDER = [
     "metrics",
     "text",
     "export",
+    "compression",
     "serving",
     "training",
 ]

@@ -195,7 +195,7 @@ def _compress_run(path: Path, folder: Path, args: argparse.Namespace) -> None:
 
 
 def _call(model: Any, args: argparse.Namespace, **options: Any) -> Any:
-    from keras_tnattn import compress
+    from keras_tnattn.compression import compress
 
     try:
         return compress(

@@ -54,7 +54,7 @@ def test_a_preparation_by_options():
     }
     with pytest.raises(InputError, match="unicode_form='NFD'"):
         TranslateConfig(unicode_form="NFD")
-    with pytest.raises(InputError, match="unicode_form='NFKC'"):
+    with pytest.raises(InputError, match="unicode_form=NFKC"):
         TranslateConfig(tokenizer="bert", unicode_form="NFKC")
     with pytest.raises(InputError, match="strip_accents=True"):
         TranslateConfig(prepared="folder", strip_accents=True)
