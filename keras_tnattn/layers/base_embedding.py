@@ -1,6 +1,6 @@
 """What the embeddings share whose table is a product of smaller tensors."""
 
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import keras
 from keras import ops
@@ -8,6 +8,8 @@ from keras import ops
 from keras_tnattn.checks import check_int
 from keras_tnattn.ops import quantization
 from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
+
+Embedding = TypeVar("Embedding", bound="BaseFactoredEmbedding")
 
 
 class BaseFactoredEmbedding(keras.layers.Layer):
@@ -65,7 +67,7 @@ class BaseFactoredEmbedding(keras.layers.Layer):
         dtype = self.reverse_dtype if reverse and self.reverse_dtype else self.compute_dtype
         return keras.KerasTensor(shape, dtype)
 
-    def _unfilled(self, bits: int, **config: Any) -> Self:
+    def _unfilled(self: Embedding, bits: int, **config: Any) -> Embedding:
         """A built layer of whole numbers, like this one, whose weights are still to be set."""
         if not self.built or self.bits is not None:
             raise ValueError(
