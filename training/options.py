@@ -5,9 +5,9 @@ reads and writes a run's JSON; `training/command_line.py` creates the command li
 fields with cyclopts. Pydantic computes a default that depends on other options before it creates
 the object (`default_factory`), so that objects never change.
 
-Cyclopts was chosen over tyro, jsonargparse and pydantic-settings because it passes on only the
-options that the user typed (which a resumed run needs to know), supports groups, examples in
-`--help` and lists such as `--seeds 0 1 2`, and is imported in less than 0.1 s.
+Cyclopts was chosen because it passes on only the options that the user typed (which a resumed run
+needs to know), supports groups, examples in `--help` and lists such as `--seeds 0 1 2`, and is
+imported in less than 0.1 s.
 """
 
 import abc
