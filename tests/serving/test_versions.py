@@ -1,19 +1,21 @@
 import shutil
 import threading
-import time
 
 import pytest
 import tensorflow as tf
 from serving_servers import get, in_thread, post, wait_for
 
 
-def write(folder, version, factor, slow=0.0):
-    """Writes a version that multiplies by a number, whole at once."""
+def write(folder, version, factor, gate=None):
+    """Writes a version that multiplies by a number, whole at once.
+
+    With a gate (an event), it answers only while the gate is open (set).
+    """
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
     def multiply(x):
-        if slow:
-            x = tf.numpy_function(lambda x: time.sleep(slow) or x, [x], tf.float32)
+        if gate:
+            x = tf.numpy_function(lambda x: gate.wait(60) and x, [x], tf.float32)
             x = tf.ensure_shape(x, [None])
         return {"y": factor * x}
 
@@ -88,15 +90,19 @@ def test_a_damaged_version_leaves_the_old_one_serving(folder, damage):
 
 
 def test_requests_in_flight_finish_on_their_version(folder):
-    write(folder, 2, 2.0, slow=0.5)
-    with in_thread(folder.parent) as (url, _):
+    gate = threading.Event()
+    gate.set()  # loading warms the version up
+    write(folder, 2, 2.0, gate)
+    with in_thread(folder.parent) as (url, inference):
+        gate.clear()
         answers = []
         thread = threading.Thread(target=lambda: answers.append(answer(url)))
         thread.start()
-        time.sleep(0.2)
+        wait_for(lambda: inference.repository.versions("m")[0].requests == 1)
         shutil.rmtree(folder / "2")
         wait_for(lambda: states(url)["2"] == "UNLOADING")
         assert not answers
+        gate.set()
         thread.join()
         assert answers == [2.0]
         wait_for(lambda: states(url)["2"] == "END")
