@@ -175,9 +175,11 @@ def _specs(model: keras.Model, length: int | None = None, like: Tensors = None) 
             shape = (shape[0], length, *shape[2:])
         return keras.InputSpec(dtype=tensor.dtype, shape=shape, name=tensor.name)
 
+    # Keras knows no `input` of a Sequential model that was loaded and never called symbolically.
+    inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
     if like is None:
-        return [keras.tree.map_structure(spec, model.input)]
-    return [keras.tree.map_structure(spec, model.input, like)]
+        return [keras.tree.map_structure(spec, inputs)]
+    return [keras.tree.map_structure(spec, inputs, like)]
 
 
 def _check_outputs(model: keras.Model, example: Tensors, outputs: np.ndarray) -> None:

@@ -24,8 +24,8 @@ ATTENTIONS = registered_attentions()
 TABLE_DIMS = {"tsa": 64, "tga": 64, "dpa": 6, "ada": 6}
 CLASS_WEIGHTS = ("none", "balanced")
 EMBEDDINGS = ("dense", "tensor_train", "low_rank")
-TENSORIZED = ("tsa", "tga")  # have tensor-train maps and a time graph of any kind
-DAMPED = (*TENSORIZED, "rgtn")
+TENSORIZED = ("tsa", "tga")  # have tensor-train maps
+TIME_GRAPHED = (*TENSORIZED, "rgtn")
 TIME_GRAPHS = ("geometric", "exponential", "window", "power_law")
 UNDAMPED = ("window", "power_law")
 HEADLESS = ("tn", "rgtn")
@@ -108,8 +108,8 @@ class ClassifyConfig(RunConfig):
     time_graph: str = option(
         "geometric",
         MODEL,
-        "weight of a token at distance d (tsa, tga). geometric: damping^d; exponential: one that "
-        "is trained, from geometric; window: 1 up to --window; power_law: d^-exponent",
+        "weight of a token at distance d (tsa, tga, rgtn). geometric: damping^d; exponential: one "
+        "that is trained, from geometric; window: 1 up to --window; power_law: d^-exponent",
         choices=TIME_GRAPHS,
     )
     window: int | None = option(
@@ -158,9 +158,9 @@ class ClassifyConfig(RunConfig):
     def check_together(self) -> None:
         reason = f"attention={self.attention!r}, which has none"
         if self.attention not in TENSORIZED:
-            self.refuse(reason, "tt_rank", "time_graph", "window", "exponent")
-        if self.attention not in DAMPED:
-            self.refuse(reason, "damping")
+            self.refuse(reason, "tt_rank")
+        if self.attention not in TIME_GRAPHED:
+            self.refuse(reason, "damping", "time_graph", "window", "exponent")
         for name, graph in (("window", "window"), ("exponent", "power_law")):
             if (getattr(self, name) is not None) != (self.time_graph == graph):
                 raise ValueError(
@@ -188,15 +188,16 @@ class ClassifyConfig(RunConfig):
         """The arguments that only the chosen attention layer has."""
         if self.attention == "plga":
             return {"residual_units": self.residual_units, "residual_dim": self.residual_dim}
-        if self.attention == "rgtn":
-            return {"damping": self.damping}
-        if self.attention not in TENSORIZED:
+        if self.attention not in TIME_GRAPHED:
             return {}
         options: dict[str, Any] = {
-            "tt_ranks": self.tt_rank,
             "damping": self.damping,
             "time_graph": self.time_graph,
             "window": self.window,
             "exponent": self.exponent,
         }
-        return options | ({"filter_order": self.filter_order} if self.attention == "tsa" else {})
+        if self.attention in TENSORIZED:
+            options["tt_ranks"] = self.tt_rank
+        if self.attention == "tsa":
+            options["filter_order"] = self.filter_order
+        return options

@@ -129,7 +129,12 @@ def test_every_attention_of_the_classifier_has_an_option():
 
 @pytest.mark.parametrize(
     ("attention", "options"),
-    [("tn", []), ("rgtn", ["--damping", "0.5"]), ("plga", []), ("sdpa", [])],
+    [
+        ("tn", []),
+        ("rgtn", ["--time-graph", "power_law", "--exponent", "2"]),
+        ("plga", []),
+        ("sdpa", []),
+    ],
 )
 def test_other_attentions_train(tmp_path, attention, options):
     table = small_table(tmp_path / "table.csv", rows=40)
@@ -139,10 +144,15 @@ def test_other_attentions_train(tmp_path, attention, options):
     assert (count > 0) == (attention != "rgtn")  # which has none by default
 
 
-def test_the_damping_reaches_each_attention_with_a_time_graph():
+def test_the_time_graph_reaches_each_attention_that_has_one():
     for attention in ("tsa", "tga", "rgtn"):
         config = ClassifyConfig(dataset="reuters", attention=attention, damping=0.5)
         assert config.attention_options["damping"] == 0.5
+        config = ClassifyConfig(
+            dataset="reuters", attention=attention, time_graph="window", window=3
+        )
+        options = config.attention_options
+        assert (options["time_graph"], options["window"]) == ("window", 3)
 
 
 def test_graph_attention_trains_and_is_drawn(tmp_path):

@@ -1,0 +1,53 @@
+"""The Python on the pages runs as it stands there."""
+
+import re
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+# Pages whose examples go on from a trained model, here a small one. Those that load an export of a
+# demo are not among them: the demos load it themselves.
+GO_ON = ("backends.md", "guides/compress.md")
+ALONE = ("start.md", "guides/long_sequences.md")
+
+
+def run(page, names):
+    text = (DOCS / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    assert blocks
+    exec(compile("\n".join(blocks), page, "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("page", ALONE)
+def test_examples_run(page):
+    run(page, {})
+
+
+def test_linear_attention_as_tensor_network_attention():
+    names = run("mechanisms/tn_attention.md", {})
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(names["got"]), names["expected"], atol=1e-5
+    )
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # of tf2onnx
+@pytest.mark.parametrize("page", GO_ON)
+def test_examples_go_on_from_a_model(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = keras.Sequential(
+        [
+            keras.Input((None,), dtype="int32"),
+            keras.layers.Embedding(256, 64),
+            keras.layers.GlobalAveragePooling1D(),
+            keras.layers.Dense(128, activation="relu"),
+            keras.layers.Dense(3),
+        ]
+    )
+    inputs = np.random.default_rng(0).integers(0, 256, size=(8, 5)).astype("int32")
+    names = run(page, {"keras": keras, "model": model, "inputs": inputs, "ids": inputs})
+    outputs = names["model"].predict(inputs, verbose=0)
+    assert outputs.shape == (8, 3)
