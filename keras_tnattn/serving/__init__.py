@@ -4,8 +4,8 @@
 python -m keras_tnattn.serving saved_models --port 8501
 ```
 
-It speaks TensorFlow Serving's REST form and the Open Inference Protocol v2; `docs/serving.md`
-describes both and every option. Needs the extra `serve`.
+It answers TensorFlow Serving's REST API and the Open Inference Protocol v2, which
+`docs/serving.md` describes; `--help` lists the options. Needs the extra `serve`.
 """
 
 from keras_tnattn.serving.app import create_app

@@ -19,29 +19,29 @@ if TYPE_CHECKING:  # their libraries may be missing
     from keras_tnattn.serving.inference import Inference
     from keras_tnattn.serving.settings import Settings
 
-_GRACE_S = 0.2  # for the first request of a connection that was accepted last
+_GRACE_S = 0.2  # in which a client that has just connected can send its request
 _HELP = {
-    "max_batch": "most rows computed together",
-    "batch_wait_ms": "how long a request waits for others to share its batch",
-    "max_queue": "most rows waiting; beyond it the answer is 429",
-    "deadline_s": "after which a request is answered with 504",
-    "max_body": "most bytes of a body",
-    "max_instances": "most rows of a request",
-    "max_text": "most bytes of a text",
-    "max_length": "most entries along an axis of unknown size",
-    "served_versions": "how many of the newest versions of a model are served",
-    "poll_s": "seconds between two looks at the folder",
-    "threads": "batches computed at the same time",
-    "drain_s": "seconds that connections are still accepted after SIGTERM",
-    "stop_s": "most seconds that requests in flight have to finish after that",
+    "max_batch": "maximum number of rows computed together",
+    "batch_wait_ms": "milliseconds that a request waits for others to share its batch",
+    "max_queue": "maximum number of waiting rows; further requests are refused with status 429",
+    "deadline_s": "seconds after which a request is answered with status 504",
+    "max_body": "maximum size of a request's body in bytes",
+    "max_instances": "maximum number of rows in a request",
+    "max_text": "maximum size of a text in bytes",
+    "max_length": "maximum size of an axis that the model leaves open",
+    "served_versions": "how many of the newest versions of each model to serve",
+    "poll_s": "seconds between two checks for new versions",
+    "threads": "number of batches computed at the same time",
+    "drain_s": "seconds for which new connections are still accepted after SIGTERM",
+    "stop_s": "seconds that running requests then have to finish",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serves a folder of exported models until it is told to stop.
+    """Serves a folder of exported models until it receives SIGINT or SIGTERM.
 
     Args:
-        arguments: The words of the command line. Default: `sys.argv[1:]`.
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
 
     Returns:
         The exit status: 0, or 2 for invalid input.
@@ -81,13 +81,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser(settings: type) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m keras_tnattn.serving",
-        description="Serves exported models by TensorFlow Serving's REST form and the Open "
-        "Inference Protocol v2, with a page to try them on at /.",
+        description="Serves exported models through TensorFlow Serving's REST API and the Open "
+        "Inference Protocol v2, with a page at / to try them on.",
     )
-    parser.add_argument("saved_models", help="the folder with NAME/VERSION/ of each model")
+    parser.add_argument("saved_models", help="folder with NAME/VERSION/ for each model")
     parser.add_argument("--host", default="127.0.0.1", help="address (default: %(default)s)")
     parser.add_argument(
-        "--port", type=int, default=8501, help="port; 0: any free one (default: %(default)s)"
+        "--port", type=int, default=8501, help="port; 0 chooses a free one (default: %(default)s)"
     )
     for field in dataclasses.fields(settings):
         if field.name in _HELP:
@@ -99,10 +99,13 @@ def _parser(settings: type) -> argparse.ArgumentParser:
                 help=f"{_HELP[field.name]} (default: %(default)s)",
             )
     parser.add_argument(
-        "--access-log", choices=("none", "json"), default="none", help="a line for each request"
+        "--access-log",
+        choices=("none", "json"),
+        default="none",
+        help="json: write a line for each request (default: %(default)s)",
     )
     parser.add_argument(
-        "--log-texts", action="store_true", help="put the bodies of requests into the access log"
+        "--log-texts", action="store_true", help="include the bodies of requests in the access log"
     )
     return parser
 
@@ -127,7 +130,7 @@ def _serve(options: argparse.Namespace, settings: "Settings") -> None:
             self.announcing = asyncio.create_task(_announce(inference, f"http://{host}:{port}"))
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            if inference.draining:  # a second signal: at once
+            if inference.draining:  # a second signal stops it at once
                 self.force_exit = self.should_exit = True
                 return
             inference.draining = True
@@ -137,8 +140,8 @@ def _serve(options: argparse.Namespace, settings: "Settings") -> None:
             return await super().on_tick(counter) or time.monotonic() >= self.stop_at
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            # Clients that have just connected get to send their request: connections without one
-            # are closed at once below.
+            # Give clients that have just connected time to send a request: uvicorn closes
+            # connections without one at once.
             for server in self.servers:
                 server.close()
             await asyncio.sleep(_GRACE_S)
@@ -178,6 +181,5 @@ if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # At once: neither a batch that goes on after `--stop-s` nor a version that is still loading
-    # holds up the end.
+    # Exit without waiting for a batch that outlasts `--stop-s` or a version that is loading.
     os._exit(status)

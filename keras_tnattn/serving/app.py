@@ -35,7 +35,7 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
 
     Args:
         saved_models: The folder with `NAME/VERSION/` for each model. Its versions are loaded, and
-            watched, while the application runs.
+            watched for changes, while the application runs.
         settings: The limits. Default: `Settings()`.
 
     Returns:
@@ -61,7 +61,7 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         stopped = threading.Event()
-        # A daemon, so that a version that is still loading does not hold up the end of the process.
+        # A daemon, so that a version that is still loading does not delay the process's exit.
         threading.Thread(
             target=_watch, args=(repository, settings.poll_s, stopped), name="watcher", daemon=True
         ).start()
@@ -69,7 +69,7 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
         stopped.set()
         inference.batcher.close()
 
-    # The pages of documentation that FastAPI offers load scripts from another host.
+    # FastAPI's documentation pages are off because they load scripts from another host.
     app = FastAPI(title="keras_tnattn", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.include_router(open_inference.routes(inference))
     app.include_router(tensorflow_serving.routes(inference))
@@ -101,10 +101,10 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
 
 
 def _watch(repository: Repository, seconds: float, stopped: threading.Event) -> None:
-    """Looks through the folder again and again."""
+    """Checks the folder every `seconds` until `stopped` is set."""
     while not stopped.is_set():
         try:
             repository.refresh()
-        except Exception:  # what is loaded goes on, and the next look may succeed
-            _log.exception("Could not look through %s", repository.root)
+        except Exception:  # keep serving what is loaded; the next check may succeed
+            _log.exception("Could not check %s for new versions", repository.root)
         stopped.wait(seconds)

@@ -28,7 +28,7 @@ class _Item:
 
 @dataclasses.dataclass(eq=False)
 class _Lane:
-    """What may share a batch: rows for one signature, of shapes that fit together."""
+    """Waiting rows that may share a batch: of one signature, with shapes that fit together."""
 
     signature: Signature
     items: collections.deque[_Item]
@@ -44,11 +44,12 @@ class Batcher:
     fault get the error.
 
     Args:
-        max_batch: Most rows of a batch.
-        batch_wait_ms: How long a request waits for others.
-        max_queue: Most rows waiting.
-        threads: Batches computed at the same time.
-        on_batch: Called with the signature, the rows and the longest wait in seconds of each batch.
+        max_batch: Maximum number of rows in a batch.
+        batch_wait_ms: Milliseconds that a request waits for others to share its batch.
+        max_queue: Maximum number of waiting rows.
+        threads: Number of batches computed at the same time.
+        on_batch: Called when a batch starts, with its signature, its number of rows and the
+            longest wait of its requests in seconds.
     """
 
     def __init__(
@@ -73,12 +74,12 @@ class Batcher:
 
         Args:
             signature: The signature.
-            arrays: Its inputs; of a signature that batches, `rows` rows each.
-            rows: How many there are.
+            arrays: The array of each input; `rows` rows each if the signature batches.
+            rows: The number of rows.
 
         Raises:
             RequestError: With 429, if too many rows are waiting.
-            Exception: What the signature raises on these rows.
+            Exception: Whatever the signature raises for these rows.
         """
         # A request larger than the queue is taken when nothing else waits.
         if self.waiting and self.waiting + rows > self._max_queue:
@@ -94,7 +95,7 @@ class Batcher:
         try:
             results = [await item.future for item in items]
         finally:
-            for item in items:  # after the deadline or an error: those not begun yet are left out
+            for item in items:  # after the deadline or an error, skip those not started
                 item.future.cancel()
         if len(parts) == 1:
             return results[0]
@@ -105,7 +106,7 @@ class Batcher:
         }
 
     def close(self) -> None:
-        """Ends the threads once they are done."""
+        """Ends each thread after its current batch."""
         self._executor.shutdown(wait=False)
 
     def _enqueue(self, signature: Signature, arrays: Arrays, rows: int, key: Hashable) -> _Item:
@@ -207,8 +208,8 @@ def _checked(signature: Signature, outputs: Arrays, rows: int) -> Arrays:
         for name, output in outputs.items():
             if output.shape[:1] != (rows,):
                 raise RuntimeError(
-                    f"The signature {signature.name} gave {output.shape[:1]} rows of {name} "
-                    f"for {rows}"
+                    f"The signature {signature.name} returned {name} of shape {output.shape} for "
+                    f"{rows} rows"
                 )
     return outputs
 
@@ -216,11 +217,11 @@ def _checked(signature: Signature, outputs: Arrays, rows: int) -> Arrays:
 def _parts(
     signature: Signature, arrays: Arrays, rows: int, max_batch: int
 ) -> list[tuple[Arrays, int, Hashable, np.ndarray]]:
-    """Cuts a request's rows, sorted by length where that saves work, into parts for a batch each.
+    """Cuts a request's rows into parts of at most one batch, sorted by length if that saves work.
 
     Returns:
-        For each part its arrays, how many rows it has, which lane it belongs to, and where its rows
-        are in the request.
+        For each part its arrays, its number of rows, the key of its lane, and the indices of its
+        rows in the request.
     """
     if not signature.batches:
         return [(arrays, rows, None, np.arange(rows))]
@@ -235,7 +236,7 @@ def _parts(
         else:
             shapes.append(array.shape[1:])
     order = np.argsort(lengths, kind="stable")
-    # Lengths of one power of two, 16 and less together, share a lane.
+    # Lengths that round up to the same power of two share a lane, as do all lengths up to 16.
     powers = np.maximum(np.ceil(np.log2(np.maximum(lengths[order], 1))), 4).astype(int)
     parts: list[tuple[Arrays, int, Hashable, np.ndarray]] = []
     start = 0

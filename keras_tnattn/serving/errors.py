@@ -1,13 +1,13 @@
-"""Errors that are answers."""
+"""Errors that are answered with an HTTP status."""
 
 
 class RequestError(Exception):
-    """A request that cannot be answered otherwise than with an HTTP error.
+    """An error that the server answers with an HTTP status and a message.
 
     Args:
         status: The HTTP status.
         message: What the body says under `error`.
-        headers: Further headers of the answer.
+        headers: Additional headers of the answer.
     """
 
     def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""From checked inputs to outputs: what both protocols share."""
+"""What both protocols share: reading bodies, checking inputs and running signatures."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from keras_tnattn.serving.servable import Signature
 from keras_tnattn.serving.settings import Settings
 
 DEFAULT_SIGNATURE = "serving_default"
-_READ_ON = 4  # times the limit of a body are read, and dropped, before the connection is closed
+_READ_ON = 4  # times `max_body` is read and dropped before the connection is closed
 _log = logging.getLogger(__name__)
 
 
@@ -46,7 +46,7 @@ class Inference:
 
     @property
     def ready(self) -> bool:
-        """Whether there is a model to answer with, and the server is not about to stop."""
+        """Whether a model is available and the server is not about to stop."""
         models = self.repository
         return (
             models.scanned
@@ -58,7 +58,7 @@ class Inference:
         """Reads the body of a request.
 
         Raises:
-            RequestError: With 413 if it is too large, 408 if it does not come in time.
+            RequestError: With 413 if it is too large, 408 if it does not arrive in time.
         """
         limit = self.settings.max_body
         chunks, size = [], 0
@@ -70,8 +70,7 @@ class Inference:
                 if size <= limit:
                     chunks.append(chunk)
                     continue
-                # Read on for a while, since most clients look at no answer before they have sent
-                # all.
+                # Read on for a while: most clients read no answer before they have sent everything.
                 chunks.clear()
                 if size > _READ_ON * limit:
                     break
@@ -79,7 +78,7 @@ class Inference:
         try:
             await asyncio.wait_for(read(), self.settings.deadline_s)
         except asyncio.TimeoutError as error:
-            raise RequestError(408, "The body did not come in time") from error
+            raise RequestError(408, "The body did not arrive in time") from error
         if size > limit:
             raise _too_large(f"a body of {size} bytes or more", limit, "--max-body")
         return b"".join(chunks)
@@ -106,15 +105,15 @@ class Inference:
         """Computes a signature on the arrays of a request.
 
         Args:
-            record: What the access log says of the request; gets `signature` and `rows`.
+            record: The request's entry in the access log; `signature` and `rows` are added.
             version: The version that the signature belongs to.
             signature: The signature.
             arrays: An array for each input.
 
         Raises:
-            RequestError: With 400 for shapes or values that the signature does not take, 413 beyond
-                a limit, 429 if the queue is full, 500 if the model fails, 503 if it is short of
-                memory, 504 after the deadline.
+            RequestError: With 400 for shapes or values that the signature does not accept, 413 if
+                a limit is exceeded, 429 if the queue is full, 500 if the model fails, 503 if it
+                runs out of memory, 504 after the deadline.
         """
         rows = self._checked_rows(signature, arrays)
         record |= {"signature": signature.name, "rows": rows}
@@ -151,7 +150,9 @@ class Inference:
                 raise _too_large(f"{sizes[name]} rows", settings.max_instances, "--max-instances")
             self._check_lengths(signature, name, array)
         if signature.batches and len(set(sizes.values())) > 1:
-            raise RequestError(400, f"Expected as many rows of each input. Received: {sizes}")
+            raise RequestError(
+                400, f"Expected the same number of rows in each input. Received: {sizes}"
+            )
         return max(sizes.values(), default=1)
 
     def _check_lengths(self, signature: Signature, name: str, array: np.ndarray) -> None:
@@ -172,7 +173,7 @@ class Inference:
 
 
 def _reason(error: tf.errors.OpError) -> str:
-    """What an operation says of its inputs, without where in the graph it stands."""
+    """Returns the message of a failed operation without its place in the graph."""
     return error.message.rpartition("<stack traces unavailable>\n")[2].partition("\n\t [[")[0][:300]
 
 

@@ -17,12 +17,12 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 class Monitoring:
-    """What is counted, and what is logged.
+    """Counts requests and batches, and logs requests.
 
     Args:
         repository: The models, whose versions are counted by state.
         access_log: Whether each request is logged.
-        log_texts: Whether the log holds the bodies.
+        log_texts: Whether the log includes the bodies of requests.
     """
 
     def __init__(self, repository: Repository, access_log: bool, log_texts: bool) -> None:
@@ -104,7 +104,8 @@ class Observed:
 
     Args:
         app: The application.
-        inference: What it serves; while it is draining, connections are closed after an answer.
+        inference: The models behind it; while it is draining, connections are closed after an
+            answer.
     """
 
     def __init__(self, app: Any, inference: Any) -> None:
@@ -121,7 +122,7 @@ class Observed:
             "client": client[0] if client else None,
             "method": scope["method"],
             "path": scope["path"],
-            "status": 499,  # as nginx names it: the client hung up
+            "status": 499,  # nginx's status for a client that hung up
         }
         scope["record"] = record
 

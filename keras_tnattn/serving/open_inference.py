@@ -32,7 +32,7 @@ _NAMES = {
 
 
 def routes(inference: Inference) -> APIRouter:
-    """Returns the routes."""
+    """Returns the routes of the protocol."""
     router = APIRouter()
     repository = inference.repository
 
@@ -79,7 +79,7 @@ def routes(inference: Inference) -> APIRouter:
                 raise RequestError(400, "Expected parameters to be an object")
             signature = inference.signature(used, parameters.get("signature_name", ""))
             arrays = _inputs(signature, parsed.get("inputs"))
-            wanted = _wanted(signature, parsed.get("outputs"))
+            requested = _requested(signature, parsed.get("outputs"))
             outputs = await inference.run(record, used, signature, arrays)
         answer: dict[str, Any] = {"model_name": name, "model_version": str(used.number)}
         if "id" in parsed:
@@ -91,7 +91,7 @@ def routes(inference: Inference) -> APIRouter:
                 "datatype": _NAMES[signature.outputs[key].dtype],
                 "data": to_json_values(outputs[key].reshape(-1)),
             }
-            for key in wanted
+            for key in requested
         ]
         return json_response(answer)
 
@@ -152,13 +152,13 @@ def _array(spec: tf.TensorSpec, tensor: dict[str, Any]) -> np.ndarray:
             f"Expected datatype {_NAMES[spec.dtype]} of input {name}. Received: {shown(datatype)}",
         )
     if type(shape) is not list or any(type(n) is not int or n < 0 for n in shape):
-        raise RequestError(400, f"Expected a shape of input {name}, a list of sizes")
+        raise RequestError(400, f"Expected the shape of input {name} to be a list of sizes")
     if "data" not in tensor or type(tensor["data"]) is not list:
-        raise RequestError(400, f"Expected data of input {name}, a list")
+        raise RequestError(400, f"Expected the data of input {name} to be a list")
     if len(shape) > 8:
         raise RequestError(400, f"Expected a shape of at most 8 sizes. Received: {len(shape)}")
     array = to_array(tensor["data"], np.dtype(spec.dtype.as_numpy_dtype))
-    # The data come flat or nested as the shape says.
+    # The data may be flat, or nested like the shape.
     if array.size != math.prod(shape) or (array.ndim != 1 and list(array.shape) != shape):
         raise RequestError(
             400, f"Expected data of shape {shape} of input {name}. Received: {list(array.shape)}"
@@ -166,7 +166,7 @@ def _array(spec: tf.TensorSpec, tensor: dict[str, Any]) -> np.ndarray:
     return array.reshape(shape)
 
 
-def _wanted(signature: Signature, outputs: Any) -> list[str]:
+def _requested(signature: Signature, outputs: Any) -> list[str]:
     if outputs is None or outputs == []:
         return list(signature.outputs)
     if type(outputs) is not list or not all(type(output) is dict for output in outputs):
@@ -176,6 +176,6 @@ def _wanted(signature: Signature, outputs: Any) -> list[str]:
         if type(name) is not str or name not in signature.outputs:
             raise RequestError(
                 400,
-                f"Expected outputs of {', '.join(signature.outputs)}. Received: {shown(name)}",
+                f"Expected outputs among {', '.join(signature.outputs)}. Received: {shown(name)}",
             )
     return names

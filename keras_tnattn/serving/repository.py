@@ -13,7 +13,7 @@ from pathlib import Path
 from keras_tnattn.serving.errors import not_found
 from keras_tnattn.serving.servable import Servable
 
-_ENDED = 100  # versions whose end is remembered, of each model
+_ENDED = 100  # unloaded or failed versions that are remembered for each model
 _log = logging.getLogger(__name__)
 
 
@@ -34,12 +34,12 @@ class Version:
     Args:
         number: Its number.
         path: Its folder.
-        files: What the folder held when it was found; a damaged version that changes is tried
-            again.
-        state: Where it is in its life.
-        error_code: As TensorFlow names it; `"OK"` if nothing failed.
+        files: The files found in the folder; a version that could not be loaded is tried again
+            when they change.
+        state: Its state.
+        error_code: TensorFlow's name for the error; `"OK"` if nothing failed.
         error_message: What failed.
-        loaded: The model while it is loaded.
+        loaded: The model, or `None` while it is not loaded.
         requests: How many requests use it now.
     """
 
@@ -54,7 +54,7 @@ class Version:
 
     @property
     def servable(self) -> Servable:
-        """The model of a version in use, which is loaded."""
+        """The loaded model; a version in use always has one."""
         if self.loaded is None:
             raise RuntimeError(f"Expected a version in use. Received: state={self.state}")
         return self.loaded
@@ -77,14 +77,14 @@ class Repository:
         max_batch: The batch that versions are warmed up with.
 
     Attributes:
-        scanned: Whether the folder was looked through once, and what it held was loaded.
+        scanned: Whether the folder has been scanned once and its models loaded.
     """
 
     def __init__(self, root: str | os.PathLike, served_versions: int, max_batch: int) -> None:
         self.root = Path(root).resolve()
         self._served_versions, self._max_batch = served_versions, max_batch
         self._models: dict[str, dict[int, Version]] = {}
-        self._lock = threading.Lock()  # of states and counts, never held while a model is loaded
+        self._lock = threading.Lock()  # guards states and counts; never held during loading
         self.scanned = False
 
     def names(self) -> list[str]:
@@ -127,10 +127,10 @@ class Repository:
                 self._release(version)
 
     def refresh(self) -> None:
-        """Looks through the folder once: loads what is new, unloads what is gone or outdated."""
+        """Scans the folder once: loads new versions, unloads those that are gone or outdated."""
         try:
             found = self._scan()
-        except OSError as error:  # what is loaded goes on
+        except OSError as error:  # keep serving what is loaded
             _log.warning("Could not read %s: %s", self.root, error)
             return
         for name in sorted({*self._models, *found}):
@@ -184,7 +184,7 @@ class Repository:
         _log.info("%s version %d is available", name, version.number)
 
     def _release(self, version: Version) -> None:
-        """Unloads a version that is to be unloaded after its last request; the lock is held."""
+        """Unloads a version marked for it if no request uses it; the caller holds the lock."""
         if version.state is State.UNLOADING and not version.requests:
             version.loaded = None
             version.state = State.END
@@ -196,7 +196,8 @@ class Repository:
                 continue
             numbers = {}
             for path in _folders(folder):
-                # A link must not lead out of the folder. Names with leading zeros are no versions.
+                # A link must not lead out of the folder. `01` is not a version: the protocols name
+                # versions by their number.
                 inside = path.resolve().is_relative_to(self.root)
                 if re.fullmatch(r"[1-9][0-9]{0,17}", path.name) and inside:
                     numbers[int(path.name)] = (path, _files(path))
@@ -210,7 +211,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> tuple:
-    """What tells whether a version's folder was changed."""
+    """The names, sizes and times of a folder's files, which show whether it has changed."""
     files = []
     for path in sorted(folder.rglob("*")):
         with contextlib.suppress(OSError):
@@ -220,7 +221,7 @@ def _files(folder: Path) -> tuple:
 
 
 def _code(error: Exception) -> str:
-    """TensorFlow's name of the kind of an error."""
+    """TensorFlow's name for this kind of error."""
     if isinstance(error, FileNotFoundError):
         return "NOT_FOUND"
     names = {

@@ -1,4 +1,4 @@
-"""One version of an exported model, loaded."""
+"""A loaded version of an exported model."""
 
 import json
 from pathlib import Path
@@ -19,13 +19,13 @@ class Signature:
     Args:
         name: Its name in the SavedModel.
         function: The loaded function.
-        hints: What the model card says of each input.
+        hints: What the model card says about each input.
 
     Attributes:
         inputs: The `tf.TensorSpec` of each input.
         outputs: The `tf.TensorSpec` of each output.
-        batches: Whether the rows of several requests can be computed together: the first axis of
-            every input and output has any size.
+        batches: Whether the rows of several requests can be computed together, that is, whether
+            the first axis of every input and output has an unknown size.
     """
 
     def __init__(self, name: str, function: Any, hints: dict[str, Any]) -> None:
@@ -37,7 +37,7 @@ class Signature:
         self._hints = {name: hints.get(name) for name in self.inputs}
 
     def hint(self, name: str, key: str) -> int | bool | None:
-        """What the model card says of an input: `padding`, `by_length` or `max_length`."""
+        """Returns the model card's `padding`, `by_length` or `max_length` of an input."""
         hints = self._hints[name]
         value = hints.get(key) if isinstance(hints, dict) else None
         return value if type(value) in (int, bool) else None
@@ -50,7 +50,7 @@ class Signature:
         return {name: output.numpy() for name, output in self._function(**inputs).items()}
 
     def examples(self, rows: int) -> dict[str, np.ndarray]:
-        """Rows to warm the function up with."""
+        """Returns example inputs to warm the function up with."""
         examples = {}
         for name, spec in self.inputs.items():
             shape = [rows, *(size or 4 for size in spec.shape[1:])] if spec.shape.rank else []
@@ -81,7 +81,7 @@ class Servable:
         self.path = path
         self.card = _read_card(path / MODEL_CARD)
         self.metadata = _metadata(path)
-        # Kept whole: its signatures alone would not keep the weights alive.
+        # Keep the whole model: its signatures alone would not keep the weights alive.
         self._model = _load(path)
         hints = self.card.get("inputs")
         self.signatures = {
@@ -90,7 +90,7 @@ class Servable:
         }
 
     def warm_up(self, max_batch: int) -> None:
-        """Calls every signature, so that no request pays for what the first call compiles.
+        """Calls every signature once, so that no request has to wait for the compilation.
 
         Raises:
             ValueError: If every signature fails.
@@ -112,7 +112,7 @@ def _load(path: Path) -> Any:
     except Exception as error:
         if "Op type not registered" not in str(error):
             raise
-    # The graph has operations of TensorFlow Text.
+    # The graph contains operations of TensorFlow Text, which its import registers.
     try:
         import tensorflow_text  # noqa: F401
     except ImportError as error:

@@ -6,25 +6,27 @@ import math
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Limits and times of a server.
+    """The limits and times of a server.
 
     Args:
-        max_batch: Most rows computed together.
-        batch_wait_ms: How long a request waits for others to share its batch.
-        max_queue: Most rows waiting over all models; beyond it the answer is 429.
-        deadline_s: Seconds after which a request is answered with 504.
-        max_body: Most bytes of a request's body.
-        max_instances: Most rows of a request.
-        max_text: Most bytes of a string; a model card may set a lower limit.
-        max_length: Most entries along an axis of unknown size; a model card may set a lower limit.
-        served_versions: How many of the newest versions of a model are served.
-        poll_s: Seconds between two looks at the folder.
-        threads: Batches computed at the same time.
-        drain_s: Seconds between the signal to stop, from when on the server is not ready, and the
-            end of accepting connections.
-        stop_s: Most seconds that requests in flight have to finish after that.
+        max_batch: Maximum number of rows computed together.
+        batch_wait_ms: Milliseconds that a request waits for others to share its batch.
+        max_queue: Maximum number of waiting rows over all models; further requests are refused
+            with status 429.
+        deadline_s: Seconds after which a request is answered with status 504.
+        max_body: Maximum size of a request's body in bytes.
+        max_instances: Maximum number of rows in a request.
+        max_text: Maximum size of a string in bytes; a model card may set a lower limit.
+        max_length: Maximum size of an axis that the model leaves open; a model card may set a
+            lower limit.
+        served_versions: How many of the newest versions of each model to serve.
+        poll_s: Seconds between two checks of the folder for new versions.
+        threads: Number of batches computed at the same time.
+        drain_s: Seconds for which new connections are still accepted after SIGTERM, while the
+            server already reports that it is not ready.
+        stop_s: Seconds that running requests then have to finish.
         access_log: Whether each request is logged as a line of JSON.
-        log_texts: Whether the access log holds the bodies of requests.
+        log_texts: Whether the access log includes the bodies of requests.
 
     Raises:
         ValueError: If a value is out of range.

@@ -1,4 +1,7 @@
-"""TensorFlow Serving's REST form: `/v1/models/...`."""
+"""TensorFlow Serving's REST API: `/v1/models/...`.
+
+Where a request is at fault, the messages follow those of TensorFlow Serving.
+"""
 
 from typing import Any
 
@@ -19,7 +22,7 @@ _VERSION = _MODEL + "/versions/{version}"
 
 
 def routes(inference: Inference) -> APIRouter:
-    """Returns the routes."""
+    """Returns the routes of the API."""
     router = APIRouter()
     repository = inference.repository
 
@@ -107,7 +110,7 @@ def _status(versions: list[Version]) -> dict[str, Any]:
 
 
 def _inputs(signature: Signature, parsed: dict[str, Any]) -> tuple[bool, Arrays]:
-    """Returns whether the request has rows, or else columns, and the arrays of the inputs."""
+    """Returns whether the request sends rows rather than columns, and the array of each input."""
     if "instances" in parsed and "inputs" in parsed:
         raise RequestError(
             400, "Not formatted correctly: expecting only one of 'inputs' or 'instances'"
@@ -173,7 +176,7 @@ def _is_object(value: Any) -> bool:
 
 
 def _rows(outputs: Arrays) -> list[Any]:
-    """A list with an entry for each row: the value of a single output, an object of several."""
+    """Returns an entry for each row: a value if there is one output, an object if several."""
     columns = {name: to_json_values(x, name.endswith("_bytes")) for name, x in outputs.items()}
     sizes = {x.shape[:1] for x in outputs.values()}
     if len(sizes) > 1 or () in sizes:

@@ -1,4 +1,4 @@
-"""JSON values to arrays and back, checked against what a signature takes."""
+"""Conversion of JSON values to arrays, with checks, and back."""
 
 import base64
 import binascii
@@ -17,13 +17,13 @@ def parse_object(body: bytes) -> dict[str, Any]:
     """Parses the JSON object of a request.
 
     Raises:
-        RequestError: With 400, if the body is not one.
+        RequestError: With 400, if the body is not a JSON object.
     """
     try:
         parsed = json.loads(body.decode("utf-8"))
     except RecursionError as error:
         raise RequestError(400, "JSON Parse error: nested too deeply") from error
-    except ValueError as error:  # of UTF-8, of JSON, or of an integer of thousands of digits
+    except ValueError as error:  # invalid UTF-8, invalid JSON, or a huge integer
         raise RequestError(400, f"JSON Parse error: {error}") from error
     if not isinstance(parsed, dict):
         raise RequestError(400, f"JSON Value: {shown(parsed)} Is not object")
@@ -35,8 +35,9 @@ def to_array(value: Any, dtype: np.dtype, max_rank: int = 8) -> np.ndarray:
 
     Args:
         value: A value, or lists of equal lengths nested to any depth up to `max_rank`.
-        dtype: The type; `object` for strings, which become `bytes`, also from `{"b64": "..."}`.
-        max_rank: The deepest nesting.
+        dtype: The array's dtype; `object` for strings, which become `bytes`. `{"b64": "..."}` is a
+            string too, in base64.
+        max_rank: Maximum depth of the nesting.
 
     Raises:
         RequestError: With 400, if the lists are ragged or a value is of another type.
@@ -61,7 +62,7 @@ def to_array(value: Any, dtype: np.dtype, max_rank: int = 8) -> np.ndarray:
         wrong = next(leaf for leaf in leaves if type(leaf) not in allowed)
         raise _wrong_type(wrong, dtype)
     try:
-        with np.errstate(over="ignore"):  # 1e300 is infinite in float32
+        with np.errstate(over="ignore"):  # 1e300 becomes infinite in float32
             return np.array(leaves, dtype).reshape(shape)
     except OverflowError as error:
         raise RequestError(400, f"JSON Value out of the range of type: {dtype}") from error
@@ -70,7 +71,7 @@ def to_array(value: Any, dtype: np.dtype, max_rank: int = 8) -> np.ndarray:
 def to_json_values(array: np.ndarray, base64_strings: bool = False) -> Any:
     """Converts an array to nested lists: strings as text, or as `{"b64": "..."}`.
 
-    Floats get the fewest digits that give them back in their own precision.
+    Floats get the fewest digits that restore them exactly in their own precision.
     """
     if array.dtype.kind == "O":
         if base64_strings:
@@ -84,7 +85,7 @@ def to_json_values(array: np.ndarray, base64_strings: bool = False) -> Any:
 
 
 def pad_together(arrays: Sequence[np.ndarray], fill: Any) -> np.ndarray:
-    """Concatenates along the first axis, the other axes filled up to the largest size."""
+    """Concatenates along the first axis after padding the others to the largest size."""
     if len(arrays) == 1:
         return arrays[0]
     sizes = {array.shape[1:] for array in arrays}
@@ -102,7 +103,7 @@ def pad_together(arrays: Sequence[np.ndarray], fill: Any) -> np.ndarray:
 
 
 def shown(value: Any) -> str:
-    """Quotes a value in an error, not at length."""
+    """Returns a short form of a value for an error message."""
     text = repr(value) if not isinstance(value, list | dict) else type(value).__name__
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 

@@ -1,4 +1,4 @@
-// The panels of classifiers, of texts and of images, and of models without a card.
+// The panels for text classifiers, image classifiers and models without a card.
 import { bars, button, element, examples, heatTable, picture, row, shade, variable } from "./dom.js";
 
 export function classify({ place, card, signatures, run, ask }) {
@@ -22,7 +22,7 @@ export function classify({ place, card, signatures, run, ask }) {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) go();
   });
   place.append(
-    element("label", { for: "text" }, "A text"),
+    element("label", { for: "text" }, "Text"),
     text,
     examples(card.examples, (example) => {
       text.value = example;
@@ -66,7 +66,7 @@ function explanation(answer) {
     element(
       "p",
       { class: "faint" },
-      "The darker a word, the more of it the attention gave to the words of the text. Underlined: not in the vocabulary.",
+      "The stronger a word's shade, the more attention the words of the text pay to it. Underlined: not in the vocabulary.",
     ),
     words,
     row(shows),

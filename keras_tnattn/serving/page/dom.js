@@ -1,4 +1,4 @@
-// Small helpers to build the page. All text goes in as text, never as HTML.
+// Small helpers to build the page. They insert text as text, never as HTML.
 
 export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -78,7 +78,7 @@ export function heatTable(rows, columns, values, caption) {
   );
 }
 
-// A picture of a matrix, each entry a square; `color` maps an entry to a CSS color.
+// Draws each entry of a matrix as a square; `color` maps an entry to a CSS color.
 export function picture(matrix, color, label, scale) {
   const [height, width] = [matrix.length, matrix[0]?.length ?? 0];
   const canvas = element("canvas", { role: "img", "aria-label": label });
@@ -95,7 +95,7 @@ export function picture(matrix, color, label, scale) {
 }
 
 export function variable(name) {
-  // Canvases do not know light-dark(): ask what it comes to.
+  // A canvas does not understand light-dark(), so let the browser resolve the color.
   const probe = element("span");
   probe.style.color = `var(${name})`;
   document.body.append(probe);

@@ -13,7 +13,7 @@ function report(error) {
   message.textContent = error.message;
 }
 
-// Runs what a button asks for; errors are shown, and an older answer never hides a newer one.
+// Runs an asynchronous action and shows its error. `isLatest()` tells it whether a newer one has begun.
 let latest = 0;
 function run(work) {
   const mine = ++latest;

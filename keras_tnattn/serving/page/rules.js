@@ -1,4 +1,4 @@
-// The panel of cellular automata: a row of cells, and how the rule and the network continue it.
+// The panel for cellular automata: a row of cells, and how the rule and the network continue it.
 import { button, element, picture, row, variable } from "./dom.js";
 
 const CELLS = 48;
@@ -29,7 +29,7 @@ export function rules({ place, card, run, ask }) {
     run(async (isLatest) => {
       const truth = [[...cells]];
       const network = [[...cells]];
-      verdict.textContent = "The network computes…";
+      verdict.textContent = "Computing…";
       while (network.length < ROWS) {
         let next = truth.at(-1);
         for (let i = 0; i < card.steps; i++) next = step(next, card.rule, card.boundary);

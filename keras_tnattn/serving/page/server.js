@@ -19,13 +19,13 @@ export async function server(path, body) {
   try {
     content = JSON.parse(text);
   } catch {
-    throw new Error("The answer holds numbers that are not finite.");
+    throw new Error("The answer contains numbers that are not finite.");
   }
   if (!answer.ok) throw new Error(content.error ?? `The server answered ${answer.status}.`);
   return content;
 }
 
-// Asks a model; the request is shown on the page, to copy.
+// Sends a request to a model; the page shows it for copying.
 export async function ask(name, body) {
   const path = `/v1/models/${encodeURIComponent(name)}:predict`;
   listener(location.origin + path, body);

@@ -1,7 +1,7 @@
-// The panel of translators.
+// The panel for translators.
 import { button, element, examples, heatTable, row } from "./dom.js";
 
-const WORST = 1e38; // the score of a hypothesis that is not there
+const WORST = 1e38; // scores above this mark a missing hypothesis
 
 export function translate({ place, card, signatures, run, ask }) {
   const [from, to] = card.languages ?? ["source", "target"];
