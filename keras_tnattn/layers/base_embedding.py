@@ -1,4 +1,4 @@
-"""What the embeddings share whose table is a product of smaller tensors."""
+"""The base class of the embeddings whose table is a product of smaller tensors."""
 
 from typing import Any, TypeVar
 
@@ -13,17 +13,18 @@ Embedding = TypeVar("Embedding", bound="BaseFactoredEmbedding")
 
 
 class BaseFactoredEmbedding(keras.layers.Layer):
-    """Rows `(..., D)` of ids `(...)`, or with `reverse` logits `(..., V)` of vectors `(..., D)`.
+    """Maps ids `(...)` to rows `(..., D)`; with `reverse`, vectors `(..., D)` to logits `(..., V)`.
 
     Args:
         input_dim: Number of ids `V`.
         output_dim: Size `D` of a row.
-        mask_zero: Whether id 0 is padding, to be masked.
-        bits: 8 or 4 to hold weights as whole numbers, or `None`.
-        embeddings_initializer: The initializer whose variance the table is to have.
-        embeddings_regularizer: Applied to each factor.
-        embeddings_constraint: Applied to each factor.
-        reverse_dtype: Dtype of the logits. `None`: the compute dtype.
+        mask_zero: Whether id 0 is padding and masked.
+        bits: 8 or 4 to store weights as integers, or `None`.
+        embeddings_initializer: A Keras initializer; the table gets its variance, but not its
+            distribution.
+        embeddings_regularizer: Regularizer applied to each factor.
+        embeddings_constraint: Constraint applied to each factor.
+        reverse_dtype: Dtype of the logits, or `None` for the compute dtype.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class BaseFactoredEmbedding(keras.layers.Layer):
         reverse_dtype: str | None,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("autocast", False)  # float16 cannot hold an id above 2,048
+        kwargs.setdefault("autocast", False)  # float16 cannot represent every id above 2,048
         super().__init__(**kwargs)
         self.input_dim = check_int("input_dim", input_dim)
         self.output_dim = check_int("output_dim", output_dim)
@@ -68,7 +69,7 @@ class BaseFactoredEmbedding(keras.layers.Layer):
         return keras.KerasTensor(shape, dtype)
 
     def _unfilled(self: Embedding, bits: int, **config: Any) -> Embedding:
-        """A built layer of whole numbers, like this one, whose weights are still to be set."""
+        """Returns a built, quantized copy of this layer whose weights are still to be set."""
         if not self.built or self.bits is not None:
             raise ValueError(
                 "Expected a built layer that is not quantized yet. "
@@ -90,7 +91,7 @@ class BaseFactoredEmbedding(keras.layers.Layer):
 
 
 def options_of(layer: keras.layers.Embedding) -> dict[str, Any]:
-    """Returns the arguments of the constructor that a layer takes over from a trained embedding.
+    """Returns the constructor arguments that a factored layer takes over from an embedding.
 
     Raises:
         ValueError: If the embedding is not built.

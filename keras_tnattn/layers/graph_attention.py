@@ -169,10 +169,10 @@ class GraphAttention(SelfAttention):
         return (outputs, scores) if return_attention_scores else outputs
 
     def _logits(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """`s` and `t`, `(..., H)`, of features `(..., H, J)`, in at least float32."""
+        """Returns `s` and `t`, `(..., H)`, of features `(..., H, J)`, in at least float32."""
         receiver, sender = ops.split(ops.transpose(self.attention_kernel), 2, axis=1)  # (H, J)
         precise = at_least_float32(self.compute_dtype)
-        # Not products of matrices: on a CPU TensorFlow 2.21 returns garbage for
+        # Sums instead of matrix products: on a CPU, TensorFlow 2.21 returns wrong values for
         # (B, 1, L, J) @ (1, J, 1).
         received, sent = (
             ops.cast(ops.sum(features * kernel, axis=-1), precise) for kernel in (receiver, sender)
@@ -182,7 +182,7 @@ class GraphAttention(SelfAttention):
     def _attend(
         self, features: Tensor, edges: Tensor | None, training: bool | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Heads `(B, L, H, J)`, `alpha` `(B, H, L, L)`, and which nodes have an edge."""
+        """Returns heads `(B, L, H, J)`, `alpha` `(B, H, L, L)`, and which nodes have an edge."""
         received, sent = (ops.swapaxes(part, 1, 2) for part in self._logits(features))
         logits = ops.leaky_relu(received[..., None] + sent[..., None, :], self.negative_slope)
         scores = masked_softmax(logits, None if edges is None else edges[:, None])
@@ -195,7 +195,7 @@ class GraphAttention(SelfAttention):
     def _attend_sparsely(
         self, features: Tensor, graph: Edges, training: bool | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Heads `(B, L, H, J)`, `alpha` `(B, H, E)`, and which nodes have an edge."""
+        """Returns heads `(B, L, H, J)`, `alpha` `(B, H, E)`, and which nodes have an edge."""
         batch, length, num_heads, key_dim = ops.shape(features)
         features = ops.reshape(features, (graph.num_nodes, num_heads, key_dim))
         received, sent = self._logits(features)
@@ -212,7 +212,7 @@ class GraphAttention(SelfAttention):
         )
 
     def _edges(self, adjacency: Tensor, mask: Tensor, length: Tensor) -> Tensor:
-        """Boolean `(B or 1, L, L)`, or `None` where all edges are there."""
+        """Returns booleans `(B or 1, L, L)`, or `None` if all nodes are connected."""
         edges = None
         own = ops.eye(length, dtype="bool")[None]
         if adjacency is not None:
@@ -233,7 +233,7 @@ class GraphAttention(SelfAttention):
         return real if edges is None else ops.logical_and(edges, real)
 
     def _combine(self, heads: Tensor, batch: Tensor, length: Tensor) -> Tensor:
-        """`(B, L, H, J)` to the outputs, `(B, L, ...)`."""
+        """Combines heads `(B, L, H, J)` to the outputs `(B, L, ...)`."""
         if self.head_combination == "mean":
             outputs = ops.mean(heads, axis=2)
             return self.activation(outputs if self.bias is None else outputs + self.bias)

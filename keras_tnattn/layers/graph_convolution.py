@@ -29,9 +29,9 @@ class GraphConvolution(keras.layers.Layer):
     holds the weights of the edges to node `i`. In a graph filter with the symmetric normalization,
     `D^(-1/2) A D^(-1/2)` with `D = diag(A 1)` replaces `A`.
 
-    The layer has `I J + J` weights and `F` coefficients. A dense adjacency costs `2 L^2 J` FLOPs
-    per power and
-    `O(L^2)` memory; a list of `E` edges `2 E J` FLOPs and `O(E J)` memory.
+    The layer has `I J + J` weights and, with a graph filter, `F` coefficients. A dense adjacency
+    costs `2 L^2 J` FLOPs per power and `O(L^2)` memory, a list of `E` edges `2 E J` FLOPs per
+    power and `O(E J)` memory.
 
     A masked node neither sends nor receives; its output is 0, and other outputs do not change.
 
@@ -155,7 +155,7 @@ class GraphConvolution(keras.layers.Layer):
     def _dense(
         self, adjacency: Tensor, mask: Tensor | None, x: Tensor
     ) -> Callable[[Tensor], Tensor]:
-        """The product with `I + A` or `A`, normalized, for a dense adjacency."""
+        """Returns the product with `I + A` or `A`, normalized, for a dense adjacency."""
         matrix = ops.cast(adjacency, x.dtype)
         matrix = matrix[None] if len(matrix.shape) == 2 else matrix
         if mask is not None:
@@ -172,7 +172,7 @@ class GraphConvolution(keras.layers.Layer):
     def _sparse(
         self, edges: Tensor, edge_weights: Tensor | None, mask: Tensor | None, x: Tensor
     ) -> Callable[[Tensor], Tensor]:
-        """The same for a list of edges."""
+        """Returns the same product for a list of edges."""
         batch, length, width = ops.shape(x)
         if edge_weights is None:
             edge_weights = ops.ones(ops.shape(edges)[:-1], x.dtype)

@@ -1,4 +1,4 @@
-"""Dense and einsum layers whose kernel is the product of two thin ones."""
+"""`Dense` and `EinsumDense` layers whose kernel is the product of two thin matrices."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ from keras_tnattn.typing import (
 
 
 class _LowRank(keras.layers.Layer):
-    """Two Keras layers in a row, `outer(inner(x))`: both can be quantized by Keras."""
+    """Two Keras layers, `outer(inner(x))`, so that `keras.Model.quantize` can quantize both."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class _LowRank(keras.layers.Layer):
         self.supports_masking = True
 
     def _options(self, input_dim: int, output_dim: int) -> tuple[dict, dict]:
-        """The arguments of the inner and the outer layer."""
+        """Returns the arguments of the inner and the outer layer."""
         variance = kernel_variance(self.kernel_initializer, input_dim, output_dim)
         # An entry of the product sums `rank` products of two entries.
         stddev = (variance / self.rank) ** 0.25
@@ -116,7 +116,7 @@ def _check_built(layer: keras.layers.Layer, kind: str) -> None:
 
 
 def _scale_of(inputs: np.ndarray | None) -> np.ndarray | None:
-    """The root of the second moment of input rows `(n, I)`."""
+    """Returns the square root of the second moment of inputs `(..., I)`."""
     if inputs is None:
         return None
     rows = np.asarray(inputs, "float64")
@@ -128,26 +128,27 @@ def _scale_of(inputs: np.ndarray | None) -> np.ndarray | None:
 class LowRankDense(_LowRank):
     """Dense layer whose kernel is a product `W = A B` of rank `r`.
 
-    `y = activation((x A) B + b)` with `A` of shape `(I, r)` and `B` of shape `(r, J)`: `r (I + J)`
-    weights and `2 r (I + J)` FLOPs a row, where `keras.layers.Dense` has `I J` and `2 I J`. It is
-    smaller and cheaper for `r < I J / (I + J)`, a quarter of the size of a square kernel being `r =
-    I / 8`. Made of two `keras.layers.Dense`, named `inner` and `outer`, so that
+    `y = activation((x A) B + b)` with `A` of shape `(I, r)` and `B` of shape `(r, J)`. The layer
+    has `r (I + J)` weights besides the bias and costs `2 r (I + J)` FLOPs per row, whereas
+    `keras.layers.Dense` has `I J` and costs `2 I J`. It is smaller and cheaper for
+    `r < I J / (I + J)`; with `I = J`, the rank `r = I / 8` gives a quarter of the weights. It
+    consists of two `keras.layers.Dense` layers, `inner` and `outer`, so that
     `keras.Model.quantize` quantizes both.
 
     Args:
         units: Size `J` of the output.
-        rank: Rank `r`.
+        rank: Rank `r` of the kernel.
         activation: Activation function, as in `keras.layers.Dense`.
         use_bias: Whether to add a bias. Defaults to `True`.
-        kernel_initializer: The initializer whose variance `W` is to have. Defaults to
-            `"glorot_uniform"`.
-        bias_initializer: Defaults to `"zeros"`.
-        kernel_regularizer: Applied to `A` and to `B`.
-        bias_regularizer: Applied to the bias.
-        kernel_constraint: Applied to `A` and to `B`.
-        bias_constraint: Applied to the bias.
-        factor_dtypes: Dtype policies of the inner and the outer layer; set by quantization.
-            Default: that of this layer.
+        kernel_initializer: A Keras initializer; `W` gets its variance, but not its distribution.
+            Defaults to `"glorot_uniform"`.
+        bias_initializer: Initializer of the bias. Defaults to `"zeros"`.
+        kernel_regularizer: Regularizer applied to `A` and to `B`.
+        bias_regularizer: Regularizer applied to the bias.
+        kernel_constraint: Constraint applied to `A` and to `B`.
+        bias_constraint: Constraint applied to the bias.
+        factor_dtypes: Dtype policies of the inner and the outer layer, which quantization changes.
+            Default: the policy of this layer.
 
     Call arguments:
         inputs: Float tensor `(..., I)`.
@@ -218,18 +219,18 @@ class LowRankDense(_LowRank):
         inputs: np.ndarray | None = None,
         **kwargs: Any,
     ) -> "LowRankDense":
-        """Makes a `LowRankDense` that stands in for a trained `keras.layers.Dense`.
+        """Converts a trained `keras.layers.Dense` to a `LowRankDense`.
 
         Args:
             layer: A built `Dense` layer.
-            rank: The rank, at most; or
-            tolerance: the relative error allowed. Give one of the two.
-            inputs: Examples of the layer's inputs `(..., I)`: the error is that of the outputs on
-                them (whitened SVD). Default: the error of the kernel (plain SVD).
+            rank: The maximum rank. Pass either this or `tolerance`.
+            tolerance: The maximum relative error.
+            inputs: Examples of the layer's inputs `(..., I)`. The error is then that of the outputs
+                for these examples (whitened SVD). Default: the error of the kernel (plain SVD).
             **kwargs: Further arguments of the constructor.
 
         Returns:
-            A built layer; its `relative_error` is the error reached.
+            A built layer; its `relative_error` is the error of the approximation.
 
         Raises:
             ValueError: If the layer is not built, or both or none of `rank` and `tolerance` are
@@ -256,7 +257,7 @@ class LowRankDense(_LowRank):
 
     @classmethod
     def like(cls, layer: keras.layers.Dense, rank: int, **kwargs: Any) -> "LowRankDense":
-        """Makes an unbuilt layer of a rank with the options of a `keras.layers.Dense`."""
+        """Returns an unbuilt layer of the given rank with the options of a `keras.layers.Dense`."""
         config = {
             "activation": layer.activation,
             "use_bias": layer.use_bias,
@@ -273,15 +274,15 @@ class LowRankDense(_LowRank):
 
 
 def split_equation(equation: str) -> tuple[str, str]:
-    """Splits the equation of a `keras.layers.EinsumDense` into those of two thin kernels.
+    """Splits the equation of a `keras.layers.EinsumDense` into two, one for each thin kernel.
 
     Returns:
-        The equations of the inner and the outer layer: for `"abc,cde->abde"` they are
-        `"abc,cr->abr"` and `"abr,rde->abde"`.
+        The equations of the inner and the outer layer: `"abc,cr->abr"` and `"abr,rde->abde"` for
+        `"abc,cde->abde"`.
 
     Raises:
-        ValueError: If an axis of the kernel is one of inputs and outputs too, or the kernel has no
-            axis that is summed over, or none that is new.
+        ValueError: If an axis of the kernel is in the inputs and in the outputs, or the kernel has
+            no axis that is summed over, or no axis that is new in the outputs.
     """
     source, output = equation.replace(" ", "").split("->")
     inputs, kernel = source.split(",")
@@ -289,8 +290,8 @@ def split_equation(equation: str) -> tuple[str, str]:
     new = [c for c in kernel if c in output and c not in inputs]
     if not summed or not new or len(summed) + len(new) < len(kernel):
         raise ValueError(
-            "Expected an equation whose kernel has axes that are summed over and new ones, and no "
-            f"others. Received: equation={equation!r}"
+            "Expected an equation whose kernel has both axes that are summed over and axes that "
+            f"are new in the outputs, and no others. Received: equation={equation!r}"
         )
     rank = next(c for c in "rstuvwxyzabcdefghijklmnopq" if c not in equation)
     kept = "".join(c for c in inputs if c not in summed)
@@ -302,7 +303,7 @@ def split_equation(equation: str) -> tuple[str, str]:
 
 
 def kernel_axes(equation: str) -> tuple[list[int], list[int]]:
-    """Returns the axes of the kernel that are summed over, and the new ones."""
+    """Returns the axes of the kernel that are summed over, and those new in the outputs."""
     source, output = equation.replace(" ", "").split("->")
     inputs, kernel = source.split(",")
     summed = [i for i, c in enumerate(kernel) if c in inputs and c not in output]
@@ -320,32 +321,32 @@ def kernel_matrix(kernel: np.ndarray, equation: str) -> np.ndarray:
 class LowRankEinsumDense(_LowRank):
     """`keras.layers.EinsumDense` whose kernel, as a matrix, is a product of rank `r`.
 
-    The axes of the kernel that are summed over are the rows of the matrix, its new axes the
-    columns: `"abc,cde->abde"` becomes `"abc,cr->abr"`, then `"abr,rde->abde"`. With `I` rows and
-    `J`
-    columns it has `r (I + J)` weights, where `EinsumDense` has `I J`. Made of two `EinsumDense`,
-    named `inner` and `outer`.
+    The rows of the matrix are the axes of the kernel that are summed over, its columns the axes
+    that are new in the outputs: `"abc,cde->abde"` becomes `"abc,cr->abr"` followed by
+    `"abr,rde->abde"`. With `I` rows and `J` columns the layer has `r (I + J)` weights besides the
+    bias, whereas `EinsumDense` has `I J`. It consists of two `EinsumDense` layers, `inner` and
+    `outer`.
 
     Args:
-        equation: As of `keras.layers.EinsumDense`.
-        output_shape: As of `keras.layers.EinsumDense`.
-        rank: Rank `r`.
+        equation: As in `keras.layers.EinsumDense`.
+        output_shape: As in `keras.layers.EinsumDense`.
+        rank: Rank `r` of the kernel.
         activation: Activation function.
-        bias_axes: As of `keras.layers.EinsumDense`. Default: no bias.
-        kernel_initializer: The initializer whose variance the kernel is to have, with the rows and
-            columns as fans. Defaults to `"glorot_uniform"`.
-        bias_initializer: Defaults to `"zeros"`.
-        kernel_regularizer: Applied to both factors.
-        bias_regularizer: Applied to the bias.
-        kernel_constraint: Applied to both factors.
-        bias_constraint: Applied to the bias.
-        factor_dtypes: As of `LowRankDense`.
+        bias_axes: As in `keras.layers.EinsumDense`. Default: no bias.
+        kernel_initializer: A Keras initializer; the kernel gets its variance, with the rows and
+            columns as fan-in and fan-out. Defaults to `"glorot_uniform"`.
+        bias_initializer: Initializer of the bias. Defaults to `"zeros"`.
+        kernel_regularizer: Regularizer applied to both factors.
+        bias_regularizer: Regularizer applied to the bias.
+        kernel_constraint: Constraint applied to both factors.
+        bias_constraint: Constraint applied to the bias.
+        factor_dtypes: As in `LowRankDense`.
 
     Call arguments:
-        inputs: Float tensor as the equation says.
+        inputs: Float tensor of the shape that the equation describes.
 
     Returns:
-        Tensor as the equation says.
+        Tensor of the shape that the equation describes.
 
     Raises:
         ValueError: If the equation cannot be split, or `rank` is not a positive int.
@@ -404,7 +405,7 @@ class LowRankEinsumDense(_LowRank):
         columns = int(np.prod([sizes[kernel[i]] for i in new]))
         inner, outer = self._options(rows, columns)
         middle = self.equations[0].split("->")[1].replace("...", "")
-        # Without the batch; an ellipsis stands for it and more.
+        # The output shape excludes the batch axis, which an ellipsis would include.
         kept = middle[:-1] if "..." in inputs else middle[1:-1]
         self.inner = keras.layers.EinsumDense(
             self.equations[0], (*(sizes[c] for c in kept), self.rank), **inner
@@ -435,16 +436,16 @@ class LowRankEinsumDense(_LowRank):
         tolerance: float | None = None,
         **kwargs: Any,
     ) -> "LowRankEinsumDense":
-        """Makes a layer that stands in for a trained `keras.layers.EinsumDense`, by SVD.
+        """Converts a trained `keras.layers.EinsumDense` by SVD.
 
         Args:
             layer: A built `EinsumDense` layer.
-            rank: The rank, at most; or
-            tolerance: the relative error of the kernel allowed. Give one of the two.
+            rank: The maximum rank. Pass either this or `tolerance`.
+            tolerance: The maximum relative error of the kernel.
             **kwargs: Further arguments of the constructor.
 
         Returns:
-            A built layer; its `relative_error` is the error reached.
+            A built layer; its `relative_error` is the error of the approximation.
 
         Raises:
             ValueError: If the layer is not built, its equation cannot be split, or both or none of
@@ -474,7 +475,7 @@ class LowRankEinsumDense(_LowRank):
     def like(
         cls, layer: keras.layers.EinsumDense, rank: int, **kwargs: Any
     ) -> "LowRankEinsumDense":
-        """Makes an unbuilt layer of a rank with the options of a `keras.layers.EinsumDense`."""
+        """Returns an unbuilt layer of a rank with the options of a `keras.layers.EinsumDense`."""
         config = {
             "activation": layer.activation,
             "bias_axes": layer.bias_axes,
@@ -496,11 +497,11 @@ class LowRankEinsumDense(_LowRank):
 
 
 def _sizes(labels: str, shape: Shape, skip_ellipsis: bool = False) -> dict[str, Any]:
-    """The size of each axis, as in `shape`; those an ellipsis stands for have no name."""
+    """Returns the size of each named axis in `shape`; the axes of an ellipsis have no name."""
     if "..." not in labels:
         return dict(zip(labels, shape, strict=True))
     before, after = labels.split("...")
-    # A partial shape has no sizes for the ellipsis, and none for the batch, which is part of it.
+    # A partial shape has no sizes for the ellipsis, which includes the batch.
     if skip_ellipsis:
         shape = shape[1:]
     sizes = dict(zip(before, shape, strict=False))

@@ -1,4 +1,4 @@
-"""A drop-in for `keras.layers.Embedding` whose table is the product of two thin matrices."""
+"""A drop-in replacement for `keras.layers.Embedding` whose table is a low-rank product."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,21 +18,22 @@ from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Ten
 class LowRankEmbedding(BaseFactoredEmbedding):
     """Embedding whose table is a product `E = A B` of rank `r`.
 
-    `A` of shape `(V, r)` holds the coordinates of each id, `B` of shape `(r, D)` is shared:
-    `r (V + D)` weights where `keras.layers.Embedding` has `V D`, and `2 r D` FLOPs an id. The
-    gradient of `A` is dense: Adam handles repeated ids correctly.
+    Row `i` of `A`, of shape `(V, r)`, has the coordinates of id `i` in the basis `B`, of shape
+    `(r, D)`. The layer has `r (V + D)` weights, whereas `keras.layers.Embedding` has `V D`, and
+    costs `2 r D` FLOPs per id. The gradient of `A` is dense, so that Adam handles repeated ids
+    correctly.
 
     Args:
         input_dim: Number of ids `V`.
         output_dim: Size `D` of a row.
-        rank: Rank `r`.
-        mask_zero: Whether id 0 is padding, to be masked. Defaults to `False`.
-        bits: 8 or 4 to hold `A` as whole numbers, with one scale an id; such a layer does not train
-            `A`, and is made by `quantized`. Defaults to `None`.
-        embeddings_initializer: The initializer whose variance the table is to have. Defaults to
-            `"uniform"`.
-        embeddings_regularizer: Applied to `A` and to `B`.
-        embeddings_constraint: Applied to `A` and to `B`.
+        rank: Rank `r` of the table.
+        mask_zero: Whether id 0 is padding and masked. Defaults to `False`.
+        bits: 8 or 4 to store `A` as integers, with one scale per id. Such a layer is created by
+            `quantized` and trains only `B`. Defaults to `None`.
+        embeddings_initializer: A Keras initializer; the table gets its variance, but not its
+            distribution. Defaults to `"uniform"`.
+        embeddings_regularizer: Regularizer applied to `A` and to `B`.
+        embeddings_constraint: Constraint applied to `A` and to `B`.
         reverse_dtype: Dtype of the logits of `reverse=True`. Defaults to the compute dtype.
 
     Call arguments:
@@ -43,7 +44,7 @@ class LowRankEmbedding(BaseFactoredEmbedding):
         Tensor `(..., D)`; with `reverse`, `(..., V)`.
 
     Raises:
-        ValueError: If a size is not a positive int.
+        ValueError: If a size is not a positive int, or `bits` is not 8, 4 or `None`.
 
     Example:
         >>> import numpy as np
@@ -87,7 +88,8 @@ class LowRankEmbedding(BaseFactoredEmbedding):
             "regularizer": self.embeddings_regularizer,
             "constraint": self.embeddings_constraint,
         }
-        # An entry of the product sums `rank` products; the shared factor keeps the size of a row.
+        # An entry of the product sums `rank` products. The basis preserves the size of a row, so
+        # that the coordinates have the variance of the table.
         seed = self.embeddings_initializer.get_config().get("seed")
         seeds = (seed, seed + 1) if isinstance(seed, int) else (None, None)
         if self.bits is None:
@@ -118,10 +120,10 @@ class LowRankEmbedding(BaseFactoredEmbedding):
         self.built = True
 
     def _rows(self, ids: Tensor | None = None) -> Tensor:
-        """The coordinates of ids, or of all."""
+        """Returns the coordinates of ids. Default: of all ids."""
 
         def taken(weight: Tensor) -> Tensor:
-            # The product by 1 makes the gradient of the table a tensor on TensorFlow.
+            # Multiplying by 1 gives the table a dense gradient on TensorFlow.
             table = ops.multiply(weight, 1) if self.bits is None else ops.convert_to_tensor(weight)
             return table if ids is None else ops.take(table, ids, axis=0)
 
@@ -149,19 +151,19 @@ class LowRankEmbedding(BaseFactoredEmbedding):
         row_weights: Sequence[float] | np.ndarray | None = None,
         **kwargs: Any,
     ) -> "LowRankEmbedding":
-        """Makes a `LowRankEmbedding` that stands in for a trained `keras.layers.Embedding`.
+        """Converts a trained `keras.layers.Embedding` to a `LowRankEmbedding` by SVD.
 
         Args:
             layer: A built `Embedding` layer.
-            rank: The rank, at most; or
-            tolerance: the relative error allowed. Give one of the two.
-            row_weights: `V` numbers of at least 0, how much the squared error of each row counts:
-                the frequencies of the ids. Default: all equal.
+            rank: The maximum rank. Pass either this or `tolerance`.
+            tolerance: The maximum relative error.
+            row_weights: `V` non-negative weights of the squared errors of the rows, for instance
+                the frequencies of the ids. Default: equal weights.
             **kwargs: Further arguments of the constructor.
 
         Returns:
             A built layer; its `relative_error` is `||E - E'|| / ||E||` in the Frobenius norm,
-            rows weighted by `row_weights` if given.
+            with rows weighted by `row_weights` if given.
 
         Raises:
             ValueError: If the layer is not built, or both or none of `rank` and `tolerance` are
@@ -188,13 +190,13 @@ class LowRankEmbedding(BaseFactoredEmbedding):
         return new
 
     def quantized(self, bits: int) -> "LowRankEmbedding":
-        """Makes the layer whose coordinates are whole numbers of 8 or 4 bits, one scale an id."""
+        """Returns a layer whose coordinates are integers of 8 or 4 bits, with one scale per id."""
         new = self._unfilled(bits)
         new.assign_factors(*(ops.convert_to_numpy(w) for w in (self.coordinates, self.basis)))
         return new
 
     def assign_factors(self, left: np.ndarray, right: np.ndarray) -> None:
-        """Sets `A` and `B` from float arrays, quantizing `A` if need be."""
+        """Sets `A` and `B` from float arrays, and quantizes `A` if the layer has `bits`."""
         self.basis.assign(right)
         if self.bits is None:
             self.coordinates.assign(left)

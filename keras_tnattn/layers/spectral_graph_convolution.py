@@ -1,4 +1,4 @@
-"""Convolution on a fixed graph: trained multipliers of the spectrum."""
+"""Convolution on a fixed graph with trained multipliers of the spectrum."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ class SpectralGraphConvolution(keras.layers.Layer):
 
     The layer has `L I J + J` weights and costs `2 L^2 (I + J) + 2 L I J` FLOPs.
 
-    A masked node does not send, and its output is 0.
+    A masked node counts as a node with features 0, and its output is 0.
 
     Args:
         adjacency: Symmetric array `(L, L)` of non-negative weights, the graph.
@@ -42,7 +42,8 @@ class SpectralGraphConvolution(keras.layers.Layer):
         Tensor `(B, L, J)`.
 
     Raises:
-        ValueError: For an adjacency that is not square and symmetric, or another number of nodes.
+        ValueError: If the adjacency is not square and symmetric, or the inputs have another number
+            of nodes.
 
     Example:
         >>> ring = keras.ops.array([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
@@ -81,7 +82,7 @@ class SpectralGraphConvolution(keras.layers.Layer):
 
     def build(self, input_shape: Shape) -> None:
         width = input_shape[-1]
-        # Each frequency is a dense layer of its own: the limit of Glorot's uniform initializer.
+        # Each frequency has its own dense kernel, with the limit of the Glorot uniform initializer.
         limit = (6 / (width + self.units)) ** 0.5
         self.multipliers = self.add_weight(
             shape=(len(self.adjacency), width, self.units),
@@ -97,7 +98,7 @@ class SpectralGraphConvolution(keras.layers.Layer):
         self.built = True
 
     def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
-        # The length is known here even if it is not in the trace.
+        # The number of nodes is known even if the shape of the inputs does not have it.
         batch, _, width = ops.shape(inputs)
         x = ops.reshape(apply_mask(inputs, mask), (batch, len(self.adjacency), width))
         basis = ops.convert_to_tensor(self._basis, self.compute_dtype)

@@ -171,7 +171,7 @@ class TTEmbedding(BaseFactoredEmbedding):
             )
 
     def _float_cores(self) -> list[Tensor]:
-        """The cores in the compute dtype."""
+        """Returns the cores in the compute dtype."""
         if self.bits is None:
             return [ops.cast(core, self.compute_dtype) for core in self.cores]
         cores = []
@@ -303,7 +303,7 @@ class TTEmbedding(BaseFactoredEmbedding):
             scales.assign(row_scales)
 
     def describe(self) -> str:
-        """Prints and returns weights (and those of a full table), unused rows, cost of a lookup."""
+        """Prints and returns the number of weights, the unused rows and the plan of a lookup."""
         if not self.built:
             raise ValueError(f"Expected a built layer. Received: layer={self.name}")
         shapes = ", ".join(str(s) for s in tensor_train.core_shapes(*self.factors, self.ranks))
@@ -325,7 +325,7 @@ class TTEmbedding(BaseFactoredEmbedding):
 
 
 def _row_axes(shape: Sequence[int]) -> tuple[int, ...]:
-    """The order of a core's axes in which its rows, of one scale each, are long."""
+    """Returns the order of a core's axes in which its rows, which share a scale, are longest."""
     return (0, 1, 2, 3) if shape[3] >= shape[0] else (3, 1, 2, 0)
 
 

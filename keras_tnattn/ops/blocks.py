@@ -1,4 +1,4 @@
-"""Cuts sequences into blocks; products with banded matrices, given by their block diagonals."""
+"""Products of sequences with banded matrices that are given by their block diagonals."""
 
 from collections.abc import Sequence
 
@@ -60,7 +60,8 @@ class BlockBand:
         """Multiplies blocks by a banded matrix.
 
         Args:
-            diagonals: For each offset `o` the blocks `M[i + o, i]`, `(b, b)` or one for each pair.
+            diagonals: For each offset `o` the blocks `M[i + o, i]`: one `(b, b)` for all pairs, or
+                one for each pair, `(pairs, b, b)`.
             x: Blocks `(blocks, b, J)`.
             part: `"lower"` if the matrix has the given blocks and zeros above them, `"upper"` for
                 the transpose of that, `"symmetric"` if the blocks above mirror those below.

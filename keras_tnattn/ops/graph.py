@@ -1,9 +1,9 @@
 """Graphs: Laplacians, the graph Fourier transform, spectral convolution, sums over edges.
 
-A graph of `L` nodes is an adjacency `A`, `(L, L)`: node `i` receives from node `j` with the weight
-`A[i, j]`. Or it is a list of edges, rows `(sender, receiver)`, whose memory grows with their number
-and not with `L^2` (section 2.2 of Xu et al., "A Tensorized Spectral Attention Mechanism for
-Efficient Natural Language Processing").
+A graph of `L` nodes is either an adjacency `A`, `(L, L)`, with the weight `A[i, j]` with which node
+`i` receives from node `j` (section 2.2 of Xu et al., "A Tensorized Spectral Attention Mechanism for
+Efficient Natural Language Processing"), or a list of edges `(sender, receiver)`, whose memory grows
+with the number of edges instead of `L^2`.
 """
 
 from collections.abc import Callable
@@ -74,15 +74,15 @@ def inverse_root(x: Tensor) -> Tensor:
 def graph_fourier_basis(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the frequencies and the Fourier basis of an undirected graph.
 
-    The eigendecomposition `Phi diag(lambda) Phi^T` of a symmetric matrix: of a Laplacian, whose
-    smallest eigenvalues are the low frequencies, or of an adjacency, whose largest ones are.
-    `O(L^3)`.
+    They are the eigenvalues and eigenvectors of a symmetric matrix `Phi diag(lambda) Phi^T`: a
+    Laplacian, whose smallest eigenvalues are the low frequencies, or an adjacency, whose largest
+    eigenvalues are the low frequencies. The cost is `O(L^3)`.
 
     Args:
         matrix: Symmetric float tensor `(L, L)`.
 
     Returns:
-        Frequencies `(L,)` in ascending order and the basis `Phi`, `(L, L)`, a column for each.
+        Eigenvalues `(L,)` in ascending order and the basis `Phi`, `(L, L)`, with a column for each.
 
     Example:
         >>> import keras
@@ -114,7 +114,7 @@ def graph_fourier_transform(x: Tensor, basis: Tensor, inverse: bool = False) -> 
 
 
 def spectral_convolution(x: Tensor, basis: Tensor, multipliers: Tensor) -> Tensor:
-    """Multiplies the spectrum of signals by free multipliers, `y = sum_p Phi Gamma_p Phi^T x_p`.
+    """Multiplies the spectrum of signals by multipliers: `y_o = sum_i Phi Gamma_io Phi^T x_i`.
 
     Args:
         x: Float tensor `(..., L, I)`.
@@ -123,7 +123,7 @@ def spectral_convolution(x: Tensor, basis: Tensor, multipliers: Tensor) -> Tenso
             each pair of an input and an output feature, summed over the inputs.
 
     Returns:
-        Tensor `(..., L, I)`, or `(..., L, O)`. `2 L^2 (I + O) + 2 L I O` FLOPs.
+        Tensor `(..., L, I)`, or `(..., L, O)`, for `2 L^2 (I + O) + 2 L I O` FLOPs.
 
     Example:
         >>> import keras
@@ -149,7 +149,8 @@ class Edges:
         length: Number `L` of nodes in each graph; an int or a scalar int tensor.
         weights: Float tensor `(E,)` or `(B, E)`. Default: 1 for each edge.
         mask: Boolean tensor `(B, L)`, `True` for a real node; edges of other nodes are dropped.
-        self_loops: Whether each node sends to itself with weight 1; given loops are then dropped.
+        self_loops: Whether each node sends to itself with weight 1; loops in `edges` are then
+            dropped.
 
     Attributes:
         senders: Node ids `(B E',)`, graph after graph, `E' = E` or, with self-loops, `E + L`.
@@ -225,6 +226,6 @@ class Edges:
         return ops.cast(shares, dtype)
 
     def _segment(self, reduce: Callable, x: Tensor) -> Tensor:
-        """Reduces over the edges of each receiver and hands each edge the result of its own."""
+        """Reduces `x` over the edges of each receiver; returns that result for each edge."""
         reduced = reduce(x, self.receivers, num_segments=self.num_nodes)
         return ops.take(reduced, self.receivers, axis=0)

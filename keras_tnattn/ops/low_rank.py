@@ -1,4 +1,4 @@
-"""Approximates matrices by products of two thin factors with the smallest error of the outputs."""
+"""Approximates matrices by products of two thin factors, with the smallest error of the outputs."""
 
 import numpy as np
 
@@ -6,12 +6,12 @@ import numpy as np
 def low_rank_factors(
     matrix: np.ndarray, scale: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Decomposes `W` so that keeping the first `r` columns and rows is best for the outputs.
+    """Decomposes `W` into two factors whose first `r` columns and rows approximate it best.
 
     With `S W = U diag(s) V^T`, the best matrix of rank `r` in the norm `||S (W - W')||` is
-    `W' = W V_r V_r^T`. `S = C^{1/2}`, where `C` is the second moment of the inputs `x`, makes
-    this norm the error of the outputs `x W`; `S = diag(sqrt(p))` with the frequencies `p` of the
-    rows that of a lookup; no `S` gives the plain truncated SVD.
+    `W' = W V_r V_r^T`. With `S = C^{1/2}`, where `C` is the second moment of the inputs `x`, this
+    norm is the error of the outputs `x W`; with `S = diag(sqrt(p))`, where `p` are the frequencies
+    of the rows, it is the error of a lookup. Without `S` this is the plain truncated SVD.
 
     Args:
         matrix: `W`, array `(I, J)`.
@@ -43,7 +43,7 @@ def low_rank_factors(
 
 
 def square_root(moment: np.ndarray) -> np.ndarray:
-    """Returns `C^{1/2}` of a symmetric matrix without negative eigenvalues.
+    """Returns the square root `C^{1/2}` of a symmetric positive semidefinite matrix.
 
     Example:
         >>> import numpy as np
@@ -56,7 +56,12 @@ def square_root(moment: np.ndarray) -> np.ndarray:
 
 
 def chosen_rank(errors: np.ndarray, rank: int | None, tolerance: float | None) -> int:
-    """Returns the rank asked for, at most the full one, or the smallest within a tolerance.
+    """Returns `rank`, clipped to the full rank, or the smallest rank within `tolerance`.
+
+    Args:
+        errors: The relative error of each rank, as `low_rank_factors` returns them.
+        rank: The maximum rank. Pass either this or `tolerance`.
+        tolerance: The maximum relative error.
 
     Raises:
         ValueError: If both or none are given, the rank is below 1 or the tolerance below 0.
@@ -74,7 +79,7 @@ def chosen_rank(errors: np.ndarray, rank: int | None, tolerance: float | None) -
     if tolerance is not None and rank is None:
         if tolerance < 0:
             raise ValueError(f"Expected a tolerance of at least 0. Received: tolerance={tolerance}")
-        # Rounding leaves about 1e-15 at the full rank.
+        # Rounding leaves an error of about 1e-15 at the full rank.
         return max(1, int(np.argmax(errors <= max(tolerance, 1e-14))))
     raise ValueError(
         f"Expected either `rank` or `tolerance`. Received: rank={rank}, tolerance={tolerance}"

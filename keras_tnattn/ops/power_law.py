@@ -1,11 +1,11 @@
-"""The power law of the power law graph transformer: elementwise powers that stay finite."""
+"""Elementwise powers that stay finite, for the power law graph transformer."""
 
 from keras import ops
 
 from keras_tnattn.typing import Tensor
 
-# exp(40) = 2e17 is far beyond the entries of a trained metric, and the products of a backward pass
-# still stay within float32.
+# exp(40) = 2e17 is far above the entries of a trained metric, and small enough that the products of
+# a backward pass stay within float32.
 _LARGEST_LOGARITHM = 40.0
 
 

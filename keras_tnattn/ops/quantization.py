@@ -10,7 +10,8 @@ from keras import ops
 from keras_tnattn.typing import Tensor
 
 _LARGEST = {8: 127, 4: 7}
-# The scale may clip a row to a share of its largest entry: at 4 bits, finer steps reduce the error.
+# Shares of a row's largest entry at which it may be clipped: at 4 bits, the finer steps can reduce
+# the error by more than the clipping adds.
 _CLIPPING = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
 
 
@@ -29,7 +30,7 @@ def check_bits(bits: int | None) -> None:
 
 
 def packed_columns(columns: int, bits: int) -> int:
-    """Returns the number of bytes of a row of `columns` numbers, without its scale.
+    """Returns the number of bytes in a row of `columns` integers, without its scale.
 
     Example:
         >>> packed_columns(15, bits=8), packed_columns(15, bits=4)
@@ -39,15 +40,15 @@ def packed_columns(columns: int, bits: int) -> int:
 
 
 def quantize_rows(matrix: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """Quantizes each row of a matrix with the scale of the smallest squared error.
+    """Quantizes each row of a matrix with the scale that gives the smallest squared error.
 
     Args:
         matrix: Float array `(rows, columns)`.
         bits: 8 or 4.
 
     Returns:
-        Bytes `(rows, packed_columns(columns, bits))`, uint8, each number with 128 (8 bits) or 8
-        (4 bits) added, and the scales `(rows, 1)`, float16.
+        Packed integers `(rows, packed_columns(columns, bits))` as uint8, to which 128 (8 bits) or 8
+        (4 bits) was added, and the scales `(rows, 1)` as float16.
 
     Example:
         >>> packed, scales = quantize_rows(np.ones((3, 15)), bits=4)
@@ -79,12 +80,12 @@ def quantize_rows(matrix: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray
 
 
 def dequantize_rows(packed: Tensor, scales: Tensor, columns: int, bits: int, dtype: str) -> Tensor:
-    """Turns packed rows back into floats.
+    """Converts packed rows to floats.
 
     Args:
         packed: uint8 tensor `(..., packed_columns(columns, bits))`.
         scales: Float tensor `(..., 1)`.
-        columns: Numbers in a row.
+        columns: Number of columns of the matrix.
         bits: 8 or 4.
         dtype: Dtype of the result.
 

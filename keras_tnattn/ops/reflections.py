@@ -6,14 +6,14 @@ and the first `r` columns of their product,
     Q = H_1 ... H_r E = E - U S^-1 U^T E        S = 1 / 2 + strictly upper triangle of U^T U
 
 with `u_k = v_k / |v_k|` and `E` the first `r` columns of the identity. A product of reflections is
-orthogonal for any vectors, dependent ones included (`v_k = 0` counts as `H_k = 1`), and every `Q`
-with `Q^T Q = 1` is reached, up to the signs of its columns. The diagonal of `S` is 1 / 2 and no
-entry of its inverse exceeds 4, so that `Q` is orthonormal within rounding and differentiable from
-any start. A QR decomposition of `(v_1, ..., v_r)` has no finite gradient where these are dependent.
+orthogonal for any vectors, even linearly dependent ones (`v_k = 0` counts as `H_k = 1`), and every
+`Q` with `Q^T Q = 1` can be written like this, up to the signs of its columns. The diagonal of `S`
+is 1 / 2 and no entry of its inverse exceeds 4, so `Q` is orthonormal up to rounding and has a
+finite gradient everywhere; the QR decomposition of dependent vectors has none.
 
 `Q Q^T` is the orthogonal projector on the span of the columns. Every idempotent matrix of rank `r`
-with that range is `Q R` with `R Q = 1`, that is `R = Q^T + S` with rows of `S` orthogonal to `Q`;
-it is symmetric for `S = 0` only, and its spectral norm is `sqrt(1 + |S|^2)`.
+with that range is `Q R` with `R Q = 1`, that is, `R = Q^T + S` with rows of `S` orthogonal to the
+columns of `Q`. It is symmetric only for `S = 0`, and its spectral norm is `sqrt(1 + |S|^2)`.
 """
 
 from keras import ops
@@ -69,7 +69,7 @@ def oblique_rows(columns: Tensor, shear: Tensor, max_norm: float) -> Tensor:
         1.0
     """
     bound = (max_norm**2 - 1) ** 0.5
-    # Divided by the bound first: a huge shear would overflow when squared.
+    # Divide by the bound and the largest entry first: a huge shear would overflow when squared.
     shear = shear / bound
     largest = ops.stop_gradient(ops.maximum(ops.max(ops.abs(shear)), ops.ones_like(shear[0, 0])))
     norm = largest * ops.sqrt(ops.square(1 / largest) + ops.sum(ops.square(shear / largest)))

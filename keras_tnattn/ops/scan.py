@@ -6,23 +6,24 @@ of site `j` is everything but the site itself,
     C(j) = a(j+1) ... a(N) G a(1) ... a(j-1)
 
 so that `tr(G a(1) ... a(j-1) b a(j+1) ... a(N)) = tr(C(j) b)` for any `b` in the place of `a(j)`.
-A binary tree over the sites gives all of them: upwards the product `P` of each segment, downwards
-from `C = G` at the root to the two halves of a segment
+A binary tree over the sites gives all of them. The upward pass computes the product `P` of each
+segment; the downward pass starts from `C = G` at the root and takes the context of a segment to its
+two halves:
 
     P = P(left) P(right)        C(left) = P(right) C        C(right) = C P(left)
 
 `3 N` products of `(D, D)` matrices: `6 N D^3` FLOPs, `O(N D^2)` memory, depth `2 log2(N)`. If `G`
-is `v_R v_L^T`, every context is `r l^T`, and downwards vectors suffice, with `4 N D^2` FLOPs.
+is `v_R v_L^T`, every context is `r l^T`: the downward pass has only vectors and costs `4 N D^2`.
 
 The tree is cut into tiers of five levels: blocks of 32 sites, blocks of 32 blocks, and so on. A
-tier works on the folded form of a sequence, `(sites of a block, blocks, batch, ...)`, the sites in
-bit-reversed order: the left halves of all segments of a level are then the first half of the first
-axis, the right ones its second half, and a level is one batched product of two plain slices,
-whatever the length. Short of a whole block, a chain is filled up with the identity.
+tier works on the folded form of a sequence, `(sites of a block, blocks, batch, ...)`, with the
+sites in bit-reversed order. The left halves of all segments of a level are then the first half of
+the first axis and the right halves the second, so that a level is one batched product of two
+slices at any length. The last block of a chain is padded with the identity.
 
-Normalized, each product is divided by its Frobenius norm as it arises. The contexts returned have
-norm 1 and do not depend on the scale of any matrix, so the divisors on the way count as constants
-in the gradient.
+With `normalize`, each product is divided by its Frobenius norm. The returned contexts have norm 1
+and do not depend on the scale of any matrix, so the gradient may treat the norms of intermediate
+products as constants.
 """
 
 from collections.abc import Callable
@@ -33,25 +34,25 @@ from keras_tnattn.ops.precision import matmul
 from keras_tnattn.typing import Tensor
 
 _BLOCK = 32
-# At a length unknown beforehand: chains of up to 32^4 = 1,048,576 sites.
+# If the length is unknown when the graph is traced: chains of up to 32^4 = 1,048,576 sites.
 _MAX_TIERS = 4
-# Dominant eigenvectors are those of the 2^24th power, differentiated through the 2^10th.
+# `dominant_eigenvectors` squares a matrix 24 times and differentiates the first 10 squarings.
 _SQUARINGS, _GRADIENT_SQUARINGS = 24, 10
 # The square of a norm that counts as 0.
 _TINY = 1e-30
 
 
 def fold_sites(x: Tensor, fill: Tensor = 0) -> Tensor:
-    """Cuts the site axis into blocks, in the order of the scan.
+    """Cuts the site axis into blocks, in the order that the scan needs.
 
     Args:
         x: Tensor `(B, N, ...)`; `B` and `N` may be unknown.
-        fill: What the sites hold that complete the last block: a tensor of the shape `...`, or a
-            number.
+        fill: The value of the sites that complete the last block: a number, or a tensor of the
+            shape `...`.
 
     Returns:
-        Tensor `(b, ceil(N / b), B, ...)` with `b = 32`, or the power of two that holds a shorter
-        chain.
+        Tensor `(b, ceil(N / b), B, ...)` with `b = 32`, or for a shorter chain of known length the
+        next power of two.
 
     Example:
         >>> import keras
@@ -61,7 +62,7 @@ def fold_sites(x: Tensor, fill: Tensor = 0) -> Tensor:
     batch, length, *rest = ops.shape(x)
     block = _block(length)
     count = -(-length // block)
-    # A chain without sites is one block of filling.
+    # A chain without sites is one block of padding.
     count = max(count, 1) if isinstance(count, int) else ops.maximum(count, 1)
     filling = ops.broadcast_to(ops.cast(fill, x.dtype), (batch, count * block - length, *rest))
     x = ops.reshape(ops.concatenate([x, filling], axis=1), (batch, count, block, *rest))
@@ -92,12 +93,12 @@ def unfold_sites(x: Tensor, length: Tensor) -> Tensor:
 
 
 def map_sites(x: Tensor, kernel: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Multiplies the vectors of the sites by one kernel for all, or by one for each.
+    """Multiplies the vectors of the sites by a shared kernel, or by one kernel per site.
 
     Args:
         x: Folded tensor `(b, blocks, B, K)`.
         kernel: Tensor `(K, M)`, or `(N, K, M)`, one for each site.
-        shape: What to make of the last axis, `M`.
+        shape: The shape that replaces the last axis, `M`.
 
     Returns:
         Folded tensor `(b, blocks, B, *shape)`.
@@ -199,7 +200,7 @@ def _descend_sides(left: Tensor, right: Tensor, states: list) -> list:
 
 
 def chain_product(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the products `a(1) ... a(N)` of whole chains, apart from their scale.
+    """Returns the products `a(1) ... a(N)` of whole chains, with their scale kept apart.
 
     Args:
         matrices: Folded float tensor `(b, blocks, B, D, D)`, the identity where no site is.
@@ -227,19 +228,19 @@ def chain_product(matrices: Tensor) -> tuple[Tensor, Tensor]:
             break
         matrices = fold_sites(ops.swapaxes(matrices[0], 0, 1), ops.eye(dim))
         scales = fold_sites(ops.swapaxes(scales[0], 0, 1))
-    # The reshape fails where more blocks than one are left.
+    # The reshape fails if more than one block is left.
     return ops.reshape(matrices, (batch, dim, dim)), ops.reshape(scales, (batch,))
 
 
 def dominant_eigenvectors(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the left and the right eigenvector of the largest eigenvalue, each of norm 1.
+    """Returns the left and the right eigenvector of the largest eigenvalue, both of norm 1.
 
-    The row and the column of the largest entry of `M^n`, which is `v_R v_L^T` up to a factor where
-    one eigenvalue stands out: by `n = 2^24`, a relative gap of 1e-6 to the next eigenvalue is
-    enough. What remains is the rounding, amplified by the condition of the eigenvectors to about
-    `eps / gap`: 1e-4 for a gap of 0.1 % in float32. Where no eigenvalue stands out, as for a
-    complex pair, the vectors are still what a long chain makes of a boundary. Their signs are such
-    that `v_L . v_R` is positive if one eigenvalue stands out.
+    They are the row and the column of the largest entry of `M^n`, `n = 2^24`. If one eigenvalue
+    dominates, by a relative gap of at least 1e-6, `M^n` is `v_R v_L^T` up to a factor. The
+    remaining error is rounding, amplified by the condition of the eigenvectors to about
+    `eps / gap`: 1e-4 for a gap of 0.1 % in float32. If no eigenvalue dominates, as for a complex
+    pair, the vectors are still what a long chain makes of a boundary. The signs are such that
+    `v_L . v_R` is positive if one eigenvalue dominates.
 
     The gradient is that of 1,024 sites at the ends of the chain, which is exact for gaps above 1 %
     and stays bounded for smaller ones, where the exact one grows as `1 / gap`.
@@ -282,7 +283,7 @@ def normalized(x: Tensor) -> Tensor:
         >>> keras.ops.convert_to_numpy(normalized(keras.ops.array([[3.0, 4.0]]))).tolist()
         [[0.6000000238418579, 0.800000011920929]]
     """
-    # At norm 1, whatever it was, the derivative of the inverse root is within float32.
+    # Rescaling first keeps the derivative of the inverse root within the range of float32.
     x = _rescaled(x)
     return x * _inverse_norm(x)
 
@@ -290,7 +291,10 @@ def normalized(x: Tensor) -> Tensor:
 def _contexts(
     matrices: Tensor, root: list, descend: Callable[..., list], normalize: bool, tier: int = 1
 ) -> list:
-    """Folded contexts in the form of `root`; `descend` takes those of segments to their halves."""
+    """Returns folded contexts in the form of `root`.
+
+    `descend` takes the contexts of segments to the contexts of their halves.
+    """
     levels = [matrices]
     while levels[-1].shape[0] > 1:
         product = matmul(*ops.split(levels[-1], 2, axis=0))
@@ -299,7 +303,7 @@ def _contexts(
     totals = levels[-1]
     known = isinstance(count, int)
     if (known and count == 1) or (not known and tier == _MAX_TIERS):
-        # The reshape fails where more blocks than one are left.
+        # The reshape fails if more than one block is left.
         shape = (1, 1, batch)
         states = [ops.broadcast_to(state, (*shape, *state.shape)) for state in root]
         levels[-1] = ops.reshape(totals, (*shape, dim, dim))
@@ -318,7 +322,7 @@ def _rescaled(x: Tensor) -> Tensor:
 
 def _inverse_norm(x: Tensor) -> Tensor:
     square = ops.sum(ops.square(x), axis=(-2, -1), keepdims=True)
-    # The other branch of a selection is differentiated too, and must be finite.
+    # `where` differentiates both branches, so the unused one must be finite too.
     inverse = ops.rsqrt(ops.where(square > _TINY, square, ops.ones_like(square)))
     return ops.where(square > _TINY, inverse, ops.zeros_like(inverse))
 
@@ -330,7 +334,7 @@ def _block(length: Tensor) -> int:
 
 
 def _bit_reversal(size: int) -> list[int]:
-    """`0, 1, ..., size - 1`, a power of two, sorted by their bits read backwards."""
+    """Returns `0, 1, ..., size - 1` in bit-reversed order; `size` is a power of two."""
     order = [0]
     while len(order) < size:
         order = [2 * i for i in order] + [2 * i + 1 for i in order]

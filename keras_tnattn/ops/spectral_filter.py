@@ -5,18 +5,19 @@ With keys `K` and values `V`, both `(..., L, J)`, and the adjacency `Omega` of a
     Theta = relu(K K^T), diagonal 0        Psi = Omega * Theta, elementwise
     Y = (alpha_0 I + alpha_1 Psi + ... + alpha_{F-1} Psi^{F-1}) V
 
-(equation 1 of Xu et al., "A Tensorized Spectral Attention Mechanism"; the caller applies its factor
-`1 / sqrt(J)`: keys scaled by `J^(-1/4)` keep the products in the range of half precision.) `Omega`
-is the bidirectional adjacency, the one-sided `A^T` for a causal filter, or any given matrix.
+(equation 1 of Xu et al., "A Tensorized Spectral Attention Mechanism"). The caller applies the
+equation's factor `1 / sqrt(J)` by scaling the keys by `J^(-1/4)`, which keeps the products in the
+range of half precision. `Omega` is the bidirectional adjacency, the one-sided `A^T` for a causal
+filter, or any given matrix.
 
 Sequences are cut into blocks of `b` rows, and `Psi` is held as its block diagonals `0..m`, each
-one batched product over all pairs of blocks: the computation has `O(m)` operations whatever `L` is.
-The direct form is the case of one block, `b = L` and `m = 0`. If the weights of `Omega` vanish
-beyond a bandwidth `w <= m b` (in float32, for geometric weights), the banded form costs `O(L w J)`
-FLOPs and `O(L w)` memory instead of `O(L^2 J)` and `O(L^2)`.
+one batched product over all pairs of blocks, so that the number of operations in the graph is
+`O(m)` for any `L`. The direct form has one block, `b = L` and `m = 0`. If the weights of `Omega`
+vanish beyond a bandwidth `w <= m b` (in float32, for geometric weights), the banded form costs
+`O(L w J)` FLOPs and `O(L w)` memory instead of `O(L^2 J)` and `O(L^2)`.
 
-The gradient needs no products that the forward pass does not have. With the partial sums `U_k` of
-Horner's rule (`U_{F-1} = alpha_{F-1} V`, `U_k = alpha_k V + Psi U_{k+1}`, `Y = U_0`) and with
+The gradient needs only products of the same kind as the forward pass. With the partial sums `U_k`
+of Horner's rule (`U_{F-1} = alpha_{F-1} V`, `U_k = alpha_k V + Psi U_{k+1}`, `Y = U_0`) and with
 `G_0 = dY`, `G_{k+1} = Psi^T G_k`:
 
     dV = sum_k alpha_k G_k                            d alpha_k = <G_k, V>
@@ -99,18 +100,20 @@ def spectral_filter(
         values: Float tensor `(..., L, M)`, the same leading sizes.
         graph: The time graph: a damping `c` (a float, `0 <= c < 1`, or a scalar tensor), a graph of
             `ops.time_graph`, or an adjacency `(L, L)` or `(B, L, L)`, of which the diagonal is
-            ignored. Tensors are differentiated and take the direct path.
+            ignored. A damping or adjacency given as a tensor is differentiated and needs the
+            direct method.
         coefficients: Float tensor `(F,)`, `F >= 2`, the `alpha_k`. Default: `F = 2` and `(1, 1)`.
-        method: `"direct"`, `"banded"`, or `"auto"`: banded where the length makes it cheaper.
-        causal: Whether time-step `i` receives from earlier ones only: `Omega` is the one-sided
+        method: `"direct"`, `"banded"`, or `"auto"` (default), which is banded for lengths at which
+            that is faster.
+        causal: Whether time-step `i` receives only from earlier ones. `Omega` is then the one-sided
             `A^T`, `g(i - j)` for `j < i`, or the lower triangle of a given adjacency.
 
     Returns:
-        Tensor `(..., L, M)`. For a geometric graph the band leaves out the weights beyond the
-        bandwidth `w`. With `T = max(Theta)`, `rho = T c / (1 - c)` (a bound of the norm of `Psi`)
-        and `eps = T c^(w+1) / (1 - c)` (of what is left out of it), each output is off by at most
-        `max(|V|) eps sum_{k=1}^{F-1} k |alpha_k| rho^(k-1)`; for scores of comparable size the two
-        paths agree within float32. For a window they are equal.
+        Tensor `(..., L, M)`. For a geometric graph the banded method drops the weights beyond the
+        bandwidth `w`. With `T = max(Theta)`, `rho = T c / (1 - c)` (a bound on the norm of `Psi`)
+        and `eps = T c^(w+1) / (1 - c)` (a bound on the norm of what is dropped), the error of each
+        output is at most `max(|V|) eps sum_{k=1}^{F-1} k |alpha_k| rho^(k-1)`; for scores of
+        comparable size the two methods agree within float32. For a window they are equal.
 
     Raises:
         ValueError: For a damping outside [0, 1), fewer than two coefficients, an unknown method, or
@@ -158,8 +161,8 @@ def banded_plan(width: int) -> tuple[int, int, int]:
     Returns:
         `(b, m, shortest)`: the minimum block size, the number of block diagonals below the main
         one, and the shortest length at which the banded form is faster than the direct one. `m b`
-        covers the bandwidth with blocks of 24 to 128 rows; smaller blocks would cost more in moves
-        than they save.
+        covers the bandwidth with blocks of 24 to 128 rows; smaller blocks would move more memory
+        than they save in FLOPs.
 
     Example:
         >>> banded_plan(159)
@@ -187,7 +190,7 @@ def _is_adjacency(graph: Any) -> bool:
 
 
 def _given_adjacency(adjacency: Tensor, keys: Tensor, causal: bool) -> Tensor:
-    """The adjacency `(L, L)`, or `(B, 1, ..., L, L)` to meet the keys, without its diagonal."""
+    """Returns the adjacency without its diagonal: `(L, L)`, or `(B, 1, ..., L, L)` for the keys."""
     adjacency = ops.cast(adjacency, at_least_float32(_dtype(keys)))
     steps = ops.arange(ops.shape(adjacency)[-1], dtype="int32")
     rows, columns = steps[:, None], steps[None, :]
@@ -213,7 +216,7 @@ def _blocked_filter(
     precise = at_least_float32(_dtype(keys))
     inputs = {"keys": keys, "values": values}
     if coefficients is not None:
-        # Sums of many terms in the gradient: not in half precision.
+        # Their gradient sums too many terms for half precision.
         inputs["coefficients"] = ops.cast(coefficients, precise)
     diagonals = _diagonals(graph, keys, block, num_offsets, causal)
     trained = _is_adjacency(graph) or graph.bandwidth is None
@@ -235,7 +238,7 @@ def _blocked_filter(
 def _diagonals(
     graph: Any, keys: Tensor, block: Tensor, num_offsets: int, causal: bool
 ) -> list[Tensor]:
-    """The block diagonals of `Omega`; in float32 where they are differentiated."""
+    """Returns the block diagonals of `Omega`; in float32 if they are differentiated."""
     dtype = _dtype(keys)
     if _is_adjacency(graph):
         adjacency = _given_adjacency(graph, keys, causal)
@@ -254,7 +257,7 @@ def _diagonals(
 
 
 class _Filter:
-    """What the backward function needs of the forward one."""
+    """The tensors of one forward pass, which the backward pass needs again."""
 
     def __init__(
         self,
@@ -276,7 +279,7 @@ class _Filter:
             _damp(ops.relu(matmul(later, transpose(earlier))), diagonal)
             for (later, earlier), diagonal in zip(band.pairs(self.keys), self.omega, strict=True)
         ]
-        self.partial_sums: list[Tensor] = []  # of the forward function, for the backward one
+        self.partial_sums: list[Tensor] = []  # set by `_forward`, used by `_backward`
 
     def multiply(self, x: Tensor, transposed: bool = False) -> Tensor:
         """Multiplies blocks by `Psi` or its transpose."""
@@ -289,7 +292,7 @@ class _Filter:
 
 
 def _forward(state: _Filter) -> Tensor:
-    """Horner's rule; leaves the partial sums `U_0, ..., U_{F-1}` in the state."""
+    """Applies Horner's rule; stores the partial sums `U_0, ..., U_{F-1}` in the state."""
     last = state.order - 1
     sums = [state.weighted(last, state.values)]
     for k in reversed(range(last)):
@@ -299,14 +302,14 @@ def _forward(state: _Filter) -> Tensor:
 
 
 def _backward(state: _Filter, upstream: Tensor) -> tuple[Tensor, ...]:
-    """The gradients of the inputs, in the order of the inputs."""
+    """Returns the gradients of the inputs, in the order of the inputs."""
     band, keys = state.band, state.keys
     grads = [band.split(upstream)]
     for _ in range(state.order - 1):
         grads.append(state.multiply(grads[-1], transposed=True))
     d_values = sum(state.weighted(k, grad) for k, grad in enumerate(grads))
     left, right = _side_by_side(grads[:-1]), _side_by_side(state.partial_sums[1:])
-    # The blocks of P on and below the diagonal. Symmetric: those above are added to those below.
+    # The blocks of P on and below the diagonal; if symmetric, those above are added to them.
     products = []
     for o, (lefts, rights) in enumerate(zip(band.pairs(left), band.pairs(right), strict=True)):
         product = matmul(lefts[0], transpose(rights[1]))
@@ -317,7 +320,7 @@ def _backward(state: _Filter, upstream: Tensor) -> tuple[Tensor, ...]:
         ops.where(psi != 0, product * omega, ops.zeros_like(psi))
         for psi, product, omega in zip(state.psi, products, state.omega, strict=True)
     ]
-    # (D + D^T) K: all blocks twice, but for the diagonal ones, which stand for both terms.
+    # (D + D^T) K: `multiply` covers both terms except for the transposed diagonal blocks.
     d_keys = band.multiply(d_scores, keys) + matmul(transpose(d_scores[0]), keys)
     results = [band.join(d_keys), band.join(d_values)]
     if state.coefficients is not None:
@@ -334,7 +337,7 @@ def _backward(state: _Filter, upstream: Tensor) -> tuple[Tensor, ...]:
 
 
 def _damp(scores: Tensor, adjacency: Tensor) -> Tensor:
-    """`scores * adjacency`, 0 where the adjacency is 0 even if a half-precision score is inf."""
+    """Returns `scores * adjacency`, with 0 where the adjacency is 0 even if the score is inf."""
     damped = scores * adjacency
     if _dtype(scores) == "float16":
         damped = ops.where(adjacency != 0, damped, ops.zeros_like(damped))

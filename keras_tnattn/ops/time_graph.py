@@ -14,9 +14,9 @@ which is causal), or from both (`Omega = (A + A^T) / 2`).
 
 With geometric weights the product with the adjacency is a first-order linear recurrence: the sums
 over all later time-steps obey `h[i] = x[i+1] + c h[i+1]`. `time_filter` cuts the sequence into
-blocks of `b = 32` steps. Within a block the sums are one product with a triangular `(b, b)` matrix;
-what a block receives from those behind it is the same recurrence over the totals of the blocks,
-damped by `c^b`, and so on until one block is left or the damping is 0 in float32.
+blocks of `b = 32` steps. Within a block, the sums are a product with a triangular `(b, b)` matrix.
+What a block receives from the blocks after it is the same recurrence over the totals of the blocks,
+with damping `c^b`; it is repeated until one block is left or the damping is 0 in float32.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ _FLOAT32_HALF_ULP = 2.0**-24
 _FLOAT32_SMALLEST = 2.0**-149
 _BLOCK = 32
 _DIRECTIONS = {"later": ("later",), "earlier": ("earlier",), "both": ("later", "earlier")}
-# The largest exponent worth evaluating: exp(-100) is 0 to any sum in floating point.
+# Larger exponents are clipped: exp(-100) changes no sum in floating point.
 _LARGEST_EXPONENT = 100.0
 
 
@@ -92,7 +92,7 @@ class Exponential:
         """Returns `g` of a float tensor of distances, all at least 1."""
         grown = ops.power(distance, _like(self.power, distance))
         exponent = _like(self.rate, distance) * grown
-        # Beyond the minimum the gradient would be 0 times infinity.
+        # Without the minimum, the gradient could be 0 times infinity.
         return ops.exp(-ops.minimum(exponent, ops.full_like(exponent, _LARGEST_EXPONENT)))
 
 
@@ -175,7 +175,7 @@ def time_adjacency(
         receive_from: `"later"` (default) for `A[i, j] = g(j - i)`, `j > i`; `"earlier"` for its
             transpose; `"both"` for `Omega = (A + A^T) / 2`. The diagonal is 0.
         dtype: The dtype of the result.
-        offset: The rows stand for the time-steps `offset + i`: a block off the diagonal.
+        offset: Row `i` stands for time-step `offset + i`, which gives a block off the diagonal.
 
     Returns:
         Tensor `(L, L)`.
@@ -190,10 +190,11 @@ def time_adjacency(
     distance = {"later": -distance, "earlier": distance, "both": ops.abs(distance)}[
         check_receive_from(receive_from)
     ]
-    # Powers of a damping rounded to half precision would be off by far more than their rounding.
+    # Compute powers in float32: those of a damping rounded to half precision would be far off.
     compute = at_least_float32(dtype)
     steps = ops.arange(offset + length + 1, dtype="int32")
-    # Looked up among the few that differ: powers cost many times more than the products they damp.
+    # Compute each distinct weight once and look it up: a power costs many times more than the
+    # product that it damps.
     weights = graph.weights(ops.cast(ops.maximum(steps, 1), compute))
     weights = ops.where(steps > 0, weights, ops.zeros_like(weights))
     weights = ops.cast(0.5 * weights if receive_from == "both" else weights, dtype)
@@ -201,7 +202,7 @@ def time_adjacency(
 
 
 def _like(value: Tensor, x: Tensor) -> Tensor:
-    """A number or a scalar tensor in the dtype of `x`, without a detour through float32."""
+    """Converts a number or scalar tensor directly to the dtype of `x`, not through float32."""
     dtype = keras.backend.standardize_dtype(x.dtype)
     if isinstance(value, numbers.Real):
         return ops.convert_to_tensor(float(value), dtype)
@@ -252,9 +253,10 @@ def check_receive_from(receive_from: str) -> str:
 def time_filter(x: Tensor, graph: Any, receive_from: str = "later") -> Tensor:
     """Multiplies by the adjacency of a time graph.
 
-    For a geometric graph with a fixed damping the adjacency is never formed: `2 b + 4` FLOPs for
-    each entry of `x` with `b = 32`, whatever `L` is. A window is evaluated in a band, for about
-    `3 w` FLOPs an entry; any other graph costs `2 L`. Half precision is computed in float32.
+    For a geometric graph with a fixed damping the adjacency is never formed, and the cost is
+    `2 b + 4` FLOPs for each entry of `x` with `b = 32`, for any `L`. A window is evaluated as a
+    band, for about `3 w` FLOPs per entry; any other graph costs `2 L` FLOPs per entry. Inputs in
+    half precision are computed in float32.
 
     Args:
         x: Float tensor `(B, L, J)`; `B` and `L` may be unknown.
@@ -263,7 +265,7 @@ def time_filter(x: Tensor, graph: Any, receive_from: str = "later") -> Tensor:
             `j > i`; `"earlier"` for `A^T X`; `"both"` for `Omega X = (A + A^T) X / 2`.
 
     Returns:
-        Tensor as `x`.
+        Tensor of the shape and dtype of `x`.
 
     Raises:
         ValueError: For a damping outside [0, 1) or an unknown `receive_from`.
@@ -278,7 +280,7 @@ def time_filter(x: Tensor, graph: Any, receive_from: str = "later") -> Tensor:
     precise = at_least_float32(dtype)
     x = ops.cast(x, precise)
     if isinstance(graph, Geometric) and graph.bandwidth is not None:
-        # c^d = c c^(d - 1): the sums have powers from 0 on, and nothing is divided by c.
+        # c^d = c c^(d - 1): the sums start from the power 0, so that nothing is divided by c.
         damping = float(graph.damping)
         y = _damped_sums(x, damping, damping / len(directions), directions)
     elif graph.bandwidth is None:
@@ -302,10 +304,10 @@ def _band_product(
 
 
 def _damped_sums(x: Tensor, damping: float, scale: float, directions: tuple[str, ...]) -> Tensor:
-    """`scale` times the sums of `c^(distance - 1) x` over the time-steps in the directions."""
+    """Returns `scale` times the sums of `c^(distance - 1) x` over the given directions."""
     batch, length, width = ops.shape(x)
     if damping < _FLOAT32_SMALLEST:
-        # Only the next neighbor is left.
+        # Only the nearest neighbor contributes.
         near = {
             "later": lambda: ops.pad(x, [(0, 0), (0, 1), (0, 0)])[:, 1:],
             "earlier": lambda: ops.pad(x, [(0, 0), (1, 0), (0, 0)])[:, :-1],
@@ -322,7 +324,7 @@ def _damped_sums(x: Tensor, damping: float, scale: float, directions: tuple[str,
     distance = steps[None, :] - steps[:, None]
     later = np.where(distance > 0, damping ** np.maximum(distance - 1, 0), 0.0)
     powers = damping**steps
-    # In the block itself; from a block to its total; from the totals to each step of a block.
+    # Within a block; from a block to its total; from the totals to each step of a block.
     maps = {"later": (later, powers, powers[::-1]), "earlier": (later.T, powers[::-1], powers)}
     within, gather, spread = zip(*(maps[direction] for direction in directions), strict=True)
 

@@ -1,4 +1,4 @@
-"""Tables of rows held as a tensor train: an embedding whose table is never stored.
+"""Embedding tables stored as a tensor train.
 
 A table `E` of shape `(V, D)`, `D = prod(D_n)`, is the first `V` rows of a TT-matrix with
 `prod(V_n) >= V` rows. Row `i` is found by the digits of `i` in the mixed radix `(V_1, ..., V_N)`,
@@ -52,9 +52,9 @@ def row_blocks(
 ) -> tuple[int, ...]:
     """Chooses how the cores are merged before `num_ids` rows are looked up.
 
-    Neighboring cores are merged into blocks, once a call, so that what many ids share is computed
-    once; each id then costs a gather and a small product for every block. One block is the whole
-    table. All partitions are compared by their FLOPs and memory traffic.
+    Neighboring cores are merged into blocks once per call, so that what many ids share is computed
+    once; each id then costs a gather and a small product per block. A single block is the whole
+    table. The partition with the smallest cost in FLOPs and memory traffic is chosen.
 
     Returns:
         The number of cores in each block; the sum is `N`.
@@ -95,7 +95,7 @@ def row_blocks(
 def tt_rows(ids: Tensor, cores: Sequence[Tensor], blocks: Sequence[int]) -> Tensor:
     """Looks up rows of a TT-matrix.
 
-    The gradient is a dense tensor for each core, so that ids that repeat add up.
+    The gradient of each core is dense: the contributions of repeated ids are added.
 
     Args:
         ids: Integer tensor of any shape, entries in `[0, prod(V_n))`.
@@ -116,8 +116,8 @@ def tt_rows(ids: Tensor, cores: Sequence[Tensor], blocks: Sequence[int]) -> Tens
     for size, stop in reversed(list(zip(blocks, stops, strict=True))):
         block = tensor_train.merge(cores[stop - size : stop])
         rank, num_rows, width, next_rank = block.shape
-        # (V_b, R D_b, R'): the rank to the right meets the rows found so far. The product by 1
-        # keeps the gradient of a single core dense, too.
+        # (V_b, R D_b, R'): R' is summed with the rows of the blocks to the right. Multiplying by 1
+        # keeps the gradient dense if the block is a single core.
         table = ops.reshape(
             ops.transpose(ops.multiply(block, 1), (1, 0, 2, 3)), (num_rows, -1, next_rank)
         )
@@ -153,7 +153,7 @@ def table_to_tt(
     row_weights: np.ndarray | None = None,
     sweeps: int = 4,
 ) -> tuple[list[np.ndarray], float]:
-    """Decomposes a table into TT-cores, by TT-SVD, then by weighted least squares.
+    """Decomposes a table into TT-cores by TT-SVD, followed by weighted least squares.
 
     With `row_weights` the cores of the TT-SVD are refitted one after the other so as to minimize
     `sum_i w_i ||E[i] - E'[i]||^2`, which is linear in each core (alternating least squares).
@@ -162,10 +162,10 @@ def table_to_tt(
         table: Array `(V, D)`; rows of zeros fill it up to `prod(tt_input_shape)`.
         tt_input_shape: The `N` factors `V_n`.
         tt_output_shape: The `N` factors `D_n`.
-        tt_ranks: The ranks to truncate to, or
-        tolerance: the relative Frobenius error of the TT-SVD. Give one of the two.
-        row_weights: Array `(V,)`, at least 0. Default: all equal.
-        sweeps: Passes over the cores of the weighted fit. Defaults to 4.
+        tt_ranks: The TT-ranks, or an int, their maximum. Pass either this or `tolerance`.
+        tolerance: The maximum relative error of the TT-SVD in the Frobenius norm.
+        row_weights: Non-negative array `(V,)`. Default: equal weights, without the second step.
+        sweeps: Number of passes of the weighted fit over the cores. Defaults to 4.
 
     Returns:
         The cores, and the relative error `||E - E'|| / ||E||` over the `V` rows, weighted.
@@ -197,7 +197,7 @@ def table_to_tt(
 def _refitted(
     cores: list[np.ndarray], n: int, table: np.ndarray, weights: np.ndarray
 ) -> np.ndarray:
-    """The core `n` of the smallest weighted squared error, the others given."""
+    """Returns the core `n` that minimizes the weighted squared error for the other cores."""
     rank, rows, columns, next_rank = cores[n].shape
     left = np.ones((1, 1, 1))
     for core in cores[:n]:
@@ -220,7 +220,7 @@ def _refitted(
         targets = table[:, v] * weights[:, v, :, None, None, None]
         # (x: rows left, y: rows right, j: columns left, d: this core's, k: columns right)
         moment = np.einsum("xyjdk,xjr,tyk->rtd", targets, left, right, optimize=True)
-        # Digits without weight stay where the TT-SVD put them.
+        # The ridge keeps entries of digits without weight at their previous values.
         ridge = 1e-6 * np.trace(gram) / len(gram) + 1e-12
         old = cores[n][:, v].transpose(0, 2, 1).reshape(len(gram), columns)
         solved = np.linalg.solve(
@@ -235,7 +235,7 @@ def similarity_order(table: np.ndarray) -> np.ndarray:
     """Orders rows so that similar ones are neighbors and share the digits of a tensor train.
 
     The rows are halved at the median along their first principal axis, and each half again, until
-    few are left (the order of the leaves of a k-d tree turned to the data).
+    at most 8 are left: the order of the leaves of a k-d tree along principal axes.
 
     Returns:
         Integer array `(V,)`: the row that comes first, second, ...
