@@ -1,4 +1,4 @@
-"""Divides one budget of bytes among all layers of a model so that the errors are small."""
+"""Divides a budget of bytes among the layers of a model so that the errors are small."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -14,14 +14,13 @@ def share_out(
 
     Minimizes `sum_l (g_l e_l)^2` under a budget of bytes, where `e_l` is the error of the layer's
     outputs and `g_l` the sensitivity of the model's outputs to it: a knapsack problem with one
-    choice from each group. Every layer starts at its smallest candidate. Then, as long as one fits,
-    the step along a convex hull of sizes and squared errors is made that reduces the sum most per
-    byte. This is optimal except for the last step.
+    choice from each group. Every layer starts at its smallest candidate. Then, as long as a larger
+    candidate fits the budget, the change that reduces the sum most per byte is made.
 
     Args:
         choices: The candidates of each layer, by path.
-        sensitivity: `g_l`, by path.
-        budget: Bytes of all these layers.
+        sensitivity: The `g_l`, by path.
+        budget: Maximum number of bytes of all these layers.
 
     Returns:
         The candidate of each layer, or `None` if the smallest ones do not fit.
@@ -52,7 +51,7 @@ def share_out(
 def _hull(
     path: str, candidates: Sequence[Candidate], cost: Callable[[str, Candidate], float]
 ) -> list[Candidate]:
-    """The candidates worth their bytes, by rising size: each has a smaller error than the last."""
+    """Returns candidates by increasing size, of which each has a smaller error than the last."""
     best: list[Candidate] = []
     for candidate in sorted(candidates, key=lambda c: (c.bytes, c.error)):
         if not best or cost(path, candidate) < cost(path, best[-1]):

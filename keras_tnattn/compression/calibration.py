@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_tnattn.layers.low_rank_dense import kernel_axes
 
-# Rows of a layer's inputs that are kept to measure the errors of outputs and the speed.
+# The number of random input rows that measure the error of a layer for which there are no data.
 SAMPLE_ROWS = 512
 # The size, relative to a layer's outputs, of the noise that measures the sensitivity.
 _NOISE = 0.05
@@ -19,13 +19,15 @@ _NOISE = 0.05
 
 @dataclasses.dataclass
 class Seen:
-    """The inputs that one layer was called with, in summary.
+    """A summary of the inputs that a layer was called with.
 
     Attributes:
-        moment: Mean of `x x^T` over all input rows, float64 `(I, I)`; kernels only.
-        counts: The number of occurrences of each id, float64 `(V,)`; embeddings only.
+        rows: Number of input rows; only for kernels.
+        moment: Mean of `x x^T` over all input rows, float64 `(I, I)`; only for kernels.
+        counts: The number of occurrences of each id, float64 `(V,)`; only for embeddings.
         batch: The inputs of the first call, unchanged.
-        sensitivity: Relative change of the model's outputs for a relative change of this layer's.
+        sensitivity: Relative change of the model's outputs divided by the relative change of this
+            layer's outputs that caused it.
         takes_model_input: Whether the ids are an input of the model itself.
     """
 
@@ -38,12 +40,12 @@ class Seen:
 
 
 def batches_of(data: Any, batch_size: int) -> list[Any]:
-    """Cuts arrays into batches, or takes batches from an iterable, at most 1,024 rows in total.
+    """Cuts arrays into batches, or takes batches from an iterable, until there are 1,024 rows.
 
     Args:
         data: An array or a nested structure of arrays with equal first sizes; or an iterable of
-            batches, each inputs alone or a tuple `(inputs, labels, ...)`, as `fit` takes them.
-        batch_size: Rows of a batch cut from arrays.
+            batches, of inputs or of tuples `(inputs, labels, ...)` as for `fit`.
+        batch_size: Rows per batch, if `data` are arrays.
 
     Returns:
         A list of batches of inputs.
@@ -80,7 +82,7 @@ def _watched(
     layers: Mapping[str, keras.layers.Layer],
     watch: Callable[[str, Any, Any], Any],
 ) -> Iterator[None]:
-    """Has `watch(path, inputs, outputs)` say what each layer returns."""
+    """Makes each layer return `watch(path, inputs, outputs)` instead of its outputs."""
     for path, layer in layers.items():
 
         def call(
@@ -105,14 +107,14 @@ def observe(
     """Runs a model on data and records the inputs of its layers.
 
     Args:
-        model: The model; a copy of the one to compress, since its layers are watched.
+        model: A copy of the model to compress, because its layers are changed while it runs.
         layers: The layers to watch, by path.
         batches: Inputs of the model.
-        all_inputs: All inputs, of which the counts of an embedding that takes an input of the model
-            itself are made. Default: the batches.
+        all_inputs: All inputs of the model, to count the ids of an embedding that reads one of
+            them. Default: the batches.
 
     Returns:
-        What each layer saw, and the outputs of the first batch, flattened.
+        The summary of each layer's inputs, and the flattened outputs of the first batch.
     """
     seen = {path: Seen() for path in layers}
     flat_inputs: list[Any] = []
@@ -167,8 +169,8 @@ def measure_sensitivity(
 ) -> None:
     """Measures for each layer how much noise on its outputs changes the model's outputs.
 
-    Adds noise of a twentieth of the outputs' size to one layer at a time. Layers whose errors
-    hardly change the model's outputs get less of the budget.
+    Adds noise of 5 % of the outputs' size to one layer at a time. Layers whose errors hardly change
+    the model's outputs get a smaller share of the budget.
     """
     size = np.sqrt(sum(np.square(x.astype("float64")).sum() for x in outputs))
     for path in layers:
@@ -195,7 +197,7 @@ def measure_sensitivity(
 
 
 def input_rows(layer: keras.layers.Layer, inputs: np.ndarray) -> np.ndarray:
-    """The rows `(n, I)` that the kernel of a dense or einsum layer multiplies."""
+    """Returns the rows `(n, I)` that the kernel of a dense or einsum layer multiplies."""
     if not isinstance(layer, keras.layers.EinsumDense):
         return inputs.reshape(-1, inputs.shape[-1])
     labels, kernel = layer.equation.replace(" ", "").split("->")[0].split(",")

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.compression.calibration import SAMPLE_ROWS, Seen, input_rows
+from keras_tnattn.compression.calibration import SAMPLE_ROWS, Seen
 from keras_tnattn.layers import (
     LowRankDense,
     LowRankEinsumDense,
@@ -19,11 +19,11 @@ from keras_tnattn.layers.low_rank_dense import kernel_matrix, split_equation
 from keras_tnattn.ops import low_rank, tensor_train, tt_table
 
 FORMATS = ("low_rank", "tensor_train")
-# Shares of the full rank that are tried: steps of about a quarter.
+# The shares of the full rank that are tried; each is four fifths of the one before.
 _SHARES = tuple(0.8**n for n in range(1, 22))
 _TT_ROW_RANKS = (4, 6, 8, 12, 16, 24, 32, 48, 64)
 _TT_KERNEL_RANKS = (4, 8, 16, 32, 64)
-# Ids that were never seen count as this share of the mean.
+# The weight of an id that never occurred in the data, relative to the mean count.
 _UNSEEN = 0.02
 
 
@@ -33,12 +33,12 @@ class Candidate:
 
     Attributes:
         format: `"dense"`, `"low_rank"` or `"tensor_train"`.
-        ranks: The ranks, none for dense.
+        ranks: The ranks; empty for `"dense"`.
         bits: Bits of the integers that store its weights, or `None` for floats.
         bytes: Bytes of all its weights.
-        error: Relative error of its outputs, estimated.
-        flops: Floating-point operations for a row of inputs, or an id.
-        make: Makes the built layer, of floats; `quantized` gives it its bits.
+        error: Estimated relative error of its outputs.
+        flops: Floating-point operations per row of inputs, or per id.
+        make: Function that returns the built layer with float weights; `quantized` quantizes it.
     """
 
     format: str
@@ -62,7 +62,7 @@ def _numpy_dtype(dtype: str) -> str:
 
 
 def reason_against(layer: keras.layers.Layer) -> str | None:
-    """Says why a layer of a supported kind cannot be replaced, or `None` if it can."""
+    """Returns why a layer of a supported kind cannot be replaced, or `None` if it can."""
     if layer.quantization_mode is not None:
         return "is quantized already"
     if getattr(layer, "lora_enabled", False):
@@ -94,7 +94,7 @@ def candidates_for(
 
 
 def dense_flops(layer: keras.layers.Layer) -> int:
-    """FLOPs of a full layer for a row of inputs; a lookup has none."""
+    """Returns the FLOPs of an uncompressed layer per row of inputs; a lookup has none."""
     if isinstance(layer, keras.layers.Embedding):
         return 0
     return 2 * int(np.prod(layer.kernel.shape))
@@ -137,7 +137,7 @@ def _kernel_candidates(
                 new = (LowRankEinsumDense if einsum else LowRankDense).like(layer, rank)
                 new.build(_input_shape(layer))
                 bias = None if layer.bias is None else ops.convert_to_numpy(layer.bias)
-                # Equal parts of each singular value, so that both factors quantize well.
+                # Split each singular value evenly, so that both factors quantize well.
                 root = np.sqrt(np.linalg.norm(left[:, :rank], axis=0) + 1e-30)
                 new.assign_factors(left[:, :rank] / root, right[:rank] * root[:, None], bias)
                 return new
@@ -152,7 +152,7 @@ def _kernel_candidates(
 
 
 def _stored(rank: int, rows: int, columns: int, bits: int | None) -> int:
-    """Bytes of two factors as Keras holds them, about: scales, and for 4 bits zeros and indices."""
+    """Estimates the bytes of two factors in Keras: weights, scales, at 4 bits zeros and indices."""
     if bits is None:
         return 4 * rank * (rows + columns)
     scales = 4 * (rank + columns)
@@ -189,12 +189,12 @@ def _input_shape(layer: keras.layers.Layer) -> tuple:
 
 
 def row_weights(layer: keras.layers.Embedding, seen: Seen) -> np.ndarray | None:
-    """The frequencies of the ids; ids that were never seen count a little."""
+    """Returns the counts of the ids, with a small positive weight for ids that never occurred."""
     if seen.counts is None:
         return None
     counts = seen.counts.astype("float64")[: layer.input_dim]
     if layer.mask_zero:
-        counts[0] = 0  # padding, whose row no one reads
+        counts[0] = 0  # the row of padding is masked
     return counts + _UNSEEN * counts.mean() + 1e-12
 
 
@@ -246,7 +246,10 @@ def ordered_rows(
     order: np.ndarray,
     renumber: bool,
 ) -> TTEmbedding:
-    """A tensor train over rows in an order, as ids or by a table; the columns in one core."""
+    """Returns a tensor train of the rows in the given order, with all columns in the last core.
+
+    With `renumber` its ids are the new ones; otherwise a table of positions maps the old ids.
+    """
     rows, columns = layer.input_dim, layer.output_dim
     shapes = tt_table.row_factors(rows, 3), (1, 1, columns)
     if not renumber:
@@ -263,7 +266,7 @@ def ordered_rows(
 
 
 def id_order(layer: keras.layers.Embedding, first: int) -> np.ndarray:
-    """The old id of each new one, the first ones as they were, the others by similarity."""
+    """Returns the old id of each new id: the first ones unchanged, the others by similarity."""
     table = ops.convert_to_numpy(layer.embeddings)
     return np.concatenate([np.arange(first), first + tt_table.similarity_order(table[first:])])
 
@@ -273,14 +276,14 @@ def _table(layer: keras.layers.Layer) -> np.ndarray:
 
 
 def table_error(table: np.ndarray, near: np.ndarray, weights: np.ndarray | None) -> float:
-    """Relative error of rows, weighted."""
+    """Returns the relative error of a table, with weighted rows."""
     weights = np.ones(len(table)) if weights is None else weights
     error = (weights[:, None] * (table - near) ** 2).sum()
     return float(np.sqrt(error / ((weights[:, None] * table**2).sum() or 1.0)))
 
 
 def quantized(layer: keras.layers.Layer, bits: int) -> keras.layers.Layer:
-    """Makes the layer with whole numbers: by Keras, or by row in the embeddings of this package."""
+    """Returns a quantized layer: by Keras, or row by row for the embeddings of this package."""
     if isinstance(layer, LowRankEmbedding | TTEmbedding):
         return layer.quantized(bits)
     copy = type(layer).from_config(layer.get_config())
@@ -293,7 +296,7 @@ def quantized(layer: keras.layers.Layer, bits: int) -> keras.layers.Layer:
 
 
 def output_error(old: keras.layers.Layer, new: keras.layers.Layer, seen: Seen) -> float:
-    """Relative error of a layer's outputs, on inputs it has seen or, unseen, on random ones."""
+    """Returns the relative error of a layer's outputs on its inputs from `sample`."""
     inputs = sample(old, seen)
     expected = ops.convert_to_numpy(old(inputs)).astype("float64")
     outputs = ops.convert_to_numpy(new(inputs)).astype("float64")
@@ -301,7 +304,7 @@ def output_error(old: keras.layers.Layer, new: keras.layers.Layer, seen: Seen) -
 
 
 def sample(layer: keras.layers.Layer, seen: Seen) -> np.ndarray:
-    """Some inputs for a layer: those it was called with, or random ones."""
+    """Returns inputs for a layer: those it was called with, or random ones."""
     if seen.batch is not None:
         return seen.batch
     rng = np.random.default_rng(0)
@@ -309,6 +312,4 @@ def sample(layer: keras.layers.Layer, seen: Seen) -> np.ndarray:
         return np.arange(layer.input_dim)
     shape = [8 if size is None else size for size in _input_shape(layer)]
     shape[0] = max(1, SAMPLE_ROWS // max(int(np.prod(shape[1:-1])), 1))
-    inputs = rng.normal(size=shape).astype("float32")
-    input_rows(layer, inputs)
-    return inputs
+    return rng.normal(size=shape).astype("float32")

@@ -173,7 +173,8 @@ def compress(
             and `max_drop`, the maximum to try. Pass this or `tolerance`, or neither: then nothing
             is replaced, and the report shows errors against sizes.
         tolerance: The maximum relative error of the outputs of each layer.
-        data: Inputs, arrays or an iterable of batches as for `fit`; labels are not needed.
+        data: Inputs of the model: arrays, or an iterable of batches as for `fit`. Labels are not
+            needed.
         metric: A function such that `metric(model)` is a float, higher is better. The report has
             its values before and after.
         max_drop: The maximum decrease of the metric; bisection finds the smallest such model.
@@ -257,11 +258,11 @@ def _check_arguments(
         raise ValueError(f"Expected a tolerance of at least 0. Received: tolerance={tolerance}")
     formats = [formats] if isinstance(formats, str) else list(formats)
     if not formats or not set(formats) <= set(FORMATS):
-        raise ValueError(f"Expected formats of {FORMATS}. Received: formats={formats}")
+        raise ValueError(f"Expected formats among {FORMATS}. Received: formats={formats}")
     quantization.check_bits(bits)
     if max_drop is not None and (metric is None or not 0 <= max_drop < math.inf):
         raise ValueError(
-            "Expected a max_drop of at least 0 beside a metric. "
+            "Expected a max_drop of at least 0 together with a metric. "
             f"Received: max_drop={max_drop}, metric={metric}"
         )
     if min_speed is not None and (data is None or min_speed <= 0):
@@ -279,7 +280,7 @@ def _measured(metric: Callable[[keras.Model], float], model: keras.Model) -> flo
 
 
 class _Plan:
-    """The layers of a model that can be replaced, and by what."""
+    """The layers of a model that can be replaced, and the candidates for each."""
 
     def __init__(
         self,
@@ -304,12 +305,12 @@ class _Plan:
         }
         self.total = byte_count(model)
         self.fixed = self.total - sum(byte_count(layer) for layer in self.layers.values())
-        # Without those that turned out to be too slow.
+        # The candidates without those that turned out to be too slow.
         self.allowed = {path: list(candidates) for path, candidates in self.choices.items()}
         self.times: dict[tuple, float] = {}
 
     def _renumber(self, path: str) -> int | None:
-        """`renumber`, if no other layer depends on the ids that this embedding takes."""
+        """Returns `renumber` if this embedding is the only reader of the model's ids, or `None`."""
         inputs = keras.tree.flatten(self.sample)
         integers = sum(np.asarray(x).dtype.kind in "iu" for x in inputs)
         readers = [p for p, note in self.seen.items() if note.takes_model_input]
@@ -323,9 +324,9 @@ class _Plan:
         for path, layer in leaves(self.model, lambda x: type(x) in _REPLACED).items():
             reason = reason_against(layer)
             if not _passes(layer, filters):
-                reason = "left out by `filters`"
+                reason = "not selected by `filters`"
             elif len(held_by.get(id(layer), ())) > 1:
-                reason = "shared between layers that are saved apart"
+                reason = "shared by several layers that each save their own copy"
             elif layer.built is False:
                 reason = "not built"
             if reason is None:
@@ -364,7 +365,7 @@ class _Plan:
         return choice
 
     def _shared_out(self, target: float) -> dict[str, Candidate] | None:
-        """The choice for a target, or `None` if it is out of reach."""
+        """Returns the choice for a target, or `None` if the target cannot be reached."""
         if target == 1:
             return {path: candidates[0] for path, candidates in self.choices.items()}
         budget = int(self.total / target) - self.fixed
@@ -378,7 +379,8 @@ class _Plan:
                 self.allowed[path].remove(choice[path])
             if slow:
                 continue
-            # Keras' own numbers beside the weights depend on its blocks: weighed, not estimated.
+            # The scales that Keras stores depend on its block sizes, so build the model to count
+            # its bytes.
             excess = 0
             if self.bits is not None:
                 excess = byte_count(self.build(choice)) - int(self.total / target)
@@ -391,15 +393,15 @@ class _Plan:
         reached = self.total / byte_count(self.build(smallest))
         worst = max(smallest, key=lambda path: smallest[path].error, default=None)
         cost = (
-            f" At {reached:.2f} the outputs of {worst} are off by "
+            f" At {reached:.2f} the error of the outputs of {worst} is "
             f"{100 * smallest[worst].error:.0f} %."
             if worst
             else ""
         )
         raise ValueError(
             f"Expected a target of at most {math.floor(100 * reached) / 100}: {self.fixed:,} of "
-            f"{self.total:,} bytes are in layers that are left alone.{cost} bits=8 or 4 goes "
-            f"further. Received: target={target}"
+            f"{self.total:,} bytes are in layers that are not replaced.{cost} With bits=8 or 4 the "
+            f"model can be smaller. Received: target={target}"
         )
 
     def within_drop(
@@ -409,7 +411,7 @@ class _Plan:
         metric: Callable[[keras.Model], float],
         target: float | None,
     ) -> dict[str, Candidate]:
-        """The choice of the highest target whose metric is at most `max_drop` lower."""
+        """Returns the choice of the highest target whose metric drops by at most `max_drop`."""
         smallest = sum(min(c.bytes for c in group) for group in self.choices.values())
         highest = self.total / max(1, self.fixed + smallest)
         low, high = 1.0, min(highest, target or highest)
@@ -432,10 +434,10 @@ class _Plan:
         return old >= self.min_speed * self._time(path, candidate)
 
     def _time(self, path: str, candidate: Candidate) -> float:
-        """Milliseconds of a call on the batch that the layer was called with."""
+        """Returns the milliseconds of a call on the batch that the layer was called with."""
         key = (path, candidate.format, candidate.ranks, candidate.bits)
         if key not in self.times:
-            # `min_speed` needs data, on which every layer left here was called.
+            # Not `None`: `min_speed` needs data, and layers that were not called are removed.
             batch = cast(np.ndarray, self.seen[path].batch)
             layer = candidate.make()
             if candidate.bits is not None and not isinstance(layer, TTDense):
@@ -453,7 +455,7 @@ class _Plan:
         return self.times[key]
 
     def floating(self, choice: Mapping[str, Candidate]) -> keras.Model:
-        """The model with the chosen layers, all in floats."""
+        """Returns the model with the chosen layers, before quantization."""
         prototypes = {
             id(self.layers[path]): candidate.make()
             for path, candidate in choice.items()
@@ -511,7 +513,7 @@ class _Plan:
                     candidate.flops,
                     self._time(path, self.choices[path][0]) if timed else None,
                     self._time(path, candidate) if timed else None,
-                    "" if changed else "larger or no better in any other format",
+                    "" if changed else "no candidate is better",
                     tuple((c.bytes, c.error, c.format) for c in self.choices[path]),
                 )
             )
@@ -529,14 +531,14 @@ class _Plan:
         ]
         rows += self._others(small)
         notes = [
-            "Errors are relative to the outputs on the data."
+            "Errors are relative errors of the outputs on the data."
             if self.sample is not None
-            else "Without data, errors are those of kernels and tables."
+            else "Errors are relative errors of kernels and tables, because there are no data."
         ]
         if self.bits is not None:
             notes.append(
-                f"{self.bits} bits: Dense and EinsumDense by Keras, which rounds their inputs to 8 "
-                "bits as well; LowRankEmbedding and TTEmbedding by row, their inputs being ids."
+                f"{self.bits} bits: Keras quantizes Dense and EinsumDense layers, and also rounds "
+                "their inputs to 8 bits; LowRankEmbedding and TTEmbedding are quantized by row."
             )
         return Report(
             tuple(rows),
@@ -563,7 +565,7 @@ class _Plan:
         return table_error(table, near, None if counts is None else counts[: old.input_dim])
 
     def _others(self, small: keras.Model) -> list[LayerReport]:
-        """What all other weights take, in one line."""
+        """Returns one row for all other weights."""
         known = [*self.layers.values(), *(layer for layer, _ in self.reasons.values())]
         ids = {id(weight) for layer in known for weight in layer.weights}
         rest = [weight for weight in self.model.weights if id(weight) not in ids]
@@ -589,7 +591,7 @@ def _quantized_model(
     choice: Mapping[str, Candidate],
     sample: Any,
 ) -> keras.Model:
-    """The model with the layers quantized whose candidates have bits."""
+    """Returns the model in which the layers whose candidates have `bits` are quantized."""
     if all(candidate.bits is None for candidate in choice.values()):
         return floating
     prototypes = {
@@ -601,7 +603,7 @@ def _quantized_model(
 
 
 def _passes(layer: keras.layers.Layer, filters: Any) -> bool:
-    """Whether `filters` picks a layer, as Keras' `quantize` has it."""
+    """Whether `filters` selects a layer, as in `keras.Model.quantize`."""
     if filters is None:
         return True
     if callable(filters):

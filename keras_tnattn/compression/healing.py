@@ -1,4 +1,4 @@
-"""Fine-tuning of a compressed model with the original's outputs as targets."""
+"""Fine-tunes a compressed model with the original model's outputs as targets."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -9,10 +9,10 @@ from keras import ops
 
 
 class _Student(keras.Model):
-    """Trains a model and leaves it as it was compiled: saved, it has no state of the optimizer."""
+    """Trains a model without compiling it, so that no optimizer state is saved with it."""
 
     def __init__(self, model: keras.Model) -> None:
-        super().__init__(name="student")  # TensorFlow has no scope of the name _student
+        super().__init__(name="student")  # TensorFlow refuses the default, _student
         self.model = model
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
@@ -43,11 +43,11 @@ def heal(
         dataset: Arrays of inputs, a pair `(inputs, labels)` of them, or an iterable of batches
             of inputs or of `(inputs, labels)`, which is iterated once per epoch.
         epochs: Passes over the dataset. Defaults to 1.
-        learning_rate: Initial learning rate of Adam; it falls to 0 over the last half.
+        learning_rate: Initial learning rate of Adam; it decreases in the second half of the epochs.
         batch_size: Rows per batch, if `dataset` are arrays. Defaults to 32.
-        label_weight: The weight `w` of the labels, integers, if the outputs are probabilities.
+        label_weight: The weight `w` of the integer labels, for outputs that are probabilities.
             Defaults to 0.
-        loss: Another loss, a function of targets and outputs.
+        loss: A loss for `compile`, instead of the default.
         renumbered: Function from the teacher's inputs to those of `model`.
         seed: Seed of the order of the rows.
 
@@ -55,7 +55,8 @@ def heal(
         The mean loss of each epoch.
 
     Raises:
-        ValueError: If `label_weight` is set without labels, or a loss is not finite.
+        ValueError: If `label_weight` is set without labels or for outputs that are not
+            probabilities, the dataset is empty or of an unknown kind, or a loss is not finite.
     """
     losses, optimizer = [], keras.optimizers.Adam(learning_rate)
     rng = np.random.default_rng(seed)

@@ -22,7 +22,7 @@ def _functional_class() -> type[keras.Model]:
 
 
 def is_graph(layer: keras.layers.Layer) -> bool:
-    """Whether a layer is a functional or sequential model, without a config of its own."""
+    """Whether a layer is a functional or sequential model whose class adds no `get_config`."""
     graphs = (_functional_class(), keras.Sequential)
     return isinstance(layer, graphs) and type(layer).get_config in {
         graph.get_config for graph in graphs
@@ -30,7 +30,7 @@ def is_graph(layer: keras.layers.Layer) -> bool:
 
 
 def children(layer: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
-    """Returns the layers right inside a layer, by name (of a model's layer) or attribute."""
+    """Returns the layers directly inside a layer, by name (in a graph) or attribute."""
     if is_graph(layer):
         return {inner.name: inner for inner in layer.layers}
     hidden: tuple[str, ...] = ("_self_", "_layers")
@@ -58,7 +58,7 @@ def _layers_in(key: str, value: Any) -> Iterator[tuple[str, keras.layers.Layer]]
 def leaves(
     model: keras.layers.Layer, is_leaf: Callable[[keras.layers.Layer], bool]
 ) -> dict[str, keras.layers.Layer]:
-    """Returns the layers that `is_leaf` accepts anywhere in a model, each once, by their path."""
+    """Returns the layers anywhere in a model that `is_leaf` accepts, each once, by path."""
     found, seen = {}, set()
 
     def visit(path: str, layer: keras.layers.Layer) -> None:
@@ -76,7 +76,7 @@ def leaves(
 
 
 def owners(model: keras.layers.Layer) -> dict[int, set[int]]:
-    """For each layer in a model, by id, the layers that hold it (a graph's are not counted)."""
+    """Returns for the `id` of each layer the `id`s of the layers, except graphs, that hold it."""
     held_by: dict[int, set[int]] = {}
     seen = set()
 
@@ -94,10 +94,10 @@ def owners(model: keras.layers.Layer) -> dict[int, set[int]]:
 
 
 class _Substituting:
-    """What a class derived from a layer's own does beside it."""
+    """Replaces inner layers when they are assigned; mixed into a subclass of a layer's class."""
 
-    original: dict  # the serialized layer as it was
-    substitutes: dict[str, dict]  # by key, as `children` has it
+    original: dict  # the original layer, serialized
+    substitutes: dict[str, dict]  # the replacements, serialized, by their keys in `children`
     made: list[tuple[keras.layers.Layer, keras.layers.Layer]]  # each layer and its substitute
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -106,7 +106,7 @@ class _Substituting:
     def _substituted(self, key: str, value: Any) -> Any:
         if isinstance(value, keras.layers.Layer):
             return self._substitute(key, value)
-        # A container in which nothing changes stays the same object: Keras keeps some by identity.
+        # Return the same object if nothing in a container changes: Keras compares some by identity.
         if type(value) in (list, tuple):
             entries = [self._substituted(f"{key}/{i}", v) for i, v in enumerate(value)]
             changed = any(new is not old for new, old in zip(entries, value, strict=True))
@@ -130,7 +130,7 @@ class _Substituting:
         return new
 
     def replace_in_lists(self) -> None:
-        """Replaces what was appended to a list and so never assigned."""
+        """Replaces layers that were appended to a list, for which `__setattr__` was not called."""
         for name, value in list(vars(self).items()):
             if name != "_layers" and isinstance(value, list) and not name.startswith("_self_"):
                 for i, entry in enumerate(list(value)):
@@ -143,7 +143,7 @@ class _Substituting:
         inner = children(self)
         return {
             "layer": self.original,
-            # Before `build` some of them are not there yet.
+            # Some may not exist before `build`.
             "substitutes": {
                 key: _config_of(inner[key]) if key in inner else config
                 for key, config in self.substitutes.items()
@@ -155,17 +155,17 @@ class _Substituting:
         return _made_anew(config["layer"], config["substitutes"])
 
 
-# The name under which saved models hold every class made below.
+# All classes created below are saved under this one name.
 _register = keras.saving.register_keras_serializable(package="keras_tnattn", name="Compressed")
 
 
 @_register
 class Compressed(_Substituting, keras.layers.Layer):
-    """The name of all layers with substitutes in saved models; loading gives the layer's own."""
+    """Represents layers with substitutes in saved models; loading creates the derived class."""
 
 
 def _config_of(layer: keras.layers.Layer) -> dict:
-    """A layer serialized, unbuilt: whoever holds it builds it."""
+    """Serializes a layer without its build config, because the layer that holds it builds it."""
     config = dict(keras.saving.serialize_keras_object(layer))
     config.pop("compile_config", None)
     if not is_graph(layer):
@@ -174,7 +174,7 @@ def _config_of(layer: keras.layers.Layer) -> dict:
 
 
 def _replacing_after(build: Callable) -> Callable:
-    """The method `build` that replaces, at its end, what it appended to lists."""
+    """Wraps a method `build` so that it also replaces the layers that it appended to lists."""
 
     @functools.wraps(build)  # Keras reads the signature
     def build_and_replace(self: _Substituting, *args: Any, **kwargs: Any) -> None:
@@ -185,7 +185,7 @@ def _replacing_after(build: Callable) -> Callable:
 
 
 def _made_anew(original: dict, substitutes: dict[str, dict]) -> keras.layers.Layer:
-    """Makes a layer from its config, with substitutes in place of some of its layers."""
+    """Creates a layer from its config, with substitutes for some of its inner layers."""
     unbuilt = {k: v for k, v in original.items() if k not in ("build_config", "compile_config")}
     base = type(keras.saving.deserialize_keras_object(unbuilt))
     derived = _register(
@@ -202,7 +202,8 @@ def _made_anew(original: dict, substitutes: dict[str, dict]) -> keras.layers.Lay
             },
         )
     )
-    _register(Compressed)  # what a saved model is loaded by
+    # Registering the derived class took the name; give it back to the class that loads models.
+    _register(Compressed)
     layer = base.from_config.__func__(derived, unbuilt["config"])
     layer.replace_in_lists()
     return layer
@@ -222,10 +223,10 @@ def rebuilt(
         call: Function that calls a model on data, to build a copy that its config cannot build.
 
     Returns:
-        The copy, with weights of its own.
+        The copy, which shares no weights with `model`.
 
     Raises:
-        ValueError: If the model cannot be made anew from its config, with the reason.
+        ValueError: If the model cannot be created from its config.
     """
     made: dict[int, keras.layers.Layer] = {}
     new = _copy(model, prototypes, made)
@@ -235,10 +236,10 @@ def rebuilt(
         call(new)
     if len(new.weights) == 0 < len(model.weights):
         raise ValueError(
-            f"Could not build a copy of {model.name} from its config. Give `data`, or implement "
+            f"Could not build a copy of {model.name} from its config. Pass `data`, or implement "
             "`build` and `get_build_config`"
         )
-    # What its config builds by a run on symbols is not marked as built.
+    # Keras does not mark a model as built if its config builds it by a symbolic call.
     new.built = True
     _copy_weights(model, new, prototypes, set())
     return new
@@ -255,7 +256,7 @@ def _copy(
     prototypes: Mapping[int, keras.layers.Layer],
     made: dict[int, keras.layers.Layer],
 ) -> keras.layers.Layer:
-    """The layer's copy without its weights, the same for the same layer."""
+    """Returns the copy of a layer without its weights; one copy for each layer."""
     if id(layer) in made:
         return made[id(layer)]
     if id(layer) in prototypes:
@@ -275,7 +276,7 @@ def _copy_of_layers(
     prototypes: Mapping[int, keras.layers.Layer],
     made: dict[int, keras.layers.Layer],
 ) -> keras.layers.Layer:
-    """The copy of a layer that holds layers as attributes."""
+    """Returns the copy of a layer that has layers as attributes."""
     substituting = isinstance(layer, _Substituting)
     before = layer.substitutes if substituting else {}
     inner = children(layer)
@@ -286,7 +287,7 @@ def _copy_of_layers(
     }
     config = copy.deepcopy(layer.original) if substituting else _serialized(layer)
     config.pop("build_config", None)
-    # Layers that the constructor takes are exchanged in its arguments, the others as they are made.
+    # Replace layers that are constructor arguments in the config, others when they are assigned.
     for key in [key for key in substitutes if key not in before]:
         if _put_in(config["config"], inner[key].name, substitutes[key]):
             del substitutes[key]
@@ -296,7 +297,7 @@ def _copy_of_layers(
 
 
 def _put_in(config: Any, name: str, new: dict) -> bool:
-    """Puts `new` in the place of the serialized layer of a name, if there is exactly one."""
+    """Replaces the serialized layer called `name` by `new`, if there is exactly one."""
     places = []
 
     def visit(container: Any) -> None:
@@ -318,7 +319,7 @@ def _put_in(config: Any, name: str, new: dict) -> bool:
 
 
 def _name_in(serialized: dict) -> str | None:
-    """The name of a serialized layer, be it one with substitutes."""
+    """Returns the name of a serialized layer, which may have substitutes."""
     arguments = serialized["config"]
     if "substitutes" in arguments:
         return _name_in(arguments["layer"])
@@ -332,7 +333,7 @@ def _serialized(layer: keras.layers.Layer) -> dict:
         return config
     except (NotImplementedError, TypeError, ValueError) as error:
         raise ValueError(
-            f"Could not copy {layer.name} ({type(layer).__name__}): its get_config does not give "
+            f"Could not copy {layer.name} ({type(layer).__name__}): its get_config does not return "
             f"all arguments of its constructor ({error})"
         ) from error
 
@@ -363,10 +364,10 @@ def _copy_weights(
 def _pairs(
     layer: keras.layers.Layer, new: keras.layers.Layer
 ) -> list[tuple[str, keras.layers.Layer, keras.layers.Layer]]:
-    """The key, the inner layer and its copy, for all inner layers."""
+    """Returns the key, the layer and its copy for all inner layers."""
     inner, copies = children(layer), children(new)
     if is_graph(layer):
-        # By place: layers that a model's code makes have other names in each copy.
+        # By position: layers that a model's code creates have other names in each copy.
         copies = dict(zip(inner, copies.values(), strict=True))
     return [(key, child, copies[key]) for key, child in inner.items()]
 
@@ -374,7 +375,7 @@ def _pairs(
 def counterparts(
     model: keras.layers.Layer, new: keras.layers.Layer, layers: Mapping[str, keras.layers.Layer]
 ) -> dict[str, keras.layers.Layer]:
-    """Returns for layers of a model, by path, those in their place in a copy of it."""
+    """Returns the layers of a copy that correspond to the given layers of the model, by path."""
     paths = {id(layer): path for path, layer in layers.items()}
     found, seen = {}, set()
 
@@ -393,6 +394,6 @@ def counterparts(
 
 
 def _own(layer: keras.layers.Layer, inner: Sequence[keras.layers.Layer]) -> list:
-    """The weights that no inner layer has."""
+    """Returns the weights that belong to the layer itself and not to an inner layer."""
     theirs = {id(weight) for child in inner for weight in child.weights}
     return [weight for weight in layer.weights if id(weight) not in theirs]

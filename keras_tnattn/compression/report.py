@@ -9,20 +9,20 @@ import os
 
 @dataclasses.dataclass(frozen=True)
 class LayerReport:
-    """One layer before and after.
+    """Describes one layer before and after the compression.
 
     Attributes:
-        path: Names or attributes that lead to the layer.
+        path: The names or attributes that lead to the layer, joined by `/`.
         kind: Class of the layer.
-        format: `dense`, `low_rank` or `tensor_train`; `kept` if nothing was done.
+        format: `dense`, `low_rank` or `tensor_train`; `kept` if the layer did not change.
         ranks: Ranks of the format.
-        bits: Bits of its numbers; 32 for floats.
+        bits: Bits per weight; 32 for floats.
         weights_before, weights_after: Numbers of weights, as `count_params` counts them.
         bytes_before, bytes_after: Bytes of the weights.
-        error: Relative error of the layer's outputs, measured.
-        flops_before, flops_after: Floating-point operations for a row of inputs.
+        error: Measured relative error of the layer's outputs.
+        flops_before, flops_after: Floating-point operations per row of inputs.
         ms_before, ms_after: Time of a call on a batch, in milliseconds; `None` if not measured.
-        reason: Why the layer was left alone, if it was.
+        reason: Why the layer did not change.
         curve: `(bytes, error, format)` of each candidate.
 
     Example:
@@ -54,14 +54,15 @@ _COLUMNS = [field.name for field in dataclasses.fields(LayerReport) if field.nam
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What was done to a model. `print(report)` shows a table.
+    """Describes the compression of a model. `print(report)` shows a table.
 
     Attributes:
-        layers: A `LayerReport` for every layer with weights.
-        weights_before, weights_after: Of the model.
-        bytes_before, bytes_after: Of the model.
-        metric_before, metric_after: Of the metric, if there was one.
-        notes: What else is to be known, a sentence each.
+        layers: A `LayerReport` for each dense, einsum or embedding layer, and one for all other
+            weights.
+        weights_before, weights_after: Numbers of weights of the model.
+        bytes_before, bytes_after: Bytes of the weights of the model.
+        metric_before, metric_after: Values of the metric, or `None` without a metric.
+        notes: Remarks, one sentence each.
 
     Example:
         >>> from keras_tnattn.compression import Report
@@ -80,7 +81,7 @@ class Report:
 
     @property
     def ratio(self) -> float:
-        """How many times smaller the model became, in bytes."""
+        """How many times smaller the compressed model is, in bytes."""
         return self.bytes_before / max(self.bytes_after, 1)
 
     def __str__(self) -> str:
@@ -113,7 +114,7 @@ class Report:
         return table + total + "".join(f"\n{note}" for note in self.notes)
 
     def to_csv(self) -> str:
-        """Returns a line for each layer, with a header."""
+        """Returns the layers as CSV with a header."""
         text = io.StringIO()
         writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
         writer.writeheader()
@@ -123,14 +124,14 @@ class Report:
         return text.getvalue()
 
     def to_json(self) -> str:
-        """Returns everything, the curves too, as JSON."""
+        """Returns the whole report as JSON, including the curves."""
         return json.dumps(dataclasses.asdict(self), indent=2)
 
     def plot(self, path: str | os.PathLike) -> None:
-        """Draws error against size for each layer that had candidates; needs Matplotlib.
+        """Draws error against size for each layer with candidates; needs Matplotlib.
 
         Args:
-            path: The picture's file.
+            path: The image file to write.
         """
         from matplotlib.figure import Figure
 

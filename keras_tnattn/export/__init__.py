@@ -1,17 +1,18 @@
-"""Trained models as SavedModels: raw text in, label and probabilities or a translation out.
+"""Exports trained models as SavedModels that map text to labels and probabilities or translations.
 
-An exported model needs TensorFlow alone, neither Keras nor this package:
+An exported model only needs TensorFlow, neither Keras nor this package:
 
 ```python notest
 model = tf.saved_model.load("saved_models/news/1")
 model.signatures["serving_default"](tf.constant(["a text"]))
 ```
 
-That of a translator holds operations of TensorFlow Text: `import tensorflow_text` comes first.
+A translator contains operations of TensorFlow Text, so `import tensorflow_text` before you load it.
 
-Text is handled in TensorFlow's graphs, on that backend alone. Any Keras model of ids or other
-numbers becomes a SavedModel on the TensorFlow and JAX backends (`export_saved_model`), an ONNX file
-on TensorFlow and PyTorch (`export_onnx`) and a LiteRT file on TensorFlow (`export_litert`).
+Models of text can be exported on the TensorFlow backend only, because its graphs process the text.
+A Keras model of ids or other numbers can be exported as a SavedModel on the TensorFlow and JAX
+backends (`export_saved_model`), as an ONNX file on TensorFlow and PyTorch (`export_onnx`) and as a
+LiteRT file on TensorFlow (`export_litert`).
 """
 
 from keras_tnattn.export.formats import export_litert, export_onnx, export_saved_model

@@ -13,7 +13,7 @@ MODEL_CARD = "assets.extra/model_card.json"
 
 
 def technical() -> dict[str, Any]:
-    """Returns what every card says of the export itself: versions and date."""
+    """Returns the entries that every card has: the date and the versions of the software."""
     import tensorflow as tf
 
     now = datetime.datetime.now(datetime.timezone.utc)
@@ -29,7 +29,7 @@ def technical() -> dict[str, Any]:
 
 
 def merged(card: Mapping[str, Any], more: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Adds entries to a card; those of `sizes` are put together."""
+    """Adds entries to a card and merges their `sizes`."""
     more = dict(more or {})
     sizes = {**card.get("sizes", {}), **more.pop("sizes", {})}
     return {**card, "sizes": sizes, **more}

@@ -21,20 +21,24 @@ def classifier_explanation(
 ) -> Callable[[Tensor], Tensors] | None:
     """Returns a function from texts to what a classifier's attention computed for them.
 
-    Its outputs are those of `classify` and, with `L` words in the longest of `B` texts, shorter
-    ones padded: `words`, strings `(B, L)`; `unknown`, bools `(B, L)`, words that are not in the
-    vocabulary; `graph`, floats `(B, L, L)`, the attention's scores averaged over its heads, such as
-    `Psi` of tensorized spectral attention: a row for each word that attends; `weights`, floats
-    `(B, L)`, the sum of each word's column, what it gives to all words, divided by the largest.
+    Its outputs are those of `classify` and the following, where `L` is the number of words in the
+    longest of `B` texts and shorter texts are padded:
+
+    - `words`, strings `(B, L)`;
+    - `unknown`, bools `(B, L)`: which words are not in the vocabulary;
+    - `graph`, floats `(B, L, L)`: the attention's scores, such as `Psi` of tensorized spectral
+      attention, averaged over its heads, with a row for each word that attends;
+    - `weights`, floats `(B, L)`: the sum of each word's column (the attention that it receives),
+      divided by the largest.
 
     Args:
         model: A model of `keras_tnattn.models.text_classifier`.
         to_ids: Strings `(B,)` to ids `(B, N)`, 0 for padding and 1 for unknown words.
-        split_words: Strings `(B,)` to the words that the ids stand for, `(B, None)`.
+        split_words: Strings `(B,)` to the words `(B, None)` that the ids stand for.
         classify: Ids to the outputs of the other signatures.
 
     Returns:
-        The function, or `None` if the model has no layer `attention` that gives scores.
+        The function, or `None` if the model has no layer `attention` that returns scores.
     """
     import tensorflow as tf
 
@@ -77,16 +81,19 @@ def translator_explanation(
 ) -> Callable[[Tensor, Tensor], Tensors]:
     """Returns a function from sentences and their translations to the attention between them.
 
-    Its outputs, with `S` and `T` pieces in the longest of `B` sentences and translations, shorter
-    ones padded: `source`, strings `(B, S)`, and `target`, strings `(B, T)`, the pieces, a word
-    without a piece as it is; `unknown`, bools `(B, S)`, such words; `attention`, floats
-    `(B, T, S)`, the scores of the last decoder's attention to the source, averaged over its heads,
-    in the row of the piece that is predicted. The decoder is told the translation.
+    The decoder reads the given translation. With `S` and `T` pieces in the longest of `B` sentences
+    and translations, and padding in shorter ones, the outputs are:
+
+    - `source`, strings `(B, S)`, and `target`, strings `(B, T)`: the pieces, and unknown words as
+      they are;
+    - `unknown`, bools `(B, S)`: which source pieces are unknown words;
+    - `attention`, floats `(B, T, S)`: the scores of the last decoder's attention to the source,
+      averaged over its heads, in the row of the piece that is predicted.
 
     Args:
         model: The translator.
-        source_tokenizer: The `WordPieceTokenizer` of what it reads.
-        target_tokenizer: The one of what it writes.
+        source_tokenizer: The `WordPieceTokenizer` of the source language.
+        target_tokenizer: The `WordPieceTokenizer` of the target language.
     """
     import tensorflow as tf
 
@@ -111,7 +118,7 @@ def translator_explanation(
 
 
 def _pieces(tokenizer: Any, text: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Padded ids `(B, L)`, start and end included, their names, and which are unknown words."""
+    """Returns padded ids `(B, L)` with start and end, their names, and which are unknown words."""
     import tensorflow as tf
 
     words, ids = tokenizer.word_pieces(text)

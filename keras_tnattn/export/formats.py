@@ -1,8 +1,7 @@
 """Models of ids and other numbers as SavedModels, ONNX files and LiteRT files.
 
-Keras' own exporters write them. Each function here runs the file that was written with example
-inputs and keeps it only if it computes what the model does: some conversions succeed and yield
-something else.
+Keras' own exporters write the files. Because some conversions succeed with wrong results, each
+function runs the written file on example inputs and keeps it only if the outputs equal the model's.
 """
 
 import contextlib
@@ -17,8 +16,8 @@ import numpy as np
 
 from keras_tnattn.typing import Tensors
 
-# The backends whose conversion works. Keras names more, whose tools cannot be had or whose lengths
-# are fixed without notice.
+# The backends whose conversion works. Keras offers more, but their tools cannot be installed, or
+# they silently fix the length.
 BACKENDS = {
     "SavedModel": ("tensorflow", "jax"),
     "ONNX": ("tensorflow", "torch"),
@@ -35,15 +34,15 @@ def export_saved_model(
     """Writes a SavedModel with one signature, `serving_default`, for any batch size.
 
     Args:
-        model: Numeric inputs to one tensor, for instance ids `(B, L)` to probabilities `(B, C)`.
+        model: A model from numeric inputs to one tensor, for instance from ids `(B, L)` to
+            probabilities `(B, C)`.
         path: The new folder.
         example: Inputs of the model as it takes them: an array, or a dict of arrays.
-        length: Fixes the second axis of every input. Default: any length, which the layers with a
-            contraction over sites or a band (`TNAttention`, `MPSClassifier`,
-            `TensorizedSpectralAttention`) allow on TensorFlow, but not on JAX.
+        length: Int, the size of the second axis of every input. Default: any length. On JAX,
+            `TNAttention`, `MPSClassifier` and `TensorizedSpectralAttention` need a fixed length.
 
     Returns:
-        The folder. It is loaded by `tf.saved_model.load`, and needs TensorFlow alone.
+        The folder, for `tf.saved_model.load`. It only needs TensorFlow.
 
     Raises:
         FileExistsError: If the folder exists.
@@ -68,16 +67,16 @@ def export_saved_model(
 
 
 def export_onnx(model: keras.Model, path: str | os.PathLike, example: Tensors) -> Path:
-    """Writes an ONNX file, run by `onnxruntime` or another runtime without Keras.
+    """Writes an ONNX file for `onnxruntime` or another runtime without Keras.
 
     Args:
-        model: Numeric inputs to one tensor, in float32.
+        model: A model from numeric inputs to one tensor, in float32.
         path: The new file, `.onnx`.
-        example: Inputs of the model as it takes them: an array, or a dict of arrays. On PyTorch
-            the file takes inputs of these shapes alone, on TensorFlow any batch size and length.
+        example: Inputs of the model: an array, or a dict of arrays. On PyTorch the file accepts
+            only inputs of these shapes; on TensorFlow it accepts any batch size and length.
 
     Returns:
-        The path. The extra `onnx` installs what this needs.
+        The path. This function needs the extra `onnx`.
 
     Raises:
         FileExistsError: If the file exists.
@@ -91,7 +90,7 @@ def export_onnx(model: keras.Model, path: str | os.PathLike, example: Tensors) -
     """
     _check_backend("ONNX")
     fixed = keras.backend.backend() == "torch"
-    model(example)  # Keras refuses a model that was never called
+    model(example)  # Keras refuses to export a model that was never called
     with _writing(Path(path), "ONNX") as partial:
         model.export(
             partial,
@@ -107,12 +106,12 @@ def export_litert(model: keras.Model, path: str | os.PathLike, example: Tensors)
     """Writes a LiteRT file, for phones and small devices.
 
     Args:
-        model: Numeric inputs to one tensor.
+        model: A model from numeric inputs to one tensor.
         path: The new file, `.tflite`.
         example: Inputs of the model as it takes them: an array, or a dict of arrays.
 
     Returns:
-        The path. Inputs of other shapes need `resize_tensor_input` first.
+        The path. To use other shapes, call the interpreter's `resize_tensor_input` first.
 
     Raises:
         FileExistsError: If the file exists.
@@ -134,16 +133,18 @@ def _check_backend(form: str) -> None:
     backend = keras.backend.backend()
     if backend not in BACKENDS[form]:
         raise RuntimeError(
-            f"{form} is written on {' and '.join(BACKENDS[form])}: set KERAS_BACKEND="
+            f"Exporting to {form} works on {' and '.join(BACKENDS[form])} only: set KERAS_BACKEND="
             f"{BACKENDS[form][0]} and load the .keras file there. Received: backend={backend!r}"
         )
 
 
 @contextlib.contextmanager
 def _writing(path: Path, form: str) -> Iterator[str]:
-    """Gives a name to write to, which becomes `path` if all goes well; reports what does not."""
+    """Yields a temporary path that is renamed to `path` on success; explains failures."""
     if path.exists():
-        raise FileExistsError(f"Expected a new path, nothing is overwritten. Received: {path}")
+        raise FileExistsError(
+            f"Expected a new path, because exports never overwrite. Received: {path}"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".partial-{path.name}")
     try:
@@ -151,7 +152,7 @@ def _writing(path: Path, form: str) -> Iterator[str]:
         partial.rename(path)
     except OSError:
         raise
-    except Exception as error:  # of the converters, which raise whatever they meet
+    except Exception as error:  # converters raise errors of any class
         backend = keras.backend.backend()
         hint = {"jax": "Fix the length with length=, or load", "torch": "Load"}.get(backend)
         raise RuntimeError(
@@ -167,7 +168,7 @@ def _writing(path: Path, form: str) -> Iterator[str]:
 
 
 def _specs(model: keras.Model, length: int | None = None, like: Tensors = None) -> list[Any]:
-    """The signature of the model's inputs, of any batch size and length, or of those given."""
+    """Returns the specs of the model's inputs: of any batch size and length, or like arrays."""
 
     def spec(tensor: keras.KerasTensor, array: Any = None) -> keras.InputSpec:
         shape = (None, *tensor.shape[1:]) if array is None else np.shape(array)
@@ -190,7 +191,7 @@ def _check_outputs(model: keras.Model, example: Tensors, outputs: np.ndarray) ->
 
 
 def _named(names: list[str], example: Tensors) -> dict[str, Any]:
-    """The example by the names of the inputs; Keras keeps the order of `keras.tree.flatten`."""
+    """Returns the example as a dict whose keys are the names of the exported model's inputs."""
     if isinstance(example, Mapping):
         return {name: example[name] for name in names}
     return {names[0]: example}
@@ -199,7 +200,7 @@ def _named(names: list[str], example: Tensors) -> dict[str, Any]:
 def _run_saved_model(path: str, example: Tensors) -> np.ndarray:
     import tensorflow as tf
 
-    model = tf.saved_model.load(path)  # kept: the signature does not keep the weights alive
+    model = tf.saved_model.load(path)  # its signatures do not keep the weights alive
     return model.serve(keras.tree.map_structure(tf.constant, example)).numpy()
 
 

@@ -13,12 +13,13 @@ from keras_tnattn.typing import Tensor
 
 
 class _Exported:
-    """An exported model. Holds the loaded object, because signatures alone lose its weights."""
+    """An exported model."""
 
     def __init__(self, path: Path) -> None:
         import tensorflow as tf
 
         self.path = path
+        # Keep the loaded object: its signatures alone would not keep the weights alive.
         self._model = tf.saved_model.load(str(path))
 
     def _run(self, signature: str, **inputs: Tensor) -> dict[str, np.ndarray]:
@@ -88,8 +89,8 @@ class Translator(_Exported):
         """Translates a list of `B` sentences.
 
         Returns:
-            A dict of `translation`, an array of `str` `(B,)`, and `score`, floats `(B,)`, of which
-            lower ones are better.
+            A dict of `translation`, an array of `str` `(B,)`, and `score`, floats `(B,)`; lower
+            scores are better.
 
         Raises:
             TypeError: If `texts` is a single string.
@@ -109,7 +110,7 @@ def load(path: str | os.PathLike) -> Classifier | Translator:
     """Loads an exported classifier or translator.
 
     Args:
-        path: The folder of a version, or of a model, whose newest version is then loaded.
+        path: The folder of a version, or the folder of a model to load its newest version.
 
     Raises:
         FileNotFoundError: If there is no exported model.
@@ -138,14 +139,14 @@ def load(path: str | os.PathLike) -> Classifier | Translator:
             return Translator(path)
     raise ValueError(
         "Expected an exported model from text to label and probabilities, with "
-        f"{CLASS_NAMES}, or to translation and score. Received: {path} from "
+        f"{CLASS_NAMES}, or from text to translation and score. Received: {path}, from "
         f"{', '.join(sorted(takes)) or 'nothing'} to {', '.join(sorted(gives)) or 'nothing'}. "
-        "tf.saved_model.load loads any model"
+        "Use tf.saved_model.load for other models"
     )
 
 
 def _served(path: Path) -> tuple[set[str], set[str]]:
-    """Returns the names of the inputs and outputs of `serving_default`; loads no model."""
+    """Returns the names of the inputs and outputs of `serving_default`; does not load the model."""
     from tensorflow.core.protobuf import saved_model_pb2
 
     proto = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())

@@ -1,4 +1,4 @@
-"""Writing trained models as SavedModels."""
+"""Writes trained models as SavedModels."""
 
 import json
 import os
@@ -16,17 +16,17 @@ from keras_tnattn.text.reserved import PAD
 from keras_tnattn.typing import Tensor
 
 CLASS_NAMES = "assets.extra/class_names.json"
-# The default limit for servers, because the memory of an attention grows with the square of the
-# length.
+# Limits that a model card sets for servers: the memory of an attention grows with the square of
+# the length.
 _MAX_IDS = 1000
 _MAX_SENTENCE = 2000  # bytes
 _N_BEST = 4
 
 
 def check_backend() -> None:
-    """Raises `RuntimeError` if Keras does not run on TensorFlow, in whose graphs text is handled.
+    """Raises a `RuntimeError` unless Keras runs on TensorFlow, whose graphs process the text.
 
-    `keras_tnattn.export.formats` has what the other backends export.
+    The functions of `keras_tnattn.export.formats` export numeric models on other backends.
 
     Example:
         >>> if keras.backend.backend() == "tensorflow":
@@ -34,8 +34,8 @@ def check_backend() -> None:
     """
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
-            "Exporting a model of text, and from the training commands, needs the TensorFlow "
-            "backend (pip install 'keras-tnattn[tensorflow]'): set KERAS_BACKEND=tensorflow and "
+            "Exporting a model of text, or with a training command, needs the TensorFlow backend "
+            "(pip install 'keras-tnattn[tensorflow]'): set KERAS_BACKEND=tensorflow and "
             f"load the .keras file there. Received: backend={keras.backend.backend()!r}"
         )
 
@@ -49,16 +49,17 @@ def export(
     split_words: Callable[[Tensor], Any] | None = None,
     card: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Writes `folder/<version>/`, a SavedModel with two or three signatures, whole or not at all.
+    """Writes a classifier of texts as `folder/<version>/`, a SavedModel; completely or not at all.
 
-    `serving_default` takes `text`, strings `(B,)`; `ids` takes `ids`, int32 `(B, L)`. Both give
-    `label`, strings `(B,)`, and `probabilities`, floats `(B, C)`, whose columns are named in
-    `assets.extra/class_names.json`. With `split_words`, and an attention that gives its scores,
-    `explain` takes `text` and gives beside these what the attention computed, as
-    `keras_tnattn.export.explaining.classifier_explanation` says.
+    The signature `serving_default` takes `text`, strings `(B,)`; `ids` takes `ids`, int32
+    `(B, L)`. Both return `label`, strings `(B,)`, and `probabilities`, floats `(B, C)`, whose
+    columns are named in `assets.extra/class_names.json`. With `split_words`, and an attention that
+    returns its scores, there is also `explain`: it takes `text` and also returns what the
+    attention computed, as described in `keras_tnattn.export.explaining.classifier_explanation`.
 
     Args:
-        model: Ids `(B, L)` to class probabilities `(B, C)`; any batch size and length.
+        model: A model from ids `(B, L)` to class probabilities `(B, C)`, of any batch size and
+            length.
         vectorizer: Strings `(B,)` to ids `(B, L)`, e.g. from
             `keras_tnattn.text.words.word_vectorizer`.
         class_names: The `C` names.
@@ -66,8 +67,8 @@ def export(
         version: A positive integer. Default: one more than the highest existing version, or 1.
         split_words: Function from strings `(B,)` to the words `(B, None)` of the ids, e.g.
             `keras_tnattn.text.words.split_words`. Default: no `explain`.
-        card: What the model card, `assets.extra/model_card.json`, says beside task, labels, number
-            of weights, versions and date.
+        card: Further entries of the model card, `assets.extra/model_card.json`, besides task,
+            labels, number of weights, versions and date.
 
     Returns:
         The path of the new version.
@@ -98,7 +99,7 @@ def export(
     def from_text(text: Tensor) -> dict[str, Tensor]:
         return from_ids(to_ids(text))
 
-    vectorizer(tf.constant([""]))  # builds it: the archive tracks no layer that was never called
+    vectorizer(tf.constant([""]))  # the archive cannot track a layer that was never called
     text = tf.TensorSpec([None], tf.string, "text")
     signatures: dict[str, tuple] = {
         "serving_default": (from_text, text),
@@ -115,7 +116,7 @@ def export(
     }
     return export_signatures(
         signatures,
-        [model, vectorizer],  # its lookup table is no variable and would be left out
+        [model, vectorizer],  # tracked, because its lookup table is not a variable
         folder,
         version,
         class_names,
@@ -134,37 +135,38 @@ def export_translator(
     length_penalty: float = 0.6,
     card: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Writes `folder/<version>/`, a SavedModel that translates, whole or not at all.
+    """Writes a translator as `folder/<version>/`, a SavedModel; completely or not at all.
 
-    `serving_default` takes `text`, strings `(B,)`, and gives `translation`, strings `(B,)`, and
-    `score`, float32 `(B,)`: it cuts the sentences into pieces, searches and joins what was found,
-    in one graph. `ids` takes `ids`, int32 `(B, S)`, start and end included, padded with 0, and
-    gives `ids`, int32 `(B, K, L)`, and `scores`, float32 `(B, K)`, of the `K` best hypotheses, best
-    first, as `BeamSearch` has them; lower scores are better.
+    Its signatures, for `B` sentences and the `K` best hypotheses, best first; lower scores are
+    better:
 
-    `greedy` and `n_best` take `text` and give `translations`, strings `(B, K)`, and `scores`,
-    float32 `(B, K)`, best first, of greedy search and of a beam of `beam_size`, or 4 if that is 1;
-    where there are fewer than `K`, the score is the largest float32. `explain` takes `text` and
-    `translation`, strings `(B,)`, and gives what
-    `keras_tnattn.export.explaining.translator_explanation` says: the pieces of both, and the
-    attention between them.
+    - `serving_default`: `text`, strings `(B,)`, to `translation`, strings `(B,)`, and `score`,
+      float32 `(B,)`. Tokenization and search are part of the graph.
+    - `ids`: `ids`, int32 `(B, S)`, with start and end, padded with 0, to `ids`, int32 `(B, K, L)`,
+      and `scores`, float32 `(B, K)`, as `BeamSearch` returns them.
+    - `greedy` and `n_best`: `text` to `translations`, strings `(B, K)`, and `scores`, float32
+      `(B, K)`, of greedy search and of a beam search with `beam_size`, or 4 if that is 1. The score
+      of a missing hypothesis is the largest float32.
+    - `explain`: `text` and `translation`, strings `(B,)`, to the pieces of both and the attention
+      between them, as described in `keras_tnattn.export.explaining.translator_explanation`.
 
-    Sentences are translated as `keras_tnattn.text.sentence_translator.SentenceTranslator` does: the
-    translation of one without words, or of unknown pieces only, is empty. A sentence may have any
-    length; the search ends at the number of its pieces plus `extra_tokens`. Sentences of one call
-    are searched together, and wait for the longest.
+    Sentences are translated by `keras_tnattn.text.sentence_translator.SentenceTranslator`: the
+    translation of a sentence without words, or of unknown pieces only, is empty. A sentence may
+    have any length; its translation has at most the number of its pieces plus `extra_tokens`. The
+    sentences of one call are searched together, so that all wait for the longest.
 
     Args:
         model: A model of `keras_tnattn.models.translator`.
-        source_tokenizer: The `keras_tnattn.text.word_pieces.WordPieceTokenizer` of what it reads.
-        target_tokenizer: The one of what it writes.
+        source_tokenizer: The `keras_tnattn.text.word_pieces.WordPieceTokenizer` of the source
+            language.
+        target_tokenizer: The tokenizer of the target language.
         folder: The model's folder, e.g. `saved_models/pt_en`.
-        version: A positive integer. Default: one more than the highest there is, at first 1.
-        beam_size: Hypotheses `K` kept. Defaults to 1, greedy search.
-        extra_tokens: Defaults to 50.
-        length_penalty: Defaults to 0.6.
-        card: What the model card, `assets.extra/model_card.json`, says beside task, sizes, versions
-            and date, for instance `languages`.
+        version: A positive integer. Default: one more than the highest existing version, or 1.
+        beam_size: Number `K` of hypotheses. Defaults to 1, greedy search.
+        extra_tokens: How many more pieces than the sentence a translation may have. Defaults to 50.
+        length_penalty: As in `BeamSearch`. Defaults to 0.6.
+        card: Further entries of the model card, `assets.extra/model_card.json`, besides task,
+            sizes, versions and date, for instance `languages`.
 
     Returns:
         The path of the new version.
@@ -172,8 +174,8 @@ def export_translator(
     Raises:
         FileExistsError: If the version exists.
         RuntimeError: If Keras does not run on TensorFlow.
-        ValueError: If `version` is not positive, a vocabulary is not the model's, or `BeamSearch`
-            refuses its arguments.
+        ValueError: If `version` is not positive, a vocabulary does not fit the model, or an
+            argument of the search is invalid.
 
     Example:
         ```python notest
@@ -237,7 +239,8 @@ def labels_and_probabilities(
     """Returns what a classifier's signature computes: `label` and `probabilities`.
 
     Args:
-        model: Inputs `(B, ...)` to class probabilities `(B, C)`; takes `training`.
+        model: A function from inputs `(B, ...)` to class probabilities `(B, C)`, with the argument
+            `training`.
         class_names: The `C` names.
 
     Example:
@@ -266,17 +269,17 @@ def export_signatures(
     class_names: Sequence[str] | None = None,
     card: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Writes `folder/<version>/`, a SavedModel with any signatures, whole or not at all.
+    """Writes `folder/<version>/`, a SavedModel with any signatures; completely or not at all.
 
     Args:
-        signatures: The function of each name, from tensors to a dict, and shape, type and name of
-            its tensor, a `tf.TensorSpec`, or a list of several.
+        signatures: For each name a function from tensors to a dict of tensors, and the
+            `tf.TensorSpec` of its argument or a list of them.
         layers: All models and layers that the functions call.
         folder: The model's folder.
-        version: A positive integer. Default: one more than the highest there is, at first 1.
-        class_names: What `assets.extra/class_names.json` holds. Default: no such file.
-        card: What the model card, `assets.extra/model_card.json`, says beside name, version,
-            versions and date.
+        version: A positive integer. Default: one more than the highest existing version, or 1.
+        class_names: The content of `assets.extra/class_names.json`. Default: no such file.
+        card: Further entries of the model card, `assets.extra/model_card.json`, besides name,
+            version, versions and date.
 
     Returns:
         The path of the new version.

@@ -114,7 +114,7 @@ def text_classifier(
         layer = entry.make(num_heads, embedding_dim, name="attention", **attention_options)
     elif attention_options:
         raise ValueError(
-            "Expected no options beside a layer, which has its own. "
+            "Expected no further options if `attention` is a layer. "
             f"Received: attention_options={attention_options}"
         )
     else:

@@ -1,4 +1,4 @@
-"""The encoder-decoder translator of the power law graph transformer, and its rivals."""
+"""The encoder-decoder translator of the power law graph transformer, with any attention."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -381,7 +381,8 @@ def translator(
         )
     elif encoder_options:
         raise ValueError(
-            f"Expected encoder_attention beside encoder_options. Received: {encoder_options}"
+            "Expected `encoder_attention`, to which `encoder_options` apply. "
+            f"Received: encoder_attention=None, encoder_options={encoder_options}"
         )
     elif isinstance(attention, str):
         options = {
@@ -396,7 +397,8 @@ def translator(
         )
     elif decoder_options:
         raise ValueError(
-            f"Expected decoder_attention beside decoder_options. Received: {decoder_options}"
+            "Expected `decoder_attention`, to which `decoder_options` apply. "
+            f"Received: decoder_attention=None, decoder_options={decoder_options}"
         )
     block: dict[str, Any] = {
         "feedforward_dim": feedforward_dim,
@@ -444,7 +446,7 @@ def _attention_maker(
     if isinstance(attention, keras.layers.Layer):
         if options:
             raise ValueError(
-                "Expected no options beside a layer, which has its own. "
+                f"Expected no further options if `{argument}` is a layer. "
                 f"Received: {argument}={attention!r}, options={options}"
             )
         config = attention.get_config()

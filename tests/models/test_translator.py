@@ -121,14 +121,14 @@ def test_attentions_of_encoder_and_decoder(encoder_attention, decoder_attention)
         ({"encoder_attention": "lstm"}, "encoder_attention='lstm'"),
         ({"decoder_attention": "tn"}, r"'plga'.*that can be causal.*decoder_attention='tn'"),
         ({"decoder_attention": layers.TNAttention()}, "self_attention=<TNAttention"),
-        ({"encoder_options": {"damping": 0.5}}, r"encoder_attention beside.*'damping': 0\.5"),
-        ({"decoder_options": {"damping": 0.5}}, r"decoder_attention beside.*'damping': 0\.5"),
+        ({"encoder_options": {"damping": 0.5}}, r"encoder_attention.*apply.*'damping': 0\.5"),
+        ({"decoder_options": {"damping": 0.5}}, r"decoder_attention.*apply.*'damping': 0\.5"),
         (
             {
                 "encoder_attention": layers.GraphTensorNetwork(),
                 "encoder_options": {"damping": 0.5},
             },
-            r"beside a layer.*'damping': 0\.5",
+            r"if `encoder_attention` is a layer.*'damping': 0\.5",
         ),
         ({"feedforward": "conv"}, "feedforward='conv'"),
         ({"position_encoding": "learned"}, "max_length=None"),
