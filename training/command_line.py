@@ -55,7 +55,7 @@ def run(app: cyclopts.App, arguments: Sequence[str] | None) -> int:
 
     Args:
         app: The program; its functions are those of `function_of`.
-        arguments: The words of the command line. Default: `sys.argv[1:]`.
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
 
     Returns:
         The exit status, as `training.errors.exit_status` returns it.
@@ -88,7 +88,7 @@ def run_one(
         examples: Command lines, shown at the end of `--help`.
         kind: The class of its options.
         start: Runs it with such options.
-        arguments: The words of the command line. Default: `sys.argv[1:]`.
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
 
     Returns:
         The exit status, as `training.errors.exit_status` returns it.

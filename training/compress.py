@@ -19,11 +19,11 @@ from training.files import read_object, replacing
 
 EXAMPLES = """\
 examples:
-  a classifier's run, 8 times smaller, then exported from text to labels:
+  make a classifier's run 8 times smaller, and export it from text to labels:
     %(prog)s runs/reuters-tsa-0 --target 8 --export
-  the smallest model that loses at most 0.005 of accuracy, in 4 bits and healed for one epoch:
+  find the smallest model in 4 bits that loses at most 0.005 of accuracy, and train it for an epoch:
     %(prog)s runs/reuters-tsa-0 --bits 4 --max-drop 0.005 --heal-epochs 1
-  any Keras model, with ranks chosen on your own inputs; without a target only the report:
+  compress any Keras model, with ranks chosen on your own inputs (without --target: only report):
     %(prog)s model.keras --data inputs.npy
     %(prog)s model.keras --data inputs.npy --target 4
 """
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command.
 
     Args:
-        arguments: The words of the command line. Default: `sys.argv[1:]`.
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
 
     Returns:
         The exit status: 0, 2 for invalid input, or 130 if interrupted.
@@ -110,7 +110,9 @@ def _compress(args: argparse.Namespace) -> None:
         folder = Path(args.output or path.with_name(f"{path.stem}-compressed"))
         _compress_file(path, folder, args)
     else:
-        raise InputError(f"There is no run folder and no file {path}")
+        raise InputError(
+            f"Expected the folder of a run or a .keras file. Received: {path}, which does not exist"
+        )
     print(f"wrote {folder}")
 
 
@@ -210,7 +212,7 @@ def _heal(result: Any, inputs: Any, args: argparse.Namespace) -> None:
         losses = result.heal(inputs, args.heal_epochs, args.learning_rate)
     except ValueError as error:
         raise InputError(str(error)) from error
-    print("losses of healing: " + ", ".join(f"{loss:.5f}" for loss in losses))
+    print("loss after each epoch of healing: " + ", ".join(f"{loss:.5f}" for loss in losses))
 
 
 def _write(result: Any, folder: Path) -> None:

@@ -23,7 +23,7 @@ from training.options import DATA, OUTPUT, SEARCH, Options, argument, option
 from training.search import LARGEST_BEAM, check_n_best, search_batch_option
 
 FORMATS = ("csv", "jsonl", "lines")
-BATCHES = 32  # this many are read and sorted by length at a time
+BATCHES = 32  # that are read and sorted by length together
 Prediction = dict[str, Any]
 Predictor = Callable[[list[str]], list[list[Prediction]]]
 EXAMPLES = """\
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command.
 
     Args:
-        arguments: The words of the command line. Default: `sys.argv[1:]`.
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
 
     Returns:
         The exit status: 1 if there were bad rows, or as `training.errors.exit_status` returns it.
@@ -130,7 +130,7 @@ def _predict(args: PredictOptions) -> int:
             rows = from_strings(args.sentences)
         else:
             rows = stack.enter_context(from_file(args.input or "-", args.column))
-        # The header of a table is read before the model, which takes seconds.
+        # Read the header of a table before loading the model, which takes seconds.
         rows = _started(rows)
         predictor = _predictor(Path(args.model), kind, args)
         if args.output:
@@ -228,7 +228,7 @@ def _kind(path: Path) -> str:
 
 
 def _predictor(path: Path, kind: str, args: PredictOptions) -> Predictor:
-    start_backend()  # takes seconds: invalid input is reported before
+    start_backend()  # takes seconds, so invalid input is reported first
     if kind == "an exported model":
         return _exported(path)
     if kind == "a classifier's run":

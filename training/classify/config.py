@@ -24,7 +24,7 @@ ATTENTIONS = registered_attentions()
 TABLE_DIMS = {"tsa": 64, "tga": 64, "dpa": 6, "ada": 6}
 CLASS_WEIGHTS = ("none", "balanced")
 EMBEDDINGS = ("dense", "tensor_train", "low_rank")
-TENSORIZED = ("tsa", "tga")  # have tensor-train maps
+TENSORIZED = ("tsa", "tga")  # these have tensor-train maps
 TIME_GRAPHED = (*TENSORIZED, "rgtn")
 TIME_GRAPHS = ("geometric", "exponential", "window", "power_law")
 UNDAMPED = ("window", "power_law")
@@ -93,7 +93,7 @@ class ClassifyConfig(RunConfig):
     embedding: str = option(
         "dense",
         MODEL,
-        "dense: a full table; tensor_train, low_rank: one of far fewer weights",
+        "dense: a full table; tensor_train, low_rank: a table with far fewer weights",
         choices=EMBEDDINGS,
     )
     embedding_rank: int = option(
@@ -108,8 +108,9 @@ class ClassifyConfig(RunConfig):
     time_graph: str = option(
         "geometric",
         MODEL,
-        "weight of a token at distance d (tsa, tga, rgtn). geometric: damping^d; exponential: one "
-        "that is trained, from geometric; window: 1 up to --window; power_law: d^-exponent",
+        "weight of a token at distance d (tsa, tga, rgtn). geometric: damping^d; exponential: "
+        "trained, initially as geometric; window: 1 up to distance --window; power_law: "
+        "d^-exponent",
         choices=TIME_GRAPHS,
     )
     window: int | None = option(
@@ -124,13 +125,13 @@ class ClassifyConfig(RunConfig):
     position_encoding: str = option(
         "none",
         MODEL,
-        "what tells the attention where a word stands, besides a time graph",
+        "how the model learns the positions of words, in addition to the time graph",
         choices=("none", "sinusoidal", "learned"),
     )
     feedforward: str = option(
         "dense",
         MODEL,
-        "the hidden layer of the head; tensor_train: with a tensor-train kernel",
+        "kernel of the head's hidden layer: dense, or a tensor train",
         choices=("dense", "tensor_train"),
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 from training.data.reading import PACKED, Row, read_table
 from training.errors import InputError
 
-# The graphs that have a name, folders of `--data-dir`. A new one is one entry here.
+# The named graphs, which are folders in the folder of `--data-dir`. To add one, add an entry here.
 GRAPH_SETS = {"cora": "citations between papers, which are classified by topic"}
 
 PARTS = ("train", "validation", "test")
@@ -46,18 +46,19 @@ class LabeledGraph:
 def load_graph(dataset: str, data_dir: str | None = None) -> LabeledGraph:
     """Reads a graph.
 
-    Its folder holds the tables `nodes` and `edges`, `.csv` or `.tsv`, as they are or with `.gz` or
-    `.xz`. A row of `nodes` is a node, numbered from 0 in the order of the file: its `label`, its
-    `split` (`train`, `validation`, `test` or `none`), and its features, either in a column `words`
-    (the numbers of those that are 1, separated by blanks) or in columns of numbers. Each row of
-    `edges` is an undirected edge: the numbers of two nodes, `source` and `target`.
+    Its folder holds the tables `nodes` and `edges`, as `.csv` or `.tsv`, which may be compressed
+    (`.gz`, `.xz`). Each row of `nodes` is a node, numbered from 0 in the order of the file: its
+    `label`, its `split` (`train`, `validation`, `test` or `none`), and its features, either in a
+    column `words` (the numbers of the features that are 1, separated by spaces) or in columns of
+    numbers. Each row of `edges` is an undirected edge: the numbers of two nodes, `source` and
+    `target`.
 
-    The features of a node are divided by their sum. An edge that stands twice counts once, and
-    loops are dropped: the layers add a loop to every node.
+    The features of a node are divided by their sum. A repeated edge counts once, and self-loops
+    are dropped, because the layers add one to every node.
 
     Args:
         dataset: A name in `GRAPH_SETS`, or the path of a folder.
-        data_dir: The folder in which those with a name are. Default: none.
+        data_dir: The folder that holds the named graphs. Default: none.
 
     Raises:
         InputError: If there are no such tables, or they cannot be read as a graph.

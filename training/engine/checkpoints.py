@@ -124,7 +124,7 @@ class EpochLog(keras.callbacks.Callback):
         patience: Stop after this many epochs without a lower `val_loss`. Default: never.
 
     Attributes:
-        own_columns: The columns of `metrics.csv` beside Keras' metrics.
+        own_columns: The columns of `metrics.csv` besides Keras' metrics.
     """
 
     own_columns: tuple[str, ...] = ("epoch", "seconds_per_step", "seconds")

@@ -27,7 +27,7 @@ COMMAND = training_command(
     "images",
     ImagesConfig,
     images,
-    "Train a network of attention to classify images",
+    "Train an attention network to classify images",
     "The rows of pixels, the patches or the pixels of an image are the sites of a deep tensor "
     "network, or the tokens of a transformer encoder with power law graph attention. Writes the "
     "run folder: config.json, data.json, metrics.csv, results.json, learning_curves.png, "

@@ -8,7 +8,7 @@ from training.nodes.config import NodesConfig
 
 
 def load(config: NodesConfig) -> LabeledGraph:
-    """Reads the graph of a config, and says what it is."""
+    """Reads the graph of a config, and prints its sizes."""
     graph = load_graph(config.dataset, config.data_dir)
     parts = ", ".join(f"{nodes.sum():,} {part}" for part, nodes in graph.parts.items())
     print(
@@ -21,7 +21,7 @@ def load(config: NodesConfig) -> LabeledGraph:
 def nodes(config: NodesConfig, run: Run) -> None:
     """Trains a classifier of nodes, and prints its accuracy."""
     graph = load(config)
-    start_backend()  # takes seconds: invalid input is reported before
+    start_backend()  # takes seconds, so invalid input is reported first
     from training.nodes.train import train_nodes
 
     results = train_nodes(config, run, graph)
@@ -39,15 +39,15 @@ COMMAND = training_command(
     NodesConfig,
     nodes,
     "Train a classifier of the nodes of a graph",
-    "A graph attention network, or one of graph convolutions or filters, learns the classes of a "
-    "few nodes and is tested on others. Writes the run folder: config.json, data.json, "
+    "Trains a network of graph attention, graph convolutions or graph filters on the classes of "
+    "some nodes, and tests it on others. Writes the run folder: config.json, data.json, "
     "metrics.csv, results.json, learning_curves.png, confusion_matrix.png, attention.png for gat, "
     "model.keras and checkpoints.",
     """\
 examples:
-  the graph attention network of the paper, on the papers of DIR/cora:
+  train the paper's graph attention network on the citation graph in DIR/cora:
     python training/train.py nodes --dataset cora --data-dir DIR
-  graph convolution on your own graph, a folder of nodes.csv and edges.csv:
+  train graph convolutions on your own graph, a folder with nodes.csv and edges.csv:
     python training/train.py nodes --dataset mine --layer gcn
 """,
 )

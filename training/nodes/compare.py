@@ -15,7 +15,7 @@ from training.nodes.config import LAYERS, NodesConfig
 from training.options import RUN, Options, option
 
 HEADER = ("layer", "weights", "seeds", "test %", "lowest", "highest", "epochs", "seconds")
-# What a row of seeds.csv has, besides the layer and the seed.
+# The columns of seeds.csv besides the layer and the seed, with their types.
 MEASURED: dict[str, Callable[[str], float]] = {
     "weights": int,
     "test_accuracy": float,
@@ -26,7 +26,8 @@ MEASURED: dict[str, Callable[[str], float]] = {
 }
 COLUMNS = ("layer", "seed", *MEASURED)
 
-# What the table varies, what it does not write, and what only one of its layers has.
+# The options of `nodes` that `compare-nodes` lacks: those that the table varies, those of files
+# that it does not write, and those that only some of the layers have.
 LEFT_OUT = {"layer", "seed", "name", "export", "saved_models", "tensorboard"}
 LEFT_OUT |= {"num_heads", "output_heads", "filter_order"}
 
@@ -34,17 +35,17 @@ Rows = dict[tuple[str, int], dict[str, Any]]
 
 
 class CompareNodesOptions(Options):
-    """The options of `compare-nodes` alone."""
+    """The options that only `compare-nodes` has."""
 
     layers: tuple[str, ...] = option(tuple(LAYERS), RUN, "layers to compare", choices=tuple(LAYERS))
-    seeds: tuple[int, ...] = option(tuple(range(10)), RUN, "seeds to train each of them with")
+    seeds: tuple[int, ...] = option(tuple(range(10)), RUN, "seeds to train each layer with")
     run_dir: str | None = option(
         None, RUN, "folder of the table (default: runs/compare-nodes-DATASET)", metavar="DIR"
     )
 
 
 def read_rows(path: Path) -> Rows:
-    """Reads what was measured, by layer and seed."""
+    """Reads the measurements by layer and seed."""
     if not path.exists():
         return {}
     try:
@@ -57,13 +58,13 @@ def read_rows(path: Path) -> Rows:
             }
     except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
         raise InputError(
-            f"Expected a row for each layer and seed. Received: {path} ({error}). Delete it to "
-            "train all of them again"
+            f"Expected a row for each layer and seed. Received: {path} ({error}). Delete the file "
+            "to train all of them again"
         ) from error
 
 
 def write_rows(path: Path, rows: Rows) -> None:
-    """Writes what was measured, sorted by layer and seed."""
+    """Writes the measurements, sorted by layer and seed."""
     with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
@@ -72,7 +73,7 @@ def write_rows(path: Path, rows: Rows) -> None:
 
 
 def table(rows: Rows) -> str:
-    """Writes a line for each layer, with means and standard deviations over all its seeds."""
+    """Returns a table with a line for each layer: means and standard deviations over its seeds."""
     from training.engine.tables import spread, table_of
 
     lines: list[tuple[str, ...]] = [HEADER]
@@ -95,17 +96,17 @@ def table(rows: Rows) -> str:
     return table_of(lines)
 
 
-def start(given: dict[str, Any]) -> None:
-    """Runs `compare-nodes`, given the options that the user typed."""
-    typed = {name: given.pop(name) for name in CompareNodesOptions.model_fields if name in given}
-    options, common = CompareNodesOptions(**typed), NodesConfig(**given)
+def start(values: dict[str, Any]) -> None:
+    """Runs `compare-nodes` with the options that the user typed."""
+    typed = {name: values.pop(name) for name in CompareNodesOptions.model_fields if name in values}
+    options, common = CompareNodesOptions(**typed), NodesConfig(**values)
     configs = [
-        NodesConfig(**given, layer=layer, seed=seed)
+        NodesConfig(**values, layer=layer, seed=seed)
         for seed in options.seeds
         for layer in options.layers
     ]
     graph = load(common)
-    start_backend()  # takes seconds: invalid input is reported before
+    start_backend()  # takes seconds, so invalid input is reported first
     from training.nodes.train import data_description, measure_once
 
     run = Run(options.run_dir or f"runs/compare-{common.name.removesuffix('-gat-0')}")
@@ -134,9 +135,9 @@ def start(given: dict[str, Any]) -> None:
 COMMAND = Command(
     "compare-nodes",
     "Train several layers of a classifier of nodes with several seeds, and print one table",
-    "Writes seeds.csv, a row for each layer and seed as it is finished, and table.md with means "
-    "and standard deviations. What is in seeds.csv is not trained again, so that the command adds "
-    "more seeds when it is given others.",
+    "Writes seeds.csv, with a row for each finished layer and seed, and table.md, with means and "
+    "standard deviations. A layer and seed in seeds.csv is not trained again, so the command can "
+    "add seeds to a finished table.",
     {
         **CompareNodesOptions.model_fields,
         **{n: f for n, f in NodesConfig.model_fields.items() if n not in LEFT_OUT},

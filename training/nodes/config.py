@@ -22,18 +22,18 @@ def _default(gat: Any, other: Any) -> Any:
 
 
 class NodesConfig(RunConfig):
-    """Everything that decides what `nodes` trains, on which graph, and what it writes.
+    """The options of `nodes`: data, model, training and output.
 
     Raises:
-        InputError: If a value is out of its range, whatever the data.
+        InputError: If a value is out of its range, or options contradict each other.
     """
 
     dataset: str = option(
         "cora",
         DATA,
         "; ".join(f"{name}: {text} (needs --data-dir)" for name, text in GRAPH_SETS.items())
-        + "; or the path of a folder of two tables, nodes (label, split, words) and edges (source, "
-        "target)",
+        + "; or the path of a folder with two tables, nodes (label, split, words) and edges "
+        "(source, target)",
     )
     data_dir: str | None = option(
         None,
@@ -71,7 +71,9 @@ class NodesConfig(RunConfig):
     )
     l2: float = option(5e-4, MODEL, "coefficient of the L2 penalty on kernels", ge=0)
 
-    epochs: int = epochs_option(10_000, "steps at most; each takes the whole graph")
+    epochs: int = epochs_option(
+        10_000, "maximum number of epochs; each is one step on the whole graph"
+    )
     patience: int = option(
         100,
         TRAINING,

@@ -1,6 +1,6 @@
-"""Training on a whole graph at once: one step an epoch, stopped early, resumed exactly.
+"""Trains on a whole graph, one step per epoch, with early stopping and exact resumption.
 
-Keras' `fit` would spend longer on its data sets and callbacks than on such steps.
+Such steps are so short that Keras' `fit` would spend more time on its data sets and callbacks.
 """
 
 import dataclasses
@@ -24,11 +24,12 @@ CHECKPOINT_EPOCHS = 100
 class EarlyStopping:
     """The rule of the graph attention paper's code.
 
-    Training waits while the validation loss is above its minimum and the accuracy below its
-    maximum. The model of the last epoch in which neither was worse than ever before is kept.
+    Training stops after `patience` consecutive epochs in which the validation loss was above its
+    minimum so far and the validation accuracy below its maximum so far. The best model is that of
+    the last epoch in which neither was worse than in any epoch before.
 
     Args:
-        patience: The epochs to wait.
+        patience: Number of epochs to wait.
     """
 
     patience: int
@@ -38,7 +39,7 @@ class EarlyStopping:
     waited: int = 0
 
     def update(self, row: dict[str, float]) -> bool:
-        """Takes the metrics of an epoch; returns whether its model is to be kept."""
+        """Records the metrics of an epoch; returns whether its model is the best so far."""
         lower = row["val_loss"] <= self.lowest_loss
         higher = row["val_accuracy"] >= self.highest_accuracy
         self.lowest_loss = min(self.lowest_loss, row["val_loss"])
@@ -63,7 +64,7 @@ class GraphTrainer:
     """
 
     def __init__(self, model: keras.Model, graph: LabeledGraph) -> None:
-        tensor = keras.ops.convert_to_tensor  # once, not at every step
+        tensor = keras.ops.convert_to_tensor  # convert once, not at every step
         self.model = model
         self.inputs = {
             "features": tensor(graph.features[None]),
@@ -75,9 +76,10 @@ class GraphTrainer:
         }
 
     def step(self) -> dict[str, float]:
-        """Makes one step; returns `loss`, `accuracy`, and `val_loss` and `val_accuracy` after it.
+        """Trains one step; returns `loss`, `accuracy`, `val_loss` and `val_accuracy`.
 
-        The losses are cross-entropies without the penalty on the kernels.
+        The validation comes after the step. The losses are cross-entropies without the penalty on
+        the kernels.
         """
         self.model.reset_metrics()
         trained = self.model.train_on_batch(
@@ -108,7 +110,8 @@ def fit(
     Args:
         trainer: The trainer.
         config: The options; `epochs`, `patience` and `learning_rate` are read.
-        run: The run, started. Default: nothing is written, and an interrupted training is lost.
+        run: The run, already started. Default: nothing is written, so that an interrupted training
+            cannot be resumed.
 
     Returns:
         The metrics of each epoch, and the state of the early stopping.
@@ -169,8 +172,8 @@ def _save(
 ) -> None:
     """Writes metrics, the best model, and then the state to resume from.
 
-    Interrupted between the last two, the run resumes from an earlier state and finds the best model
-    again.
+    If the process is killed before the state is written, the run resumes from an earlier state and
+    finds the best model again.
     """
     model, folder = trainer.model, run.folder / "checkpoints"
     try:

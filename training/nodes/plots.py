@@ -1,4 +1,4 @@
-"""Pictures of what a graph attention network attends to."""
+"""Draws what a graph attention network attends to."""
 
 import math
 from pathlib import Path
@@ -13,20 +13,21 @@ from keras_tnattn.models.graph_classifier import attention_model
 from training.data.graphs import LabeledGraph
 from training.engine.plots import save
 
-NEIGHBORS, MORE = 8, 5  # drawn at most: of the node in the middle, and of each of its neighbors
+# The maximum number of neighbors drawn for the node in the middle, and for each of its neighbors.
+NEIGHBORS, MORE = 8, 5
 
 
 def attention(model: keras.Model, inputs: dict[str, Any], graph: LabeledGraph, path: Path) -> None:
-    """Draws the coefficients of every layer, the mean of its heads, around one test node.
+    """Draws the coefficients of every layer, averaged over its heads, around one test node.
 
-    The wider an edge, the more the node at the inner end takes from the one at the outer end; a
-    node says how much it takes from itself. The colors are the true classes.
+    The wider an edge, the more the node at its inner end receives from the node at its outer end.
+    The number on a node is its coefficient for itself. The colors are the true classes.
 
     Args:
         model: The classifier.
-        inputs: The tensors of the graph that it takes.
-        graph: The same graph.
-        path: The picture.
+        inputs: The inputs of the model for the graph.
+        graph: The graph.
+        path: The image file to write.
     """
     places, edges = neighborhood(graph)
     layers = [
@@ -55,13 +56,12 @@ def attention(model: keras.Model, inputs: dict[str, Any], graph: LabeledGraph, p
 def neighborhood(
     graph: LabeledGraph,
 ) -> tuple[dict[int, tuple[float, float]], list[tuple[int, int]]]:
-    """Chooses a node of the test part, and places what is near it on two rings.
+    """Chooses a node of the test part, and places the nodes near it on two rings.
 
-    The node has as many neighbors as possible, but no more than can be drawn.
+    The chosen node is one with the most neighbors among those with at most `NEIGHBORS`.
 
     Returns:
-        The places of the nodes, that of the chosen node first, and edges, the end on the outer ring
-        first.
+        The positions of the nodes, with the chosen node first, and the edges `(outer, inner)`.
     """
     degrees = np.bincount(graph.edges[:, 1], minlength=len(graph.labels))
     tested = np.flatnonzero(graph.parts["test"])

@@ -50,7 +50,7 @@ def train_nodes(config: NodesConfig, run: Run, graph: LabeledGraph) -> dict[str,
 
 
 def measure_once(config: NodesConfig, graph: LabeledGraph) -> dict[str, Any]:
-    """Trains a classifier without a run folder, and returns what was measured."""
+    """Trains a classifier without a run folder, and returns the measurements."""
     return _train(_trainer(config, graph), config, None)
 
 

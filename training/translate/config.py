@@ -134,8 +134,9 @@ class TranslateConfig(RunConfig):
     tokenizer: str = option(
         "joiners",
         DATA,
-        "joiners: word pieces that give the sentence back exactly; bert: BERT's own, as in the "
-        "paper, which put spaces around punctuation marks and with --lower-case drop accents",
+        "joiners: word pieces from which the sentence can be restored exactly; bert: BERT's word "
+        "pieces, as in the paper, which put spaces around punctuation and with --lower-case "
+        "remove accents",
         choices=TOKENIZERS,
     )
     lower_case: bool = option(False, DATA, "lower-case the text; in Turkish with its two i's")
@@ -169,7 +170,7 @@ class TranslateConfig(RunConfig):
     embedding: str = option(
         "dense",
         MODEL,
-        "dense: full tables; tensor_train, low_rank: of far fewer weights",
+        "dense: full tables; tensor_train, low_rank: tables with far fewer weights",
         choices=EMBEDDINGS,
     )
     embedding_rank: int = option(
@@ -241,7 +242,7 @@ class TranslateConfig(RunConfig):
         0,
         TRAINING,
         "number of final epochs over which the learning rate falls to 0; short runs benefit from "
-        "some, the paper has none",
+        "a few, the paper uses none",
         ge=0,
         le=100_000,
     )
@@ -296,7 +297,7 @@ class TranslateConfig(RunConfig):
             )
         if self.export_beam > 1 and not self.export:
             raise ValueError(
-                f"Expected export beside export_beam. Received: export_beam={self.export_beam}"
+                f"Expected export with export_beam. Received: export_beam={self.export_beam}"
             )
         if self.tokenizer == "bert":
             self.refuse("tokenizer='bert', which has its own", "strip_accents", "unicode_form")

@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command.
 
     Args:
-        arguments: The words of the command line. Default: `sys.argv[1:]`.
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
 
     Returns:
         The exit status, as `training.errors.exit_status` returns it.
@@ -138,7 +138,7 @@ def evaluate_run(
     Raises:
         InputError: If the part is empty, or the run cannot be read or written.
     """
-    start_backend()  # takes seconds: invalid arguments are reported before
+    start_backend()  # takes seconds, so invalid arguments are reported first
     from training.translate.loading import load_translator
 
     translator = load_translator(options.run, options.checkpoint)

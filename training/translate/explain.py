@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command.
 
     Args:
-        arguments: The words of the command line. Default: `sys.argv[1:]`.
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
 
     Returns:
         The exit status, as `training.errors.exit_status` returns it.
@@ -107,7 +107,7 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
         InputError: If a sentence has no words, or only unknown ones, there is no such block or
             head, the run cannot be read or the folder cannot be written to.
     """
-    start_backend()  # takes seconds: invalid arguments are reported before
+    start_backend()  # takes seconds, so invalid arguments are reported first
     from training.translate.loading import load_translator
 
     translator = load_translator(options.run, options.checkpoint)

@@ -122,9 +122,9 @@ def prepare(
             dotless i. Default `False`.
         keep_accents: Whether letters keep their accents. Default `True`.
         form: The Unicode form, `"NFC"` or `"NFKC"`. Default `"NFC"`.
-        tokenizer: `"joiners"` for word pieces that give the sentence back, `"bert"` for BERT's own,
-            which take `lower_case` as BERT does, without accents, and no other option. Default
-            `"joiners"`.
+        tokenizer: `"joiners"` for word pieces from which the sentence can be restored exactly;
+            `"bert"` for BERT's word pieces, which ignore `keep_accents` and `form`, and with
+            `lower_case` also remove accents. Default `"joiners"`.
 
     Returns:
         The tokenized corpus.
