@@ -1,11 +1,11 @@
-"""Training and decoding of small models on the backend that runs.
+"""Times the training and the decoding of small models on the current backend.
 
     KERAS_BACKEND=torch python benchmarks/backends.py
 
-A text classifier with tensorized spectral attention, 64 texts of 100 words a step; a translator of
-one layer and 64 dimensions, 16 sentences of 12 tokens, 32 steps of greedy search. Times of the
-process are those of its threads together: they hardly depend on what else the machine does. What
-the first call takes, which compiles, is printed beside.
+The models are a text classifier with tensorized spectral attention (64 texts of 100 words per step)
+and translators of one layer and 64 dimensions (16 sentences of 12 tokens, 32 steps of greedy
+search). The CPU time of the process, over all its threads, depends little on the other load of the
+machine. The time of the first call includes compilation.
 """
 
 import time
@@ -30,8 +30,8 @@ def report(name: str, run: Callable[[], object]) -> None:
     times = [timed() for _ in range(REPEATS)]
     wall, process = (sorted(column)[REPEATS // 2] for column in zip(*times, strict=True))
     print(
-        f"{keras.backend.backend():10s} {name:20s} {1000 * process:8.1f} ms of the process, "
-        f"{1000 * wall:8.1f} ms; first call {first:5.1f} s of the process",
+        f"{keras.backend.backend():10s} {name:20s} {1000 * process:8.1f} ms of CPU time, "
+        f"{1000 * wall:8.1f} ms; first call {first:5.1f} s of CPU time",
         flush=True,
     )
 

@@ -1,12 +1,12 @@
-"""Greedy and beam search with the paper's model #2 and with its SDPA model.
+"""Times greedy and beam search with the paper's model #2 and with its SDPA model.
 
     python benchmarks/decoding.py
 
-Untrained, vocabularies of 8,000, sources of 20 tokens, 30 steps (no end token), no XLA.
-`BeamSearch` translates 32 sentences together. The peer is the published loop, made of the same
-layers: a sentence at a time, uncompiled, the encoder and the whole prefix anew at each step, each
-live hypothesis by itself. It translates another sentence each time; its tokens must be ours. What
-our first call takes, which compiles, is printed beside.
+The models are untrained, with vocabularies of 8,000, sources of 20 tokens and 30 steps (no end
+token), without XLA. `BeamSearch` translates 32 sentences together. The peer is the published loop
+with the same layers: one sentence at a time, not compiled, and at each step it runs the encoder and
+the whole prefix of each live hypothesis again. It translates another sentence in each round, and
+must find the same tokens. The time of our first call includes compilation.
 """
 
 import quiet_start  # noqa: F401
@@ -28,7 +28,7 @@ BEAMS = (1, 4)
 
 
 def naive_search(model: keras.Model, source: np.ndarray, beam_size: int) -> list[int]:
-    """Translates the ids of one sentence, `(S,)`; without an end token, all hypotheses live on."""
+    """Translates the ids `(S,)` of one sentence; without an end token no hypothesis ends early."""
     live = [(0.0, [START])]
     for _ in range(len(source) + EXTRA):
         extended = []
@@ -46,13 +46,13 @@ def naive_search(model: keras.Model, source: np.ndarray, beam_size: int) -> list
 def compare(preset: str, sources: np.ndarray, beam_size: int) -> None:
     model = translator(VOCABULARY, VOCABULARY, **PRESETS[preset])
     search = BeamSearch(model, beam_size, START, None, EXTRA)
-    found, wanted = {}, []
+    results, expected = {}, []
 
     def ours():
-        found["ids"] = search(sources).ids[:, 0].tolist()
+        results["ids"] = search(sources).ids[:, 0].tolist()
 
-    def published():  # another sentence each time
-        wanted.append(naive_search(model, sources[len(wanted)], beam_size))
+    def published():  # another sentence in each round
+        expected.append(naive_search(model, sources[len(expected)], beam_size))
 
     start = time.perf_counter()
     ours()
@@ -60,9 +60,9 @@ def compare(preset: str, sources: np.ndarray, beam_size: int) -> None:
     seconds = medians({"ours": ours, "published": published}, repeats=3, warm_ups=1)
     sentence, peer = seconds["ours"] / SENTENCES, seconds["published"]
     print(
-        f"{preset:7s} beam {beam_size}: {sentence:6.3f} s a sentence "
+        f"{preset:7s} beam {beam_size}: {sentence:6.3f} s per sentence "
         f"(first call {compiling:.1f} s), published loop {peer:6.2f} s ({peer / sentence:5.1f}x), "
-        f"same tokens: {found['ids'][: len(wanted)] == wanted}",
+        f"same tokens: {results['ids'][: len(expected)] == expected}",
         flush=True,
     )
 

@@ -1,12 +1,12 @@
-"""The graph tensor network beside its formula: a recurrence in place of an `(L, L)` matrix.
+"""Times the graph tensor network, a recurrence, against its formula with an `(L, L)` matrix.
 
     python benchmarks/graph_tensor_network.py [--lengths 1024 2048 4096 8192 16384 65536]
 
-64 features, batch 1, damping 0.9. `fast` is `Y = (I + A) X`; `rank 16` is `Y = X + A X P` with a
-projector of rank 16; the peer multiplies by `I + A`, made once and not timed. Ratios are times of
-the peer over those of the contender. Beyond a length of 16,384 the matrix takes gigabytes, and the
-layers run alone, beside the fast one. The second line of each is the time of a token: about
-constant where time is linear.
+With 64 features, batch 1 and damping 0.9. `fast` is `Y = (I + A) X`; `rank 16` is `Y = X + A X P`
+with a projector of rank 16; the peer multiplies by `I + A`, which is formed once and not timed. A
+ratio is the time of the peer divided by that of the contender. Above a length of 16,384 the matrix
+would take gigabytes, and `fast` is the peer instead. The second line of each row is the time per
+token, which is about constant if the time is linear.
 """
 
 import quiet_start  # noqa: F401
@@ -26,16 +26,16 @@ LONGEST_DENSE = 16384
 
 
 def contenders(length: int):
-    """Name to function and its layer."""
-    found = {}
+    """Returns the function and the layer of each contender by name."""
+    entries = {}
     if length <= LONGEST_DENSE:
         matrix = tf.eye(length) + time_adjacency(length, DAMPING)
-        found["dense formula"] = (lambda x: tf.matmul(matrix, x), None)
+        entries["dense formula"] = (lambda x: tf.matmul(matrix, x), None)
     for name, rank in (("fast", None), ("rank 16", 16)):
         layer = GraphTensorNetwork(rank, DAMPING)
         layer.build((None, None, FEATURES))
-        found[name] = (layer, layer)
-    return found
+        entries[name] = (layer, layer)
+    return entries
 
 
 def compare(length: int, repeats: int):
@@ -46,11 +46,11 @@ def compare(length: int, repeats: int):
         name: forward_and_backward(function, x, layer=layer)
         for name, (function, layer) in chosen.items()
     }
-    for suffix, found in ((" fwd", runs), (" fwd+bwd", both)):
-        seconds = medians(found, repeats)
+    for suffix, timed in ((" fwd", runs), (" fwd+bwd", both)):
+        seconds = medians(timed, repeats)
         print_row(f"L {length}{suffix}", seconds, next(iter(seconds)))
         cells = [f"{name} {1e9 * t / length:.0f} ns" for name, t in seconds.items()]
-        print(f"{'':28s} a token: " + ", ".join(cells), flush=True)
+        print(f"{'':28s} per token: " + ", ".join(cells), flush=True)
 
 
 def main():

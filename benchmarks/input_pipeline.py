@@ -1,10 +1,10 @@
-"""Tokens per second of the translator's input, beside padding row by row and beside training.
+"""Compares the translator's input pipeline with padding row by row, and with what training needs.
 
     python benchmarks/input_pipeline.py
 
-The embedded corpus (`cldr:pt-en`, 20,000 pairs), batches of 64. Counted are the target tokens that
-are predicted, as training counts them. What trains on them is small and so consumes many: the
-demo's translator with scaled dot-product attention.
+The corpus is `cldr:pt-en`, 20,000 pairs, in batches of 64. The unit is predicted target tokens per
+second. The training is that of the demo's translator with scaled dot-product attention, which is
+small and therefore consumes many tokens per second.
 """
 
 import quiet_start  # noqa: F401
@@ -24,7 +24,7 @@ from training.data.pairs.prepared import prepare
 
 
 def padded_row_by_row(part, batch_size=64):
-    """The usual way: rows in a drawn order, `pad_sequences` for every batch."""
+    """The usual way: rows in random order, `pad_sequences` for every batch."""
     order = np.random.default_rng(0).permutation(len(part))
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
@@ -36,7 +36,7 @@ def padded_row_by_row(part, batch_size=64):
 
 
 def training_step(batches, vocabulary_sizes):
-    """One step of training, on a batch of common lengths."""
+    """Returns a training step on a batch of typical lengths, and its number of tokens."""
     model = translator(
         *vocabulary_sizes,
         attention="sdpa",
@@ -60,7 +60,7 @@ def main():
         corpus = prepare(corpus, f"{folder}/corpus")
         part = corpus.parts["train"]
     prepared = time.perf_counter()
-    print(f"once: corpus {read - start:.1f} s, vocabularies and ids {prepared - read:.1f} s")
+    print(f"preparation: corpus {read - start:.1f} s, vocabularies and ids {prepared - read:.1f} s")
     batches = BucketedBatches(part, 64, seed=0)
 
     def bucketed():

@@ -1,6 +1,6 @@
-"""A light HTTP client on asyncio, servers as processes, and percentiles: for the serving scripts.
+"""What the serving benchmarks share: a light HTTP client, servers in processes, percentiles.
 
-It talks to 127.0.0.1 alone.
+The client connects to 127.0.0.1 only.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class RefusedError(Exception):
 
 
 class Connection:
-    """A connection that is kept and made anew when the server closed it."""
+    """A connection that is kept open, and opened again after the server has closed it."""
 
     def __init__(self, port: int) -> None:
         self._port, self._streams = port, None
@@ -43,7 +43,7 @@ class Connection:
 
         Raises:
             LostError: If the connection ended after the request was sent.
-            RefusedError: If there was no connection.
+            RefusedError: If no connection could be made.
         """
         if self._streams is None:
             try:
@@ -75,7 +75,7 @@ class Connection:
 
 
 def describe_machine() -> None:
-    """Prints what the figures below hold for, without loading TensorFlow."""
+    """Prints the machine and the versions, without loading TensorFlow."""
     cpu = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -95,7 +95,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(command: list[str], port: int, path: str) -> Iterator[subprocess.Popen]:
-    """Runs a server until the end of the block, from when it answers GET `path` with 200."""
+    """Starts a server, waits until GET `path` succeeds, and stops it at the end of the block."""
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             [sys.executable, *command],
@@ -124,7 +124,7 @@ def running(command: list[str], port: int, path: str) -> Iterator[subprocess.Pop
 
 
 def environment() -> dict[str, str]:
-    """The environment of the processes of a script: this package, and a quiet TensorFlow."""
+    """Returns the environment for processes: it has this package, and TensorFlow logs little."""
     return {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
@@ -142,7 +142,7 @@ def wait_until_ready(process: subprocess.Popen, port: int, path: str, seconds: f
 
 
 def percentile(values: list[float], share: float) -> float:
-    """Returns the smallest value that a share of all values does not exceed."""
+    """Returns the smallest value that is not exceeded by the given share of all values."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)] if values else math.nan
 
 
@@ -158,7 +158,7 @@ def encoded(**body: object) -> bytes:
 
 
 def table(lines: list[tuple]) -> str:
-    """Returns a Markdown table, the header first."""
+    """Returns a Markdown table; the first line is the header."""
     texts = [[str(cell) for cell in line] for line in lines]
     rule = ["---"] * len(texts[0])
     return "\n".join("| " + " | ".join(line) + " |" for line in [texts[0], rule, *texts[1:]])

@@ -1,10 +1,12 @@
-"""`Dense`, `TTDense`, `LowRankDense` and int8 `Dense` side by side: where each pays.
+"""Times `Dense`, `TTDense`, `LowRankDense` and int8 `Dense`.
 
     python benchmarks/low_rank_dense.py --output low_rank_dense.csv
-    python benchmarks/low_rank_dense.py --sizes 256 --rows 1 64      # a try
+    python benchmarks/low_rank_dense.py --sizes 256 --rows 1 64      # a quick try
 
-Every size and number of rows, forward and backward (int8 does not train), with weights, bytes and
-the memory the activations take. `tt` is quantized of rank 2, `low_rank` of an eighth of the size.
+Prints and writes, for each size and number of rows, the times of the forward pass and of the
+forward and backward pass (int8 cannot be trained), the weights, the bytes, and the number of
+intermediate values per row. `tt` has factors of 2 and rank 2; the rank of `low_rank` is an eighth
+of the size.
 """
 
 import argparse
@@ -28,16 +30,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
-    parser.add_argument("--output", help="CSV file (default: only printed)")
+    parser.add_argument("--output", help="CSV file (default: print only)")
     parser.add_argument("--dtype", default="float32", help="a Keras dtype policy")
-    given = parser.parse_args()
+    args = parser.parse_args()
     describe_machine()
-    keras.config.set_dtype_policy(given.dtype)
-    with open(given.output or "/dev/null", "w", newline="") as file:
+    keras.config.set_dtype_policy(args.dtype)
+    with open(args.output or "/dev/null", "w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
-        for size in given.sizes:
-            for rows in given.rows:
+        for size in args.sizes:
+            for rows in args.rows:
                 for line in measure(size, rows):
                     writer.writerow(line)
                 file.flush()
@@ -45,7 +47,7 @@ def main():
 
 
 def measure(size, rows):
-    """Times all layers at one size and number of rows, and yields a line for each."""
+    """Times all layers at one size and number of rows; yields a row for each."""
     x = tf.random.normal((rows, size))
     layers = {
         "Dense": keras.layers.Dense(size),

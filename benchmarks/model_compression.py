@@ -1,15 +1,15 @@
-"""Sizes against accuracies of compressed text classifiers, ours beside Keras' and plain SVD.
+"""Measures size and accuracy of compressed text classifiers: ours, Keras' quantization, plain SVD.
 
     python benchmarks/model_compression.py --dataset reuters --data-dir DIR --seeds 0 1 2
     python benchmarks/model_compression.py --dataset newsgroups --data-dir DIR --seeds 0 1 2
     python benchmarks/model_compression.py --dataset reuters --data-dir DIR --model transformer
 
-`--model tsa` is the classifier of the README with 1.28 million weights; `transformer` a plain Keras
-one, `MultiHeadAttention` and feed-forward layers of 512. Each is trained once a seed and kept in
-`--folder`; nothing is trained after compression but where it says healed. The test part is only
-measured on. Peers: Keras' int8 and int4 of the whole model, and the plain SVD of each layer to one
-relative error, the rule of keras_compressor. tensorly-torch is not compared: it converts layers of
-PyTorch, not of Keras.
+`--model tsa` is the classifier of the README with 1.28 million weights, `transformer` one of Keras'
+own `MultiHeadAttention` and feed-forward layers of 512 units. Each is trained once per seed and
+kept in `--folder`. Only the rows called healed are trained after the compression. The test part is
+used for measuring only. The peers are Keras' int8 and int4 quantization of the whole model, and the
+plain SVD of each layer to the same relative error, as keras_compressor does it. tensorly-torch is
+not compared, because it converts layers of PyTorch, not of Keras.
 
 Writes FOLDER/DATASET-MODEL.csv and a picture of it.
 """
@@ -34,7 +34,7 @@ from keras_tnattn.text.words import learn_words
 from training.data.texts import load_texts, split_rows
 
 COLUMNS = ("seed", "method", "asked", "bytes", "ratio", "accuracy", "lost")
-# Targets of ours in floats, in 4 bits, and after an epoch of healing (in 4 bits).
+# The targets of our method in floats, in 4 bits, and in 4 bits after an epoch of healing.
 TARGETS = {None: (4, 8, 16, 32), 4: (8, 16, 30, 50, 100, 200)}
 HEALED = (50,)
 
@@ -47,14 +47,14 @@ def main():
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--folder", type=Path, default=Path("benchmarks/compression"))
-    parser.add_argument("--quick", action="store_true", help="two targets and no healing: a try")
-    given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    path = given.folder / f"{given.dataset}-{given.model}.csv"
+    parser.add_argument("--quick", action="store_true", help="try fewer targets, without healing")
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    path = args.folder / f"{args.dataset}-{args.model}.csv"
     rows = []
-    for seed in given.seeds:
-        model, parts = trained(given, seed)
-        for row in measured(model, parts, given):
+    for seed in args.seeds:
+        model, parts = trained(args, seed)
+        for row in measured(model, parts, args):
             rows.append({"seed": seed, **row})
             print(rows[-1], flush=True)
             with path.open("w", newline="") as file:
@@ -65,27 +65,27 @@ def main():
     return 0
 
 
-def trained(given, seed):
-    """The model of a seed, trained now or before, and the parts of the data."""
-    data = load_texts(given.dataset, given.data_dir)
+def trained(args, seed):
+    """Returns the model of a seed, trained now or earlier, and the parts of the data."""
+    data = load_texts(args.dataset, args.data_dir)
     train, test = split_rows(data.labels, 0.4, seed)
     words = learn_words([data.texts[i] for i in train], 20_000, 200)
     ids = words(data.texts)
     parts = {"train": (ids[train], data.labels[train]), "test": (ids[test], data.labels[test])}
-    path = given.folder / f"{given.dataset}-{given.model}-{seed}.keras"
+    path = args.folder / f"{args.dataset}-{args.model}-{seed}.keras"
     if path.exists():
         return keras.models.load_model(path), parts
     keras.utils.set_random_seed(seed)
-    make = transformer if given.model == "transformer" else text_classifier
+    make = transformer if args.model == "transformer" else text_classifier
     model = make(words.vocabulary_size(), len(data.class_names))
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    model.fit(*parts["train"], batch_size=32, epochs=given.epochs, verbose=2)
+    model.fit(*parts["train"], batch_size=32, epochs=args.epochs, verbose=2)
     model.save(path)
     return model, parts
 
 
 def transformer(vocabulary_size, num_classes):
-    """A classifier of Keras' own layers."""
+    """Returns a classifier of Keras' own layers."""
     ids = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(vocabulary_size, 128, mask_zero=True)(ids)
     for _ in range(2):
@@ -98,8 +98,8 @@ def transformer(vocabulary_size, num_classes):
     return keras.Model(ids, keras.layers.Dense(num_classes, "softmax")(x))
 
 
-def measured(model, parts, given):
-    """A row for the model and for each way to make it small."""
+def measured(model, parts, args):
+    """Yields a row for the model and for each way to compress it."""
     inputs, labels = parts["test"]
     full = byte_count(model)
 
@@ -121,12 +121,12 @@ def measured(model, parts, given):
     yield row("full", 1, model)
     for mode in ("int8", "int4"):
         yield row(f"Keras {mode}", mode, quantized_by_keras(model, mode))
-    for tolerance in (0.3,) if given.quick else (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7):
+    for tolerance in (0.3,) if args.quick else (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7):
         small = compress(model, tolerance=tolerance, formats="low_rank").model
         yield row("plain SVD", tolerance, small)
     data = parts["train"][0]
     for bits, targets in TARGETS.items():
-        for target in targets[1:2] if given.quick else targets:
+        for target in targets[1:2] if args.quick else targets:
             try:
                 result = compress(model, target, data=data, bits=bits, renumber=2)
             except ValueError as error:
@@ -134,7 +134,7 @@ def measured(model, parts, given):
                 continue
             method = "ours" if bits is None else f"ours, {bits} bits"
             yield row(method, target, result.model, result.renumbered)
-    for target in () if given.quick else (8, *HEALED):
+    for target in () if args.quick else (8, *HEALED):
         bits = None if target == 8 else 4
         result = compress(model, target, data=data, bits=bits)
         result.heal(data, epochs=1)
@@ -142,7 +142,7 @@ def measured(model, parts, given):
 
 
 def quantized_by_keras(model, mode):
-    """The whole model quantized by Keras."""
+    """Returns the whole model quantized by Keras."""
     copy = compress(model, target=1).model
     kinds = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding)
     copy.quantize(mode, filters=lambda layer: isinstance(layer, kinds))

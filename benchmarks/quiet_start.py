@@ -1,4 +1,4 @@
-"""Starts Keras and TensorFlow without the messages they print; to be imported before them."""
+"""Starts Keras and TensorFlow without their messages; import this module before them."""
 
 import sys
 from pathlib import Path

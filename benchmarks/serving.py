@@ -1,13 +1,14 @@
-"""The server against one text at a time behind plain FastAPI, and against LitServe.
+"""Compares the server with plain FastAPI, one text at a time, and with LitServe.
 
     pip install litserve
-    python benchmarks/serving.py                      # a classifier, made here, untrained
+    python benchmarks/serving.py                      # an untrained classifier
     python benchmarks/serving.py --model saved_models/docstrings/1
 
-Each server runs in a process of its own and loads the same SavedModel; one after the other, several
-rounds, the median of the rounds. Clients keep a connection each and send the next text, of 5 to 300
-words, when the last is answered; they run in this process, which never loads TensorFlow. LitServe
-has our batch size and wait. The progress goes to stderr, the table to stdout.
+Each server runs in its own process and loads the same SavedModel. They take turns for several
+rounds, and the table has the medians of the rounds. Each client keeps a connection and sends the
+next text, of 5 to 300 words, when the last one is answered. The clients run in this process, which
+never loads TensorFlow. LitServe has our batch size and wait. The progress is printed to stderr, the
+table to stdout.
 """
 
 import argparse
@@ -37,7 +38,7 @@ SERVERS = ("keras_tnattn", "plain", "litserve")
 
 
 def write_classifier(folder: Path) -> None:
-    """Exports the paper's classifier, untrained: 20,000 words, 200 of them a text, 7 classes."""
+    """Exports the paper's classifier, untrained: 20,000 words, 200 words per text, 7 classes."""
     from keras_tnattn.export import export
     from keras_tnattn.models import text_classifier
     from keras_tnattn.text.words import word_vectorizer
@@ -92,7 +93,7 @@ def serve_plain(path: str, port: int) -> None:
 
 
 def command(name: str, model: Path, port: int) -> tuple[list[str], str, str]:
-    """Returns how to start a server, where it says that it is ready, and where to send texts."""
+    """Returns the command of a server, the path that says if it is ready, and that for texts."""
     if name == "keras_tnattn":
         options = ["--max-batch", str(MAX_BATCH), "--batch-wait-ms", str(WAIT_MS)]
         folder = str(model.parents[1])
@@ -115,7 +116,7 @@ def texts(count: int) -> list[str]:
 
 
 async def measured(port: int, path: str, bodies: list[bytes], clients: int, seconds: float):
-    """Returns requests a second and the latencies of so many clients."""
+    """Returns the requests per second and the latencies with this number of clients."""
     latencies: list[float] = []
     end = time.perf_counter() + seconds
 
@@ -167,9 +168,9 @@ def say(text: str) -> None:
 def main() -> None:
     """Runs the benchmark, or one of the peers."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, help="a version's folder, of a classifier of texts")
+    parser.add_argument("--model", type=Path, help="folder of a version of a text classifier")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32, 128])
-    parser.add_argument("--seconds", type=float, default=5, help="of each measurement (default: 5)")
+    parser.add_argument("--seconds", type=float, default=5, help="per measurement (default: 5)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--servers", nargs="+", choices=SERVERS, default=SERVERS)
     parser.add_argument("--serve-plain", type=int, metavar="PORT", help=argparse.SUPPRESS)

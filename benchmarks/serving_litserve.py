@@ -1,6 +1,6 @@
-"""Serves a classifier with LitServe's batches, for `serving.py`: MODEL PORT.
+"""Serves a classifier with LitServe for `serving.py`; its arguments are MODEL and PORT.
 
-A file of its own, since LitServe's processes have to import the class.
+This is a separate file because LitServe's processes have to import the class.
 """
 
 import sys
@@ -15,11 +15,11 @@ class Model(litserve.LitAPI):
     path = ""
 
     def setup(self, device):
-        """Loads the model, in the process that computes."""
+        """Loads the model in the worker process."""
         self.classify = load_model(self.path)
 
     def decode_request(self, request):
-        """Takes the text."""
+        """Returns the text of a request."""
         return request["text"]
 
     def predict(self, texts):
@@ -31,7 +31,7 @@ class Model(litserve.LitAPI):
         return output
 
     def encode_response(self, output):
-        """Answers with labels and probabilities."""
+        """Returns the label and the probabilities."""
         return output
 
 

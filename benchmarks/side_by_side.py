@@ -1,4 +1,4 @@
-"""Times contenders side by side: interleaved, in one process, median of several."""
+"""Times contenders side by side: interleaved runs in one process, and their medians."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 
 def describe_machine():
-    """Prints what the figures below hold for."""
+    """Prints the machine and the versions, and sets the seed."""
     keras.utils.set_random_seed(0)
     cpu = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
@@ -45,7 +45,7 @@ def medians(
 
 
 def _synchronize():
-    """Waits for kernels that run on after a call has returned, as on a GPU."""
+    """Waits for GPU kernels, which may still run after a call has returned."""
     if tf.config.list_physical_devices("GPU"):
         tf.test.experimental.sync_devices()
 
@@ -57,8 +57,8 @@ def forward(function: Callable, *inputs: tf.Tensor) -> Callable:
 
 
 def forward_and_backward(function: Callable, *inputs: tf.Tensor, layer=None) -> Callable:
-    """Compiles value and gradients by the inputs and by the weights of `layer`, without XLA."""
-    # From a trace, without a run that would leave its memory behind.
+    """Compiles a function and its gradients by inputs and weights of `layer`, without XLA."""
+    # Get the shape from a trace, because a run would leave allocated memory behind.
     outputs = tf.function(function).get_concrete_function(*inputs).structured_outputs
     upstream = tf.random.normal(outputs.shape)
 

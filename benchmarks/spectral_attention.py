@@ -1,10 +1,10 @@
-"""The filter of tensorized spectral attention: banded beside direct and `MultiHeadAttention`.
+"""Times the filter of tensorized spectral attention: banded, direct, and `MultiHeadAttention`.
 
     python benchmarks/spectral_attention.py [--length 16384]
 
-One head of 64 features. Ratios are times of the direct form over those of the contender; at the
-longest sequence also over `keras.layers.MultiHeadAttention`, with peak memory, each contender in a
-process of its own.
+With one head of 64 features. A ratio is the time of the direct form divided by that of the
+contender. For the longest sequence, `keras.layers.MultiHeadAttention` is a second peer, and the
+peak memory is measured, for each contender in its own process.
 """
 
 import quiet_start  # noqa: F401
@@ -33,9 +33,9 @@ def filter_by(method: str, damping: float):
 
 
 def contenders(length: int, batch: int, damping: float, with_peer: bool):
-    """Name to function, its inputs and its layer; the peer maps its inputs by itself."""
+    """Returns function, inputs and layer by name; `MultiHeadAttention` includes its dense maps."""
     keys, values = (tf.random.normal((batch, 1, length, KEY_DIM)) for _ in range(2))
-    found = {
+    entries = {
         name: (filter_by(name, damping), (keys, values), None)
         for name in ("direct", "banded", "auto")
     }
@@ -43,8 +43,8 @@ def contenders(length: int, batch: int, damping: float, with_peer: bool):
         layer = keras.layers.MultiHeadAttention(1, KEY_DIM)
         x = keys[:, 0]
         layer.build(x.shape, x.shape)
-        found["MultiHeadAttention"] = (lambda x: layer(x, x), (x,), layer)
-    return found
+        entries["MultiHeadAttention"] = (lambda x: layer(x, x), (x,), layer)
+    return entries
 
 
 def compare(length: int, batch: int, damping: float, with_peer: bool = False, repeats: int = 9):
@@ -65,7 +65,7 @@ def compare(length: int, batch: int, damping: float, with_peer: bool = False, re
 
 
 def peak_memory(name: str, length: int) -> float:
-    """Megabytes that forward and backward add to a fresh process."""
+    """Returns the megabytes that the forward and backward pass add to a new process."""
     code = f"import spectral_attention as s; s.print_peak_memory({name!r}, {length})"
     command = [sys.executable, "-c", code]
     result = subprocess.run(command, check=True, capture_output=True, text=True, cwd=sys.path[0])
@@ -74,7 +74,7 @@ def peak_memory(name: str, length: int) -> float:
 
 def print_peak_memory(name: str, length: int):
     function, inputs, layer = contenders(length, 1, 0.9, with_peer=True)[name]
-    # A short run first, so that libraries and compilers are loaded and not counted.
+    # A short run first, so that loading libraries and compilers is not counted.
     short = tuple(x[..., :256, :] for x in inputs)
     forward_and_backward(function, *short, layer=layer)()
     compiled = forward_and_backward(function, *inputs, layer=layer)
@@ -85,7 +85,7 @@ def print_peak_memory(name: str, length: int):
 
 
 def resident_memory(field: str) -> float:
-    """Megabytes that this process holds (`VmRSS`), or held at its peak (`VmHWM`)."""
+    """Returns the megabytes that this process uses (`VmRSS`), or used at its peak (`VmHWM`)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
 

@@ -1,10 +1,11 @@
-"""Contexts of tensor-network attention: the tree of products beside two `tf.scan`.
+"""Times the contexts of tensor-network attention: the tree of products against two `tf.scan`.
 
     python benchmarks/tn_attention.py
 
-The peer multiplies the matrices of the sites one after the other, from the left and from the right,
-normalizes at each step, and joins the two contexts of each site. Both start from the embeddings.
-Ratios are times of the peer over those of the contender. At the end: tracing and the first call.
+The peer multiplies the matrices of the sites one by one, from the left and from the right,
+normalizes at each step, and joins the two contexts of each site. Both start from the embeddings. A
+ratio is the time of the peer divided by that of the contender. Tracing and the first call are timed
+separately.
 """
 
 import quiet_start  # noqa: F401
@@ -39,7 +40,7 @@ def two_scans(phi, attention):
 
 
 def matrices_of_sites(phi, attention):
-    """Folded matrices: sizes that fill whole blocks."""
+    """Returns the folded matrices; the lengths in `CASES` fill whole blocks."""
     folded = scan.fold_sites(phi)
     dim, bond = attention.shape[:2]
     flat = tf.reshape(folded, (-1, dim)) @ tf.reshape(attention, (dim, -1))

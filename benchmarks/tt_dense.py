@@ -1,9 +1,10 @@
-"""`TTDense`, quantized and of rank 2, beside `keras.layers.Dense` and a formed kernel.
+"""Times `TTDense` of rank 2 against `keras.layers.Dense` and against forming its kernel.
 
     python benchmarks/tt_dense.py
 
-Ratios are times of `Dense` over those of the contender. `formed` is the same layer made to form `W`
-and multiply once. The copy of input to output is what no evaluation can beat.
+The factors are 2. A ratio is the time of `Dense` divided by that of the contender. `formed` is the
+same layer, forced to form `W` and multiply once. The time of a copy of the input is a lower bound
+for any evaluation.
 """
 
 import quiet_start  # noqa: F401

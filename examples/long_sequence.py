@@ -1,4 +1,4 @@
-"""Classifies sequences of 4,096 tokens in linear time by the signal hidden in their noise."""
+"""Classifies sequences of 4,096 tokens by a short signal among noise, in linear time."""
 
 import keras
 import numpy as np
@@ -7,7 +7,7 @@ from keras_tnattn import GraphTensorNetwork, TensorizedSpectralAttention
 
 
 def make_data(num_rows, length, rng):
-    """Returns noise `(B, L)` in which 32 consecutive tokens equal the label, 0 or 1; and labels."""
+    """Returns random ids `(B, L)` of which 32 in a row equal the label, 0 or 1, and the labels."""
     ids = rng.integers(2, 64, size=(num_rows, length), dtype="int32")
     labels = rng.integers(0, 2, size=num_rows)
     for row, label in zip(ids, labels, strict=True):

@@ -7,7 +7,7 @@ from keras_tnattn import TTDense
 
 
 def make_data(num_rows, rng):
-    """Returns noisy sine curves of 256 points, and the number of each curve's frequency."""
+    """Returns noisy sine curves of 256 points, and the class of each curve, its frequency."""
     labels = rng.integers(0, 4, size=num_rows)
     phase = rng.uniform(0, 2 * np.pi, size=(num_rows, 1))
     points = np.linspace(0, 1, 256)
@@ -28,7 +28,7 @@ def main(num_rows=2000, epochs=12, tt_ranks=8):
     keras.utils.set_random_seed(0)
     x, y = make_data(num_rows, np.random.default_rng(0))
     half = num_rows // 2
-    # Weight decay removes the noise of the initial values, so that the kernel compresses better.
+    # Weight decay removes the random initial values, so that the kernel compresses better.
     decay = keras.regularizers.L2(0.01)
     wide = keras.layers.Dense(256, activation="relu", kernel_regularizer=decay)
     head = keras.layers.Dense(4, activation="softmax")
