@@ -21,19 +21,19 @@ demo-rules: $(INSTALLED)
 demo-translate: $(INSTALLED)
 	$(RUN) -m training.demos.translate
 
-# What the demos exported: the address of the page is printed.
+# Serves what the demos exported, and prints the address of the page.
 serve: $(INSTALLED)
 	$(RUN) -m keras_tnattn.serving saved_models
 
 test: $(INSTALLED)
 	$(RUN) -m pytest -n 2
 
-# What depends most on the backend; the whole suite on JAX is `KERAS_BACKEND=jax make test`.
+# The tests that depend most on the backend. `KERAS_BACKEND=jax make test` runs all tests on JAX.
 CORE := ops layers models search compression training/test_without_tensorflow.py
 test-core: $(INSTALLED)
 	$(RUN) -m pytest -n 2 $(wildcard $(CORE:%=tests/%))
 
-# In an environment of its own, without TensorFlow.
+# Runs in a separate environment without TensorFlow.
 test-torch:
 	.ci/torch
 

@@ -1,9 +1,10 @@
-"""Takes the pictures of the server's page that the documentation shows.
+"""Takes the screenshots of the server's page for the documentation.
 
     python -m keras_tnattn.serving saved_models --port 8501 &
     python docs/photograph_page.py http://127.0.0.1:8501 docstrings pt-en rule-110 digits
 
-Give the server's address and the names of a classifier, a translator, a rule and digits.
+The arguments are the server's address and the names of a text classifier, a translator, a cellular
+automaton and a classifier of digits.
 """
 
 import shutil

@@ -12,7 +12,7 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
     The rate rises over `w` steps to its peak `(d w)^-0.5` (3.6e-4 for the paper's PLGA, with
     d = 512 and w = 15,000), then falls; it is scaled if another peak is given. Power law graph
-    attention needs a low peak: at d = 128, 1e-3 learns and 2.8e-3 diverges.
+    attention needs a low peak, such as 1e-3 at d = 128.
 
     With `cooldown_steps`, which the papers do not have, the rate is also multiplied by
     `min(1, (n - s) / c)`, so that it falls to 0 over the last `c` of the `n` steps. With few epochs

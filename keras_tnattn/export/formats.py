@@ -1,4 +1,4 @@
-"""Models of ids and other numbers as SavedModels, ONNX files and LiteRT files.
+"""Exports models of ids and other numbers as SavedModels, ONNX files and LiteRT files.
 
 Keras' own exporters write the files. Because some conversions succeed with wrong results, each
 function runs the written file on example inputs and keeps it only if the outputs equal the model's.

@@ -50,8 +50,7 @@ class PowerLawGraphAttention(keras.layers.Layer):
     The metric, the power and the scores are computed in float32 under every dtype policy; the
     dense layers of the residual units in bfloat16 if that is the compute dtype. `A_LM ** P` is
     clipped to `exp(-40)` and `exp(40)`, which does not affect exponents below 1.9 in magnitude.
-    Train this attention with a small learning rate: at `d = 128` a peak of 1e-3 learns and one of
-    2.8e-3 diverges.
+    Train this attention with a small learning rate, such as a peak of 1e-3 at `d = 128`.
 
     Args:
         num_heads: Number of heads `H`.

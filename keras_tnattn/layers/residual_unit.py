@@ -72,7 +72,7 @@ class ResidualUnit(keras.layers.Layer):
             return layer
 
         sizes = [input_shape[-1], *[self.hidden_dim] * self.num_hidden]
-        # Assigned and not appended, so that `compress` can put another layer in the place of one.
+        # Assign the list at once instead of appending, so that `compress` can replace its layers.
         self.hidden = [
             dense(self.hidden_dim, size, f"dense_{j}", "relu") for j, size in enumerate(sizes[:-1])
         ]

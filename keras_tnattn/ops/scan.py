@@ -5,7 +5,7 @@ of site `j` is everything but the site itself,
 
     C(j) = a(j+1) ... a(N) G a(1) ... a(j-1)
 
-so that `tr(G a(1) ... a(j-1) b a(j+1) ... a(N)) = tr(C(j) b)` for any `b` in the place of `a(j)`.
+so that `tr(G a(1) ... a(j-1) b a(j+1) ... a(N)) = tr(C(j) b)` for any `b` in place of `a(j)`.
 A binary tree over the sites gives all of them. The upward pass computes the product `P` of each
 segment; the downward pass starts from `C = G` at the root and takes the context of a segment to its
 two halves:

@@ -385,7 +385,7 @@ class ContractionPlan:
             order = "left block first" if self.left_first else "right block first"
             how = f"two blocks, split after core {self.split}, {order}"
         return (
-            f"{how}; {self.flops_per_row:,} FLOPs a row against {self.dense_flops_per_row:,} "
+            f"{how}; {self.flops_per_row:,} FLOPs per row against {self.dense_flops_per_row:,} "
             f"({self.dense_flops_per_row / self.flops_per_row:.1f} times fewer), "
             f"{self.parameters:,} parameters"
         )
@@ -565,7 +565,7 @@ def suggest_shapes(
 def _factorizations(
     input_dim: int, output_dim: int
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Pairs of equally many factors, the shorter list filled up with ones."""
+    """Returns pairs of equally many factors; the shorter list is filled up with ones."""
     pairs = set()
     for inputs in _multiplicative_partitions(input_dim):
         for outputs in _multiplicative_partitions(output_dim):
@@ -577,7 +577,7 @@ def _factorizations(
 
 
 def _multiplicative_partitions(size: int, smallest: int = 2) -> list[tuple[int, ...]]:
-    """All ascending lists of factors from `smallest` on whose product is `size`."""
+    """Returns all ascending lists of factors, at least `smallest`, whose product is `size`."""
     partitions: list[tuple[int, ...]] = [(size,)]
     for factor in range(smallest, math.isqrt(size) + 1):
         if size % factor == 0:
@@ -589,7 +589,7 @@ def _multiplicative_partitions(size: int, smallest: int = 2) -> list[tuple[int, 
 def _largest_ranks(
     tt_input_shape: tuple[int, ...], tt_output_shape: tuple[int, ...], max_parameters: float
 ) -> tuple[int, ...] | None:
-    """The ranks of the largest "at most" whose cores fit; `None` if rank 1 does not."""
+    """Returns the ranks for the largest maximum rank that fits; `None` if rank 1 does not."""
 
     def ranks_at(rank: int) -> tuple[int, ...] | None:
         ranks = resolve_ranks(rank, tt_input_shape, tt_output_shape)
@@ -613,10 +613,10 @@ def _largest_ranks(
 def _can_have_full_rank(
     tt_input_shape: Sequence[int], tt_output_shape: Sequence[int], tt_ranks: Sequence[int]
 ) -> bool:
-    """Whether no way through the matrix is narrower than its smaller side.
+    """Whether no bond limits the rank of the matrix to less than its smaller side.
 
-    Cut at a bond, the product goes through `(outputs done) x rank x (inputs left)` numbers, from
-    the left or from the right.
+    At a bond, a product passes through `(outputs done) x rank x (inputs left)` numbers, from the
+    left or from the right.
     """
     input_dim, output_dim = math.prod(tt_input_shape), math.prod(tt_output_shape)
     for n, rank in enumerate(tt_ranks, 1):

@@ -316,7 +316,7 @@ class BeamSearch:
         return self.model.logits(x), prefix
 
     def _last_of_prefix(self, state: State) -> tuple[Tensor, State]:
-        """Output `(B, K, d)` of the decoders at the last token, the whole prefix computed anew."""
+        """Returns the decoders' output `(B, K, d)` at the last token, from the whole prefix."""
         sentences, prefix = state["sentences"], state["live"]["prefix"]
         batch, num_beams, width = ops.shape(prefix["ids"])
         ids = ops.reshape(prefix["ids"], (batch * num_beams, width))

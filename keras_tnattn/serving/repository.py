@@ -68,8 +68,8 @@ class Version:
 class Repository:
     """The models of every `NAME/VERSION/` below a folder.
 
-    The newest versions that load are served. A new one is loaded and warmed up beside the old one,
-    which is unloaded after its last request.
+    The newest versions that load are served. A new version is loaded and warmed up while the old
+    one still answers; the old one is unloaded after its last request.
 
     Args:
         root: The folder.

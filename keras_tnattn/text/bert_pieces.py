@@ -51,7 +51,7 @@ class BertPieceTokenizer(WordPieceTokenizer):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments beside the vocabulary, and what tells them from another tokenizer's."""
+        """The arguments besides the vocabulary, and a mark of this kind of tokenizer."""
         return {"tokenizer": "bert", "lower_case": self.lower_case}
 
     def normalize(self, texts: tf.Tensor | Sequence[str]) -> tf.Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_tnattn.typing import Tensor
 
-# What separates words beside white space. The apostrophe belongs to its word.
+# The characters that separate words besides white space. An apostrophe belongs to its word.
 _SEPARATORS = r"""[!"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~]"""
 # Those of `tf.strings.split`: white space of ASCII.
 _BETWEEN_WORDS = re.compile(rf"(?:[ \t\n\v\f\r]|{_SEPARATORS})+")

@@ -45,7 +45,7 @@ def test_a_file_needs_no_run(tmp_path, capsys):
     small = keras.models.load_model(tmp_path / "model-compressed" / "model.keras")
     assert 2 * small.count_params() <= model.count_params()
     for arguments, message in (
-        ([str(tmp_path / "none.keras")], "no run folder and no file"),
+        ([str(tmp_path / "none.keras")], "which does not exist"),
         ([file, "--target", "1000"], "target of at most"),
         ([file, "--max-drop", "0.1"], "--max-drop needs"),
         ([file, "--target", "2", "--data", str(tmp_path / "none.npy")], "Could not read"),

@@ -16,7 +16,7 @@ def evolve(rows: np.ndarray, rule: int, steps: int = 1, boundary: str = "periodi
         rule: Wolfram's number of the rule, 0 to 255. Its bit `4 l + 2 c + r` is the next state of a
             cell with state `c`, left neighbor `l` and right neighbor `r`.
         steps: Number of steps.
-        boundary: `"periodic"` (the row is a ring) or `"fixed"` (zeros beside both ends).
+        boundary: `"periodic"` (the row is a ring) or `"fixed"` (zeros beyond both ends).
     """
     mode: Any = {"periodic": "wrap", "fixed": "constant"}[boundary]
     for _ in range(steps):

@@ -27,7 +27,7 @@ COMMAND = training_command(
 examples:
   learn rule 30:
     python training/train.py rules --rule 30
-  learn two steps at once, with zeros beside the ends of the row, and export the network:
+  learn two steps at once, with zeros beyond the ends of the row, and export the network:
     python training/train.py rules --rule 110 --steps 2 --boundary fixed --export
 """,
 )

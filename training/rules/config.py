@@ -49,7 +49,7 @@ class RulesConfig(RunConfig):
     boundary: str = option(
         "periodic",
         DATA,
-        "periodic: the row is a ring; fixed: zeros beside both ends",
+        "periodic: the row is a ring; fixed: zeros beyond both ends",
         choices=BOUNDARIES,
     )
 

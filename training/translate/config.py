@@ -231,8 +231,8 @@ class TranslateConfig(RunConfig):
     learning_rate: float = option(
         None,
         TRAINING,
-        "peak learning rate of Adam, reached after the warm-up. plga needs a small one: at "
-        "model-dim 128, 1e-3 works and 2.8e-3 is too large "
+        "peak learning rate of Adam, reached after the warm-up. plga needs a small one, such as "
+        "1e-3 at model-dim 128 "
         "(default: the paper's, (model-dim * warmup-steps) ** -0.5)",
         compute=_default_peak,
         metavar="PEAK",

@@ -154,7 +154,7 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
 
 
 def _clear(folder: Path) -> None:
-    """Removes what an earlier call wrote, perhaps for another sentence, and nothing else."""
+    """Removes only the files that an earlier call wrote, which may be for another sentence."""
     for name in ("explanation.json", DISTRIBUTIONS):
         (folder / name).unlink(missing_ok=True)
     for path in folder.glob("*coder_*/*.png"):
@@ -222,7 +222,7 @@ def _of_one_sentence(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def _block_names(model: Any) -> list[str]:
-    """One for each encoder layer, two for each decoder layer."""
+    """Returns the names of the blocks: one per encoder layer, two per decoder layer."""
     names = []
     for layer in model.layers:
         if layer.name.startswith("encoder_"):
