@@ -3,7 +3,7 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo demo-rules demo-translate serve test test-core test-torch test-slow lint docs wheel matrix bench clean
+.PHONY: demo demo-rules demo-translate serve test test-core test-torch test-slow lint docs wheel matrix bench bench-gpu clean
 
 # The environment is created once, and again when pyproject.toml or setup.cfg changes.
 $(INSTALLED): pyproject.toml setup.cfg
@@ -74,6 +74,10 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/decoding.py
 	$(RUN) benchmarks/serving.py --servers keras_tnattn plain
 	$(RUN) benchmarks/serving_faults.py
+
+# On a machine with a GPU, with JAX for it: the tables of docs/speed.md that need one.
+bench-gpu: $(INSTALLED)
+	KERAS_BACKEND=jax $(RUN) benchmarks/gpu.py --output gpu.csv
 
 clean:
 	rm -rf $(VENV) build dist docs/_build docs/.jupyter_cache *.egg-info .pytest_cache .ruff_cache .hypothesis

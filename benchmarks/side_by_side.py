@@ -1,5 +1,6 @@
 """Times contenders side by side: interleaved runs in one process, and their medians."""
 
+import importlib.metadata
 import os
 import platform
 import statistics
@@ -8,22 +9,32 @@ from collections.abc import Callable
 from pathlib import Path
 
 import keras
-import tensorflow as tf
+
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
 
 
 def describe_machine():
     """Prints the machine and the versions, and sets the seed."""
     keras.utils.set_random_seed(0)
+    backend = keras.backend.backend()
     cpu = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         cpu = next((line.split(": ")[1] for line in lines if "model name" in line), cpu)
-    gpus = [device.name for device in tf.config.list_physical_devices("GPU")]
     print(
-        f"{os.cpu_count()} cores, {cpu}, GPUs: {gpus or 'none'}; "
-        f"Python {platform.python_version()}, TensorFlow {tf.__version__}, "
+        f"{os.cpu_count()} cores, {cpu}, GPUs: {', '.join(_gpus()) or 'none'}; "
+        f"Python {platform.python_version()}, {backend} {importlib.metadata.version(backend)}, "
         f"Keras {keras.__version__}; seed 0"
     )
+
+
+def _gpus() -> list[str]:
+    if keras.backend.backend() == "tensorflow":
+        return [device.name for device in tf.config.list_physical_devices("GPU")]
+    import jax
+
+    return [device.device_kind for device in jax.devices() if device.platform == "gpu"]
 
 
 def medians(
@@ -45,18 +56,18 @@ def medians(
 
 
 def _synchronize():
-    """Waits for GPU kernels, which may still run after a call has returned."""
-    if tf.config.list_physical_devices("GPU"):
+    """Waits for GPU kernels, which may still run after a call of TensorFlow has returned."""
+    if keras.backend.backend() == "tensorflow" and _gpus():
         tf.test.experimental.sync_devices()
 
 
-def forward(function: Callable, *inputs: tf.Tensor) -> Callable:
+def forward(function: Callable, *inputs: "tf.Tensor") -> Callable:
     """Compiles `function(*inputs)` without XLA."""
     compiled = tf.function(function, jit_compile=False)
     return lambda: compiled(*inputs)
 
 
-def forward_and_backward(function: Callable, *inputs: tf.Tensor, layer=None) -> Callable:
+def forward_and_backward(function: Callable, *inputs: "tf.Tensor", layer=None) -> Callable:
     """Compiles a function and its gradients by inputs and weights of `layer`, without XLA."""
     # Get the shape from a trace, because a run would leave allocated memory behind.
     outputs = tf.function(function).get_concrete_function(*inputs).structured_outputs
