@@ -134,19 +134,21 @@ def test_the_access_log_holds_texts_on_request_alone(plain, capsys, log_texts):
     assert ("secret" in line) == log_texts
 
 
-def write_loop(folder):
+def write_loop(folder, version=1, least=0):
     """Writes a model that multiplies matrices as many times as it is told, in TensorFlow alone."""
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int32, "n")])
     def count(n):
         x = tf.random.normal([300, 300])
-        steps = tf.reduce_max(n)
+        steps = tf.maximum(tf.reduce_max(n), least)
         x = tf.while_loop(lambda i, x: i < steps, lambda i, x: (i + 1, tf.tanh(x @ x)), (0, x))[1]
         return {"y": tf.zeros_like(n) + tf.cast(tf.reduce_sum(x) * 0, tf.int32)}
 
     module = tf.Module()
     module.f = count
-    tf.saved_model.save(module, str(folder / "loop" / "1"), {"serving_default": count})
+    partial = folder / "loop" / ".partial"
+    tf.saved_model.save(module, str(partial), {"serving_default": count})
+    partial.rename(folder / "loop" / str(version))
     return folder
 
 
@@ -181,6 +183,16 @@ def test_sigterm_does_not_wait_longer_for_what_never_ends(tmp_path):
     with as_process(write_loop(tmp_path), *options) as (url, process), connected(url) as waiting:
         waiting.request("POST", "/v1/models/loop:predict", '{"instances": [2000000000]}')
         wait_for(lambda: in_flight(url))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+def test_sigterm_does_not_wait_for_a_version_that_is_loading(tmp_path):
+    write_loop(tmp_path)
+    with as_process(tmp_path, "--drain-s", 0, "--poll-s", 0.1) as (url, process):
+        write_loop(tmp_path, version=2, least=2_000_000_000)  # never warm
+        wait_for(lambda: '"LOADING"' in json.dumps(get(f"{url}/v1/models/loop")[1]))
+        assert post(f"{url}/v1/models/loop:predict", {"instances": [1]})[0] == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
 
