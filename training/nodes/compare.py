@@ -58,8 +58,8 @@ def read_rows(path: Path) -> Rows:
             }
     except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
         raise InputError(
-            f"Expected a row for each layer and seed. Received: {path} ({error}). Delete the file "
-            "to train all of them again"
+            f"Expected a row for each layer and seed. Received: {path} ({error}). Delete it to "
+            "train all of them again"
         ) from error
 
 
