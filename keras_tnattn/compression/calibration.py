@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.layers.low_rank_dense import kernel_axes
+from keras_tnattn.layers.low_rank_einsum_dense import kernel_axes
 
 # The number of random input rows that measure the error of a layer for which there are no data.
 SAMPLE_ROWS = 512

@@ -15,7 +15,7 @@ from keras_tnattn.layers import (
     TTDense,
     TTEmbedding,
 )
-from keras_tnattn.layers.low_rank_dense import kernel_matrix, split_equation
+from keras_tnattn.layers.low_rank_einsum_dense import kernel_matrix, split_equation
 from keras_tnattn.ops import low_rank, tensor_train, tt_table
 
 FORMATS = ("low_rank", "tensor_train")

@@ -7,7 +7,8 @@ from keras_tnattn.layers.graph_convolution import GraphConvolution
 from keras_tnattn.layers.graph_tensor_network import GraphTensorNetwork
 from keras_tnattn.layers.learned_position_encoding import LearnedPositionEncoding
 from keras_tnattn.layers.local_embedding import LocalEmbedding
-from keras_tnattn.layers.low_rank_dense import LowRankDense, LowRankEinsumDense
+from keras_tnattn.layers.low_rank_dense import LowRankDense
+from keras_tnattn.layers.low_rank_einsum_dense import LowRankEinsumDense
 from keras_tnattn.layers.low_rank_embedding import LowRankEmbedding
 from keras_tnattn.layers.masked_average_pooling import MaskedAveragePooling1D
 from keras_tnattn.layers.mps_classifier import MPSClassifier

@@ -6,7 +6,7 @@ import pytest
 from conformance import to_numpy
 
 from keras_tnattn.layers import LowRankDense, LowRankEinsumDense, LowRankEmbedding
-from keras_tnattn.layers.low_rank_dense import split_equation
+from keras_tnattn.layers.low_rank_einsum_dense import split_equation
 
 RNG = np.random.default_rng(0)
 
