@@ -1,5 +1,6 @@
-"""The examples in the docstrings run, and every public class and function has one."""
+"""The docstrings hold: their examples run, their defaults are those of the signatures."""
 
+import ast
 import doctest
 import importlib
 import inspect
@@ -18,6 +19,11 @@ MODULES = [
     ),
 ]
 FENCED = re.compile(r"^ *```python\n(.*?)^ *```", re.M | re.S)  # not `python notest`
+SECTION = re.compile(r"^(Args|Call arguments):\n((?: {4}.*\n|\n)+)", re.M)
+ENTRY = re.compile(r"^ {4}(?=[*\w])", re.M)
+DEFAULT = re.compile(
+    r'Defaults? (?:to )?`?("[^"]*"|[-\d.,e_]*\d|True|False|None)|`("[^"]*")` \(default'
+)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -53,6 +59,19 @@ def listed(module):
             yield full_name(thing), thing
 
 
+def documented_defaults(thing):
+    """`(name, documented default, parameter)` where a docstring names one as a literal."""
+    for section, entries in SECTION.findall((inspect.getdoc(thing) or "") + "\n"):
+        signature = inspect.signature(thing if section == "Args" else thing.call)
+        for entry in ENTRY.split(entries)[1:]:
+            names, _, text = entry.partition(":")
+            default = DEFAULT.search(" ".join(text.split()))
+            for name in names.split(", "):
+                if default and name in signature.parameters:
+                    literal = (default[1] or default[2]).replace(",", "")
+                    yield name, ast.literal_eval(literal), signature.parameters[name]
+
+
 def is_api(thing):
     return inspect.isclass(thing) or inspect.isfunction(thing)
 
@@ -69,3 +88,13 @@ def test_everything_public_has_an_example():
     docs = {name: thing.__doc__ or "" for name, thing in things.items()}
     missing = {name for name, doc in docs.items() if ">>>" not in doc and "```" not in doc}
     assert sorted(missing) == []
+
+
+def test_documented_defaults_are_those_of_the_signatures():
+    checked = 0
+    for module in map(importlib.import_module, MODULES):
+        for owner, thing in public(module):
+            for name, documented, parameter in documented_defaults(thing):
+                assert parameter.default == documented, f"{owner}({name}=...)"
+                checked += 1
+    assert checked > 150
