@@ -5,9 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import pytest
 
 import keras_tnattn
+from keras_tnattn import layers, metrics, models, schedules
 
 ROOT = Path(__file__).resolve().parents[1]
 # Each part may import those before it, and itself.
@@ -124,6 +126,16 @@ def test_a_saved_layer_comes_back_in_a_process_that_only_imports_the_package(tmp
         f"{make} m = keras.models.load_model({path!r}); "
         f"assert (m.predict(x, verbose=0) == np.load({path + '.npy'!r})).all()"
     )
+
+
+def test_classes_are_saved_under_the_name_of_the_package():
+    # Also without it Keras finds a class, by its module, until that module moves.
+    modules = (layers, models, metrics, schedules)
+    public = [thing for module in modules for thing in vars(module).values()]
+    classes = [c for c in public if isinstance(c, type) and hasattr(c, "get_config")]
+    assert len(classes) > 25
+    for c in classes:
+        assert keras.saving.get_registered_name(c) == f"keras_tnattn>{c.__name__}"
 
 
 def test_the_citation_names_this_version():

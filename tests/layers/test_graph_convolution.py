@@ -250,6 +250,20 @@ def test_half_precision_normalizes_scores_in_float32():
         assert np.linalg.norm(outputs - expected) / np.linalg.norm(expected) < 0.05
 
 
+def test_half_precision_keeps_what_tells_large_scores_apart():
+    # 256 + 1 is 256 in bfloat16.
+    layer = GraphAttention(1, 2, self_loops=False, dtype="mixed_bfloat16")
+    layer.build((1, 2, 2))
+    layer.kernel.assign(np.eye(2))
+    layer.attention_kernel.assign([[1.0], [0.0], [0.0], [1.0]])
+    x = np.array([[[256.0, 0.0], [256.0, 1.0]]])
+    share = 1 / (1 + np.e)
+    for options in ({"adjacency": np.ones((2, 2))}, {"edges": edges_of(np.ones((2, 2)))[0]}):
+        _, scores = layer(x, return_attention_scores=True, **options)
+        scores = to_numpy(ops.cast(scores, "float32")).ravel()
+        np.testing.assert_allclose(scores, [share, 1 - share] * 2, rtol=0.01)
+
+
 @pytest.mark.parametrize("layer", ["gat", "gcn", "filter"])
 def test_a_classifier_of_nodes_learns_a_split_graph(layer, tmp_path):
     # Two groups of nodes; only one node of each has a label, and the features are noise.
