@@ -174,6 +174,21 @@ def test_gradient_of_coefficients_does_not_overflow_in_half_precision():
     np.testing.assert_allclose(got, expected, rtol=0.02)
 
 
+def test_gradient_of_a_damping_does_not_overflow_in_half_precision():
+    keys, values = keys_and_values(8, length=200)
+
+    def loss(keys, values, damping):
+        filtered = spectral_filter.spectral_filter(keys, values, damping)
+        return ops.sum(ops.cast(filtered, "float32")) * 30
+
+    (*_, expected), (*_, got) = (
+        gradients(loss, [scaled(keys).astype(d), np.abs(values).astype(d), np.float32(0.5)])
+        for d in ("float32", "float16")
+    )
+    assert np.abs(expected) > 65_504
+    np.testing.assert_allclose(got, expected, rtol=0.02)
+
+
 GRAPHS = {
     "geometric": (time_graph.Geometric(0.6), lambda d: 0.6**d),
     "exponential": (time_graph.Exponential(0.5, 0.7), lambda d: np.exp(-0.5 * d**0.7)),
