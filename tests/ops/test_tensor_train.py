@@ -112,9 +112,16 @@ def test_every_plan_gives_the_same_product(factors, rank, rows):
         np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("split", [0, 2])
-def test_product_of_heads(split):
-    cores = [np.stack([c, 2 * c + 1]) for c in random_cores((2, 3, 2), (3, 2, 1), (4, 2))]
+@pytest.mark.parametrize(
+    ("split", "shapes"),
+    [
+        (0, ((2, 3, 2), (3, 2, 1), (4, 2))),
+        (2, ((2, 3, 2), (3, 2, 1), (4, 2))),
+        (0, ((12,), (6,), ())),
+    ],
+)
+def test_product_of_heads(split, shapes):
+    cores = [np.stack([c, 2 * c + 1]) for c in random_cores(*shapes)]
     x = np.random.default_rng(1).normal(size=(2, 5, 12)).astype("float32")
     plan = tensor_train.ContractionPlan(split, True, 1, 0, 1, 1)
     got = ops.convert_to_numpy(tensor_train.tt_matmul_heads(x, cores, plan))
@@ -179,8 +186,12 @@ def test_a_given_plan_is_followed(monkeypatch):
     monkeypatch.delattr(tensor_train, "plan_of")
     plan = tensor_train.ContractionPlan(1, True, 1, 0, 1, 1)
     x = np.ones((2, 6), "float32")
+    expected = x @ oracles.tt_matrix(cores)
     got = ops.convert_to_numpy(tensor_train.tt_matmul(x, cores, plan))
-    np.testing.assert_allclose(got, x @ oracles.tt_matrix(cores), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+    heads = [ops.expand_dims(core, 0) for core in cores]
+    got = ops.convert_to_numpy(tensor_train.tt_matmul_heads(x[None], heads, plan))
+    np.testing.assert_allclose(got[0, 0], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_tt_svd_names_the_shape():
@@ -252,6 +263,26 @@ def test_suggested_shapes_find_the_structure_of_a_weight():
     assert exact.relative_error < 1e-6
     # The cheapest of all that keep the error: not dearer than the dense matrix.
     assert exact.plan.cost <= tensor_train.contraction_plan((24,), (24,), ()).cost
+
+
+@pytest.mark.parametrize("max_error", [0.05, 0.1])
+def test_suggested_shapes_of_several_bonds_keep_the_error(max_error):
+    rng = np.random.default_rng(0)
+    weight = 0.001 * rng.normal(size=(32, 32))
+    for share in (1.0, 0.3):
+        product = np.ones((1, 1))
+        for _ in range(5):
+            product = np.kron(product, np.eye(2) + 0.2 * rng.normal(size=(2, 2)))
+        weight += share * product / np.linalg.norm(product)
+    found = tensor_train.suggest_shapes(32, 32, max_error=max_error, weight=weight)
+    assert len(found.tt_ranks) > 1
+    assert found.relative_error <= max_error
+
+
+def test_a_suggestion_without_a_weight_states_no_error():
+    found = tensor_train.suggest_shapes(8, 12, max_parameters=60)
+    assert found.relative_error is None
+    assert "error" not in str(found)
 
 
 @pytest.mark.parametrize(
