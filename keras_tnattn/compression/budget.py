@@ -29,29 +29,29 @@ def share_out(
     def cost(path: str, candidate: Candidate) -> float:
         return (sensitivity[path] * candidate.error) ** 2
 
-    hulls = {path: _hull(path, candidates, cost) for path, candidates in choices.items()}
-    at = dict.fromkeys(hulls, 0)
-    total = sum(hull[0].bytes for hull in hulls.values())
+    groups = {path: _not_dominated(path, candidates, cost) for path, candidates in choices.items()}
+    at = dict.fromkeys(groups, 0)
+    total = sum(group[0].bytes for group in groups.values())
     if total > budget:
         return None
     while True:
         steps = []
-        for path, hull in hulls.items():
-            for i in range(at[path] + 1, len(hull)):
-                added = hull[i].bytes - hull[at[path]].bytes
+        for path, group in groups.items():
+            for i in range(at[path] + 1, len(group)):
+                added = group[i].bytes - group[at[path]].bytes
                 if total + added <= budget:
-                    saved = cost(path, hull[at[path]]) - cost(path, hull[i])
+                    saved = cost(path, group[at[path]]) - cost(path, group[i])
                     steps.append((saved / max(added, 1), path, i, added))
         if not steps:
-            return {path: hull[at[path]] for path, hull in hulls.items()}
+            return {path: group[at[path]] for path, group in groups.items()}
         _, path, i, added = max(steps)
         at[path], total = i, total + added
 
 
-def _hull(
+def _not_dominated(
     path: str, candidates: Sequence[Candidate], cost: Callable[[str, Candidate], float]
 ) -> list[Candidate]:
-    """Returns candidates by increasing size, of which each has a smaller error than the last."""
+    """Returns the candidates that no smaller one beats, by increasing size and decreasing error."""
     best: list[Candidate] = []
     for candidate in sorted(candidates, key=lambda c: (c.bytes, c.error)):
         if not best or cost(path, candidate) < cost(path, best[-1]):

@@ -38,10 +38,19 @@ def children(layer: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
         hidden = ("_",)  # the operations of its graph
     return {
         key: inner
-        for name, value in vars(layer).items()
+        for name, value in _attributes(layer).items()
         if not name.startswith(hidden)
         for key, inner in _layers_in(name, value)
     }
+
+
+def _attributes(layer: keras.layers.Layer) -> dict[str, Any]:
+    """Returns the attributes of a layer, which on PyTorch is a module that holds layers apart."""
+    attributes = dict(vars(layer))
+    if keras.backend.backend() == "torch":
+        modules = attributes.pop("_modules", {})
+        attributes |= {k: m for k, m in modules.items() if isinstance(m, keras.layers.Layer)}
+    return attributes
 
 
 def _layers_in(key: str, value: Any) -> Iterator[tuple[str, keras.layers.Layer]]:

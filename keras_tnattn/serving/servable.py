@@ -9,7 +9,8 @@ import tensorflow as tf
 from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
-MODEL_CARD = "assets.extra/model_card.json"
+from keras_tnattn.export.cards import MODEL_CARD
+
 _MAX_CARD = 1024 * 1024  # bytes
 
 
