@@ -26,19 +26,19 @@ serve: $(INSTALLED)
 	$(RUN) -m keras_tnattn.serving saved_models
 
 test: $(INSTALLED)
-	$(RUN) -m pytest -n 2
+	$(RUN) -m pytest -n 2 --dist worksteal
 
 # The tests that depend most on the backend. `KERAS_BACKEND=jax make test` runs all tests on JAX.
 CORE := ops layers models search compression training/test_without_tensorflow.py
 test-core: $(INSTALLED)
-	$(RUN) -m pytest -n 2 $(wildcard $(CORE:%=tests/%))
+	$(RUN) -m pytest -n 2 --dist worksteal $(wildcard $(CORE:%=tests/%))
 
 # Runs in a separate environment without TensorFlow.
 test-torch:
 	.ci/torch
 
 test-slow: $(INSTALLED)
-	$(RUN) -m pytest -m slow
+	$(RUN) -m pytest -n 2 --dist worksteal -m slow
 
 lint: $(INSTALLED)
 	$(RUN) -m ruff check

@@ -173,7 +173,7 @@ def test_tolerance_0_keeps_what_is_computed(model):
 @pytest.mark.parametrize(
     ("name", "bits"),
     [
-        ("subclassed", 8),
+        pytest.param("subclassed", 8, marks=pytest.mark.slow),
         ("subclassed", 4),
         pytest.param("functional", 8, marks=pytest.mark.slow),
         pytest.param("functional", 4, marks=pytest.mark.slow),
@@ -201,6 +201,7 @@ def test_shared_layers_stay_shared():
     assert isinstance(block.second, layers.LowRankDense)
 
 
+@pytest.mark.slow
 def test_a_fresh_process_that_imports_keras_and_the_package_loads_it(tmp_path):
     model = functional()
     result = compress(model, target=8.0, data=IDS, bits=8)

@@ -25,7 +25,7 @@ def signature_of(path, name="explain"):
     return call
 
 
-@pytest.fixture(scope="module", params=["tsa", "sdpa"])
+@pytest.fixture(scope="module", params=["tsa", pytest.param("sdpa", marks=pytest.mark.slow)])
 def classifier(request, tmp_path_factory):
     from keras_tnattn.export import export
     from keras_tnattn.models import text_classifier

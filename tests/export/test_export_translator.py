@@ -23,7 +23,7 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["plga", "sdpa"])
+@pytest.fixture(scope="module", params=["plga", pytest.param("sdpa", marks=pytest.mark.slow)])
 def parts(request, tmp_path_factory):
     model, corpus = make_run(tmp_path_factory.mktemp(request.param) / "run", request.param)
     # Untrained, it might say nothing at all.
@@ -74,6 +74,7 @@ def test_text_equals_the_search(parts, exported):
     np.testing.assert_allclose(by_ids["scores"], found.scores, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_loads_with_tensorflow_and_its_text_alone(parts, exported):
     code = f"""
 import json, sys

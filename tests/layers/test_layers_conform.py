@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from conformance import check_layer, check_self_attention
+from conformance import check_fit, check_layer, check_self_attention
 
 import keras_tnattn
 from keras_tnattn import layers
@@ -157,6 +157,22 @@ def test_self_attention(name, tmp_path):
 def test_layer(name, tmp_path):
     make_layer, inputs = OTHERS[name]
     check_layer(make_layer, inputs, tmp_path)
+
+
+# Those that differ most under XLA; the slow tests have all.
+UNDER_XLA = ("tsa", "tga", "plga", "tn", "tt_embedding", "gtn_general")
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX always trains with XLA")
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in UNDER_XLA else pytest.param(name, marks=pytest.mark.slow)
+        for name in SELF_ATTENTIONS | OTHERS
+    ],
+)
+def test_trains_under_xla(name):
+    check_fit(*(SELF_ATTENTIONS | OTHERS)[name])
 
 
 def test_no_public_layer_is_left_out():

@@ -17,7 +17,13 @@ def texts():
     return ids.astype("int32"), np.array([0, 1, 2, 0, 1, 2])
 
 
-@pytest.mark.parametrize("attention", SIZES)
+@pytest.mark.parametrize(
+    "attention",
+    [
+        name if name in ("tsa", "tga", "rgtn") else pytest.param(name, marks=pytest.mark.slow)
+        for name in SIZES
+    ],
+)
 def test_padding_changes_nothing_and_an_empty_text_is_finite(attention):
     ids, labels = texts()
     options = {"residual_units": 1, "residual_dim": 5} if attention == "plga" else {}

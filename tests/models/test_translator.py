@@ -74,6 +74,7 @@ def test_it_trains_and_comes_back(tmp_path):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow exports")
+@pytest.mark.slow
 def test_model_export_keeps_any_batch_and_length(tmp_path):
     import tensorflow as tf
 
@@ -86,14 +87,24 @@ def test_model_export_keeps_any_batch_and_length(tmp_path):
         np.testing.assert_allclose(got.numpy(), want, rtol=1e-5, atol=1e-5)
 
 
+DECODERS = [name for name, entry in ATTENTIONS.items() if entry.can_be_causal]
+
+
 # Padding of the source and later tokens of the target change nothing, whatever attends.
-@pytest.mark.parametrize("encoder_attention", [None, "tsa", "tga", "tn", "rgtn", "layer"])
+# Every encoder's attention with two decoders', and every decoder's with the default encoder's.
+PAIRS = [
+    *((None, decoder) for decoder in (None, *DECODERS)),
+    *((encoder, None) for encoder in ("tsa", "tga", "tn", "rgtn", "layer")),
+    *((encoder, "rgtn") for encoder in ("tsa", "tga", "tn", "rgtn", "layer")),
+]
+FAST = ((None, "tsa"), (None, "plga"), ("tn", None), ("tsa", "rgtn"))
+
+
 @pytest.mark.parametrize(
-    "decoder_attention", [None, *(n for n, entry in ATTENTIONS.items() if entry.can_be_causal)]
+    ("encoder_attention", "decoder_attention"),
+    [pair if pair in FAST else pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS],
 )
 def test_attentions_of_encoder_and_decoder(encoder_attention, decoder_attention):
-    if encoder_attention and decoder_attention not in (None, "rgtn"):
-        pytest.skip("one pair with each is enough")
     if encoder_attention == "layer":
         encoder_attention = layers.GraphTensorNetwork(damping=0.3)
     options = SMALL["plga"] if decoder_attention == "plga" else None

@@ -109,9 +109,12 @@ def check(found, row, want):
     assert np.isinf(found.scores[row, len(want) :]).all()
 
 
-# The peer runs uncompiled: minutes on JAX, where one beam has to do.
+SLOW = pytest.mark.slow
+
+
+# The peer runs uncompiled, which takes minutes on JAX.
 @pytest.mark.parametrize(
-    "beam_size", [1, 3, 10] if keras.backend.backend() == "tensorflow" else [3]
+    "beam_size", [pytest.param(1, marks=SLOW), 3, pytest.param(10, marks=SLOW)]
 )
 def test_equals_the_exhaustive_search(naive, beam_size):
     found = BeamSearch(naive.model, beam_size, START, END, EXTRA)(padded(SOURCES))
@@ -148,7 +151,14 @@ def test_a_batch_is_each_sentence_alone(naive):
 
 
 @pytest.mark.parametrize(
-    ("end_bias", "penalty"), [(-3.0, 2.0), (0.0, 0.0), (0.0, 2.0), (2.0, 2.0), (3.0, 0.6)]
+    ("end_bias", "penalty"),
+    [
+        (-3.0, 2.0),
+        pytest.param(0.0, 0.0, marks=SLOW),
+        pytest.param(0.0, 2.0, marks=SLOW),
+        pytest.param(2.0, 2.0, marks=SLOW),
+        (3.0, 0.6),
+    ],
 )
 def test_stopping_early_changes_nothing(end_bias, penalty):
     # From ends that are never worth it to ends at once; scores that favor short and long ones.
@@ -254,6 +264,7 @@ def test_padding_before_a_token_loses_none():
     np.testing.assert_allclose(found.scores, want[1], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_scores_under_half_precision_are_close_to_those_of_single():
     for kind in ("plga", "sdpa"):
         scores = []

@@ -184,6 +184,7 @@ def test_saved_and_loaded(tmp_path, tokenizer):
     assert loaded.options == made.options == json.loads((tmp_path / "target.json").read_text())
 
 
+@pytest.mark.slow
 def test_serves_without_the_package(tmp_path, tokenizer):
     class Served(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])

@@ -4,11 +4,13 @@ import json
 
 import keras
 import numpy as np
+import pytest
 
 from training.compress import main
 from training.train import main as train
 
 
+@pytest.mark.slow
 def test_a_run_becomes_small_and_serves_texts(tmp_path, capsys):
     rng = np.random.default_rng(0)
     rows = [f"{' '.join(rng.choice(['x', 'y', 'ab'[i % 2]], 5))},{i % 2}" for i in range(80)]

@@ -11,6 +11,7 @@ from training.train import main
 EARLIER = Path(__file__).parents[1] / "data/earlier_runs"
 
 
+@pytest.mark.slow
 def test_it_resumes_to_what_the_earlier_version_measured(tmp_path):
     shutil.copytree(EARLIER / "rules", tmp_path / "run")
     assert main(["rules", "--run-dir", str(tmp_path / "run"), "--resume"]) == 0

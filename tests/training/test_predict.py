@@ -90,6 +90,7 @@ def test_bad_rows_do_not_stop_the_rest(classifier, tmp_path, capsys):
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="minutes of compiling")
+@pytest.mark.slow
 def test_translations_of_a_run(translator, capsys):
     from training.translate.loading import load_translator
 
@@ -109,6 +110,7 @@ def test_translations_of_a_run(translator, capsys):
 
 
 @tensorflow_only
+@pytest.mark.slow
 def test_translations_of_an_exported_model(translator, tmp_path, capsys):
     from keras_tnattn.export import export_translator
     from training.translate.loading import load_translator

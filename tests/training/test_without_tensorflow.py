@@ -27,6 +27,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 def test_trains_and_names_the_extra_that_exports(tmp_path):
     pytest.importorskip(BACKEND)
     table = tmp_path / "table.csv"

@@ -37,6 +37,7 @@ def test_the_table_has_the_papers_columns():
     assert len({len(line) for line in lines}) == 1
 
 
+@pytest.mark.slow
 def test_finished_runs_are_taken_as_they_are(tmp_path, capsys):
     rng = np.random.default_rng(0)
     rows = [f"{' '.join(rng.choice(['x', 'y', 'ab'[i % 2]], 5))},{i % 2}" for i in range(60)]
@@ -78,6 +79,7 @@ def test_the_server_is_quiet_unless_it_fails(tmp_path, capfd):
 @pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="only the TensorFlow backend exports"
 )
+@pytest.mark.slow
 def test_the_demo_trains_exports_and_serves(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(docstrings, "LIBRARIES", ("python", "matplotlib", "sklearn"))

@@ -65,6 +65,7 @@ def killed_after(epochs, arguments, folder):
     assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_as_an_uninterrupted_one(uninterrupted, tmp_path):
     table, whole = uninterrupted
     folder = tmp_path / "run"
@@ -132,8 +133,8 @@ def test_every_attention_of_the_classifier_has_an_option():
     [
         ("tn", []),
         ("rgtn", ["--time-graph", "power_law", "--exponent", "2"]),
-        ("plga", []),
-        ("sdpa", []),
+        pytest.param("plga", [], marks=pytest.mark.slow),
+        pytest.param("sdpa", [], marks=pytest.mark.slow),
     ],
 )
 def test_other_attentions_train(tmp_path, attention, options):
@@ -197,6 +198,7 @@ def test_the_options_of_the_model_reach_its_layers():
     assert trained.count_params() == plain.count_params() + 2 * 2  # two numbers for each head
 
 
+@pytest.mark.slow
 def test_rare_classes_count_as_much_as_frequent_ones(tmp_path, monkeypatch):
     seen = {}
 
@@ -253,6 +255,7 @@ def test_early_stopping_keeps_the_best_epoch(tmp_path):
     assert not any(map(np.array_equal, weights, last))
 
 
+@pytest.mark.slow
 def test_each_epoch_has_an_order_of_its_own(tmp_path, monkeypatch):
     orders = []
 
@@ -304,6 +307,7 @@ class TestRefusals:
             capsys, ["classify", "--run-dir", str(run.folder), "--resume"], "other texts"
         )
 
+    @pytest.mark.slow
     def test_metrics_of_another_training(self, uninterrupted, capsys, tmp_path, monkeypatch):
         _, whole = uninterrupted
         folder = tmp_path / "run"
@@ -397,6 +401,7 @@ class TestExport:
         assert str(tmp_path / "saved") in error
         assert not (tmp_path / "run").exists()
 
+    @pytest.mark.slow
     def test_a_failed_export_is_told_in_a_line(self, tmp_path, capsys, monkeypatch):
         def full(*_):
             raise OSError("No space left on device")
@@ -409,6 +414,7 @@ class TestExport:
         assert main(["classify", "--run-dir", str(tmp_path / "run"), "--resume"]) == 0
         assert Run(tmp_path / "run").results["exported"] == str(tmp_path / "saved/small/1")
 
+    @pytest.mark.slow
     def test_a_continued_run_exports_no_second_time(self, tmp_path, capsys):
         assert main(self.arguments(tmp_path)) == 0
         run = Run(tmp_path / "run")

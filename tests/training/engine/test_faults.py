@@ -92,7 +92,10 @@ def test_a_checkpoints_folder_that_cannot_be_made(run):
         fit(small_model(), small_batches(), Config(), run)
 
 
-@pytest.mark.parametrize(("num_bytes", "name"), [(500, "model.keras"), (40_000, "results.json")])
+@pytest.mark.parametrize(
+    ("num_bytes", "name"),
+    [(500, "model.keras"), pytest.param(40_000, "results.json", marks=pytest.mark.slow)],
+)
 def test_a_model_or_results_that_cannot_be_written(run, num_bytes, name):
     results = {"notes": "x" * 50_000}
     with largest_file(num_bytes), pytest.raises(InputError) as caught:
@@ -113,7 +116,7 @@ def test_permission_denied(tmp_path):
         denied()
 
 
-@pytest.mark.parametrize("learning_rate", [1e30, 1e15])
+@pytest.mark.parametrize("learning_rate", [1e30, pytest.param(1e15, marks=pytest.mark.slow)])
 def test_a_diverging_training_stops_at_once(run, learning_rate):
     config = Config(epochs=500, learning_rate=learning_rate)
     with pytest.raises(InputError) as caught:
@@ -146,6 +149,7 @@ def test_the_last_good_checkpoint_is_kept(run):
     assert (run.folder / "checkpoints/last.npz").read_bytes() == good
 
 
+@pytest.mark.slow
 def test_metrics_with_other_columns(run):
     fit(small_model(), small_batches(), Config(epochs=1), run)
     rows = [
@@ -168,6 +172,7 @@ def test_tensorboard_that_is_not_installed(monkeypatch):
         check_tensorboard(Config(tensorboard=True))
 
 
+@pytest.mark.slow
 def test_output_that_is_no_terminal_has_few_lines(run, capsys):
     fit(small_model(), small_batches(), Config(epochs=25), run)
     lines = capsys.readouterr().out.splitlines()

@@ -119,6 +119,7 @@ def test_a_diverging_run_stops(uninterrupted, tmp_path, capsys):
     assert Run(tmp_path / "run").results is None
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(uninterrupted, tmp_path, monkeypatch):
     data_dir, whole = uninterrupted
     interrupted_after(2, command(data_dir, tmp_path / "run"), monkeypatch)
@@ -127,6 +128,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(uninterrupted, tmp_path
 
 
 @tensorflow_only
+@pytest.mark.slow
 def test_exported_and_loaded_with_tensorflow_alone(uninterrupted):
     folder, run = uninterrupted
     exported = Run(run).results["exported"]
@@ -149,6 +151,7 @@ print(json.dumps([images.numpy().tolist(), labels, got["probabilities"].numpy().
     assert labels == [str(i) for i in np.argmax(want, -1)]
 
 
+@pytest.mark.slow
 def test_power_law_graph_attention_and_its_deductive_outputs(tmp_path):
     options = "--attention plga --patch-size 3 --model-dim 8 --residual-units 1 --residual-dim 4"
     options += " --epochs 8 --batch-size 10 --learning-rate 0.01 --dataset mnist --num-layers 2"

@@ -83,6 +83,7 @@ def test_a_run_folder_holds_it_all(uninterrupted, graph):
     assert right[data.parts["test"]].mean() == pytest.approx(results["test_accuracy"])
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     uninterrupted, graph, tmp_path, monkeypatch
 ):
@@ -118,6 +119,7 @@ def test_the_picture_shows_edges_around_a_test_node(graph):
     assert {node for node, ring in rings.items() if ring == 1} == around
 
 
+@pytest.mark.slow
 def test_several_layers_and_seeds_in_one_table(graph, tmp_path, capsys):
     folder = tmp_path / "table"
     arguments = ["compare-nodes", "--dataset", graph, "--run-dir", str(folder), "--epochs", "25"]
@@ -164,6 +166,7 @@ class TestRefusals:
         assert_refused(capsys, command(graph, tmp_path / "run", *options), part)
         assert list(tmp_path.iterdir()) == []
 
+    @pytest.mark.slow
     def test_a_diverging_run_stops(self, graph, tmp_path, capsys):
         arguments = command(graph, tmp_path / "run", "--learning-rate", "1e30")
         assert_refused(capsys, arguments, "Training diverged", "lower --learning-rate than 1e+30")

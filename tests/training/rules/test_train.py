@@ -146,6 +146,7 @@ def test_a_run_folder_holds_it_all(uninterrupted, capsys):
     assert {path: path.stat().st_mtime_ns for path in uninterrupted.rglob("*")} == before
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(uninterrupted, tmp_path, monkeypatch):
     interrupted_after(1, command(tmp_path / "run"), monkeypatch)
     assert Run(tmp_path / "run").results is None
@@ -202,6 +203,7 @@ def test_the_picture_counts_the_errors(tmp_path, monkeypatch):
 
 
 @tensorflow_only
+@pytest.mark.slow
 def test_exported_and_loaded_with_tensorflow_alone(uninterrupted):
     exported = Run(uninterrupted).results["exported"]
     assert exported == str(uninterrupted.parent / "saved/same/1")
@@ -225,6 +227,7 @@ print(json.dumps([rows.numpy().tolist(), got["probabilities"].numpy().tolist()])
 
 
 @tensorflow_only
+@pytest.mark.slow
 def test_the_demo_trains_exports_and_shows_one_table(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo_rules, "RULES", (204,))

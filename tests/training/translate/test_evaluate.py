@@ -92,6 +92,7 @@ def test_scores_are_those_of_sacrebleu(run, monkeypatch):
         assert results["exact_match"] == pytest.approx(5 / 6)
 
 
+@pytest.mark.slow
 def test_command(run, tmp_path, capsys):
     folder = tmp_path / "run"
     shutil.copytree(run[0], folder)
@@ -114,6 +115,7 @@ def test_command(run, tmp_path, capsys):
     assert not list(folder.glob(".partial*"))
 
 
+@pytest.mark.slow
 def test_tells_how_many_sources_are_cut(tmp_path, monkeypatch, capsys):
     longer = dataclasses.replace(CORPUS, validation=[("Eu, vi um dois rios.", "I."), *PAIRS[:2]])
     monkeypatch.setattr("translator_runs.CORPUS", longer)

@@ -98,6 +98,7 @@ class TestOutputs:
 
 
 class TestPictures:
+    @pytest.mark.slow
     def test_of_every_block_and_head(self, run, drawn):
         folder, model, corpus = run
         source, target = corpus.tokenizers()
@@ -187,6 +188,7 @@ class TestPictures:
             assert path.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_learned_positions_and_a_longer_translation(tmp_path, drawn):
     # Untrained, it goes on to the limit of the search, beyond the learned positions.
     folder = tmp_path / "run"
@@ -202,6 +204,7 @@ def test_learned_positions_and_a_longer_translation(tmp_path, drawn):
     assert labels(drawn["decoder_1.self/scores.png"][0]) == [pieces, pieces]
 
 
+@pytest.mark.slow
 def test_command(run, tmp_path, capsys):
     arguments = ["--target", "I, saw", "--blocks", "decoder_0.cross", "--heads", "1"]
     assert main([str(run[0]), "vi gatos", *arguments, "--out", str(tmp_path / "out")]) == 0
@@ -211,6 +214,7 @@ def test_command(run, tmp_path, capsys):
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
 
+@pytest.mark.slow
 def test_pictures_of_another_sentence_are_removed(run, tmp_path, drawn, capsys):
     out = tmp_path / "out"
     options = {"target": "I, saw", "heads": (1,), "out": str(out)}

@@ -84,6 +84,7 @@ def test_the_model_is_that_of_the_lowest_loss(whole):
         assert all(map(np.array_equal, weights, kept[f"epoch_000{best}"]))
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(whole, tmp_path, monkeypatch):
     corpus, folder = whole
     run = tmp_path / "run"
@@ -172,6 +173,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_training_on_jax_needs_no_tensorflow(whole, tmp_path):
     pytest.importorskip("jax")
     options = ["--prepared", str(whole[1] / "prepared"), "--run-dir", str(tmp_path / "run")]
@@ -224,12 +226,14 @@ def test_several_devices_share_the_batches(whole, tmp_path):
     np.testing.assert_allclose(*losses, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_a_diverging_run_stops(whole, tmp_path, capsys):
     arguments = command(whole[0], tmp_path / "run", "--learning-rate", "1e30")
     assert_refused(capsys, arguments, "Training diverged", "lower --learning-rate than 1e+30")
     assert Run(tmp_path / "run").results is None
 
 
+@pytest.mark.slow
 def test_bfloat16_and_sdpa(whole, tmp_path):
     arguments = ["translate", "--corpus", whole[0], "--run-dir", str(tmp_path / "run")]
     arguments += [*small(*RESIDUAL), "--epochs", "1"]
@@ -241,6 +245,7 @@ def test_bfloat16_and_sdpa(whole, tmp_path):
 
 
 @pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow backend exports")
+@pytest.mark.slow
 def test_a_finished_run_is_exported(whole, tmp_path, capsys):
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  registers the operations on text
