@@ -296,6 +296,7 @@ def test_min_speed_refuses_what_is_slower():
     assert row.ms_after > 0
 
 
+@pytest.mark.slow
 def test_renumbered_ids():
     model = sequential(600)  # enough rows for a tensor train
     result = compress(

@@ -108,6 +108,7 @@ def translator(tmp_path_factory):
     return model, tokenizers, export_translator(model, *tokenizers, folder, beam_size=2)
 
 
+@pytest.mark.slow
 def test_a_translator_shows_the_attention_between_pieces(translator):
     model, (source, target), path = translator
     texts = ["Eu, vi rios ☃.", "vi dois"]
@@ -141,6 +142,7 @@ def test_a_translator_shows_the_attention_between_pieces(translator):
     np.testing.assert_allclose(got["attention"][0, : size[0], : size[1]], expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_greedy_and_the_best_of_a_beam(translator):
     from keras_tnattn.search.beam_search import BeamSearch
 

@@ -147,13 +147,22 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", SELF_ATTENTIONS)
+# Variants, whose code is for the greater part that of another case: only in the slow tests.
+VARIANTS = {"tsa_one_head", "tsa_project", "tsa_sum", "tsa_window", "tga_power_law", "tga_mean"}
+VARIANTS |= {"plga_causal", "gtn_tensors", "encoder_tsa", "encoder_tensor_train"}
+
+
+def cases(names):
+    return [pytest.param(n, marks=pytest.mark.slow) if n in VARIANTS else n for n in names]
+
+
+@pytest.mark.parametrize("name", cases(SELF_ATTENTIONS))
 def test_self_attention(name, tmp_path):
     make_layer, inputs = SELF_ATTENTIONS[name]
     check_self_attention(make_layer, inputs, tmp_path)
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", cases(OTHERS))
 def test_layer(name, tmp_path):
     make_layer, inputs = OTHERS[name]
     check_layer(make_layer, inputs, tmp_path)

@@ -69,6 +69,7 @@ def test_padding_changes_nothing(position):
         np.testing.assert_allclose(to_numpy(got), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_learns_at_ten_thousand_sites():
     layer = MPSClassifier(2, bond_dim=4, initial_deviation=0.3)
     model = keras.Sequential([keras.Input((None, 2)), layer])

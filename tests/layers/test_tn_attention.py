@@ -350,7 +350,7 @@ CONFORMING = {
 }
 
 
-@pytest.mark.parametrize("name", CONFORMING)
+@pytest.mark.parametrize("name", [pytest.param("open", marks=pytest.mark.slow), "per_site"])
 def test_conforms(name, tmp_path):
     rng = np.random.default_rng(0)
     inputs = rng.uniform(size=(3, 7, 4)).astype("float32")
@@ -368,6 +368,7 @@ def test_local_weights_of_unknown_shape():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="exports a SavedModel")
+@pytest.mark.slow
 def test_exports_with_any_batch_and_length(tmp_path):
     model = keras.Sequential([keras.Input((None, 3)), TNAttention(2, bond_dim=2)])
     x = random_sites(2, 40, 3)

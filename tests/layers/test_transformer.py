@@ -200,7 +200,9 @@ def test_presets_have_the_papers_parameters(name):
     assert translator(8000, 8000, **PRESETS[name]).count_params() == PARAMETERS[name]
 
 
-@pytest.mark.parametrize("attention", ["plga", "sdpa", "layer"])
+@pytest.mark.parametrize(
+    "attention", ["plga", pytest.param("sdpa", marks=pytest.mark.slow), "layer"]
+)
 def test_translator_takes_an_attention_by_name_or_as_a_layer(attention, tmp_path):
     options = {"residual_units": 1, "residual_dim": 4} if attention == "plga" else {}
     model = translator(

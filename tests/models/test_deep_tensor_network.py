@@ -7,6 +7,7 @@ from keras_tnattn.layers import LocalEmbedding
 from keras_tnattn.models import deep_tensor_network, text_classifier
 
 
+@pytest.mark.slow
 def test_classifies_chains_and_reloads(tmp_path):
     model = deep_tensor_network(
         3, LocalEmbedding(), num_layers=2, bond_dim=3, skip=True, boundary="open"
@@ -36,6 +37,7 @@ def test_sequence_head_starts_as_the_identity():
     assert (to_numpy(model(ids)).argmax(-1) == ids).all()
 
 
+@pytest.mark.slow
 def test_a_deep_stack_of_a_thousand_sites_has_a_gradient_to_follow():
     model = deep_tensor_network(
         2, LocalEmbedding("one_hot", num_ids=2), num_layers=4, head="sequence"

@@ -54,6 +54,7 @@ def test_encoding_drops_nothing_out_unless_training():
     np.testing.assert_allclose(keys, want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_it_trains_and_comes_back(tmp_path):
     model = make(feedforward="tensor_train", position_encoding="learned", max_length=6)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

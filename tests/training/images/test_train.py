@@ -113,6 +113,7 @@ def test_a_run_folder_holds_it_all(uninterrupted):
     assert results["test_accuracy"] == accuracy
 
 
+@pytest.mark.slow
 def test_a_diverging_run_stops(uninterrupted, tmp_path, capsys):
     arguments = command(uninterrupted[0], tmp_path / "run", "--learning-rate", "1e30")
     assert_refused(capsys, arguments, "Training diverged", "lower --learning-rate than 1e+30")

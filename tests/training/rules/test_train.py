@@ -154,6 +154,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(uninterrupted, tmp_path
     assert_equal(tmp_path / "run", uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_diverging_run_stops(tmp_path, capsys):
     arguments = command(tmp_path / "run", "--learning-rate", "1e30")
     assert_refused(capsys, arguments, "Training diverged", "lower --learning-rate than 1e+30")
