@@ -49,13 +49,12 @@ def text_classifier(
     Args:
         vocabulary_size: Number of token ids, padding included.
         num_classes: Number of classes, at least 2.
-        attention: A name in `keras_tnattn.models.attentions.ATTENTIONS`: `"tsa"` (default),
-            `"tga"`, `"dpa"`, `"ada"`, `"tn"`, `"rgtn"`, `"plga"`, `"sdpa"`; or a layer
-            `(B, L, I) -> (B, L, ...)`. A layer that is called with query and value, such as
-            `keras.layers.MultiHeadAttention`, gets the same tensor twice.
+        attention: A name in `keras_tnattn.models.attentions.ATTENTIONS`, such as `"tsa"` (default),
+            `"dpa"` or `"rgtn"`; or a layer `(B, L, I) -> (B, L, ...)`. A layer that is called with
+            query and value, such as `keras.layers.MultiHeadAttention`, gets the same tensor twice.
         embedding_dim: Size `I` of the embedding. Defaults to 64.
-        num_heads: Number of heads of an attention given by name; `"tn"` and `"rgtn"` have none.
-            Defaults to 2.
+        num_heads: Number of heads of an attention given by name. Ignored for those without, such
+            as `"rgtn"`. Defaults to 2.
         sequence_length: Length of the input. Default: any length.
         dropout_rate: Rate of both dropouts. Defaults to 0.1.
         hidden_units: Units of the hidden dense layer. Defaults to 20.

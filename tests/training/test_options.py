@@ -296,6 +296,18 @@ def test_the_attentions_are_those_of_the_library():
     assert registered_attentions() == expected
     assert choices(ClassifyConfig.model_fields["attention"]) == tuple(ATTENTIONS)
     assert choices(TranslateConfig.model_fields["encoder_attention"]) == tuple(ATTENTIONS)
+    causal = tuple(name for name, entry in ATTENTIONS.items() if entry.can_be_causal)
+    assert choices(TranslateConfig.model_fields["decoder_attention"]) == causal
+
+
+@pytest.mark.parametrize("fact", ["has_heads", "takes_memory", "can_be_causal", "tensor_tokens"])
+def test_the_attentions_can_be_chosen_by_what_the_library_says_of_them(fact):
+    from keras_tnattn.models.attentions import ATTENTIONS
+
+    for value in (True, False):
+        expected = {name for name, entry in ATTENTIONS.items() if getattr(entry, fact) is value}
+        assert expected
+        assert set(registered_attentions(**{fact: value})) == expected
 
 
 def test_the_translator_of_the_options_of_its_model():

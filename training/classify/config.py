@@ -28,7 +28,7 @@ TENSORIZED = ("tsa", "tga")  # these have tensor-train maps
 TIME_GRAPHED = (*TENSORIZED, "rgtn")
 TIME_GRAPHS = ("geometric", "exponential", "window", "power_law")
 UNDAMPED = ("window", "power_law")
-HEADLESS = ("tn", "rgtn")
+HEADLESS = tuple(registered_attentions(has_heads=False))
 
 
 def _default_name(values: dict[str, Any]) -> str:
@@ -102,7 +102,7 @@ class ClassifyConfig(RunConfig):
     word_dropout: float = option(
         0.0, MODEL, "rate at which training drops whole words after the embedding", ge=0, lt=1
     )
-    num_heads: int = option(2, MODEL, "attention heads (not tn, rgtn)", ge=1, le=256)
+    num_heads: int = option(2, MODEL, f"attention heads (not {', '.join(HEADLESS)})", ge=1, le=256)
     tt_rank: int = option(2, MODEL, "maximum tensor-train rank (tsa, tga)", ge=1, le=4096)
     damping: float = option(0.9, MODEL, "damping of the time graph (tsa, tga, rgtn)", ge=0, lt=1)
     time_graph: str = option(

@@ -25,6 +25,7 @@ from training.options import (
 PRESETS = ("plga-1", "plga-2", "plga-3", "plga-4", "plga-5", "plga-6", "sdpa")
 ATTENTIONS = ("plga", "sdpa")
 REGISTERED = tuple(registered_attentions())
+CAUSAL = tuple(registered_attentions(can_be_causal=True))
 FORMS = ("NFC", "NFKC")
 TOKENIZERS = ("joiners", "bert")
 # Warm-up steps of the learning rate in the paper.
@@ -197,7 +198,7 @@ class TranslateConfig(RunConfig):
         None,
         MODEL,
         "attention of the target to itself, one that can be causal (default: --attention)",
-        choices=REGISTERED,
+        choices=CAUSAL,
     )
     feedforward: str = option(
         "dense",

@@ -27,6 +27,7 @@ from translate_commands import command, table
         (["--export-beam", "2"], ["export_beam=2"]),
         (["--export", "--export-beam", "0"], ["export_beam=0"]),
         (["--data-dir", "x"], ["data_dir='x'"]),
+        (["--decoder-attention", "tn"], ["--decoder-attention", '"tn"', '"rgtn"']),
     ],
 )
 def test_bad_options_leave_no_folder(tmp_path, capsys, options, parts):
