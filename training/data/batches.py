@@ -84,11 +84,14 @@ class BucketedBatches(keras.utils.PyDataset):
                 f"Received: batch_size={batch_size}, multiple={multiple}"
             )
         self.part, self.batch_size, self.seed, self.multiple = part, batch_size, seed, multiple
-        # The lengths that the model reads: `target` and `labels` both lack one id.
-        lengths = np.stack([part.source.lengths, part.target.lengths - 1], axis=1)
-        if not len(lengths):
+        if not len(part):
             raise ValueError("Expected a part with pairs. Received: an empty one")
-        self.rounded = np.minimum(-(-lengths // multiple) * multiple, lengths.max(axis=0))
+        # The lengths that the model reads: `target` and `labels` both lack one id. A corpus may
+        # have many millions of pairs, so each has one small number: both lengths, rounded.
+        source = _rounded(part.source.lengths, multiple)
+        target = _rounded(part.target.lengths - 1, multiple)
+        self._base = int(source.max()) + 1
+        self._both = target * np.int32(self._base) + source
         self.set_epoch(0)
 
     @property
@@ -98,14 +101,17 @@ class BucketedBatches(keras.utils.PyDataset):
 
     def set_epoch(self, epoch: int) -> None:
         """Selects the order of an epoch, counted from 0."""
-        rows, batches = np.arange(len(self.part)), np.arange(len(self))
+        rows, batches = np.arange(len(self.part), dtype="int32"), np.arange(len(self))
         if self.seed is not None:
             draw = np.random.default_rng((self.seed, epoch))
             rows, batches = draw.permutation(rows), draw.permutation(batches)
-        # `lexsort` is stable: pairs of equal length stay in random order.
-        rows = rows[np.lexsort(self.rounded[rows].T)]
+        # The sort is stable: pairs of equal lengths stay in random order.
+        rows = rows[np.argsort(self._both[rows], kind="stable")]
         starts = np.arange(0, len(rows), self.batch_size)
-        lengths = np.maximum.reduceat(self.rounded[rows], starts)  # (batches, 2)
+        target, source = np.divmod(self._both[rows], np.int32(self._base))
+        lengths = np.stack(  # (batches, 2)
+            [np.maximum.reduceat(sizes, starts) for sizes in (source, target)], axis=1
+        )
         # On TensorFlow, Keras takes a length as fixed if the first two batches have it in common,
         # and then rejects batches of another length. So start with two batches that differ in both
         # lengths; they exist if each of the two lengths varies.
@@ -136,6 +142,11 @@ class BucketedBatches(keras.utils.PyDataset):
             "target": _padded(target.ids, begin, end - 1, target_length),
         }
         return inputs, _padded(target.ids, begin + 1, end, target_length)
+
+
+def _rounded(lengths: np.ndarray, multiple: int) -> np.ndarray:
+    """Rounds lengths up to multiples, but at most to the greatest one."""
+    return np.minimum(-(-lengths // multiple) * multiple, lengths.max()).astype("int32")
 
 
 def _padded(ids: np.ndarray, begin: np.ndarray, end: np.ndarray, length: int) -> np.ndarray:

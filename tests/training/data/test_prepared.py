@@ -124,7 +124,9 @@ class TestPrepare:
         assert len(digests) == 6
         assert load_prepared(folder).digest == prepared.digest
 
-    @pytest.mark.parametrize("name", ["train.npz", "source.txt", "target.json", "texts.json"])
+    @pytest.mark.parametrize(
+        "name", ["train_source_ids.npy", "source.txt", "target.json", "texts.json"]
+    )
     def test_damage(self, prepared, name):
         path = prepared.folder / name
         whole = path.read_bytes()

@@ -174,5 +174,5 @@ def test_bad_input(run, tmp_path, capsys):
         assert "data.json" in refused(other)
     (other / "data.json").write_text('{"digest": "another"}')
     assert "Received: others" in refused(other)
-    (other / "prepared/test.npz").unlink()
+    (other / "prepared/test_source_ids.npy").unlink()
     assert "prepare" in refused(other)

@@ -298,9 +298,9 @@ class TestRefusals:
 
     def test_a_damaged_preparation(self, whole, capsys, tmp_path):
         folder = copy_of(whole[1], tmp_path / "run")
-        (folder / "prepared/train.npz").write_bytes(b"PK half a file")
+        (folder / "prepared/train_source_ids.npy").write_bytes(b"half a file")
         arguments = ["translate", "--run-dir", str(folder), "--resume"]
-        assert_refused(capsys, arguments, "train.npz", "prepare the corpus again")
+        assert_refused(capsys, arguments, "train_source_ids.npy", "prepare the corpus again")
 
     @pytest.mark.parametrize("content", [b"PK half a file", None])
     def test_a_damaged_or_missing_checkpoint(self, whole, capsys, tmp_path, content):

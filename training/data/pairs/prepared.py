@@ -1,9 +1,10 @@
 """Tokenized corpora on disk. They are written once, and read with only NumPy.
 
-A folder holds `source.txt` and `target.txt` (the vocabularies, with files of their options),
-`train.npz`, `validation.npz` and `test.npz` (ids), `texts.json` (the original sentences of the
-validation and the test part) and `prepared.json`, which is written last. It describes the corpus
-and the options that the folder was made from, and has the SHA-256 of every file.
+A folder holds `source.txt` and `target.txt` (the vocabularies, with files of their options), ids
+and offsets of each part (`train_source_ids.npy` and so on), `texts.json` (the original sentences of
+the validation and the test part) and `prepared.json`, which is written last. It describes the
+corpus and the options that the folder was made from, and has the SHA-256 of every file. The ids
+stay on disk, and are read where they are needed.
 """
 
 import contextlib
@@ -186,10 +187,10 @@ def prepare(
         for side, learned in zip(SIDES, tokenizers, strict=True):
             learned.save(partial / f"{side}.txt")
         for name, part in parts.items():
-            np.savez(
-                partial / f"{name}.npz",
-                **{f"{s}_{f}": getattr(getattr(part, s), f) for s in SIDES for f in _FIELDS},
-            )
+            for side in SIDES:
+                for field in _FIELDS:
+                    array = getattr(getattr(part, side), field)
+                    np.save(partial / f"{name}_{side}_{field}.npy", array)
         texts = {name: list(getattr(corpus, name)) for name in PARTS[1:]}
         (partial / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
         description["files"] = {path.name: _sha256(path) for path in sorted(partial.iterdir())}
@@ -226,7 +227,7 @@ def load_prepared(folder: str | Path) -> PreparedCorpus:
             tuple(index["languages"]),
             tuple(index["vocabulary_sizes"]),
             index["max_length"],
-            {name: _read_part(folder / f"{name}.npz") for name in PARTS},
+            {name: _read_part(folder, name) for name in PARTS},
             {name: [tuple(pair) for pair in pairs] for name, pairs in texts.items()},
             hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).hexdigest(),
             tuple(index["notes"]),
@@ -310,12 +311,26 @@ def _read_index(folder: Path, hint: str) -> dict[str, Any]:
         raise InputError(f"Expected a folder with {INDEX}. Received: {error}. {hint}") from error
 
 
-def _read_part(path: Path) -> TokenizedPart:
-    with np.load(path) as arrays:
-        return TokenizedPart(
-            *(Sentences(**{f: arrays[f"{side}_{f}"] for f in _FIELDS}) for side in SIDES)
-        )
+def _read_part(folder: Path, name: str) -> TokenizedPart:
+    archive = folder / f"{name}.npz"  # as earlier versions wrote it
+    if archive.exists():
+        with np.load(archive) as arrays:
+            return TokenizedPart(
+                *(Sentences(**{f: arrays[f"{side}_{f}"] for f in _FIELDS}) for side in SIDES)
+            )
+
+    def mapped(field: str) -> np.ndarray:
+        # A plain view of the mapped file: indexing it gives plain arrays.
+        return np.asarray(np.load(folder / f"{name}_{field}.npy", mmap_mode="r"))
+
+    return TokenizedPart(
+        *(Sentences(**{f: mapped(f"{side}_{f}") for f in _FIELDS}) for side in SIDES)
+    )
 
 
 def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
