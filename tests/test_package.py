@@ -77,7 +77,7 @@ FLOORS = [
     {"data"},
     {"engine"},
     TASKS,
-    {"cli", "compress", "evaluate", "explain", "predict"},
+    {"cli", "compress", "evaluate", "explain", "launch", "predict"},
     {"train", "demos"},
 ]
 

@@ -24,8 +24,8 @@ from pydantic.fields import FieldInfo
 
 from training.errors import InputError
 
-GROUPS = ("arguments", "run", "data", "model", "training", "search", "output")
-ARGUMENTS, RUN, DATA, MODEL, TRAINING, SEARCH, OUTPUT = GROUPS
+GROUPS = ("arguments", "run", "data", "model", "training", "devices", "search", "output")
+ARGUMENTS, RUN, DATA, MODEL, TRAINING, DEVICES, SEARCH, OUTPUT = GROUPS
 # The options that may change when a run is resumed, finished or not.
 EXPORTING = ("export", "saved_models", "export_beam")
 # A file name holds at most 255 bytes, and runs add prefixes to theirs.
@@ -226,6 +226,65 @@ class RunConfig(Options, abc.ABC):
             value = getattr(self, name)
             if value != type(self).model_fields[name].default:
                 raise InputError(f"Expected no {name} with {reason}. Received: {name}={value}")
+
+
+class DeviceOptions(Options):
+    """The devices and processes that train a run together; they are not part of its config.
+
+    Raises:
+        InputError: If a value is out of its range, or only some of the options of several processes
+            are given.
+    """
+
+    devices: int | None = option(
+        None,
+        DEVICES,
+        "devices of this machine that share each batch, on JAX; without a GPU, that many parts of "
+        "the CPU (default: one, or all with --coordinator)",
+        ge=1,
+        le=65_536,
+    )
+    model_parallel: int = option(
+        1,
+        DEVICES,
+        "devices among which the weights of embeddings, feed-forward networks and residual units "
+        "are split; a divisor of the number of devices and of these layers' sizes",
+        ge=1,
+        le=65_536,
+    )
+    coordinator: str | None = option(
+        None,
+        DEVICES,
+        "address of process 0, if several processes train together, each of which runs this "
+        "command with its own --process-id (default: Keras' KERAS_DISTRIBUTION_JOB_ADDRESSES)",
+        metavar="HOST:PORT",
+    )
+    num_processes: int | None = option(
+        None,
+        DEVICES,
+        "number of processes (default: KERAS_DISTRIBUTION_NUM_PROCESSES)",
+        ge=1,
+        le=65_536,
+    )
+    process_id: int | None = option(
+        None,
+        DEVICES,
+        "number of this process; process 0 alone writes the run folder "
+        "(default: KERAS_DISTRIBUTION_PROCESS_ID)",
+        ge=0,
+        le=65_535,
+    )
+
+    def check_together(self) -> None:
+        names = ("coordinator", "num_processes", "process_id")
+        typed = {name: getattr(self, name) for name in names}
+        received = ", ".join(f"{name}={value}" for name, value in typed.items())
+        if None in typed.values() and set(typed.values()) != {None}:
+            raise ValueError(f"Expected {', '.join(names)} together. Received: {received}")
+        if self.coordinator is not None and not re.fullmatch(r".+:\d+", self.coordinator):
+            raise ValueError(f"Expected HOST:PORT. Received: coordinator={self.coordinator!r}")
+        if (self.process_id or 0) >= (self.num_processes or 1):
+            raise ValueError(f"Expected process_id < num_processes. Received: {received}")
 
 
 def epochs_option(

@@ -76,6 +76,7 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
         config.early_stopping,
         validation and ArrayBatches(validation.ids, validation.labels, 256),
     )
+    model = log.model
     probabilities = model.predict(test.ids, batch_size=256, verbose=0)
     predictions = probabilities.argmax(axis=-1)
     write_report(test.labels, predictions, data.class_names, run.folder / "report.csv")

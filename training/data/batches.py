@@ -52,6 +52,18 @@ class ArrayBatches(keras.utils.PyDataset):
             return self.inputs[rows], self.labels[rows]
         return self.inputs[rows], self.labels[rows], self.sample_weights[rows]
 
+    def filled(self, batch: tuple[np.ndarray, ...], multiple: int) -> tuple[np.ndarray, ...]:
+        """Fills a batch up to a multiple of rows with copies that have no weight in the loss.
+
+        The weights of the others keep the loss, a mean over all rows, as it was.
+        """
+        inputs, labels, *weights = batch
+        added = -len(labels) % multiple
+        weight = weights[0] if weights else np.ones(len(labels), "float32")
+        weight = weight * np.float32((len(labels) + added) / len(labels))
+        weight = np.concatenate([weight, np.zeros(added, weight.dtype)])
+        return _repeated(inputs, added), _repeated(labels, added), weight
+
 
 class BucketedBatches(keras.utils.PyDataset):
     """Batches of sentence pairs of similar length, to train a translator with teacher forcing.
@@ -142,6 +154,21 @@ class BucketedBatches(keras.utils.PyDataset):
             "target": _padded(target.ids, begin, end - 1, target_length),
         }
         return inputs, _padded(target.ids, begin + 1, end, target_length)
+
+    def filled(
+        self, batch: tuple[dict[str, np.ndarray], np.ndarray], multiple: int
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Fills a batch up to a multiple of rows with copies whose labels are padding."""
+        inputs, labels = batch
+        added = -len(labels) % multiple
+        padding = np.zeros((added, *labels.shape[1:]), labels.dtype)
+        inputs = {name: _repeated(ids, added) for name, ids in inputs.items()}
+        return inputs, np.concatenate([labels, padding])
+
+
+def _repeated(rows: np.ndarray, added: int) -> np.ndarray:
+    """Appends `added` copies of the last row."""
+    return np.concatenate([rows, np.repeat(rows[-1:], added, axis=0)])
 
 
 def _rounded(lengths: np.ndarray, multiple: int) -> np.ndarray:

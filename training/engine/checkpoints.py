@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from training.engine.devices import leave_to_process_0, process_id, to_numpy, wait_for_all
 from training.engine.runs import TRAIN_AGAIN, Run
 from training.errors import InputError
 from training.files import replacing, writing
@@ -70,9 +71,11 @@ def load_weights(model: keras.Model, path: Path, hint: str) -> int:
 
 
 def _save(path: Path, epochs: int, variables: list[Any]) -> None:
-    arrays = [keras.ops.convert_to_numpy(variable) for variable in variables]
-    with replacing(path) as partial, partial.open("wb") as file:
-        np.savez(file, epochs, *arrays)
+    arrays = [to_numpy(variable) for variable in variables]
+    if process_id() == 0:
+        with replacing(path) as partial, partial.open("wb") as file:
+            np.savez(file, epochs, *arrays)
+    wait_for_all("a checkpoint")  # which any process may read from now on
 
 
 def _load(path: Path, variables: list[Any], hint: str) -> int:
@@ -108,6 +111,22 @@ def _variables(model: keras.Model) -> list[Any]:
         *model.non_trainable_variables,
         *model.optimizer.variables,
     ]
+
+
+def copied_to_one_device(model: keras.Model) -> keras.Model:
+    """Returns a copy of a compiled model for this process alone, on its first device.
+
+    Keras distributes the batches of `predict` as it does in `fit`, also where the devices cannot
+    share them evenly. Only process 0 returns; the others have done their part and end here.
+    """
+    arrays = [to_numpy(variable) for variable in _variables(model)]
+    leave_to_process_0()
+    keras.distribution.set_distribution(None)
+    copy = type(model).from_config(model.get_config())
+    copy.compile_from_config(model.get_compile_config())
+    for variable, array in zip(_variables(copy), arrays, strict=True):
+        variable.assign(array)
+    return copy
 
 
 class EpochLog(keras.callbacks.Callback):
@@ -227,7 +246,7 @@ class EpochLog(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         metrics = {name: float(value) for name, value in (logs or {}).items()}
         self._check_finite(metrics, "at its end")
-        if not all(np.isfinite(w).all() for w in self.model.get_weights()):
+        if not all(np.isfinite(to_numpy(weight)).all() for weight in self.model.weights):
             raise FloatingPointError(f"The weights overflowed in epoch {epoch + 1}")
         row = {
             "epoch": epoch + 1,

@@ -2,13 +2,16 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from training.engine.devices import Layouts, join, num_processes, process_id, use_devices
 from training.engine.runs import Run
-from training.options import EXPORTING, RUN, Options, RunConfig, option
+from training.errors import InputError
+from training.options import EXPORTING, RUN, DeviceOptions, Options, RunConfig, option
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +54,8 @@ def training_command(
     summary: str,
     description: str,
     examples: str,
+    several_devices: bool = True,
+    layouts: Callable[[Any, int], Layouts] | None = None,
 ) -> Command:
     """Returns a command that trains one run.
 
@@ -61,14 +66,23 @@ def training_command(
         summary: Its line in the list of commands.
         description: The text in its own `--help`.
         examples: Command lines, shown at the end of `--help`.
+        several_devices: Whether several devices and processes can train the run. Default `True`.
+        layouts: A function from the config and the number of devices of `--model-parallel` to the
+            weights that are split among them. Default: the command has no `--model-parallel`.
     """
 
     def start(values: dict[str, Any]) -> None:
-        typed = {name: values.pop(name) for name in RunOptions.model_fields if name in values}
-        chosen = run_to_train(config, values, RunOptions(**typed))
+        which = RunOptions(**_taken(values, RunOptions))
+        devices = DeviceOptions(**_taken(values, DeviceOptions))
+        join(devices)
+        if num_processes() > 1 and not several_devices:
+            raise InputError(f"Expected one process for {name}. Received: {num_processes()}")
+        chosen = run_to_train(config, values, which)
         if chosen is None:
             return
         options, run = chosen
+        if several_devices:
+            use_devices(devices, options.batch_size, layouts and partial(layouts, options))
         train(options, run)
         print(f"run folder: {run.folder}")
         results = run.results or {}
@@ -76,7 +90,16 @@ def training_command(
             print(f"exported to {results['exported']}")
 
     fields = {**RunOptions.model_fields, **config.model_fields}
+    if several_devices:
+        fields |= DeviceOptions.model_fields
+    if layouts is None:
+        fields.pop("model_parallel", None)
     return Command(name, summary, description, fields, start, examples)
+
+
+def _taken(values: dict[str, Any], kind: type[Options]) -> dict[str, Any]:
+    """Removes the options of a class from `values`, and returns them."""
+    return {name: values.pop(name) for name in kind.model_fields if name in values}
 
 
 def run_to_train(
@@ -96,7 +119,8 @@ def run_to_train(
     if not which.resume:
         config = kind(**values)
         run = Run(which.run_dir or Path("runs", config.name))
-        run.check_new()
+        if process_id() == 0:  # which may have started the run before another process is here
+            run.check_new()
         return config, run
     # A resumed run keeps its options, so those that the user typed need not be complete.
     run = Run(which.run_dir or Path("runs", values.get("name") or kind(**values).name))

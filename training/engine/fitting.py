@@ -6,11 +6,13 @@ TensorFlow is imported only if it is the backend.
 import contextlib
 import importlib.util
 import sys
+from typing import Any
 
 import keras
 import numpy as np
 
-from training.engine.checkpoints import EpochLog
+from training.engine.checkpoints import EpochLog, copied_to_one_device
+from training.engine.devices import num_processes, process_id
 from training.engine.progress import EpochLines
 from training.engine.runs import RESUME, Run
 from training.errors import InputError
@@ -19,8 +21,10 @@ from training.options import RunConfig
 
 
 def reset_session(seed: int) -> None:
-    """Clears Keras' global state and seeds every random generator."""
+    """Clears Keras' global state except the distribution, and seeds every random generator."""
+    distribution = keras.distribution.distribution()
     keras.utils.clear_session()
+    keras.distribution.set_distribution(distribution)
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
@@ -66,10 +70,12 @@ def fit(
 ) -> EpochLog:
     """Trains a compiled model from the run's last checkpoint to the last epoch.
 
+    With several processes, all of them train, and only process 0 returns.
+
     Args:
         model: The model.
         batches: The training batches. `set_epoch` selects the batches of an epoch, counted from 0,
-            which depend only on the epoch and the seed.
+            which depend only on the epoch and the seed; `filled` fills them up for several devices.
         config: The options; only `epochs`, `tensorboard` and `learning_rate` are used.
         run: The run, already started.
         patience: Stop after this many epochs without a lower validation loss, and restore the
@@ -78,7 +84,8 @@ def fit(
         log: The callback that writes metrics and checkpoints. Default: `EpochLog(run, patience)`.
 
     Returns:
-        The callback, with the metrics of all epochs.
+        The callback, with the metrics of all epochs. Its `model` is the trained model; if several
+        devices trained it, a copy on one of them.
 
     Raises:
         InputError: If the loss is not finite, or a checkpoint cannot be read or written.
@@ -94,7 +101,7 @@ def fit(
         terminal = sys.stdout.isatty()
         if not terminal:
             callbacks.append(EpochLines(config.epochs))
-        if config.tensorboard:
+        if config.tensorboard and process_id() == 0:
             callbacks.append(keras.callbacks.TensorBoard(run.folder / "tensorboard"))
         try:
             model.fit(
@@ -111,7 +118,37 @@ def fit(
         except WriteError as error:
             raise InputError(f"{error}. {RESUME}") from error
     log.restore_best()
+    if keras.distribution.distribution() is not None:
+        log.set_model(copied_to_one_device(model))
     return log
+
+
+class ProcessShare(keras.utils.PyDataset):
+    """The rows of each batch that this process computes.
+
+    Args:
+        batches: The batches; each is filled up with rows that do not count, so that the devices
+            share it evenly.
+        replicas: The number of devices, or groups of devices, that share each batch.
+    """
+
+    def __init__(self, batches: Any, replicas: int) -> None:
+        super().__init__()
+        self.batches, self.replicas = batches, replicas
+        # Processes that hold parts of the same model compute the same rows.
+        self._shares = min(replicas, num_processes())
+        self._number = process_id() * self._shares // num_processes()
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, index: int) -> Any:
+        batch = self.batches.filled(self.batches[index], self.replicas)
+        return keras.tree.map_structure(self._part, batch)
+
+    def _part(self, rows: np.ndarray) -> np.ndarray:
+        size = len(rows) // self._shares
+        return rows[self._number * size : (self._number + 1) * size]
 
 
 def _diverged(error: FloatingPointError, config: RunConfig, log: EpochLog) -> str:
@@ -136,11 +173,15 @@ def check_tensorboard(config: RunConfig) -> None:
 def as_dataset(batches: keras.utils.PyDataset) -> object:
     """Returns the batches in a form for `fit`.
 
-    On TensorFlow this is a `tf.data.Dataset` without autotuning. Keras would turn autotuning on;
-    then, in TensorFlow 2.21, deleting an iterator waits for the next step of the tuner, whose
-    period doubles up to a minute, so that every long epoch ends with an idle wait.
+    With several devices these are the process's shares of the batches. On TensorFlow this is a
+    `tf.data.Dataset` without autotuning. Keras would turn autotuning on; then, in TensorFlow 2.21,
+    deleting an iterator waits for the next step of the tuner, whose period doubles up to a minute,
+    so that every long epoch ends with an idle wait.
     `tests/training/engine/test_fitting.py` reproduces this with TensorFlow alone.
     """
+    distribution = keras.distribution.distribution()
+    if distribution is not None:
+        return ProcessShare(batches, distribution.device_mesh.shape[0])
     if keras.backend.backend() != "tensorflow":
         return batches
     import tensorflow as tf

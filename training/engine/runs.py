@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from training.engine.devices import process_id, wait_for_all
 from training.errors import InputError
 from training.files import read_object, reason, replacing
 from training.options import SomeOptions, from_json, to_json
@@ -23,7 +24,7 @@ RESUME = "Solve this, then continue the run with --resume"
 
 
 class Run:
-    """One run's folder.
+    """One run's folder. If several processes train the run, process 0 alone writes to it.
 
     Args:
         folder: The folder; it need not exist yet.
@@ -62,8 +63,11 @@ class Run:
         Raises:
             InputError: If the run's folder exists and is not empty, or cannot be created.
         """
-        self.check_new()
         partial = self.folder.with_name(f".partial-{self.folder.name}")
+        if process_id() > 0:
+            yield partial
+            return
+        self.check_new()
         # A killed attempt may have left this folder behind.
         shutil.rmtree(partial, ignore_errors=True)
         new_parents = [parent for parent in partial.parents if not parent.exists()]
@@ -81,6 +85,8 @@ class Run:
 
     def describe(self, folder: Path, config: Any, data: dict[str, Any]) -> None:
         """Writes `config.json` and `data.json` into the folder that `starting` yields."""
+        if process_id() > 0:
+            return
         with self._creating():
             (folder / "config.json").write_text(to_json(config), encoding="utf-8")
             (folder / "data.json").write_text(json.dumps(data, indent=1), encoding="utf-8")
@@ -96,10 +102,10 @@ class Run:
 
     def start_or_check(self, config: Any, data: dict[str, Any]) -> None:
         """Starts the run or, if it exists, checks that it was started with the same data."""
-        if self.exists:
-            self.check_data(data)
-        else:
+        if process_id() == 0 and not self.exists:
             self.start(config, data)
+        wait_for_all("the run folder")
+        self.check_data(data)
 
     def check_new(self) -> None:
         """Raises `InputError` if the folder exists and is not empty."""
@@ -184,6 +190,8 @@ class Run:
 
     def write_metrics(self, rows: list[dict[str, float]]) -> None:
         """Writes the metrics, one row per epoch."""
+        if process_id() > 0:
+            return
         path = self.folder / "metrics.csv"
         with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, rows[0].keys())

@@ -49,6 +49,7 @@ def train_images(config: ImagesConfig, run: Run, data: LabeledImages) -> dict[st
 
     batches = ArrayBatches(data.images, data.labels, config.batch_size, config.seed)
     log = fit(model, batches, config, run)
+    model = log.model
     predictions = evaluation.predict(model, data.test_images)
     train_predictions = evaluation.predict(model, data.images)
     results: dict[str, Any] = {

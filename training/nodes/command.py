@@ -50,4 +50,5 @@ examples:
   train graph convolutions on your own graph, a folder with nodes.csv and edges.csv:
     python training/train.py nodes --dataset mine --layer gcn
 """,
+    several_devices=False,
 )

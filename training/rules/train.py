@@ -43,6 +43,7 @@ def train_rule(config: RulesConfig, run: Run) -> dict[str, Any]:
     run.start_or_check(config, {"trained_lengths": list(config.trained_lengths)})
 
     log = fit(model, RuleBatches(config), config, run)
+    model = log.model
     by_length = accuracies(model, config, sorted({*config.trained_lengths, *config.tested_lengths}))
     results: dict[str, Any] = {
         "test_accuracy": by_length[config.length],

@@ -5,6 +5,7 @@ from training.engine.backend import start_backend
 from training.engine.commands import training_command
 from training.engine.runs import Run
 from training.translate.config import TranslateConfig
+from training.translate.layouts import layouts
 
 
 def translate(config: TranslateConfig, run: Run) -> None:
@@ -53,4 +54,5 @@ examples:
     python training/train.py translate --name mine --resume
     python training/train.py translate --name mine --resume --export --export-beam 4
 """,
+    layouts=layouts,
 )

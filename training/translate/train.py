@@ -14,6 +14,7 @@ from training.data.pairs.loading import load_pairs
 from training.data.pairs.prepared import PreparedCorpus, load_prepared, prepare
 from training.engine.cards import describe
 from training.engine.checkpoints import EpochLog, load_weights, save_weights
+from training.engine.devices import process_id, wait_for_all
 from training.engine.finishing import finish, prepare_export
 from training.engine.fitting import check_tensorboard, fit, on_all_gpus, reset_session
 from training.engine.plots import learning_curves
@@ -96,7 +97,7 @@ def _trained(
         train.tokens,
         config.epochs_after_best,
     )
-    fit(model, train, config, run, validation=validation, log=log)
+    model = fit(model, train, config, run, validation=validation, log=log).model
     results = {
         **log.rows[log.chosen_epoch - 1],  # the metrics of the finished model
         "epochs": len(log.rows),
@@ -211,12 +212,13 @@ def _prepared(config: TranslateConfig, own: Path, resumed: bool) -> PreparedCorp
     """Returns the tokenized corpus, in the shared folder or in `own`; prepares it if needed."""
     if config.corpus is None:
         return load_prepared(str(config.prepared))
-    folder = Path(config.prepared or own)
-    if resumed and folder.exists():
-        return load_prepared(folder)
-    corpus = load_pairs(config.corpus, config.data_dir, config.reverse, config.seed)
-    print(f"preparing the corpus of {config.name}", flush=True)
-    return prepare(corpus, folder, **config.preparing)
+    folder, corpus = Path(config.prepared or own), None
+    if process_id() == 0 and not (resumed and folder.exists()):
+        pairs = load_pairs(config.corpus, config.data_dir, config.reverse, config.seed)
+        print(f"preparing the corpus of {config.name}", flush=True)
+        corpus = prepare(pairs, folder, **config.preparing)
+    wait_for_all("the prepared corpus")
+    return corpus or load_prepared(folder)
 
 
 def _description(config: TranslateConfig, corpus: PreparedCorpus) -> dict[str, Any]:

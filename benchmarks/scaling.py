@@ -1,0 +1,133 @@
+"""Tokens per second of one process on one core, and of several that share each batch.
+
+    python benchmarks/scaling.py                       # the paper's model #2, one process and two
+    python benchmarks/scaling.py --model-dim 128 --residual-dim 64 --steps 5    # in a minute
+
+Each process is bound to a core of its own, so the machine needs as many idle cores as processes.
+The numbers of processes take turns, --rounds times; the fastest round of each counts. A step trains
+on --batch-size pairs of 32 tokens, whatever the number of processes, and sends the gradients once
+between them: 4 bytes for each weight. JAX on the CPU, gloo, float32, seed 0.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+LENGTH, VOCABULARY, WARM_UPS = 32, 8000, 2
+
+
+def train(given):
+    """Trains in one process, and prints the seconds of a step and the number of weights."""
+    from training.engine.devices import process_id, use_devices
+    from training.options import DeviceOptions
+
+    use_devices(DeviceOptions(devices=1), given.batch_size, None)
+    import keras
+
+    from keras_tnattn.models import PRESETS, translator
+    from training.engine.fitting import as_dataset
+
+    class SameBatch(keras.utils.PyDataset):
+        def __init__(self):
+            super().__init__()
+            rng = np.random.default_rng(0)
+            ids = rng.integers(4, VOCABULARY, (3, given.batch_size, LENGTH), "int32")
+            self.batch = {"source": ids[0], "target": ids[1]}, ids[2]
+
+        def __len__(self):
+            return WARM_UPS + given.steps
+
+        def __getitem__(self, index):
+            return self.batch
+
+        def filled(self, batch, multiple):
+            return batch
+
+    class Clock(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            self.ends = []
+
+        def on_train_batch_end(self, batch, logs=None):
+            float(logs["loss"])  # waits for the step
+            self.ends.append(time.perf_counter())
+
+    keras.utils.set_random_seed(0)
+    sizes = {"model_dim": given.model_dim, "residual_dim": given.residual_dim}
+    preset = {**PRESETS["plga-2"], **{name: v for name, v in sizes.items() if v is not None}}
+    model = translator(VOCABULARY, VOCABULARY, **preset)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+    model.compile(keras.optimizers.Adam(1e-4, 0.9, 0.98, 1e-9), loss)
+    clock = Clock()
+    model.fit(as_dataset(SameBatch()), shuffle=False, verbose=0, callbacks=[clock])
+    if process_id() == 0:
+        seconds = (clock.ends[-1] - clock.ends[WARM_UPS - 1]) / given.steps
+        print(json.dumps({"seconds": seconds, "weights": model.count_params()}))
+
+
+def measured(processes, words):
+    """Starts so many processes, each on a core of its own; returns what process 0 printed."""
+    from training.launch import free_port
+
+    address = f"127.0.0.1:{free_port()}"
+    cores = sorted(os.sched_getaffinity(0))[:processes]
+    if len(cores) < processes:
+        sys.exit(f"Expected a core for each process. Received: {len(cores)} cores, {processes}")
+    started = [
+        subprocess.Popen(
+            [sys.executable, __file__, *words, "--train"],
+            stdout=subprocess.PIPE,
+            env={
+                **os.environ,
+                "KERAS_BACKEND": "jax",
+                "KERAS_DISTRIBUTION_JOB_ADDRESSES": address,
+                "KERAS_DISTRIBUTION_NUM_PROCESSES": str(processes),
+                "KERAS_DISTRIBUTION_PROCESS_ID": str(number),
+            },
+            preexec_fn=lambda core=core: os.sched_setaffinity(0, {core}),
+        )
+        for number, core in enumerate(cores)
+    ]
+    outputs = [process.communicate()[0] for process in started]
+    if any(process.returncode for process in started):
+        sys.exit("A process failed")
+    return json.loads(outputs[0])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--model-dim", type=int)
+    parser.add_argument("--residual-dim", type=int)
+    parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.train:
+        return train(given)
+    best = {}
+    for _ in range(given.rounds):
+        for processes in given.processes:
+            result = measured(processes, sys.argv[1:])
+            best[processes] = min(result["seconds"], best.get(processes, np.inf))
+    weights = result["weights"]
+    print(f"{weights:,} weights; {4 * weights / 1e6:,.0f} MB of gradients a step")
+    for processes, seconds in best.items():
+        rate = given.batch_size * LENGTH / seconds
+        print(
+            f"{processes} processes: {seconds:.2f} s a step, {rate:,.0f} target tokens/s, "
+            f"{best[given.processes[0]] / seconds:.2f} times the first"
+        )
+
+
+if __name__ == "__main__":
+    main()
