@@ -31,7 +31,6 @@ class Attention:
         summary: A short description for help texts.
         make: Function of `(num_heads, dim, **options)` that creates the layer for features of size
             `dim`.
-        options: The layer's main arguments, which `make` accepts.
         has_heads: Whether it has heads, so that `num_heads` applies.
         takes_memory: Whether it can attend to another sequence (cross-attention).
         can_be_causal: Whether a decoder can use it for the attention of the target to itself.
@@ -44,7 +43,6 @@ class Attention:
 
     summary: str
     make: Callable[..., keras.layers.Layer]
-    options: tuple[str, ...] = ()
     has_heads: bool = True
     takes_memory: bool = False
     can_be_causal: bool = False
@@ -64,14 +62,12 @@ ATTENTIONS: Mapping[str, Attention] = {
     "tsa": Attention(
         "tensorized spectral attention",
         lambda num_heads, dim, **options: TensorizedSpectralAttention(num_heads, **options),
-        options=("tt_ranks", "damping", "filter_order"),
         can_be_causal=True,
         stacked_options={"head_combination": "project"},
     ),
     "tga": Attention(
         "tensorized graph attention",
         lambda num_heads, dim, **options: TensorizedGraphAttention(num_heads, **options),
-        options=("tt_ranks", "damping"),
         can_be_causal=True,
         stacked_options={"head_combination": "project"},
         tensor_tokens=True,
@@ -79,13 +75,11 @@ ATTENTIONS: Mapping[str, Attention] = {
     "dpa": Attention(
         "dot-product attention without biases",
         lambda num_heads, dim, **options: MultiHeadDotProductAttention(num_heads, **options),
-        options=("key_dim",),
         can_be_causal=True,
     ),
     "ada": Attention(
         "additive attention",
         lambda num_heads, dim, **options: MultiHeadAdditiveAttention(num_heads, **options),
-        options=("key_dim",),
         can_be_causal=True,
     ),
     "tn": Attention(
@@ -93,13 +87,11 @@ ATTENTIONS: Mapping[str, Attention] = {
         # The entries of an embedding take both signs, and an attention tensor of order 1 would
         # cancel: order 2 sums their squares.
         lambda num_heads, dim, **options: TNAttention(**{"attention_order": 2, **options}),
-        options=("bond_dim", "boundary", "attention_order"),
         has_heads=False,
     ),
     "rgtn": Attention(
         "recurrent graph tensor network",
         lambda num_heads, dim, **options: GraphTensorNetwork(**options),
-        options=("propagation_rank", "damping", "receive_from"),
         has_heads=False,
         can_be_causal=True,
         causal_options={"receive_from": "earlier"},
@@ -107,7 +99,6 @@ ATTENTIONS: Mapping[str, Attention] = {
     "plga": Attention(
         "power law graph attention",
         lambda num_heads, dim, **options: PowerLawGraphAttention(num_heads, **options),
-        options=("residual_units", "residual_dense_layers", "residual_dim", "causal_metric"),
         takes_memory=True,
         can_be_causal=True,
         dropout_options=("dropout", "residual_dropout"),
@@ -116,7 +107,6 @@ ATTENTIONS: Mapping[str, Attention] = {
     "sdpa": Attention(
         "scaled dot-product attention (keras.layers.MultiHeadAttention)",
         _scaled_dot_product,
-        options=("key_dim",),
         takes_memory=True,
         can_be_causal=True,
         dropout_options=("dropout",),
