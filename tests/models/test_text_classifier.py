@@ -110,6 +110,25 @@ def test_positions_and_a_tensor_train_head():
     assert type(model.get_layer("positions")).__name__ == "SinusoidalPositionEncoding"
 
 
+@pytest.mark.parametrize(
+    ("kind", "kept"),
+    [("dense", 50 * 8), ("low_rank", 3 * (50 + 8)), ("tensor_train", 6 * 3 + 18 * 4 + 6 * 5)],
+)
+def test_embeddings_of_every_kind(kind, kept):
+    model = text_classifier(50, 3, embedding_dim=8, embedding=kind, embedding_ranks=3)
+    embedding = model.get_layer("embedding")
+    assert embedding.count_params() == kept
+    assert ops.convert_to_numpy(embedding.compute_mask(np.array([[5, 0]]))).tolist() == [
+        [True, False]
+    ]
+    assert model.predict(texts()[0], verbose=0).shape == (6, 3)
+
+
+def test_more_heads_than_features_have_a_feature_each():
+    assert ATTENTIONS["sdpa"].make(4, 4, name="attention").key_dim == 1
+    assert ATTENTIONS["sdpa"].make(4, 2, name="attention").key_dim == 1
+
+
 def test_the_defaults_are_those_of_the_paper():
     model = text_classifier(50, 3)
     assert model.get_layer("embedding").output_dim == 64
