@@ -184,6 +184,21 @@ def test_trains_under_xla(name):
     check_fit(*(SELF_ATTENTIONS | OTHERS)[name])
 
 
+@pytest.mark.parametrize("name", SELF_ATTENTIONS | OTHERS)
+def test_regularizers_and_constraints_reach_the_weights(name):
+    make_layer, inputs = (SELF_ATTENTIONS | OTHERS)[name]
+    kind, config = type(make_layer()), make_layer().get_config()
+    for option in config:
+        for ending, value in (("regularizer", "l1"), ("constraint", "unit_norm")):
+            if option.endswith(f"_{ending}") and option != "activity_regularizer":
+                layer = kind.from_config({**config, option: value})
+                layer.build(inputs.shape)
+                assert layer.get_config()[option]["class_name"] in ("L1", "UnitNorm")
+                assert any(
+                    type(getattr(w, ending)).__name__ in ("L1", "UnitNorm") for w in layer.weights
+                )
+
+
 def test_no_public_layer_is_left_out():
     # Not called with one float tensor: tests of their own.
     tested = {layers.TransformerDecoder, layers.TokenEmbedding}

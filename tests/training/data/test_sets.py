@@ -1,5 +1,6 @@
 """Every named data set, and every form of a user's own files, read from small invented samples."""
 
+import lzma
 import os
 from pathlib import Path
 
@@ -49,6 +50,13 @@ def test_labels_stay_with_their_texts():
     }
     assert topics == {"Physics"}
     assert data.notes == ("1 rows of no class left out",)
+
+
+def test_repeated_rows_are_dropped_only_where_that_is_declared(tmp_path):
+    (tmp_path / "spooky_authors").mkdir()
+    with lzma.open(tmp_path / TEXT_SETS["spooky_authors"].file, "wt") as file:
+        file.write("text\tauthor\nThe raven.\tEAP\nThe raven.\tEAP\nThe sea.\tHPL\n")
+    assert len(load_texts("spooky_authors", str(tmp_path)).texts) == 3
 
 
 @pytest.mark.parametrize(

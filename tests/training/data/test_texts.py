@@ -1,3 +1,4 @@
+import ast
 import codecs
 import gzip
 import lzma
@@ -163,6 +164,15 @@ def test_docstrings_are_long_distinct_and_always_the_same(monkeypatch):
     assert len(set(data.texts)) == 60
     assert min(len(text.split()) for text in data.texts) >= docstrings.MIN_WORDS
     assert data.fingerprint() == load_texts("docstrings").fingerprint()
+
+
+def test_docstrings_of_just_enough_words_are_read():
+    enough, fewer = ("word " * n for n in (docstrings.MIN_WORDS, docstrings.MIN_WORDS - 1))
+    code = (
+        f'"""{fewer}"""\nclass A:\n    """{enough}"""\n    def f(self):\n        """{enough}f"""\n'
+    )
+    texts = list(docstrings._documented(ast.parse(code)))
+    assert texts == [enough, f"{enough}f"]
 
 
 class TestLibraries:

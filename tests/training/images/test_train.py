@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import subprocess
 import sys
@@ -63,6 +64,8 @@ class TestData:
         assert min(np.bincount(data.test_labels)) >= 43
         assert load_images("digits").fingerprint() == data.fingerprint()
         assert load_images("digits", seed=1).fingerprint() != data.fingerprint()
+        wide = dataclasses.replace(data, images=data.images.reshape(-1, 4, 16))
+        assert wide.fingerprint() != data.fingerprint()
 
     @pytest.mark.parametrize(
         ("dataset", "first"), [("mnist", "0"), ("fashion_mnist", "T-shirt/top")]
