@@ -122,6 +122,20 @@ def test_a_loss_that_is_no_number_is_not_the_best(tmp_path):
     assert not log.done
 
 
+def test_the_best_epoch_of_a_loss_and_of_an_accuracy(tmp_path):
+    run = Run(tmp_path / "run")
+    run.start(ClassifyConfig(), {})
+    log = EpochLog(run)
+    assert log.best_epoch() == log.best_epoch("val_accuracy", highest=True) == 0
+    losses, accuracies = (3.0, 1.0, 2.0, 1.0), (0.1, 0.2, 0.9, 0.9)
+    log.rows = [
+        {"val_loss": loss, "val_accuracy": accuracy}
+        for loss, accuracy in zip(losses, accuracies, strict=True)
+    ]
+    assert log.best_epoch() == 2
+    assert log.best_epoch("val_accuracy", highest=True) == 3
+
+
 @pytest.mark.parametrize(
     ("columns", "validated", "known"),
     [
