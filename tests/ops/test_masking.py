@@ -19,6 +19,12 @@ def test_the_average_is_over_real_tokens(shape):
     np.testing.assert_allclose(got, expected, atol=1e-6)
 
 
+def test_the_average_of_a_single_token_is_that_token():
+    mask = ops.convert_to_tensor(np.arange(4) == [[0], [2], [3]])
+    got = ops.convert_to_numpy(MaskedAveragePooling1D()(X, mask=mask))
+    np.testing.assert_allclose(got, X[[0, 1, 2], [0, 2, 3]], atol=1e-6)
+
+
 def test_without_a_mask_all_tokens_are_real():
     got = ops.convert_to_numpy(MaskedAveragePooling1D()(X))
     np.testing.assert_allclose(got, X.mean(axis=1), atol=1e-6)
