@@ -6,11 +6,13 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE / "_extensions")]
-# The reference imports the package; hide TensorFlow's messages.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-import keras_tnattn  # noqa: E402  after the path is set
+from training.engine.backend import start_backend  # noqa: E402  after the path is set
+
+start_backend()  # without TensorFlow's messages: the reference imports the package
+
+import keras_tnattn  # noqa: E402
 
 project = "keras_tnattn"
 author = "the keras_tnattn developers"
