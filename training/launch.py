@@ -21,6 +21,7 @@ from typing import IO, Annotated
 import cyclopts
 
 from training.command_line import new_app, run
+from training.engine.devices import COORDINATOR, NUM_PROCESSES, PROCESS_ID
 from training.errors import InputError
 
 GRACE = 8  # seconds a process has to end by itself, and then again to end when asked to
@@ -50,9 +51,9 @@ def launch(num_processes: int, command: Sequence[str]) -> None:
         for number, output in enumerate(outputs):
             environment = {
                 **os.environ,
-                "KERAS_DISTRIBUTION_JOB_ADDRESSES": address,
-                "KERAS_DISTRIBUTION_NUM_PROCESSES": str(num_processes),
-                "KERAS_DISTRIBUTION_PROCESS_ID": str(number),
+                COORDINATOR: address,
+                NUM_PROCESSES: str(num_processes),
+                PROCESS_ID: str(number),
             }
             words = [sys.executable, *command]
             processes.append(subprocess.Popen(words, env=environment, stdout=output, stderr=output))
