@@ -27,8 +27,8 @@ LENGTH, VOCABULARY, WARM_UPS = 32, 8000, 2
 
 def train(given):
     """Trains in one process, and prints the seconds of a step and the number of weights."""
+    from training.base.options import DeviceOptions
     from training.engine.devices import process_id, use_devices
-    from training.options import DeviceOptions
 
     use_devices(DeviceOptions(devices=1), given.batch_size, None)
     import keras

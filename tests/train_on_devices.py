@@ -11,9 +11,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from training.base.options import DeviceOptions
 from training.engine.devices import use_devices
 from training.engine.runs import Run
-from training.options import DeviceOptions
 from training.translate.config import TranslateConfig
 from training.translate.layouts import LAYOUTS
 

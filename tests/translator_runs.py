@@ -5,9 +5,9 @@ import json
 import numpy as np
 
 from keras_tnattn.models import translator
+from training.base.options import to_json
 from training.data.pairs.corpus import ParallelCorpus
 from training.data.pairs.prepared import prepare
-from training.options import to_json
 from training.translate.config import TranslateConfig
 
 NUMBERS = [("um", "one"), ("dois", "two"), ("três", "three"), ("quatro", "four")]

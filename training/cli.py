@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import cyclopts
 
+from training.base.command_line import function_of, new_app, run
 from training.classify.command import COMMAND as CLASSIFY
 from training.classify.compare import COMMAND as COMPARE
-from training.command_line import function_of, new_app, run
 from training.images.command import COMMAND as IMAGES
 from training.nodes.command import COMMAND as NODES
 from training.nodes.compare import COMMAND as COMPARE_NODES
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The arguments of the command line. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit status, as `training.errors.exit_status` returns it.
+        The exit status, as `training.base.errors.exit_status` returns it.
     """
     return run(train_app(), arguments)
 

@@ -14,8 +14,8 @@ if not __package__:
 
 import numpy as np
 
-from training.errors import InputError, exit_status
-from training.files import read_object, replacing
+from training.base.errors import InputError, exit_status
+from training.base.files import read_object, replacing
 
 EXAMPLES = """\
 examples:

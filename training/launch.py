@@ -20,9 +20,9 @@ from typing import IO, Annotated
 
 import cyclopts
 
-from training.command_line import new_app, run
+from training.base.command_line import new_app, run
+from training.base.errors import InputError
 from training.engine.devices import COORDINATOR, NUM_PROCESSES, PROCESS_ID
-from training.errors import InputError
 
 GRACE = 8  # seconds a process has to end by itself, and then again to end when asked to
 SHOWN = 4000  # characters of a failed process's output
@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words of the command line. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit status, as `training.errors.exit_status` returns it.
+        The exit status, as `training.base.errors.exit_status` returns it.
     """
     app = new_app("python -m training.launch", "Starts processes that train one run together.")
     app.default(_start)

@@ -13,14 +13,14 @@ if not __package__:
     # Run as a script: put the project's folder first on the import path instead of training/.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from training.command_line import run_one
+from training.base.command_line import run_one
+from training.base.errors import InputError
+from training.base.files import read_object, replacing
+from training.base.options import DATA, OUTPUT, SEARCH, Options, argument, option
+from training.base.search import LARGEST_BEAM, check_n_best, search_batch_option
 from training.data.sentences import Row, from_file, from_strings
 from training.engine.backend import start_backend
 from training.engine.counter import Counter
-from training.errors import InputError
-from training.files import read_object, replacing
-from training.options import DATA, OUTPUT, SEARCH, Options, argument, option
-from training.search import LARGEST_BEAM, check_n_best, search_batch_option
 
 FORMATS = ("csv", "jsonl", "lines")
 BATCHES = 32  # that are read and sorted by length together
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The arguments of the command line. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit status: 1 if there were bad rows, or as `training.errors.exit_status` returns it.
+        The exit status: 1 if there were bad rows; otherwise as `exit_status` returns it.
     """
     bad: list[int] = []
     status = run_one(

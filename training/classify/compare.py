@@ -4,13 +4,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from training.base.options import RUN, Options, option
 from training.classify.command import load
 from training.classify.config import TABLE_DIMS, ClassifyConfig
 from training.data.texts import LabeledTexts
 from training.engine.backend import start_backend
 from training.engine.commands import Command
 from training.engine.runs import finish_all, write_text
-from training.options import RUN, Options, option
 
 HEADER = (
     "attention",

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from training.data.reading import short_name
-from training.data.texts.registry import TEXT_SETS
-from training.options import (
+from training.base.options import (
     DATA,
     MODEL,
     TRAINING,
@@ -18,6 +16,8 @@ from training.options import (
     registered_attentions,
     steps_per_execution_option,
 )
+from training.data.reading import short_name
+from training.data.texts.registry import TEXT_SETS
 
 ATTENTIONS = registered_attentions()
 # As in Table 1 of the paper, with these sizes the attention layers have about 300 parameters.

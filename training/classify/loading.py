@@ -7,11 +7,11 @@ import keras
 import numpy as np
 
 from keras_tnattn.text.words import WordVectorizer
+from training.base.errors import InputError
+from training.base.files import read_object
 from training.classify.config import ClassifyConfig
 from training.engine.runs import Run
 from training.engine.saved_models import load_model
-from training.errors import InputError
-from training.files import read_object
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import classification_report
 
-from training.files import replacing
+from training.base.files import replacing
 
 MISTAKES = 100
 

@@ -10,6 +10,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 
 from keras_tnattn.models import text_classifier
 from keras_tnattn.text.words import WordVectorizer, learn_words, split_words
+from training.base.errors import InputError
 from training.classify import plots
 from training.classify.config import TENSORIZED, ClassifyConfig
 from training.classify.reports import write_mistakes, write_report
@@ -21,7 +22,6 @@ from training.engine.finishing import finish, prepare_export
 from training.engine.fitting import check_tensorboard, fit, reset_session
 from training.engine.plots import confusion_matrix, learning_curves
 from training.engine.runs import Run
-from training.errors import InputError
 
 VALIDATION_FRACTION = 0.1
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from training.base.errors import InputError
 from training.data.reading import PACKED, Row, read_table
-from training.errors import InputError
 
 # The named graphs, which are folders in the folder of `--data-dir`. To add one, add an entry here.
 GRAPH_SETS = {"cora": "citations between papers, which are classified by topic"}

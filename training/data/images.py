@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from training.base.errors import InputError
 from training.data.texts.labeled import split_rows
 from training.data.texts.libraries import downloaded
-from training.errors import InputError
 
 DIGITS_TEST_FRACTION = 0.25
 CLOTHES = (

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 from typing import Any, TextIO
 
-from training.errors import InputError
+from training.base.errors import InputError
 
 Row = dict[str, str]
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TextIO
 
+from training.base.errors import InputError
+from training.base.files import reason
 from training.data.reading import PACKED
-from training.errors import InputError
-from training.files import reason
 
 COLUMNS = ("text", "source", "sentence")  # looked for if no column is named
 

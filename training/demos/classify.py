@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from training.base.errors import InputError, exit_status
 from training.classify.command import load
 from training.classify.config import ClassifyConfig
 from training.engine.backend import start_backend
-from training.errors import InputError, exit_status
 
 RUNS = Path("runs/demo")
 ATTENTIONS = ("tsa", "dpa", "ada")  # the first is exported

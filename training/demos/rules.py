@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from training.base.errors import exit_status
 from training.engine.backend import start_backend
 from training.engine.runs import finish_all, write_text
-from training.errors import exit_status
 from training.rules.config import RulesConfig
 
 RUNS = Path("runs/demo-rules")

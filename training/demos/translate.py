@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from training.base.errors import InputError, exit_status
 from training.demos.classify import serve
 from training.engine.backend import start_backend
 from training.engine.runs import finish_all, write_text
-from training.errors import InputError, exit_status
 from training.translate.config import TranslateConfig
 
 RUNS = Path("runs/demo-translate")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from training.options import RunConfig, to_json
+from training.base.options import RunConfig, to_json
 
 # Results whose names end like this are the scores on a card.
 _SCORES = ("accuracy", "loss", "bleu", "exact")

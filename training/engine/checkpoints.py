@@ -12,10 +12,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from training.base.errors import InputError
+from training.base.files import replacing, writing
 from training.engine.devices import leave_to_process_0, process_id, to_numpy, wait_for_all
 from training.engine.runs import TRAIN_AGAIN, Run
-from training.errors import InputError
-from training.files import replacing, writing
 
 # What zipfile and NumPy raise when they read a file that is damaged or not an archive.
 ARCHIVE_ERRORS = (

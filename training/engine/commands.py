@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from training.base.errors import InputError
+from training.base.options import EXPORTING, RUN, DeviceOptions, Options, RunConfig, option
 from training.engine.devices import Layouts, join, num_processes, process_id, use_devices
 from training.engine.runs import Run
-from training.errors import InputError
-from training.options import EXPORTING, RUN, DeviceOptions, Options, RunConfig, option
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from training.base.errors import InputError
+from training.base.options import DeviceOptions
 from training.engine.backend import start_backend
-from training.errors import InputError
-from training.options import DeviceOptions
 
 # For each pattern of a weight's path: its axes, "model" for the one that is split among devices.
 Layouts = Mapping[str, tuple[str | None, ...]]

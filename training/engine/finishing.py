@@ -10,10 +10,10 @@ from typing import Any
 
 import keras
 
+from training.base.errors import InputError
+from training.base.files import WriteError, reason, replacing
+from training.base.options import RunConfig
 from training.engine.runs import RESUME, Run
-from training.errors import InputError
-from training.files import WriteError, reason, replacing
-from training.options import RunConfig
 
 
 def prepare_export(config: RunConfig) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 import keras
 import numpy as np
 
+from training.base.errors import InputError
+from training.base.files import WriteError
+from training.base.options import RunConfig
 from training.engine.checkpoints import EpochLog, copied_to_one_device
 from training.engine.devices import num_processes, process_id
 from training.engine.progress import EpochLines
 from training.engine.runs import RESUME, Run
-from training.errors import InputError
-from training.files import WriteError
-from training.options import RunConfig
 
 
 def reset_session(seed: int) -> None:

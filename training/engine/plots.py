@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from sklearn.metrics import ConfusionMatrixDisplay
 
-from training.files import replacing
+from training.base.files import replacing
 
 
 def learning_curves(rows: list[dict[str, float]], test_accuracy: float | None, path: Path) -> None:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from training.base.errors import InputError
+from training.base.files import read_object, reason, replacing
+from training.base.options import SomeOptions, from_json, to_json
 from training.engine.devices import process_id, wait_for_all
-from training.errors import InputError
-from training.files import read_object, reason, replacing
-from training.options import SomeOptions, from_json, to_json
 
 TRAIN_AGAIN = "Delete its checkpoints/ to train the run from the beginning"
 RESUME = "Solve this, then continue the run with --resume"

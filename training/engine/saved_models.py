@@ -6,8 +6,8 @@ from pathlib import Path
 
 import keras
 
+from training.base.errors import InputError
 from training.engine.checkpoints import ARCHIVE_ERRORS, first_line
-from training.errors import InputError
 
 
 def load_model(path: Path, hint: str) -> keras.Model:

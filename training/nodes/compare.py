@@ -5,14 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from training.base.errors import InputError
+from training.base.files import replacing
+from training.base.options import RUN, Options, option
 from training.engine.backend import start_backend
 from training.engine.commands import Command
 from training.engine.runs import Run, write_text
-from training.errors import InputError
-from training.files import replacing
 from training.nodes.command import load
 from training.nodes.config import LAYERS, NodesConfig
-from training.options import RUN, Options, option
 
 HEADER = ("layer", "weights", "seeds", "test %", "lowest", "highest", "epochs", "seconds")
 # The columns of seeds.csv besides the layer and the seed, with their types.

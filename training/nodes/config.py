@@ -2,9 +2,17 @@
 
 from typing import Any
 
+from training.base.options import (
+    DATA,
+    MODEL,
+    TRAINING,
+    RunConfig,
+    epochs_option,
+    name_option,
+    option,
+)
 from training.data.graphs import GRAPH_SETS
 from training.data.reading import short_name
-from training.options import DATA, MODEL, TRAINING, RunConfig, epochs_option, name_option, option
 
 LAYERS = {
     "gat": "graph attention",

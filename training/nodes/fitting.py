@@ -10,11 +10,11 @@ import time
 import keras
 import numpy as np
 
+from training.base.errors import InputError
+from training.base.files import WriteError
 from training.data.graphs import LabeledGraph
 from training.engine.checkpoints import load_state, load_weights, save_state, save_weights
 from training.engine.runs import RESUME, TRAIN_AGAIN, Run
-from training.errors import InputError
-from training.files import WriteError
 from training.nodes.config import NodesConfig
 
 CHECKPOINT_EPOCHS = 100

@@ -6,12 +6,12 @@ import keras
 import numpy as np
 
 from keras_tnattn.models import graph_classifier
+from training.base.errors import InputError
 from training.data.graphs import LabeledGraph
 from training.engine.finishing import finish
 from training.engine.fitting import reset_session
 from training.engine.plots import confusion_matrix, learning_curves
 from training.engine.runs import Run
-from training.errors import InputError
 from training.nodes import plots
 from training.nodes.config import NodesConfig
 from training.nodes.fitting import GraphTrainer, fit

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from training.options import (
+from training.base.options import (
     DATA,
     MODEL,
     TRAINING,

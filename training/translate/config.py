@@ -4,9 +4,7 @@ from typing import Any
 
 import pydantic
 
-from training.data.pairs.registry import PARALLEL_SETS
-from training.data.reading import short_name
-from training.options import (
+from training.base.options import (
     DATA,
     MODEL,
     OUTPUT,
@@ -21,6 +19,8 @@ from training.options import (
     registered_attentions,
     steps_per_execution_option,
 )
+from training.data.pairs.registry import PARALLEL_SETS
+from training.data.reading import short_name
 
 PRESETS = ("plga-1", "plga-2", "plga-3", "plga-4", "plga-5", "plga-6", "sdpa")
 ATTENTIONS = ("plga", "sdpa")

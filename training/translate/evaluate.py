@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from training.command_line import run_one
-from training.engine.backend import start_backend
-from training.engine.counter import Counter
-from training.errors import InputError
-from training.files import replacing
-from training.options import DATA, OUTPUT, Options, argument, option
-from training.search import (
+from training.base.command_line import run_one
+from training.base.errors import InputError
+from training.base.files import replacing
+from training.base.options import DATA, OUTPUT, Options, argument, option
+from training.base.search import (
     LARGEST_BEAM,
     beam_option,
     check_n_best,
     checkpoint_option,
     search_batch_option,
 )
+from training.engine.backend import start_backend
+from training.engine.counter import Counter
 
 if TYPE_CHECKING:
     from keras_tnattn.text.sentence_translator import Translation
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The arguments of the command line. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit status, as `training.errors.exit_status` returns it.
+        The exit status, as `training.base.errors.exit_status` returns it.
     """
     return run_one(
         "python training/evaluate.py",

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from training.command_line import run_one
+from training.base.command_line import run_one
+from training.base.errors import InputError
+from training.base.files import replacing, writing
+from training.base.options import DATA, OUTPUT, Options, argument, option
+from training.base.search import beam_option, checkpoint_option
 from training.engine.backend import start_backend
-from training.errors import InputError
-from training.files import replacing, writing
-from training.options import DATA, OUTPUT, Options, argument, option
-from training.search import beam_option, checkpoint_option
 
 LEARNED = ("P", "a", "b_a")  # the same for all sentences
 DESCRIBED = (*LEARNED, "A_LM")
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The arguments of the command line. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit status, as `training.errors.exit_status` returns it.
+        The exit status, as `training.base.errors.exit_status` returns it.
     """
     return run_one(
         "python training/explain.py",

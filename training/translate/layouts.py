@@ -1,7 +1,7 @@
 """How `--model-parallel` splits the weights of a translator among devices."""
 
+from training.base.errors import InputError
 from training.engine.devices import Layouts
-from training.errors import InputError
 from training.translate.config import TranslateConfig
 
 # The hidden sizes are split, so that a device computes its part of a hidden layer with its part of

@@ -8,12 +8,12 @@ import keras
 
 from keras_tnattn.models import Translator, translator
 from keras_tnattn.models.translator import PRESETS
+from training.base.errors import InputError
+from training.base.files import read_object
 from training.data.pairs.prepared import PreparedCorpus, load_prepared
 from training.engine.checkpoints import load_weights
 from training.engine.runs import Run
 from training.engine.saved_models import load_model
-from training.errors import InputError
-from training.files import read_object
 from training.translate.config import PLGA_ONLY, TranslateConfig
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import keras
 
 from keras_tnattn.metrics import TokenAccuracy
 from keras_tnattn.schedules import WarmupInverseSquareRoot
+from training.base.errors import InputError
 from training.data.batches import BucketedBatches
 from training.data.pairs.loading import load_pairs
 from training.data.pairs.prepared import PreparedCorpus, load_prepared, prepare
@@ -19,7 +20,6 @@ from training.engine.finishing import finish, prepare_export
 from training.engine.fitting import check_tensorboard, fit, on_all_gpus, reset_session
 from training.engine.plots import learning_curves
 from training.engine.runs import TRAIN_AGAIN, Run
-from training.errors import InputError
 from training.translate.config import TranslateConfig
 from training.translate.loading import SUFFIX, untrained
 

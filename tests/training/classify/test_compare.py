@@ -4,11 +4,11 @@ import keras
 import numpy as np
 import pytest
 
+from training.base.errors import exit_status
 from training.classify.compare import table, table_configs
 from training.data.texts import docstrings
 from training.demos import classify as demo
 from training.engine.runs import Run
-from training.errors import exit_status
 from training.train import main
 
 

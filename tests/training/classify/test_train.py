@@ -12,13 +12,13 @@ import pytest
 from run_folders import FILES, assert_equal, assert_refused
 
 from keras_tnattn.models import ATTENTIONS as CLASSIFIERS
+from training.base.options import from_json
 from training.classify.config import ATTENTIONS, ClassifyConfig
 from training.classify.train import _compiled_model
 from training.data.batches import ArrayBatches
 from training.data.texts import split_rows
 from training.engine.checkpoints import EpochLog
 from training.engine.runs import Run
-from training.options import from_json
 from training.train import main
 
 ROOT = Path(__file__).parents[3]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from keras_tnattn.text.reserved import END, START
+from training.base.errors import InputError
 from training.data.batches import BucketedBatches
 from training.data.pairs.corpus import ParallelCorpus
 from training.data.pairs.prepared import (
@@ -16,7 +17,6 @@ from training.data.pairs.prepared import (
     load_prepared,
     prepare,
 )
-from training.errors import InputError
 
 ROOT = Path(__file__).parents[3]
 TRAIN = [(f"O gato {i} dorme, İ.", f"The cat {i} sleeps.") for i in range(30)]

@@ -2,10 +2,10 @@ import keras
 import numpy as np
 import pytest
 
+from training.base.errors import InputError
 from training.classify.config import ClassifyConfig
 from training.engine.checkpoints import EpochLog, load_state, load_weights, save_state, save_weights
 from training.engine.runs import Run
-from training.errors import InputError
 
 
 def tiny_model():

@@ -8,12 +8,12 @@ import keras
 import numpy as np
 import pytest
 
+from training.base.errors import InputError
+from training.base.files import replacing
 from training.data.batches import ArrayBatches
 from training.engine import finishing
 from training.engine.fitting import check_tensorboard, fit, reset_session
 from training.engine.runs import Run
-from training.errors import InputError
-from training.files import replacing
 
 
 @dataclasses.dataclass(frozen=True)

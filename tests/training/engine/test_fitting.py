@@ -7,9 +7,9 @@ import keras
 import numpy as np
 import pytest
 
+from training.base.errors import InputError
 from training.data.batches import ArrayBatches
 from training.engine.fitting import as_dataset, on_all_gpus
-from training.errors import InputError
 
 needs_tensorflow = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="other backends read the batches themselves"

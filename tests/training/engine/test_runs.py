@@ -1,8 +1,8 @@
 import pytest
 
+from training.base.errors import InputError
 from training.classify.config import ClassifyConfig
 from training.engine.runs import Run
-from training.errors import InputError
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"a": 1', "\x00", None])

@@ -7,13 +7,13 @@ import pytest
 from planted_graph import write
 from run_folders import FILES, assert_equal, assert_refused
 
+from training.base.options import from_json, to_json
 from training.data.graphs import load_graph
 from training.engine.runs import Run
 from training.nodes import fitting
 from training.nodes.config import NodesConfig
 from training.nodes.fitting import EarlyStopping
 from training.nodes.plots import neighborhood
-from training.options import from_json, to_json
 from training.train import main
 
 

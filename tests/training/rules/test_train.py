@@ -15,10 +15,10 @@ from run_folders import (
     interrupted_after,
 )
 
+from training.base.errors import InputError, exit_status
+from training.base.options import from_json, to_json
 from training.demos import rules as demo_rules
 from training.engine.runs import Run
-from training.errors import InputError, exit_status
-from training.options import from_json, to_json
 from training.rules import plots
 from training.rules import train as rules
 from training.rules.automata import RuleBatches, evolve

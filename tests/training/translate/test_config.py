@@ -1,8 +1,8 @@
 import pytest
 
 from keras_tnattn.models.translator import PRESETS as MODELS
-from training.errors import InputError
-from training.options import from_json, to_json
+from training.base.errors import InputError
+from training.base.options import from_json, to_json
 from training.translate.config import ATTENTIONS, PRESETS, TranslateConfig
 
 

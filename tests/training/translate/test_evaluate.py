@@ -10,8 +10,8 @@ import sacrebleu
 from translator_runs import CORPUS, PAIRS, make_run, small_translator
 
 from keras_tnattn.search.beam_search import BeamSearch, Hypotheses
+from training.base.files import replacing
 from training.engine.checkpoints import save_weights
-from training.files import replacing
 from training.translate.evaluate import EvaluateOptions, evaluate_run, main
 
 

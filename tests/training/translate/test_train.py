@@ -14,9 +14,9 @@ import pytest
 from run_folders import EXPORTS, FILES, assert_equal, assert_refused, interrupted_after
 from translate_commands import RESIDUAL, command, small, table
 
+from training.base.options import from_json, to_json
 from training.engine.checkpoints import load_weights
 from training.engine.runs import Run
-from training.options import from_json, to_json
 from training.train import main
 from training.translate.config import TranslateConfig
 from training.translate.train import TranslatorLog

@@ -13,7 +13,7 @@ from typing import Literal
 from babel import Locale, dates, lists, numbers, units
 from babel.languages import get_official_languages
 
-from training.errors import InputError
+from training.base.errors import InputError
 
 LANGUAGES = ("en", "pt", "tr")
 PAIRS = 22_000

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from training.errors import InputError
+from training.base.errors import InputError
 
 Pair = tuple[str, str]
 

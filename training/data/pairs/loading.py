@@ -5,12 +5,12 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from training.base.errors import InputError
 from training.data.pairs import cldr
 from training.data.pairs.corpus import PARTS, Pair, ParallelCorpus, cut_parts
 from training.data.pairs.registry import PARALLEL_SETS
 from training.data.reading import PACKED, TFDS, read_lines, read_table, unknown_source
 from training.data.texts.libraries import load_tfds_pairs
-from training.errors import InputError
 
 __all__ = ["ParallelCorpus", "load_pairs"]
 

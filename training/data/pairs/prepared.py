@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from training.base.errors import InputError
 from training.data.pairs.corpus import PARTS, Pair, ParallelCorpus
-from training.errors import InputError
 
 SIDES = ("source", "target")
 INDEX = "prepared.json"

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+from training.base.errors import InputError
 from training.data.reading import TFDS, unknown_source
 from training.data.texts.labeled import LabeledTexts, split_rows
 from training.data.texts.libraries import load_tfds
 from training.data.texts.registry import TEXT_SETS
 from training.data.texts.tables import load_folders, load_table
-from training.errors import InputError
 
 __all__ = ["LabeledTexts", "load_texts", "split_rows"]
 

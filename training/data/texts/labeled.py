@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from training.errors import InputError
+from training.base.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)

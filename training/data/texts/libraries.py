@@ -6,8 +6,8 @@ The functions import these libraries themselves, so that invalid options are rep
 from collections.abc import Callable
 from typing import Any
 
+from training.base.errors import InputError
 from training.data.texts.labeled import LabeledTexts
-from training.errors import InputError
 
 
 def load_reuters() -> LabeledTexts:

@@ -5,9 +5,9 @@ import html
 from collections.abc import Callable, Set
 from pathlib import Path
 
+from training.base.errors import InputError
 from training.data.reading import Row, read_table
 from training.data.texts.labeled import LabeledTexts, without_repeats
-from training.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)

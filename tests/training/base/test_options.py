@@ -10,13 +10,8 @@ import pytest
 from run_folders import assert_refused
 
 from training import predict
-from training.classify.config import ClassifyConfig
-from training.cli import COMMANDS, main, train_app
-from training.engine.commands import RunOptions, run_to_train
-from training.engine.runs import Run
-from training.errors import InputError
-from training.images.config import ImagesConfig
-from training.options import (
+from training.base.errors import InputError
+from training.base.options import (
     DATA,
     MODEL,
     Options,
@@ -28,12 +23,17 @@ from training.options import (
     registered_attentions,
     to_json,
 )
+from training.classify.config import ClassifyConfig
+from training.cli import COMMANDS, main, train_app
+from training.engine.commands import RunOptions, run_to_train
+from training.engine.runs import Run
+from training.images.config import ImagesConfig
 from training.rules.config import RulesConfig
 from training.translate import evaluate, explain
 from training.translate.config import TranslateConfig
 from training.translate.loading import untrained
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CONFIGS = (ClassifyConfig, RulesConfig, ImagesConfig, TranslateConfig)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from training.errors import InputError
+from training.base.errors import InputError
 
 
 class WriteError(InputError):

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, get_args
 import cyclopts
 from pydantic.fields import FieldInfo
 
-from training.errors import InputError, exit_status
-from training.options import GROUPS, SomeOptions, choices, extras, interval
+from training.base.errors import InputError, exit_status
+from training.base.options import GROUPS, SomeOptions, choices, extras, interval
 
 _GROUPS = {name: cyclopts.Group(name, sort_key=i) for i, name in enumerate(GROUPS)}
 
@@ -58,7 +58,7 @@ def run(app: cyclopts.App, arguments: Sequence[str] | None) -> int:
         arguments: The arguments of the command line. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit status, as `training.errors.exit_status` returns it.
+        The exit status, as `training.base.errors.exit_status` returns it.
     """
 
     def start() -> None:
@@ -91,7 +91,7 @@ def run_one(
         arguments: The arguments of the command line. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit status, as `training.errors.exit_status` returns it.
+        The exit status, as `training.base.errors.exit_status` returns it.
     """
     app = new_app(name, text, examples)
     app.default(function_of(kind.model_fields, lambda values: start(kind(**values))))

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from training.files import replacing
+from training.base.files import replacing
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):

@@ -1,9 +1,9 @@
 """Declares options: default, help text, choices and range of each in one place.
 
 The options of a command are the fields of a frozen pydantic model. Pydantic checks values and
-reads and writes a run's JSON; `training/command_line.py` creates the command line from the same
-fields with cyclopts. Pydantic computes a default that depends on other options before it creates
-the object (`default_factory`), so that objects never change.
+reads and writes a run's JSON; `command_line.py` creates the command line from the same fields with
+cyclopts. Pydantic computes a default that depends on other options before it creates the object
+(`default_factory`), so that objects never change.
 
 Cyclopts was chosen because it passes on only the options that the user typed (which a resumed run
 needs to know), supports groups, examples in `--help` and lists such as `--seeds 0 1 2`, and is
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pydantic
 from pydantic.fields import FieldInfo
 
-from training.errors import InputError
+from training.base.errors import InputError
 
 GROUPS = ("arguments", "run", "data", "model", "training", "devices", "search", "output")
 ARGUMENTS, RUN, DATA, MODEL, TRAINING, DEVICES, SEARCH, OUTPUT = GROUPS

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from training.options import MODEL, SEARCH, option
+from training.base.options import MODEL, SEARCH, option
 
 LARGEST_BEAM = 1024
 

@@ -1,0 +1,1 @@
+"""What every program of this folder builds on: options, command lines, errors, files."""
