@@ -4,9 +4,15 @@ import os
 # before JAX is imported, and so in the processes that tests start.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
+import gc
+
 import hypothesis
 import keras
 import pytest
+
+# Keras collects garbage whenever a layer drops a weight. With the modules of a backend in memory
+# each collection takes 0.3 s, unless they are set aside.
+gc.freeze()
 
 # The same examples at every run, and no clock: a loaded machine is no failure.
 hypothesis.settings.register_profile(

@@ -174,7 +174,8 @@ def test_tolerance_0_keeps_what_is_computed(model):
     ("name", "bits"),
     [
         pytest.param("subclassed", 8, marks=pytest.mark.slow),
-        ("subclassed", 4),
+        pytest.param("subclassed", 4, marks=pytest.mark.slow),
+        ("sequential", 4),
         pytest.param("functional", 8, marks=pytest.mark.slow),
         pytest.param("functional", 4, marks=pytest.mark.slow),
     ],
@@ -321,7 +322,7 @@ def test_ids_that_several_layers_read_keep_their_numbers():
 
 
 def test_healing_brings_outputs_nearer():
-    model = functional()
+    model = sequential()
     x = RNG.integers(1, 300, (256, 12)).astype("int32")
     outputs = outputs_of(model, IDS)
     result = compress(model, target=12.0, bits=8, data=IDS)

@@ -264,7 +264,9 @@ def test_half_precision_keeps_what_tells_large_scores_apart():
         np.testing.assert_allclose(scores, [share, 1 - share] * 2, rtol=0.01)
 
 
-@pytest.mark.parametrize("layer", [pytest.param("gat", marks=pytest.mark.slow), "gcn", "filter"])
+@pytest.mark.parametrize(
+    "layer", ["filter", *(pytest.param(x, marks=pytest.mark.slow) for x in ("gat", "gcn"))]
+)
 def test_a_classifier_of_nodes_learns_a_split_graph(layer, tmp_path):
     # Two groups of nodes; only one node of each has a label, and the features are noise.
     rng = np.random.default_rng(0)

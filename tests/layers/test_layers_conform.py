@@ -150,6 +150,8 @@ OTHERS = {
 # Variants, whose code is for the greater part that of another case: only in the slow tests.
 VARIANTS = {"tsa_one_head", "tsa_project", "tsa_sum", "tsa_window", "tga_power_law", "tga_mean"}
 VARIANTS |= {"plga_causal", "gtn_tensors", "encoder_tsa", "encoder_tensor_train"}
+VARIANTS |= {"tsa_order_4", "tsa_exponential", "tga_project", "encoder_tn", "tn_each"}
+VARIANTS |= {"tt_embedding_reordered", "gtn_oblique"}
 
 
 def cases(names):

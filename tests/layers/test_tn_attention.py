@@ -350,7 +350,8 @@ CONFORMING = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param("open", marks=pytest.mark.slow), "per_site"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFORMING)
 def test_conforms(name, tmp_path):
     rng = np.random.default_rng(0)
     inputs = rng.uniform(size=(3, 7, 4)).astype("float32")

@@ -57,7 +57,7 @@ def test_a_deep_stack_of_a_thousand_sites_has_a_gradient_to_follow():
     assert before - after == pytest.approx(promised, rel=0.5)
 
 
-@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("order", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("embedding", "inputs"),
     [

@@ -20,7 +20,7 @@ def texts():
 @pytest.mark.parametrize(
     "attention",
     [
-        name if name in ("tsa", "tga", "rgtn") else pytest.param(name, marks=pytest.mark.slow)
+        name if name in ("tsa", "rgtn") else pytest.param(name, marks=pytest.mark.slow)
         for name in ATTENTIONS
     ],
 )
@@ -70,7 +70,10 @@ def test_stacked_linear_filters_are_the_polynomial_of_their_graph():
     np.testing.assert_allclose(inside.predict(ids, verbose=0), polynomial @ x, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("attention", ["tsa", "tga", "tn", "sdpa", "plga"])
+@pytest.mark.parametrize(
+    "attention",
+    ["tsa", "plga", *(pytest.param(x, marks=pytest.mark.slow) for x in ("tga", "tn", "sdpa"))],
+)
 def test_stacked_attentions_keep_the_size_and_ignore_padding(attention):
     options = {"residual_units": 1, "residual_dim": 5} if attention == "plga" else {}
     model = text_classifier(50, 3, attention, embedding_dim=8, num_layers=2, **options)

@@ -35,7 +35,11 @@ def make_model(kind, scale=1.0, end_bias=1.0, **options):
     return model
 
 
-@pytest.fixture(scope="module", params=KINDS)
+# The causal metric is another value of an option: only in the slow tests.
+@pytest.fixture(
+    scope="module",
+    params=["plga", "sdpa", pytest.param("plga, causal metric", marks=pytest.mark.slow)],
+)
 def naive(request):
     return Naive(make_model(request.param))
 

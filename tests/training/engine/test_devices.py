@@ -179,6 +179,7 @@ class TestShares:
         np.testing.assert_array_equal(inputs["source"][6:], inputs["source"][[5, 5]])
 
 
+@pytest.mark.slow
 def test_two_devices_train_as_one_and_refuse_what_they_cannot(tmp_path):
     pytest.importorskip("jax")
     dataset = labeled(tmp_path / "table.csv", 45)  # 27 training rows

@@ -124,6 +124,7 @@ def killed_after(epochs, arguments, folder):
     assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_lost_preparation_is_made_anew(whole, tmp_path):
     folder = copy_of(whole[1], tmp_path / "run")
     shutil.rmtree(folder / "prepared")
