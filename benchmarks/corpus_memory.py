@@ -119,7 +119,7 @@ def main():
             done = subprocess.run(
                 words,
                 check=True,
-                capture_output=True,
+                stdout=subprocess.PIPE,
                 text=True,
                 env={**os.environ, "KERAS_BACKEND": "numpy"},
             )

@@ -4,7 +4,8 @@
     KERAS_BACKEND=jax python benchmarks/gpu.py --output gpu.csv --only dense filter
     KERAS_BACKEND=jax python benchmarks/gpu.py --quick     # small sizes: a try, also on a CPU
 
-Contenders are interleaved in one process, each compiled once; the times are medians of nine runs.
+Contenders are interleaved in one process, each compiled once; the times are medians of nine runs
+(of models: five training steps, three searches).
 Beside each time stand the rates of arithmetic and of memory traffic that it implies, as shares of
 what a large product of matrices and a large copy reach in the same process and precision. The
 operations and bytes are those that XLA counts in the compiled program.

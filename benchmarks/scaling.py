@@ -96,7 +96,11 @@ def measured(processes, words):
         )
         for number, core in enumerate(cores)
     ]
-    outputs = [process.communicate()[0] for process in started]
+    try:
+        outputs = [process.communicate()[0] for process in started]
+    finally:  # after an interrupt
+        for process in started:
+            process.kill()
     if any(process.returncode for process in started):
         sys.exit("A process failed")
     return json.loads(outputs[0])

@@ -25,6 +25,7 @@ from training.base.errors import InputError
 from training.engine.devices import COORDINATOR, NUM_PROCESSES, PROCESS_ID
 
 GRACE = 8  # seconds a process has to end by itself, and then again to end when asked to
+INVALID_INPUT = 2  # the status of a command, see `training.base.errors.exit_status`
 SHOWN = 4000  # characters of a failed process's output
 
 
@@ -63,18 +64,24 @@ def launch(num_processes: int, command: Sequence[str]) -> None:
         status = processes[failed].returncode
         if status < 0:
             _end(processes)
+            _show(failed, outputs[failed])
             raise InputError(
                 f"Process {failed} was killed by {signal.Signals(-status).name}, and the others "
                 "were ended. Continue the run with --resume"
             )
-        # One cause may end all of them; then process 0 tells it.
+        # Invalid input ends all of them; then process 0 reports it.
         _wait(processes[:1], GRACE)
-        output = outputs[failed]
-        if output is not None and processes[0].poll() in (None, 0):
-            output.seek(0)
-            text = output.read().decode(errors="replace")
-            print(f"process {failed} failed:\n{text[-SHOWN:]}", file=sys.stderr, end="")
+        if not status == processes[0].poll() == INVALID_INPUT:
+            _show(failed, outputs[failed])
         sys.exit(status)
+
+
+def _show(number: int, output: IO | None) -> None:
+    """Prints the end of a process's output, unless it was shown already."""
+    if output is not None:
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+        print(f"process {number} failed:\n{text[-SHOWN:]}", file=sys.stderr, end="")
 
 
 def _first_failed(processes: Sequence[subprocess.Popen]) -> int | None:

@@ -71,10 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     try:
-        _serve(options, settings)
-    except OSError as error:
-        print(f"error: Could not listen on port {options.port}: {error.strerror}", file=sys.stderr)
+        listening = _listening(options.host, options.port)
+    except (OSError, OverflowError) as error:
+        print(f"error: Could not listen on {options.host}:{options.port}: {error}", file=sys.stderr)
         return 2
+    with listening:
+        _serve(options.saved_models, settings, listening)
     return 0
 
 
@@ -110,14 +112,13 @@ def _parser(settings: type) -> argparse.ArgumentParser:
     return parser
 
 
-def _serve(options: argparse.Namespace, settings: "Settings") -> None:
+def _serve(saved_models: str, settings: "Settings", listening: socket.socket) -> None:
     import uvicorn
 
     from keras_tnattn.serving.app import create_app
 
-    app = create_app(options.saved_models, settings)
+    app = create_app(saved_models, settings)
     inference = app.inference
-    listening = _listening(options.host, options.port)
 
     class Server(uvicorn.Server):
         """A server that drains before it stops, and then exits with 0."""
@@ -147,15 +148,14 @@ def _serve(options: argparse.Namespace, settings: "Settings") -> None:
             await asyncio.sleep(_GRACE_S)
             await super().shutdown(sockets)
 
-    with listening:
-        config = uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            timeout_graceful_shutdown=max(1, round(settings.stop_s)),
-            server_header=False,
-        )
-        Server(config).run([listening])
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=max(1, round(settings.stop_s)),
+        server_header=False,
+    )
+    Server(config).run([listening])
 
 
 async def _announce(inference: "Inference", address: str) -> None:
@@ -171,7 +171,7 @@ def _listening(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
-    except OSError:
+    except (OSError, OverflowError):  # OverflowError: no port of that number
         listening.close()
         raise
     return listening

@@ -81,14 +81,7 @@ class Batcher:
             RequestError: With 429, if too many rows are waiting.
             Exception: Whatever the signature raises for these rows.
         """
-        # A request larger than the queue is taken when nothing else waits.
-        if self.waiting and self.waiting + rows > self._max_queue:
-            seconds = max(1, round(self.waiting * self._seconds_per_row))
-            raise RequestError(
-                429,
-                f"The queue is full: {self.waiting} rows are waiting",
-                {"Retry-After": str(seconds)},
-            )
+        self.check_room(rows)
         parts = _parts(signature, arrays, rows, self._max_batch)
         items = [self._enqueue(signature, part, rows_, key) for part, rows_, key, _ in parts]
         self._advance()
@@ -104,6 +97,19 @@ class Batcher:
             name: pad_together([result[name] for result in results], _fill(results[0][name]))[order]
             for name in results[0]
         }
+
+    def check_room(self, rows: int = 1) -> None:
+        """Raises `RequestError` with 429 if the queue has no room for so many rows.
+
+        A request larger than the queue is taken when nothing else waits.
+        """
+        if self.waiting and self.waiting + rows > self._max_queue:
+            seconds = max(1, round(self.waiting * self._seconds_per_row))
+            raise RequestError(
+                429,
+                f"The queue is full: {self.waiting} rows are waiting",
+                {"Retry-After": str(seconds)},
+            )
 
     def close(self) -> None:
         """Ends each thread after its current batch."""

@@ -153,7 +153,10 @@ class Inference:
             raise RequestError(
                 400, f"Expected the same number of rows in each input. Received: {sizes}"
             )
-        return max(sizes.values(), default=1)
+        rows = max(sizes.values(), default=1)
+        if signature.batches and not rows:
+            raise RequestError(400, "Expected at least one row. Received: none")
+        return max(rows, 1)
 
     def _check_lengths(self, signature: Signature, name: str, array: np.ndarray) -> None:
         own = signature.hint(name, "max_length")

@@ -8,7 +8,9 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from keras_tnattn.serving.errors import RequestError
 from keras_tnattn.serving.repository import Repository, State
+from keras_tnattn.serving.responses import json_response
 from keras_tnattn.serving.servable import Signature
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -102,6 +104,9 @@ class Monitoring:
 class Observed:
     """An ASGI application whose requests are counted and logged.
 
+    It refuses requests itself while the queue is full: under overload there are many, and routing
+    them and parsing their bodies would take the time of those that are accepted.
+
     Args:
         app: The application.
         inference: The models behind it; while it is draining, connections are closed after an
@@ -137,7 +142,12 @@ class Observed:
         monitoring = self.inference.monitoring
         monitoring.in_flight.inc()
         try:
+            if scope["method"] == "POST":
+                self.inference.batcher.check_room()
             await self._app(scope, receive, observed_send)
+        except RequestError as error:  # the application answers its own
+            refusal = json_response({"error": error.message}, error.status, error.headers)
+            await refusal(scope, receive, observed_send)
         finally:
             monitoring.in_flight.dec()
             monitoring.request(record, time.perf_counter() - began)

@@ -41,9 +41,14 @@ def test_each_is_told_its_number_and_one_is_heard(tmp_path):
 
 
 def test_one_that_is_killed_ends_the_others(tmp_path):
-    code = "import time\nif n == 1: os.kill(os.getpid(), 9)\ntime.sleep(50)"
+    code = (
+        "import time\n"
+        "if n == 1: print('its last words', flush=True); os.kill(os.getpid(), 9)\n"
+        "time.sleep(50)"
+    )
     done, seconds = launch(tmp_path, code)
     assert done.returncode == 2
+    assert "process 1 failed:\nits last words\n" in done.stderr
     assert "Process 1 was killed by SIGKILL" in done.stderr
     assert "--resume" in done.stderr
     assert seconds < 30
@@ -71,9 +76,17 @@ def test_the_output_of_one_that_fails_is_shown(tmp_path):
     assert done.stderr == "process 2 failed:\na reason\n"
 
 
-def test_what_all_say_is_shown_once(tmp_path):
-    done, _ = launch(tmp_path, "import sys\nsys.exit('a reason')")
-    assert (done.returncode, done.stderr) == (1, "a reason\n")
+def test_a_cause_that_makes_process_0_fail_too_is_shown(tmp_path):
+    code = "import sys, time\nif n == 2: sys.exit('a reason')\ntime.sleep(1)\nsys.exit('lost 2')"
+    done, _ = launch(tmp_path, code)
+    assert done.returncode == 1
+    assert "process 2 failed:\na reason\n" in done.stderr
+    assert "lost 2\n" in done.stderr
+
+
+def test_invalid_input_is_reported_once(tmp_path):
+    done, _ = launch(tmp_path, "import sys\nprint('a reason', file=sys.stderr)\nsys.exit(2)")
+    assert (done.returncode, done.stderr) == (2, "a reason\n")
 
 
 @pytest.mark.parametrize("arguments", [["-n", "2"], ["-n", "0", "--", "script.py"], ["-n"]])

@@ -240,7 +240,7 @@ class DeviceOptions(Options):
         None,
         DEVICES,
         "devices of this machine that share each batch, on JAX; without a GPU, that many parts of "
-        "the CPU (default: one, or all with --coordinator)",
+        "the CPU (default: one; all of them with several processes or --model-parallel)",
         ge=1,
         le=65_536,
     )

@@ -10,6 +10,7 @@ from training.classify.config import TABLE_DIMS, ClassifyConfig
 from training.data.texts import LabeledTexts
 from training.engine.backend import start_backend
 from training.engine.commands import Command
+from training.engine.devices import check_one_process
 from training.engine.runs import finish_all, write_text
 
 HEADER = (
@@ -113,6 +114,7 @@ def compare(
 
 def start(values: dict[str, Any]) -> None:
     """Runs `compare` with the options that the user typed."""
+    check_one_process("compare")
     typed = {name: values.pop(name) for name in CompareOptions.model_fields if name in values}
     options, common = CompareOptions(**typed), ClassifyConfig(**values)
     configs = table_configs(values, options.attentions, options.seeds)

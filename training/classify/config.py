@@ -151,8 +151,7 @@ class ClassifyConfig(RunConfig):
     )
     steps_per_execution: int = steps_per_execution_option()
     jit_compile: str = jit_compile_option(
-        "as Keras decides, but always on for ada, whose scores XLA computes in a fifth of the time "
-        "on a CPU"
+        "as Keras decides, but always on for ada, whose sums over all pairs XLA need not keep"
     )
     name: str = name_option(_default_name, "DATASET-ATTENTION-SEED")
 

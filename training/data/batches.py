@@ -1,6 +1,5 @@
 """Batches in an order that a resumed run repeats."""
 
-import itertools
 import math
 
 import keras
@@ -103,7 +102,8 @@ class BucketedBatches(keras.utils.PyDataset):
         source = _rounded(part.source.lengths, multiple)
         target = _rounded(part.target.lengths - 1, multiple)
         self._base = int(source.max()) + 1
-        self._both = target * np.int32(self._base) + source
+        small = (int(target.max()) + 1) * self._base <= np.iinfo("int32").max
+        self._both = target.astype("int32" if small else "int64") * self._base + source
         self.set_epoch(0)
 
     @property
@@ -120,7 +120,7 @@ class BucketedBatches(keras.utils.PyDataset):
         # The sort is stable: pairs of equal lengths stay in random order.
         rows = rows[np.argsort(self._both[rows], kind="stable")]
         starts = np.arange(0, len(rows), self.batch_size)
-        target, source = np.divmod(self._both[rows], np.int32(self._base))
+        target, source = np.divmod(self._both[rows], self._base)
         lengths = np.stack(  # (batches, 2)
             [np.maximum.reduceat(sizes, starts) for sizes in (source, target)], axis=1
         )
@@ -130,10 +130,11 @@ class BucketedBatches(keras.utils.PyDataset):
         shapes, shape = np.unique(lengths, axis=0, return_inverse=True)
         shape = shape.reshape(-1)  # some NumPy versions keep an axis of 1
         if len(shapes) > 1:
-            pair = max(
-                itertools.combinations(range(len(shapes)), 2),
-                key=lambda pair: np.sum(shapes[pair[0]] != shapes[pair[1]]),
-            )
+            differ = shapes != shapes[0]
+            if differ.all(axis=1).any():
+                pair = (0, np.argmax(differ.all(axis=1)))
+            else:  # one that has another source length, and one that has another target length
+                pair = (np.argmax(differ[:, 0]), np.argmax(differ[:, 1]))
             first = [batches[shape[batches] == one][0] for one in pair]
             batches = np.concatenate([first, batches[~np.isin(batches, first)]])
         self.rows, self.batches, self.lengths = rows, batches, lengths

@@ -16,8 +16,7 @@ from training.translate.config import TranslateConfig
 
 RUNS = Path("runs/demo-translate")
 # No dropout, because the same content is always rendered the same way. Power law graph attention
-# needs a low peak of the learning rate, here reached early; the decay to zero over the last epochs
-# gains about five BLEU.
+# needs a low peak of the learning rate, here reached early.
 COMMON: dict[str, Any] = {
     "corpus": "cldr:pt-en",
     "prepared": str(RUNS / "prepared"),

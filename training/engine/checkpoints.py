@@ -156,8 +156,9 @@ class EpochLog(keras.callbacks.Callback):
         self.rows: list[dict[str, float]] = []
         self._last = run.folder / "checkpoints" / "last.npz"
         self._best = run.folder / "checkpoints" / "best.npz"
-        with writing(self._last.parent):
-            self._last.parent.mkdir(exist_ok=True)
+        if process_id() == 0:
+            with writing(self._last.parent):
+                self._last.parent.mkdir(exist_ok=True)
 
     def restore(self, validated: bool = False) -> int:
         """Restores the model of the last epoch.

@@ -8,9 +8,14 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from training.base.errors import InputError
 from training.base.options import EXPORTING, RUN, DeviceOptions, Options, RunConfig, option
-from training.engine.devices import Layouts, join, num_processes, process_id, use_devices
+from training.engine.devices import (
+    Layouts,
+    check_one_process,
+    join,
+    process_id,
+    use_devices,
+)
 from training.engine.runs import Run
 
 
@@ -75,8 +80,8 @@ def training_command(
         which = RunOptions(**_taken(values, RunOptions))
         devices = DeviceOptions(**_taken(values, DeviceOptions))
         join(devices)
-        if num_processes() > 1 and not several_devices:
-            raise InputError(f"Expected one process for {name}. Received: {num_processes()}")
+        if not several_devices:
+            check_one_process(name)
         chosen = run_to_train(config, values, which)
         if chosen is None:
             return

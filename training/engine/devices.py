@@ -23,21 +23,45 @@ PROCESS_ID = "KERAS_DISTRIBUTION_PROCESS_ID"
 
 
 def join(options: DeviceOptions) -> None:
-    """Sets the environment variables in which Keras looks for the other processes."""
+    """Sets the environment variables in which Keras looks for the other processes.
+
+    Raises:
+        InputError: If some of the variables are set and others are not.
+    """
     if options.coordinator is not None:
         os.environ[COORDINATOR] = options.coordinator
         os.environ[NUM_PROCESSES] = str(options.num_processes)
         os.environ[PROCESS_ID] = str(options.process_id)
+    values = {name: os.environ.get(name) for name in (COORDINATOR, NUM_PROCESSES, PROCESS_ID)}
+    if None in values.values() and set(values.values()) != {None}:
+        received = ", ".join(f"{name}={value}" for name, value in values.items())
+        raise InputError(
+            "Expected all of these environment variables, or none, or --coordinator with "
+            f"--num-processes and --process-id. Received: {received}"
+        )
 
 
 def num_processes() -> int:
     """Returns the number of processes that train the run."""
-    return int(os.environ.get(NUM_PROCESSES, 1))
+    return _number(NUM_PROCESSES, 1)
 
 
 def process_id() -> int:
     """Returns the number of this process, counted from 0."""
-    return int(os.environ.get(PROCESS_ID, 0))
+    return _number(PROCESS_ID, 0)
+
+
+def _number(variable: str, default: int) -> int:
+    text = os.environ.get(variable, str(default))
+    if not text.isdecimal():
+        raise InputError(f"Expected {variable} to be an integer. Received: {variable}={text!r}")
+    return int(text)
+
+
+def check_one_process(command: str) -> None:
+    """Raises `InputError` if several processes run a command that is for one."""
+    if num_processes() > 1:
+        raise InputError(f"Expected one process for {command}. Received: {num_processes()}")
 
 
 def use_devices(
@@ -69,8 +93,8 @@ def use_devices(
     parts, here = options.model_parallel, len(devices) // num_processes()
     if len(devices) % parts or (here % parts and parts % here):
         raise InputError(
-            f"Expected a divisor of {len(devices)} devices, {here} in each process. "
-            f"Received: model_parallel={parts}"
+            f"Expected model_parallel to divide {len(devices)} devices, and to divide, or be a "
+            f"multiple of, the {here} of a process. Received: model_parallel={parts}"
         )
     replicas = len(devices) // parts
     if batch_size % replicas:

@@ -30,8 +30,7 @@ def reset_session(seed: int) -> None:
 
         if tf.config.list_physical_devices("GPU"):
             # On a GPU the order of additions varies, so that a resumed run would end with other
-            # weights. On a CPU the deterministic kernels change nothing and make a step 1.5 times
-            # as slow.
+            # weights. On a CPU the deterministic kernels change nothing, and take time.
             tf.config.experimental.enable_op_determinism()
     keras.utils.set_random_seed(seed)
 

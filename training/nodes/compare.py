@@ -10,6 +10,7 @@ from training.base.files import replacing
 from training.base.options import RUN, Options, option
 from training.engine.backend import start_backend
 from training.engine.commands import Command
+from training.engine.devices import check_one_process
 from training.engine.runs import Run, write_text
 from training.nodes.command import load
 from training.nodes.config import LAYERS, NodesConfig
@@ -98,6 +99,7 @@ def table(rows: Rows) -> str:
 
 def start(values: dict[str, Any]) -> None:
     """Runs `compare-nodes` with the options that the user typed."""
+    check_one_process("compare-nodes")
     typed = {name: values.pop(name) for name in CompareNodesOptions.model_fields if name in values}
     options, common = CompareNodesOptions(**typed), NodesConfig(**values)
     configs = [

@@ -1,6 +1,6 @@
 """Trains on a whole graph, one step per epoch, with early stopping and exact resumption.
 
-Such steps are so short that Keras' `fit` would spend more time on its data sets and callbacks.
+A step is one whole graph, so there are no batches for Keras' `fit` to iterate over.
 """
 
 import dataclasses

@@ -21,10 +21,17 @@ def layouts(config: TranslateConfig, parts: int) -> Layouts:
     """Returns the layouts of a translator in so many parts.
 
     Raises:
-        InputError: If a size of the model cannot be divided evenly.
+        InputError: If a size of the model cannot be divided evenly, or the embeddings or the
+            feed-forward networks are not dense.
     """
     from keras_tnattn.models.translator import PRESETS
 
+    for name in ("embedding", "feedforward"):
+        if getattr(config, name) != "dense":
+            raise InputError(
+                f"Expected {name}=dense for model_parallel={parts}: the weights of other forms are "
+                f"too small to be split. Received: {name}={getattr(config, name)}"
+            )
     sizes = {"model_dim": config.model_dim, "feedforward_dim": config.feedforward_dim}
     if config.attention == "plga":
         preset = PRESETS[config.preset]

@@ -52,6 +52,7 @@ def train_translator(config: TranslateConfig, run: Run) -> dict[str, Any]:
             run.describe(folder, config, _description(config, corpus))
         if corpus.folder == folder / "prepared":
             corpus = dataclasses.replace(corpus, folder=run.folder / "prepared")
+        wait_for_all("the run folder")
     return _trained(config, run, corpus, model, train)
 
 

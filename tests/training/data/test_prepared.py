@@ -252,6 +252,12 @@ class TestBatches:
                 first, second = (batches[i][0][name].shape[1] for i in (0, 1))
                 assert (first != second) == (most == 9)
 
+    def test_very_long_sentences(self):
+        draw = np.random.default_rng(0)
+        part = TokenizedPart(*(sentences(np.array([50_000, 49_000]), draw) for _ in range(2)))
+        inputs, labels = BucketedBatches(part, 2)[0]
+        assert (inputs["source"].shape, labels.shape) == ((2, 50_000), (2, 49_999))
+
     def test_no_batch_is_longer_than_the_longest_sentence(self):
         # The positional encoding may end there.
         batches = BucketedBatches(random_part(), 10, multiple=16)

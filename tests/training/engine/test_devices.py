@@ -17,7 +17,7 @@ from translate_commands import table
 from training.data.batches import ArrayBatches, BucketedBatches
 from training.data.pairs.loading import load_pairs
 from training.data.pairs.prepared import load_prepared, prepare
-from training.engine.devices import NUM_PROCESSES, PROCESS_ID
+from training.engine.devices import COORDINATOR, NUM_PROCESSES, PROCESS_ID
 from training.engine.fitting import ProcessShare
 from training.engine.runs import Run
 
@@ -120,6 +120,26 @@ class TestOptions:
         assert_refused(capsys, ["rules", "--run-dir", str(tmp_path / "run"), *options], part)
         assert list(tmp_path.iterdir()) == []
 
+    @pytest.mark.parametrize(
+        ("values", "part"),
+        [
+            ({NUM_PROCESSES: "2", PROCESS_ID: "0"}, f"{COORDINATOR}=None"),
+            ({COORDINATOR: "a:1", NUM_PROCESSES: "2"}, f"{PROCESS_ID}=None"),
+            ({COORDINATOR: "a:1", NUM_PROCESSES: "", PROCESS_ID: "0"}, f"{NUM_PROCESSES}=''"),
+        ],
+    )
+    def test_variables_that_are_refused(self, values, part, capsys, tmp_path, monkeypatch):
+        for name, value in values.items():
+            monkeypatch.setenv(name, value)
+        assert_refused(capsys, ["rules", "--run-dir", str(tmp_path / "run")], part)
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("command", ["compare", "compare-nodes", "nodes"])
+    def test_commands_for_one_process(self, command, capsys, tmp_path, monkeypatch):
+        for name, value in ((COORDINATOR, "a:1"), (NUM_PROCESSES, "2"), (PROCESS_ID, "1")):
+            monkeypatch.setenv(name, value)
+        assert_refused(capsys, [command, "--run-dir", str(tmp_path)], f"one process for {command}")
+
     @pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX has several devices")
     def test_other_backends_name_the_one_that_can(self, capsys, tmp_path):
         arguments = ["rules", "--run-dir", str(tmp_path / "run"), "--devices", "2"]
@@ -192,7 +212,10 @@ def test_two_devices_train_as_one_and_refuse_what_they_cannot(tmp_path):
         "batch_size that 2 devices can share evenly. Received: batch_size=7": [
             *("rules", *start, "2", "--batch-size", "7")
         ],
-        "divisor of 2 devices, 2 in each process. Received: model_parallel=3": [*split, "3"],
+        "divide 2 devices, and to divide, or be a multiple of, the 2 of a process. "
+        "Received: model_parallel=3": [*split, "3"],
+        "embedding=dense for model_parallel=2": [*split, "2", "--embedding", "low_rank"],
+        "feedforward=dense for model_parallel=2": [*split, "2", "--feedforward", "tensor_train"],
         "residual_dim to be a multiple of model_parallel=2. Received: residual_dim=5": [
             *(*split, "2", "--residual-dim", "5")
         ],
@@ -254,6 +277,18 @@ def test_ten_steps_an_epoch_of_a_translator(attention, epochs, tmp_path):
         np.testing.assert_allclose(*losses, rtol=0, atol=1e-5)
         if attention == "sdpa":  # the power law makes much of rounding: see docs
             assert_same_training(tmp_path / name, tmp_path / "one", metrics=0.1)
+
+
+@pytest.mark.slow
+def test_two_processes_train_a_translator(tmp_path):
+    pytest.importorskip("jax")
+    prepare(load_pairs("cldr:pt-en"), tmp_path / "prepared", vocabulary_size=300, max_length=8)
+    sizes = ["--model-dim", "8", "--num-heads", "2", "--feedforward-dim", "8", "--epochs", "1"]
+    options = ["translate", "--prepared", str(tmp_path / "prepared"), "--preset", "sdpa", *sizes]
+    options += ["--batch-size", "2048", "--num-layers", "1", "--run-dir", str(tmp_path / "run")]
+    output = finished(launched("training/train.py", *options))
+    assert output.count("run folder: ") == 1
+    assert Run(tmp_path / "run").results["epochs"] == 1
 
 
 @pytest.mark.slow
