@@ -28,7 +28,8 @@ class Seen:
         batch: The inputs of the first call, unchanged.
         sensitivity: Relative change of the model's outputs divided by the relative change of this
             layer's outputs that caused it.
-        takes_model_input: Whether the ids are an input of the model itself.
+        inputs_read: Positions, among the flattened inputs of the model, of the inputs that an
+            embedding was called with; `None` stands for ids that are no input of the model.
     """
 
     rows: int = 0
@@ -36,7 +37,12 @@ class Seen:
     counts: np.ndarray | None = None
     batch: np.ndarray | None = None
     sensitivity: float = 1.0
-    takes_model_input: bool = False
+    inputs_read: set[int | None] = dataclasses.field(default_factory=set)
+
+    @property
+    def takes_model_input(self) -> bool:
+        """Whether the ids are an input of the model itself."""
+        return any(position is not None for position in self.inputs_read)
 
 
 def batches_of(data: Any, batch_size: int) -> list[Any]:
@@ -110,8 +116,8 @@ def observe(
         model: A copy of the model to compress, because its layers are changed while it runs.
         layers: The layers to watch, by path.
         batches: Inputs of the model.
-        all_inputs: All inputs of the model, to count the ids of an embedding that reads one of
-            them. Default: the batches.
+        all_inputs: All inputs of the model, to count the ids of the embeddings that read them.
+            Default: the batches.
 
     Returns:
         The summary of each layer's inputs, and the flattened outputs of the first batch.
@@ -125,12 +131,9 @@ def observe(
         layer = layers[path]
         if note.batch is None:
             note.batch = array
-            if isinstance(layer, keras.layers.Embedding):
-                note.takes_model_input = any(
-                    array.shape == np.shape(x) and (array == np.asarray(x)).all()
-                    for x in flat_inputs
-                )
         if isinstance(layer, keras.layers.Embedding):
+            same = (i for i, x in enumerate(flat_inputs) if np.array_equal(x, array))
+            note.inputs_read.add(next(same, None))
             counts = np.bincount(array.astype("int64").ravel(), minlength=layer.input_dim)
             note.counts = counts + (0 if note.counts is None else note.counts)
         else:
@@ -150,13 +153,11 @@ def observe(
     for path, note in seen.items():
         if note.moment is not None:
             note.moment /= max(note.rows, 1)
-        if note.batch is not None and all_inputs is not None and note.takes_model_input:
-            for array in keras.tree.flatten(all_inputs):
-                if np.ndim(array) == note.batch.ndim and np.asarray(array).dtype.kind in "iu":
-                    note.counts = np.bincount(
-                        np.asarray(array, "int64").ravel(), minlength=layers[path].input_dim
-                    )
-                    break
+        if note.inputs_read and None not in note.inputs_read and all_inputs is not None:
+            arrays = keras.tree.flatten(all_inputs)
+            read = [np.ravel(arrays[i]) for i in note.inputs_read if i is not None]
+            ids = np.concatenate(read)
+            note.counts = np.bincount(ids.astype("int64"), minlength=layers[path].input_dim)
     return seen, first
 
 

@@ -1,0 +1,43 @@
+"""What is observed of each layer belongs to the inputs that this layer really gets."""
+
+import keras
+import numpy as np
+
+from keras_tnattn.compression import calibration
+
+RNG = np.random.default_rng(0)
+
+
+def seen_by_embeddings(model, data):
+    embeddings = {
+        layer.name: layer for layer in model.layers if isinstance(layer, keras.layers.Embedding)
+    }
+    batches = calibration.batches_of(data, batch_size=512)
+    return calibration.observe(model, embeddings, batches, data)[0]
+
+
+def test_ids_are_counted_in_the_input_that_an_embedding_reads():
+    ids = {name: keras.Input((6,), dtype="int32", name=name) for name in ("source", "target")}
+    tables = [keras.layers.Embedding(50, 4, name=f"{name}_table")(ids[name]) for name in ids]
+    model = keras.Model(ids, keras.layers.Add()(tables))
+    data = {
+        "source": RNG.integers(0, 10, (2000, 6)).astype("int32"),
+        "target": RNG.integers(40, 50, (2000, 6)).astype("int32"),
+    }
+    seen = seen_by_embeddings(model, data)
+    for name, array in data.items():
+        counts = np.bincount(array.ravel(), minlength=50)
+        np.testing.assert_array_equal(seen[f"{name}_table"].counts, counts)
+
+
+def test_ids_of_an_embedding_that_reads_two_inputs_are_counted_in_both():
+    ids = {name: keras.Input((6,), dtype="int32", name=name) for name in ("source", "target")}
+    table = keras.layers.Embedding(50, 4, name="table")
+    model = keras.Model(ids, keras.layers.Add()([table(ids["source"]), table(ids["target"])]))
+    data = {
+        "source": RNG.integers(0, 10, (2000, 6)).astype("int32"),
+        "target": RNG.integers(40, 50, (2000, 6)).astype("int32"),
+    }
+    both = np.concatenate([array.ravel() for array in data.values()])
+    counts = seen_by_embeddings(model, data)["table"].counts
+    np.testing.assert_array_equal(counts, np.bincount(both, minlength=50))
