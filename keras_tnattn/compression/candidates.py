@@ -216,7 +216,7 @@ def _embedding_candidates(
                 (),
                 bits,
                 byte_count(small),
-                output_error(layer, small, seen),
+                table_error(table, _table(small), weights),
                 0,
                 lambda: layer,
             )
@@ -296,7 +296,7 @@ def quantized(layer: keras.layers.Layer, bits: int) -> keras.layers.Layer:
 
 
 def output_error(old: keras.layers.Layer, new: keras.layers.Layer, seen: Seen) -> float:
-    """Returns the relative error of a layer's outputs on its inputs from `sample`."""
+    """Returns the relative error of the outputs of a dense or einsum layer on `sample`."""
     inputs = sample(old, seen)
     expected = ops.convert_to_numpy(old(inputs)).astype("float64")
     outputs = ops.convert_to_numpy(new(inputs)).astype("float64")
@@ -304,12 +304,10 @@ def output_error(old: keras.layers.Layer, new: keras.layers.Layer, seen: Seen) -
 
 
 def sample(layer: keras.layers.Layer, seen: Seen) -> np.ndarray:
-    """Returns inputs for a layer: those it was called with, or random ones."""
+    """Returns inputs for a dense or einsum layer: those it was called with, or random ones."""
     if seen.batch is not None:
         return seen.batch
     rng = np.random.default_rng(0)
-    if isinstance(layer, keras.layers.Embedding):
-        return np.arange(layer.input_dim)
     shape = [8 if size is None else size for size in _input_shape(layer)]
     shape[0] = max(1, SAMPLE_ROWS // max(int(np.prod(shape[1:-1])), 1))
     return rng.normal(size=shape).astype("float32")

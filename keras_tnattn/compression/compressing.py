@@ -24,6 +24,7 @@ from keras_tnattn.compression.candidates import (
     output_error,
     quantized,
     reason_against,
+    row_weights,
     table_error,
 )
 from keras_tnattn.compression.healing import heal
@@ -561,8 +562,7 @@ class _Plan:
         ids = np.arange(old.input_dim)
         table = keras.ops.convert_to_numpy(old(ids)).astype("float64")
         near = keras.ops.convert_to_numpy(new(ids if order is None else np.argsort(order)))
-        counts = self.seen[path].counts
-        return table_error(table, near, None if counts is None else counts[: old.input_dim])
+        return table_error(table, near, row_weights(old, self.seen[path]))
 
     def _others(self, small: keras.Model) -> list[LayerReport]:
         """Returns one row for all other weights."""

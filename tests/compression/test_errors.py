@@ -1,0 +1,32 @@
+"""The reported errors are those by which the candidates were chosen."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_tnattn import compress
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("bits", [None, 8])
+def test_the_row_of_padding_does_not_count(bits):
+    # The row of padding is large and the data are full of it, but it is masked.
+    model = keras.Sequential(
+        [
+            keras.Input((20,), dtype="int32"),
+            keras.layers.Embedding(200, 16, mask_zero=True),
+            keras.layers.GlobalAveragePooling1D(),
+        ]
+    )
+    table = RNG.normal(size=(200, 4)) @ RNG.normal(size=(4, 16))
+    table += 0.01 * RNG.normal(size=table.shape)
+    table[0] = 10 * RNG.normal(size=16)
+    model.layers[0].set_weights([table.astype("float32")])
+    ids = RNG.integers(1, 200, (64, 20)).astype("int32")
+    ids[:, 8:] = 0
+    report = compress(model, tolerance=0.05, data=ids, formats="low_rank", bits=bits).report
+    (row,) = report.layers
+    assert row.format == "low_rank"
+    assert 0 < row.error <= 0.05
+    assert any(np.isclose(row.error, error, rtol=0.05) for _, error, _ in row.curve)
