@@ -36,6 +36,9 @@ def test_laplacians_are_their_formulas(normalization):
         expected = laplacian_oracle(adjacencies[n].astype("float64"), normalization)
         np.testing.assert_allclose(got[n], expected, atol=1e-6)
     assert (got[:, 3] == 0).all()
+    one_way = np.array([[0, 2, 0], [0, 0, 3], [1, 1, 0]], "float32")
+    got_one_way = to_numpy(graph.laplacian(ops.convert_to_tensor(one_way), normalization))
+    np.testing.assert_allclose(got_one_way, laplacian_oracle(one_way, normalization), atol=1e-6)
     # A constant signal is at frequency 0 where rows sum to 0.
     if normalization != "symmetric":
         np.testing.assert_allclose(got.sum(axis=-1), 0, atol=1e-5)

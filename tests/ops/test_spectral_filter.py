@@ -139,6 +139,28 @@ def test_gradients_are_those_of_finite_differences(method):
             assert grad[index] == pytest.approx(expected, rel=1e-3, abs=1e-3)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_banded_gradients_equal_direct_ones_across_blocks(causal):
+    damping = 0.3
+    minimum_block, _, shortest = plan(damping)
+    length = max(3 * minimum_block, shortest) + 1
+    keys, values = keys_and_values(2, length=length)
+    weight = np.random.default_rng(5).normal(size=values.shape).astype("float32")
+    coefficients = np.array([0.8, 0.6, -0.4], "float32")
+
+    def grads(method):
+        return gradients(
+            lambda k, v, a: ops.sum(
+                ops.convert_to_tensor(weight)
+                * spectral_filter.spectral_filter(k, v, damping, a, method, causal=causal)
+            ),
+            [scaled(keys) / 2, values, coefficients],
+        )
+
+    for banded, direct in zip(grads("banded"), grads("direct"), strict=True):
+        np.testing.assert_allclose(banded, direct, rtol=1e-4, atol=1e-5 * np.abs(direct).max())
+
+
 def test_gradient_of_a_trained_damping():
     keys, values = keys_and_values(length=12)
     weight = np.random.default_rng(5).normal(size=values.shape)
