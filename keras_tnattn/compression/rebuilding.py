@@ -9,6 +9,7 @@ can be loaded wherever `keras_tnattn` is imported.
 
 import copy
 import functools
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -102,17 +103,30 @@ def owners(model: keras.layers.Layer) -> dict[int, set[int]]:
     return held_by
 
 
+# The substitutes made so far, and the one that stands for each original layer. Both forget layers
+# that nothing else uses, so that neither originals nor compressed models are kept in memory.
+_SUBSTITUTES: weakref.WeakSet[keras.layers.Layer] = weakref.WeakSet()
+_SUBSTITUTE_OF: weakref.WeakKeyDictionary[keras.layers.Layer, keras.layers.Layer] = (
+    weakref.WeakKeyDictionary()
+)
+
+
 class _Substituting:
-    """Replaces inner layers when they are assigned; mixed into a subclass of a layer's class."""
+    """Replaces inner layers when they are assigned; mixed into a subclass of a layer's class.
+
+    The layer's own `__init__` and `build` run as before. When they execute `self.dense = Dense(8)`,
+    the attribute `dense` gets the substitute if there is one for the key `"dense"`, and the code
+    goes on with it.
+    """
 
     original: dict  # the original layer, serialized
     substitutes: dict[str, dict]  # the replacements, serialized, by their keys in `children`
-    made: list[tuple[keras.layers.Layer, keras.layers.Layer]]  # each layer and its substitute
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, self._substituted(name, value))
 
     def _substituted(self, key: str, value: Any) -> Any:
+        """Returns the value to assign: with substitutes, also inside lists, tuples and dicts."""
         if isinstance(value, keras.layers.Layer):
             return self._substitute(key, value)
         # Return the same object if nothing in a container changes: Keras compares some by identity.
@@ -126,17 +140,17 @@ class _Substituting:
         return value
 
     def _substitute(self, key: str, layer: keras.layers.Layer) -> keras.layers.Layer:
-        made = type(self).made
-        if key not in self.substitutes or any(layer is new for _, new in made):
+        """Returns the substitute of a layer, or the layer itself if it has none."""
+        # A second attribute can hold a substitute already: `self.again = self.dense`.
+        if key not in self.substitutes or layer in _SUBSTITUTES:
             return layer
-        for old, new in made:
-            if layer is old:
-                return new
-        new = keras.saving.deserialize_keras_object(self.substitutes[key])
-        if layer.built and not new.built:
-            new.build_from_config(layer.get_build_config())
-        made.append((layer, new))
-        return new
+        if layer not in _SUBSTITUTE_OF:
+            new = keras.saving.deserialize_keras_object(self.substitutes[key])
+            if layer.built and not new.built:
+                new.build_from_config(layer.get_build_config())
+            _SUBSTITUTES.add(new)
+            _SUBSTITUTE_OF[layer] = new
+        return _SUBSTITUTE_OF[layer]
 
     def replace_in_lists(self) -> None:
         """Replaces layers that were appended to a list, for which `__setattr__` was not called."""
@@ -204,7 +218,6 @@ def _made_anew(original: dict, substitutes: dict[str, dict]) -> keras.layers.Lay
             {
                 "original": unbuilt,
                 "substitutes": substitutes,
-                "made": [],
                 "build": _replacing_after(base.build),
                 "__module__": __name__,
                 "__doc__": base.__doc__,
@@ -296,35 +309,26 @@ def _copy_of_layers(
     }
     config = copy.deepcopy(layer.original) if substituting else _serialized(layer)
     config.pop("build_config", None)
-    # Replace layers that are constructor arguments in the config, others when they are assigned.
+    # A layer that is an argument of the constructor is replaced right here, in the config. Others
+    # are made by the code of the class, and replaced when that code assigns them.
     for key in [key for key in substitutes if key not in before]:
-        if _put_in(config["config"], inner[key].name, substitutes[key]):
-            del substitutes[key]
+        places = list(_places(config["config"], inner[key].name))
+        if len(places) == 1:
+            container, position = places[0]
+            container[position] = substitutes.pop(key)
     if substitutes:
         return _made_anew(config, substitutes)
     return keras.saving.deserialize_keras_object(config)
 
 
-def _put_in(config: Any, name: str, new: dict) -> bool:
-    """Replaces the serialized layer called `name` by `new`, if there is exactly one."""
-    places = []
-
-    def visit(container: Any) -> None:
-        entries = container.items() if isinstance(container, dict) else enumerate(container)
-        for key, value in entries:
-            if isinstance(value, dict) and "class_name" in value:
-                arguments = value.get("config")
-                if isinstance(arguments, dict) and _name_in(value) == name:
-                    places.append((container, key))
-            elif isinstance(value, dict | list):
-                visit(value)
-
-    visit(config)
-    if len(places) != 1:
-        return False
-    container, key = places[0]
-    container[key] = new
-    return True
+def _places(config: Any, name: str) -> Iterator[tuple[Any, Any]]:
+    """Yields the container and the key or index of each serialized layer called `name`."""
+    for key, value in config.items() if isinstance(config, dict) else enumerate(config):
+        if isinstance(value, dict) and "class_name" in value:
+            if isinstance(value.get("config"), dict) and _name_in(value) == name:
+                yield config, key
+        elif isinstance(value, dict | list):
+            yield from _places(value, name)
 
 
 def _name_in(serialized: dict) -> str | None:
