@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_tnattn.ops import tensor_train
+from keras_tnattn.ops.precision import at_least_float32
 from keras_tnattn.typing import Tensor
 
 # The variance of a standard normal distribution truncated at two standard deviations.
@@ -49,6 +50,14 @@ def kernel_variance(
         "LeCun ones, VarianceScaling, RandomNormal, TruncatedNormal or RandomUniform. "
         f"Received: initializer={initializer}"
     )
+
+
+class _Orthogonal(keras.initializers.Orthogonal):
+    """Draws in float32 if the dtype is shorter, because TensorFlow has no QR of bfloat16."""
+
+    def __call__(self, shape: Sequence[int], dtype: str | None = None) -> Tensor:
+        dtype = keras.backend.standardize_dtype(dtype)
+        return ops.cast(super().__call__(shape, at_least_float32(dtype)), dtype)
 
 
 class _Stacked(keras.initializers.Initializer):
@@ -104,8 +113,8 @@ def tt_core_weights(
         # One initializer per core and head: a shared instance with a fixed seed repeats its values.
         gain = math.sqrt(entry_variance * max(math.prod(shape[:-1]), shape[-1]))
         if isinstance(seed, int):
-            return keras.initializers.Orthogonal(gain, seed + seed_offset + index)
-        return keras.initializers.Orthogonal(gain, seed and kernel_initializer.seed)
+            return _Orthogonal(gain, seed + seed_offset + index)
+        return _Orthogonal(gain, seed and kernel_initializer.seed)
 
     weights: list[tuple[tuple[int, ...], keras.initializers.Initializer]] = []
     for n, shape in enumerate(shapes):

@@ -158,3 +158,12 @@ def test_describe_prints_the_plan(capsys):
 def test_errors_name_what_was_given(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_weights_can_be_bfloat16():
+    # TensorFlow has no QR decomposition of bfloat16, which orthogonal initial values need.
+    layer = TTDense(15, (2, 3, 4), (3, 1, 5), (2, 6), dtype="bfloat16")
+    outputs = ops.convert_to_numpy(ops.cast(layer(np.ones((2, 24))), "float32"))
+    assert {core.dtype for core in layer.cores} == {"bfloat16"}
+    assert np.isfinite(outputs).all()
+    assert outputs.any()
