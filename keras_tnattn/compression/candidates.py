@@ -52,13 +52,11 @@ class Candidate:
 
 def byte_count(layer: keras.layers.Layer) -> int:
     """Returns the bytes of all weights of a layer."""
-    return sum(
-        int(np.prod(w.shape)) * np.dtype(_numpy_dtype(w.dtype)).itemsize for w in layer.weights
-    )
+    return sum(int(np.prod(w.shape)) * _item_size(w.dtype) for w in layer.weights)
 
 
-def _numpy_dtype(dtype: str) -> str:
-    return {"bfloat16": "float16", "bool": "int8"}.get(dtype, dtype)
+def _item_size(dtype: str) -> int:
+    return np.dtype({"bfloat16": "float16", "bool": "int8"}.get(dtype, dtype)).itemsize
 
 
 def reason_against(layer: keras.layers.Layer) -> str | None:
@@ -113,7 +111,8 @@ def _kernel_candidates(
         kernel = kernel_matrix(kernel, layer.equation)
     rows, columns = kernel.shape
     scale = None if seen.moment is None else low_rank.square_root(seen.moment)
-    bias_bytes = 4 * int(np.prod(layer.bias.shape)) if layer.bias is not None else 0
+    item_size = _item_size(layer.variable_dtype)
+    bias_bytes = item_size * int(np.prod(layer.bias.shape)) if layer.bias is not None else 0
     found, rounding = [], 0.0
     if bits is not None:
         small = quantized(layer, bits)
@@ -142,7 +141,7 @@ def _kernel_candidates(
                 new.assign_factors(left[:, :rank] / root, right[:rank] * root[:, None], bias)
                 return new
 
-            size = _stored(rank, rows, columns, bits) + bias_bytes
+            size = _stored(rank, rows, columns, bits, item_size) + bias_bytes
             error = float(np.hypot(errors[rank], rounding))
             flops = 2 * rank * (rows + columns)
             found.append(Candidate("low_rank", (rank,), bits, size, error, flops, make))
@@ -151,11 +150,11 @@ def _kernel_candidates(
     return found
 
 
-def _stored(rank: int, rows: int, columns: int, bits: int | None) -> int:
+def _stored(rank: int, rows: int, columns: int, bits: int | None, item_size: int) -> int:
     """Estimates the bytes of two factors in Keras: weights, scales, at 4 bits zeros and indices."""
     if bits is None:
-        return 4 * rank * (rows + columns)
-    scales = 4 * (rank + columns)
+        return item_size * rank * (rows + columns)
+    scales = item_size * (rank + columns)
     if bits == 4:
         scales = 2 * scales + 4 * (rows + rank)
     return rank * (rows + columns) * bits // 8 + scales
@@ -174,7 +173,8 @@ def _tt_kernel_candidates(
         difference = kernel - ops.convert_to_numpy(tensor_train.tt_to_matrix(cores))
         difference = difference if scale is None else scale @ difference
         error = np.linalg.norm(difference) / (np.linalg.norm(scaled) or 1.0)
-        size = 4 * sum(core.size for core in cores) + bias_bytes
+        item_size = _item_size(layer.variable_dtype)
+        size = item_size * sum(core.size for core in cores) + bias_bytes
 
         def make(rank: int = rank) -> keras.layers.Layer:
             return TTDense.from_dense(layer, *shapes, rank, name=layer.name)
