@@ -11,6 +11,7 @@ from typing import Any, NoReturn, cast
 import keras
 import numpy as np
 
+from keras_tnattn.checks import check_int
 from keras_tnattn.compression import calibration
 from keras_tnattn.compression.budget import share_out, within_tolerance
 from keras_tnattn.compression.calibration import Seen
@@ -188,8 +189,9 @@ def compress(
         min_speed: Minimum speed of a replacement relative to the layer it replaces, measured on a
             batch of `data`. 1.0 rejects slower replacements.
         batch_size: Rows per batch, if `data` are arrays. Defaults to 32.
-        renumber: The number of leading ids, such as padding and unknown, that do not change. All
-            other ids may be renumbered so that similar rows are neighbors, which saves the table of
+        renumber: The number of leading ids, such as padding and unknown, that do not change; less
+            than all, and at least 1 for an embedding that masks padding (`mask_zero`). All other
+            ids may be renumbered so that similar rows are neighbors, which saves the table of
             positions of a tensor-train embedding. The caller has to reorder the vocabulary by
             `result.id_orders`. Needs `data`, and one integer input that a single embedding reads;
             the ids of other models stay. Default: ids stay.
@@ -211,7 +213,9 @@ def compress(
         >>> result.report.ratio >= 3
         True
     """
-    _check_arguments(model, target, tolerance, formats, bits, metric, max_drop, min_speed, data)
+    _check_arguments(
+        model, target, tolerance, formats, bits, metric, max_drop, min_speed, renumber, data
+    )
     before = None if metric is None else _measured(metric, model)
     plan = _Plan(model, data, formats, bits, filters, min_speed, batch_size, renumber)
     if max_drop is not None and metric is not None and before is not None:
@@ -239,6 +243,7 @@ def _check_arguments(
     metric: Any,
     max_drop: float | None,
     min_speed: float | None,
+    renumber: int | None,
     data: Any,
 ) -> None:
     if not isinstance(model, keras.Model):
@@ -271,6 +276,13 @@ def _check_arguments(
             "Expected a positive min_speed, and data to measure it on. "
             f"Received: min_speed={min_speed}, data={'none' if data is None else 'some'}"
         )
+    if renumber is not None:
+        check_int("renumber", renumber, at_least=0)
+        if data is None:
+            raise ValueError(
+                "Expected data, which show the embedding that reads the model's ids, together with "
+                f"renumber. Received: renumber={renumber}, data=None"
+            )
 
 
 def _measured(metric: Callable[[keras.Model], float], model: keras.Model) -> float:
@@ -315,7 +327,16 @@ class _Plan:
         inputs = keras.tree.flatten(self.sample)
         integers = sum(np.asarray(x).dtype.kind in "iu" for x in inputs)
         readers = [p for p, note in self.seen.items() if note.takes_model_input]
-        return self.renumber if readers == [path] and integers == 1 else None
+        if self.renumber is None or readers != [path] or integers != 1:
+            return None
+        layer = self.layers[path]
+        if not int(layer.mask_zero) <= self.renumber < layer.input_dim:
+            raise ValueError(
+                f"Expected renumber to keep {'id 0, the padding, and ' if layer.mask_zero else ''}"
+                f"fewer ids than the {layer.input_dim} of {path}. "
+                f"Received: renumber={self.renumber}"
+            )
+        return self.renumber
 
     def _replaceable(
         self, filters: Any

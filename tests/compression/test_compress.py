@@ -363,6 +363,9 @@ def test_a_healed_model_is_saved_without_the_state_of_its_training(tmp_path):
         ({"target": 2.0, "bits": 3}, "bits=3"),
         ({"target": 2.0, "max_drop": 0.1}, "max_drop=0.1"),
         ({"target": 2.0, "min_speed": 1.0}, "min_speed=1.0"),
+        ({"target": 2.0, "renumber": 2}, "data=None"),
+        ({"target": 2.0, "data": IDS, "renumber": -1}, "renumber=-1"),
+        ({"target": 2.0, "data": IDS, "renumber": 300}, "300 of .*renumber=300"),
         ({"target": 2.0, "metric": lambda model: float("nan")}, "nan"),
         ({"target": 2.0, "data": np.ones((4, 12, 3, 2), "int32")}, "do not fit"),
         ({"target": 2.0, "data": np.ones((0, 12), "int32")}, "no rows"),
@@ -371,6 +374,13 @@ def test_a_healed_model_is_saved_without_the_state_of_its_training(tmp_path):
 def test_bad_input_is_a_clear_error(options, match):
     with pytest.raises(ValueError, match=match):
         compress(sequential(), **options)
+
+
+def test_padding_keeps_its_id():
+    layer = keras.layers.Embedding(300, 32, mask_zero=True)
+    model = keras.Sequential([keras.Input((12,), dtype="int32"), layer])
+    with pytest.raises(ValueError, match=r"id 0, the padding.*renumber=0"):
+        compress(model, target=2.0, data=IDS, renumber=0)
 
 
 def test_unbuilt_models_and_others_are_refused():
