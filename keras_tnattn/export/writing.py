@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_tnattn.export.cards import MODEL_CARD, merged, technical
 from keras_tnattn.export.explaining import classifier_explanation, translator_explanation
 from keras_tnattn.models import Translator
-from keras_tnattn.text.reserved import PAD
+from keras_tnattn.text.reserved import PAD, UNK
 from keras_tnattn.typing import Tensor
 
 CLASS_NAMES = "assets.extra/class_names.json"
@@ -53,9 +54,11 @@ def export(
 
     The signature `serving_default` takes `text`, strings `(B,)`; `ids` takes `ids`, int32
     `(B, L)`. Both return `label`, strings `(B,)`, and `probabilities`, floats `(B, C)`, whose
-    columns are named in `assets.extra/class_names.json`. With `split_words`, and an attention that
-    returns its scores, there is also `explain`: it takes `text` and also returns what the
-    attention computed, as described in `keras_tnattn.export.explaining.classifier_explanation`.
+    columns are named in `assets.extra/class_names.json`. If the model ignores padding, as those of
+    `keras_tnattn.models.text_classifier` do, texts are padded to the longest of a batch only. With
+    `split_words`, and an attention that returns its scores, there is also `explain`: it takes
+    `text` and also returns what the attention computed, as described in
+    `keras_tnattn.export.explaining.classifier_explanation`.
 
     Args:
         model: A model from ids `(B, L)` to class probabilities `(B, C)`, of any batch size and
@@ -96,8 +99,14 @@ def export(
     def to_ids(text: Tensor) -> Tensor:
         return tf.cast(vectorizer(text), "int32")
 
+    ignores_padding = _ignores_padding(model)
+
     def from_text(text: Tensor) -> dict[str, Tensor]:
-        return from_ids(to_ids(text))
+        ids = to_ids(text)
+        if ignores_padding:
+            columns = tf.where(tf.reduce_any(ids != PAD, axis=0))
+            ids = ids[:, : tf.reduce_max(tf.concat([columns[:, 0] + 1, [1]], axis=0))]
+        return from_ids(ids)
 
     vectorizer(tf.constant([""]))  # the archive cannot track a layer that was never called
     text = tf.TensorSpec([None], tf.string, "text")
@@ -112,7 +121,10 @@ def export(
         "task": "classify",
         "labels": list(class_names),
         "sizes": {"parameters": model.count_params()},
-        "inputs": {"ids": {"padding": PAD, "max_length": _MAX_IDS}},
+        "inputs": {
+            "text": {"by_length": ignores_padding},
+            "ids": {"padding": PAD, "max_length": _MAX_IDS},
+        },
     }
     return export_signatures(
         signatures,
@@ -231,6 +243,16 @@ def export_translator(
         version,
         card=merged(own_card, card),
     )
+
+
+def _ignores_padding(model: keras.Model) -> bool:
+    """Whether a classifier computes the same without the padding at the end of a text."""
+    unknown = np.full((1, 3), UNK, "int32")
+    padded = np.pad(unknown, ((0, 0), (0, 2)), constant_values=PAD)
+    alone, longer = (
+        keras.ops.convert_to_numpy(model(ids, training=False)) for ids in (unknown, padded)
+    )
+    return bool(np.allclose(alone, longer, rtol=1e-4, atol=1e-5))
 
 
 def labels_and_probabilities(

@@ -6,12 +6,15 @@ import os
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Mount
 
 from keras_tnattn.serving import open_inference, tensorflow_serving
 from keras_tnattn.serving.errors import RequestError
@@ -59,7 +62,7 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
     inference = Inference(repository, settings, monitoring)
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         stopped = threading.Event()
         # A daemon, so that a version that is still loading does not delay the process's exit.
         threading.Thread(
@@ -69,8 +72,22 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
         stopped.set()
         inference.batcher.close()
 
+    async def request_error(request: Request, error: RequestError) -> Response:
+        return json_response({"error": error.message}, error.status, error.headers)
+
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        return json_response({"error": error.detail}, error.status_code, error.headers)
+
+    async def hung_up(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=499)
+
+    handlers: Any = {
+        RequestError: request_error,
+        HTTPException: http_error,
+        ClientDisconnect: hung_up,
+    }
     # FastAPI's documentation pages are off because they load scripts from another host.
-    app = FastAPI(title="keras_tnattn", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(title="keras_tnattn", docs_url=None, redoc_url=None, exception_handlers=handlers)
     app.include_router(open_inference.routes(inference))
     app.include_router(tensorflow_serving.routes(inference))
 
@@ -85,19 +102,14 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
 
     app.mount("/page", StaticFiles(directory=_PAGE))
 
-    @app.exception_handler(RequestError)
-    async def request_error(request: Request, error: RequestError) -> Response:
-        return json_response({"error": error.message}, error.status, error.headers)
-
-    @app.exception_handler(HTTPException)
-    async def http_error(request: Request, error: HTTPException) -> Response:
-        return json_response({"error": error.detail}, error.status_code, error.headers)
-
-    @app.exception_handler(ClientDisconnect)
-    async def hung_up(request: Request, error: ClientDisconnect) -> Response:
-        return Response(status_code=499)
-
-    return Observed(app, inference)
+    inferring = [
+        *tensorflow_serving.inference_routes(inference),
+        *open_inference.inference_routes(inference),
+    ]
+    whole = Starlette(
+        routes=[*inferring, Mount("/", app)], exception_handlers=handlers, lifespan=lifespan
+    )
+    return Observed(whole, inference)
 
 
 def _watch(repository: Repository, seconds: float, stopped: threading.Event) -> None:

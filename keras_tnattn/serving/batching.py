@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
@@ -223,7 +224,7 @@ def _checked(signature: Signature, outputs: Arrays, rows: int) -> Arrays:
 def _parts(
     signature: Signature, arrays: Arrays, rows: int, max_batch: int
 ) -> list[tuple[Arrays, int, Hashable, np.ndarray]]:
-    """Cuts a request's rows into parts of at most one batch, sorted by length if that saves work.
+    """Cuts a request's rows into parts of at most one batch, by length if that saves work.
 
     Returns:
         For each part its arrays, its number of rows, the key of its lane, and the indices of its
@@ -231,33 +232,28 @@ def _parts(
     """
     if not signature.batches:
         return [(arrays, rows, None, np.arange(rows))]
-    lengths = np.zeros(rows, int)
+    lengths = [1] * rows
     shapes: list[tuple[int, ...] | None] = []
     for name, array in arrays.items():
         if signature.hint(name, "by_length") and array.ndim == 1:
-            lengths = np.maximum(lengths, [len(row) for row in array])
+            lengths = [max(length, len(row)) for length, row in zip(lengths, array, strict=True)]
         if signature.hint(name, "padding") is not None and array.ndim == 2:
-            lengths = np.maximum(lengths, array.shape[1])
+            lengths = [max(length, array.shape[1]) for length in lengths]
             shapes.append(None)
         else:
             shapes.append(array.shape[1:])
-    order = np.argsort(lengths, kind="stable")
     # Lengths that round up to the same power of two share a lane, as do all lengths up to 16.
-    powers = np.maximum(np.ceil(np.log2(np.maximum(lengths[order], 1))), 4).astype(int)
+    powers = [max(4, (length - 1).bit_length()) for length in lengths]
+    if rows <= max_batch and len(set(powers)) == 1:
+        return [(arrays, rows, (powers[0], *shapes), np.arange(rows))]
     parts: list[tuple[Arrays, int, Hashable, np.ndarray]] = []
-    start = 0
-    while start < rows or not parts:
-        stop = min(start + max_batch, rows)
-        if rows:
-            stop = min(stop, start + int(np.sum(powers[start:] == powers[start])))
-        indices = order[start:stop]
-        whole = stop - start == rows
-        part = arrays if whole else {name: array[indices] for name, array in arrays.items()}
-        if whole:
-            indices = np.arange(rows)
-        key = (int(powers[start]) if rows else 0, tuple(shapes))
-        parts.append((part, stop - start, key, indices))
-        start = stop
+    order = sorted(range(rows), key=lengths.__getitem__)
+    for power, group in itertools.groupby(order, key=powers.__getitem__):
+        same = list(group)
+        for start in range(0, len(same), max_batch):
+            indices = np.array(same[start : start + max_batch])
+            part = {name: array[indices] for name, array in arrays.items()}
+            parts.append((part, len(indices), (power, *shapes), indices))
     return parts
 
 

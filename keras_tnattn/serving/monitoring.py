@@ -116,7 +116,7 @@ class Observed:
     def __init__(self, app: Any, inference: Any) -> None:
         self._app, self.inference = app, inference
 
-    async def __call__(self, scope: dict, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handles one connection."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
@@ -131,7 +131,7 @@ class Observed:
         }
         scope["record"] = record
 
-        async def observed_send(message: dict) -> None:
+        async def observed_send(message: Any) -> None:
             if message["type"] == "http.response.start":
                 record["status"] = message["status"]
                 if self.inference.draining:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from fastapi import APIRouter, Request, Response
+from starlette.routing import Route
 
 import keras_tnattn
 from keras_tnattn.serving.errors import RequestError, not_found
@@ -32,7 +33,7 @@ _NAMES = {
 
 
 def routes(inference: Inference) -> APIRouter:
-    """Returns the routes of the protocol."""
+    """Returns the routes that tell about the server and its models."""
     router = APIRouter()
     repository = inference.repository
 
@@ -65,14 +66,19 @@ def routes(inference: Inference) -> APIRouter:
                 **_tensors(used.servable),
             }
 
-    @router.post(_VERSION + "/infer")
-    @router.post(_MODEL + "/infer")
-    async def infer(request: Request, name: str, version: str | None = None) -> Response:
+    return router
+
+
+def inference_routes(inference: Inference) -> list[Route]:
+    """Returns the routes that compute, as Starlette's: FastAPI's take longer than a small model."""
+
+    async def infer(request: Request) -> Response:
+        name, version = request.path_params["name"], request.path_params.get("version")
         record = request.scope["record"]
         parsed = parse_object(await inference.body(request))
         if inference.monitoring.log_texts:
             record["body"] = parsed
-        with repository.use(name, _number(name, version)) as used:
+        with inference.repository.use(name, _number(name, version)) as used:
             record |= {"model": name, "version": used.number}
             parameters = parsed.get("parameters", {})
             if type(parameters) is not dict:
@@ -95,7 +101,7 @@ def routes(inference: Inference) -> APIRouter:
         ]
         return json_response(answer)
 
-    return router
+    return [Route(path + "/infer", infer, methods=["POST"]) for path in (_VERSION, _MODEL)]
 
 
 def _number(name: str, version: str | None) -> int | None:

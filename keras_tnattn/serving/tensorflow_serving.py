@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
+from starlette.routing import Route
 
 from keras_tnattn.serving.errors import RequestError
 from keras_tnattn.serving.inference import Inference
@@ -22,7 +23,7 @@ _VERSION = _MODEL + "/versions/{version}"
 
 
 def routes(inference: Inference) -> APIRouter:
-    """Returns the routes of the API."""
+    """Returns the routes that tell about models."""
     router = APIRouter()
     repository = inference.repository
 
@@ -30,24 +31,6 @@ def routes(inference: Inference) -> APIRouter:
     async def models() -> dict[str, Any]:
         names = repository.names()
         return {"models": [{"name": name, **_status(repository.versions(name))} for name in names]}
-
-    @router.post(_VERSION + ":predict")
-    @router.post(_MODEL + ":predict")
-    async def predict(request: Request, name: str, version: str | None = None) -> Response:
-        record = request.scope["record"]
-        parsed = parse_object(await inference.body(request))
-        if inference.monitoring.log_texts:
-            record["body"] = parsed
-        with repository.use(name, _number(version)) as used:
-            record |= {"model": name, "version": used.number}
-            signature = inference.signature(used, parsed.get("signature_name", ""))
-            by_rows, arrays = _inputs(signature, parsed)
-            outputs = await inference.run(record, used, signature, arrays)
-        if by_rows:
-            return json_response({"predictions": _rows(outputs)})
-        values = {key: to_json_values(x, key.endswith("_bytes")) for key, x in outputs.items()}
-        only = next(iter(values.values()))
-        return json_response({"outputs": values if len(values) > 1 else only})
 
     @router.get(_VERSION + "/metadata")
     @router.get(_MODEL + "/metadata")
@@ -83,6 +66,29 @@ def routes(inference: Inference) -> APIRouter:
         raise RequestError(400, f"Malformed request: {request.method} /v1/{path}")
 
     return router
+
+
+def inference_routes(inference: Inference) -> list[Route]:
+    """Returns the routes that compute, as Starlette's: FastAPI's take longer than a small model."""
+
+    async def predict(request: Request) -> Response:
+        name, version = request.path_params["name"], request.path_params.get("version")
+        record = request.scope["record"]
+        parsed = parse_object(await inference.body(request))
+        if inference.monitoring.log_texts:
+            record["body"] = parsed
+        with inference.repository.use(name, _number(version)) as used:
+            record |= {"model": name, "version": used.number}
+            signature = inference.signature(used, parsed.get("signature_name", ""))
+            by_rows, arrays = _inputs(signature, parsed)
+            outputs = await inference.run(record, used, signature, arrays)
+        if by_rows:
+            return json_response({"predictions": _rows(outputs)})
+        values = {key: to_json_values(x, key.endswith("_bytes")) for key, x in outputs.items()}
+        only = next(iter(values.values()))
+        return json_response({"outputs": values if len(values) > 1 else only})
+
+    return [Route(path + ":predict", predict, methods=["POST"]) for path in (_VERSION, _MODEL)]
 
 
 def _number(version: str | None) -> int | None:

@@ -148,3 +148,35 @@ def test_other_backends_say_how(parts, tmp_path):
     with pytest.raises(RuntimeError, match="KERAS_BACKEND=tensorflow"):
         export(*parts, NAMES, tmp_path / "pets")
     assert list(tmp_path.iterdir()) == []
+
+
+@tensorflow_only
+@pytest.mark.parametrize("masked", [True, False])
+def test_texts_are_padded_as_little_as_the_model_allows(masked, tmp_path, capfd):
+    import tensorflow as tf
+
+    from keras_tnattn.export import export
+
+    class Shown(keras.layers.Layer):
+        supports_masking = True
+
+        def call(self, inputs):
+            tf.print("columns:", tf.shape(inputs)[1])
+            return inputs
+
+    vectorizer = word_vectorizer(["a b c d"], max_words=12)
+    ids = keras.Input((None,), dtype="int32")
+    x = Shown()(keras.layers.Embedding(6, 4, mask_zero=masked)(ids))
+    x = keras.layers.GlobalAveragePooling1D()(x)
+    model = keras.Model(ids, keras.layers.Dense(2, "softmax")(x))
+    folder = export(model, vectorizer, ["x", "y"], tmp_path)
+    card = json.loads((folder / "assets.extra" / "model_card.json").read_text())
+    assert card["inputs"]["text"] == {"by_length": masked}
+    for texts, longest in ((["a b", "c a b d"], 4), ([" "], 1)):
+        text = tf.constant(texts)
+        expected = model(vectorizer(text))
+        capfd.readouterr()
+        signature = tf.saved_model.load(str(folder)).signatures["serving_default"]
+        got = signature(text=text)["probabilities"]
+        assert capfd.readouterr().err.strip().endswith(f"columns: {longest if masked else 12}")
+        np.testing.assert_allclose(got, expected, rtol=1e-5)

@@ -132,9 +132,9 @@ class BucketedBatches(keras.utils.PyDataset):
         if len(shapes) > 1:
             differ = shapes != shapes[0]
             if differ.all(axis=1).any():
-                pair = (0, np.argmax(differ.all(axis=1)))
+                pair = [0, np.argmax(differ.all(axis=1))]
             else:  # one that has another source length, and one that has another target length
-                pair = (np.argmax(differ[:, 0]), np.argmax(differ[:, 1]))
+                pair = [np.argmax(differ[:, 0]), np.argmax(differ[:, 1])]
             first = [batches[shape[batches] == one][0] for one in pair]
             batches = np.concatenate([first, batches[~np.isin(batches, first)]])
         self.rows, self.batches, self.lengths = rows, batches, lengths
