@@ -181,9 +181,11 @@ def compress(
             its values before and after.
         max_drop: The maximum decrease of the metric; bisection finds the smallest such model.
         formats: The allowed formats, `"low_rank"` and `"tensor_train"`.
-        bits: 8 or 4 to also quantize all replaced and all other dense and embedding layers, with
-            Keras' `quantize`, or row by row in `LowRankEmbedding` and `TTEmbedding`. `TTDense`
-            layers stay in floats.
+        bits: 8 or 4 to also quantize, with Keras' `quantize`, or row by row in `LowRankEmbedding`
+            and `TTEmbedding`. With a target, or with neither target nor tolerance, these are all
+            dense and embedding layers, replaced or not, that are selected and become smaller; with
+            `tolerance` or `max_drop`, those for which the bound allows it. `TTDense` layers stay in
+            floats.
         filters: A regular expression, a list of them or a function that selects layers by name, as
             in `keras.Model.quantize(filters=...)`; other layers are not changed.
         min_speed: Minimum speed of a replacement relative to the layer it replaces, measured on a
@@ -220,12 +222,10 @@ def compress(
     plan = _Plan(model, data, formats, bits, filters, min_speed, batch_size, renumber)
     if max_drop is not None and metric is not None and before is not None:
         choice = plan.within_drop(before, max_drop, metric, target)
-    elif target is not None:
-        choice = plan.for_target(target)
     elif tolerance is not None:
         choice = plan.within_tolerance(tolerance)
     else:
-        choice = {path: candidates[0] for path, candidates in plan.choices.items()}
+        choice = plan.for_target(target or 1)
     result = plan.result(choice, metric)
     if metric is not None:
         result.report = dataclasses.replace(
@@ -381,15 +381,24 @@ class _Plan:
         }
 
     def for_target(self, target: float) -> dict[str, Candidate]:
+        unreplaced = {path: self._unreplaced(path) for path in self.choices}
+        if target == 1:
+            return unreplaced
+        for path, candidate in unreplaced.items():
+            if candidate.bits is not None:  # then the layer in floats is no choice
+                self.allowed[path].remove(self.choices[path][0])
         choice = self._shared_out(target)
         if choice is None:
             self._refuse(target)
         return choice
 
+    def _unreplaced(self, path: str) -> Candidate:
+        """Returns the layer as it is; quantized with `bits`, if this makes it smaller."""
+        dense = [c for c in self.choices[path] if c.format == "dense" and self._is_fast(path, c)]
+        return min(dense, key=lambda c: c.bytes)
+
     def _shared_out(self, target: float) -> dict[str, Candidate] | None:
         """Returns the choice for a target, or `None` if the target cannot be reached."""
-        if target == 1:
-            return {path: candidates[0] for path, candidates in self.choices.items()}
         budget = int(self.total / target) - self.fixed
         sensitivity = {path: note.sensitivity for path, note in self.seen.items()}
         while True:
@@ -437,7 +446,7 @@ class _Plan:
         smallest = sum(min(c.bytes for c in group) for group in self.choices.values())
         highest = self.total / max(1, self.fixed + smallest)
         low, high = 1.0, min(highest, target or highest)
-        best = self.for_target(1)
+        best = {path: candidates[0] for path, candidates in self.choices.items()}
         for step in range(_BISECTIONS):
             middle = high if step == 0 else math.sqrt(low * high)
             choice = self._shared_out(middle)

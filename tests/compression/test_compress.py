@@ -193,6 +193,23 @@ def test_bits(name, bits, tmp_path):
     np.testing.assert_allclose(outputs_of(loaded, IDS), small, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("target", [None, 1.5])
+def test_bits_quantize_every_layer(target):
+    result = compress(sequential(), target=target, bits=8, formats="low_rank")
+    names = {"embeddings", "kernel", "coordinates"}
+    dtypes = {w.dtype for w in result.model.weights if w.name in names}
+    assert dtypes in ({"int8"}, {"int8", "uint8"})
+    assert [row.bits for row in result.report.layers] == [8, 8, 8]
+    if target is None:
+        assert {row.format for row in result.report.layers} == {"dense"}
+
+
+def test_bits_keep_within_the_tolerance():
+    model = sequential()
+    report = compress(model, tolerance=1e-5, bits=4, formats="low_rank").report
+    assert [row.format for row in report.layers] == ["kept"] * 3
+
+
 def test_shared_layers_stay_shared():
     result = compress(functional(), target=4.0)
     names = [layer.name for layer in result.model.layers]
