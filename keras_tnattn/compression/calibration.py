@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_tnattn.compression.batches import are_arrays, inputs_and_labels, iterate
 from keras_tnattn.layers.low_rank_einsum_dense import kernel_axes
 
 # The number of random input rows that measure the error of a layer for which there are no data.
@@ -45,42 +46,45 @@ class Seen:
         return any(position is not None for position in self.inputs_read)
 
 
-def batches_of(data: Any, batch_size: int) -> list[Any]:
+def batches_of(data: Any, batch_size: int, num_inputs: int | None = None) -> tuple[list[Any], Any]:
     """Cuts arrays into batches, or takes batches from an iterable, until there are 1,024 rows.
 
     Args:
-        data: An array or a nested structure of arrays with equal first sizes; or an iterable of
-            batches, of inputs or of tuples `(inputs, labels, ...)` as for `fit`.
+        data: Inputs, or a tuple `(inputs, labels, ...)`, of arrays with equal first sizes; or an
+            iterable of batches of either.
         batch_size: Rows per batch, if `data` are arrays.
+        num_inputs: The number of the model's inputs, if it is known.
 
     Returns:
-        A list of batches of inputs.
+        A list of batches of inputs; and all inputs if they are arrays, otherwise `None`.
 
     Raises:
-        ValueError: If there are no rows.
+        ValueError: If there are no rows, or the number of arrays does not fit the model.
     """
     limit = 1024
-    if isinstance(data, np.ndarray | dict | list | tuple) or ops.is_tensor(data):
-        arrays = keras.tree.map_structure(np.asarray, data)
-        rows = len(keras.tree.flatten(arrays)[0])
+    all_inputs = None
+    if are_arrays(data):
+        inputs, _ = inputs_and_labels(data, num_inputs)
+        all_inputs = chosen = keras.tree.map_structure(np.asarray, inputs)
+        rows = len(keras.tree.flatten(all_inputs)[0])
         if rows > limit:
-            chosen = np.linspace(0, rows - 1, limit).astype(int)
-            arrays = keras.tree.map_structure(lambda a: a[chosen], arrays)
-        starts = range(0, min(rows, limit), batch_size)
+            some = np.linspace(0, rows - 1, limit).astype(int)
+            chosen = keras.tree.map_structure(lambda a: a[some], all_inputs)
         batches = [
-            keras.tree.map_structure(lambda a, s=s: a[s : s + batch_size], arrays) for s in starts
+            keras.tree.map_structure(lambda a, s=start: a[s : s + batch_size], chosen)
+            for start in range(0, min(rows, limit), batch_size)
         ]
     else:
         batches, rows = [], 0
-        for batch in data:
-            inputs = batch[0] if isinstance(batch, tuple) else batch
+        for batch in iterate(data):
+            inputs, _ = inputs_and_labels(batch, num_inputs)
             batches.append(keras.tree.map_structure(ops.convert_to_numpy, inputs))
             rows += len(keras.tree.flatten(batches[-1])[0])
             if rows >= limit:
                 break
     if not batches:
         raise ValueError("Expected data of at least one row. Received: no rows")
-    return batches
+    return batches, all_inputs
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.compression import calibration
+from keras_tnattn.compression.batches import number_of_inputs
 from keras_tnattn.compression.budget import share_out, within_tolerance
 from keras_tnattn.compression.calibration import Seen
 from keras_tnattn.compression.candidates import (
@@ -94,7 +95,8 @@ class CompressionResult:
         quantized again.
 
         Args:
-            dataset: Arrays of inputs, a pair `(inputs, labels)`, or an iterable of batches.
+            dataset: Inputs or `(inputs, labels)`, as arrays or as an iterable of batches; the same
+                forms as for `data` of `compress`.
             epochs: Passes over the dataset. Defaults to 1.
             learning_rate: Learning rate of Adam. Defaults to 1e-3.
             batch_size: Rows per batch, if `dataset` are arrays. Defaults to 32.
@@ -106,7 +108,8 @@ class CompressionResult:
             The mean loss of each epoch.
 
         Raises:
-            ValueError: If the loss becomes infinite or NaN.
+            ValueError: If the dataset does not fit the model, labels are missing for
+                `label_weight`, or the loss becomes infinite or NaN.
         """
         losses = heal(
             self._floating,
@@ -175,8 +178,10 @@ def compress(
             and `max_drop`, the maximum to try. Pass this or `tolerance`, or neither: then nothing
             is replaced, and the report shows errors against sizes.
         tolerance: The maximum relative error of the outputs of each layer.
-        data: Inputs of the model: arrays, or an iterable of batches as for `fit`. Labels are not
-            needed.
+        data: Inputs of the model: an array, or a list, tuple or dict with an array for each input;
+            or an iterable of such batches, for instance a `tf.data.Dataset`, a `PyDataset` or a
+            generator, but not a list. A tuple `(inputs, labels)`, as for `fit`, can stand for
+            the inputs; labels are not used.
         metric: A function such that `metric(model)` is a float, higher is better. The report has
             its values before and after.
         max_drop: The maximum decrease of the metric; bisection finds the smallest such model.
@@ -309,9 +314,11 @@ class _Plan:
         self.model, self.bits, self.min_speed, self.renumber = model, bits, min_speed, renumber
         formats = [formats] if isinstance(formats, str) else list(formats)
         self.layers, self.reasons = self._replaceable(filters)
-        batches = None if data is None else calibration.batches_of(data, batch_size)
+        batches, arrays = None, None
+        if data is not None:
+            batches, arrays = calibration.batches_of(data, batch_size, number_of_inputs(model))
         self.sample = None if batches is None else batches[0]
-        self.seen = self._seen(data, batches)
+        self.seen = self._seen(batches, arrays)
         self.choices = {
             path: candidates_for(layer, self.seen[path], formats, bits, self._renumber(path))
             for path, layer in self.layers.items()
@@ -357,13 +364,12 @@ class _Plan:
                 reasons[path] = (layer, reason)
         return chosen, reasons
 
-    def _seen(self, data: Any, batches: list | None) -> dict[str, Seen]:
+    def _seen(self, batches: list | None, arrays: Any) -> dict[str, Seen]:
         if batches is None:
             return {path: Seen() for path in self.layers}
         copy = rebuilt(self.model, {}, lambda m: m(batches[0]))
         watched = counterparts(self.model, copy, self.layers)
         try:
-            arrays = data if isinstance(data, np.ndarray | dict | list | tuple) else None
             seen, outputs = calibration.observe(copy, watched, batches, arrays)
         except (ValueError, TypeError, IndexError, RuntimeError, KeyError) as error:
             raise ValueError(f"The data do not fit the model: {error}") from error

@@ -1,11 +1,18 @@
 """Fine-tunes a compressed model with the original model's outputs as targets."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
+
+from keras_tnattn.compression.batches import (
+    are_arrays,
+    inputs_and_labels,
+    iterate,
+    number_of_inputs,
+)
 
 
 class _Student(keras.Model):
@@ -40,8 +47,8 @@ def heal(
     Args:
         model: The model to train.
         teacher: The original.
-        dataset: Arrays of inputs, a pair `(inputs, labels)` of them, or an iterable of batches
-            of inputs or of `(inputs, labels)`, which is iterated once per epoch.
+        dataset: Arrays of inputs, or a tuple `(inputs, labels)`; or an iterable of batches of
+            either, which is iterated once per epoch. Lists and tuples as in `compress`.
         epochs: Passes over the dataset. Defaults to 1.
         learning_rate: Initial learning rate of Adam; it decreases in the second half of the epochs.
         batch_size: Rows per batch, if `dataset` are arrays. Defaults to 32.
@@ -56,14 +63,14 @@ def heal(
 
     Raises:
         ValueError: If `label_weight` is set without labels or for outputs that are not
-            probabilities, the dataset is empty or of an unknown kind, or a loss is not finite.
+            probabilities, the dataset is empty or does not fit the model, or a loss is not finite.
     """
     losses, optimizer = [], keras.optimizers.Adam(learning_rate)
     rng = np.random.default_rng(seed)
-    student = _Student(model)
+    student, num_inputs = _Student(model), number_of_inputs(teacher)
     for epoch in range(epochs):
         total, count = 0.0, 0
-        for inputs, labels in _batches(dataset, batch_size, rng):
+        for inputs, labels in _batches(dataset, batch_size, num_inputs, rng):
             targets = teacher.predict_on_batch(inputs)
             probabilities = _are_probabilities(targets)
             if label_weight:
@@ -86,36 +93,24 @@ def heal(
 
 
 def _batches(
-    dataset: Any, batch_size: int, rng: np.random.Generator
+    dataset: Any, batch_size: int, num_inputs: int | None, rng: np.random.Generator
 ) -> Iterator[tuple[Any, np.ndarray | None]]:
-    if isinstance(dataset, np.ndarray | dict) or ops.is_tensor(dataset):
-        dataset = (dataset, None)
-    if isinstance(dataset, tuple) and len(dataset) == 2:
-        inputs, labels = dataset
-        inputs = keras.tree.map_structure(np.asarray, inputs)
-        order = rng.permutation(len(keras.tree.flatten(inputs)[0]))
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size]
-            chosen = keras.tree.map_structure(lambda a, rows=rows: a[rows], inputs)
-            yield chosen, None if labels is None else np.asarray(labels)[rows]
+    if not are_arrays(dataset):
+        for batch in iterate(dataset):
+            inputs, labels = inputs_and_labels(batch, num_inputs)
+            to_numpy = ops.convert_to_numpy
+            yield (
+                keras.tree.map_structure(to_numpy, inputs),
+                None if labels is None else to_numpy(labels),
+            )
         return
-    if not isinstance(dataset, Iterable) and not isinstance(dataset, keras.utils.PyDataset):
-        raise ValueError(
-            "Expected arrays, (inputs, labels) or an iterable of batches. "
-            f"Received: dataset={dataset!r}"
-        )
-    sequence = (
-        (dataset[i] for i in range(len(dataset)))
-        if isinstance(dataset, keras.utils.PyDataset)
-        else dataset
-    )
-    for batch in sequence:
-        inputs, labels = (batch[0], batch[1]) if isinstance(batch, tuple) else (batch, None)
-        to_numpy = ops.convert_to_numpy
-        yield (
-            keras.tree.map_structure(to_numpy, inputs),
-            None if labels is None else to_numpy(labels),
-        )
+    inputs, labels = inputs_and_labels(dataset, num_inputs)
+    inputs = keras.tree.map_structure(np.asarray, inputs)
+    order = rng.permutation(len(keras.tree.flatten(inputs)[0]))
+    for start in range(0, len(order), batch_size):
+        rows = order[start : start + batch_size]
+        chosen = keras.tree.map_structure(lambda a, rows=rows: a[rows], inputs)
+        yield chosen, None if labels is None else np.asarray(labels)[rows]
 
 
 def _are_probabilities(outputs: Any) -> bool:

@@ -12,8 +12,8 @@ def seen_by_embeddings(model, data):
     embeddings = {
         layer.name: layer for layer in model.layers if isinstance(layer, keras.layers.Embedding)
     }
-    batches = calibration.batches_of(data, batch_size=512)
-    return calibration.observe(model, embeddings, batches, data)[0]
+    batches, all_inputs = calibration.batches_of(data, batch_size=512)
+    return calibration.observe(model, embeddings, batches, all_inputs)[0]
 
 
 def test_ids_are_counted_in_the_input_that_an_embedding_reads():

@@ -1,0 +1,75 @@
+"""Reads inputs, and labels if there are any, from arrays or from an iterable of batches.
+
+Both can be inputs alone, or a tuple `(inputs, labels, ...)` as for `fit`; the number of the model's
+inputs tells them apart.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+
+def number_of_inputs(model: keras.Model) -> int | None:
+    """Returns the number of arrays that a built model takes, or `None` if that is not known."""
+    inputs = getattr(model, "inputs", None)
+    if inputs is not None:
+        return len(inputs)
+    return _number_of_shapes((model.get_build_config() or {}).get("input_shape"))
+
+
+def _number_of_shapes(shapes: Any) -> int | None:
+    if not shapes:
+        return None
+    if isinstance(shapes, dict):
+        return len(shapes)
+    return 1 if all(size is None or isinstance(size, int) for size in shapes) else len(shapes)
+
+
+def are_arrays(data: Any) -> bool:
+    """Whether data are arrays, or a structure of arrays, and not an iterable of batches."""
+    return isinstance(data, np.ndarray | dict | list | tuple) or ops.is_tensor(data)
+
+
+def inputs_and_labels(data: Any, num_inputs: int | None) -> tuple[Any, Any]:
+    """Splits arrays, or a batch, into inputs and labels; labels are `None` if there are none.
+
+    Args:
+        data: A structure of arrays.
+        num_inputs: Number of the model's inputs, or `None` if it is not known; then a tuple is
+            `(inputs, labels, ...)`.
+
+    Raises:
+        ValueError: If the number of arrays does not fit the model.
+    """
+    if isinstance(data, tuple) and data and _fit(data[0], num_inputs):
+        return data[0], data[1] if len(data) > 1 else None
+    if not _fit(data, num_inputs):
+        raise ValueError(
+            f"Expected one array for each of the {num_inputs} inputs of the model, or a tuple "
+            "(inputs, labels) of such arrays. Pass batches as a generator, a data set or another "
+            f"iterable, not as a list. Received: a {type(data).__name__} of {len(data)} entries"
+        )
+    return data, None
+
+
+def _fit(inputs: Any, num_inputs: int | None) -> bool:
+    # A dict may have entries that the model does not use.
+    several = isinstance(inputs, list | tuple)
+    number = len(keras.tree.flatten(inputs)) if several else 1
+    return num_inputs is None or isinstance(inputs, dict) or number == num_inputs
+
+
+def iterate(data: Any) -> Iterator[Any]:
+    """Yields the batches of an iterable or of a `keras.utils.PyDataset`, once.
+
+    Raises:
+        ValueError: If the data are neither.
+    """
+    if isinstance(data, keras.utils.PyDataset):
+        return (data[i] for i in range(len(data)))
+    if not isinstance(data, Iterable):
+        raise ValueError(f"Expected arrays or an iterable of batches. Received: {data!r}")
+    return iter(data)

@@ -1,0 +1,102 @@
+"""`compress` and `heal` read data in the same way."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_tnattn import compress
+from keras_tnattn.compression.batches import inputs_and_labels, iterate, number_of_inputs
+
+RNG = np.random.default_rng(0)
+A, B, Y = (RNG.normal(size=(24, 16)).astype("float32") for _ in range(3))
+
+
+def one_input():
+    return keras.Sequential([keras.Input((16,)), keras.layers.Dense(16)])
+
+
+def two_inputs():
+    inputs = [keras.Input((16,)), keras.Input((16,))]
+    return keras.Model(inputs, keras.layers.Dense(16)(keras.layers.Concatenate()(inputs)))
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(16)
+
+    def call(self, inputs):
+        return self.dense(inputs[0] + inputs[1])
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, i):  # never raises an IndexError
+        return A[12 * (i % 2) :][:12], Y[12 * (i % 2) :][:12]
+
+
+def test_number_of_inputs():
+    assert number_of_inputs(one_input()) == 1
+    assert number_of_inputs(two_inputs()) == 2
+    model = Subclassed()
+    assert number_of_inputs(model) is None
+    model([A, B])
+    assert number_of_inputs(model) == 2
+
+
+NAMED = {"a": A, "b": B}
+
+
+@pytest.mark.parametrize(
+    ("data", "num_inputs", "inputs", "labels"),
+    [
+        (A, 1, A, None),
+        ((A,), 1, A, None),
+        ((A, Y), 1, A, Y),
+        ([A], 1, [A], None),
+        ([A, B], 2, [A, B], None),
+        ((A, B), 2, (A, B), None),
+        (((A, B), Y), 2, (A, B), Y),
+        (([A, B], Y), 2, [A, B], Y),
+        (NAMED, 2, NAMED, None),
+        ((NAMED, Y), 2, NAMED, Y),
+        ((NAMED, Y), 1, NAMED, Y),
+        ((A, Y), None, A, Y),
+        ([A, B], None, [A, B], None),
+    ],
+)
+def test_the_number_of_inputs_tells_inputs_from_labels(data, num_inputs, inputs, labels):
+    read = inputs_and_labels(data, num_inputs)
+    keras.tree.assert_same_structure(read, (inputs, labels))
+    for array, expected in zip(*map(keras.tree.flatten, (read, (inputs, labels))), strict=True):
+        assert array is expected
+
+
+@pytest.mark.parametrize(("data", "num_inputs"), [([A, B], 1), ((A, B, Y), 2), ([(A, Y)], 1)])
+def test_other_numbers_are_refused(data, num_inputs):
+    with pytest.raises(ValueError, match="not as a list"):
+        inputs_and_labels(data, num_inputs)
+
+
+def test_a_py_dataset_ends():
+    assert len(list(iterate(Batches()))) == 2
+
+
+@pytest.mark.parametrize("make", [list, tuple, lambda pair: (pair, Y), lambda pair: iter([pair])])
+def test_two_inputs_are_healed_as_they_are_compressed(make):
+    result = compress(two_inputs(), target=1.5, data=make((A, B)), formats="low_rank")
+    assert len(result.heal(make((A, B)))) == 1
+
+
+def test_a_list_of_batches_is_refused_everywhere():
+    with pytest.raises(ValueError, match="each of the 1 inputs"):
+        compress(one_input(), target=1.5, data=[A, B])
+    result = compress(one_input(), target=1.5, formats="low_rank")
+    with pytest.raises(ValueError, match="each of the 1 inputs"):
+        result.heal([A, B])
+    with pytest.raises(ValueError, match="Received: 5"):
+        result.heal(5)
+    with pytest.raises(ValueError, match="Received: 5"):
+        compress(one_input(), target=1.5, data=5)
