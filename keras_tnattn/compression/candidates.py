@@ -258,9 +258,7 @@ def ordered_rows(
         return TTEmbedding.from_embedding(
             layer, *shapes, rank, row_weights=weights, order=order, reorder_rows=True
         )
-    moved = keras.layers.Embedding(
-        rows, columns, mask_zero=layer.mask_zero, dtype=layer.dtype_policy, name=layer.name
-    )
+    moved = type(layer).from_config(layer.get_config())
     moved.build()
     moved.set_weights([ops.convert_to_numpy(layer.embeddings)[order]])
     moved_weights = None if weights is None else weights[order]

@@ -93,6 +93,9 @@ class BaseFactoredEmbedding(keras.layers.Layer):
 def options_of(layer: keras.layers.Embedding) -> dict[str, Any]:
     """Returns the constructor arguments that a factored layer takes over from an embedding.
 
+    The regularizer of the table is applied to the factors. The constraint of the table is left out,
+    because a constraint of the factors would not be one of their product.
+
     Raises:
         ValueError: If the embedding is not built.
     """
@@ -100,6 +103,8 @@ def options_of(layer: keras.layers.Embedding) -> dict[str, Any]:
         raise ValueError(f"Expected a built Embedding layer. Received: layer={layer.name}")
     return {
         "mask_zero": layer.mask_zero,
+        "embeddings_regularizer": layer.embeddings_regularizer,
+        "activity_regularizer": layer.activity_regularizer,
         "trainable": layer.trainable,
         "dtype": layer.dtype_policy,
         "name": layer.name,

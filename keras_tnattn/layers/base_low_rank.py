@@ -104,3 +104,20 @@ def check_built(layer: keras.layers.Layer, kind: str) -> None:
     """Refuses a layer that is not a built layer of Keras' class `kind`."""
     if not isinstance(layer, getattr(keras.layers, kind)) or not layer.built:
         raise ValueError(f"Expected a built keras.layers.{kind}. Received: layer={layer!r}")
+
+
+def options_of(layer: keras.layers.Layer) -> dict[str, Any]:
+    """Returns the constructor arguments that a factored layer takes over from a dense layer.
+
+    The regularizer of the kernel is applied to the factors. The constraint of the kernel is left
+    out, because a constraint of the factors would not be one of their product.
+    """
+    names = (
+        "activation",
+        "kernel_regularizer",
+        "bias_regularizer",
+        "activity_regularizer",
+        "bias_constraint",
+        "trainable",
+    )
+    return {"dtype": layer.dtype_policy, **{name: getattr(layer, name) for name in names}}

@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_tnattn.checks import check_int
-from keras_tnattn.layers.base_low_rank import BaseLowRank, check_built
+from keras_tnattn.layers.base_low_rank import BaseLowRank, check_built, options_of
 from keras_tnattn.ops import low_rank
 from keras_tnattn.typing import Activation, Constraint, DType, Initializer, Regularizer, Shape
 
@@ -125,10 +125,12 @@ class LowRankDense(BaseLowRank):
             tolerance: The maximum relative error.
             inputs: Examples of the layer's inputs `(..., I)`. The error is then that of the outputs
                 for these examples (whitened SVD). Default: the error of the kernel (plain SVD).
-            **kwargs: Further arguments of the constructor.
+            **kwargs: Further arguments of the constructor. Default: the options of `layer`, except
+                its kernel constraint.
 
         Returns:
-            A built layer; its `relative_error` is the error of the approximation.
+            A built layer; its attribute `relative_error` is the error of the approximation, which
+            is not saved with the layer.
 
         Raises:
             ValueError: If the layer is not built, or both or none of `rank` and `tolerance` are
@@ -155,16 +157,11 @@ class LowRankDense(BaseLowRank):
 
     @classmethod
     def like(cls, layer: keras.layers.Dense, rank: int, **kwargs: Any) -> "LowRankDense":
-        """Returns an unbuilt layer of the given rank with the options of a `keras.layers.Dense`."""
-        config = {
-            "activation": layer.activation,
-            "use_bias": layer.use_bias,
-            "kernel_regularizer": layer.kernel_regularizer,
-            "bias_regularizer": layer.bias_regularizer,
-            "trainable": layer.trainable,
-            "dtype": layer.dtype_policy,
-            "name": layer.name,
-        }
+        """Returns an unbuilt layer of a rank with the options of a `keras.layers.Dense`.
+
+        The regularizer of the kernel is applied to both factors; its constraint is left out.
+        """
+        config = {**options_of(layer), "use_bias": layer.use_bias, "name": layer.name}
         return cls(layer.units, rank, **{**config, **kwargs})
 
     def get_config(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.layers.base_low_rank import BaseLowRank, check_built
+from keras_tnattn.layers.base_low_rank import BaseLowRank, check_built, options_of
 from keras_tnattn.ops import low_rank
 from keras_tnattn.typing import Activation, Constraint, DType, Initializer, Regularizer, Shape
 
@@ -181,10 +181,12 @@ class LowRankEinsumDense(BaseLowRank):
             layer: A built `EinsumDense` layer.
             rank: The maximum rank. Pass either this or `tolerance`.
             tolerance: The maximum relative error of the kernel.
-            **kwargs: Further arguments of the constructor.
+            **kwargs: Further arguments of the constructor. Default: the options of `layer`, except
+                its kernel constraint.
 
         Returns:
-            A built layer; its `relative_error` is the error of the approximation.
+            A built layer; its attribute `relative_error` is the error of the approximation, which
+            is not saved with the layer.
 
         Raises:
             ValueError: If the layer is not built, its equation cannot be split, or both or none of
@@ -214,16 +216,11 @@ class LowRankEinsumDense(BaseLowRank):
     def like(
         cls, layer: keras.layers.EinsumDense, rank: int, **kwargs: Any
     ) -> "LowRankEinsumDense":
-        """Returns an unbuilt layer of a rank with the options of a `keras.layers.EinsumDense`."""
-        config = {
-            "activation": layer.activation,
-            "bias_axes": layer.bias_axes,
-            "kernel_regularizer": layer.kernel_regularizer,
-            "bias_regularizer": layer.bias_regularizer,
-            "trainable": layer.trainable,
-            "dtype": layer.dtype_policy,
-            "name": layer.name,
-        }
+        """Returns an unbuilt layer of a rank with the options of a `keras.layers.EinsumDense`.
+
+        The regularizer of the kernel is applied to both factors; its constraint is left out.
+        """
+        config = {**options_of(layer), "bias_axes": layer.bias_axes, "name": layer.name}
         return cls(layer.equation, layer.partial_output_shape, rank, **{**config, **kwargs})
 
     def get_config(self) -> dict[str, Any]:

@@ -159,11 +159,12 @@ class LowRankEmbedding(BaseFactoredEmbedding):
             tolerance: The maximum relative error.
             row_weights: `V` non-negative weights of the squared errors of the rows, for instance
                 the frequencies of the ids. Default: equal weights.
-            **kwargs: Further arguments of the constructor.
+            **kwargs: Further arguments of the constructor. Default: the options of `layer`, except
+                its constraint.
 
         Returns:
-            A built layer; its `relative_error` is `||E - E'|| / ||E||` in the Frobenius norm,
-            with rows weighted by `row_weights` if given.
+            A built layer; its attribute `relative_error` is `||E - E'|| / ||E||` in the Frobenius
+            norm, with rows weighted by `row_weights` if given. It is not saved with the layer.
 
         Raises:
             ValueError: If the layer is not built, or both or none of `rank` and `tolerance` are

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import tt_core_weights
+from keras_tnattn.layers.base_low_rank import options_of
 from keras_tnattn.ops import tensor_train
 from keras_tnattn.typing import Tensor
 
@@ -170,10 +171,12 @@ class TTDense(keras.layers.Layer):
             tt_output_shape: Factors of its units. Default: as in the constructor.
             tt_ranks: The TT-ranks, or an int, their maximum. Pass either this or `tolerance`.
             tolerance: The maximum relative error of the kernel in the Frobenius norm.
-            **kwargs: Further arguments of the constructor, for instance `name`.
+            **kwargs: Further arguments of the constructor, for instance `name`. Default: the
+                options of `layer`, except its name and its kernel constraint.
 
         Returns:
-            A built layer; its `relative_error` is the relative Frobenius error of its kernel.
+            A built layer; its attribute `relative_error` is the relative Frobenius error of its
+            kernel, which is not saved with the layer.
         """
         if not layer.built:
             raise ValueError(f"Expected a built Dense layer. Received: layer={layer.name}")
@@ -181,12 +184,7 @@ class TTDense(keras.layers.Layer):
         rows, columns = kernel.shape
         factors = tensor_train.resolve_factors(rows, columns, tt_input_shape, tt_output_shape)
         cores, error = tensor_train.matrix_to_tt(kernel, *factors, tt_ranks, tolerance)
-        config = {
-            "activation": layer.activation,
-            "use_bias": layer.use_bias,
-            "dtype": layer.dtype_policy,
-            **kwargs,
-        }
+        config = {**options_of(layer), "use_bias": layer.use_bias, **kwargs}
         ranks = tuple(core.shape[-1] for core in cores[:-1])
         new = cls(layer.units, *factors, ranks, **config)
         new.build((None, kernel.shape[0]))

@@ -235,11 +235,12 @@ class TTEmbedding(BaseFactoredEmbedding):
                 the frequencies of the ids. Default: equal weights.
             order: With `reorder_rows=True`, the ids in the order of their rows in the tensor train.
                 Default: ordered by similarity.
-            **kwargs: Further arguments of the constructor.
+            **kwargs: Further arguments of the constructor. Default: the options of `layer`, except
+                its constraint.
 
         Returns:
-            A built layer; its `relative_error` is `||E - E'|| / ||E||` in the Frobenius norm,
-            with rows weighted by `row_weights` if given.
+            A built layer; its attribute `relative_error` is `||E - E'|| / ||E||` in the Frobenius
+            norm, with rows weighted by `row_weights` if given. It is not saved with the layer.
 
         Raises:
             ValueError: If the layer is not built, or both or none of `tt_ranks` and `tolerance`

@@ -5,7 +5,13 @@ import numpy as np
 import pytest
 from conformance import to_numpy
 
-from keras_tnattn.layers import LowRankDense, LowRankEinsumDense, LowRankEmbedding
+from keras_tnattn.layers import (
+    LowRankDense,
+    LowRankEinsumDense,
+    LowRankEmbedding,
+    TTDense,
+    TTEmbedding,
+)
 from keras_tnattn.layers.low_rank_einsum_dense import split_equation
 
 RNG = np.random.default_rng(0)
@@ -161,6 +167,52 @@ def test_keras_quantizes_both_factors(mode, tmp_path):
     model.save(tmp_path / "small.keras")
     loaded = keras.models.load_model(tmp_path / "small.keras")
     np.testing.assert_allclose(loaded.predict(x, verbose=0), outputs, rtol=1e-5, atol=1e-5)
+
+
+OPTIONS = {
+    "bias_regularizer": "l2",
+    "activity_regularizer": "l1",
+    "bias_constraint": "non_neg",
+    "trainable": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("full", "convert"),
+    [
+        (keras.layers.Dense(64, kernel_regularizer="l2", **OPTIONS), LowRankDense.from_dense),
+        (keras.layers.Dense(64, kernel_regularizer="l2", **OPTIONS), TTDense.from_dense),
+        (
+            keras.layers.EinsumDense(
+                "ab,bc->ac", 64, bias_axes="c", kernel_regularizer="l2", **OPTIONS
+            ),
+            LowRankEinsumDense.from_einsum_dense,
+        ),
+    ],
+)
+def test_options_of_a_dense_layer_are_kept(full, convert):
+    full.build((None, 64))
+    full.kernel_constraint = keras.constraints.NonNeg()
+    config = convert(full, tolerance=0.5).get_config()
+    for name in (*OPTIONS, "kernel_regularizer"):
+        assert config[name] == full.get_config()[name], name
+    assert config["kernel_constraint"] is None
+
+
+@pytest.mark.parametrize("kind", [LowRankEmbedding, TTEmbedding])
+def test_options_of_an_embedding_are_kept(kind):
+    options = {
+        "mask_zero": True,
+        "embeddings_regularizer": "l2",
+        "activity_regularizer": "l1",
+        "trainable": False,
+    }
+    full = keras.layers.Embedding(64, 8, embeddings_constraint="non_neg", **options)
+    full.build()
+    config = kind.from_embedding(full, tolerance=0.5).get_config()
+    for name in options:
+        assert config[name] == full.get_config()[name], name
+    assert config["embeddings_constraint"] is None
 
 
 @pytest.mark.parametrize(
