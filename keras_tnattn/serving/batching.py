@@ -41,8 +41,8 @@ class Batcher:
 
     While a batch is computed, requests wait in a lane for each signature and shape. The lane whose
     first request has waited longest is next, once it fills a batch or that request has waited
-    `batch_wait_ms`. If a batch fails, its requests are computed one by one, so that only those at
-    fault get the error.
+    `batch_wait_ms`. While requests come one at a time, none waits. If a batch fails, its requests
+    are computed one by one, so that only those at fault get the error.
 
     Args:
         max_batch: Maximum number of rows in a batch.
@@ -68,6 +68,7 @@ class Batcher:
         self._lanes: dict[Hashable, _Lane] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._seconds_per_row = 0.0
+        self._alone = False  # whether the last batch was that of one request
         self.waiting = 0  # rows
 
     async def run(self, signature: Signature, arrays: Arrays, rows: int) -> Arrays:
@@ -142,7 +143,8 @@ class Batcher:
 
     def _due(self, lane: _Lane) -> float:
         since = lane.items[0].since
-        return since if lane.rows >= self._max_batch else since + self._wait
+        full = lane.rows >= self._max_batch
+        return since if full or self._alone else since + self._wait
 
     def _take(self, key: Hashable, lane: _Lane) -> list[_Item]:
         items, rows = [], 0
@@ -164,6 +166,7 @@ class Batcher:
         self._idle -= 1
         began = time.monotonic()
         rows = sum(item.rows for item in items)
+        self._alone = len(items) == 1 and not self.waiting
         self._on_batch(signature, rows, began - min(item.since for item in items))
 
         def finished(results: list[Arrays | Exception]) -> None:

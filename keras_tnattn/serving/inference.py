@@ -1,9 +1,9 @@
 """What both protocols share: reading bodies, checking inputs and running signatures."""
 
-import asyncio
 import logging
 from typing import Any
 
+import anyio
 import numpy as np
 import tensorflow as tf
 from fastapi import Request
@@ -63,21 +63,18 @@ class Inference:
         limit = self.settings.max_body
         chunks, size = [], 0
 
-        async def read() -> None:
-            nonlocal size
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size <= limit:
-                    chunks.append(chunk)
-                    continue
-                # Read on for a while: most clients read no answer before they have sent everything.
-                chunks.clear()
-                if size > _READ_ON * limit:
-                    break
-
         try:
-            await asyncio.wait_for(read(), self.settings.deadline_s)
-        except asyncio.TimeoutError as error:
+            with anyio.fail_after(self.settings.deadline_s):
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size <= limit:
+                        chunks.append(chunk)
+                        continue
+                    # Read on for a while: most clients read no answer before they have sent all.
+                    chunks.clear()
+                    if size > _READ_ON * limit:
+                        break
+        except TimeoutError as error:
             raise RequestError(408, "The body did not arrive in time") from error
         if size > limit:
             raise _too_large(f"a body of {size} bytes or more", limit, "--max-body")
@@ -118,12 +115,11 @@ class Inference:
         rows = self._checked_rows(signature, arrays)
         record |= {"signature": signature.name, "rows": rows}
         try:
-            return await asyncio.wait_for(
-                self.batcher.run(signature, arrays, rows), self.settings.deadline_s
-            )
+            with anyio.fail_after(self.settings.deadline_s):
+                return await self.batcher.run(signature, arrays, rows)
         except RequestError:
             raise
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             raise RequestError(
                 504, f"Deadline of {self.settings.deadline_s:g} s exceeded"
             ) from error

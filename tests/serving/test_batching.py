@@ -58,6 +58,20 @@ def test_requests_share_a_batch_and_get_their_own_rows():
     assert function.calls == [[b"a", b"b", b"c", b"d"]]
 
 
+def test_requests_that_come_one_at_a_time_do_not_wait():
+    waits = []
+
+    async def run():
+        batcher = Batcher(8, 300, 64, 1, lambda signature, rows, wait: waits.append(wait))
+        for text in "abc":
+            await batcher.run(Function(), texts(text), 1)
+        batcher.close()
+
+    asyncio.run(run())
+    assert waits[0] >= 0.29
+    assert max(waits[1:]) < 0.25
+
+
 def test_a_batch_has_at_most_its_size():
     function = Function()
     together(function, *(texts(str(i)) for i in range(20)), max_batch=8)
