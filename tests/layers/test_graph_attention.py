@@ -23,6 +23,15 @@ def weights(layer):
     return list(zip(np.split(kernel, layer.num_heads, axis=1), a.T, strict=True))
 
 
+@pytest.mark.parametrize("self_loops", [True, False])
+def test_the_number_of_scores_of_edges_is_known_before_the_call(self_loops):
+    layer = GraphAttention(2, 3, self_loops=self_loops)
+    for nodes, count, expected in ((5, 4, 9), (None, 4, None), (5, None, None)):
+        inputs, edges = keras.Input((nodes, 6)), keras.Input((count, 2), dtype="int32")
+        _, scores = layer(inputs, edges=edges, return_attention_scores=True)
+        assert scores.shape == (None, 2, expected if self_loops else count)
+
+
 def heads_oracle(layer, x, edges):
     """Sums `(B, H, L, J)` and `alpha` `(B, H, L, L)` by the oracle; `edges` is `(B, L, L)`."""
     slope = layer.negative_slope

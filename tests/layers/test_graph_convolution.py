@@ -180,6 +180,14 @@ def test_free_multipliers_are_those_of_the_eigenvectors(normalization):
     assert layer.count_params() == length * 4 * 2 + 2
 
 
+def test_free_multipliers_start_as_a_dense_kernel_does():
+    layer = SpectralGraphConvolution(ring(200), 30)
+    layer.build((None, 200, 10))
+    kernel = keras.initializers.GlorotUniform()((200 * 10, 30 * 200))  # of any size
+    expected = to_numpy(kernel).std() * np.sqrt((2000 + 6000) / (10 + 30))
+    assert to_numpy(layer.multipliers).std() == pytest.approx(expected, rel=0.05)
+
+
 def test_spectral_convolution_conforms(tmp_path):
     # Of one graph only: a layer of 7 nodes.
     def make():

@@ -123,6 +123,12 @@ def test_a_decoder_wants_attentions_of_query_and_value():
         layers.TransformerEncoder(sdpa(), 5, dropout=1)
 
 
+def test_decoders_know_whether_they_keep_keys():
+    for causal in (False, True):  # the metric of both changes with each token
+        assert layers.TransformerDecoder(plga(causal_metric=causal), sdpa(), 5).keeps_keys is False
+    assert layers.TransformerDecoder(sdpa(), sdpa(), 5).keeps_keys is True
+
+
 def test_a_feed_forward_net_of_tensor_trains_equals_the_dense_one():
     layer = layers.TransformerEncoder(sdpa(), 8, feedforward="tensor_train", feedforward_ranks=3)
     x = tokens(2, 4, DIM)
