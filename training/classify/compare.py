@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from training.base.options import RUN, Options, option
+from training.classify.baseline import NAME, linear_svms
 from training.classify.command import load
 from training.classify.config import TABLE_DIMS, ClassifyConfig
 from training.data.texts import LabeledTexts
@@ -78,8 +80,18 @@ def train_all(
     )
 
 
-def table(configs: Sequence[ClassifyConfig], results: Sequence[dict[str, Any]]) -> str:
-    """Returns a table with means and standard deviations over the seeds for each attention."""
+def table(
+    configs: Sequence[ClassifyConfig],
+    results: Sequence[dict[str, Any]],
+    baseline: Sequence[dict[str, Any]],
+) -> str:
+    """Returns a table with means and standard deviations over the seeds for each attention.
+
+    Args:
+        configs: The config of each run.
+        results: The results of each run.
+        baseline: What `linear_svms` returned for each seed; the last line.
+    """
     from training.engine.tables import spread, table_of
 
     lines: list[tuple[str, ...]] = [HEADER]
@@ -98,6 +110,9 @@ def table(configs: Sequence[ClassifyConfig], results: Sequence[dict[str, Any]]) 
                 spread([1000 * r["seconds_per_step"] for r in runs]),
             )
         )
+    weights = f"{round(fmean(r['parameters'] for r in baseline)):,}"
+    accuracies = (spread([100 * r[f"{p}_accuracy"] for r in baseline]) for p in ("train", "test"))
+    lines.append((NAME, "-", "-", "-", weights, "-", *accuracies, "-"))
     return table_of(lines)
 
 
@@ -106,7 +121,8 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Trains each config, then prints the table and writes it to `folder/table.md`."""
     results = train_all(configs, folder, data)
-    text = table(configs, results)
+    print(f"fitting the baseline, {NAME}", flush=True)
+    text = table(configs, results, list(linear_svms(configs, data).values()))
     write_text(folder / "table.md", text)
     print(f"\n{text}\n")
     return results
@@ -125,7 +141,8 @@ COMMAND = Command(
     "compare",
     "Train several attentions with several seeds, and print one table",
     "The table has the parameters, accuracies and times of each attention. The tensorized ones "
-    "have 64 embedding dimensions and the others 6, so that all have about 300 parameters. "
+    "have 64 embedding dimensions and the others 6, so that all have about 300 parameters. The "
+    "last line is that of TF-IDF and a linear support vector machine on the same splits. "
     "Finished runs are not trained again.",
     {
         **CompareOptions.model_fields,

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from training.base.errors import exit_status
+from training.classify.baseline import linear_svms
 from training.classify.compare import table, table_configs
-from training.data.texts import docstrings
+from training.data.texts import LabeledTexts, docstrings
 from training.demos import classify as demo
 from training.engine.runs import Run
 from training.train import main
@@ -28,13 +29,33 @@ def test_the_table_has_the_papers_columns():
     assert len({c.name for c in configs}) == 4
     results = [result(320, 64000, 66000, 0.8), result(320, 64000, 66000, 0.9)]
     results += [result(288, 6000, 7000, 0.5)] * 2
-    lines = table(configs, results).splitlines()
+    baseline = [
+        {"train_accuracy": 1.0, "test_accuracy": accuracy, "parameters": parameters}
+        for accuracy, parameters in ((0.9, 10_000), (0.92, 12_000))
+    ]
+    lines = table(configs, results, baseline).splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     assert cells[2] == [
         *("TSA", "64", "320", "64,000", "66,000", "264", "90.0 ± 0.0", "85.0 ± 7.1", "12.3 ± 0.0")
     ]
     assert cells[3][:3] == ["DPA", "6", "288"]
+    assert cells[4] == [
+        *("TF-IDF + SVM", "-", "-", "-", "11,000", "-", "100.0 ± 0.0", "91.0 ± 1.4", "-")
+    ]
     assert len({len(line) for line in lines}) == 1
+
+
+def test_the_baseline_learns_words_on_the_split_of_the_seed():
+    texts = [f"the {word} {n}" for n in range(20) for word in ("good film", "bad film")]
+    data = LabeledTexts.from_names(texts, ["good", "bad"] * 20)
+    configs = table_configs({}, ["tsa", "dpa"], [3, 4])
+    results = linear_svms(configs, data)
+    assert list(results) == [3, 4]
+    for result in results.values():
+        assert result["train_accuracy"] == result["test_accuracy"] == 1
+        # A weight of each word in the training part, its document frequency, and an intercept.
+        assert 0 < result["parameters"] <= 2 * 24 + 1
+        assert result["parameters"] % 2 == 1
 
 
 @pytest.mark.slow

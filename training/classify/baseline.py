@@ -1,0 +1,41 @@
+"""The baseline beside which every comparison stands: TF-IDF and a linear support vector machine."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from training.classify.config import ClassifyConfig
+from training.data.texts import LabeledTexts, split_rows
+
+NAME = "TF-IDF + SVM"
+
+
+def linear_svms(configs: Iterable[ClassifyConfig], data: LabeledTexts) -> dict[int, dict[str, Any]]:
+    """Fits scikit-learn's `LinearSVC` to the TF-IDF weights of the words, once for each seed.
+
+    It sees whole texts, and the split, the maximum size of the vocabulary and the class weights are
+    those of the config. Everything else is scikit-learn's default; nothing is tuned.
+
+    Returns:
+        For each seed `train_accuracy`, `test_accuracy` and `parameters`, the number of weights.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.svm import LinearSVC
+
+    results = {}
+    for config in {config.seed: config for config in configs}.values():
+        train, test = split_rows(data.labels, config.test_fraction, config.seed)
+        weights = None if config.class_weights == "none" else config.class_weights
+        classifier = make_pipeline(
+            TfidfVectorizer(max_features=config.vocabulary_size),
+            LinearSVC(class_weight=weights, random_state=config.seed),
+        )
+        train_texts, test_texts = ([data.texts[row] for row in rows] for rows in (train, test))
+        classifier.fit(train_texts, data.labels[train])
+        words, machine = classifier[0], classifier[1]
+        results[config.seed] = {
+            "train_accuracy": classifier.score(train_texts, data.labels[train]),
+            "test_accuracy": classifier.score(test_texts, data.labels[test]),
+            "parameters": words.idf_.size + machine.coef_.size + machine.intercept_.size,
+        }
+    return results
