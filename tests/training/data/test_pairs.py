@@ -250,6 +250,17 @@ class TestDataFolder:
         with pytest.raises(InputError, match="0 train pairs, 1 validation pairs"):
             corpus.part("train")
 
+    def test_a_corpus_without_parts_is_cut_by_the_seed(self, tmp_path):
+        path = tmp_path / "tatoeba_tr_en" / "data.tsv.xz"
+        path.parent.mkdir()
+        path.write_bytes(lzma.compress(table(PAIRS).encode()))
+        first, again, second = (
+            load_pairs("tatoeba_tr_en", data_dir=str(tmp_path), seed=seed) for seed in (0, 0, 1)
+        )
+        assert first.test == again.test
+        assert first.test != second.test
+        assert sorted(all_pairs(first)) == sorted(all_pairs(second)) == sorted(PAIRS)
+
     def test_missing(self, tmp_path):
         for data_dir in (None, str(tmp_path)):
             with pytest.raises(InputError, match="--data-dir with a folder that holds multi30k"):

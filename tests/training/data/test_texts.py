@@ -208,7 +208,8 @@ class TestLibraries:
                 data=data, target=np.arange(len(posts)), target_names=names, filenames=files
             )
 
-        cache = {"train": part("a cure", "a moon"), "test": part("")}
+        cure = "Someone wrote:\n> a quote\n\na cure\n\n--\na signature"
+        cache = {"train": part(cure, "a moon"), "test": part("")}
         path = tmp_path / "20news-bydate_py3.pkz"
         path.write_bytes(codecs.encode(pickle.dumps(cache), "zlib_codec"))
         got = [(name, text.strip()) for name, text in rows(load_texts("newsgroups"))]
