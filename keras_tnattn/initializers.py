@@ -95,7 +95,7 @@ def tt_core_weights(
         tt_output_shape: The `N` factors `J_n`.
         tt_ranks: The `N - 1` inner ranks.
         num_heads: If given, cores have a leading axis of this size; each head is drawn separately.
-        seed_offset: Added to a fixed seed, if several maps share one initializer.
+        seed_offset: Added to a fixed seed, if several maps share one initializer. Defaults to 0.
 
     Example:
         >>> glorot = keras.initializers.GlorotUniform()

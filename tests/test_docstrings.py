@@ -22,7 +22,8 @@ FENCED = re.compile(r"^ *```python\n(.*?)^ *```", re.M | re.S)  # not `python no
 SECTION = re.compile(r"^(Args|Call arguments):\n((?: {4}.*\n|\n)+)", re.M)
 ENTRY = re.compile(r"^ {4}(?=[*\w])", re.M)
 DEFAULT = re.compile(
-    r'Defaults? (?:to )?`?("[^"]*"|[-\d.,e_]*\d|True|False|None)|`("[^"]*")` \(default'
+    r'Defaults? (?:to )?`?("[^"]*"|[-\d.,e_]*\d|True|False|None)`?'
+    r'|`?("[^"]*"|[-\d.]*\d|True|False)`? \(default'
 )
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -80,10 +81,15 @@ def full_name(thing):
     return f"{thing.__module__}.{thing.__qualname__}"
 
 
-def test_everything_public_has_an_example():
+def all_listed():
     things = {}
     for name in MODULES:
         things.update(listed(importlib.import_module(name)))
+    return things
+
+
+def test_everything_public_has_an_example():
+    things = all_listed()
     assert len(things) > 40
     docs = {name: thing.__doc__ or "" for name, thing in things.items()}
     missing = {name for name, doc in docs.items() if ">>>" not in doc and "```" not in doc}
@@ -98,3 +104,17 @@ def test_documented_defaults_are_those_of_the_signatures():
                 assert parameter.default == documented, f"{owner}({name}=...)"
                 checked += 1
     assert checked > 150
+
+
+def test_defaults_are_documented():
+    missing = []
+    for name, thing in all_listed().items():
+        documented = {name for name, _, _ in documented_defaults(thing)}
+        sections = SECTION.findall((inspect.getdoc(thing) or "") + "\n")
+        arguments = "".join(f"\n{entries}" for section, entries in sections if section == "Args")
+        for parameter in inspect.signature(thing).parameters.values():
+            entry = f"\n    {parameter.name}:" in arguments
+            literal = isinstance(parameter.default, (bool, int, float, str))
+            if entry and literal and parameter.name not in documented:
+                missing.append(f"{name}({parameter.name}={parameter.default!r})")
+    assert missing == []

@@ -51,12 +51,13 @@ def heal(
             either, which is iterated once per epoch. Lists and tuples as in `compress`.
         epochs: Passes over the dataset. Defaults to 1.
         learning_rate: Initial learning rate of Adam; it decreases in the second half of the epochs.
+            Defaults to 1e-3.
         batch_size: Rows per batch, if `dataset` are arrays. Defaults to 32.
         label_weight: The weight `w` of the integer labels, for outputs that are probabilities.
             Defaults to 0.
         loss: A loss for `compile`, instead of the default.
         renumbered: Function from the teacher's inputs to those of `model`.
-        seed: Seed of the order of the rows.
+        seed: Seed of the order of the rows. Defaults to 0.
 
     Returns:
         The mean loss of each epoch.

@@ -165,8 +165,8 @@ class SequenceAttention(AttentionAdapter):
         detail: Name for the details that the layer can return, for instance `"scores"`.
         detail_argument: Call argument that requests them. Defaults to
             `"return_attention_scores"`.
-        takes_causal_mask: Whether the layer's call takes `use_causal_mask`.
-        is_causal: Whether the layer is always causal.
+        takes_causal_mask: Whether the layer's call takes `use_causal_mask`. Defaults to `False`.
+        is_causal: Whether the layer is always causal. Defaults to `False`.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ class GraphAttention(SelfAttention):
         dropout: Dropout rate of the coefficients `alpha_ij`. Defaults to 0.
         activation: Activation function `sigma`, for each head. Default: none.
         use_bias: Whether to add biases, `J` for each head or for the mean. Defaults to `True`.
-        kernel_initializer: Initializer of `W` and `a`.
+        kernel_initializer: Initializer of `W` and `a`. Defaults to `"glorot_uniform"`.
         kernel_regularizer: Regularizer applied to `W` and `a`.
 
     Call arguments:

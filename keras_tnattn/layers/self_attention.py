@@ -21,7 +21,7 @@ class SelfAttention(keras.layers.Layer):
     Args:
         num_heads: Number of heads `H`.
         key_dim: Size `J` of each head, or `None` for the size of the input.
-        kernel_initializer: Initializer of the kernels.
+        kernel_initializer: Initializer of the kernels. Defaults to `"glorot_uniform"`.
     """
 
     supports_causal_mask = False

@@ -33,7 +33,8 @@ class TensorizedGraphAttention(keras.layers.Layer):
         head_combination: `"concat"` (default), `"sum"`, `"mean"` or `"project"`.
         trainable_damping: Whether the damping is trained. Defaults to `False`.
         method: `"direct"`, `"banded"`, or `"auto"` (default), which chooses by length.
-        kernel_initializer: A Keras initializer; each map gets its variance.
+        kernel_initializer: A Keras initializer; each map gets its variance. Defaults to
+            `"glorot_uniform"`.
         kernel_regularizer: Regularizer applied to each core.
         kernel_constraint: Constraint applied to each core.
         time_graph: `"geometric"` (default), `"exponential"`, `"window"` or `"power_law"`, as for

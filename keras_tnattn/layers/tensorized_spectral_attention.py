@@ -75,7 +75,8 @@ class TensorizedSpectralAttention(SelfAttention):
         tt_output_shape: The factors of `J`. Give both or none.
         method: `"direct"`, `"banded"`, or `"auto"` (default), which chooses by length; both give
             the same result in float32 for scores of comparable size.
-        kernel_initializer: A Keras initializer; each `W` gets its variance.
+        kernel_initializer: A Keras initializer; each `W` gets its variance. Defaults to
+            `"glorot_uniform"`.
         kernel_regularizer: Regularizer applied to each core.
         kernel_constraint: Constraint applied to each core.
         time_graph: The weights `g(d)` of tokens at distance `d`; `Omega[i, j] = g(|i - j|) / 2`.

@@ -61,10 +61,10 @@ class TNAttention(keras.layers.Layer):
         num_sites: Int, the number `N` of sites; for `uniform=False` only, and required there.
         use_bias: Whether to add a bias `(k,)`. Defaults to `False`.
         activation: Activation function of the output. Default: none.
-        trainable_boundary: Whether `v_L` and `v_R` of an open chain are trained. By default they
-            represent an infinite chain in the reference state 0 at either end: the left and the
-            right eigenvector of `A_0 = A[:, :, 0]` (of the first and of the last site) for its
-            largest eigenvalue, with the error of `ops.scan.dominant_eigenvectors`.
+        trainable_boundary: Whether `v_L` and `v_R` of an open chain are trained. Defaults to
+            `False`: they represent an infinite chain in the reference state 0 at either end: the
+            left and the right eigenvector of `A_0 = A[:, :, 0]` (of the first and of the last site)
+            for its largest eigenvalue, with the error of `ops.scan.dominant_eigenvectors`.
         initial_deviation: Standard deviation of the noise that is added to the initial identity
             matrices. Defaults to 0.1.
         kernel_regularizer: Regularizer applied to both tensors.

@@ -50,6 +50,7 @@ def deep_tensor_network(
             Defaults to `False`.
         normalize_features: Whether features are normalized between layers. Defaults to `True`.
         initial_deviation: Standard deviation of the noise added to the initial identity matrices.
+            Defaults to 0.1.
         **attention_options: Further arguments of every `TNAttention`, for instance
             `normalize="each"`.
 

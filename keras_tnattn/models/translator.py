@@ -320,9 +320,9 @@ def translator(
     Args:
         source_vocabulary_size: Number of source ids, padding included.
         target_vocabulary_size: Number of target ids, padding included.
-        attention: `"plga"`, power law graph attention; `"sdpa"`, scaled dot-product attention
-            (`keras.layers.MultiHeadAttention`); or a layer that is called with query and value, in
-            which case each block gets a copy with its own weights.
+        attention: `"plga"` (default), power law graph attention; `"sdpa"`, scaled dot-product
+            attention (`keras.layers.MultiHeadAttention`); or a layer that is called with query and
+            value, in which case each block gets a copy with its own weights.
         num_layers: Number of encoder layers, and of decoder layers. Defaults to 1.
         model_dim: Size `d` of embeddings and layers. Defaults to 512.
         num_heads: Number of heads of an attention given by name. Defaults to 8.

@@ -150,7 +150,7 @@ class Edges:
         weights: Float tensor `(E,)` or `(B, E)`. Default: 1 for each edge.
         mask: Boolean tensor `(B, L)`, `True` for a real node; edges of other nodes are dropped.
         self_loops: Whether each node sends to itself with weight 1; loops in `edges` are then
-            dropped.
+            dropped. Defaults to `False`.
 
     Attributes:
         senders: Node ids `(B E',)`, graph after graph, `E' = E` or, with self-loops, `E + L`.

@@ -48,7 +48,7 @@ def fold_sites(x: Tensor, fill: Tensor = 0) -> Tensor:
     Args:
         x: Tensor `(B, N, ...)`; `B` and `N` may be unknown.
         fill: The value of the sites that complete the last block: a number, or a tensor of the
-            shape `...`.
+            shape `...`. Defaults to 0.
 
     Returns:
         Tensor `(b, ceil(N / b), B, ...)` with `b = 32`, or for a shorter chain of known length the
@@ -122,7 +122,7 @@ def closed_contexts(matrices: Tensor, normalize: bool = True) -> Tensor:
 
     Args:
         matrices: Folded float tensor `(b, blocks, B, D, D)`, the identity where no site is.
-        normalize: Whether each context is divided by its Frobenius norm.
+        normalize: Whether each context is divided by its Frobenius norm. Defaults to `True`.
 
     Returns:
         Folded tensor `(b, blocks, B, D, D)`.
@@ -153,7 +153,7 @@ def open_contexts(
         matrices: Folded float tensor `(b, blocks, B, D, D)`, the identity where no site is.
         left: Boundary vector `v_L`, `(D,)`.
         right: Boundary vector `v_R`, `(D,)`.
-        normalize: Whether each vector is divided by its norm.
+        normalize: Whether each vector is divided by its norm. Defaults to `True`.
 
     Returns:
         Folded rows `(b, blocks, B, 1, D)` and columns `(b, blocks, B, D, 1)`.

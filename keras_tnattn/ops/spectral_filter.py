@@ -44,6 +44,7 @@ def check_method(method: str, banded: bool = True) -> str:
     Args:
         method: `"auto"`, `"direct"` or `"banded"`.
         banded: Whether the graph has a bandwidth known beforehand, which `"banded"` needs.
+            Defaults to `True`.
 
     Example:
         >>> check_method("auto")
@@ -66,7 +67,8 @@ def attention_graph(keys: Tensor, graph: Any, causal: bool = False) -> Tensor:
     Args:
         keys: Float tensor `(..., L, J)`, scaled by `J^(-1/4)`.
         graph: The time graph, as for `spectral_filter`.
-        causal: Whether row `i` has entries for earlier time-steps `j < i` only.
+        causal: Whether row `i` has entries for earlier time-steps `j < i` only. Defaults to
+            `False`.
 
     Returns:
         Tensor `(..., L, L)` with a zero diagonal; symmetric and non-negative for a time graph that
@@ -106,7 +108,8 @@ def spectral_filter(
         method: `"direct"`, `"banded"`, or `"auto"` (default), which is banded for lengths at which
             that is faster.
         causal: Whether time-step `i` receives only from earlier ones. `Omega` is then the one-sided
-            `A^T`, `g(i - j)` for `j < i`, or the lower triangle of a given adjacency.
+            `A^T`, `g(i - j)` for `j < i`, or the lower triangle of a given adjacency. Defaults to
+            `False`.
 
     Returns:
         Tensor `(..., L, M)`. For a geometric graph the banded method drops the weights beyond the

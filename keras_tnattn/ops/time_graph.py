@@ -174,8 +174,9 @@ def time_adjacency(
         graph: A time graph, or the damping of a geometric one.
         receive_from: `"later"` (default) for `A[i, j] = g(j - i)`, `j > i`; `"earlier"` for its
             transpose; `"both"` for `Omega = (A + A^T) / 2`. The diagonal is 0.
-        dtype: The dtype of the result.
+        dtype: The dtype of the result. Defaults to `"float32"`.
         offset: Row `i` stands for time-step `offset + i`, which gives a block off the diagonal.
+            Defaults to 0.
 
     Returns:
         Tensor `(L, L)`.
@@ -261,8 +262,8 @@ def time_filter(x: Tensor, graph: Any, receive_from: str = "later") -> Tensor:
     Args:
         x: Float tensor `(B, L, J)`; `B` and `L` may be unknown.
         graph: A time graph, or the damping of a geometric one, `0 <= c < 1`.
-        receive_from: `"later"` for `A X`: time-step `i` receives `g(j - i) x[j]` from every
-            `j > i`; `"earlier"` for `A^T X`; `"both"` for `Omega X = (A + A^T) X / 2`.
+        receive_from: `"later"` (default) for `A X`: time-step `i` receives `g(j - i) x[j]` from
+            every `j > i`; `"earlier"` for `A^T X`; `"both"` for `Omega X = (A + A^T) X / 2`.
 
     Returns:
         Tensor of the shape and dtype of `x`.

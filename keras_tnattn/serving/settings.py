@@ -9,24 +9,26 @@ class Settings:
     """The limits and times of a server.
 
     Args:
-        max_batch: Maximum number of rows computed together.
-        batch_wait_ms: Milliseconds that a request waits for others to share its batch.
-        max_queue: Maximum number of waiting rows over all models; further requests are refused
-            with status 429.
-        deadline_s: Seconds after which a request is answered with status 504.
-        max_body: Maximum size of a request's body in bytes.
-        max_instances: Maximum number of rows in a request.
-        max_text: Maximum size of a string in bytes; a model card may set a lower limit.
-        max_length: Maximum size of an axis that the model leaves open; a model card may set a
-            lower limit.
-        served_versions: How many of the newest versions of each model to serve.
-        poll_s: Seconds between two checks of the folder for new versions.
-        threads: Number of batches computed at the same time.
+        max_batch: Maximum number of rows computed together. Defaults to 32.
+        batch_wait_ms: Milliseconds that a request waits for others to share its batch. Defaults to
+            2.
+        max_queue: Maximum number of waiting rows over all models; further requests are refused with
+            status 429. Defaults to 512.
+        deadline_s: Seconds after which a request is answered with status 504. Defaults to 30.
+        max_body: Maximum size of a request's body in bytes. Defaults to 4,194,304.
+        max_instances: Maximum number of rows in a request. Defaults to 1,024.
+        max_text: Maximum size of a string in bytes; a model card may set a lower limit. Defaults to
+            20,000.
+        max_length: Maximum size of an axis that the model leaves open; a model card may set a lower
+            limit. Defaults to 4,096.
+        served_versions: How many of the newest versions of each model to serve. Defaults to 1.
+        poll_s: Seconds between two checks of the folder for new versions. Defaults to 2.
+        threads: Number of batches computed at the same time. Defaults to 1.
         drain_s: Seconds for which new connections are still accepted after SIGTERM, while the
-            server already reports that it is not ready.
-        stop_s: Seconds that running requests then have to finish.
-        access_log: Whether each request is logged as a line of JSON.
-        log_texts: Whether the access log includes the bodies of requests.
+            server already reports that it is not ready. Defaults to 1.
+        stop_s: Seconds that running requests then have to finish. Defaults to 30.
+        access_log: Whether each request is logged as a line of JSON. Defaults to `False`.
+        log_texts: Whether the access log includes the bodies of requests. Defaults to `False`.
 
     Raises:
         ValueError: If a value is out of range.
