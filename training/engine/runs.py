@@ -182,8 +182,10 @@ class Run:
             return []
         try:
             with path.open(newline="", encoding="utf-8") as file:
-                return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
-        except (OSError, TypeError, ValueError, csv.Error) as error:
+                rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+            # Written again, they must be the same.
+            return [row | {"epoch": int(row["epoch"])} for row in rows]
+        except (OSError, TypeError, ValueError, KeyError, csv.Error) as error:
             raise InputError(
                 f"Expected the metrics of each epoch. Received: {path} ({error}). {TRAIN_AGAIN}"
             ) from error

@@ -19,3 +19,11 @@ def test_damaged_descriptions_of_a_run(tmp_path, content):
         path.write_bytes(b"\xff" if content is None else content.encode())
         with pytest.raises(InputError, match="Received"):
             read()
+
+
+def test_metrics_that_are_read_and_written_again_are_the_same(tmp_path):
+    run = Run(tmp_path)
+    run.write_metrics([{"epoch": n, "loss": 1 / 3, "seconds": 12.5} for n in (1, 2)])
+    text = (tmp_path / "metrics.csv").read_text()
+    run.write_metrics(run.read_metrics())
+    assert (tmp_path / "metrics.csv").read_text() == text
