@@ -327,3 +327,15 @@ def test_gradients_of_two_blocks_are_those_of_the_dense_product():
                 # The loss is linear in each core, so this difference is the exact derivative.
                 expected = loss(moved, x) - loss(cores, x)
                 assert grads[n][index] == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+def test_the_largest_rank_that_fits_is_suggested():
+    # With the factors fixed, one rank more exceeds the budget.
+    for budget in range(20, 260, 7):
+        ranks = tensor_train._largest_ranks((4, 5), (3, 4), budget)
+        sizes = [
+            sum(map(np.prod, tensor_train.core_shapes((4, 5), (3, 4), (rank,))))
+            for rank in range(1, 13)
+        ]
+        fitting = [rank for rank, size in enumerate(sizes, 1) if size <= budget]
+        assert ranks == ((max(fitting),) if fitting else None)

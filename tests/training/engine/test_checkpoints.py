@@ -4,7 +4,14 @@ import pytest
 
 from training.base.errors import InputError
 from training.classify.config import ClassifyConfig
-from training.engine.checkpoints import EpochLog, load_state, load_weights, save_state, save_weights
+from training.engine.checkpoints import (
+    EpochLog,
+    first_line,
+    load_state,
+    load_weights,
+    save_state,
+    save_weights,
+)
 from training.engine.runs import Run
 
 
@@ -174,3 +181,7 @@ def test_metrics_without_the_loss_that_ends_the_training(tmp_path):
     save_state(model, 1, run.folder / "checkpoints/last.npz")
     with pytest.raises(InputError, match=r"Expected columns val_loss.*Received: epoch, loss"):
         log.restore(validated=True)
+
+
+def test_the_first_line_of_an_error():
+    assert first_line(ValueError("  no file\n  a long trace")) == "no file"

@@ -2,7 +2,7 @@ import pytest
 
 from training.base.errors import InputError
 from training.classify.config import ClassifyConfig
-from training.engine.runs import Run
+from training.engine.runs import Run, finish_all
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"a": 1', "\x00", None])
@@ -27,3 +27,21 @@ def test_metrics_that_are_read_and_written_again_are_the_same(tmp_path):
     text = (tmp_path / "metrics.csv").read_text()
     run.write_metrics(run.read_metrics())
     assert (tmp_path / "metrics.csv").read_text() == text
+
+
+def test_finish_all_trains_what_is_not_finished(tmp_path, capsys):
+    configs = [ClassifyConfig(name=name) for name in ("first", "second")]
+    done = Run(tmp_path / "first")
+    done.start(configs[0], {"digest": "x"})
+    done.finish({"loss": 1.0})
+
+    def train(config, run):
+        assert config is configs[1]
+        run.start(config, {"digest": "x"})
+        run.finish({"loss": 2.0})
+
+    results = finish_all(configs, tmp_path, train, {"digest": "x"})
+    assert results == [{"loss": 1.0}, {"loss": 2.0}]
+    assert capsys.readouterr().out == "run 2 of 2: second\n"
+    with pytest.raises(InputError):
+        finish_all(configs, tmp_path, train, {"digest": "y"})
