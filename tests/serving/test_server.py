@@ -178,6 +178,7 @@ def test_sigterm_finishes_what_was_begun_and_exits_with_0(tmp_path):
             get(f"{url}/v2/health/live")
 
 
+@pytest.mark.slow
 def test_sigterm_does_not_wait_longer_for_what_never_ends(tmp_path):
     options = ("--drain-s", 0, "--stop-s", 1)
     with as_process(write_loop(tmp_path), *options) as (url, process), connected(url) as waiting:

@@ -111,6 +111,7 @@ def test_a_finished_run_stays_as_it_is(uninterrupted, capsys):
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
+@pytest.mark.slow
 def test_cut_off_after_the_last_epoch(uninterrupted, tmp_path):
     # As if killed before the pictures and the model: nothing is trained, all is written.
     _, whole = uninterrupted
@@ -131,7 +132,7 @@ def test_every_attention_of_the_classifier_has_an_option():
 @pytest.mark.parametrize(
     ("attention", "options"),
     [
-        ("tn", []),
+        pytest.param("tn", [], marks=pytest.mark.slow),
         ("rgtn", ["--time-graph", "power_law", "--exponent", "2"]),
         pytest.param("plga", [], marks=pytest.mark.slow),
         pytest.param("sdpa", [], marks=pytest.mark.slow),

@@ -161,6 +161,7 @@ class TestPictures:
         assert written["target_given"]
         assert written["source_pieces"] == pieces
 
+    @pytest.mark.slow
     def test_of_the_translation_that_is_found(self, run, drawn):
         from keras_tnattn.search.beam_search import BeamSearch
 
