@@ -465,6 +465,7 @@ CASES = [
         400,
         error("Malformed request: GET"),
     ),
+    Case("inference by GET", OWN, "GET /v2/models/double/infer", None, 405, error("Not Allowed")),
     Case("an empty column", OWN, BYTES, {"inputs": []}, 400, error("at least one row")),
     Case("invalid UTF-8", OWN, DOUBLE, b'{"instances": ["\xff"]}', 400, error("JSON Parse error")),
     Case("half a surrogate pair", OWN, NAMED, b'{"instances": ["\\ud800"]}', 400, error("Unicode")),

@@ -64,7 +64,7 @@ class Batcher:
         self._max_batch, self._wait = max_batch, batch_wait_ms / 1000
         self._max_queue, self._on_batch = max_queue, on_batch
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="inference")
-        self._idle = threads
+        self._threads = self._idle = threads
         self._lanes: dict[Hashable, _Lane] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._seconds_per_row = 0.0
@@ -166,7 +166,8 @@ class Batcher:
         self._idle -= 1
         began = time.monotonic()
         rows = sum(item.rows for item in items)
-        self._alone = len(items) == 1 and not self.waiting
+        nothing_else = not self.waiting and self._idle == self._threads - 1
+        self._alone = len(items) == 1 and nothing_else
         self._on_batch(signature, rows, began - min(item.since for item in items))
 
         def finished(results: list[Arrays | Exception]) -> None:

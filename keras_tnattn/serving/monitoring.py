@@ -34,7 +34,7 @@ class Monitoring:
         prefix = "keras_tnattn_serving"
         self._requests = Counter(
             f"{prefix}_requests",
-            "Requests by model (empty: none, or an unknown one), method and code",
+            "Requests by model (empty: none, unknown, or the queue was full), method and code",
             ["model", "method", "code"],
             registry=self._registry,
         )

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from fastapi import APIRouter, Request, Response
+from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 import keras_tnattn
@@ -70,7 +71,7 @@ def routes(inference: Inference) -> APIRouter:
 
 
 def inference_routes(inference: Inference) -> list[Route]:
-    """Returns the routes that compute, as Starlette's: FastAPI's take longer than a small model."""
+    """Returns the routes that compute, Starlette's: FastAPI's take longer than a small model."""
 
     async def infer(request: Request) -> Response:
         name, version = request.path_params["name"], request.path_params.get("version")
@@ -101,7 +102,18 @@ def inference_routes(inference: Inference) -> list[Route]:
         ]
         return json_response(answer)
 
-    return [Route(path + "/infer", infer, methods=["POST"]) for path in (_VERSION, _MODEL)]
+    async def refuse(request: Request) -> Response:
+        raise HTTPException(405, "Method Not Allowed", {"Allow": "POST"})
+
+    others = ["GET", "PUT", "PATCH", "DELETE"]
+    return [
+        route
+        for path in (_VERSION + "/infer", _MODEL + "/infer")
+        for route in (
+            Route(path, infer, methods=["POST"]),
+            Route(path, refuse, methods=others),
+        )
+    ]
 
 
 def _number(name: str, version: str | None) -> int | None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from training.base.errors import InputError
 from training.classify.config import ClassifyConfig
 from training.data.texts import LabeledTexts, split_rows
 
@@ -14,6 +15,9 @@ def linear_svms(configs: Iterable[ClassifyConfig], data: LabeledTexts) -> dict[i
 
     It sees whole texts, and the split, the maximum size of the vocabulary and the class weights are
     those of the config. Everything else is scikit-learn's default; nothing is tuned.
+
+    Raises:
+        InputError: If the texts have no words, or the training part has a single class.
 
     Returns:
         For each seed `train_accuracy`, `test_accuracy` and `parameters`, the number of weights.
@@ -31,7 +35,10 @@ def linear_svms(configs: Iterable[ClassifyConfig], data: LabeledTexts) -> dict[i
             LinearSVC(class_weight=weights, random_state=config.seed),
         )
         train_texts, test_texts = ([data.texts[row] for row in rows] for rows in (train, test))
-        classifier.fit(train_texts, data.labels[train])
+        try:
+            classifier.fit(train_texts, data.labels[train])
+        except ValueError as error:  # no words of two letters, or a single class
+            raise InputError(f"Could not fit {NAME}: {error}") from error
         words, machine = classifier[0], classifier[1]
         results[config.seed] = {
             "train_accuracy": classifier.score(train_texts, data.labels[train]),

@@ -120,9 +120,10 @@ def compare(
     configs: Sequence[ClassifyConfig], folder: Path, data: LabeledTexts
 ) -> list[dict[str, Any]]:
     """Trains each config, then prints the table and writes it to `folder/table.md`."""
-    results = train_all(configs, folder, data)
     print(f"fitting the baseline, {NAME}", flush=True)
-    text = table(configs, results, list(linear_svms(configs, data).values()))
+    baseline = list(linear_svms(configs, data).values())
+    results = train_all(configs, folder, data)
+    text = table(configs, results, baseline)
     write_text(folder / "table.md", text)
     print(f"\n{text}\n")
     return results

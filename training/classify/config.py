@@ -151,7 +151,8 @@ class ClassifyConfig(RunConfig):
     )
     steps_per_execution: int = steps_per_execution_option()
     jit_compile: str = jit_compile_option(
-        "as Keras decides, but always on for ada, whose sums over all pairs XLA need not keep"
+        "as Keras decides, but always on for ada, because XLA need not store its sums over all "
+        "pairs"
     )
     name: str = name_option(_default_name, "DATASET-ATTENTION-SEED")
 

@@ -40,6 +40,12 @@ def join(options: DeviceOptions) -> None:
             f"--num-processes and --process-id. Received: {received}"
         )
 
+    if None not in values.values() and process_id() >= num_processes():
+        raise InputError(
+            f"Expected {PROCESS_ID} < {NUM_PROCESSES}. "
+            f"Received: {values[PROCESS_ID]} and {values[NUM_PROCESSES]}"
+        )
+
 
 def num_processes() -> int:
     """Returns the number of processes that train the run."""

@@ -183,9 +183,9 @@ class Run:
         try:
             with path.open(newline="", encoding="utf-8") as file:
                 rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
-            # Written again, they must be the same.
+            # As integers, so that a resumed run writes the same file.
             return [row | {"epoch": int(row["epoch"])} for row in rows]
-        except (OSError, TypeError, ValueError, KeyError, csv.Error) as error:
+        except (OSError, TypeError, ValueError, OverflowError, KeyError, csv.Error) as error:
             raise InputError(
                 f"Expected the metrics of each epoch. Received: {path} ({error}). {TRAIN_AGAIN}"
             ) from error

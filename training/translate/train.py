@@ -40,7 +40,9 @@ def train_translator(config: TranslateConfig, run: Run) -> dict[str, Any]:
     prepare_export(config)
     check_tensorboard(config)
     reset_session(config.seed)  # first, because it also resets the precision
-    if run.exists:
+    exists = run.exists
+    wait_for_all("the start of the run")  # no process may start it before all have looked
+    if exists:
         corpus = _prepared(config, run.folder / "prepared", resumed=True)
         run.check_data({"digest": corpus.digest})
         model, train = _model_and_batches(config, corpus)

@@ -61,7 +61,9 @@ def test_the_baseline_learns_words_on_the_split_of_the_seed():
 @pytest.mark.slow
 def test_finished_runs_are_taken_as_they_are(tmp_path, capsys):
     rng = np.random.default_rng(0)
-    rows = [f"{' '.join(rng.choice(['x', 'y', 'ab'[i % 2]], 5))},{i % 2}" for i in range(60)]
+    rows = [
+        f"{' '.join(rng.choice(['xx', 'yy', ('aa', 'bb')[i % 2]], 5))},{i % 2}" for i in range(60)
+    ]
     (tmp_path / "table.csv").write_text("\n".join(["text,label", *rows]) + "\n")
     folder = tmp_path / "runs"
     command = ["compare", "--dataset", str(tmp_path / "table.csv"), "--run-dir", str(folder)]

@@ -126,6 +126,7 @@ class TestOptions:
             ({NUM_PROCESSES: "2", PROCESS_ID: "0"}, f"{COORDINATOR}=None"),
             ({COORDINATOR: "a:1", NUM_PROCESSES: "2"}, f"{PROCESS_ID}=None"),
             ({COORDINATOR: "a:1", NUM_PROCESSES: "", PROCESS_ID: "0"}, f"{NUM_PROCESSES}=''"),
+            ({COORDINATOR: "a:1", NUM_PROCESSES: "0", PROCESS_ID: "0"}, f"< {NUM_PROCESSES}"),
         ],
     )
     def test_variables_that_are_refused(self, values, part, capsys, tmp_path, monkeypatch):
