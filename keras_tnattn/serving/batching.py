@@ -166,8 +166,8 @@ class Batcher:
         self._idle -= 1
         began = time.monotonic()
         rows = sum(item.rows for item in items)
-        nothing_else = not self.waiting and self._idle == self._threads - 1
-        self._alone = len(items) == 1 and nothing_else
+        computing = self._threads - self._idle
+        self._alone = len(items) == computing == 1 and not self.waiting
         self._on_batch(signature, rows, began - min(item.since for item in items))
 
         def finished(results: list[Arrays | Exception]) -> None:

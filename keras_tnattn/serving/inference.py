@@ -14,6 +14,7 @@ from keras_tnattn.serving.monitoring import Monitoring
 from keras_tnattn.serving.repository import Repository, Version
 from keras_tnattn.serving.servable import Signature
 from keras_tnattn.serving.settings import Settings
+from keras_tnattn.serving.tensors import parse_object
 
 DEFAULT_SIGNATURE = "serving_default"
 _READ_ON = 4  # times `max_body` is read and dropped before the connection is closed
@@ -79,6 +80,18 @@ class Inference:
         if size > limit:
             raise _too_large(f"a body of {size} bytes or more", limit, "--max-body")
         return b"".join(chunks)
+
+    async def parsed(self, request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns a request's entry in the access log, and its body as a JSON object.
+
+        Raises:
+            RequestError: With 400 if the body is not a JSON object, 408 or 413 as `body` raises it.
+        """
+        record = request.scope["record"]
+        parsed = parse_object(await self.body(request))
+        if self.monitoring.log_texts:
+            record["body"] = parsed
+        return record, parsed
 
     def signature(self, version: Version, name: Any) -> Signature:
         """Returns a signature by its name, or the default one for an empty name.

@@ -14,7 +14,7 @@ from keras_tnattn.serving.errors import RequestError, not_found
 from keras_tnattn.serving.inference import DEFAULT_SIGNATURE, Inference
 from keras_tnattn.serving.responses import json_response
 from keras_tnattn.serving.servable import Servable, Signature
-from keras_tnattn.serving.tensors import parse_object, shown, to_array, to_json_values
+from keras_tnattn.serving.tensors import shown, to_array, to_json_values
 
 _MODEL = "/v2/models/{name}"
 _VERSION = _MODEL + "/versions/{version}"
@@ -75,10 +75,7 @@ def inference_routes(inference: Inference) -> list[Route]:
 
     async def infer(request: Request) -> Response:
         name, version = request.path_params["name"], request.path_params.get("version")
-        record = request.scope["record"]
-        parsed = parse_object(await inference.body(request))
-        if inference.monitoring.log_texts:
-            record["body"] = parsed
+        record, parsed = await inference.parsed(request)
         with inference.repository.use(name, _number(name, version)) as used:
             record |= {"model": name, "version": used.number}
             parameters = parsed.get("parameters", {})

@@ -15,7 +15,7 @@ from keras_tnattn.serving.inference import Inference
 from keras_tnattn.serving.repository import Version
 from keras_tnattn.serving.responses import json_response
 from keras_tnattn.serving.servable import Signature
-from keras_tnattn.serving.tensors import parse_object, to_array, to_json_values
+from keras_tnattn.serving.tensors import to_array, to_json_values
 
 Arrays = dict[str, np.ndarray]
 _MODEL = "/v1/models/{name}"
@@ -73,10 +73,7 @@ def inference_routes(inference: Inference) -> list[Route]:
 
     async def predict(request: Request) -> Response:
         name, version = request.path_params["name"], request.path_params.get("version")
-        record = request.scope["record"]
-        parsed = parse_object(await inference.body(request))
-        if inference.monitoring.log_texts:
-            record["body"] = parsed
+        record, parsed = await inference.parsed(request)
         with inference.repository.use(name, _number(version)) as used:
             record |= {"model": name, "version": used.number}
             signature = inference.signature(used, parsed.get("signature_name", ""))
