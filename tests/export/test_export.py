@@ -180,3 +180,19 @@ def test_texts_are_padded_as_little_as_the_model_allows(masked, tmp_path, capfd)
         got = signature(text=text)["probabilities"]
         assert capfd.readouterr().err.strip().endswith(f"columns: {longest if masked else 12}")
         np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+@tensorflow_only
+def test_a_model_of_one_length_gets_all_its_padding(tmp_path):
+    import tensorflow as tf
+
+    from keras_tnattn.export import export
+
+    vectorizer = word_vectorizer(["a b c d"], max_words=12)
+    ids = keras.Input((12,), dtype="int32")
+    x = keras.layers.Flatten()(keras.layers.Embedding(6, 4)(ids))
+    model = keras.Model(ids, keras.layers.Dense(2, "softmax")(x))
+    folder = export(model, vectorizer, ["x", "y"], tmp_path)
+    text = tf.constant(["a b", "c"])
+    got = tf.saved_model.load(str(folder)).signatures["serving_default"](text=text)
+    np.testing.assert_allclose(got["probabilities"], model(vectorizer(text)), rtol=1e-5)
