@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,9 @@ EXAMPLES = """\
 examples:
   make a classifier's run 8 times smaller, and export it from text to labels:
     %(prog)s runs/reuters-tsa-0 --target 8 --export
+  make a translator's run 4 times smaller, train it for an epoch, and measure its BLEU:
+    %(prog)s runs/demo-plga --target 4 --heal-epochs 1
+    python training/evaluate.py runs/demo-plga/compressed
   find the smallest model in 4 bits that loses at most 0.005 of accuracy, and train it for an epoch:
     %(prog)s runs/reuters-tsa-0 --bits 4 --max-drop 0.005 --heal-epochs 1
   compress any Keras model, with ranks chosen on your own inputs (without --target: only report):
@@ -47,9 +51,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python training/compress.py",
         description="Makes a trained model smaller, and writes FOLDER/model.keras, report.txt, "
-        "report.csv, report.json and curves.png. For the run of a classifier, ranks are chosen on "
-        "its training part and --max-drop is measured on its validation part, or on a tenth of "
-        "the training part.",
+        "report.csv, report.json and curves.png. For the run of a classifier or a translator, "
+        "ranks are chosen on its training part, and predict.py and (translators) evaluate.py read "
+        "FOLDER like a run. --max-drop is measured on the validation part of a classifier's run, "
+        "or on a tenth of its training part.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -132,15 +137,19 @@ def _compress_file(path: Path, folder: Path, args: argparse.Namespace) -> None:
 
 
 def _compress_run(path: Path, folder: Path, args: argparse.Namespace) -> None:
-    config_file = path / "config.json"
     if not (path / "model.keras").is_file():
         raise InputError(f"Expected a finished run with model.keras. Received: {path}")
-    if "vocabulary_size" not in read_object(config_file, "Train again") or not (
-        read_object(path / "data.json", "Train again").get("class_names")
-    ):
-        # Not a run of `classify`: compress its model like any other.
+    description = read_object(path / "data.json", "Train again")
+    if "digest" in description:
+        _compress_translator(path, folder, args)
+    elif "vocabulary" in description:
+        _compress_classifier(path, folder, args)
+    else:
         _compress_file(path / "model.keras", folder, args)
-        return
+
+
+def _compress_classifier(path: Path, folder: Path, args: argparse.Namespace) -> None:
+    """Compresses a classifier, with the texts it was trained on as data."""
     from training.classify.command import load
     from training.classify.config import ClassifyConfig
     from training.classify.train import prepare_parts
@@ -182,11 +191,13 @@ def _compress_run(path: Path, folder: Path, args: argparse.Namespace) -> None:
     for order in result.id_orders.values():
         vocabulary = [vocabulary[old] for old in order if old < len(vocabulary)]
     _write(result, folder)
-    results = {"test_accuracy_before": before, "test_accuracy_after": after}
-    description = {"class_names": list(data.class_names), "vocabulary": vocabulary}
-    for name, content in (("results.json", results), ("data.json", description)):
-        with replacing(folder / name) as partial:
-            partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    _write_json(
+        folder / "results.json", {"test_accuracy_before": before, "test_accuracy_after": after}
+    )
+    _write_json(
+        folder / "data.json", {"class_names": list(data.class_names), "vocabulary": vocabulary}
+    )
+    _copy_config(path, folder)
     print(f"accuracy on the test part: {before:.1%} -> {after:.1%}")
     if args.export:
         from keras_tnattn.export import export
@@ -194,6 +205,30 @@ def _compress_run(path: Path, folder: Path, args: argparse.Namespace) -> None:
 
         words = WordVectorizer(vocabulary[2:], config.max_words)
         export(result.model, words.layer(), data.class_names, folder / "saved_model")
+
+
+def _compress_translator(path: Path, folder: Path, args: argparse.Namespace) -> None:
+    """Compresses a translator, with the pairs it was trained on as data."""
+    if args.max_drop is not None:
+        raise InputError("--max-drop needs the folder of a classifier's run, which has labels")
+    from training.data.batches import BucketedBatches
+    from training.translate.loading import load_translator
+
+    trained = load_translator(path)
+    corpus = trained.corpus
+    batches = BucketedBatches(corpus.parts["train"], 64, seed=0)
+    result = _call(trained.model, args, data=batches)
+    if args.heal_epochs:
+        _heal(result, batches, args)
+    _write(result, folder)
+    description = read_object(path / "data.json", "Train again")
+    _write_json(folder / "data.json", {**description, "prepared": str(corpus.folder.resolve())})
+    _copy_config(path, folder)
+    print(f"for its BLEU: python training/evaluate.py {folder}")
+    if args.export:
+        from keras_tnattn.export import export_translator
+
+        export_translator(result.model, *corpus.tokenizers(), folder / "saved_model")
 
 
 def _call(model: Any, args: argparse.Namespace, **options: Any) -> Any:
@@ -230,6 +265,17 @@ def _write(result: Any, folder: Path) -> None:
             partial.write_text(text, encoding="utf-8")
     with replacing(folder / "curves.png") as partial:
         result.report.plot(partial)
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    with replacing(path) as partial:
+        partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _copy_config(path: Path, folder: Path) -> None:
+    """Copies the options of the run, so that `predict.py` reads the folder as a run."""
+    with replacing(folder / "config.json") as partial:
+        shutil.copy(path / "config.json", partial)
 
 
 def _load(path: Path) -> Any:

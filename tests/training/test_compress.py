@@ -5,9 +5,12 @@ import json
 import keras
 import numpy as np
 import pytest
+from translator_runs import make_run
 
 from training.compress import main
+from training.predict import main as predict
 from training.train import main as train
+from training.translate.loading import load_translator
 
 
 @pytest.mark.slow
@@ -32,10 +35,33 @@ def test_a_run_becomes_small_and_serves_texts(tmp_path, capsys):
     assert 0 <= results["test_accuracy_after"] <= 1
     assert (small / "curves.png").exists()
     assert (small / "report.csv").read_text().startswith("path,kind,format")
+    assert predict([str(small), "x a a"]) == 0
     from keras_tnattn.export import load
 
     served = load(small / "saved_model")(["x a a", "y b b"])
     assert set(served["label"]) <= {"0", "1"}
+
+
+@pytest.mark.slow
+def test_a_translator_becomes_small_and_is_read_like_a_run(tmp_path, capsys):
+    model, corpus = make_run(tmp_path / "run", "sdpa")
+    assert main([str(tmp_path / "run"), "--target", "1.5", "--heal-epochs", "1", "--export"]) == 0
+    small = tmp_path / "run" / "compressed"
+    report = json.loads((small / "report.json").read_text())
+    translator = load_translator(small)
+    assert translator.corpus.digest == corpus.digest
+    assert report["weights_after"] == translator.model.count_params() < model.count_params()
+    assert report["bytes_after"] <= report["bytes_before"] / 1.5
+    # The errors are those of outputs on the corpus.
+    assert any("outputs on the data" in note for note in report["notes"])
+    sentence = corpus.texts["test"][0][0]
+    capsys.readouterr()
+    assert predict([str(small), sentence]) == 0
+    found = capsys.readouterr().out
+    assert predict([str(small / "saved_model"), sentence]) == 0
+    assert capsys.readouterr().out == found
+    assert main([str(tmp_path / "run"), "--max-drop", "0.1"]) == 2
+    assert "--max-drop needs" in capsys.readouterr().err
 
 
 def test_a_file_needs_no_run(tmp_path, capsys):
