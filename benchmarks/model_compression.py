@@ -8,8 +8,9 @@
 own `MultiHeadAttention` and feed-forward layers of 512 units. Each is trained once per seed and
 kept in `--folder`. Only the rows called healed are trained after the compression. The test part is
 used for measuring only. The peers are Keras' int8 and int4 quantization of the whole model, and the
-plain SVD of each layer to the same relative error, as keras_compressor does it. tensorly-torch is
-not compared, because it converts layers of PyTorch, not of Keras.
+plain SVD of each layer to the same relative error, as keras_compressor does it. tensorly-torch
+needs PyTorch: `tensorly_torch.py` measures it with the models and test parts that this leaves in
+FOLDER; run this again to draw both in one picture (models and rows are kept).
 
 Writes FOLDER/DATASET-MODEL.csv and a picture of it.
 """
@@ -51,18 +52,35 @@ def main():
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     path = args.folder / f"{args.dataset}-{args.model}.csv"
-    rows = []
+    rows = read(path)
     for seed in args.seeds:
+        if any(row["seed"] == seed for row in rows):
+            continue
         model, parts = trained(args, seed)
         for row in measured(model, parts, args):
             rows.append({"seed": seed, **row})
             print(rows[-1], flush=True)
-            with path.open("w", newline="") as file:
-                writer = csv.DictWriter(file, COLUMNS)
-                writer.writeheader()
-                writer.writerows(rows)
-    draw(rows, path.with_suffix(".png"))
+        write(path, rows)
+    draw(rows + read(path.with_name(f"{path.stem}-tensorly-torch.csv")), path.with_suffix(".png"))
     return 0
+
+
+def read(path):
+    """Returns the rows of a table, or none if there is no such file."""
+    if not path.exists():
+        return []
+    kinds = dict.fromkeys(COLUMNS, float) | dict.fromkeys(("method", "asked"), str)
+    kinds |= dict.fromkeys(("seed", "bytes"), int)
+    with path.open(newline="") as file:
+        return [{n: kinds[n](value) for n, value in row.items()} for row in csv.DictReader(file)]
+
+
+def write(path, rows):
+    """Writes a table."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def trained(args, seed):
@@ -75,6 +93,8 @@ def trained(args, seed):
     path = args.folder / f"{args.dataset}-{args.model}-{seed}.keras"
     if path.exists():
         return keras.models.load_model(path), parts
+    inputs, labels = parts["test"]
+    np.savez_compressed(path.with_suffix(".npz"), inputs=inputs, labels=labels)
     keras.utils.set_random_seed(seed)
     make = transformer if args.model == "transformer" else text_classifier
     model = make(words.vocabulary_size(), len(data.class_names))
