@@ -7,10 +7,11 @@
 `--model tsa` is the classifier of the README with 1.28 million weights, `transformer` one of Keras'
 own `MultiHeadAttention` and feed-forward layers of 512 units. Each is trained once per seed and
 kept in `--folder`. Only the rows called healed are trained after the compression. The test part is
-used for measuring only. The peers are Keras' int8 and int4 quantization of the whole model, and the
-plain SVD of each layer to the same relative error, as keras_compressor does it. tensorly-torch
-needs PyTorch: `tensorly_torch.py` measures it with the models and test parts that this leaves in
-FOLDER; run this again to draw both in one picture (models and rows are kept).
+used for measuring only, and its first 32 texts for the speed, relative to the trained model. The
+peers are Keras' int8 and int4 quantization of the whole model, and the plain SVD of each layer to
+the same relative error, as keras_compressor does it. tensorly-torch needs PyTorch:
+`tensorly_torch.py` measures it with the models and test parts that this leaves in FOLDER; run this
+again to draw both in one picture (models and rows are kept).
 
 Writes FOLDER/DATASET-MODEL.csv and a picture of it.
 """
@@ -19,6 +20,7 @@ import argparse
 import csv
 import os
 import sys
+import time
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -34,7 +36,7 @@ from keras_tnattn.models import text_classifier
 from keras_tnattn.text.words import learn_words
 from training.data.texts import load_texts, split_rows
 
-COLUMNS = ("seed", "method", "asked", "bytes", "ratio", "accuracy", "lost")
+COLUMNS = ("seed", "method", "asked", "bytes", "ratio", "accuracy", "lost", "speed")
 # The targets of our method in floats, in 4 bits, and in 4 bits after an epoch of healing.
 TARGETS = {None: (4, 8, 16, 32), 4: (8, 16, 30, 50, 100, 200)}
 HEALED = (50,)
@@ -134,6 +136,7 @@ def measured(model, parts, args):
             "ratio": round(full / size, 2),
             "accuracy": round(accuracy, 2),
             "lost": round(base - accuracy, 2),
+            "speed": round(speed(model, small, inputs[:32]), 2),
         }
 
     base = 0.0
@@ -156,9 +159,23 @@ def measured(model, parts, args):
             yield row(method, target, result.model, result.renumbered)
     for target in () if args.quick else (8, *HEALED):
         bits = None if target == 8 else 4
-        result = compress(model, target, data=data, bits=bits, renumber=2)
+        min_speed = 1.0 if target == 8 else None
+        result = compress(model, target, data=data, bits=bits, renumber=2, min_speed=min_speed)
         result.heal(data, epochs=1)
         yield row("ours, healed", target, result.model, result.renumbered)
+
+
+def speed(model, small, batch):
+    """Returns how many times as fast as `model` the small one is, the two taking turns."""
+    times = {model: [], small: []}
+    for either in times:
+        either.predict_on_batch(batch)
+    for _ in range(21):
+        for either, measured in times.items():
+            start = time.perf_counter()
+            either.predict_on_batch(batch)
+            measured.append(time.perf_counter() - start)
+    return float(np.median(times[model]) / np.median(times[small]))
 
 
 def quantized_by_keras(model, mode):
