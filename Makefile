@@ -23,7 +23,7 @@ demo-translate: $(INSTALLED)
 
 # Serves what the demos exported, and prints the address of the page.
 serve: $(INSTALLED)
-	$(RUN) -m keras_tnattn.serving saved_models
+	TF_CPP_MIN_LOG_LEVEL=2 $(RUN) -m keras_tnattn.serving saved_models
 
 test: $(INSTALLED)
 	$(RUN) -m pytest -n 2 --dist worksteal

@@ -1,11 +1,11 @@
 """The command line `python training/compress.py`, or `python -m training.compress`."""
 
 import argparse
+import contextlib
 import json
-import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ if not __package__:
 import numpy as np
 
 from training.base.errors import InputError, exit_status
-from training.base.files import read_object, replacing
+from training.base.files import read_object, replacing, writing
+from training.engine.backend import start_backend
 
 EXAMPLES = """\
 examples:
@@ -43,7 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0, 2 for invalid input, or 130 if interrupted.
     """
     args = _parser().parse_args(arguments)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up messages
     return exit_status(lambda: _compress(args))
 
 
@@ -51,7 +51,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python training/compress.py",
         description="Makes a trained model smaller, and writes FOLDER/model.keras, report.txt, "
-        "report.csv, report.json and curves.png. For the run of a classifier or a translator, "
+        "report.csv, report.json and curves.png; without --target, --tolerance, --max-drop and "
+        "--bits only the reports. For the run of a classifier or a translator, "
         "ranks are chosen on its training part, and predict.py and (translators) evaluate.py read "
         "FOLDER like a run. --max-drop is measured on the validation part of a classifier's run, "
         "or on a tenth of its training part.",
@@ -99,7 +100,15 @@ def _parser() -> argparse.ArgumentParser:
         help="where to write (default: RUN/compressed, or MODEL-compressed)",
     )
     parser.add_argument(
-        "--export", action="store_true", help="export the small model to FOLDER/saved_model/1/"
+        "--export",
+        action="store_true",
+        help="export the small model to DIR/NAME-compressed/VERSION/, for the server",
+    )
+    parser.add_argument(
+        "--saved-models",
+        metavar="DIR",
+        default="saved_models",
+        help="where to export (default: saved_models)",
     )
     return parser
 
@@ -108,32 +117,62 @@ def _compress(args: argparse.Namespace) -> None:
     path = Path(args.model)
     if args.heal_epochs < 0:
         raise InputError(f"Expected heal_epochs >= 0. Received: heal_epochs={args.heal_epochs}")
-    if path.is_dir():
-        folder = Path(args.output or path / "compressed")
-        _compress_run(path, folder, args)
-    elif path.is_file():
-        folder = Path(args.output or path.with_name(f"{path.stem}-compressed"))
-        _compress_file(path, folder, args)
-    else:
+    if not _replaces(args) and (args.heal_epochs or args.export):
+        raise InputError(
+            "--heal-epochs and --export need --target, --tolerance, --max-drop or --bits, because "
+            "without them nothing is replaced"
+        )
+    if not path.exists():
         raise InputError(
             f"Expected the folder of a run or a .keras file. Received: {path}, which does not exist"
         )
+    start_backend()
+    if path.is_dir():
+        folder = Path(args.output or path / "compressed")
+        _compress_run(path, folder, args)
+    else:
+        folder = Path(args.output or path.with_name(f"{path.stem}-compressed"))
+        _compress_file(path, folder, args)
     print(f"wrote {folder}")
 
 
+def _replaces(args: argparse.Namespace) -> bool:
+    """Whether a smaller model is asked for, and not only a report."""
+    return any(x is not None for x in (args.target, args.tolerance, args.max_drop, args.bits))
+
+
 def _compress_file(path: Path, folder: Path, args: argparse.Namespace) -> None:
+    """Compresses a `.keras` file, or the model of a run without texts."""
     if args.max_drop is not None:
         raise InputError("--max-drop needs the folder of a classifier's run, which has labels")
+    if args.heal_epochs and args.data is None:
+        raise InputError("--heal-epochs needs --data")
     model = _load(path)
     data = None if args.data is None else _read_arrays(Path(args.data))
-    result = _call(model, args, data=data)
+    result = _call(model, folder, args, data=data)
     if args.heal_epochs:
-        if data is None:
-            raise InputError("--heal-epochs needs --data")
         _heal(result, data, args)
-    _write(result, folder)
+    _write(result, folder, args)
     if args.export:
-        result.model.export(str(folder / "saved_model" / "1"))
+        from keras_tnattn.export import export_saved_model, next_version
+
+        name = path.parent.name if path.name == "model.keras" else path.stem
+        models = _export_folder(name, args)
+        version = models / str(next_version(models))
+        with _exporting(models):
+            export_saved_model(result.model, version, _example(model, data))
+
+
+def _example(model: Any, data: Any) -> Any:
+    """Returns two rows of inputs: of the data, or zeros."""
+    import keras
+
+    if data is not None:
+        return keras.tree.map_structure(lambda array: array[:2], data)
+    return keras.tree.map_structure(
+        lambda x: np.zeros((2, *(size or 8 for size in x.shape[1:])), x.dtype),
+        model.inputs[0] if isinstance(model, keras.Sequential) else model.input,
+    )
 
 
 def _compress_run(path: Path, folder: Path, args: argparse.Namespace) -> None:
@@ -150,11 +189,12 @@ def _compress_run(path: Path, folder: Path, args: argparse.Namespace) -> None:
 
 def _compress_classifier(path: Path, folder: Path, args: argparse.Namespace) -> None:
     """Compresses a classifier, with the texts it was trained on as data."""
+    from keras_tnattn.text.words import WordVectorizer
     from training.classify.command import load
     from training.classify.config import ClassifyConfig
-    from training.classify.train import prepare_parts
+    from training.classify.train import export_classifier, prepare_parts
     from training.engine.runs import Run
-    from training.engine.tables import predict
+    from training.engine.tables import parameter_counts, predict
 
     run = Run(path)
     config = run.read_config(ClassifyConfig, {})
@@ -177,6 +217,7 @@ def _compress_classifier(path: Path, folder: Path, args: argparse.Namespace) -> 
     renumber = None if args.keep_vocabulary or args.max_drop is not None else 2
     result = _call(
         model,
+        folder,
         args,
         data=train.ids,
         metric=accuracy if args.max_drop is not None else None,
@@ -185,26 +226,24 @@ def _compress_classifier(path: Path, folder: Path, args: argparse.Namespace) -> 
     )
     if args.heal_epochs:
         _heal(result, train.ids, args)
+    _write(result, folder, args)
+    if not _replaces(args):
+        return
     before = float(np.mean(predict(model, test.ids) == test.labels))
     after = float(np.mean(predict(result.model, result.renumbered(test.ids)) == test.labels))
     vocabulary = vectorizer.get_vocabulary()
     for order in result.id_orders.values():
         vocabulary = [vocabulary[old] for old in order if old < len(vocabulary)]
-    _write(result, folder)
-    _write_json(
-        folder / "results.json", {"test_accuracy_before": before, "test_accuracy_after": after}
-    )
-    _write_json(
-        folder / "data.json", {"class_names": list(data.class_names), "vocabulary": vocabulary}
-    )
-    _copy_config(path, folder)
+    results = {"test_accuracy_before": before, "test_accuracy_after": after}
+    description = {"class_names": list(data.class_names), "vocabulary": vocabulary}
+    _write_run(path, folder, description, results)
     print(f"accuracy on the test part: {before:.1%} -> {after:.1%}")
     if args.export:
-        from keras_tnattn.export import export
-        from keras_tnattn.text.words import WordVectorizer
-
-        words = WordVectorizer(vocabulary[2:], config.max_words)
-        export(result.model, words.layer(), data.class_names, folder / "saved_model")
+        small = WordVectorizer(vocabulary[2:], config.max_words)
+        scores = {"test_accuracy": after, "parameters": parameter_counts(result.model)}
+        models = _export_folder(config.name, args)
+        with _exporting(models):
+            export_classifier(config, result.model, small, data, test, scores, models)
 
 
 def _compress_translator(path: Path, folder: Path, args: argparse.Namespace) -> None:
@@ -212,28 +251,50 @@ def _compress_translator(path: Path, folder: Path, args: argparse.Namespace) -> 
     if args.max_drop is not None:
         raise InputError("--max-drop needs the folder of a classifier's run, which has labels")
     from training.data.batches import BucketedBatches
+    from training.engine.runs import Run
+    from training.translate.config import TranslateConfig
     from training.translate.loading import load_translator
+    from training.translate.train import export_trained
 
+    config = Run(path).read_config(TranslateConfig, {})
     trained = load_translator(path)
     corpus = trained.corpus
     batches = BucketedBatches(corpus.parts["train"], 64, seed=0)
-    result = _call(trained.model, args, data=batches)
+    result = _call(trained.model, folder, args, data=batches)
     if args.heal_epochs:
         _heal(result, batches, args)
-    _write(result, folder)
+    _write(result, folder, args)
+    if not _replaces(args):
+        return
     description = read_object(path / "data.json", "Train again")
-    _write_json(folder / "data.json", {**description, "prepared": str(corpus.folder.resolve())})
-    _copy_config(path, folder)
+    prepared = str(corpus.folder.resolve())
+    _write_run(path, folder, {**description, "prepared": prepared}, {})
     print(f"for its BLEU: python training/evaluate.py {folder}")
     if args.export:
-        from keras_tnattn.export import export_translator
+        results = {"parameters": result.model.count_params()}
+        models = _export_folder(config.name, args)
+        with _exporting(models):
+            export_trained(config, result.model, corpus, results, models)
 
-        export_translator(result.model, *corpus.tokenizers(), folder / "saved_model")
+
+def _export_folder(name: str, args: argparse.Namespace) -> Path:
+    return Path(args.saved_models, f"{name}-compressed")
 
 
-def _call(model: Any, args: argparse.Namespace, **options: Any) -> Any:
+@contextlib.contextmanager
+def _exporting(models: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"Could not export to {models}: {error}") from error
+    print(f"exported to {models}")
+
+
+def _call(model: Any, folder: Path, args: argparse.Namespace, **options: Any) -> Any:
     from keras_tnattn.compression import compress
 
+    with writing(folder):  # before the long computations
+        folder.mkdir(parents=True, exist_ok=True)
     try:
         return compress(
             model, target=args.target, tolerance=args.tolerance, bits=args.bits, **options
@@ -250,11 +311,11 @@ def _heal(result: Any, inputs: Any, args: argparse.Namespace) -> None:
     print("loss after each epoch of healing: " + ", ".join(f"{loss:.5f}" for loss in losses))
 
 
-def _write(result: Any, folder: Path) -> None:
+def _write(result: Any, folder: Path, args: argparse.Namespace) -> None:
     print(result.report)
-    folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / "model.keras") as partial:
-        result.model.save(partial)
+    if _replaces(args):
+        with replacing(folder / "model.keras") as partial:
+            result.model.save(partial)
     texts = {
         "report.txt": f"{result.report}\n",
         "report.csv": result.report.to_csv(),
@@ -267,15 +328,15 @@ def _write(result: Any, folder: Path) -> None:
         result.report.plot(partial)
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    with replacing(path) as partial:
-        partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _copy_config(path: Path, folder: Path) -> None:
-    """Copies the options of the run, so that `predict.py` reads the folder as a run."""
+def _write_run(
+    path: Path, folder: Path, description: dict[str, Any], results: dict[str, Any]
+) -> None:
+    """Writes what `predict.py` and `evaluate.py` read of a run, besides the model."""
     with replacing(folder / "config.json") as partial:
         shutil.copy(path / "config.json", partial)
+    for name, content in (("data.json", description), ("results.json", results)):
+        with replacing(folder / name) as partial:
+            partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _load(path: Path) -> Any:

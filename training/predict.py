@@ -41,7 +41,7 @@ examples:
     cat sentences.txt | python training/predict.py runs/pt-en --beam 4 --n-best 3
 exit status: 0; 1 if there were bad rows (empty or unreadable), which are left out and reported
 with their numbers (--format lines writes an empty line for each); 2 for invalid input; 130 if
-interrupted; 141 if the output is closed, as by head.
+interrupted; 141 if the output is closed, as by head. Row 1 of a table is its header.
 """
 
 
@@ -168,7 +168,7 @@ def _write(rows: Iterator[Row], predictor: Predictor, args: PredictOptions, file
         file.flush()
     counter.close()
     if bad:
-        print(f"{bad} bad rows left out", file=sys.stderr)
+        print(f"bad rows left out: {bad}", file=sys.stderr)
     return bad
 
 

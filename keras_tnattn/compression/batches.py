@@ -47,10 +47,11 @@ def inputs_and_labels(data: Any, num_inputs: int | None) -> tuple[Any, Any]:
     if isinstance(data, tuple) and data and _fit(data[0], num_inputs):
         return data[0], data[1] if len(data) > 1 else None
     if not _fit(data, num_inputs):
+        entries = f" of {len(data)} entries" if isinstance(data, list | tuple) else ""
         raise ValueError(
             f"Expected one array for each of the {num_inputs} inputs of the model, or a tuple "
             "(inputs, labels) of such arrays. Pass batches as a generator, a data set or another "
-            f"iterable, not as a list. Received: a {type(data).__name__} of {len(data)} entries"
+            f"iterable, not as a list. Received: a {type(data).__name__}{entries}"
         )
     return data, None
 
@@ -65,11 +66,15 @@ def _fit(inputs: Any, num_inputs: int | None) -> bool:
 def iterate(data: Any) -> Iterator[Any]:
     """Yields the batches of an iterable or of a `keras.utils.PyDataset`, once.
 
+    Lists, which PyTorch's `DataLoader` yields for pairs, become tuples.
+
     Raises:
         ValueError: If the data are neither.
     """
     if isinstance(data, keras.utils.PyDataset):
-        return (data[i] for i in range(len(data)))
-    if not isinstance(data, Iterable):
+        batches: Iterable = (data[i] for i in range(len(data)))
+    elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
+        batches = data
+    else:
         raise ValueError(f"Expected arrays or an iterable of batches. Received: {data!r}")
-    return iter(data)
+    return (tuple(batch) if isinstance(batch, list) else batch for batch in batches)

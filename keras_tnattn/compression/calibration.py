@@ -42,8 +42,13 @@ class Seen:
 
     @property
     def takes_model_input(self) -> bool:
-        """Whether the ids are an input of the model itself."""
+        """Whether the ids are an input of the model itself, at least in one call."""
         return any(position is not None for position in self.inputs_read)
+
+    @property
+    def takes_only_model_input(self) -> bool:
+        """Whether the ids are an input of the model itself in every call."""
+        return bool(self.inputs_read) and None not in self.inputs_read
 
 
 def batches_of(data: Any, batch_size: int, num_inputs: int | None = None) -> tuple[list[Any], Any]:
@@ -66,7 +71,7 @@ def batches_of(data: Any, batch_size: int, num_inputs: int | None = None) -> tup
     if are_arrays(data):
         inputs, _ = inputs_and_labels(data, num_inputs)
         all_inputs = chosen = keras.tree.map_structure(np.asarray, inputs)
-        rows = len(keras.tree.flatten(all_inputs)[0])
+        rows = _rows(all_inputs)
         if rows > limit:
             some = np.linspace(0, rows - 1, limit).astype(int)
             chosen = keras.tree.map_structure(lambda a: a[some], all_inputs)
@@ -79,12 +84,19 @@ def batches_of(data: Any, batch_size: int, num_inputs: int | None = None) -> tup
         for batch in iterate(data):
             inputs, _ = inputs_and_labels(batch, num_inputs)
             batches.append(keras.tree.map_structure(ops.convert_to_numpy, inputs))
-            rows += len(keras.tree.flatten(batches[-1])[0])
+            rows += _rows(batches[-1])
             if rows >= limit:
                 break
     if not batches:
         raise ValueError("Expected data of at least one row. Received: no rows")
     return batches, all_inputs
+
+
+def _rows(inputs: Any) -> int:
+    first = keras.tree.flatten(inputs)[0]
+    if not first.ndim:
+        raise ValueError(f"Expected arrays with a row for each sample. Received: {inputs!r}")
+    return len(first)
 
 
 @contextlib.contextmanager

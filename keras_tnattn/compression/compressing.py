@@ -70,7 +70,7 @@ class CompressionResult:
 
         Args:
             dataset: Inputs or `(inputs, labels)`, as arrays or as an iterable of batches; the same
-                forms as for `data` of `compress`.
+                forms as for `data` of `compress`, but a generator lasts for one epoch only.
             epochs: Passes over the dataset. Defaults to 1.
             learning_rate: Learning rate of Adam. Defaults to 1e-3.
             batch_size: Rows per batch, if `dataset` are arrays. Defaults to 32.
@@ -83,7 +83,7 @@ class CompressionResult:
 
         Raises:
             ValueError: If the dataset does not fit the model, labels are missing for
-                `label_weight`, or the loss becomes infinite or NaN.
+                `label_weight`, or the loss becomes infinite or NaN. The model is then unchanged.
         """
         losses = heal(
             self._floating,

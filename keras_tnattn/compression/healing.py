@@ -48,7 +48,8 @@ def heal(
         model: The model to train.
         teacher: The original.
         dataset: Arrays of inputs, or a tuple `(inputs, labels)`; or an iterable of batches of
-            either, which is iterated once per epoch. Lists and tuples as in `compress`.
+            either, which is iterated once per epoch, so that a generator lasts for one epoch only.
+            Lists and tuples as in `compress`.
         epochs: Passes over the dataset. Defaults to 1.
         learning_rate: Initial learning rate of Adam; it decreases in the second half of the epochs.
             Defaults to 1e-3.
@@ -65,7 +66,45 @@ def heal(
     Raises:
         ValueError: If `label_weight` is set without labels or for outputs that are not
             probabilities, the dataset is empty or does not fit the model, or a loss is not finite.
+            The model then has the weights it had before.
     """
+    if epochs > 1 and isinstance(dataset, Iterator):
+        raise ValueError(
+            "Expected a dataset that can be iterated over in every epoch, such as arrays or a data "
+            f"set. Received: a {type(dataset).__name__}, which ends once, and epochs={epochs}"
+        )
+    weights = model.get_weights()
+    try:
+        return _losses(
+            model,
+            teacher,
+            dataset,
+            epochs,
+            learning_rate,
+            batch_size,
+            label_weight,
+            loss,
+            renumbered,
+            seed,
+        )
+    except BaseException:
+        model.set_weights(weights)
+        raise
+
+
+def _losses(
+    model: keras.Model,
+    teacher: keras.Model,
+    dataset: Any,
+    epochs: int,
+    learning_rate: float,
+    batch_size: int,
+    label_weight: float,
+    loss: Any,
+    renumbered: Callable[[Any], Any],
+    seed: int,
+) -> list[float]:
+    """Trains the model, and returns the mean loss of each epoch."""
     losses, optimizer = [], keras.optimizers.Adam(learning_rate)
     rng = np.random.default_rng(seed)
     student, num_inputs = _Student(model), number_of_inputs(teacher)

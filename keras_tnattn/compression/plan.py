@@ -1,10 +1,11 @@
 """Which layers of a model are replaced, and by what."""
 
+import contextlib
 import functools
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
 import keras
@@ -66,13 +67,15 @@ class Plan:
         # The candidates without those that turned out to be too slow.
         self.allowed = {path: list(candidates) for path, candidates in self.choices.items()}
         self.times: dict[tuple, float] = {}
+        self.reason_kept = "no candidate is better"
 
     def _renumber(self, path: str) -> int | None:
         """Returns `renumber` if this embedding is the only reader of the model's ids, or `None`."""
         inputs = keras.tree.flatten(self.sample)
         integers = sum(np.asarray(x).dtype.kind in "iu" for x in inputs)
         readers = [p for p, note in self.seen.items() if note.takes_model_input]
-        if self.renumber is None or readers != [path] or integers != 1:
+        alone = readers == [path] and self.seen[path].takes_only_model_input
+        if self.renumber is None or not alone or integers != 1:
             return None
         layer = self.layers[path]
         if not int(layer.mask_zero) <= self.renumber < layer.input_dim:
@@ -105,12 +108,12 @@ class Plan:
     def _seen(self, batches: list | None, arrays: Any) -> dict[str, Seen]:
         if batches is None:
             return {path: Seen() for path in self.layers}
+        with _fitting_data():
+            self.model(batches[0])
         copy = rebuilt(self.model, {}, lambda m: m(batches[0]))
         watched = counterparts(self.model, copy, self.layers)
-        try:
+        with _fitting_data():
             seen, outputs = calibration.observe(copy, watched, batches, arrays)
-        except (ValueError, TypeError, IndexError, RuntimeError, KeyError) as error:
-            raise ValueError(f"The data do not fit the model: {error}") from error
         for path in [path for path, note in seen.items() if note.batch is None]:
             reason = "never called on the data"
             self.reasons[path] = (self.layers.pop(path), reason)
@@ -127,6 +130,7 @@ class Plan:
     def for_target(self, target: float) -> dict[str, Candidate]:
         unreplaced = {path: self._unreplaced(path) for path in self.choices}
         if target == 1:
+            self.reason_kept = "no smaller model was asked for"
             return unreplaced
         for path, candidate in unreplaced.items():
             if candidate.bits is not None:  # then the layer in floats is no choice
@@ -282,7 +286,7 @@ class Plan:
                     candidate.flops,
                     self._time(path, self.choices[path][0]) if timed else None,
                     self._time(path, candidate) if timed else None,
-                    "" if changed else "no candidate is better",
+                    "" if changed else self.reason_kept,
                     tuple((c.bytes, c.error, c.format) for c in self.choices[path]),
                 )
             )
@@ -372,6 +376,15 @@ def quantized_model(
         if candidate.bits is not None and not isinstance(layers[path], TTDense)
     }
     return rebuilt(floating, prototypes, None if sample is None else lambda m: m(sample))
+
+
+@contextlib.contextmanager
+def _fitting_data() -> Iterator[None]:
+    """Reports errors of a model that is called on the data."""
+    try:
+        yield
+    except Exception as error:  # each backend has its own
+        raise ValueError(f"The data do not fit the model: {error}") from error
 
 
 def _stored_bits(layer: keras.layers.Layer, candidate: Candidate) -> int:

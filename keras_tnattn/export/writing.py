@@ -99,9 +99,9 @@ def export(
     def to_ids(text: Tensor) -> Tensor:
         return tf.cast(vectorizer(text), "int32")
 
+    size = getattr(vectorizer, "vocabulary_size", None)
     # Of a layer that does not say, the padding and the unknown word.
-    vocabulary_size = getattr(vectorizer, "vocabulary_size", lambda: UNK + 1)()
-    ignores_padding = _ignores_padding(model, vocabulary_size)
+    ignores_padding = _ignores_padding(model, size() if callable(size) else UNK + 1)
 
     def from_text(text: Tensor) -> dict[str, Tensor]:
         ids = to_ids(text)
@@ -248,14 +248,22 @@ def export_translator(
 
 
 def _ignores_padding(model: keras.Model, vocabulary_size: int) -> bool:
-    """Whether a classifier computes the same without the padding at the end of texts."""
+    """Whether a classifier computes the same without the padding at the end of texts.
+
+    What its last layer is called with has to be the same: probabilities near 0 and 1 hardly change.
+    `False` for a model without a graph of layers, which does not show that.
+    """
     import tensorflow as tf
 
+    inputs = getattr(model, "inputs", None)
+    if inputs is None or len(inputs) != 1:
+        return False
     ids = np.random.default_rng(0).integers(UNK, max(vocabulary_size, UNK + 1), (8, 6), "int32")
     padded = np.pad(ids, ((0, 0), (0, 30)), constant_values=PAD)
     try:
+        features = keras.Model(inputs[0], model.layers[-1].input)
         alone, longer = (
-            keras.ops.convert_to_numpy(model(x, training=False)) for x in (ids, padded)
+            keras.ops.convert_to_numpy(features(x, training=False)) for x in (ids, padded)
         )
     except (ValueError, tf.errors.InvalidArgumentError):  # a model of texts of one length
         return False

@@ -128,6 +128,7 @@ def _serve(saved_models: str, settings: "Settings", listening: socket.socket) ->
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             host, port = listening.getsockname()[:2]
+            host = f"[{host}]" if ":" in host else host  # an IPv6 address
             self.announcing = asyncio.create_task(_announce(inference, f"http://{host}:{port}"))
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -80,6 +80,30 @@ def test_other_numbers_are_refused(data, num_inputs):
         inputs_and_labels(data, num_inputs)
 
 
+def test_lists_from_an_iterable_are_inputs_and_labels():
+    model = one_input()
+    once = compress(model, target=1.5, data=iter([(A, Y)]), formats="low_rank")
+    same = compress(model, target=1.5, data=iter([[A, Y]]), formats="low_rank")
+    for one, other in zip(once.model.get_weights(), same.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_ends_heals_for_one_epoch_only():
+    result = compress(one_input(), target=1.5, formats="low_rank")
+    weights = result.model.get_weights()
+    with pytest.raises(ValueError, match=r"Received: a generator, which ends once, and epochs=2"):
+        result.heal(((A, Y) for _ in range(3)), epochs=2)
+    for before, after in zip(weights, result.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
+    assert len(result.heal((A, Y) for _ in range(3))) == 1
+
+
+@pytest.mark.parametrize("data", ["abc", [np.float32(1.0)], range(3), iter([])])
+def test_data_without_rows_are_refused(data):
+    with pytest.raises(ValueError, match="Expected"):
+        compress(one_input(), target=1.5, data=data)
+
+
 def test_a_py_dataset_ends():
     assert len(list(iterate(Batches()))) == 2
 

@@ -338,6 +338,37 @@ def test_ids_that_several_layers_read_keep_their_numbers():
     assert result.id_orders == {}
 
 
+def test_ids_that_are_also_computed_keep_their_numbers():
+    ids = keras.Input((12,), dtype="int32")
+    table = keras.layers.Embedding(600, 16)
+    computed = keras.ops.where(ids > 300, 7, 9)
+    both = keras.layers.Add()([table(ids), table(computed)])
+    model = keras.Model(ids, keras.layers.Dense(3)(both))
+    result = compress(model, target=1.6, data=IDS, formats="tensor_train", renumber=2)
+    assert any(row.format == "tensor_train" for row in result.report.layers)
+    assert result.id_orders == {}
+
+
+def test_a_failed_healing_changes_nothing():
+    result = compress(sequential(), target=2.0, data=IDS)
+    weights = result.model.get_weights()
+    with pytest.raises(ValueError, match="smaller learning_rate than"):
+        result.heal(IDS, epochs=3, learning_rate=1e30, loss="mse")
+    for before, after in zip(weights, result.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_ids_out_of_range_do_not_fit_the_model():
+    with pytest.raises(ValueError, match="The data do not fit the model"):
+        compress(sequential(300), target=2.0, data=IDS + 1000)
+
+
+def test_the_report_says_why_a_layer_was_kept():
+    model = sequential()
+    (reason,) = {row.reason for row in compress(model).report.layers if row.kind == "Dense"}
+    assert reason == "no smaller model was asked for"
+
+
 def test_healing_brings_outputs_nearer():
     model = sequential()
     x = RNG.integers(1, 300, (256, 12)).astype("int32")

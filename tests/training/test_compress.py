@@ -22,9 +22,10 @@ def test_a_run_becomes_small_and_serves_texts(tmp_path, capsys):
     folder = tmp_path / "run"
     command = ["classify", "--dataset", str(table), "--run-dir", str(folder), "--epochs", "2"]
     assert train([*command, "--attention", "sdpa", "--embedding-dim", "32"]) == 0
-    assert (
-        main([str(folder), "--target", "2", "--bits", "8", "--heal-epochs", "1", "--export"]) == 0
-    )
+    served = tmp_path / "saved"
+    export = ["--export", "--saved-models", str(served)]
+    asked = ["--target", "2", "--bits", "8", "--heal-epochs", "1"]
+    assert main([str(folder), *asked, *export]) == 0
     assert "times smaller" in capsys.readouterr().out
     small = folder / "compressed"
     model = keras.models.load_model(small / "model.keras")
@@ -38,14 +39,27 @@ def test_a_run_becomes_small_and_serves_texts(tmp_path, capsys):
     assert predict([str(small), "x a a"]) == 0
     from keras_tnattn.export import load
 
-    served = load(small / "saved_model")(["x a a", "y b b"])
-    assert set(served["label"]) <= {"0", "1"}
+    (exported,) = served.iterdir()
+    assert exported.name.endswith("-compressed")
+    assert set(load(exported)(["x a a", "y b b"])["label"]) <= {"0", "1"}
+    card = json.loads((exported / "1" / "assets.extra" / "model_card.json").read_text())
+    assert card["scores"] == {"test_accuracy": results["test_accuracy_after"]}
+    assert card["examples"]
+
+    written = {path: path.read_bytes() for path in small.iterdir() if path.is_file()}
+    assert main([str(folder)]) == 0  # only reports
+    changed = {path.name for path, content in written.items() if path.read_bytes() != content}
+    assert changed == {"report.txt", "report.csv", "report.json", "curves.png"}
+    assert main([str(folder), *asked, *export]) == 0
+    assert sorted(path.name for path in exported.iterdir()) == ["1", "2"]
 
 
 @pytest.mark.slow
 def test_a_translator_becomes_small_and_is_read_like_a_run(tmp_path, capsys):
     model, corpus = make_run(tmp_path / "run", "sdpa")
-    assert main([str(tmp_path / "run"), "--target", "1.5", "--heal-epochs", "1", "--export"]) == 0
+    asked = ["--target", "1.5", "--heal-epochs", "1"]
+    export = ["--export", "--saved-models", str(tmp_path / "saved")]
+    assert main([str(tmp_path / "run"), *asked, *export]) == 0
     small = tmp_path / "run" / "compressed"
     report = json.loads((small / "report.json").read_text())
     translator = load_translator(small)
@@ -58,7 +72,8 @@ def test_a_translator_becomes_small_and_is_read_like_a_run(tmp_path, capsys):
     capsys.readouterr()
     assert predict([str(small), sentence]) == 0
     found = capsys.readouterr().out
-    assert predict([str(small / "saved_model"), sentence]) == 0
+    (exported,) = (tmp_path / "saved").iterdir()
+    assert predict([str(exported), sentence]) == 0
     assert capsys.readouterr().out == found
     assert main([str(tmp_path / "run"), "--max-drop", "0.1"]) == 2
     assert "--max-drop needs" in capsys.readouterr().err
@@ -72,11 +87,18 @@ def test_a_file_needs_no_run(tmp_path, capsys):
     assert main([file, "--target", "2", "--data", str(tmp_path / "inputs.npy")]) == 0
     small = keras.models.load_model(tmp_path / "model-compressed" / "model.keras")
     assert 2 * small.count_params() <= model.count_params()
+    export = ["--export", "--saved-models", str(tmp_path / "saved")]
+    for version in ("1", "2"):
+        assert main([file, "--target", "2", *export]) == 0
+        (exported,) = (tmp_path / "saved").iterdir()
+        assert (exported / version / "saved_model.pb").is_file()
     for arguments, message in (
         ([str(tmp_path / "none.keras")], "which does not exist"),
         ([file, "--target", "1000"], "target of at most"),
         ([file, "--max-drop", "0.1"], "--max-drop needs"),
         ([file, "--target", "2", "--data", str(tmp_path / "none.npy")], "Could not read"),
+        ([file, "--export"], "without them nothing is replaced"),
+        ([file, "--target", "2", "--output", f"{file}/x"], "Could not write"),
     ):
         assert main(arguments) == 2
         assert message in capsys.readouterr().err

@@ -81,7 +81,7 @@ def test_bad_rows_do_not_stop_the_rest(classifier, tmp_path, capsys):
     assert out == ""
     assert "row 3: 1 fields instead of 2" in error
     assert "row 4: not UTF-8" in error
-    assert "2 bad rows" in error
+    assert "bad rows left out: 2" in error
     rows = table((tmp_path / "out.csv").read_text(encoding="utf-8"))
     assert [(row["row"], row["label"]) for row in rows] == [("2", "a"), ("5", "b")]
     assert main([*arguments, "--format", "lines"]) == 1

@@ -5,6 +5,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from training.base.errors import InputError
 from training.base.options import RUN, Options, option
 from training.classify.baseline import NAME, linear_svms
 from training.classify.command import load
@@ -90,7 +91,7 @@ def table(
     Args:
         configs: The config of each run.
         results: The results of each run.
-        baseline: What `linear_svms` returned for each seed; the last line.
+        baseline: What `linear_svms` returned for each seed, for the last line; or nothing.
     """
     from training.engine.tables import spread, table_of
 
@@ -110,9 +111,11 @@ def table(
                 spread([1000 * r["seconds_per_step"] for r in runs]),
             )
         )
-    weights = f"{round(fmean(r['parameters'] for r in baseline)):,}"
-    accuracies = (spread([100 * r[f"{p}_accuracy"] for r in baseline]) for p in ("train", "test"))
-    lines.append((NAME, "-", "-", "-", weights, "-", *accuracies, "-"))
+    if baseline:
+        weights = f"{round(fmean(r['parameters'] for r in baseline)):,}"
+        parts = ("train", "test")
+        accuracies = (spread([100 * r[f"{part}_accuracy"] for r in baseline]) for part in parts)
+        lines.append((NAME, "-", "-", "-", weights, "-", *accuracies, "-"))
     return table_of(lines)
 
 
@@ -121,7 +124,11 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Trains each config, then prints the table and writes it to `folder/table.md`."""
     print(f"fitting the baseline, {NAME}", flush=True)
-    baseline = list(linear_svms(configs, data).values())
+    try:
+        baseline = list(linear_svms(configs, data).values())
+    except InputError as error:  # our models may learn from texts in which it finds no words
+        print(error, flush=True)
+        baseline = []
     results = train_all(configs, folder, data)
     text = table(configs, results, baseline)
     write_text(folder / "table.md", text)

@@ -112,35 +112,37 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
         run,
         model,
         results,
-        lambda folder, version: _export(
-            model, vectorizer, data, folder, version, _card(config, data, test, results)
+        lambda folder, version: export_classifier(
+            config, model, vectorizer, data, test, results, folder, version
         ),
     )
 
 
-def _export(
+def export_classifier(
+    config: ClassifyConfig,
     model: keras.Model,
     vectorizer: WordVectorizer,
     data: LabeledTexts,
+    test: Part,
+    results: dict[str, Any],
     folder: Path,
-    version: int,
-    card: dict[str, Any],
+    version: int | None = None,
 ) -> Path:
+    """Exports a classifier with a model card and examples from the test part.
+
+    Returns:
+        The path of the new version.
+    """
     from keras_tnattn.export import export  # which needs TensorFlow
 
-    return export(model, vectorizer.layer(), data.class_names, folder, version, split_words, card)
-
-
-def _card(
-    config: ClassifyConfig, data: LabeledTexts, test: Part, results: dict[str, Any]
-) -> dict[str, Any]:
     source = {
         "name": config.dataset,
         "fingerprint": data.fingerprint(),
         "notes": list(data.notes),
     }
     examples = [data.texts[row][:200] for row in test.rows[:: max(1, len(test.rows) // 5)][:5]]
-    return {"examples": examples, **describe("classify", config, source, results)}
+    card = {"examples": examples, **describe("classify", config, source, results)}
+    return export(model, vectorizer.layer(), data.class_names, folder, version, split_words, card)
 
 
 def prepare_parts(

@@ -134,8 +134,11 @@ def run_to_train(
     config = run.read_config(kind, others).changed(**exporting)
     if run.results:
         note = run.export_note or {}
+        exported = run.results.get("exported")
+        missing = not exported or not Path(exported).is_dir()
         # To export a finished run, finish it once more; nothing is left to train.
-        if not (exporting and config.export and note.get("options") != config.export_options):
+        wanted = exporting and config.export
+        if not (wanted and (missing or note.get("options") != config.export_options)):
             print(f"The run in {run.folder} is finished; there is nothing to do.")
             return None
     return config, run

@@ -117,18 +117,23 @@ def _trained(
         run,
         model,
         results,
-        lambda folder, version: _export(config, model, corpus, results, folder, version),
+        lambda folder, version: export_trained(config, model, corpus, results, folder, version),
     )
 
 
-def _export(
+def export_trained(
     config: TranslateConfig,
     model: keras.Model,
     corpus: PreparedCorpus,
     results: dict[str, Any],
     folder: Path,
-    version: int,
+    version: int | None = None,
 ) -> Path:
+    """Exports a translator with a model card and examples from the test part.
+
+    Returns:
+        The path of the new version.
+    """
     from keras_tnattn.export import export_translator
 
     data = {

@@ -427,6 +427,9 @@ class TestExport:
         resume = ["classify", "--run-dir", str(run.folder), "--resume", "--saved-models"]
         assert main([*resume, str(tmp_path / "saved")]) == 0
         assert "nothing to do" in capsys.readouterr().out
+        shutil.rmtree(tmp_path / "saved/small/1")  # then it is exported again
+        assert main([*resume, str(tmp_path / "saved")]) == 0
+        assert (tmp_path / "saved/small/1/saved_model.pb").is_file()
         assert main([*resume, str(tmp_path / "other")]) == 0  # of a finished run
         assert run.results == results | {"exported": str(tmp_path / "other/small/1")}
         assert Path(run.results["exported"]).is_dir()
