@@ -24,8 +24,8 @@ examples:
   make a classifier's run 8 times smaller, and export it from text to labels:
     %(prog)s runs/reuters-tsa-0 --target 8 --export
   make a translator's run 4 times smaller, train it for an epoch, and measure its BLEU:
-    %(prog)s runs/demo-plga --target 4 --heal-epochs 1
-    python training/evaluate.py runs/demo-plga/compressed
+    %(prog)s runs/demo-translate/plga-pt-en --target 4 --heal-epochs 1
+    python training/evaluate.py runs/demo-translate/plga-pt-en/compressed
   find the smallest model in 4 bits that loses at most 0.005 of accuracy, and train it for an epoch:
     %(prog)s runs/reuters-tsa-0 --bits 4 --max-drop 0.005 --heal-epochs 1
   compress any Keras model, with ranks chosen on your own inputs (without --target: only report):
