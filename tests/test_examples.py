@@ -13,6 +13,7 @@ def run(name, **options):
     runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](**options)
 
 
+@pytest.mark.slow
 def test_text_classification(capsys):
     run("text_classification")
     first, second = capsys.readouterr().out.splitlines()

@@ -461,6 +461,7 @@ def test_a_copy_of_a_copy():
     np.testing.assert_array_equal(outputs_of(again, IDS), outputs_of(once, IDS))
 
 
+@pytest.mark.slow
 def test_translators_stay_translators(tmp_path):
     model = translator(300, 200, "sdpa", model_dim=16, num_heads=2, feedforward_dim=32, dropout=0.0)
     pairs = {"source": IDS[:, :6] % 300, "target": IDS[:, 6:] % 200}

@@ -85,6 +85,7 @@ def test_the_card_holds_what_the_export_and_the_caller_know(classifier):
     assert card["date"].startswith("20")
 
 
+@pytest.mark.slow
 def test_an_attention_without_scores_is_exported_without_explanation(tmp_path):
     import tensorflow as tf
 

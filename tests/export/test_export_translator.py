@@ -23,7 +23,7 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["plga", pytest.param("sdpa", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["sdpa", pytest.param("plga", marks=pytest.mark.slow)])
 def parts(request, tmp_path_factory):
     model, corpus = make_run(tmp_path_factory.mktemp(request.param) / "run", request.param)
     # Untrained, it might say nothing at all.

@@ -189,7 +189,7 @@ def test_the_mask_of_keras_arrives_beside_a_graph():
     np.testing.assert_allclose(ops.convert_to_numpy(got), ops.convert_to_numpy(expected), atol=1e-6)
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_functional_model_trains_saves_and_takes_any_size(jit_compile, tmp_path):
     inputs, adjacency = keras.Input((None, 4)), keras.Input((None, None))
     x = GraphAttention(2, 3, dropout=0.3, activation="elu")(inputs, adjacency=adjacency)

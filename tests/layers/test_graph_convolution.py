@@ -235,7 +235,11 @@ class OnRing(keras.layers.Layer):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"normalization": "symmetric"}, {"normalization": "symmetric", "filter_order": 3}],
+    [
+        {},
+        pytest.param({"normalization": "symmetric"}, marks=pytest.mark.slow),
+        {"normalization": "symmetric", "filter_order": 3},
+    ],
 )
 def test_convolution_conforms(options, tmp_path):
     check_layer(lambda: OnRing(5, **options), tokens(3, 7, 4), tmp_path)
@@ -273,7 +277,7 @@ def test_half_precision_keeps_what_tells_large_scores_apart():
 
 
 @pytest.mark.parametrize(
-    "layer", ["filter", *(pytest.param(x, marks=pytest.mark.slow) for x in ("gat", "gcn"))]
+    "layer", ["gcn", *(pytest.param(x, marks=pytest.mark.slow) for x in ("gat", "filter"))]
 )
 def test_a_classifier_of_nodes_learns_a_split_graph(layer, tmp_path):
     # Two groups of nodes; only one node of each has a label, and the features are noise.

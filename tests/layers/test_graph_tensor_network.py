@@ -214,6 +214,7 @@ def test_large_projectors_are_idempotent():
     assert_projector(ops.convert_to_numpy(layer.propagation_matrix()), 150)
 
 
+@pytest.mark.slow
 def test_every_subspace_is_as_likely_at_the_start():
     total = np.zeros((4, 4))
     for _ in range(300):

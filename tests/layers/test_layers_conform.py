@@ -151,7 +151,7 @@ OTHERS = {
 VARIANTS = {"tsa_one_head", "tsa_project", "tsa_sum", "tsa_window", "tga_power_law", "tga_mean"}
 VARIANTS |= {"plga_causal", "gtn_tensors", "encoder_tsa", "encoder_tensor_train"}
 VARIANTS |= {"tsa_order_4", "tsa_exponential", "tga_project", "encoder_tn", "tn_each"}
-VARIANTS |= {"tt_embedding_reordered", "gtn_oblique"}
+VARIANTS |= {"tt_embedding_reordered", "gtn_oblique", "tsa_trained", "tsa_per_head"}
 
 
 def cases(names):

@@ -157,7 +157,7 @@ def test_a_batch_is_each_sentence_alone(naive):
 @pytest.mark.parametrize(
     ("end_bias", "penalty"),
     [
-        (-3.0, 2.0),
+        pytest.param(-3.0, 2.0, marks=SLOW),
         pytest.param(0.0, 0.0, marks=SLOW),
         pytest.param(0.0, 2.0, marks=SLOW),
         pytest.param(2.0, 2.0, marks=SLOW),
@@ -248,6 +248,7 @@ def test_a_causal_metric_decodes_as_it_was_trained():
     assert gaps["plga"] > 1e-3
 
 
+@pytest.mark.slow
 def test_without_an_end_every_sentence_takes_all_steps():
     model = make_model("sdpa", end_bias=9.0)  # which would end at once
     assert (BeamSearch(model, 2, START, END, EXTRA)(padded(SOURCES)).ids[..., 2:] == 0).any()

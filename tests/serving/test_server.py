@@ -188,6 +188,7 @@ def test_sigterm_does_not_wait_longer_for_what_never_ends(tmp_path):
         assert process.wait(10) == 0
 
 
+@pytest.mark.slow
 def test_sigterm_does_not_wait_for_a_version_that_is_loading(tmp_path):
     write_loop(tmp_path)
     with as_process(tmp_path, "--drain-s", 0, "--poll-s", 0.1) as (url, process):

@@ -26,9 +26,9 @@ def test_translations_are_those_of_the_search(parts):
     seen = []
     translations = translate.n_best(sentences, batch_size=2, progress=seen.append)
     assert seen == [2, 4]
+    search = BeamSearch(model, 3, extra_tokens=5)
     for sentence, found in zip(sentences, translations, strict=True):
-        ids = source.tokenize([sentence]).to_tensor().numpy()
-        expected = BeamSearch(model, 3, extra_tokens=5)(ids)
+        expected = search(source.tokenize([sentence]).to_tensor().numpy())
         texts = [text.decode() for text in target.detokenize(expected.ids[0]).numpy()]
         assert [translation.text for translation in found] == texts
         scores = [translation.score for translation in found]

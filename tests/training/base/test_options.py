@@ -268,7 +268,10 @@ class TestResuming:
         config, _ = run_to_train(TranslateConfig, {"export_beam": 2}, self.options(folder))
         assert config.export_beam == 2
         run.write_export_note({"options": config.export_options, "version": 1})
+        run.finish({"loss": 1.0, "exported": str(folder)})
         assert run_to_train(TranslateConfig, {"export_beam": 2}, self.options(folder)) is None
+        run.finish({"loss": 1.0, "exported": str(folder / "deleted")})
+        assert run_to_train(TranslateConfig, {"export_beam": 2}, self.options(folder)) is not None
 
     @pytest.mark.parametrize(
         ("name", "value", "part"),

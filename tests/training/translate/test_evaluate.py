@@ -44,9 +44,9 @@ def test_writes_what_the_search_finds(run):
     header, lines = tsv(folder / "n_best-test-beam3.tsv")
     assert header == ["sentence", "rank", "score", "finished", "hypothesis"]
     best = (folder / "hypotheses-test-beam3.txt").read_text(encoding="utf-8").splitlines()
-    target = corpus.tokenizers()[1]
+    target, search = corpus.tokenizers()[1], BeamSearch(model, 3)
     for i in range(6):  # one alone, in the order of the corpus
-        found = BeamSearch(model, 3)(corpus.parts["test"].source[i][None])
+        found = search(corpus.parts["test"].source[i][None])
         texts = [text.decode() for text in target.detokenize(found.ids[0]).numpy()]
         assert best[i] == texts[0]
         for rank in (0, 1):
