@@ -140,6 +140,7 @@ def _tensor_network(
         bond_dim=config.bond_dim,
         num_sites=num_sites,
         num_features=num_features,
+        initial_deviation=config.initial_deviation,
         skip=True,
     )
 

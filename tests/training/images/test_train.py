@@ -86,6 +86,20 @@ class TestData:
         np.testing.assert_allclose(data.images * 255, small_parts()[0], rtol=1e-6)
 
 
+def test_the_initial_matrices_have_the_deviation_of_the_options(tmp_path):
+    data = load_images("mnist", npz(tmp_path))
+
+    def kernels(deviation):
+        keras.utils.set_random_seed(0)
+        config = ImagesConfig(dataset="mnist", bond_dim=4, initial_deviation=deviation)
+        return _compiled_model(config, data).get_weights()
+
+    exact, small, large = (kernels(deviation) for deviation in (0.0, 0.1, 0.2))
+    assert max(np.abs(one - start).max() for start, one in zip(exact, small, strict=True)) > 0.1
+    for start, one, two in zip(exact, small, large, strict=True):
+        np.testing.assert_allclose(two - start, 2 * (one - start), atol=1e-6)
+
+
 @pytest.mark.parametrize("size", [None, 1, 3])
 def test_a_site_is_a_row_a_patch_or_a_pixel(tmp_path, size):
     data = load_images("mnist", npz(tmp_path))
@@ -186,6 +200,7 @@ class TestRefusals:
             (["--patch-size", "0"], "patch_size=0"),
             (["--patch-size", "4"], "patch_size=4"),
             (["--bond-dim", "0"], "bond_dim=0"),
+            (["--initial-deviation", "nan"], "initial_deviation=nan"),
             (["--num-heads", "4"], "num_heads=4"),
             (["--attention", "plga"], "bond_dim=4"),
             (["--weight-decay", "nan"], "weight_decay=nan"),
