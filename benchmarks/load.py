@@ -45,6 +45,8 @@ class Connection:
             LostError: If the connection ended after the request was sent.
             RefusedError: If no connection could be made.
         """
+        if self._streams and self._streams[0].at_eof():
+            self.close()  # the server closed it while it was idle
         if self._streams is None:
             try:
                 self._streams = await asyncio.open_connection("127.0.0.1", self._port)
