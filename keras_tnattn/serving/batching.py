@@ -5,7 +5,7 @@ import collections
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -15,6 +15,9 @@ from keras_tnattn.serving.servable import Signature
 from keras_tnattn.serving.tensors import pad_together
 
 Arrays = dict[str, np.ndarray]
+# What the rows of a lane have in common: the signature, the exponent of the power of two that their
+# length rounds up to, and the shapes of their arrays.
+_Key = tuple[Signature, int, tuple]
 
 
 @dataclasses.dataclass(eq=False)
@@ -39,10 +42,11 @@ class _Lane:
 class Batcher:
     """Computes the rows of concurrent requests together.
 
-    While a batch is computed, requests wait in a lane for each signature and shape. The lane whose
-    first request has waited longest is next, once it fills a batch or that request has waited
-    `batch_wait_ms`. While requests come one at a time, none waits. If a batch fails, its requests
-    are computed one by one, so that only those at fault get the error.
+    While a batch is computed, requests wait in a lane for each signature, length (rounded up to a
+    power of two) and shape. The lane whose first request has waited longest is next, once it fills
+    a batch or that request has waited `batch_wait_ms`; room in the batch is filled from the lanes
+    with half and with twice that length. While requests come one at a time, none waits. If a batch
+    fails, its requests are computed one by one, so that only those at fault get the error.
 
     Args:
         max_batch: Maximum number of rows in a batch.
@@ -65,7 +69,7 @@ class Batcher:
         self._max_queue, self._on_batch = max_queue, on_batch
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="inference")
         self._threads = self._idle = threads
-        self._lanes: dict[Hashable, _Lane] = {}
+        self._lanes: dict[_Key, _Lane] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._seconds_per_row = 0.0
         self._alone = False  # whether the last batch was that of one request
@@ -85,7 +89,7 @@ class Batcher:
         """
         self.check_room(rows)
         parts = _parts(signature, arrays, rows, self._max_batch)
-        items = [self._enqueue(signature, part, rows_, key) for part, rows_, key, _ in parts]
+        items = [self._enqueue(key, part, rows_) for part, rows_, key, _ in parts]
         self._advance()
         try:
             results = [await item.future for item in items]
@@ -117,10 +121,10 @@ class Batcher:
         """Ends each thread after its current batch."""
         self._executor.shutdown(wait=False)
 
-    def _enqueue(self, signature: Signature, arrays: Arrays, rows: int, key: Hashable) -> _Item:
+    def _enqueue(self, key: _Key, arrays: Arrays, rows: int) -> _Item:
         loop = asyncio.get_running_loop()
         item = _Item(arrays, rows, time.monotonic(), loop.create_future())
-        lane = self._lanes.setdefault((signature, key), _Lane(signature, collections.deque()))
+        lane = self._lanes.setdefault(key, _Lane(key[0], collections.deque()))
         lane.items.append(item)
         lane.rows += rows
         self.waiting += rows
@@ -137,7 +141,9 @@ class Batcher:
             if delay > 0:
                 self._timer = asyncio.get_running_loop().call_later(delay, self._advance)
                 return
-            items = self._take(key, lane)
+            items = self._take(key)
+            for other in self._similar(key):
+                items += self._take(other, sum(item.rows for item in items))
             if items:
                 self._start(lane.signature, items)
 
@@ -146,8 +152,18 @@ class Batcher:
         full = lane.rows >= self._max_batch
         return since if full or self._alone else since + self._wait
 
-    def _take(self, key: Hashable, lane: _Lane) -> list[_Item]:
-        items, rows = [], 0
+    def _similar(self, key: _Key) -> list[_Key]:
+        """Returns the lanes whose rows may fill a batch of this lane: the next lengths."""
+        signature, power, shapes = key
+        return [
+            other
+            for other in ((signature, power - 1, shapes), (signature, power + 1, shapes))
+            if signature.batches and other in self._lanes
+        ]
+
+    def _take(self, key: _Key, rows: int = 0) -> list[_Item]:
+        """Takes waiting rows of a lane for a batch that already has `rows`."""
+        items, lane = [], self._lanes[key]
         while lane.items and (not rows or rows + lane.items[0].rows <= self._max_batch):
             item = lane.items.popleft()
             lane.rows -= item.rows
@@ -227,7 +243,7 @@ def _checked(signature: Signature, outputs: Arrays, rows: int) -> Arrays:
 
 def _parts(
     signature: Signature, arrays: Arrays, rows: int, max_batch: int
-) -> list[tuple[Arrays, int, Hashable, np.ndarray]]:
+) -> list[tuple[Arrays, int, _Key, np.ndarray]]:
     """Cuts a request's rows into parts of at most one batch, by length if that saves work.
 
     Returns:
@@ -235,7 +251,7 @@ def _parts(
         rows in the request.
     """
     if not signature.batches:
-        return [(arrays, rows, None, np.arange(rows))]
+        return [(arrays, rows, (signature, 0, ()), np.arange(rows))]
     lengths = [1] * rows
     shapes: list[tuple[int, ...] | None] = []
     for name, array in arrays.items():
@@ -249,15 +265,15 @@ def _parts(
     # Lengths that round up to the same power of two share a lane, as do all lengths up to 16.
     powers = [max(4, (length - 1).bit_length()) for length in lengths]
     if rows <= max_batch and len(set(powers)) == 1:
-        return [(arrays, rows, (powers[0], *shapes), np.arange(rows))]
-    parts: list[tuple[Arrays, int, Hashable, np.ndarray]] = []
+        return [(arrays, rows, (signature, powers[0], tuple(shapes)), np.arange(rows))]
+    parts: list[tuple[Arrays, int, _Key, np.ndarray]] = []
     order = sorted(range(rows), key=lengths.__getitem__)
     for power, group in itertools.groupby(order, key=powers.__getitem__):
         same = list(group)
         for start in range(0, len(same), max_batch):
             indices = np.array(same[start : start + max_batch])
             part = {name: array[indices] for name, array in arrays.items()}
-            parts.append((part, len(indices), (power, *shapes), indices))
+            parts.append((part, len(indices), (signature, power, tuple(shapes)), indices))
     return parts
 
 

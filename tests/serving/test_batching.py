@@ -96,6 +96,18 @@ def test_a_large_request_is_cut_and_put_together_in_its_order():
         assert len({len(text) > 20 for text in call}) == 1
 
 
+@pytest.mark.parametrize(("max_batch", "batches"), [(8, [3, 1]), (2, [2, 1, 1])])
+def test_the_next_lengths_fill_a_batch(max_batch, batches):
+    function = Function({"by_length": True})
+    # Two lengths that round up to 64, one that rounds up to 32, and one four times as long.
+    results = together(function, *(texts("a" * n) for n in (40, 250, 20, 50)), max_batch=max_batch)
+    assert [result["y"][0] for result in results] == [b"a" * n for n in (40, 250, 20, 50)]
+    calls = sorted(([len(text) for text in call] for call in function.calls), reverse=True)
+    assert [len(call) for call in sorted(calls, key=len, reverse=True)] == batches
+    assert [250] in calls
+    assert [40, 50] in (call[:2] for call in calls)
+
+
 def test_only_rows_of_one_shape_share_a_batch_unless_they_may_be_padded():
     spec = tf.TensorSpec([None, None], tf.int32)
     requests = [{"x": np.ones((1, n), "int32")} for n in (3, 4, 3)]
