@@ -224,7 +224,8 @@ def export_translator(
         },
         "beam_size": beam_size,
         "inputs": {
-            "text": {"by_length": True, "max_length": _MAX_SENTENCE},
+            # A search takes as long as its longest sentence.
+            "text": {"by_length": True, "max_ratio": 4, "max_length": _MAX_SENTENCE},
             "translation": {"max_length": _MAX_SENTENCE},
             "ids": {"padding": PAD, "max_length": _MAX_IDS},
         },

@@ -4,6 +4,7 @@ import asyncio
 import collections
 import dataclasses
 import itertools
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -45,8 +46,9 @@ class Batcher:
     While a batch is computed, requests wait in a lane for each signature, length (rounded up to a
     power of two) and shape. The lane whose first request has waited longest is next, once it fills
     a batch or that request has waited `batch_wait_ms`; room in the batch is filled from the lanes
-    with half and with twice that length. While requests come one at a time, none waits. If a batch
-    fails, its requests are computed one by one, so that only those at fault get the error.
+    of the nearest lengths, as far apart as the hint `max_ratio` of the signature allows. While
+    requests come one at a time, none waits. If a batch fails, its requests are computed one by one,
+    so that only those at fault get the error.
 
     Args:
         max_batch: Maximum number of rows in a batch.
@@ -153,13 +155,16 @@ class Batcher:
         return since if full or self._alone else since + self._wait
 
     def _similar(self, key: _Key) -> list[_Key]:
-        """Returns the lanes whose rows may fill a batch of this lane: the next lengths."""
+        """Returns the lanes whose rows may fill a batch of this lane, the nearest lengths first."""
         signature, power, shapes = key
-        return [
-            other
-            for other in ((signature, power - 1, shapes), (signature, power + 1, shapes))
-            if signature.batches and other in self._lanes
-        ]
+        ratios = [signature.hint(name, "max_ratio") or math.inf for name in signature.inputs]
+        farthest = math.log2(max(1, min(ratios, default=math.inf))) - 1
+        near = {
+            other: abs(other[1] - power)
+            for other in self._lanes
+            if other[0] is signature and other[2] == shapes and other != key
+        }
+        return sorted((k for k, apart in near.items() if apart <= farthest), key=near.__getitem__)
 
     def _take(self, key: _Key, rows: int = 0) -> list[_Item]:
         """Takes waiting rows of a lane for a batch that already has `rows`."""

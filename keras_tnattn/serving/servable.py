@@ -38,7 +38,12 @@ class Signature:
         self._hints = {name: hints.get(name) for name in self.inputs}
 
     def hint(self, name: str, key: str) -> int | bool | None:
-        """Returns the model card's `padding`, `by_length` or `max_length` of an input."""
+        """Returns the model card's hint about an input: an int or a bool.
+
+        Keys: `padding`, the id to pad with; `by_length`, whether texts of similar length should
+        share a batch; `max_ratio`, how many times as long as the shortest one the longest text of a
+        batch may be; `max_length`.
+        """
         hints = self._hints[name]
         value = hints.get(key) if isinstance(hints, dict) else None
         return value if type(value) in (int, bool) else None

@@ -92,20 +92,28 @@ def test_a_large_request_is_cut_and_put_together_in_its_order():
     (result,) = together(function, texts(*values), max_batch=4)
     assert result["y"].tolist() == [v.encode() for v in values]
     assert max(len(call) for call in function.calls) <= 4
-    for call in function.calls:  # short and long texts apart
-        assert len({len(text) > 20 for text in call}) == 1
+    # Short and long texts apart, but for the last of both.
+    assert sorted(len({len(text) > 20 for text in call}) for call in function.calls) == [1] * 4 + [
+        2
+    ]
 
 
-@pytest.mark.parametrize(("max_batch", "batches"), [(8, [3, 1]), (2, [2, 1, 1])])
-def test_the_next_lengths_fill_a_batch(max_batch, batches):
-    function = Function({"by_length": True})
-    # Two lengths that round up to 64, one that rounds up to 32, and one four times as long.
-    results = together(function, *(texts("a" * n) for n in (40, 250, 20, 50)), max_batch=max_batch)
-    assert [result["y"][0] for result in results] == [b"a" * n for n in (40, 250, 20, 50)]
-    calls = sorted(([len(text) for text in call] for call in function.calls), reverse=True)
-    assert [len(call) for call in sorted(calls, key=len, reverse=True)] == batches
-    assert [250] in calls
-    assert [40, 50] in (call[:2] for call in calls)
+@pytest.mark.parametrize(
+    ("max_batch", "max_ratio", "calls"),
+    [
+        (8, None, [[40, 50, 20, 250]]),
+        (3, None, [[40, 50, 20], [250]]),
+        (2, None, [[40, 50], [250, 20]]),
+        (8, 4, [[40, 50, 20], [250]]),
+        (8, 2, [[40, 50], [250], [20]]),
+    ],
+)
+def test_the_nearest_lengths_fill_a_batch(max_batch, max_ratio, calls):
+    function = Function({"by_length": True, "max_ratio": max_ratio})
+    sizes = (40, 250, 20, 50)  # which round up to 64, 256, 32 and 64
+    results = together(function, *(texts("a" * n) for n in sizes), max_batch=max_batch)
+    assert [result["y"][0] for result in results] == [b"a" * n for n in sizes]
+    assert [[len(text) for text in call] for call in function.calls] == calls
 
 
 def test_only_rows_of_one_shape_share_a_batch_unless_they_may_be_padded():
