@@ -250,6 +250,7 @@ def _compress_translator(path: Path, folder: Path, args: argparse.Namespace) -> 
     """Compresses a translator, with the pairs it was trained on as data."""
     if args.max_drop is not None:
         raise InputError("--max-drop needs the folder of a classifier's run, which has labels")
+    from keras_tnattn.compression import logits_divergence
     from training.data.batches import BucketedBatches
     from training.engine.runs import Run
     from training.translate.config import TranslateConfig
@@ -262,7 +263,7 @@ def _compress_translator(path: Path, folder: Path, args: argparse.Namespace) -> 
     batches = BucketedBatches(corpus.parts["train"], 64, seed=0)
     result = _call(trained.model, folder, args, data=batches)
     if args.heal_epochs:
-        _heal(result, batches, args)
+        _heal(result, batches, args, logits_divergence)
     _write(result, folder, args)
     if not _replaces(args):
         return
@@ -303,9 +304,9 @@ def _call(model: Any, folder: Path, args: argparse.Namespace, **options: Any) ->
         raise InputError(str(error)) from error
 
 
-def _heal(result: Any, inputs: Any, args: argparse.Namespace) -> None:
+def _heal(result: Any, inputs: Any, args: argparse.Namespace, loss: Any = None) -> None:
     try:
-        losses = result.heal(inputs, args.heal_epochs, args.learning_rate)
+        losses = result.heal(inputs, args.heal_epochs, args.learning_rate, loss=loss)
     except ValueError as error:
         raise InputError(str(error)) from error
     print("loss after each epoch of healing: " + ", ".join(f"{loss:.5f}" for loss in losses))

@@ -75,8 +75,9 @@ class CompressionResult:
             learning_rate: Learning rate of Adam. Defaults to 1e-3.
             batch_size: Rows per batch, if `dataset` are arrays. Defaults to 32.
             label_weight: Weight of the labels in the targets, if there are labels. Defaults to 0.
-            loss: Another loss. Default: Kullback-Leibler divergence for probabilities, otherwise
-                the mean squared error.
+            loss: Another loss, such as `logits_divergence` for a model that returns logits.
+                Default: Kullback-Leibler divergence for probabilities, otherwise the mean squared
+                error.
 
         Returns:
             The mean loss of each epoch.

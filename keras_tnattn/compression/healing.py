@@ -13,6 +13,7 @@ from keras_tnattn.compression.batches import (
     iterate,
     number_of_inputs,
 )
+from keras_tnattn.typing import Tensor
 
 
 class _Student(keras.Model):
@@ -24,6 +25,29 @@ class _Student(keras.Model):
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         return self.model(inputs, training=training)
+
+
+def logits_divergence(targets: Tensor, outputs: Tensor) -> Tensor:
+    """Kullback-Leibler divergence of the distributions that two tensors of logits stand for.
+
+    A loss for `heal` and a model that returns logits:
+    `sum_c p_c (log p_c - log q_c)` with `p = softmax(targets)` and `q = softmax(outputs)`.
+
+    Args:
+        targets: Tensor `(..., C)`, the logits of the original.
+        outputs: Tensor `(..., C)`, the logits of the small model.
+
+    Returns:
+        Tensor `(...)`.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_tnattn.compression import logits_divergence
+        >>> float(logits_divergence(np.zeros((1, 3), "float32"), np.ones((1, 3), "float32"))[0])
+        0.0
+    """
+    log_p, log_q = (ops.log_softmax(ops.convert_to_tensor(x)) for x in (targets, outputs))
+    return ops.sum(ops.exp(log_p) * (log_p - log_q), axis=-1)
 
 
 def heal(
@@ -56,7 +80,7 @@ def heal(
         batch_size: Rows per batch, if `dataset` are arrays. Defaults to 32.
         label_weight: The weight `w` of the integer labels, for outputs that are probabilities.
             Defaults to 0.
-        loss: A loss for `compile`, instead of the default.
+        loss: A loss for `compile`, instead of the default, for instance `logits_divergence`.
         renumbered: Function from the teacher's inputs to those of `model`.
         seed: Seed of the order of the rows. Defaults to 0.
 

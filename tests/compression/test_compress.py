@@ -11,6 +11,7 @@ import pytest
 from conformance import to_numpy
 
 from keras_tnattn import compress, layers
+from keras_tnattn.compression import logits_divergence
 from keras_tnattn.compression.rebuilding import children, leaves, rebuilt
 from keras_tnattn.models import translator
 
@@ -347,6 +348,28 @@ def test_ids_that_are_also_computed_keep_their_numbers():
     result = compress(model, target=1.6, data=IDS, formats="tensor_train", renumber=2)
     assert any(row.format == "tensor_train" for row in result.report.layers)
     assert result.id_orders == {}
+
+
+def test_the_divergence_of_logits_is_that_of_their_softmax():
+    p, q = RNG.normal(size=(2, 3, 4, 5)).astype("float32")
+    divergence = keras.ops.convert_to_numpy(logits_divergence(p, q))
+    p, q = (np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in (p, q))
+    np.testing.assert_allclose(divergence, (p * np.log(p / q)).sum(-1), rtol=1e-4)
+
+
+def test_logits_are_healed_by_their_divergence():
+    model = sequential()
+    logits = 20 * outputs_of(model, IDS)
+    model.layers[-1].kernel.assign(20 * to_numpy(model.layers[-1].kernel))
+    result = compress(model, target=6.0, data=IDS)
+
+    def error():
+        return float(np.mean(to_numpy(logits_divergence(logits, outputs_of(result.model, IDS)))))
+
+    before = error()
+    losses = result.heal(IDS, epochs=8, learning_rate=3e-3, loss=logits_divergence)
+    assert losses[0] == pytest.approx(before, rel=1)
+    assert error() < before / 2
 
 
 def test_a_failed_healing_changes_nothing():
