@@ -124,6 +124,15 @@ def test_a_sentence_is_translated_greedily_and_by_a_beam(page, url):
     assert page.problems == []
 
 
+def test_a_joiner_is_shown_as_a_dot(page, url):
+    page.goto(f"{url}/#pt_en")
+    page.fill("#text", "eu \uffedvi\uffed")
+    page.click("button.main")
+    page.wait_for_selector("table.heat")
+    assert page.locator(".words span").all_inner_texts() == ["eu", "·vi·"]
+    assert page.problems == []
+
+
 def test_a_rule_is_continued_beside_the_network(page, url):
     page.goto(f"{url}/#rule-110")
     page.click("button.main")

@@ -71,7 +71,8 @@ export function translate({ place, card, signatures, run, ask }) {
 }
 
 function drawn(explained) {
-  const shown = (piece) => piece.replace(/^##/, "·");
+  // Fonts lack the joiner of our word pieces; BERT's pieces begin with ##.
+  const shown = (piece) => piece.replace(/^##/, "·").replaceAll("\uffed", "·");
   const sources = explained.source.map((piece, i) => [piece, i]).filter(([p]) => p && !/^\[(START|END)\]$/.test(p));
   const targets = explained.target.map((piece, i) => [piece, i]).filter(([p]) => p && p !== "[END]");
   const unknown = sources.filter(([, i]) => explained.unknown[i]);
