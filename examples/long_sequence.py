@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_tnattn import GraphTensorNetwork, TensorizedSpectralAttention
+from keras_tnattn import GraphTensorNetwork, TensorizedSpectralAttention, TokenEmbedding
 
 
 def make_data(num_rows, length, rng):
@@ -21,7 +21,7 @@ def make_model():
     return keras.Sequential(
         [
             keras.Input((None,), dtype="int32"),
-            keras.layers.Embedding(64, 16),
+            TokenEmbedding(64, 16),
             GraphTensorNetwork(damping=0.9, receive_from="both"),
             TensorizedSpectralAttention(1, damping=0.5),
             keras.layers.GlobalMaxPooling1D(),

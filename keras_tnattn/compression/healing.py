@@ -1,5 +1,6 @@
 """Fine-tunes a compressed model with the original model's outputs as targets."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -75,8 +76,9 @@ def heal(
             either, which is iterated once per epoch, so that a generator lasts for one epoch only.
             Lists and tuples as in `compress`.
         epochs: Passes over the dataset. Defaults to 1.
-        learning_rate: Initial learning rate of Adam; it decreases in the second half of the epochs.
-            Defaults to 1e-3.
+        learning_rate: Learning rate of Adam after a warm-up of a twentieth of all steps, from which
+            it falls to 0. For an iterable without `len`, whose end is not known, it is constant in
+            an epoch and decreases in the second half of the epochs. Defaults to 1e-3.
         batch_size: Rows per batch, if `dataset` are arrays. Defaults to 32.
         label_weight: The weight `w` of the integer labels, for outputs that are probabilities.
             Defaults to 0.
@@ -132,6 +134,7 @@ def _losses(
     losses, optimizer = [], keras.optimizers.Adam(learning_rate)
     rng = np.random.default_rng(seed)
     student, num_inputs = _Student(model), number_of_inputs(teacher)
+    steps, step = epochs * _number_of_batches(dataset, batch_size, num_inputs), 0
     for epoch in range(epochs):
         total, count = 0.0, 0
         for inputs, labels in _batches(dataset, batch_size, num_inputs, rng):
@@ -142,6 +145,10 @@ def _losses(
             if not student.compiled:
                 default = "kl_divergence" if probabilities else "mse"
                 student.compile(optimizer, loss or default)
+            if steps:
+                rise, fall = (step + 1) / (0.05 * steps), (steps - step) / (0.95 * steps)
+                optimizer.learning_rate = learning_rate * min(1.0, rise, fall)
+                step += 1
             value = float(np.ravel(student.train_on_batch(renumbered(inputs), targets))[0])
             if not np.isfinite(value):
                 raise ValueError(
@@ -152,8 +159,21 @@ def _losses(
         if not count:
             raise ValueError("Expected a dataset of at least one batch. Received: none")
         losses.append(total / count)
-        optimizer.learning_rate = learning_rate * min(1.0, 2 * (1 - (epoch + 1) / (epochs + 1)))
+        if not steps:
+            share_left = 1 - (epoch + 1) / (epochs + 1)
+            optimizer.learning_rate = learning_rate * min(1.0, 2 * share_left)
     return losses
+
+
+def _number_of_batches(dataset: Any, batch_size: int, num_inputs: int | None) -> int:
+    """Returns the number of batches of an epoch, or 0 if it is not known."""
+    if are_arrays(dataset):
+        inputs, _ = inputs_and_labels(dataset, num_inputs)
+        return math.ceil(len(keras.tree.flatten(inputs)[0]) / batch_size)
+    try:
+        return len(dataset)
+    except TypeError:  # of a generator, or a data set of unknown size
+        return 0
 
 
 def _batches(

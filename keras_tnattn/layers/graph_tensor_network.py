@@ -61,8 +61,9 @@ class GraphTensorNetwork(keras.layers.Layer):
         damping: The damping `c`, `0 <= c < 1`. Defaults to 0.9 (the papers give no number).
         receive_from: `"later"` (default) for `A`, `"earlier"` for `A^T`, which is causal, or
             `"both"` for `Omega`.
-        projection: `"orthogonal"` (default) or `"oblique"`, for all idempotent matrices of bounded
-            norm.
+        projection: `"orthogonal"` (default) or `"oblique"`: idempotent matrices that need not be
+            symmetric, of norm below `max_projection_norm`. For `r = 1` these are all of them; for
+            `r > 1` the Frobenius norm of the oblique part is bounded, not its spectral norm.
         max_projection_norm: The bound of the spectral norm of an oblique `P`, greater than 1.
             Defaults to 4.
         time_graph: The weights `g(d)` of tokens at distance `d`: `"geometric"` (default), `c^d`;

@@ -121,7 +121,8 @@ class LocalEmbedding(keras.layers.Layer):
             ids = ops.cast(inputs, "int32")
             return ops.one_hot(ids, self.num_ids, dtype=self.compute_dtype)
         if self.feature_map == "learned":
-            features = ops.abs(ops.take(self.table, ops.cast(inputs, "int32"), axis=0))
+            table = ops.abs(self.table)  # a copy, which makes the gradient dense
+            features = ops.take(table, ops.cast(inputs, "int32"), axis=0)
             return _unit(ops.cast(features, self.compute_dtype))
         x = ops.cast(inputs, self.compute_dtype)  # bits and pixels may be integers
         x = x[..., None] if len(x.shape) == 2 else x

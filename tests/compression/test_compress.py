@@ -372,6 +372,32 @@ def test_logits_are_healed_by_their_divergence():
     assert error() < before / 2
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_the_learning_rate_of_healing(known, monkeypatch):
+    rates = []
+    train = keras.Model.train_on_batch
+
+    def noting(self, *arguments, **options):
+        rates.append(float(self.optimizer.learning_rate))
+        return train(self, *arguments, **options)
+
+    monkeypatch.setattr(keras.Model, "train_on_batch", noting)
+    result = compress(sequential(), target=2.0, data=IDS)
+    if known:  # 40 steps: two of warm-up, then it falls to 0
+        result.heal(IDS, epochs=2, batch_size=2, learning_rate=0.01)
+        expected = [0.005, *(0.01 * min(1, (40 - step) / 38) for step in range(1, 40))]
+        assert rates[-1] < 0.001
+    else:
+
+        class Unknown:
+            def __iter__(self):
+                return iter([IDS[:20], IDS[20:]])
+
+        result.heal(Unknown(), epochs=4, learning_rate=0.01)
+        expected = [0.01] * 6 + [0.008] * 2
+    np.testing.assert_allclose(rates, expected, rtol=1e-4)
+
+
 def test_a_failed_healing_changes_nothing():
     result = compress(sequential(), target=2.0, data=IDS)
     weights = result.model.get_weights()

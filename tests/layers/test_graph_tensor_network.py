@@ -168,7 +168,7 @@ def test_any_shear_gives_a_bounded_idempotent_matrix_and_finite_gradients(scale)
         assert np.isfinite(grad).all()
 
 
-def test_every_bounded_idempotent_matrix_of_the_range_is_reached():
+def test_an_oblique_matrix_within_the_bound_is_reached():
     # Of a given oblique P with norm 2, the rows R = Q^T P come from one shear.
     columns = np.linalg.qr(tokens(6, 2).astype("float64"))[0]
     wanted = tokens(2, 6, seed=1).astype("float64")

@@ -127,6 +127,26 @@ def test_numbers(feature_map, expected):
         np.testing.assert_array_equal(to_numpy(layer(integers)), want)
 
 
+def test_a_repeated_id_has_the_second_moment_of_its_whole_gradient():
+    # On TensorFlow, Adam squares the rows of a sparse gradient one by one.
+    layer = LocalEmbedding("learned", embedding_dim=3, num_ids=4)
+    weights = np.array([1.0, 2.0, -1.0], "float32")
+    model = keras.Sequential([keras.Input((4,), dtype="int32"), layer])
+
+    def loss(_, outputs):
+        return ops.sum(outputs * weights, axis=(1, 2))
+
+    moments = {}
+    for times in (1, 4):
+        model.compile(keras.optimizers.Adam(0.0), loss=loss)
+        ids = np.array([[2] * times + [0] * (4 - times)], "int32")
+        model.train_on_batch(ids, np.zeros((1, 4)))
+        (moment,) = [v for v in model.optimizer.variables if "velocity" in v.path]
+        moments[times] = to_numpy(moment)[2]
+    assert moments[1].max() > 0
+    np.testing.assert_allclose(moments[4], 16 * moments[1], rtol=1e-4)
+
+
 def test_ids():
     ids = np.array([[0, 2, 1], [2, 2, 0]])
     one_hot = LocalEmbedding("one_hot", num_ids=3)

@@ -31,7 +31,7 @@ TOKENIZERS = ("joiners", "bert")
 # Warm-up steps of the learning rate in the paper.
 WARMUP_STEPS = {"plga": 15_000, "sdpa": 4000}
 CORPUS = "cldr:pt-en"
-PLGA_ONLY = ("residual_units", "residual_dim", "causal_metric")
+PLGA_ONLY = ("residual_units", "residual_dim", "causal_metric", "query_dropout", "key_dropout")
 PREPARING = (
     "vocabulary_size",
     "max_length",
@@ -188,6 +188,12 @@ class TranslateConfig(RunConfig):
     attention_dropout: float | None = override(
         "dropout rate of the scores and, with plga, in the residual units", "RATE", ge=0, lt=1
     )
+    query_dropout: float = option(
+        0.0, MODEL, "dropout rate of the projected queries (plga)", metavar="RATE", ge=0, lt=1
+    )
+    key_dropout: float = option(
+        0.0, MODEL, "dropout rate of the projected keys (plga)", metavar="RATE", ge=0, lt=1
+    )
     encoder_attention: str | None = option(
         None,
         MODEL,
@@ -341,4 +347,7 @@ class TranslateConfig(RunConfig):
             options |= {"position_encoding": "learned", "max_length": self.max_length}
         if self.embedding != "dense":
             options |= {"embedding": self.embedding, "embedding_ranks": self.embedding_rank}
-        return options | ({"causal_metric": True} if self.causal_metric else {})
+        if self.causal_metric:
+            options["causal_metric"] = True
+        rates = {"query_dropout": self.query_dropout, "key_dropout": self.key_dropout}
+        return options | {name: rate for name, rate in rates.items() if rate}

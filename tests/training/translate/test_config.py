@@ -4,6 +4,7 @@ from keras_tnattn.models.translator import PRESETS as MODELS
 from training.base.errors import InputError
 from training.base.options import from_json, to_json
 from training.translate.config import ATTENTIONS, PRESETS, TranslateConfig
+from training.translate.loading import untrained
 
 
 def test_presets_and_attentions_are_those_of_the_translator():
@@ -69,7 +70,8 @@ def test_a_beam_or_a_folder_makes_another_export():
 
 
 def test_options_change_the_preset():
-    config = TranslateConfig(preset="plga-4", num_heads=2, causal_metric=True)
+    rates = {"query_dropout": 0.1, "key_dropout": 0.2}
+    config = TranslateConfig(preset="plga-4", num_heads=2, causal_metric=True, **rates)
     assert config.overrides == {
         "attention": "plga",
         "num_heads": 2,
@@ -77,4 +79,14 @@ def test_options_change_the_preset():
         "feedforward_dim": 2048,
         "feedforward": "dense",
         "causal_metric": True,
+        **rates,
     }
+
+
+def test_dropout_of_queries_and_keys_reaches_the_layers():
+    sizes = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8, "residual_dim": 4}
+    config = TranslateConfig(**sizes, residual_units=1, query_dropout=0.1, key_dropout=0.2)
+    layers = untrained(config, (20, 20))._flatten_layers()
+    found = [x for x in layers if hasattr(x, "query_dropout_rate")]
+    assert len(found) == 3
+    assert {(x.query_dropout_rate, x.key_dropout_rate) for x in found} == {(0.1, 0.2)}

@@ -13,6 +13,7 @@ from translate_commands import command, table
         (["--num-heads", "0"], ["num_heads=0"]),
         (["--attention", "sdpa"], ["residual_units=1", "attention='sdpa'"]),
         (["--preset", "sdpa", "--causal-metric"], ["attention='sdpa'"]),
+        (["--preset", "sdpa", "--key-dropout", "0.1"], ["attention='sdpa'"]),
         (["--dropout", "1"], ["dropout=1.0"]),
         (["--learning-rate", "0"], ["learning_rate=0"]),
         (["--learning-rate", "nan"], ["learning_rate=nan"]),
