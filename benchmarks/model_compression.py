@@ -31,6 +31,7 @@ import numpy as np
 
 from keras_tnattn import compress
 from keras_tnattn.compression.candidates import byte_count
+from keras_tnattn.compression.rebuilding import leaves
 from keras_tnattn.layers import MaskedAveragePooling1D
 from keras_tnattn.models import text_classifier
 from keras_tnattn.text.words import learn_words
@@ -182,7 +183,9 @@ def quantized_by_keras(model, mode):
     """Returns the whole model quantized by Keras."""
     copy = compress(model, target=1).model
     kinds = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding)
-    copy.quantize(mode, filters=lambda layer: isinstance(layer, kinds))
+    # `keras.Model.quantize` leaves subclasses out, and `TokenEmbedding` is one of `Embedding`.
+    for layer in leaves(copy, lambda layer: isinstance(layer, kinds)).values():
+        layer.quantize(mode, type_check=False)
     return copy
 
 
