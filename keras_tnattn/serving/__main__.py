@@ -127,9 +127,8 @@ def _serve(saved_models: str, settings: "Settings", listening: socket.socket) ->
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            host, port = listening.getsockname()[:2]
-            host = f"[{host}]" if ":" in host else host  # an IPv6 address
-            self.announcing = asyncio.create_task(_announce(inference, f"http://{host}:{port}"))
+            address = _address(*listening.getsockname()[:2])
+            self.announcing = asyncio.create_task(_announce(inference, address))
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             if inference.draining:  # a second signal stops it at once
@@ -157,6 +156,10 @@ def _serve(saved_models: str, settings: "Settings", listening: socket.socket) ->
         server_header=False,
     )
     Server(config).run([listening])
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 async def _announce(inference: "Inference", address: str) -> None:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from serving_servers import as_process, get, in_thread, post, post_for_headers, wait_for
 
 from keras_tnattn.serving import Settings, create_app
-from keras_tnattn.serving.__main__ import main
+from keras_tnattn.serving.__main__ import _address, main
 from keras_tnattn.serving.monitoring import Monitoring
 from keras_tnattn.serving.repository import Repository
 
@@ -29,6 +29,11 @@ def write_slow(folder, seconds):
     module.f = wait
     tf.saved_model.save(module, str(folder / "slow" / "1"), {"serving_default": wait})
     return folder
+
+
+def test_the_printed_address_is_a_url():
+    assert _address("127.0.0.1", 8501) == "http://127.0.0.1:8501"
+    assert urllib.parse.urlsplit(_address("::1", 8501)).hostname == "::1"
 
 
 def in_parallel(count, ask):

@@ -59,6 +59,18 @@ def test_the_baseline_learns_words_on_the_split_of_the_seed():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_texts_in_which_the_baseline_finds_no_words_are_compared_without_it(tmp_path, capsys):
+    rows = [f"{'a c' if i % 2 else 'g t'},{i % 2}" for i in range(40)]
+    (tmp_path / "dna.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    folder = tmp_path / "runs"
+    command = ["compare", "--dataset", str(tmp_path / "dna.csv"), "--run-dir", str(folder)]
+    command += ["--attentions", "dpa", "--max-words", "5", "--epochs", "1", "--seeds", "0"]
+    assert main(command) == 0
+    assert "Could not fit TF-IDF + SVM" in capsys.readouterr().out
+    assert "TF-IDF" not in (folder / "table.md").read_text(encoding="utf-8")
+
+
 def test_finished_runs_are_taken_as_they_are(tmp_path, capsys):
     rng = np.random.default_rng(0)
     rows = [
