@@ -54,7 +54,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="try fewer targets, without healing")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    path = args.folder / f"{args.dataset}-{args.model}.csv"
+    path = args.folder / f"{args.dataset}-{args.model}{'-quick' * args.quick}.csv"
     rows = read(path)
     for seed in args.seeds:
         if any(row["seed"] == seed for row in rows):
@@ -94,10 +94,10 @@ def trained(args, seed):
     ids = words(data.texts)
     parts = {"train": (ids[train], data.labels[train]), "test": (ids[test], data.labels[test])}
     path = args.folder / f"{args.dataset}-{args.model}-{seed}.keras"
-    if path.exists():
-        return keras.models.load_model(path), parts
     inputs, labels = parts["test"]
     np.savez_compressed(path.with_suffix(".npz"), inputs=inputs, labels=labels)
+    if path.exists():
+        return keras.models.load_model(path), parts
     keras.utils.set_random_seed(seed)
     make = transformer if args.model == "transformer" else text_classifier
     model = make(words.vocabulary_size(), len(data.class_names))
@@ -199,7 +199,7 @@ def draw(rows, path):
         points = {}
         for row in rows:
             if row["method"] == method:
-                points.setdefault(row["asked"], []).append((row["ratio"], row["accuracy"]))
+                points.setdefault(str(row["asked"]), []).append((row["ratio"], row["accuracy"]))
         means = sorted(tuple(np.mean(group, axis=0)) for group in points.values())
         axes.plot(*zip(*means, strict=True), "o-", label=method)
     axes.set(xscale="log", xlabel="times smaller", ylabel="accuracy on the test part, %")

@@ -45,8 +45,11 @@ def float64():
     """Enables float64 on JAX, which has it switched off."""
     if keras.backend.backend() == "jax":
         import jax
+        import jax.experimental
 
-        with jax.enable_x64(True):
+        # Older versions of JAX have it in another place, which newer ones warn about.
+        where = jax if hasattr(jax, "enable_x64") else jax.experimental
+        with where.enable_x64(True):
             yield
     else:
         yield

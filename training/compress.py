@@ -51,8 +51,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python training/compress.py",
         description="Makes a trained model smaller, and writes FOLDER/model.keras, report.txt, "
-        "report.csv, report.json and curves.png; without --target, --tolerance, --max-drop and "
-        "--bits only the reports. For the run of a classifier or a translator, "
+        "report.csv, report.json and curves.png; without any of --target, --tolerance, "
+        "--max-drop and --bits only the reports. For the run of a classifier or a translator, "
         "ranks are chosen on its training part, and predict.py and (translators) evaluate.py read "
         "FOLDER like a run. --max-drop is measured on the validation part of a classifier's run, "
         "or on a tenth of its training part.",
@@ -132,7 +132,7 @@ def _compress(args: argparse.Namespace) -> None:
         _compress_run(path, folder, args)
     else:
         folder = Path(args.output or path.with_name(f"{path.stem}-compressed"))
-        _compress_file(path, folder, args)
+        _compress_file(path, path.stem, folder, args)
     print(f"wrote {folder}")
 
 
@@ -141,13 +141,15 @@ def _replaces(args: argparse.Namespace) -> bool:
     return any(x is not None for x in (args.target, args.tolerance, args.max_drop, args.bits))
 
 
-def _compress_file(path: Path, folder: Path, args: argparse.Namespace) -> None:
+def _compress_file(path: Path, name: str, folder: Path, args: argparse.Namespace) -> None:
     """Compresses a `.keras` file, or the model of a run without texts."""
     if args.max_drop is not None:
         raise InputError("--max-drop needs the folder of a classifier's run, which has labels")
     if args.heal_epochs and args.data is None:
         raise InputError("--heal-epochs needs --data")
     model = _load(path)
+    if args.export and args.data is None and getattr(model, "inputs", None) is None:
+        raise InputError("--export needs --data for a model that does not say what its inputs are")
     data = None if args.data is None else _read_arrays(Path(args.data))
     result = _call(model, folder, args, data=data)
     if args.heal_epochs:
@@ -156,10 +158,9 @@ def _compress_file(path: Path, folder: Path, args: argparse.Namespace) -> None:
     if args.export:
         from keras_tnattn.export import export_saved_model, next_version
 
-        name = path.parent.name if path.name == "model.keras" else path.stem
         models = _export_folder(name, args)
-        version = models / str(next_version(models))
         with _exporting(models):
+            version = models / str(next_version(models))
             export_saved_model(result.model, version, _example(model, data))
 
 
@@ -178,13 +179,22 @@ def _example(model: Any, data: Any) -> Any:
 def _compress_run(path: Path, folder: Path, args: argparse.Namespace) -> None:
     if not (path / "model.keras").is_file():
         raise InputError(f"Expected a finished run with model.keras. Received: {path}")
+    from training.engine.runs import Run
+
     description = read_object(path / "data.json", "Train again")
+    if {"digest", "vocabulary"} & set(description):
+        if args.data is not None:
+            raise InputError("--data is for other models: a run of texts has its own data")
+        if "compressed" in (Run(path).results or {}):
+            raise InputError(f"Expected the original run. Received: {path}, a compressed one")
+    if folder.resolve() == path.resolve():
+        raise InputError(f"Expected another folder than the run's. Received: output={folder}")
     if "digest" in description:
         _compress_translator(path, folder, args)
     elif "vocabulary" in description:
         _compress_classifier(path, folder, args)
     else:
-        _compress_file(path / "model.keras", folder, args)
+        _compress_file(path / "model.keras", path.resolve().name, folder, args)
 
 
 def _compress_classifier(path: Path, folder: Path, args: argparse.Namespace) -> None:
@@ -234,7 +244,7 @@ def _compress_classifier(path: Path, folder: Path, args: argparse.Namespace) -> 
     vocabulary = vectorizer.get_vocabulary()
     for order in result.id_orders.values():
         vocabulary = [vocabulary[old] for old in order if old < len(vocabulary)]
-    results = {"test_accuracy_before": before, "test_accuracy_after": after}
+    results = {"compressed": True, "test_accuracy_before": before, "test_accuracy_after": after}
     description = {"class_names": list(data.class_names), "vocabulary": vocabulary}
     _write_run(path, folder, description, results)
     print(f"accuracy on the test part: {before:.1%} -> {after:.1%}")
@@ -269,7 +279,7 @@ def _compress_translator(path: Path, folder: Path, args: argparse.Namespace) -> 
         return
     description = read_object(path / "data.json", "Train again")
     prepared = str(corpus.folder.resolve())
-    _write_run(path, folder, {**description, "prepared": prepared}, {})
+    _write_run(path, folder, {**description, "prepared": prepared}, {"compressed": True})
     print(f"for its BLEU: python training/evaluate.py {folder}")
     if args.export:
         results = {"parameters": result.model.count_params()}

@@ -42,13 +42,8 @@ class Seen:
 
     @property
     def takes_model_input(self) -> bool:
-        """Whether the ids are an input of the model itself, at least in one call."""
+        """Whether the ids are an input of the model itself."""
         return any(position is not None for position in self.inputs_read)
-
-    @property
-    def takes_only_model_input(self) -> bool:
-        """Whether the ids are an input of the model itself in every call."""
-        return bool(self.inputs_read) and None not in self.inputs_read
 
 
 def batches_of(data: Any, batch_size: int, num_inputs: int | None = None) -> tuple[list[Any], Any]:
@@ -148,6 +143,11 @@ def observe(
         if note.batch is None:
             note.batch = array
         if isinstance(layer, keras.layers.Embedding):
+            if array.size and not 0 <= array.min() <= array.max() < layer.input_dim:
+                raise ValueError(
+                    f"Expected ids from 0 to {layer.input_dim - 1} for {path}. "
+                    f"Received: ids from {array.min()} to {array.max()}"
+                )
             same = (i for i, x in enumerate(flat_inputs) if np.array_equal(x, array))
             note.inputs_read.add(next(same, None))
             counts = np.bincount(array.astype("int64").ravel(), minlength=layer.input_dim)

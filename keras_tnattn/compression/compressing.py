@@ -70,9 +70,9 @@ class CompressionResult:
 
         Args:
             dataset: Inputs or `(inputs, labels)`, as arrays or as an iterable of batches; the same
-                forms as for `data` of `compress`, but a generator lasts for one epoch only.
+                forms as for `data` of `compress`, but a generator works for one epoch only.
             epochs: Passes over the dataset. Defaults to 1.
-            learning_rate: Learning rate of Adam. Defaults to 1e-3.
+            learning_rate: Peak learning rate of Adam, which falls to 0. Defaults to 1e-3.
             batch_size: Rows per batch, if `dataset` are arrays. Defaults to 32.
             label_weight: Weight of the labels in the targets, if there are labels. Defaults to 0.
             loss: Another loss, such as `logits_divergence` for a model that returns logits.
@@ -84,7 +84,8 @@ class CompressionResult:
 
         Raises:
             ValueError: If the dataset does not fit the model, labels are missing for
-                `label_weight`, or the loss becomes infinite or NaN. The model is then unchanged.
+                `label_weight`, or the loss becomes infinite or NaN. In this case the model keeps
+                its weights.
         """
         losses = heal(
             self._floating,

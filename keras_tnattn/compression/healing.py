@@ -73,12 +73,12 @@ def heal(
         model: The model to train.
         teacher: The original.
         dataset: Arrays of inputs, or a tuple `(inputs, labels)`; or an iterable of batches of
-            either, which is iterated once per epoch, so that a generator lasts for one epoch only.
+            either, which is iterated once per epoch, so a generator works for one epoch only.
             Lists and tuples as in `compress`.
         epochs: Passes over the dataset. Defaults to 1.
-        learning_rate: Learning rate of Adam after a warm-up of a twentieth of all steps, from which
-            it falls to 0. For an iterable without `len`, whose end is not known, it is constant in
-            an epoch and decreases in the second half of the epochs. Defaults to 1e-3.
+        learning_rate: Peak learning rate of Adam: it rises over the first twentieth of the steps,
+            then falls to 0. For an iterable without `len`, whose end is not known, it is constant
+            in an epoch and decreases in the second half of the epochs. Defaults to 1e-3.
         batch_size: Rows per batch, if `dataset` are arrays. Defaults to 32.
         label_weight: The weight `w` of the integer labels, for outputs that are probabilities.
             Defaults to 0.
@@ -97,7 +97,8 @@ def heal(
     if epochs > 1 and isinstance(dataset, Iterator):
         raise ValueError(
             "Expected a dataset that can be iterated over in every epoch, such as arrays or a data "
-            f"set. Received: a {type(dataset).__name__}, which ends once, and epochs={epochs}"
+            f"set. Received: a {type(dataset).__name__}, which can be iterated over only once, and "
+            f"epochs={epochs}"
         )
     weights = model.get_weights()
     try:

@@ -52,6 +52,7 @@ class Plan:
     ) -> None:
         self.model, self.bits, self.min_speed, self.renumber = model, bits, min_speed, renumber
         formats = [formats] if isinstance(formats, str) else list(formats)
+        self._renumbered: dict[str, bool] = {}
         self.layers, self.reasons = self._replaceable(filters)
         batches, arrays = None, None
         if data is not None:
@@ -74,8 +75,7 @@ class Plan:
         inputs = keras.tree.flatten(self.sample)
         integers = sum(np.asarray(x).dtype.kind in "iu" for x in inputs)
         readers = [p for p, note in self.seen.items() if note.takes_model_input]
-        alone = readers == [path] and self.seen[path].takes_only_model_input
-        if self.renumber is None or not alone or integers != 1:
+        if self.renumber is None or readers != [path] or integers != 1:
             return None
         layer = self.layers[path]
         if not int(layer.mask_zero) <= self.renumber < layer.input_dim:
@@ -84,7 +84,27 @@ class Plan:
                 f"fewer ids than the {layer.input_dim} of {path}. "
                 f"Received: renumber={self.renumber}"
             )
-        return self.renumber
+        if path not in self._renumbered:
+            self._renumbered[path] = self._ids_are_only_names(path, self.renumber)
+        return self.renumber if self._renumbered[path] else None
+
+    def _ids_are_only_names(self, path: str, first: int) -> bool:
+        """Whether the outputs stay when the ids from `first` on and the table change alike."""
+        rows = self.layers[path].input_dim
+        order = np.concatenate([np.arange(first), np.arange(first, rows)[::-1]])  # its own inverse
+
+        def renumbered(array: Any) -> np.ndarray:
+            array = np.asarray(array)
+            return order[array].astype(array.dtype) if array.dtype.kind in "iu" else array
+
+        copy = rebuilt(self.model, {}, lambda m: m(self.sample))
+        table = counterparts(self.model, copy, {path: self.layers[path]})[path]
+        table.set_weights([weights[order] for weights in table.get_weights()])
+        outputs = self.model(self.sample), copy(keras.tree.map_structure(renumbered, self.sample))
+        pairs = zip(
+            *(map(keras.ops.convert_to_numpy, keras.tree.flatten(x)) for x in outputs), strict=True
+        )
+        return all(np.allclose(old, new, rtol=1e-3, atol=1e-5) for old, new in pairs)
 
     def _replaceable(
         self, filters: Any
@@ -130,7 +150,8 @@ class Plan:
     def for_target(self, target: float) -> dict[str, Candidate]:
         unreplaced = {path: self._unreplaced(path) for path in self.choices}
         if target == 1:
-            self.reason_kept = "no smaller model was asked for"
+            if self.bits is None:
+                self.reason_kept = "no smaller model was asked for"
             return unreplaced
         for path, candidate in unreplaced.items():
             if candidate.bits is not None:  # then the layer in floats is no choice

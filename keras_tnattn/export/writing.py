@@ -227,7 +227,7 @@ def export_translator(
             # A search takes as long as its longest sentence.
             "text": {"by_length": True, "max_ratio": 4, "max_length": _MAX_SENTENCE},
             "translation": {"max_length": _MAX_SENTENCE},
-            "ids": {"padding": PAD, "max_length": _MAX_IDS},
+            "ids": {"padding": PAD, "max_ratio": 4, "max_length": _MAX_IDS},
         },
     }
     return export_signatures(
@@ -251,8 +251,8 @@ def export_translator(
 def _ignores_padding(model: keras.Model, vocabulary_size: int) -> bool:
     """Whether a classifier computes the same without the padding at the end of texts.
 
-    What its last layer is called with has to be the same: probabilities near 0 and 1 hardly change.
-    `False` for a model without a graph of layers, which does not show that.
+    Compares the inputs of the last layer, because probabilities near 0 and 1 hardly change. Returns
+    `False` for a model without a graph of layers, and for one whose last layer averages the tokens.
     """
     import tensorflow as tf
 
@@ -267,6 +267,8 @@ def _ignores_padding(model: keras.Model, vocabulary_size: int) -> bool:
             keras.ops.convert_to_numpy(features(x, training=False)) for x in (ids, padded)
         )
     except (ValueError, tf.errors.InvalidArgumentError):  # a model of texts of one length
+        return False
+    if alone.shape != longer.shape:  # with an axis for the tokens
         return False
     return bool(np.allclose(alone, longer, rtol=1e-4, atol=1e-6))
 

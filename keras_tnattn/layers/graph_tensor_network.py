@@ -62,8 +62,8 @@ class GraphTensorNetwork(keras.layers.Layer):
         receive_from: `"later"` (default) for `A`, `"earlier"` for `A^T`, which is causal, or
             `"both"` for `Omega`.
         projection: `"orthogonal"` (default) or `"oblique"`: idempotent matrices that need not be
-            symmetric, of norm below `max_projection_norm`. For `r = 1` these are all of them; for
-            `r > 1` the Frobenius norm of the oblique part is bounded, not its spectral norm.
+            symmetric, of norm below `max_projection_norm`. For `r = 1` every such matrix
+            can be reached; for `r > 1` those whose oblique part has a bounded Frobenius norm.
         max_projection_norm: The bound of the spectral norm of an oblique `P`, greater than 1.
             Defaults to 4.
         time_graph: The weights `g(d)` of tokens at distance `d`: `"geometric"` (default), `c^d`;

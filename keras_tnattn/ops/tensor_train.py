@@ -490,8 +490,8 @@ def suggest_shapes(
     - Only `max_parameters`: each factorization gets the largest rank within the limit. The result
       is the cheapest one whose matrix can have full rank, `min(I, J)`; among equally cheap ones,
       the one with the most parameters. For a large matrix and a small limit this can be a rank of
-      1, a Kronecker product, which says nothing about how well it approximates: pass a `weight` if
-      there is one.
+      1, a Kronecker product, because this choice ignores how well a kernel is approximated: pass a
+      `weight` if there is one.
     - `max_parameters` and `weight`: each factorization gets the largest rank within the limit. The
       result is the one that approximates the weight best.
     - `max_error` and `weight`: each factorization gets the ranks that TT-SVD needs for this error.

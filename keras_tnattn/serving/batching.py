@@ -143,9 +143,7 @@ class Batcher:
             if delay > 0:
                 self._timer = asyncio.get_running_loop().call_later(delay, self._advance)
                 return
-            items = self._take(key)
-            for other in self._similar(key):
-                items += self._take(other, sum(item.rows for item in items))
+            items = self._batch(key)
             if items:
                 self._start(lane.signature, items)
 
@@ -154,17 +152,21 @@ class Batcher:
         full = lane.rows >= self._max_batch
         return since if full or self._alone else since + self._wait
 
-    def _similar(self, key: _Key) -> list[_Key]:
-        """Returns the lanes whose rows may fill a batch of this lane, the nearest lengths first."""
+    def _batch(self, key: _Key) -> list[_Item]:
+        """Takes the rows of a lane, and fills the batch from the lanes of the nearest lengths."""
         signature, power, shapes = key
+        items, lowest, highest = self._take(key), power, power
         ratios = [signature.hint(name, "max_ratio") or math.inf for name in signature.inputs]
+        # Lengths whose powers are `n` apart differ by less than a factor of `2 ** (n + 1)`.
         farthest = math.log2(max(1, min(ratios, default=math.inf))) - 1
-        near = {
-            other: abs(other[1] - power)
-            for other in self._lanes
-            if other[0] is signature and other[2] == shapes and other != key
-        }
-        return sorted((k for k, apart in near.items() if apart <= farthest), key=near.__getitem__)
+        others = [other for other in self._lanes if other[0] is signature and other[2] == shapes]
+        for other in sorted(others, key=lambda other: abs(other[1] - power)):
+            low, high = min(lowest, other[1]), max(highest, other[1])
+            if other != key and high - low <= farthest:
+                taken = self._take(other, sum(item.rows for item in items))
+                if taken:
+                    items, lowest, highest = items + taken, low, high
+        return items
 
     def _take(self, key: _Key, rows: int = 0) -> list[_Item]:
         """Takes waiting rows of a lane for a batch that already has `rows`."""

@@ -13,14 +13,7 @@ from keras import ops
 from keras_tnattn.layers import MPSClassifier, TNAttention
 from keras_tnattn.ops import scan
 
-if keras.backend.backend() == "jax":
-    import jax
-
-    @pytest.fixture(autouse=True)
-    def _float64():
-        with jax.enable_x64(True):
-            yield
-
+pytestmark = pytest.mark.usefixtures("float64")
 
 # On JAX some products come out as exact as float32 only.
 EXACT = {"rtol": 1e-4} if keras.backend.backend() == "jax" else {"rtol": 1e-8, "atol": 1e-10}

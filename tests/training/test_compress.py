@@ -75,6 +75,13 @@ def test_a_translator_becomes_small_and_is_read_like_a_run(tmp_path, capsys):
     (exported,) = (tmp_path / "saved").iterdir()
     assert predict([str(exported), sentence]) == 0
     assert capsys.readouterr().out == found
+    for arguments, message in (
+        ([str(small), "--target", "2"], "Expected the original run"),
+        ([str(tmp_path / "run"), "--data", "x.npy"], "has its own data"),
+        ([str(tmp_path / "run"), "--output", str(tmp_path / "run")], "another folder than the run"),
+    ):
+        assert main(arguments) == 2
+        assert message in capsys.readouterr().err
     assert main([str(tmp_path / "run"), "--max-drop", "0.1"]) == 2
     assert "--max-drop needs" in capsys.readouterr().err
 
@@ -98,6 +105,7 @@ def test_a_file_needs_no_run(tmp_path, capsys):
         ([file, "--max-drop", "0.1"], "--max-drop needs"),
         ([file, "--target", "2", "--data", str(tmp_path / "none.npy")], "Could not read"),
         ([file, "--export"], "without them nothing is replaced"),
+        ([file, "--max-drop", "0.1", "--export"], "--max-drop needs"),
         ([file, "--target", "2", "--output", f"{file}/x"], "Could not write"),
     ):
         assert main(arguments) == 2
