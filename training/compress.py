@@ -24,7 +24,8 @@ examples:
   make a classifier's run 8 times smaller, and export it from text to labels:
     %(prog)s runs/reuters-tsa-0 --target 8 --export
   make a translator's run 4 times smaller, train it for an epoch, and measure its BLEU:
-    %(prog)s runs/demo-translate/plga-pt-en --target 4 --heal-epochs 1
+    %(prog)s runs/demo-translate/plga-pt-en --target 4 --bits 8 --heal-epochs 1 \\
+        --learning-rate 3e-4
     python training/evaluate.py runs/demo-translate/plga-pt-en/compressed
   find the smallest model in 4 bits that loses at most 0.005 of accuracy, and train it for an epoch:
     %(prog)s runs/reuters-tsa-0 --bits 4 --max-drop 0.005 --heal-epochs 1
@@ -141,10 +142,14 @@ def _replaces(args: argparse.Namespace) -> bool:
     return any(x is not None for x in (args.target, args.tolerance, args.max_drop, args.bits))
 
 
-def _compress_file(path: Path, name: str, folder: Path, args: argparse.Namespace) -> None:
-    """Compresses a `.keras` file, or the model of a run without texts."""
+def _refuse_max_drop(args: argparse.Namespace) -> None:
     if args.max_drop is not None:
         raise InputError("--max-drop needs the folder of a classifier's run, which has labels")
+
+
+def _compress_file(path: Path, name: str, folder: Path, args: argparse.Namespace) -> None:
+    """Compresses a `.keras` file, or the model of a run without texts."""
+    _refuse_max_drop(args)
     if args.heal_epochs and args.data is None:
         raise InputError("--heal-epochs needs --data")
     model = _load(path)
@@ -258,8 +263,7 @@ def _compress_classifier(path: Path, folder: Path, args: argparse.Namespace) -> 
 
 def _compress_translator(path: Path, folder: Path, args: argparse.Namespace) -> None:
     """Compresses a translator, with the pairs it was trained on as data."""
-    if args.max_drop is not None:
-        raise InputError("--max-drop needs the folder of a classifier's run, which has labels")
+    _refuse_max_drop(args)
     from keras_tnattn.compression import logits_divergence
     from training.data.batches import BucketedBatches
     from training.engine.runs import Run

@@ -63,6 +63,16 @@ def _fit(inputs: Any, num_inputs: int | None) -> bool:
     return num_inputs is None or isinstance(inputs, dict) or number == num_inputs
 
 
+def renumbered(inputs: Any, new_ids: np.ndarray) -> Any:
+    """Returns inputs whose integer arrays have `new_ids[i]` for each id `i`."""
+
+    def renumber(array: Any) -> np.ndarray:
+        array = np.asarray(array)
+        return new_ids[array].astype(array.dtype) if array.dtype.kind in "iu" else array
+
+    return keras.tree.map_structure(renumber, inputs)
+
+
 def iterate(data: Any) -> Iterator[Any]:
     """Yields the batches of an iterable or of a `keras.utils.PyDataset`, once.
 

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from keras_tnattn.checks import check_int
+from keras_tnattn.compression.batches import renumbered
 from keras_tnattn.compression.candidates import FORMATS, Candidate
 from keras_tnattn.compression.healing import heal
 from keras_tnattn.compression.plan import Plan, measured, quantized_model
@@ -112,13 +113,7 @@ class CompressionResult:
         """
         if not self.id_orders:
             return inputs
-        new_ids = np.argsort(next(iter(self.id_orders.values())))
-
-        def renumber(array: Any) -> np.ndarray:
-            array = np.asarray(array)
-            return new_ids[array].astype(array.dtype) if array.dtype.kind in "iu" else array
-
-        return keras.tree.map_structure(renumber, inputs)
+        return renumbered(inputs, np.argsort(next(iter(self.id_orders.values()))))
 
 
 def compress(

@@ -1,5 +1,6 @@
 """Fine-tunes a compressed model with the original model's outputs as targets."""
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -100,70 +101,49 @@ def heal(
             f"set. Received: a {type(dataset).__name__}, which can be iterated over only once, and "
             f"epochs={epochs}"
         )
+    with _restored_after_errors(model):
+        losses, optimizer = [], keras.optimizers.Adam(learning_rate)
+        rng = np.random.default_rng(seed)
+        student, num_inputs = _Student(model), number_of_inputs(teacher)
+        steps, step = epochs * _number_of_batches(dataset, batch_size, num_inputs), 0
+        for epoch in range(epochs):
+            total, count = 0.0, 0
+            for inputs, labels in _batches(dataset, batch_size, num_inputs, rng):
+                targets = teacher.predict_on_batch(inputs)
+                probabilities = _are_probabilities(targets)
+                if label_weight:
+                    targets = _mixed(targets, labels, label_weight, probabilities)
+                if not student.compiled:
+                    default = "kl_divergence" if probabilities else "mse"
+                    student.compile(optimizer, loss or default)
+                if steps:
+                    rise, fall = (step + 1) / (0.05 * steps), (steps - step) / (0.95 * steps)
+                    optimizer.learning_rate = learning_rate * min(1.0, rise, fall)
+                    step += 1
+                value = float(np.ravel(student.train_on_batch(renumbered(inputs), targets))[0])
+                if not np.isfinite(value):
+                    raise ValueError(
+                        f"The loss became {value} in epoch {epoch + 1} of healing. "
+                        f"Choose a smaller learning_rate than {learning_rate}"
+                    )
+                total, count = total + value, count + 1
+            if not count:
+                raise ValueError("Expected a dataset of at least one batch. Received: none")
+            losses.append(total / count)
+            if not steps:
+                share_left = 1 - (epoch + 1) / (epochs + 1)
+                optimizer.learning_rate = learning_rate * min(1.0, 2 * share_left)
+        return losses
+
+
+@contextlib.contextmanager
+def _restored_after_errors(model: keras.Model) -> Iterator[None]:
     weights = model.get_weights()
     try:
-        return _losses(
-            model,
-            teacher,
-            dataset,
-            epochs,
-            learning_rate,
-            batch_size,
-            label_weight,
-            loss,
-            renumbered,
-            seed,
-        )
+        yield
     except BaseException:
         model.set_weights(weights)
         raise
-
-
-def _losses(
-    model: keras.Model,
-    teacher: keras.Model,
-    dataset: Any,
-    epochs: int,
-    learning_rate: float,
-    batch_size: int,
-    label_weight: float,
-    loss: Any,
-    renumbered: Callable[[Any], Any],
-    seed: int,
-) -> list[float]:
-    """Trains the model, and returns the mean loss of each epoch."""
-    losses, optimizer = [], keras.optimizers.Adam(learning_rate)
-    rng = np.random.default_rng(seed)
-    student, num_inputs = _Student(model), number_of_inputs(teacher)
-    steps, step = epochs * _number_of_batches(dataset, batch_size, num_inputs), 0
-    for epoch in range(epochs):
-        total, count = 0.0, 0
-        for inputs, labels in _batches(dataset, batch_size, num_inputs, rng):
-            targets = teacher.predict_on_batch(inputs)
-            probabilities = _are_probabilities(targets)
-            if label_weight:
-                targets = _mixed(targets, labels, label_weight, probabilities)
-            if not student.compiled:
-                default = "kl_divergence" if probabilities else "mse"
-                student.compile(optimizer, loss or default)
-            if steps:
-                rise, fall = (step + 1) / (0.05 * steps), (steps - step) / (0.95 * steps)
-                optimizer.learning_rate = learning_rate * min(1.0, rise, fall)
-                step += 1
-            value = float(np.ravel(student.train_on_batch(renumbered(inputs), targets))[0])
-            if not np.isfinite(value):
-                raise ValueError(
-                    f"The loss became {value} in epoch {epoch + 1} of healing. "
-                    f"Choose a smaller learning_rate than {learning_rate}"
-                )
-            total, count = total + value, count + 1
-        if not count:
-            raise ValueError("Expected a dataset of at least one batch. Received: none")
-        losses.append(total / count)
-        if not steps:
-            share_left = 1 - (epoch + 1) / (epochs + 1)
-            optimizer.learning_rate = learning_rate * min(1.0, 2 * share_left)
-    return losses
 
 
 def _number_of_batches(dataset: Any, batch_size: int, num_inputs: int | None) -> int:

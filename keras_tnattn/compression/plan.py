@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from keras_tnattn.compression import calibration
-from keras_tnattn.compression.batches import number_of_inputs
+from keras_tnattn.compression.batches import number_of_inputs, renumbered
 from keras_tnattn.compression.budget import share_out, within_tolerance
 from keras_tnattn.compression.calibration import Seen
 from keras_tnattn.compression.candidates import (
@@ -92,15 +92,10 @@ class Plan:
         """Whether the outputs stay when the ids from `first` on and the table change alike."""
         rows = self.layers[path].input_dim
         order = np.concatenate([np.arange(first), np.arange(first, rows)[::-1]])  # its own inverse
-
-        def renumbered(array: Any) -> np.ndarray:
-            array = np.asarray(array)
-            return order[array].astype(array.dtype) if array.dtype.kind in "iu" else array
-
         copy = rebuilt(self.model, {}, lambda m: m(self.sample))
         table = counterparts(self.model, copy, {path: self.layers[path]})[path]
         table.set_weights([weights[order] for weights in table.get_weights()])
-        outputs = self.model(self.sample), copy(keras.tree.map_structure(renumbered, self.sample))
+        outputs = self.model(self.sample), copy(renumbered(self.sample, order))
         pairs = zip(
             *(map(keras.ops.convert_to_numpy, keras.tree.flatten(x)) for x in outputs), strict=True
         )

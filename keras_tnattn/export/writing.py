@@ -252,12 +252,13 @@ def _ignores_padding(model: keras.Model, vocabulary_size: int) -> bool:
     """Whether a classifier computes the same without the padding at the end of texts.
 
     Compares the inputs of the last layer, because probabilities near 0 and 1 hardly change. Returns
-    `False` for a model without a graph of layers, and for one whose last layer averages the tokens.
+    `False` for a model whose outputs are not those of one last layer, or whose last layer averages
+    the tokens.
     """
     import tensorflow as tf
 
     inputs = getattr(model, "inputs", None)
-    if inputs is None or len(inputs) != 1:
+    if inputs is None or len(inputs) != 1 or model.layers[-1].output is not model.outputs[0]:
         return False
     ids = np.random.default_rng(0).integers(UNK, max(vocabulary_size, UNK + 1), (8, 6), "int32")
     padded = np.pad(ids, ((0, 0), (0, 30)), constant_values=PAD)

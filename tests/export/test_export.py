@@ -187,6 +187,21 @@ def test_texts_are_padded_as_little_as_the_model_allows(masked, tmp_path, capfd)
 
 
 @tensorflow_only
+def test_outputs_of_an_operation_keep_the_padding(tmp_path):
+    from keras_tnattn.export import export
+
+    vectorizer = word_vectorizer(["a b c d"], max_words=12)
+    ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(6, 4, mask_zero=True)(ids)
+    masked = keras.layers.Dense(2)(keras.layers.GlobalAveragePooling1D()(x))
+    columns = keras.ops.sum(keras.ops.ones_like(ids, "float32"), axis=1, keepdims=True)
+    model = keras.Model(ids, keras.ops.softmax(masked + columns * np.array([[0.1, 0.0]])))
+    folder = export(model, vectorizer, ["x", "y"], tmp_path)
+    card = json.loads((folder / "assets.extra" / "model_card.json").read_text())
+    assert card["inputs"]["text"] == {"by_length": False}
+
+
+@tensorflow_only
 def test_a_model_of_one_length_gets_all_its_padding(tmp_path):
     import tensorflow as tf
 
