@@ -75,7 +75,8 @@ FLOORS = [
     {"data"},
     {"engine"},
     TASKS,
-    {"cli", "compress", "evaluate", "explain", "launch", "predict"},
+    {"studies"},
+    {"cli", "compress", "evaluate", "explain", "launch", "predict", "reproduce"},
     {"train", "demos"},
 ]
 

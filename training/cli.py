@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import cyclopts
 
-from training.base.command_line import function_of, new_app, run
+from training.base.command_line import run
 from training.classify.command import COMMAND as CLASSIFY
 from training.classify.compare import COMMAND as COMPARE
 from training.images.command import COMMAND as IMAGES
 from training.nodes.command import COMMAND as NODES
+from training.engine.commands import app_of
 from training.nodes.compare import COMMAND as COMPARE_NODES
 from training.rules.command import COMMAND as RULES
 from training.translate.command import COMMAND as TRANSLATE
@@ -30,12 +31,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def train_app() -> cyclopts.App:
     """Returns the program with all commands."""
-    app = new_app("python training/train.py", "Trains models of keras_tnattn.")
-    for command in COMMANDS:
-        app.command(
-            function_of(command.options, command.start),
-            name=command.name,
-            help=f"{command.summary}.\n\n{command.description}",
-            help_epilogue=command.examples,
-        )
-    return app
+    return app_of("python training/train.py", "Trains models of keras_tnattn.", COMMANDS)

@@ -1,13 +1,15 @@
-"""Commands of `training/train.py`, and how a command starts or resumes a run."""
+"""Commands of `train.py` and `reproduce.py`, and how a command starts or resumes a run."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cyclopts
 from pydantic.fields import FieldInfo
 
+from training.base.command_line import function_of, new_app
 from training.base.options import EXPORTING, RUN, DeviceOptions, Options, RunConfig, option
 from training.engine.devices import (
     Layouts,
@@ -38,6 +40,25 @@ class Command:
     options: Mapping[str, FieldInfo]
     start: Callable[[dict[str, Any]], None]
     examples: str
+
+
+def app_of(name: str, text: str, commands: Sequence[Command]) -> cyclopts.App:
+    """Returns a program with commands.
+
+    Args:
+        name: What the user types to start it.
+        text: The text in its `--help`.
+        commands: The commands.
+    """
+    app = new_app(name, text)
+    for command in commands:
+        app.command(
+            function_of(command.options, command.start),
+            name=command.name,
+            help=f"{command.summary}.\n\n{command.description}",
+            help_epilogue=command.examples,
+        )
+    return app
 
 
 class RunOptions(Options):

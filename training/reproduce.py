@@ -1,0 +1,31 @@
+"""Regenerates the published tables: `python training/reproduce.py STUDY ...`."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+if not __package__:
+    # Run as a script: put the project's folder first on the import path instead of training/.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from training.base.command_line import run
+from training.engine.commands import Command, app_of
+
+STUDIES: tuple[Command, ...] = ()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a study.
+
+    Args:
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
+
+    Returns:
+        The exit status, as `training.base.errors.exit_status` returns it.
+    """
+    text = "Regenerates the published tables; a study that was interrupted continues."
+    return run(app_of("python training/reproduce.py", text, STUDIES), arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Studies: many runs whose tables and pictures answer one question."""
