@@ -7,9 +7,9 @@ import cyclopts
 from training.base.command_line import run
 from training.classify.command import COMMAND as CLASSIFY
 from training.classify.compare import COMMAND as COMPARE
+from training.engine.commands import app_of
 from training.images.command import COMMAND as IMAGES
 from training.nodes.command import COMMAND as NODES
-from training.engine.commands import app_of
 from training.nodes.compare import COMMAND as COMPARE_NODES
 from training.rules.command import COMMAND as RULES
 from training.translate.command import COMMAND as TRANSLATE
