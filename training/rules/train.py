@@ -1,4 +1,4 @@
-"""Trains, measures and exports a deep tensor network on one elementary cellular automaton."""
+"""Trains, measures and exports a network on one elementary cellular automaton."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,8 +7,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tnattn.layers import LocalEmbedding
-from keras_tnattn.models import deep_tensor_network
 from training.engine.cards import describe
 from training.engine.finishing import finish, prepare_export
 from training.engine.fitting import check_tensorboard, fit, reset_session
@@ -17,6 +15,7 @@ from training.engine.runs import Run
 from training.rules import plots
 from training.rules.automata import RuleBatches, evolve
 from training.rules.config import RulesConfig
+from training.rules.models import network
 
 TEST_CELLS = 65_536  # at each length
 CELLS_AT_ONCE = 8_192
@@ -139,19 +138,7 @@ def percent(accuracy: float) -> str:
 
 
 def _compiled_model(config: RulesConfig) -> keras.Model:
-    ends: dict[str, dict[str, Any]] = {
-        "periodic": {"boundary": "closed"},
-        "fixed": {"boundary": "open", "trainable_boundary": True},
-    }
-    model = deep_tensor_network(
-        2,
-        LocalEmbedding("one_hot", num_ids=2),
-        num_layers=config.num_layers,
-        bond_dim=config.bond_dim,
-        head="sequence",
-        initial_deviation=config.initial_deviation,
-        **ends[config.boundary],
-    )
+    model = network(config)
     steps = config.epochs * config.batches_per_epoch
     schedule = keras.optimizers.schedules.CosineDecay(config.learning_rate, steps)
     model.compile(

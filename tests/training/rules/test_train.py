@@ -117,7 +117,7 @@ class TestBatches:
 def test_lengths():
     config = RulesConfig()
     assert max(config.trained_lengths) == config.length == 32
-    assert config.tested_lengths == (32, 64, 128, 512)
+    assert config.tested_lengths == (32, 64, 128, 512, 4096)
     assert RulesConfig(length=3).trained_lengths == (3,)
     assert [RulesConfig(steps=steps).bond_dim for steps in (1, 2, 3)] == [6, 10, 18]
 
@@ -133,7 +133,7 @@ def test_config_survives_json():
 def test_a_run_folder_holds_it_all(uninterrupted, capsys):
     assert {path.name for path in uninterrupted.iterdir()} == FILES | {"space_time.png"}
     results = Run(uninterrupted).results
-    assert list(results["accuracies"]) == ["4", "5", "6", "12", "24", "96"]
+    assert list(results["accuracies"]) == ["4", "5", "6", "12", "24", "96", "768"]
     assert set(results["accuracies"].values()) == {1.0}
     assert results["trained_accuracy"] == results["test_accuracy"] == 1.0
     assert results["trained_lengths"] == [4, 5, 6]
@@ -240,7 +240,7 @@ def test_the_demo_trains_exports_and_shows_one_table(tmp_path, monkeypatch, caps
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
     assert cells[0][:4] == ["rule", "all trained lengths", "6 cells", "12 cells"]
     weights = str(Run(tmp_path / "runs/demo-rules/rule-204").results["parameters"]["all"])
-    assert cells[2][:-1] == ["204", *["100"] * 5, weights]
+    assert cells[2][:-1] == ["204", *["100"] * 6, weights]
     assert (tmp_path / "runs/demo-rules/rule-204/space_time.png").is_file()
     assert (tmp_path / "saved_models/rule-204/1/saved_model.pb").is_file()
 
@@ -252,16 +252,16 @@ def test_the_demo_trains_exports_and_shows_one_table(tmp_path, monkeypatch, caps
 
 def test_the_table_and_the_summary_show_the_worst_trained_length():
     config = RulesConfig(rule=90, length=5)
-    accuracies = {"4": 0.5, "5": 1.0, "10": 0.75, "20": 1.0, "80": 0.9}
+    accuracies = {"4": 0.5, "5": 1.0, "10": 0.75, "20": 1.0, "80": 0.9, "640": 0.5}
     result = {"accuracies": accuracies, "parameters": {"all": 1216}, "seconds": 29.6}
     result |= {"trained_lengths": [4, 5], "trained_accuracy": 0.5}
     _, first, line = demo_rules.lines_of([RulesConfig(length=5), config], [result, result])
     assert first[0] == "30"
-    assert line == ("90", "50.000", "100", "75.000", "100", "90.000", "1,216", "30")
+    assert line == ("90", "50.000", "100", "75.000", "100", "90.000", "50.000", "1,216", "30")
     assert rules.summary(result).splitlines() == [
         "trained on rows of 4, 5 cells",
         "accuracy on new rows: 50.000 % at the worst of these lengths, 100 % at 5, 75.000 % at 10, "
-        "100 % at 20, 90.000 % at 80 cells",
+        "100 % at 20, 90.000 % at 80, 50.000 % at 640 cells",
         "parameters: 1,216; training: 30 s",
     ]
 
