@@ -10,8 +10,9 @@ if not __package__:
 
 from training.base.command_line import run
 from training.engine.commands import Command, app_of
+from training.studies.rules import COMMAND as RULES
 
-STUDIES: tuple[Command, ...] = ()
+STUDIES: tuple[Command, ...] = (RULES,)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,80 @@
+import csv
+
+import pytest
+
+from training.reproduce import main
+from training.rules import train as rules
+from training.rules.config import RulesConfig
+from training.studies.rules_report import Finished, accuracy_table, exact_table
+
+# Rule 204 changes nothing: it is learned in a moment.
+QUICK = "--rules 204 --steps 1 --boundaries fixed --length 6 --epochs 3 --batches-per-epoch 20"
+QUICK += " --learning-rate 0.05 --models tn convolution"
+WRITTEN = {"runs.csv", "table.md", "accuracy_by_length.png", "exact_by_steps.png"}
+
+
+def finished(lowest, **options):
+    config = RulesConfig(**options)
+    shares = {str(length): 1.0 for length in config.trained_lengths}
+    shares |= {str(length): 1.0 for length in config.tested_lengths} | {"4096": lowest}
+    results = {"accuracies": shares, "trained_accuracy": 1.0, "seconds": 10.0}
+    return Finished(config, results | {"parameters": {"all": 216}})
+
+
+def cells(table):
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+
+
+def test_the_tables_count_exact_runs():
+    runs = [
+        finished(1.0, seed=0),
+        finished(0.5, seed=1),
+        finished(1.0, rule=90, boundary="fixed"),
+        finished(1 - 1e-5, model="lstm"),
+    ]
+    header, _, *lines = cells(exact_table(runs))
+    assert header == ["steps", "network", "30 periodic", "90 fixed", "all"]
+    assert lines == [
+        ["1", "tn", "1 of 2", "1 of 1", "2 of 3"],
+        ["1", "lstm", "0 of 1", "-", "0 of 1"],
+    ]
+    header, _, *lines = cells(accuracy_table(runs))
+    assert header[4:] == [
+        "worst trained length",
+        *("32 cells", "64 cells", "128 cells", "512 cells", "4,096 cells", "lowest", "seconds"),
+    ]
+    assert lines[0] == ["1", "tn", "216", "3", *["100"] * 5, "83.333", "50.000", "10"]
+    assert lines[1] == ["1", "lstm", "216", "1", *["100"] * 5, "99.999", "99.999", "10"]
+
+
+@pytest.mark.slow
+def test_finished_runs_are_not_trained_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(rules, "TEST_CELLS", 600)
+    monkeypatch.setattr(rules, "TIMES", 2)
+    command = ["rules", *QUICK.split(), "--run-dir", str(tmp_path / "study")]
+    assert main([*command, "--seeds", "0"]) == 0
+    names = {path.name for path in (tmp_path / "study").iterdir()}
+    assert names == WRITTEN | {"rule-204-steps-1-fixed-0", "convolution-rule-204-steps-1-fixed-0"}
+    with (tmp_path / "study/runs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["model"] for row in rows] == ["tn", "convolution"]
+    assert [row["exact"] for row in rows] == ["1", "1"]
+    assert {row["at_768"] for row in rows} == {"1.0"}
+    assert float(rows[0]["learning_rate"]) == 0.05
+    capsys.readouterr()
+
+    assert main([*command, "--seeds", "1", "--models", "convolution"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("epoch 3 of 3") == 1
+    assert "2 of 2" in out
+    capsys.readouterr()
+    assert main([*command, "--seeds", "0", "1", "--models", "convolution"]) == 0
+    assert "epoch" not in capsys.readouterr().out
+
+
+def test_bad_options_leave_no_folder(tmp_path, capsys):
+    assert main(["rules", "--models", "perceptron", "--run-dir", str(tmp_path / "study")]) == 2
+    assert "perceptron" in capsys.readouterr().err
+    assert main(["rules", "--steps", "9", "--run-dir", str(tmp_path / "study")]) == 2
+    assert "steps=9" in capsys.readouterr().err
+    assert not (tmp_path / "study").exists()

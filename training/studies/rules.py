@@ -1,0 +1,70 @@
+"""The study `rules`: which networks learn cellular automata exactly, and at which lengths."""
+
+from pathlib import Path
+from typing import Any
+
+from training.base.options import RUN, Options, option
+from training.engine.backend import start_backend
+from training.engine.commands import Command
+from training.engine.devices import check_one_process
+from training.engine.runs import finish_all
+from training.rules.config import BOUNDARIES, MODEL_DIMS, RulesConfig
+
+# The options of `rules` that the study lacks: those that it varies, those of files that it does not
+# write, and those that only the tensor network has.
+LEFT_OUT = {"rule", "steps", "boundary", "model", "seed", "name", "export", "saved_models"}
+LEFT_OUT |= {"tensorboard", "bond_dim", "num_layers", "initial_deviation"}
+
+
+class RulesStudyOptions(Options):
+    """The options that only the study has."""
+
+    models: tuple[str, ...] = option(
+        tuple(MODEL_DIMS), RUN, "networks to compare", choices=tuple(MODEL_DIMS)
+    )
+    rules: tuple[int, ...] = option((30, 90, 110, 184), RUN, "Wolfram's numbers of the rules")
+    steps: tuple[int, ...] = option((1, 2, 3, 4), RUN, "steps that a network computes at once")
+    boundaries: tuple[str, ...] = option(BOUNDARIES, RUN, "ends of the rows", choices=BOUNDARIES)
+    seeds: tuple[int, ...] = option(tuple(range(5)), RUN, "seeds to train each network with")
+    run_dir: str = option("runs/study-rules", RUN, "folder of the study", metavar="DIR")
+
+
+def start(values: dict[str, Any]) -> None:
+    """Runs the study with the options that the user typed."""
+    check_one_process("rules")
+    typed = {name: values.pop(name) for name in RulesStudyOptions.model_fields if name in values}
+    options = RulesStudyOptions(**typed)
+    configs = [
+        RulesConfig(**values, model=model, rule=rule, steps=steps, boundary=boundary, seed=seed)
+        for steps in options.steps
+        for seed in options.seeds
+        for model in options.models
+        for rule in options.rules
+        for boundary in options.boundaries
+    ]
+    start_backend()  # takes seconds, so invalid input is reported first
+    from training.rules.train import train_rule
+    from training.studies.rules_report import report
+
+    finish_all(configs, Path(options.run_dir), train_rule)
+    print(f"\n{report(Path(options.run_dir))}\n")
+
+
+COMMAND = Command(
+    "rules",
+    "Train networks on several cellular automata, and count those that become exact",
+    "A run is exact if every cell of its test rows is correct at every length, up to 128 times "
+    "--length. Trains each run in DIR/NAME/, and writes to DIR, for all runs that are finished "
+    "there: runs.csv, table.md, accuracy_by_length.png and exact_by_steps.png. Finished runs are "
+    "not trained again, so that the command can add seeds, rules or networks to a study.",
+    {
+        **RulesStudyOptions.model_fields,
+        **{n: f for n, f in RulesConfig.model_fields.items() if n not in LEFT_OUT},
+    },
+    start,
+    """\
+example:
+    python training/reproduce.py rules --steps 1 2 --models tn lstm --seeds 0 1 2
+Run the same command again to continue an interrupted study.
+""",
+)
