@@ -10,9 +10,10 @@ if not __package__:
 
 from training.base.command_line import run
 from training.engine.commands import Command, app_of
+from training.studies.digits import COMMAND as DIGITS
 from training.studies.rules import COMMAND as RULES
 
-STUDIES: tuple[Command, ...] = (RULES,)
+STUDIES: tuple[Command, ...] = (RULES, DIGITS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,178 @@
+"""The study `digits`: classifiers of scikit-learn's digits on several splits."""
+
+import csv
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from training.base.errors import InputError
+from training.base.files import replacing, writing
+from training.base.options import RUN, Options, option
+from training.data.images import load_images
+from training.engine.backend import start_backend
+from training.engine.commands import Command
+from training.engine.devices import check_one_process
+from training.engine.runs import finish_all, write_text
+from training.images.config import ImagesConfig
+
+# The tensor networks, by their options of `images`.
+NETWORKS: dict[str, dict[str, Any]] = {"tn-rows": {}, "tn-patches": {"patch_size": 2}}
+CLASSIFIERS = (*NETWORKS, "svm", "logistic-regression", "cnn")
+COLUMNS: dict[str, Callable[[str], float]] = {
+    "weights": int,
+    "train_accuracy": float,
+    "test_accuracy": float,
+    "seconds": float,
+}
+
+Rows = dict[tuple[str, int], dict[str, Any]]
+
+
+class DigitsStudyOptions(Options):
+    """The options of the study."""
+
+    classifiers: tuple[str, ...] = option(
+        CLASSIFIERS, RUN, "classifiers to compare", choices=CLASSIFIERS
+    )
+    seeds: tuple[int, ...] = option(
+        tuple(range(10)), RUN, "seeds of the splits and of the initial weights"
+    )
+    run_dir: str = option("runs/study-digits", RUN, "folder of the study", metavar="DIR")
+
+
+def read_rows(path: Path) -> Rows:
+    """Reads the measurements by classifier and seed."""
+    if not path.exists():
+        return {}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return {
+                (row["classifier"], int(row["seed"])): {
+                    name: number(row[name]) for name, number in COLUMNS.items()
+                }
+                for row in csv.DictReader(file)
+            }
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
+        raise InputError(
+            f"Expected a row for each classifier and seed. Received: {path} ({error}). Delete it "
+            "to fit the baselines again"
+        ) from error
+
+
+def write_rows(path: Path, rows: Rows) -> None:
+    """Writes the measurements, sorted by classifier and seed."""
+    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(("classifier", "seed", *COLUMNS))
+        for classifier, seed in sorted(rows, key=lambda key: (CLASSIFIERS.index(key[0]), key[1])):
+            row = rows[classifier, seed]
+            writer.writerow((classifier, seed, *(row[name] for name in COLUMNS)))
+
+
+def half_width(values: Sequence[float], shared: float = 0.0) -> float:
+    """Returns half the width of the 95 % confidence interval of a mean, by Student's t.
+
+    Args:
+        values: One for each split, at least two.
+        shared: How many test rows there are to a training row, if splits of the same rows give
+            values that are not independent: the correction of Nadeau and Bengio ("Inference for
+            the generalization error", 2003). Default: no correction.
+    """
+    from scipy import stats
+
+    n = len(values)
+    return float(stats.t.ppf(0.975, n - 1) * stdev(values) * math.sqrt(1 / n + shared))
+
+
+def table(rows: Rows, shared: float) -> str:
+    """Returns a table with a line for each classifier: means and 95 % confidence intervals.
+
+    Args:
+        rows: The measurements.
+        shared: How many test rows there are to a training row; see `half_width`.
+    """
+    from training.engine.tables import table_of
+
+    header = ("classifier", "weights", "splits", "test %", "lowest", "highest", "seconds")
+    lines: list[tuple[str, ...]] = [(*header, f"points above {CLASSIFIERS[0]}")]
+    for classifier in CLASSIFIERS:
+        of_line = {seed: row for (name, seed), row in rows.items() if name == classifier}
+        if not of_line:
+            continue
+        accuracies = [100 * row["test_accuracy"] for row in of_line.values()]
+        differences = [
+            100 * (row["test_accuracy"] - rows[CLASSIFIERS[0], seed]["test_accuracy"])
+            for seed, row in of_line.items()
+            if classifier != CLASSIFIERS[0] and (CLASSIFIERS[0], seed) in rows
+        ]
+        lines.append(
+            (
+                classifier,
+                f"{fmean(row['weights'] for row in of_line.values()):,.0f}",
+                str(len(of_line)),
+                _mean(accuracies, 0.0),
+                f"{min(accuracies):.2f}",
+                f"{max(accuracies):.2f}",
+                f"{fmean(row['seconds'] for row in of_line.values()):.1f}",
+                _mean(differences, shared) if differences else "-",
+            )
+        )
+    return table_of(lines)
+
+
+def _mean(values: Sequence[float], shared: float) -> str:
+    mean = f"{fmean(values):.2f}"
+    return f"{mean} ± {half_width(values, shared):.2f}" if len(values) > 1 else mean
+
+
+def start(values: dict[str, Any]) -> None:
+    """Runs the study with the options that the user typed."""
+    check_one_process("digits")
+    options = DigitsStudyOptions(**values)
+    folder = Path(options.run_dir)
+    rows = read_rows(folder / "splits.csv")
+    start_backend()  # takes seconds, so invalid input is reported first
+    from training.images.train import train_images
+    from training.studies.digits_baselines import BASELINES
+
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for seed in options.seeds:
+        data = load_images("digits", seed=seed)
+        for classifier in options.classifiers:
+            if (classifier, seed) in rows:
+                continue
+            if classifier in NETWORKS:
+                config = ImagesConfig(
+                    **NETWORKS[classifier], seed=seed, name=f"{classifier}-{seed}"
+                )
+                (results,) = finish_all([config], folder, partial(train_images, data=data))
+                results["weights"] = results["parameters"]["all"]
+            else:
+                results = BASELINES[classifier](data, seed)
+            print(f"{classifier}, split {seed}: {results['test_accuracy']:.2%}", flush=True)
+            rows[classifier, seed] = {name: results[name] for name in COLUMNS}
+            write_rows(folder / "splits.csv", rows)
+    text = table(rows, len(data.test_labels) / len(data.labels))
+    write_text(folder / "table.md", text)
+    print(f"\n{text}\n")
+
+
+COMMAND = Command(
+    "digits",
+    "Compare classifiers of scikit-learn's digits on several splits",
+    "Tensor networks of rows and of patches of pixels; a support vector machine with an RBF kernel "
+    "and a logistic regression, whose options cross-validation chooses in each training part; a "
+    "small convolutional network. Writes splits.csv, with a row for each finished classifier and "
+    "split, and table.md, with means and 95 % confidence intervals. A classifier and split in "
+    "splits.csv is not trained again, so that the command can add splits to a finished table.",
+    DigitsStudyOptions.model_fields,
+    start,
+    """\
+example:
+    python training/reproduce.py digits --classifiers tn-rows svm --seeds 0 1 2
+""",
+)
