@@ -61,7 +61,8 @@ def test_filter_and_graph_are_those_of_the_paper(damping, length):
         )
         expected = oracles.attention_graph(keys[n], damping)
         np.testing.assert_allclose(psi[n], expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(psi, psi.swapaxes(1, 2))
+    # Not equal: on some processors the order of a sum depends on where an entry stands.
+    np.testing.assert_allclose(psi, psi.swapaxes(1, 2), rtol=1e-6)
     assert (psi >= 0).all()
     assert (np.diagonal(psi, axis1=1, axis2=2) == 0).all()
 
