@@ -111,6 +111,11 @@ ATTENTIONS: Mapping[str, Attention] = {
         can_be_causal=True,
         dropout_options=("dropout",),
     ),
+    "none": Attention(
+        "no attention, to compare with",
+        lambda num_heads, dim, **options: keras.layers.Identity(**options),
+        has_heads=False,
+    ),
 }
 
 

@@ -12,6 +12,7 @@ from keras_tnattn.layers.residual_attention import ResidualAttention
 from keras_tnattn.models.attentions import attend, find_attention
 from keras_tnattn.models.embeddings import make_embedding
 from keras_tnattn.models.position_encodings import make_position_encoding
+from keras_tnattn.typing import Tensor
 
 
 def text_classifier(
@@ -22,7 +23,7 @@ def text_classifier(
     num_heads: int = 2,
     sequence_length: int | None = None,
     dropout_rate: float = 0.1,
-    hidden_units: int = 20,
+    hidden_units: int | None = 20,
     num_layers: int = 1,
     position_encoding: str | None = None,
     max_length: int | None = None,
@@ -31,6 +32,8 @@ def text_classifier(
     embedding: str = "dense",
     embedding_ranks: int = 16,
     word_dropout: float = 0.0,
+    residual: bool = False,
+    normalization: bool = False,
     **attention_options: Any,
 ) -> keras.Model:
     """Builds the classifier of Xu et al., "A Tensorized Spectral Attention Mechanism", section 6.
@@ -57,7 +60,8 @@ def text_classifier(
             as `"rgtn"`. Defaults to 2.
         sequence_length: Length of the input. Default: any length.
         dropout_rate: Rate of both dropouts. Defaults to 0.1.
-        hidden_units: Units of the hidden dense layer. Defaults to 20.
+        hidden_units: Units of the hidden dense layer; `None` for no such layer and dropout.
+            Defaults to 20.
         num_layers: Number of attentions. Defaults to 1. If `attention` is a layer, each of them is
             a copy with its own weights.
         position_encoding: `"sinusoidal"` or `"learned"`. Default: none, as in the paper, whose time
@@ -72,6 +76,11 @@ def text_classifier(
         word_dropout: Rate at which, in training, the embedding of a whole word becomes 0; the
             others are divided by `1 - word_dropout`. The mask stays: a dropped word still counts
             as a token. Defaults to 0: no such layer.
+        residual: Whether a single attention, too, has a residual sum, as every attention of a stack
+            has. Defaults to `False`, as in the paper.
+        normalization: Whether a `LayerNormalization` follows the average over the tokens.
+            The average of a long text is small, because its words point in many directions; this
+            gives all texts one scale. Defaults to `False`, as in the paper.
         **attention_options: Further arguments of an attention given by name, for instance
             `damping=0.5`.
 
@@ -108,7 +117,7 @@ def text_classifier(
         entry = find_attention(attention)
         if entry.tensor_tokens:
             x = TensorizeTokens(name="tokens")(x)
-        if num_layers > 1:
+        if num_layers > 1 or residual:
             attention_options = {**entry.stacked_options, **attention_options}
         layer = entry.make(num_heads, embedding_dim, name="attention", **attention_options)
     elif attention_options:
@@ -119,25 +128,33 @@ def text_classifier(
     else:
         layer = attention
     if num_layers == 1:
-        x = attend(layer, x)
+        x = _residual(layer, x, "residual") if residual else attend(layer, x)
     else:
         for i in range(num_layers):
             # Without its name, the copy would clash with the others in the model.
             copy = type(layer).from_config({**layer.get_config(), "name": f"attention_{i}"})
-            if adapter_of(copy).takes_memory:
-                x = ResidualAttention(copy, name=f"residual_{i}")(x)
-                continue
-            y = copy(x)
-            residual = y.shape == x.shape
-            x = keras.layers.Add(name=f"residual_{i}")([x, y]) if residual else y
+            x = _residual(copy, x, f"residual_{i}")
     x = MaskedAveragePooling1D(name="pooling")(x)
     if len(x.shape) > 2:
         x = keras.layers.Flatten(name="flatten")(x)
+    if normalization:
+        x = keras.layers.LayerNormalization(name="normalization")(x)
     x = keras.layers.Dropout(dropout_rate, name="pooling_dropout")(x)
-    hidden = feedforward_map(hidden_units, "relu", feedforward, feedforward_ranks, name="hidden")
-    x = keras.layers.Dropout(dropout_rate, name="hidden_dropout")(hidden(x))
+    if hidden_units is not None:
+        x = feedforward_map(hidden_units, "relu", feedforward, feedforward_ranks, name="hidden")(x)
+        x = keras.layers.Dropout(dropout_rate, name="hidden_dropout")(x)
     # The probabilities are in float32 under mixed precision, too.
     outputs = keras.layers.Dense(
         num_classes, activation="softmax", dtype="float32", name="probabilities"
     )(x)
     return keras.Model(ids, outputs, name="text_classifier")
+
+
+def _residual(attention: keras.layers.Layer, inputs: Tensor, name: str) -> Tensor:
+    """Adds an attention's output to its input if both have the same shape."""
+    if adapter_of(attention).takes_memory:
+        return ResidualAttention(attention, name=name)(inputs)
+    outputs = attention(inputs)
+    if outputs.shape != inputs.shape:
+        return outputs
+    return keras.layers.Add(name=name)([inputs, outputs])

@@ -87,6 +87,40 @@ def test_stacked_attentions_keep_the_size_and_ignore_padding(attention):
     np.testing.assert_allclose(got[1:2], want, rtol=1e-4, atol=1e-6)
 
 
+def test_a_single_attention_with_a_residual_sum():
+    # The options of a stack, and the same sum.
+    model = text_classifier(50, 3, "tsa", embedding_dim=8, residual=True)
+    attention, total = model.get_layer("attention"), model.get_layer("residual")
+    assert attention.head_combination == "project"
+    embedded = model.get_layer("embedding").output
+    inside = keras.Model(model.input, [embedded, attention.output, total.output])
+    x, y, z = inside.predict(texts()[0], verbose=0)
+    np.testing.assert_allclose(z, x + y, rtol=1e-5, atol=1e-6)
+    sdpa = text_classifier(50, 3, "sdpa", embedding_dim=8, residual=True)
+    assert type(sdpa.get_layer("residual")).__name__ == "ResidualAttention"
+
+
+def test_no_attention_is_the_average_of_the_words():
+    model = text_classifier(50, 3, "none", embedding_dim=8, hidden_units=None)
+    assert not any(layer.name.startswith("hidden") for layer in model.layers)
+    assert model.count_params() == 50 * 8 + 8 * 3 + 3
+    ids = np.array([[3, 4, 0], [4, 3, 0]])
+    first, second = model.predict(ids, verbose=0)
+    np.testing.assert_allclose(first, second, rtol=1e-6)
+
+
+def test_normalization_makes_the_size_of_the_average_irrelevant():
+    model = text_classifier(50, 3, "none", embedding_dim=8, normalization=True)
+    ids, _ = texts()
+    embedding, outputs = model.get_layer("embedding"), []
+    for _ in range(2):  # with weights so large that the epsilon of Keras, 0.001, is small
+        embedding.set_weights([1000 * w for w in embedding.get_weights()])
+        outputs.append(model.predict(ids, verbose=0))
+    np.testing.assert_allclose(*outputs, rtol=1e-3, atol=1e-4)
+    plain = text_classifier(50, 3, "none", embedding_dim=8)
+    assert plain.count_params() == model.count_params() - 2 * 8
+
+
 def test_a_layer_that_is_stacked_gets_weights_of_its_own():
     attention = TensorizedSpectralAttention(2, head_combination="mean", name="mine")
     model = text_classifier(50, 3, attention, embedding_dim=8, num_layers=2)

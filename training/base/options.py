@@ -111,6 +111,11 @@ class Options(pydantic.BaseModel):
     def check_together(self) -> None:
         """Raises `ValueError` if options contradict each other; overridden by subclasses."""
 
+    @classmethod
+    def of_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Completes options that an earlier version stored; overridden by subclasses."""
+        return values
+
     def changed(self: SomeOptions, **values: Any) -> SomeOptions:
         """Returns a copy with some values changed; all values are checked again."""
         return type(self)(**{**dict(self), **values})
@@ -288,7 +293,7 @@ class DeviceOptions(Options):
 
 
 def epochs_option(
-    default: int,
+    default: int | None,
     text: str = "passes over the training part",
     compute: Callable[[dict[str, Any]], int] | None = None,
 ) -> Any:
@@ -389,4 +394,4 @@ def from_json(kind: type[SomeOptions], text: str) -> SomeOptions:
         raise InputError(
             f"Expected the options of a run as a JSON object. Received: {str(values)[:40]}"
         )
-    return kind(**values)
+    return kind(**kind.of_earlier(values))

@@ -140,6 +140,7 @@ def start(values: dict[str, Any]) -> None:
     """Runs `compare` with the options that the user typed."""
     check_one_process("compare")
     typed = {name: values.pop(name) for name in CompareOptions.model_fields if name in values}
+    values.setdefault("recipe", "paper")
     options, common = CompareOptions(**typed), ClassifyConfig(**values)
     configs = table_configs(values, options.attentions, options.seeds)
     compare(configs, Path(options.run_dir or f"runs/compare-{common.source}"), load(common))

@@ -1,5 +1,6 @@
 """The options of `classify`."""
 
+from collections.abc import Callable
 from typing import Any
 
 from training.base.options import (
@@ -7,7 +8,6 @@ from training.base.options import (
     MODEL,
     TRAINING,
     RunConfig,
-    batch_size_option,
     early_stopping_option,
     epochs_option,
     jit_compile_option,
@@ -22,6 +22,8 @@ from training.data.texts.registry import TEXT_SETS
 ATTENTIONS = registered_attentions()
 # As in Table 1 of the paper, with these sizes the attention layers have about 300 parameters.
 TABLE_DIMS = {"tsa": 64, "tga": 64, "dpa": 6, "ada": 6}
+RECIPES = ("tuned", "paper")
+SWITCH = ("on", "off")
 CLASS_WEIGHTS = ("none", "balanced")
 EMBEDDINGS = ("dense", "tensor_train", "low_rank")
 TENSORIZED = ("tsa", "tga")  # these have tensor-train maps
@@ -34,6 +36,10 @@ HEADLESS = tuple(registered_attentions(has_heads=False))
 def _default_name(values: dict[str, Any]) -> str:
     layers = "" if values["num_layers"] == 1 else f"-{values['num_layers']}-layers"
     return f"{short_name(values['dataset'])}-{values['attention']}{layers}-{values['seed']}"
+
+
+def _by_recipe(tuned: Any, paper: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda values: {"tuned": tuned, "paper": paper}[values["recipe"]]
 
 
 class ClassifyConfig(RunConfig):
@@ -80,6 +86,13 @@ class ClassifyConfig(RunConfig):
         le=10_000_000,
     )
 
+    recipe: str = option(
+        "tuned",
+        MODEL,
+        "decides the options for which two defaults are given. tuned: chosen on validation parts "
+        "of five data sets; paper: as published",
+        choices=RECIPES,
+    )
     attention: str = option(
         "tsa",
         MODEL,
@@ -100,7 +113,35 @@ class ClassifyConfig(RunConfig):
         16, MODEL, "maximum rank of the embedding (tensor_train, low_rank)", ge=1, le=4096
     )
     word_dropout: float = option(
-        0.0, MODEL, "rate at which training drops whole words after the embedding", ge=0, lt=1
+        None,
+        MODEL,
+        "rate at which training drops whole words after the embedding (default: 0.5; paper: 0)",
+        compute=_by_recipe(0.5, 0.0),
+        ge=0,
+        lt=1,
+    )
+    residual: str = option(
+        None,
+        MODEL,
+        "on: add the attention's output to its input if both have one size; tsa and tga then map "
+        "their heads back to that size (default: on; paper: off)",
+        compute=_by_recipe("on", "off"),
+        choices=SWITCH,
+    )
+    normalization: str = option(
+        None,
+        MODEL,
+        "on: normalize the average over the words (default: on; paper: off)",
+        compute=_by_recipe("on", "off"),
+        choices=SWITCH,
+    )
+    hidden_units: int = option(
+        None,
+        MODEL,
+        "units of the hidden layer before the output; 0: no such layer (default: 0; paper: 20)",
+        compute=_by_recipe(0, 20),
+        ge=0,
+        le=65_536,
     )
     num_heads: int = option(2, MODEL, f"attention heads (not {', '.join(HEADLESS)})", ge=1, le=256)
     tt_rank: int = option(2, MODEL, "maximum tensor-train rank (tsa, tga)", ge=1, le=4096)
@@ -135,9 +176,31 @@ class ClassifyConfig(RunConfig):
         choices=("dense", "tensor_train"),
     )
 
-    epochs: int = epochs_option(10)
-    batch_size: int = batch_size_option(32)
-    learning_rate: float = option(1e-3, TRAINING, "learning rate of Adam", gt=0)
+    epochs: int = epochs_option(
+        None, "passes over the training part (default: 8; paper: 10)", compute=_by_recipe(8, 10)
+    )
+    batch_size: int = option(
+        None,
+        TRAINING,
+        "rows per step (default: 64; paper: 32)",
+        compute=_by_recipe(64, 32),
+        ge=1,
+        le=1_048_576,
+    )
+    learning_rate: float = option(
+        None,
+        TRAINING,
+        "initial learning rate of Adam (default: 0.003; paper: 0.001)",
+        compute=_by_recipe(3e-3, 1e-3),
+        gt=0,
+    )
+    schedule: str = option(
+        None,
+        TRAINING,
+        "cosine: the learning rate decays to 0 at the end (default: cosine; paper: constant)",
+        compute=_by_recipe("cosine", "constant"),
+        choices=("constant", "cosine"),
+    )
     early_stopping: int | None = early_stopping_option(
         "stop after this many epochs without a lower validation loss, and keep the best epoch; "
         "the validation part is a tenth of the training part"
@@ -178,6 +241,12 @@ class ClassifyConfig(RunConfig):
             self.refuse(reason, "num_heads")
         if self.embedding == "dense":
             self.refuse("embedding='dense', which has none", "embedding_rank")
+        if not self.hidden_units:
+            self.refuse("hidden_units=0, which has no kernel", "feedforward")
+
+    @classmethod
+    def of_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {"recipe": "paper", **values}
 
     @property
     def source(self) -> str:

@@ -1,6 +1,7 @@
 """Trains, measures and exports one text classifier."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,9 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
     try:
         reset_session(config.seed)
         vectorizer, parts = prepare_parts(config, data)
-        model = _compiled_model(config, vectorizer.vocabulary_size(), len(data.class_names))
+        model = _compiled_model(
+            config, vectorizer.vocabulary_size(), len(data.class_names), len(parts["train"].rows)
+        )
     except ValueError as error:
         # Keras and our layers validate sizes; report their errors as input errors.
         raise InputError(str(error)) from error
@@ -172,7 +175,9 @@ def _training_batches(config: ClassifyConfig, part: Part) -> ArrayBatches:
     return ArrayBatches(part.ids, part.labels, config.batch_size, config.seed, sample_weights)
 
 
-def _compiled_model(config: ClassifyConfig, vocabulary_size: int, classes: int) -> keras.Model:
+def _compiled_model(
+    config: ClassifyConfig, vocabulary_size: int, classes: int, rows: int
+) -> keras.Model:
     positions = None if config.position_encoding == "none" else config.position_encoding
     model = text_classifier(
         vocabulary_size,
@@ -184,14 +189,21 @@ def _compiled_model(config: ClassifyConfig, vocabulary_size: int, classes: int) 
         embedding=config.embedding,
         embedding_ranks=config.embedding_rank,
         word_dropout=config.word_dropout,
+        residual=config.residual == "on",
+        normalization=config.normalization == "on",
+        hidden_units=config.hidden_units or None,
         position_encoding=positions,
         max_length=config.max_words if positions == "learned" else None,
         feedforward=config.feedforward,
         **config.attention_options,
     )
     jit_compile = {"auto": config.attention == "ada" or "auto", "on": True, "off": False}
+    rate: Any = config.learning_rate
+    if config.schedule == "cosine":
+        steps = config.epochs * math.ceil(rows / config.batch_size)
+        rate = keras.optimizers.schedules.CosineDecay(rate, steps)
     model.compile(
-        optimizer=keras.optimizers.Adam(config.learning_rate),
+        optimizer=keras.optimizers.Adam(rate),
         loss="sparse_categorical_crossentropy",
         metrics=["accuracy"],
         steps_per_execution=config.steps_per_execution,

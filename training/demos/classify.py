@@ -17,7 +17,7 @@ from training.engine.backend import start_backend
 
 RUNS = Path("runs/demo")
 ATTENTIONS = ("tsa", "dpa", "ada")  # the first is exported
-OPTIONS: dict[str, Any] = {"dataset": "docstrings", "epochs": 6}
+OPTIONS: dict[str, Any] = {"dataset": "docstrings", "recipe": "paper", "epochs": 6}
 SENTENCES = (
     "Draws the line with the given color and marker on the axes of the figure.",
     "Fits the classifier to the training samples and returns the estimator itself.",

@@ -30,7 +30,9 @@ def describe(
     """
     kind: Any = type(config)
     options = json.loads(to_json(config))
-    defaults = json.loads(to_json(kind()))
+    # A recipe decides the defaults of other options.
+    recipe = {name: options[name] for name in ("recipe",) if name in options}
+    defaults = json.loads(to_json(kind(**recipe)))
     sizes = {name: results[name] for name in ("rows", "pairs", "parameters") if name in results}
     return {
         "data": dict(data),

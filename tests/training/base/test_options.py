@@ -122,7 +122,7 @@ class TestCommandLine:
             (["--name", "x" * 300], "300 bytes"),
             (["--name", "é" * 150], "300 bytes"),
             (["--jit-compile", "maybe"], '"maybe" for --jit-compile'),
-            (["--attention", "none"], '"none" for --attention'),
+            (["--attention", "nothing"], '"nothing" for --attention'),
             (["--epochs", "3.5"], "--epochs: expected an integer, received '3.5'"),
             (["--epochs"], "--epochs requires an argument"),
             (["--epoch-s", "3"], "Unknown option: --epoch-s"),

@@ -12,7 +12,7 @@ import pytest
 from run_folders import FILES, assert_equal, assert_refused
 
 from keras_tnattn.models import ATTENTIONS as CLASSIFIERS
-from training.base.options import from_json
+from training.base.options import from_json, to_json
 from training.classify.config import ATTENTIONS, ClassifyConfig
 from training.classify.train import _compiled_model
 from training.data.batches import ArrayBatches
@@ -175,7 +175,7 @@ def test_small_embeddings_and_word_dropout_reach_the_model(tmp_path):
 
 
 def test_the_options_of_the_model_reach_its_layers():
-    sizes = {"embedding_dim": 8, "max_words": 9}
+    sizes = {"recipe": "paper", "embedding_dim": 8, "max_words": 9}
     config = ClassifyConfig(
         time_graph="window",
         window=3,
@@ -185,7 +185,7 @@ def test_the_options_of_the_model_reach_its_layers():
         embedding_rank=3,
         **sizes,
     )
-    model = _compiled_model(config, 30, 2)
+    model = _compiled_model(config, 30, 2, 100)
     attention = model.get_layer("attention")
     assert (attention.time_graph, attention.window) == ("window", 3)
     assert model.get_layer("positions").max_length == 9
@@ -193,10 +193,35 @@ def test_the_options_of_the_model_reach_its_layers():
     assert {"LowRankEmbedding", "LearnedPositionEncoding", "TTDense"} <= set(kinds)
     assert model.get_layer("embedding").rank == 3
     power_law = ClassifyConfig(attention="tga", time_graph="power_law", exponent=1.5, **sizes)
-    assert _compiled_model(power_law, 30, 2).get_layer("attention").attention.exponent == 1.5
-    plain = _compiled_model(ClassifyConfig(**sizes), 30, 2)
-    trained = _compiled_model(ClassifyConfig(time_graph="exponential", **sizes), 30, 2)
+    assert _compiled_model(power_law, 30, 2, 100).get_layer("attention").attention.exponent == 1.5
+    plain = _compiled_model(ClassifyConfig(**sizes), 30, 2, 100)
+    trained = _compiled_model(ClassifyConfig(time_graph="exponential", **sizes), 30, 2, 100)
     assert trained.count_params() == plain.count_params() + 2 * 2  # two numbers for each head
+
+
+def test_a_recipe_decides_defaults():
+    sizes = {"embedding_dim": 8, "max_words": 9}
+    tuned, paper = (ClassifyConfig(recipe=name, **sizes) for name in ("tuned", "paper"))
+    assert ClassifyConfig(**sizes) == tuned
+    assert ClassifyConfig(recipe="paper", epochs=3).epochs == 3
+    layers = [{x.name for x in _compiled_model(c, 30, 2, 100).layers} for c in (tuned, paper)]
+    assert layers[0] - layers[1] == {"word_dropout", "residual", "normalization"}
+    assert layers[1] - layers[0] == {"hidden", "hidden_dropout"}
+
+
+def test_the_schedule_ends_at_zero():
+    config = ClassifyConfig(embedding_dim=8, epochs=3, batch_size=40)
+    schedule = _compiled_model(config, 30, 2, 100).optimizer._learning_rate
+    assert float(schedule(0)) == pytest.approx(config.learning_rate)
+    assert float(schedule(9)) == pytest.approx(0)  # three steps in each epoch
+    assert float(schedule(8)) > 0
+
+
+def test_an_earlier_config_keeps_the_recipe_of_the_paper():
+    stored = json.loads(to_json(ClassifyConfig(recipe="paper")))
+    for name in ("recipe", "residual", "normalization", "hidden_units", "schedule"):
+        del stored[name]
+    assert from_json(ClassifyConfig, json.dumps(stored)) == ClassifyConfig(recipe="paper")
 
 
 @pytest.mark.slow
