@@ -12,8 +12,9 @@ from training.base.command_line import run
 from training.engine.commands import Command, app_of
 from training.studies.digits import COMMAND as DIGITS
 from training.studies.rules import COMMAND as RULES
+from training.studies.tensorized import COMMAND as TENSORIZED
 
-STUDIES: tuple[Command, ...] = (RULES, DIGITS)
+STUDIES: tuple[Command, ...] = (TENSORIZED, RULES, DIGITS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -32,7 +32,6 @@ def text_classifier(
     embedding: str = "dense",
     embedding_ranks: int = 16,
     word_dropout: float = 0.0,
-    residual: bool = False,
     normalization: bool = False,
     **attention_options: Any,
 ) -> keras.Model:
@@ -76,8 +75,6 @@ def text_classifier(
         word_dropout: Rate at which, in training, the embedding of a whole word becomes 0; the
             others are divided by `1 - word_dropout`. The mask stays: a dropped word still counts
             as a token. Defaults to 0: no such layer.
-        residual: Whether a single attention, too, has a residual sum, as every attention of a stack
-            has. Defaults to `False`, as in the paper.
         normalization: Whether a `LayerNormalization` follows the average over the tokens.
             The average of a long text is small, because its words point in many directions; this
             gives all texts one scale. Defaults to `False`, as in the paper.
@@ -117,7 +114,7 @@ def text_classifier(
         entry = find_attention(attention)
         if entry.tensor_tokens:
             x = TensorizeTokens(name="tokens")(x)
-        if num_layers > 1 or residual:
+        if num_layers > 1:
             attention_options = {**entry.stacked_options, **attention_options}
         layer = entry.make(num_heads, embedding_dim, name="attention", **attention_options)
     elif attention_options:
@@ -128,7 +125,7 @@ def text_classifier(
     else:
         layer = attention
     if num_layers == 1:
-        x = _residual(layer, x, "residual") if residual else attend(layer, x)
+        x = attend(layer, x)
     else:
         for i in range(num_layers):
             # Without its name, the copy would clash with the others in the model.

@@ -87,19 +87,6 @@ def test_stacked_attentions_keep_the_size_and_ignore_padding(attention):
     np.testing.assert_allclose(got[1:2], want, rtol=1e-4, atol=1e-6)
 
 
-def test_a_single_attention_with_a_residual_sum():
-    # The options of a stack, and the same sum.
-    model = text_classifier(50, 3, "tsa", embedding_dim=8, residual=True)
-    attention, total = model.get_layer("attention"), model.get_layer("residual")
-    assert attention.head_combination == "project"
-    embedded = model.get_layer("embedding").output
-    inside = keras.Model(model.input, [embedded, attention.output, total.output])
-    x, y, z = inside.predict(texts()[0], verbose=0)
-    np.testing.assert_allclose(z, x + y, rtol=1e-5, atol=1e-6)
-    sdpa = text_classifier(50, 3, "sdpa", embedding_dim=8, residual=True)
-    assert type(sdpa.get_layer("residual")).__name__ == "ResidualAttention"
-
-
 def test_no_attention_is_the_average_of_the_words():
     model = text_classifier(50, 3, "none", embedding_dim=8, hidden_units=None)
     assert not any(layer.name.startswith("hidden") for layer in model.layers)

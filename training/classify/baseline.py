@@ -1,5 +1,6 @@
 """The baseline beside which every comparison stands: TF-IDF and a linear support vector machine."""
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,7 +21,8 @@ def linear_svms(configs: Iterable[ClassifyConfig], data: LabeledTexts) -> dict[i
         InputError: If the texts have no words, or the training part has a single class.
 
     Returns:
-        For each seed `train_accuracy`, `test_accuracy` and `parameters`, the number of weights.
+        For each seed `train_accuracy`, `test_accuracy`, the `seconds` of the fit and `parameters`,
+        the number of weights.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.pipeline import make_pipeline
@@ -35,14 +37,17 @@ def linear_svms(configs: Iterable[ClassifyConfig], data: LabeledTexts) -> dict[i
             LinearSVC(class_weight=weights, random_state=config.seed),
         )
         train_texts, test_texts = ([data.texts[row] for row in rows] for rows in (train, test))
+        started = time.perf_counter()
         try:
             classifier.fit(train_texts, data.labels[train])
         except ValueError as error:  # no words of two letters, or a single class
             raise InputError(f"Could not fit {NAME}: {error}") from error
+        seconds = time.perf_counter() - started
         words, machine = classifier[0], classifier[1]
         results[config.seed] = {
             "train_accuracy": classifier.score(train_texts, data.labels[train]),
             "test_accuracy": classifier.score(test_texts, data.labels[test]),
+            "seconds": seconds,
             "parameters": words.idf_.size + machine.coef_.size + machine.intercept_.size,
         }
     return results

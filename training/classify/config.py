@@ -120,14 +120,6 @@ class ClassifyConfig(RunConfig):
         ge=0,
         lt=1,
     )
-    residual: str = option(
-        None,
-        MODEL,
-        "on: add the attention's output to its input if both have one size; tsa and tga then map "
-        "their heads back to that size (default: on; paper: off)",
-        compute=_by_recipe("on", "off"),
-        choices=SWITCH,
-    )
     normalization: str = option(
         None,
         MODEL,
@@ -190,8 +182,8 @@ class ClassifyConfig(RunConfig):
     learning_rate: float = option(
         None,
         TRAINING,
-        "initial learning rate of Adam (default: 0.003; paper: 0.001)",
-        compute=_by_recipe(3e-3, 1e-3),
+        "initial learning rate of Adam (default: 0.002; paper: 0.001)",
+        compute=_by_recipe(2e-3, 1e-3),
         gt=0,
     )
     schedule: str = option(

@@ -205,7 +205,7 @@ def test_a_recipe_decides_defaults():
     assert ClassifyConfig(**sizes) == tuned
     assert ClassifyConfig(recipe="paper", epochs=3).epochs == 3
     layers = [{x.name for x in _compiled_model(c, 30, 2, 100).layers} for c in (tuned, paper)]
-    assert layers[0] - layers[1] == {"word_dropout", "residual", "normalization"}
+    assert layers[0] - layers[1] == {"word_dropout", "normalization"}
     assert layers[1] - layers[0] == {"hidden", "hidden_dropout"}
 
 
@@ -219,7 +219,7 @@ def test_the_schedule_ends_at_zero():
 
 def test_an_earlier_config_keeps_the_recipe_of_the_paper():
     stored = json.loads(to_json(ClassifyConfig(recipe="paper")))
-    for name in ("recipe", "residual", "normalization", "hidden_units", "schedule"):
+    for name in ("recipe", "normalization", "hidden_units", "schedule"):
         del stored[name]
     assert from_json(ClassifyConfig, json.dumps(stored)) == ClassifyConfig(recipe="paper")
 

@@ -1,0 +1,107 @@
+import csv
+
+from training.data.texts import LabeledTexts
+from training.reproduce import main
+from training.studies import tensorized
+from training.studies.tensorized import (
+    SVM,
+    TensorizedOptions,
+    accuracy_table,
+    configs_of,
+    difference_table,
+    differences,
+    report,
+)
+
+
+def row(attention, seed, accuracy, dataset="reuters", dim=64):
+    return {
+        "setting": "tuned",
+        "dataset": dataset,
+        "attention": attention,
+        "dim": dim,
+        "seed": seed,
+        "attention_weights": 4 * dim,
+        "weights": 100 * dim,
+        "bytes": 400 * dim + 1,
+        "train_accuracy": 0.9,
+        "test_accuracy": accuracy,
+        "seconds": 1.5,
+    }
+
+
+def rows():
+    return [
+        *(row("tsa", seed, a) for seed, a in enumerate((0.80, 0.84, 0.85))),
+        *(row("none", seed, a) for seed, a in enumerate((0.79, 0.82, 0.82))),
+        *(row(SVM, seed, a, dim=0) for seed, a in enumerate((0.9, 0.9, 0.9))),
+        *(row("tsa", seed, 0.5, "ohsumed") for seed in range(3)),
+    ]
+
+
+def test_the_settings_of_the_configs():
+    options = TensorizedOptions(attentions=("tsa", "dpa"), seeds=(3,))
+    paper, tuned, small = (
+        configs_of(options, setting, "reuters") for setting in ("paper", "tuned", "small")
+    )
+    assert [c.embedding_dim for c in paper] == [64, 6]
+    assert {c.recipe for c in paper} == {"paper"}
+    assert [c.embedding_dim for c in tuned] == [64, 64]
+    assert {(c.recipe, c.embedding) for c in small} == {("tuned", "tensor_train")}
+    assert len({c.name for c in (*paper, *tuned, *small)}) == 6
+    dims = configs_of(options.changed(embedding_dims=(4, 8)), "paper", "reuters")
+    assert [(c.attention, c.embedding_dim) for c in dims] == [
+        *(("tsa", 4), ("tsa", 8), ("dpa", 4), ("dpa", 8))
+    ]
+
+
+def test_differences_are_those_of_the_same_seeds():
+    # 1, 2 and 3 points: the mean is 2, the deviation 1, and t of 2 degrees of freedom is 4.303.
+    assert differences(rows(), "tsa", "none") == {"reuters": f"+2.0 ± {4.303 / 3**0.5:.1f}"}
+    assert differences(rows(), "tsa", SVM)["reuters"].startswith("-7.0 ± ")
+    one = [r for r in rows() if r["seed"] == 1]
+    assert differences(one, "tsa", "none") == {"reuters": "+2.0"}
+
+
+def test_tables():
+    lines = [line.split("|") for line in accuracy_table(rows()).splitlines()]
+    cells = [[cell.strip() for cell in line[1:-1]] for line in lines]
+    assert cells[0] == ["attention", "dim", "weights", "reuters", "ohsumed"]
+    assert cells[2] == ["TSA", "64", "6,400", "83.0 ± 2.6", "50.0 ± 0.0"]
+    assert cells[4] == [SVM, "-", "0", "90.0 ± 0.0", "-"]
+    text = difference_table(rows())
+    assert "TSA - none" in text
+    assert f"TSA - {SVM}" in text
+    assert "NONE - none" not in text
+
+
+def test_the_pictures_against_the_dimension(tmp_path):
+    report([row("tsa", 0, 0.1 * dim, dim=dim) for dim in (4, 8)], tmp_path)
+    assert (tmp_path / "tuned-dimensions.png").is_file()
+    assert (tmp_path / "tuned-cost.png").is_file()
+    assert "difference" not in (tmp_path / "tuned.md").read_text()
+
+
+def test_a_study_continues(tmp_path, monkeypatch, capsys):
+    texts = [f"the {word} {n}" for n in range(10) for word in ("good film", "bad film")]
+    data = LabeledTexts.from_names(texts, ["good", "bad"] * 10)
+    monkeypatch.setattr(tensorized, "load", lambda config: data)
+    arguments = ["tensorized", "--datasets", "reuters", "--settings", "tuned", "--attentions"]
+    arguments += ["none", "--run-dir", str(tmp_path / "study"), "--seeds", "0"]
+    assert main(arguments) == 0
+    assert main([*arguments, "1"]) == 0
+    out = capsys.readouterr().out
+    assert "run 2 of 2: tuned-reuters-none-64-1" in out
+    assert "run 1 of 2" not in out
+    with (tmp_path / "study/results.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [(r["attention"], r["seed"]) for r in found] == [
+        *(("none", "0"), ("none", "1"), (SVM, "0"), (SVM, "1"))
+    ]
+    assert all(float(r["seconds"]) > 0 for r in found)
+    assert "difference" in (tmp_path / "study/tuned.md").read_text()
+
+
+def test_an_unknown_data_set_is_refused(capsys):
+    assert main(["tensorized", "--datasets", "imdb"]) == 2
+    assert "--datasets" in capsys.readouterr().err

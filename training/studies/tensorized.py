@@ -1,0 +1,274 @@
+"""The study `tensorized`: the comparison of the tensorized attention papers, and fair ones."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from training.base.files import replacing
+from training.base.options import DATA, RUN, Options, option
+from training.classify.baseline import NAME as SVM
+from training.classify.baseline import linear_svms
+from training.classify.command import load
+from training.classify.compare import train_all
+from training.classify.config import ATTENTIONS, TABLE_DIMS, ClassifyConfig
+from training.engine.commands import Command
+from training.engine.devices import check_one_process
+from training.engine.runs import write_text
+
+DATASETS = ("reuters", "newsgroups", "spooky_authors", "drug_review", "ohsumed")
+# What the rows of a table have in common. The papers' attentions differ in their dimensions, so
+# that their attention weights are about equal in number; elsewhere all have the same.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "paper": {"recipe": "paper"},
+    "tuned": {"recipe": "tuned"},
+    "small": {"recipe": "tuned", "embedding": "tensor_train"},
+}
+COLUMNS = (
+    "setting",
+    "dataset",
+    "attention",
+    "dim",
+    "seed",
+    "attention_weights",
+    "weights",
+    "bytes",
+    "train_accuracy",
+    "test_accuracy",
+    "seconds",
+)
+LEVEL = 0.95  # of the confidence intervals
+
+
+class TensorizedOptions(Options):
+    """The options of the study."""
+
+    data_dir: str | None = option(
+        None, DATA, "folder that holds the files of the data sets", metavar="DIR"
+    )
+    datasets: tuple[str, ...] = option(DATASETS, DATA, "data sets", choices=DATASETS)
+    settings: tuple[str, ...] = option(
+        tuple(SETTINGS),
+        RUN,
+        "paper: options as published, 64 dimensions for tsa and tga and 6 for the others; tuned: "
+        "one tuned recipe and one number of dimensions for all; small: the same with tensor-train "
+        "embeddings, so that all weights are few",
+        choices=tuple(SETTINGS),
+    )
+    attentions: tuple[str, ...] = option(
+        tuple(ATTENTIONS), RUN, "attentions to compare", choices=tuple(ATTENTIONS)
+    )
+    embedding_dims: tuple[int, ...] = option(
+        (), RUN, "embedding dimensions (default: those of the setting)"
+    )
+    seeds: tuple[int, ...] = option((0, 1, 2, 3, 4), RUN, "seeds of the split and of the weights")
+    run_dir: str = option("runs/tensorized", RUN, "folder of the runs and tables", metavar="DIR")
+
+
+def configs_of(options: TensorizedOptions, setting: str, dataset: str) -> list[ClassifyConfig]:
+    """Returns the configs of one setting on one data set: attentions, dimensions and seeds."""
+    configs = []
+    for attention in options.attentions:
+        own = TABLE_DIMS.get(attention, 64) if setting == "paper" else 64
+        for dim in options.embedding_dims or (own,):
+            for seed in options.seeds:
+                config = ClassifyConfig(
+                    dataset=dataset,
+                    data_dir=options.data_dir,
+                    attention=attention,
+                    embedding_dim=dim,
+                    seed=seed,
+                    name=f"{setting}-{dataset}-{attention}-{dim}-{seed}",
+                    **SETTINGS[setting],
+                )
+                configs.append(config)
+    return configs
+
+
+def measured(
+    setting: str, configs: Sequence[ClassifyConfig], results: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Returns a row of the table of all runs for each run."""
+    return [
+        {
+            "setting": setting,
+            "dataset": config.dataset,
+            "attention": config.attention,
+            "dim": config.embedding_dim,
+            "seed": config.seed,
+            "attention_weights": result["parameters"]["attention"],
+            "weights": result["parameters"]["all"],
+            "bytes": result["model_bytes"],
+            "train_accuracy": result["train_accuracy"],
+            "test_accuracy": result["test_accuracy"],
+            "seconds": result["seconds"],
+        }
+        for config, result in zip(configs, results, strict=True)
+    ]
+
+
+def baseline_rows(
+    setting: str, configs: Sequence[ClassifyConfig], found: dict[int, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Returns the rows of the baseline, one for each seed."""
+    return [
+        {
+            "setting": setting,
+            "dataset": configs[0].dataset,
+            "attention": SVM,
+            "dim": 0,
+            "seed": seed,
+            "attention_weights": 0,
+            "weights": result["parameters"],
+            "bytes": 4 * result["parameters"],
+            "train_accuracy": result["train_accuracy"],
+            "test_accuracy": result["test_accuracy"],
+            "seconds": result["seconds"],
+        }
+        for seed, result in found.items()
+    ]
+
+
+def accuracy_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Returns the test accuracies in percent: attentions by data sets, mean ± deviation."""
+    from training.engine.tables import spread, table_of
+
+    datasets = list(dict.fromkeys(row["dataset"] for row in rows))
+    lines: list[tuple[str, ...]] = [("attention", "dim", "weights", *datasets)]
+    for name, dim in dict.fromkeys((row["attention"], row["dim"]) for row in rows):
+        own = [row for row in rows if (row["attention"], row["dim"]) == (name, dim)]
+        cells = []
+        for dataset in datasets:
+            found = [100 * r["test_accuracy"] for r in own if r["dataset"] == dataset]
+            cells.append(spread(found) if found else "-")
+        heaviest = max(row["weights"] for row in own)
+        title = name if name == SVM else name.upper()
+        lines.append((title, str(dim) if dim else "-", f"{heaviest:,}", *cells))
+    return table_of(lines)
+
+
+def differences(rows: Sequence[dict[str, Any]], one: str, other: str) -> dict[str, str]:
+    """Returns by how many points `one` is better than `other` on the same splits.
+
+    Args:
+        rows: The rows of one setting.
+        one: An attention, with one dimension.
+        other: Another attention, or the baseline.
+
+    Returns:
+        For each data set the mean difference over the seeds and the half width of its 95 %
+        confidence interval by Student's t, if there are several seeds.
+    """
+    from scipy.stats import t
+
+    found = {}
+    for dataset in dict.fromkeys(row["dataset"] for row in rows):
+        accuracies: dict[str, dict[int, float]] = {one: {}, other: {}}
+        for row in rows:
+            if row["dataset"] == dataset and row["attention"] in accuracies:
+                accuracies[row["attention"]][row["seed"]] = 100 * row["test_accuracy"]
+        seeds = sorted(accuracies[one].keys() & accuracies[other].keys())
+        if not seeds:
+            continue
+        gains = [accuracies[one][seed] - accuracies[other][seed] for seed in seeds]
+        mean = sum(gains) / len(gains)
+        found[dataset] = f"{mean:+.1f}"
+        if len(gains) > 1:
+            deviation = (sum((g - mean) ** 2 for g in gains) / (len(gains) - 1)) ** 0.5
+            width = t.ppf((1 + LEVEL) / 2, len(gains) - 1) * deviation / len(gains) ** 0.5
+            found[dataset] += f" ± {width:.1f}"
+    return found
+
+
+def difference_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Returns the differences of each attention from none, and from the baseline."""
+    from training.engine.tables import table_of
+
+    datasets = list(dict.fromkeys(row["dataset"] for row in rows))
+    names = list(dict.fromkeys(row["attention"] for row in rows))
+    lines: list[tuple[str, ...]] = [("difference", *datasets)]
+    for other in ("none", SVM):
+        for name in names:
+            if other in names and name not in ("none", SVM):
+                found = differences(rows, name, other)
+                cells = (found.get(dataset, "-") for dataset in datasets)
+                lines.append((f"{name.upper()} - {other}", *cells))
+    return table_of(lines)
+
+
+def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Writes the table of all runs."""
+    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def study(options: TensorizedOptions) -> list[dict[str, Any]]:
+    """Trains what is not trained yet, and writes tables and pictures after each data set.
+
+    Returns:
+        A row for each run and each fit of the baseline.
+    """
+    folder = Path(options.run_dir)
+    rows: list[dict[str, Any]] = []
+    for dataset in options.datasets:
+        some = configs_of(options, options.settings[0], dataset)
+        data = load(some[0])
+        print(f"fitting the baseline, {SVM}", flush=True)
+        found = linear_svms(some, data)
+        for setting in options.settings:
+            configs = configs_of(options, setting, dataset)
+            rows += measured(setting, configs, train_all(configs, folder, data))
+            rows += baseline_rows(setting, configs, found)
+        report(rows, folder)
+    return rows
+
+
+def report(rows: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Writes `results.csv`, and `SETTING.md` and its pictures for each setting."""
+    from training.studies import plots
+
+    write_rows(folder / "results.csv", rows)
+    for setting in dict.fromkeys(row["setting"] for row in rows):
+        own = [row for row in rows if row["setting"] == setting]
+        tables = [accuracy_table(own)]
+        if len({(row["attention"], row["dim"]) for row in own}) == len(
+            {row["attention"] for row in own}
+        ):
+            tables.append(difference_table(own))
+        else:
+            plots.by_dimension(own, folder / f"{setting}-dimensions.png")
+        plots.by_cost(own, folder / f"{setting}-cost.png")
+        write_text(folder / f"{setting}.md", "\n\n".join(tables))
+        print(f"\n{setting}:\n{tables[0]}\n", flush=True)
+
+
+def start(values: dict[str, Any]) -> None:
+    """Runs the study with the options that the user typed."""
+    check_one_process("tensorized")
+    options = TensorizedOptions(**values)
+    study(options)
+    print(f"tables and pictures: {options.run_dir}")
+
+
+COMMAND = Command(
+    "tensorized",
+    "Compare attentions on the five data sets of the tensorized attention papers",
+    "Ohsumed stands in for the papers' Research Articles. Each table has the mean and standard "
+    "deviation of the test accuracy over the seeds, and the differences of each attention from no "
+    "attention and from TF-IDF with a linear support vector machine on the same splits, with "
+    "their 95 % confidence intervals. Finished runs are not trained again.",
+    dict(TensorizedOptions.model_fields),
+    start,
+    """\
+examples:
+  the tables: a day on two cores, so begin with a part of it:
+    python training/reproduce.py tensorized --data-dir DIR --settings tuned --seeds 0 1 2 \\
+        --attentions tsa none
+  weights and accuracies against the embedding dimension, as the papers draw them:
+    python training/reproduce.py tensorized --data-dir DIR --settings paper \\
+        --attentions tsa tga dpa ada --embedding-dims 4 8 16 32 64 128 --run-dir runs/dimensions
+Run the same command again to continue an interrupted study.
+""",
+)
