@@ -17,11 +17,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
+from own_memory import sampled_peak
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -69,36 +69,19 @@ def sha256(path):
     return digest.hexdigest()
 
 
-def own_memory():
-    """Returns the bytes that this process holds beside the pages of files."""
-    status = Path("/proc/self/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith("RssAnon"))
-    return 1024 * int(line.split()[1])
-
-
 def measure(folder, steps):
     """Reads the corpus as training does, and prints what that took."""
     from training.data.batches import BucketedBatches
     from training.data.pairs.prepared import load_prepared
 
-    before, peaks, finished = own_memory(), [0], threading.Event()
-
-    def sample():
-        while not finished.wait(0.005):
-            peaks.append(own_memory())
-
-    sampler = threading.Thread(target=sample)
-    sampler.start()
     start = time.perf_counter()
-    batches = BucketedBatches(load_prepared(folder).parts["train"], 64, seed=0)
-    for epoch in range(2):
-        batches.set_epoch(epoch)
-        for index in range(min(steps, len(batches))):
-            batches[index]
-    seconds = time.perf_counter() - start
-    finished.set()
-    sampler.join()
-    print(json.dumps({"before": before, "peak": max(*peaks, before), "seconds": seconds}))
+    with sampled_peak() as memory:
+        batches = BucketedBatches(load_prepared(folder).parts["train"], 64, seed=0)
+        for epoch in range(2):
+            batches.set_epoch(epoch)
+            for index in range(min(steps, len(batches))):
+                batches[index]
+    print(json.dumps({**memory, "seconds": time.perf_counter() - start}))
 
 
 def main():

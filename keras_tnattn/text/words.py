@@ -6,7 +6,7 @@ same in an exported model does.
 
 import collections
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -98,7 +98,7 @@ class WordVectorizer:
 
 
 def learn_words(
-    texts: Sequence[str], vocabulary_size: int = 20_000, max_words: int = 200
+    texts: Iterable[str], vocabulary_size: int = 20_000, max_words: int = 200
 ) -> WordVectorizer:
     """Learns a vocabulary of the most frequent words.
 
@@ -106,7 +106,7 @@ def learn_words(
     of their UTF-8 form, as in `keras.layers.TextVectorization`.
 
     Args:
-        texts: The training texts, without those of the test part.
+        texts: The training texts, without those of the test part; they are read once, one by one.
         vocabulary_size: Maximum number of ids, including the two special ones. Default 20,000.
         max_words: How many words of a text are kept; shorter texts are padded. Default 200.
 
@@ -128,9 +128,7 @@ def learn_words(
     for text in texts:
         counts.update(_words(text))
     if not counts:
-        raise ValueError(
-            f"Expected texts with at least one word. Received: {len(texts)} texts without any"
-        )
+        raise ValueError("Expected texts with at least one word. Received: texts without any")
     words = sorted(counts, key=lambda word: (counts[word], word.encode()), reverse=True)
     return WordVectorizer(words[: vocabulary_size - len(_SPECIAL)], max_words)
 

@@ -32,7 +32,7 @@ def test_ids_are_what_the_paper_pads_to():
 
 @pytest.mark.parametrize("texts", [[], [""], ["  ", "!?"]])
 def test_no_words(texts):
-    with pytest.raises(ValueError, match=f"{len(texts)} texts without any"):
+    with pytest.raises(ValueError, match="Received: texts without any"):
         learn_words(texts)
 
 

@@ -1,8 +1,10 @@
 """The baseline beside which every comparison stands: TF-IDF and a linear support vector machine."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
+
+import numpy as np
 
 from training.base.errors import InputError
 from training.classify.config import ClassifyConfig
@@ -36,18 +38,22 @@ def linear_svms(configs: Iterable[ClassifyConfig], data: LabeledTexts) -> dict[i
             TfidfVectorizer(max_features=config.vocabulary_size),
             LinearSVC(class_weight=weights, random_state=config.seed),
         )
-        train_texts, test_texts = ([data.texts[row] for row in rows] for rows in (train, test))
         started = time.perf_counter()
         try:
-            classifier.fit(train_texts, data.labels[train])
+            classifier.fit(_texts(data, train), data.labels[train])
         except ValueError as error:  # no words of two letters, or a single class
             raise InputError(f"Could not fit {NAME}: {error}") from error
         seconds = time.perf_counter() - started
         words, machine = classifier[0], classifier[1]
         results[config.seed] = {
-            "train_accuracy": classifier.score(train_texts, data.labels[train]),
-            "test_accuracy": classifier.score(test_texts, data.labels[test]),
+            "train_accuracy": classifier.score(_texts(data, train), data.labels[train]),
+            "test_accuracy": classifier.score(_texts(data, test), data.labels[test]),
             "seconds": seconds,
             "parameters": words.idf_.size + machine.coef_.size + machine.intercept_.size,
         }
     return results
+
+
+def _texts(data: LabeledTexts, rows: np.ndarray) -> Iterator[str]:
+    """Reads the texts of some rows one by one."""
+    return (data.texts[row] for row in rows)

@@ -49,6 +49,7 @@ def write_report(
 
 def write_mistakes(
     texts: Sequence[str],
+    text_rows: np.ndarray,
     labels: np.ndarray,
     probabilities: np.ndarray,
     class_names: Sequence[str],
@@ -57,8 +58,9 @@ def write_mistakes(
     """Writes the 100 most confident mistakes, the most confident first.
 
     Args:
-        texts: `R` texts.
-        labels: Their true classes `(R,)`.
+        texts: All texts; only those of the mistakes are read.
+        text_rows: The numbers `(R,)` of the rows in `texts`.
+        labels: The true classes `(R,)`.
         probabilities: The predicted probabilities `(R, C)`.
         class_names: The `C` names.
         path: The CSV file.
@@ -75,7 +77,7 @@ def write_mistakes(
                 class_names[predictions[row]],
                 class_names[labels[row]],
                 f"{probabilities[row, labels[row]]:.6f}",
-                texts[row],
+                texts[text_rows[row]],
             ]
             for row in wrong[order][:MISTAKES]
         ),

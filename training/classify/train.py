@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from training.classify import plots
 from training.classify.config import TENSORIZED, ClassifyConfig
 from training.classify.reports import write_mistakes, write_report
 from training.data.batches import ArrayBatches
+from training.data.stored import stored_array
 from training.data.texts import LabeledTexts, split_rows
 from training.engine import tables as evaluation
 from training.engine.cards import describe
@@ -25,11 +27,12 @@ from training.engine.plots import confusion_matrix, learning_curves
 from training.engine.runs import Run
 
 VALIDATION_FRACTION = 0.1
+BLOCK = 4096  # texts that are in memory at once
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The rows of one part: their numbers `(R,)`, ids `(R, L)` and labels `(R,)`."""
+    """The rows of one part: their numbers `(R,)`, ids `(R, L)`, on disk, and labels `(R,)`."""
 
     rows: np.ndarray
     ids: np.ndarray
@@ -80,11 +83,12 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
         validation and ArrayBatches(validation.ids, validation.labels, 256),
     )
     model = log.model
-    probabilities = model.predict(test.ids, batch_size=256, verbose=0)
+    probabilities = evaluation.probabilities(model, test.ids)
     predictions = probabilities.argmax(axis=-1)
     write_report(test.labels, predictions, data.class_names, run.folder / "report.csv")
     write_mistakes(
-        [data.texts[row] for row in test.rows],
+        data.texts,
+        test.rows,
         test.labels,
         probabilities,
         data.class_names,
@@ -163,10 +167,23 @@ def prepare_parts(
         kept, validation = split_rows(data.labels[train], VALIDATION_FRACTION, config.seed)
         rows |= {"train": train[kept], "validation": train[validation]}
     vectorizer = learn_words(
-        [data.texts[i] for i in rows["train"]], config.vocabulary_size, config.max_words
+        (data.texts[row] for row in rows["train"]), config.vocabulary_size, config.max_words
     )
-    ids = vectorizer(data.texts)
-    return vectorizer, {name: Part(r, ids[r], data.labels[r]) for name, r in rows.items()}
+    return vectorizer, {
+        name: Part(r, _ids_of(vectorizer, data.texts, r), data.labels[r])
+        for name, r in rows.items()
+    }
+
+
+def _ids_of(vectorizer: WordVectorizer, texts: Sequence[str], rows: np.ndarray) -> np.ndarray:
+    """Returns int32 ids `(R, L)` of the texts of some rows, in a temporary file."""
+    return stored_array(
+        (
+            vectorizer([texts[row] for row in rows[start : start + BLOCK]])
+            for start in range(0, len(rows), BLOCK)
+        ),
+        (len(rows), vectorizer.max_words),
+    )
 
 
 def _training_batches(config: ClassifyConfig, part: Part) -> ArrayBatches:
@@ -214,7 +231,8 @@ def _compiled_model(
 
 def _a_sentence(ids: np.ndarray) -> np.ndarray:
     """Returns the first text of 10 to 30 words or, if there is none, the start of the longest."""
-    lengths = (ids != 0).sum(axis=1)
+    blocks = (ids[start : start + BLOCK] for start in range(0, len(ids), BLOCK))
+    lengths = np.concatenate([np.count_nonzero(block, axis=1) for block in blocks])
     fitting = np.flatnonzero((lengths >= 10) & (lengths <= 30))
     row = fitting[0] if len(fitting) else lengths.argmax()
     return ids[row, : min(lengths[row], 30)]

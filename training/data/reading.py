@@ -57,8 +57,11 @@ def unknown_source(option: str, value: str, names: Iterable[str]) -> InputError:
     )
 
 
-def read_table(path: Path, quoted_columns: Set[str] = frozenset()) -> tuple[list[str], list[Row]]:
-    """Returns the names of a table's columns, and its rows.
+@contextlib.contextmanager
+def open_table(
+    path: Path, quoted_columns: Set[str] = frozenset()
+) -> Iterator[tuple[list[str], Iterator[Row]]]:
+    """Yields the names of a table's columns, and an iterator that reads its rows one by one.
 
     The fields of a CSV file are separated by commas or, if its header line has no commas, by
     semicolons, tabs or bars.
@@ -72,21 +75,24 @@ def read_table(path: Path, quoted_columns: Set[str] = frozenset()) -> tuple[list
         InputError: If the file cannot be read as a table.
     """
     with _reading(path, "table") as file:
-        header, rows = _read(path, file, quoted_columns)
+        yield _read(path, file, quoted_columns)
+
+
+def read_table(path: Path) -> tuple[list[str], list[Row]]:
+    """Returns the names of a table's columns, and all its rows, as `open_table` reads them."""
+    with open_table(path) as (header, rows):
         return header, list(rows)
 
 
-def read_lines(path: Path) -> list[str]:
-    """Returns the lines of a text file; only a newline ends a line.
+@contextlib.contextmanager
+def open_lines(path: Path) -> Iterator[Iterator[str]]:
+    """Yields an iterator over the lines of a text file; only a newline ends a line.
 
     Raises:
         InputError: If the file (UTF-8; `.gz`, `.xz`) cannot be read.
     """
     with _reading(path, "text file") as file:
-        lines = file.read().split("\n")
-    if not lines[-1]:
-        lines.pop()
-    return [line.removesuffix("\r") for line in lines]
+        yield (line.removesuffix("\n").removesuffix("\r") for line in file)
 
 
 def _kind(path: Path) -> str:

@@ -9,7 +9,14 @@ import numpy as np
 
 def predict(model: keras.Model, ids: np.ndarray) -> np.ndarray:
     """Returns the most probable class `(R,)` for each row of ids `(R, L)`."""
-    return model.predict(ids, batch_size=256, verbose=0).argmax(axis=-1)
+    return probabilities(model, ids).argmax(axis=-1)
+
+
+def probabilities(model: keras.Model, ids: np.ndarray, batch_size: int = 256) -> np.ndarray:
+    """Returns the outputs `(R, C)` for ids `(R, L)`, which are read batch by batch."""
+    # `predict` would copy all ids to the backend first.
+    batches = (ids[start : start + batch_size] for start in range(0, len(ids), batch_size))
+    return np.concatenate([model.predict_on_batch(np.array(batch)) for batch in batches])
 
 
 def parameter_counts(model: keras.Model) -> dict[str, int]:

@@ -47,7 +47,7 @@ def test_the_table_has_the_papers_columns():
 
 def test_the_baseline_learns_words_on_the_split_of_the_seed():
     texts = [f"the {word} {n}" for n in range(20) for word in ("good film", "bad film")]
-    data = LabeledTexts.from_names(texts, ["good", "bad"] * 20)
+    data = LabeledTexts.from_rows(zip(texts, ["good", "bad"] * 20, strict=True))
     configs = table_configs({}, ["tsa", "dpa"], [3, 4])
     results = linear_svms(configs, data)
     assert list(results) == [3, 4]

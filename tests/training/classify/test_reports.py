@@ -34,7 +34,9 @@ def test_the_most_confident_mistakes_come_first(tmp_path, monkeypatch):
     probabilities = np.array([[0.6, 0.4], [0.1, 0.9], [0.8, 0.2], [0.3, 0.7]])
     texts = ["unsure", "right", 'two\nlines, "quoted"', "sure"]
     labels = np.array([1, 1, 1, 0])
-    reports.write_mistakes(texts, labels, probabilities, ["no", "yes"], tmp_path / "mistakes.csv")
+    part = ["of another part", *texts]
+    path = tmp_path / "mistakes.csv"
+    reports.write_mistakes(part, np.arange(1, 5), labels, probabilities, ["no", "yes"], path)
     assert read(tmp_path / "mistakes.csv") == [
         {
             "probability": "0.800000",

@@ -288,7 +288,7 @@ class TestSplit:
 
 def test_fingerprint_sees_every_change():
     prints = {
-        LabeledTexts.from_names(texts, names).fingerprint()
+        LabeledTexts.from_rows(zip(texts, names, strict=True)).fingerprint()
         for texts, names in [
             (["a", "b"], ["x", "y"]),
             (["b", "a"], ["x", "y"]),

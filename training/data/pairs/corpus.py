@@ -2,17 +2,65 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+import itertools
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from training.base.errors import InputError
+from training.data.stored import StoredSequence, StoredTexts
 
 Pair = tuple[str, str]
 
 PARTS = ("train", "validation", "test")
 # The size of a part that is split off the training part: a share of its pairs, and a maximum.
 CUT_FRACTION, CUT_MOST = 0.05, 2000
+
+
+class StoredPairs(StoredSequence[Pair]):
+    """Pairs of sentences in a temporary file; memory holds 16 bytes per pair.
+
+    Args:
+        pairs: The pairs, which are read once.
+
+    Raises:
+        InputError: If the file cannot be written.
+    """
+
+    def __init__(self, pairs: Iterable[Pair]) -> None:
+        self._texts = StoredTexts(itertools.chain.from_iterable(pairs))
+
+    def __len__(self) -> int:
+        return len(self._texts) // 2
+
+    def __iter__(self) -> Iterator[Pair]:
+        texts = iter(self._texts)
+        return zip(texts, texts, strict=True)
+
+    def _item(self, place: int) -> Pair:
+        return self._texts[2 * place], self._texts[2 * place + 1]
+
+
+class Side(StoredSequence[str]):
+    """The sentences of one side of pairs, read when they are needed.
+
+    Args:
+        pairs: The pairs.
+        side: 0 for the source, 1 for the target.
+    """
+
+    def __init__(self, pairs: Sequence[Pair], side: int) -> None:
+        self._pairs, self._side = pairs, side
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __iter__(self) -> Iterator[str]:
+        return (pair[self._side] for pair in self._pairs)
+
+    def _item(self, place: int) -> str:
+        return self._pairs[place][self._side]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +99,8 @@ class ParallelCorpus:
     def reversed(self) -> "ParallelCorpus":
         """Returns the corpus with source and target exchanged."""
         train, validation, test = (
-            [(target, source) for source, target in getattr(self, name)] for name in PARTS
+            StoredPairs((target, source) for source, target in getattr(self, name))
+            for name in PARTS
         )
         source, target = self.languages
         return ParallelCorpus((target, source), train, validation, test, self.notes)
@@ -69,7 +118,7 @@ class ParallelCorpus:
 
 def cut_parts(
     pairs: Sequence[Pair], seed: int, names: Sequence[str] = PARTS[1:]
-) -> dict[str, list[Pair]]:
+) -> dict[str, Sequence[Pair]]:
     """Splits parts off the training pairs.
 
     Pairs that share a sentence, directly or through other pairs, stay in the same part.
@@ -85,30 +134,23 @@ def cut_parts(
     Raises:
         InputError: If there are too few pairs for these parts.
     """
-    from scipy import sparse  # takes a while to import, which `--help` should not
-
-    sides = [np.unique(side, return_inverse=True)[1] for side in np.array(pairs, object).T]
-    sources, targets = sides
-    vertices = sources.max() + targets.max() + 2
-    edges = (np.ones(len(pairs)), (sources, targets + sources.max() + 1))
-    graph = sparse.coo_matrix(edges, shape=(vertices, vertices))
-    group = sparse.csgraph.connected_components(graph, directed=False)[1][sources]
-
+    group = _groups(pairs)
     part_size = min(CUT_MOST, int(np.ceil(CUT_FRACTION * len(pairs))))
-    number = np.zeros(len(pairs), int)  # of the part
     sizes = np.bincount(group)
-    order = iter(np.random.default_rng(seed).permutation(np.unique(group)))
+    part_of_group = np.zeros(len(sizes), "int8")
+    order = iter(np.random.default_rng(seed).permutation(len(sizes)))
     for part in range(1, len(names) + 1):
         room = part_size
         for candidate in order:
             # A large group would make up most of the part, so it stays in the training part.
             if sizes[candidate] <= max(1, part_size // 10):
-                number[group == candidate] = part
+                part_of_group[candidate] = part
                 room -= sizes[candidate]
             if room <= 0:
                 break
-    parts = {
-        name: [pair for pair, n in zip(pairs, number, strict=True) if n == i]
+    number = part_of_group[group]
+    parts: dict[str, Sequence[Pair]] = {
+        name: StoredPairs(pair for pair, n in zip(pairs, number, strict=True) if n == i)
         for i, name in enumerate(("train", *names))
     }
     if not all(parts.values()):
@@ -117,3 +159,42 @@ def cut_parts(
             f"{', '.join(parts)}. Received: {len(pairs)} pairs, {len(sizes)} without"
         )
     return parts
+
+
+def _groups(pairs: Sequence[Pair]) -> np.ndarray:
+    """Returns the number of each pair's group `(R,)`; groups have no sentence in common."""
+    from scipy import sparse  # takes a while to import, which `--help` should not
+
+    sources, targets = (_numbers(Side(pairs, i)) for i in (0, 1))
+    vertices = sources.max() + targets.max() + 2
+    edges = (np.ones(len(pairs)), (sources, targets + sources.max() + 1))
+    graph = sparse.coo_matrix(edges, shape=(vertices, vertices))
+    return sparse.csgraph.connected_components(graph, directed=False)[1][sources]
+
+
+def _numbers(sentences: Sequence[str]) -> np.ndarray:
+    """Numbers sentences, int64 `(R,)`, equal ones alike, in the order of code points.
+
+    The same as `np.unique(sentences, return_inverse=True)[1]`, but only the first eight bytes of
+    each sentence are in memory, and all sentences with the same ones.
+    """
+    beginnings = (text.encode("utf-8", "surrogatepass")[:8] for text in sentences)
+    keys = np.fromiter(
+        (int.from_bytes(some.ljust(8, b"\0"), "big") for some in beginnings),
+        "uint64",
+        len(sentences),
+    )
+    order = np.argsort(keys, kind="stable")
+    new = np.ones(
+        len(sentences), bool
+    )  # whether a sentence in this order differs from the one before
+    ends = np.flatnonzero(np.diff(keys[order])) + 1
+    starts, ends = np.append(0, ends), np.append(ends, len(sentences))
+    for start, end in np.stack([starts, ends], axis=1)[ends - starts > 1]:
+        rows = {row: sentences[row] for row in order[start:end].tolist()}
+        order[start:end] = sorted(rows, key=rows.__getitem__)
+        alike = [rows[row] for row in order[start:end].tolist()]
+        new[start + 1 : end] = list(map(operator.ne, alike[1:], alike))
+    numbers = np.empty(len(sentences), "int64")
+    numbers[order] = np.cumsum(new) - 1
+    return numbers

@@ -1,15 +1,16 @@
 """Loads parallel corpora by name or path."""
 
 import collections
+import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from training.base.errors import InputError
 from training.data.pairs import cldr
-from training.data.pairs.corpus import PARTS, Pair, ParallelCorpus, cut_parts
+from training.data.pairs.corpus import PARTS, Pair, ParallelCorpus, StoredPairs, cut_parts
 from training.data.pairs.registry import PARALLEL_SETS
-from training.data.reading import PACKED, TFDS, read_lines, read_table, unknown_source
+from training.data.reading import PACKED, TFDS, open_lines, open_table, unknown_source
 from training.data.texts.libraries import load_tfds_pairs
 
 __all__ = ["ParallelCorpus", "load_pairs"]
@@ -162,14 +163,14 @@ def _load_translate_folder(folder: Path, seed: int) -> ParallelCorpus:
     return _assembled((source, target), parts, seed)
 
 
-def _renamed(parts: Mapping[str, list[Pair]]) -> dict[str, list[Pair]]:
+def _renamed(parts: Mapping[str, Iterable[Pair]]) -> dict[str, Iterable[Pair]]:
     renamed = {ALIASES.get(name, name): pairs for name, pairs in parts.items()}
     return {name: renamed[name] for name in PARTS if name in renamed}
 
 
 def _assembled(
     languages: Iterable[str],
-    parts: dict[str, list[Pair]],
+    parts: Mapping[str, Iterable[Pair]],
     seed: int = 0,
     drop_empty: bool = False,
 ) -> ParallelCorpus:
@@ -177,69 +178,99 @@ def _assembled(
 
     Args:
         languages: The names of the two languages.
-        parts: The pairs of the parts that the corpus has.
+        parts: The pairs of the parts that the corpus has, which are read once.
         seed: Seed of the parts that are split off.
         drop_empty: Whether to drop pairs with an empty side, and note it. Otherwise they are an
             error, because users can correct their own files.
     """
     notes = []
+    stored: dict[str, Sequence[Pair]] = {}
     for name, pairs in parts.items():
-        if drop_empty:
-            parts[name] = [pair for pair in pairs if all(map(str.strip, pair))]
-            dropped = len(pairs) - len(parts[name])
-            if dropped:
-                notes.append(f"{dropped} {name} pairs with an empty side dropped")
-        for number, pair in enumerate(parts[name], start=1):
-            if not all(map(str.strip, pair)):
-                side = "target" if pair[0].strip() else "source"
-                raise InputError(
-                    f"Expected a sentence on both sides of every pair. Received: {name} pair "
-                    f"{number} with an empty {side}; leave it out on both sides"
-                )
-    if not any(parts.values()):
+        dropped: list[int] = []  # numbers of pairs
+        stored[name] = StoredPairs(_checked(name, pairs, dropped if drop_empty else None))
+        if dropped:
+            notes.append(f"{len(dropped)} {name} pairs with an empty side dropped")
+    if not any(stored.values()):
         raise InputError("Expected pairs of sentences. Received: none")
-    if parts.get("train"):
-        known = [set(side) for side in zip(*parts["train"], strict=True)]
-        for name in PARTS[1:]:
-            met = sum(pair[0] in known[0] or pair[1] in known[1] for pair in parts.get(name, ()))
+    if stored.get("train"):
+        held_out = {name: stored[name] for name in PARTS[1:] if stored.get(name)}
+        for name, met in _met_in_training(stored["train"], held_out).items():
             if met:
                 notes.append(f"{met} {name} pairs share a sentence with the training part")
-        missing = [name for name in PARTS[1:] if not parts.get(name)]
+        missing = [name for name in PARTS[1:] if name not in held_out]
         if missing:
-            parts = {**parts, **cut_parts(parts["train"], seed, missing)}
+            stored |= cut_parts(stored["train"], seed, missing)
             notes += [
-                f"{len(parts[name])} {name} pairs split off the training part" for name in missing
+                f"{len(stored[name])} {name} pairs split off the training part" for name in missing
             ]
-    train, validation, test = (parts.get(name, []) for name in PARTS)
+    train, validation, test = (stored.get(name, []) for name in PARTS)
     source, target = languages
     return ParallelCorpus((source, target), train, validation, test, tuple(notes))
 
 
-def _read_pairs(path: Path) -> tuple[tuple[str, str], list[Pair]]:
-    """Reads a table; returns the names of its two columns, and its pairs."""
-    header, rows = read_table(path)
-    columns = ["source", "target"] if {"source", "target"} <= set(header) else header
+def _checked(name: str, pairs: Iterable[Pair], dropped: list[int] | None) -> Iterator[Pair]:
+    """Yields the pairs with two sentences, and appends the numbers of the others to `dropped`."""
+    for number, pair in enumerate(pairs, start=1):
+        if all(map(str.strip, pair)):
+            yield pair
+        elif dropped is not None:
+            dropped.append(number)
+        else:
+            side = "target" if pair[0].strip() else "source"
+            raise InputError(
+                f"Expected a sentence on both sides of every pair. Received: {name} pair {number} "
+                f"with an empty {side}; leave it out on both sides"
+            )
+
+
+def _met_in_training(
+    train: Sequence[Pair], held_out: Mapping[str, Sequence[Pair]]
+) -> dict[str, int]:
+    """Returns how many pairs of each part share a source or a target with the training part."""
+    known: list[set[str]] = []
+    for side in (0, 1):
+        sentences = {pair[side] for pairs in held_out.values() for pair in pairs}
+        known.append({pair[side] for pair in train if pair[side] in sentences})
+    return {
+        name: sum(pair[0] in known[0] or pair[1] in known[1] for pair in pairs)
+        for name, pairs in held_out.items()
+    }
+
+
+def _read_pairs(path: Path) -> tuple[tuple[str, str], Iterator[Pair]]:
+    """Opens a table; returns the names of its two columns, and an iterator over its pairs."""
+    with open_table(path) as (header, _):
+        columns = ["source", "target"] if {"source", "target"} <= set(header) else header
     if len(columns) != 2:
         raise InputError(
             f"Expected {path} to have the columns source and target, or two columns. "
             f"Received: columns={header}"
         )
     source, target = columns
-    return (source, target), [(row[source], row[target]) for row in rows]
+
+    def pairs() -> Iterator[Pair]:
+        with open_table(path) as (_, rows):
+            for row in rows:
+                yield row[source], row[target]
+
+    return (source, target), pairs()
 
 
-def _zipped(source: Path, target: Path) -> list[Pair]:
+def _zipped(source: Path, target: Path) -> Iterator[Pair]:
     if source.exists() and target.exists() and source.samefile(target):
         raise InputError(
             f"Expected a source file and another target file. Received: {source} as both"
         )
-    sides = [read_lines(path) for path in (source, target)]
-    if len(sides[0]) != len(sides[1]):
-        raise InputError(
-            "Expected the same number of lines in both files. Received: "
-            f"{len(sides[0])} in {source}, {len(sides[1])} in {target}"
-        )
-    return list(zip(*sides, strict=True))
+    with open_lines(source) as sources, open_lines(target) as targets:
+        for number, pair in enumerate(itertools.zip_longest(sources, targets)):
+            if None in pair:
+                more = number + 1 + sum(1 for _ in itertools.chain(sources, targets))
+                counts = (number, more) if pair[0] is None else (more, number)
+                raise InputError(
+                    "Expected the same number of lines in both files. Received: "
+                    f"{counts[0]} in {source}, {counts[1]} in {target}"
+                )
+            yield pair
 
 
 def _language(path: Path) -> str:

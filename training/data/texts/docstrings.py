@@ -34,7 +34,7 @@ def load_docstrings() -> LabeledTexts:
                 texts[text] = library
                 count += 1
     note = f"a library gives at most {TEXTS_PER_LIBRARY} docstrings; repeated ones are dropped"
-    return LabeledTexts.from_names(texts.keys(), texts.values(), (note,))
+    return LabeledTexts.from_rows(texts.items(), (note,))
 
 
 def _docstrings(library: str) -> Iterator[str]:

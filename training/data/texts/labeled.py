@@ -1,13 +1,14 @@
 """Labeled texts, and their split into a training and a test part."""
 
-import collections
 import dataclasses
 import hashlib
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from training.base.errors import InputError
+from training.data.stored import StoredTexts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +16,7 @@ class LabeledTexts:
     """Texts with one label each.
 
     Args:
-        texts: `R` strings, which may be empty.
+        texts: `R` strings, which may be empty; those of `from_rows` are on disk.
         labels: Integer array `(R,)`, positions in `class_names`.
         class_names: The names of the classes, at least two.
         notes: Sentences that describe how the rows were changed while they were read.
@@ -24,7 +25,7 @@ class LabeledTexts:
         InputError: If there are no rows or fewer than two classes.
     """
 
-    texts: list[str]
+    texts: Sequence[str]
     labels: np.ndarray
     class_names: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -39,18 +40,35 @@ class LabeledTexts:
             )
 
     @classmethod
-    def from_names(
-        cls, texts: Iterable[str], names: Iterable[str], notes: Iterable[str] = ()
+    def from_rows(
+        cls, rows: Iterable[tuple[str, str]], notes: Iterable[str] = ()
     ) -> "LabeledTexts":
-        """Numbers the classes in the order of their names, by value if all names are numbers."""
-        names = list(names)
+        """Stores texts in a temporary file, and numbers the names of their classes.
+
+        The classes are in the order of their names, by value if all names are numbers.
+
+        Args:
+            rows: Texts and the names of their classes, which are read once.
+            notes: Sentences that describe how the rows were changed. They are read after the rows,
+                so that a generator can count while the rows are read.
+        """
+        number: dict[str, int] = {}  # of a class, in the order of their first rows
+        numbers = array("i")
+
+        def texts() -> Iterator[str]:
+            for text, name in rows:
+                numbers.append(number.setdefault(name, len(number)))
+                yield text
+
+        stored = StoredTexts(texts())
         try:
-            class_names = sorted(set(names), key=float)
+            class_names = sorted(number, key=float)
         except ValueError:
-            class_names = sorted(set(names))
-        number = {name: i for i, name in enumerate(class_names)}
-        labels = np.array([number[name] for name in names], "int32")
-        return cls(list(texts), labels, tuple(class_names), tuple(notes))
+            class_names = sorted(number)
+        place = {name: i for i, name in enumerate(class_names)}
+        places = np.array([place[name] for name in number], "int32")
+        labels = places[np.frombuffer(numbers, "int32")] if number else places
+        return cls(stored, labels, tuple(class_names), tuple(notes))
 
     def fingerprint(self) -> str:
         """Returns a SHA-256 that changes with any text, label or name, or with their order."""
@@ -59,13 +77,6 @@ class LabeledTexts:
         for text in self.texts:
             digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
         return digest.hexdigest()
-
-
-def without_repeats(texts: list[str], names: list[str]) -> tuple[list[str], list[str], int]:
-    """Drops rows with the text and label of an earlier row; also returns how many."""
-    rows = list(dict.fromkeys(zip(texts, names, strict=True)))
-    kept_texts, kept_names = map(list, zip(*rows, strict=True)) if rows else ([], [])
-    return kept_texts, kept_names, len(texts) - len(rows)
 
 
 def split_rows(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -88,14 +99,15 @@ def split_rows(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarr
     # scikit-learn takes a second to import, which `--help` should not.
     from sklearn.model_selection import train_test_split
 
-    counts = collections.Counter(labels.tolist())
-    alone = np.array([counts[label] == 1 for label in labels.tolist()], bool)
+    counts = np.bincount(labels)
+    classes = np.count_nonzero(counts)
+    alone = counts[labels] == 1
     rows = np.arange(len(labels))
     shared = rows[~alone]
     if len(shared) < 2:
         raise InputError(
             f"Expected a class with two rows or more. Received: {len(labels)} rows in "
-            f"{len(counts)} classes. Is this the column of the labels?"
+            f"{classes} classes. Is this the column of the labels?"
         )
     number = int(np.ceil(fraction * len(shared)))
     if number == len(shared):
@@ -103,8 +115,8 @@ def split_rows(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarr
             f"Expected rows to train on. Received: {len(labels)} rows, of which a fraction of "
             f"{fraction} leaves none. Give a smaller fraction (--test-fraction) or more rows"
         )
-    classes = len(counts) - int(alone.sum())
-    stratify = labels[shared] if classes <= min(number, len(shared) - number) else None
+    stratified = classes - np.count_nonzero(alone) <= min(number, len(shared) - number)
+    stratify = labels[shared] if stratified else None
     first, second = train_test_split(
         shared, test_size=number, random_state=seed, shuffle=True, stratify=stratify
     )

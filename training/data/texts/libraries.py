@@ -3,7 +3,7 @@
 The functions import these libraries themselves, so that invalid options are reported at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from training.base.errors import InputError
@@ -25,7 +25,7 @@ def load_reuters() -> LabeledTexts:
     words = {number: word for word, number in index.items()}
     topics = source.get_label_names()
     texts = (" ".join(words[number] for number in row) for row in rows)
-    return LabeledTexts.from_names(texts, (topics[label] for label in labels))
+    return LabeledTexts.from_rows(zip(texts, (topics[label] for label in labels), strict=True))
 
 
 def load_newsgroups() -> LabeledTexts:
@@ -38,7 +38,8 @@ def load_newsgroups() -> LabeledTexts:
             subset="all", shuffle=False, remove=("headers", "footers", "quotes"), n_retries=1
         ),
     )
-    return LabeledTexts.from_names(posts.data, (posts.target_names[i] for i in posts.target))
+    names = (posts.target_names[i] for i in posts.target)
+    return LabeledTexts.from_rows(zip(posts.data, names, strict=True))
 
 
 def load_tfds(
@@ -70,14 +71,13 @@ def load_tfds(
         name, features, tfds.features.ClassLabel, label_column, supervised, "--label-column"
     )
     downloaded(f"tfds:{name}", builder.download_and_prepare)
-    rows = [
-        (example[text].decode("utf-8", "replace"), int(example[label]))
+    names = features[label].names
+    return LabeledTexts.from_rows(
+        (example[text].decode("utf-8", "replace"), names[example[label]])
         for split in sorted(builder.info.splits)
         for example in tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False))
         if example[label] >= 0  # -1 marks an example without a label
-    ]
-    names = features[label].names
-    return LabeledTexts.from_names((row[0] for row in rows), (names[row[1]] for row in rows))
+    )
 
 
 def _feature(name, features, kind, column, supervised, option) -> str:  # noqa: ANN001
@@ -94,7 +94,7 @@ def _feature(name, features, kind, column, supervised, option) -> str:  # noqa: 
 
 def load_tfds_pairs(
     name: str, data_dir: str | None = None
-) -> tuple[tuple[str, str], dict[str, list[tuple[str, str]]]]:
+) -> tuple[tuple[str, str], dict[str, Iterator[tuple[str, str]]]]:
     """Reads a translation set of TensorFlow Datasets, in its own direction.
 
     Args:
@@ -102,7 +102,7 @@ def load_tfds_pairs(
         data_dir: The folder of prepared data sets. Default: TFDS' own.
 
     Returns:
-        The two languages, and the pairs of each split.
+        The two languages, and iterators over the pairs of each split.
 
     Raises:
         InputError: If the set is unknown, not available or not a translation set.
@@ -116,14 +116,13 @@ def load_tfds_pairs(
     if not isinstance(builder.info.features, tfds.features.Translation) or not languages:
         raise InputError(f"Expected a translation set. Received: {dataset}")
     downloaded(dataset, builder.download_and_prepare, alternative)
-    parts = {
-        split: [
-            tuple(example[language].decode("utf-8", "replace") for language in languages)
-            for example in tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False))
-        ]
-        for split in builder.info.splits
-    }
-    return tuple(languages), parts
+
+    def pairs(split: str) -> Iterator[tuple[str, str]]:
+        source, target = languages
+        for example in tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False)):
+            yield tuple(example[side].decode("utf-8", "replace") for side in (source, target))
+
+    return tuple(languages), {split: pairs(split) for split in builder.info.splits}
 
 
 def downloaded(dataset: str, load: Callable, alternative: str = "use --dataset docstrings") -> Any:

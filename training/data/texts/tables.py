@@ -1,13 +1,14 @@
 """Reads labeled texts from files: a table (CSV or TSV), or a folder per class."""
 
 import dataclasses
+import hashlib
 import html
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 
 from training.base.errors import InputError
-from training.data.reading import Row, read_table
-from training.data.texts.labeled import LabeledTexts, without_repeats
+from training.data.reading import Row, open_table
+from training.data.texts.labeled import LabeledTexts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,26 +75,53 @@ def load_table(
         InputError: If the file cannot be read, has no rows, lacks a column, or has a row without a
             label.
     """
-    header, rows = read_table(path, quoted_columns=DRUG_REVIEWS.columns)
-    layout = _layout(path, header, text_column, label_column)
-    labeled = [(layout.text(row), layout.label(row)) for row in rows]
-    notes = []
-    texts = [text for text, name in labeled if name is not None]
-    names = [name for _, name in labeled if name is not None]
-    if len(names) < len(labeled):
-        notes.append(f"{len(labeled) - len(names)} rows of no class left out")
-    if "" in names:
-        raise InputError(f"Expected a label in every row. Received: {path}: an empty label")
-    if drop_repeats or layout.drop_repeats:
-        texts, names, dropped = without_repeats(texts, names)
-        notes.append(f"{dropped} rows that repeat an earlier text and label dropped")
-    classes = len(set(names))
-    if classes > max(MANY_CLASSES, len(names) / 3):
-        notes.append(
-            f"warning: {classes} classes in {len(names)} rows. Is this the column of the labels? "
-            "Name another with --label-column"
-        )
-    return LabeledTexts.from_names(texts, names, notes)
+    with open_table(path, quoted_columns=DRUG_REVIEWS.columns) as (header, rows):
+        layout = _layout(path, header, text_column, label_column)
+        reader = _LabeledRows(path, layout, rows, drop_repeats or layout.drop_repeats)
+        return LabeledTexts.from_rows(reader.rows(), reader.notes())
+
+
+class _LabeledRows:
+    """Reads texts and labels of a table row by row, and counts what it leaves out."""
+
+    def __init__(self, path: Path, layout: _Layout, rows: Iterator[Row], distinct: bool) -> None:
+        self.path, self.layout, self.table, self.distinct = path, layout, rows, distinct
+        self.unlabeled = self.repeated = self.read = 0
+        self.classes: set[str] = set()
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        seen: set[bytes] = set()  # digests of texts and labels, which take less memory than these
+        for row in self.table:
+            text, name = self.layout.text(row), self.layout.label(row)
+            if name is None:
+                self.unlabeled += 1
+                continue
+            if not name:
+                raise InputError(
+                    f"Expected a label in every row. Received: {self.path}: an empty label"
+                )
+            if self.distinct:
+                digest = hashlib.blake2b(repr((text, name)).encode(), digest_size=16).digest()
+                if digest in seen:
+                    self.repeated += 1
+                    continue
+                seen.add(digest)
+            self.read += 1
+            self.classes.add(name)
+            yield text, name
+
+    def notes(self) -> Iterator[str]:
+        """Describes the rows, after they were read."""
+        if self.unlabeled:
+            yield f"{self.unlabeled} rows of no class left out"
+        if self.distinct:
+            yield f"{self.repeated} rows that repeat an earlier text and label dropped"
+        classes = len(self.classes)
+        if classes > max(MANY_CLASSES, self.read / 3):
+            yield (
+                f"warning: {classes} classes in {self.read} rows. Is this the column of the "
+                "labels? Name another with --label-column"
+            )
 
 
 def load_folders(path: Path) -> LabeledTexts:
@@ -104,7 +132,8 @@ def load_folders(path: Path) -> LabeledTexts:
         files = load_files(path, encoding="utf-8", shuffle=False, allowed_extensions=[".txt"])
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"Expected readable UTF-8 files. Received: {path}: {error}") from error
-    return LabeledTexts.from_names(files.data, (files.target_names[i] for i in files.target))
+    names = (files.target_names[i] for i in files.target)
+    return LabeledTexts.from_rows(zip(files.data, names, strict=True))
 
 
 def _layout(
