@@ -91,7 +91,10 @@ def learn_bert_pieces(
         ['[PAD]', '[UNK]', '[START]', '[END]']
     """
     vocabulary = bert_vocab_from_dataset(
-        tf.data.Dataset.from_tensor_slices(list(texts)).batch(1000),
+        tf.data.Dataset.from_generator(
+            lambda: (texts[start : start + 1000] for start in range(0, len(texts), 1000)),
+            output_signature=tf.TensorSpec([None], tf.string),
+        ),
         vocabulary_size,
         list(RESERVED_PIECES),
         bert_tokenizer_params={"lower_case": lower_case},

@@ -19,7 +19,7 @@ ends.
 import collections
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -232,17 +232,57 @@ def learn_word_pieces(
         >>> tokenizer.vocabulary[:4]
         ['[PAD]', '[UNK]', '[START]', '[END]']
     """
+    return learn_from_counts(count_words(texts, **options), vocabulary_size, **options)
+
+
+def count_words(texts: Sequence[str], **options: Any) -> collections.Counter[str]:
+    """Counts the words of sentences, with their joiners; `learn_from_counts` takes the sum.
+
+    Args:
+        texts: Sentences of one language.
+        **options: The options of `WordPieceTokenizer`.
+
+    Raises:
+        ValueError: If an option has an unknown value.
+
+    Example:
+        >>> count_words(["a fish", "a red fish"]).most_common(1)
+        [('a', 2)]
+    """
     words = WordPieceTokenizer(RESERVED_PIECES, **options).words
     counts: collections.Counter[bytes] = collections.Counter()
     for start in range(0, len(texts), 4096):
         counts.update(words(list(texts[start : start + 4096])).flat_values.numpy().tolist())
+    return collections.Counter({word.decode(): count for word, count in counts.items()})
+
+
+def learn_from_counts(
+    counts: Mapping[str, int], vocabulary_size: int = 8000, **options: Any
+) -> WordPieceTokenizer:
+    """Learns the vocabulary of word pieces from the counts of words.
+
+    Args:
+        counts: The number of occurrences of each word, as `count_words` returns it.
+        vocabulary_size: As in `learn_word_pieces`.
+        **options: The options with which the words were counted.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        ValueError: If `vocabulary_size` is too small for the characters, an option has an unknown
+            value, or there are no words.
+
+    Example:
+        >>> counts = count_words(["a fish", "a red fish"] * 10)
+        >>> learn_from_counts(counts, 40).vocabulary[:4]
+        ['[PAD]', '[UNK]', '[START]', '[END]']
+    """
     if not counts:
-        raise ValueError(
-            f"Expected texts with at least one word. Received: {len(texts)} texts without any"
-        )
+        raise ValueError("Expected texts with at least one word. Received: texts without any")
     vocabulary = learner.learn(
         # In a fixed order, because the learner keeps the order of words with equal counts.
-        sorted((word.decode(), count) for word, count in counts.items()),
+        sorted(counts.items()),
         vocabulary_size,
         list(RESERVED_PIECES),
         lower_thresh=2,  # words that occur once are spelled

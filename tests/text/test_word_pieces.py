@@ -156,9 +156,9 @@ def test_vocabulary_is_learned_within_its_size():
 def test_learning_errors():
     with pytest.raises(ValueError, match="vocabulary_size=10"):
         learn_word_pieces(ENGLISH, 10)
-    with pytest.raises(ValueError, match="2 texts without any"):
+    with pytest.raises(ValueError, match="Received: texts without any"):
         learn_word_pieces(["", " "])
-    with pytest.raises(ValueError, match="0 texts without any"):
+    with pytest.raises(ValueError, match="Received: texts without any"):
         learn_word_pieces([])
 
 

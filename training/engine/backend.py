@@ -1,18 +1,8 @@
 """Starts Keras and its backend without TensorFlow's messages."""
 
-import contextlib
 import os
-import re
-import sys
-import tempfile
-from collections.abc import Iterator
 
-# What TensorFlow logs to stderr before its log level takes effect: information, missing GPUs, and
-# a warning about early log messages.
-NOISE = re.compile(
-    rb"I\d{4} |WARNING: All log messages before absl|To enable the following instructions"
-    rb"|\d{4}-\d\d-\d\d [\d:.]+: [IW] |.*cuInit|.*Unable to register cu|.*Could not find cuda"
-)
+from training.base.noise import without_noise
 
 
 def start_backend() -> None:
@@ -22,7 +12,7 @@ def start_backend() -> None:
     """
     # TensorFlow raises real errors; those that it only logs are about missing hardware.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with _without_noise():
+    with without_noise():
         import keras
 
         if keras.backend.backend() == "tensorflow":
@@ -30,22 +20,3 @@ def start_backend() -> None:
 
             tf.config.list_physical_devices()  # looks for GPUs
             tf.get_logger().setLevel("ERROR")  # retracing is a warning
-
-
-@contextlib.contextmanager
-def _without_noise() -> Iterator[None]:
-    """Captures what is written to the file descriptor of stderr, and shows all but the noise."""
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            held.seek(0)
-            for line in held:
-                if not NOISE.match(line):
-                    os.write(2, line)

@@ -150,6 +150,15 @@ class TranslateConfig(RunConfig):
         choices=FORMS,
     )
 
+    workers: int = option(
+        1,
+        DATA,
+        "processes that prepare the corpus, of about 0.5 GB of memory each; the result is the "
+        "same. An interrupted preparation in --prepared continues with the same command",
+        ge=1,
+        le=1024,
+    )
+
     preset: str = option(
         "plga-2",
         MODEL,
@@ -319,7 +328,7 @@ class TranslateConfig(RunConfig):
             )
         if self.corpus is None:
             reason = "prepared alone, which settles it"
-            self.refuse(reason, "data_dir", "reverse", *PREPARING)
+            self.refuse(reason, "data_dir", "reverse", "workers", *PREPARING)
 
     @property
     def export_options(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Trains and exports one translator. TensorFlow is needed only if it is the backend."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from training.data.pairs.loading import load_pairs
 from training.data.pairs.prepared import PreparedCorpus, load_prepared, prepare
 from training.engine.cards import describe
 from training.engine.checkpoints import EpochLog, load_weights, save_weights
+from training.engine.counter import Counter
 from training.engine.devices import process_id, wait_for_all
 from training.engine.finishing import finish, prepare_export
 from training.engine.fitting import check_tensorboard, fit, on_all_gpus, reset_session
@@ -224,9 +225,24 @@ def _prepared(config: TranslateConfig, own: Path, resumed: bool) -> PreparedCorp
     if process_id() == 0 and not (resumed and folder.exists()):
         pairs = load_pairs(config.corpus, config.data_dir, config.reverse, config.seed)
         print(f"preparing the corpus of {config.name}", flush=True)
-        corpus = prepare(pairs, folder, **config.preparing)
+        corpus = prepare(
+            pairs, folder, **config.preparing, workers=config.workers, progress=_shown()
+        )
     wait_for_all("the prepared corpus")
     return corpus or load_prepared(folder)
+
+
+def _shown() -> Callable[[str, int, int], None]:
+    """Returns a function that shows the progress of the preparation."""
+    counters: dict[str, Counter] = {}
+
+    def show(what: str, done: int, total: int) -> None:
+        counter = counters.setdefault(what, Counter(f"pairs {what}"))
+        counter.show(done, total)
+        if done == total:
+            counter.close()
+
+    return show
 
 
 def _description(config: TranslateConfig, corpus: PreparedCorpus) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 CODE = """
 import os
+from training.base import noise
 from training.engine import backend
 
-with backend._without_noise():
+with noise.without_noise():
     os.write(2, b"I0000 00:00:1.5  12 port.cc:153] oneDNN custom operations are on.\\n")
     os.write(2, b"2026-01-01 10:00:00.5: E cuda_platform.cc:51] failed call to cuInit: none\\n")
     os.write(2, b"E0000 00:00:1.5 disk.cc:1] an error\\n")

@@ -9,22 +9,38 @@ stay on disk, and are read where they are needed.
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import shutil
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from training.base.errors import InputError
-from training.data.pairs.corpus import PARTS, Pair, ParallelCorpus
+from training.base.files import reason, replacing
+from training.data.pairs.corpus import PARTS, Pair, ParallelCorpus, Side
+from training.data.pairs.tokenizing import (
+    PAIRS,
+    SIDES,
+    Workers,
+    all_counts,
+    assemble,
+    chunks_of,
+    count_words,
+    forget_tokenizers,
+    load_tokenizers,
+    tokenize,
+)
 
-SIDES = ("source", "target")
 INDEX = "prepared.json"
 INDEXED = {"made_of", "files"}
 VERSION = 1  # of the folder's layout and of the tokenization
+CHUNKS = "chunks"  # the folder of what an unfinished preparation has computed
+Progress = Callable[[str, int, int], None]
 # In these languages the lower case of I is ı, and that of İ is i.
 TURKIC = {"tr", "az"}
 
@@ -91,9 +107,7 @@ class PreparedCorpus:
 
     def tokenizers(self) -> tuple[Any, Any]:
         """Returns the two tokenizers. Only this method needs TensorFlow Text."""
-        from keras_tnattn.text.bert_pieces import load_tokenizer
-
-        source, target = (load_tokenizer(self.folder / f"{side}.txt") for side in SIDES)
+        source, target = load_tokenizers(self.folder)
         return source, target
 
 
@@ -106,8 +120,14 @@ def prepare(
     keep_accents: bool = True,
     form: str = "NFC",
     tokenizer: str = "joiners",
+    workers: int = 1,
+    progress: Progress = lambda what, done, total: None,
 ) -> PreparedCorpus:
     """Learns the vocabularies, tokenizes the corpus and writes both to a folder.
+
+    The content does not depend on the number of processes. Memory does not grow with the number of
+    pairs, but for a few bytes per pair and the counts of all words; until the end, the disk holds
+    the ids twice. An interrupted preparation is continued in `.partial-NAME` beside the folder.
 
     If the folder was made from the same corpus with the same options, it is used again. If one of
     its files is missing or has changed, the corpus is prepared again in another folder, which then
@@ -126,13 +146,18 @@ def prepare(
         tokenizer: `"joiners"` for word pieces from which the sentence can be restored exactly;
             `"bert"` for BERT's word pieces, which ignore `keep_accents` and `form`, and with
             `lower_case` also remove accents. Default `"joiners"`.
+        workers: The number of processes that count words and tokenize. BERT's vocabularies are
+            learned in one process. Default 1, this process.
+        progress: Called with what was done to the pairs (`"counted"`, then `"tokenized"`), the
+            number done and the number of all.
 
     Returns:
         The tokenized corpus.
 
     Raises:
         InputError: If the corpus has no training part or none of its pairs is short enough, if an
-            option is invalid, or if the folder holds something else or cannot be written.
+            option is invalid, if the folder holds something else or cannot be written, or if a
+            process was killed.
     """
     folder, training = Path(folder), corpus.part("train")
     cases: list[str] = ["turkish" if name in TURKIC else "lower" for name in corpus.languages]
@@ -158,50 +183,118 @@ def prepare(
         with contextlib.suppress(InputError):  # damaged: prepare it again
             return load_prepared(folder)
 
-    from keras_tnattn.text.bert_pieces import learn_bert_pieces
-    from keras_tnattn.text.word_pieces import learn_word_pieces
-
-    try:
-        tokenizers = [
-            learn_bert_pieces(side, vocabulary_size, lower_case)
-            if tokenizer == "bert"
-            else learn_word_pieces(
-                side, vocabulary_size, case=case, keep_accents=keep_accents, form=form
-            )
-            for side, case in zip(zip(*training, strict=True), cases, strict=True)
-        ]
-        parts, notes = _tokenized(corpus, tokenizers, max_length)
-    except ValueError as error:  # the tokenizers check their own options
-        raise InputError(str(error)) from error
-    description = {
-        "made_of": made_of,
-        "languages": corpus.languages,
-        "vocabulary_sizes": [tokenizer.vocabulary_size for tokenizer in tokenizers],
-        "max_length": max_length,
-        "notes": [*corpus.notes, *notes],
-    }
     partial = folder.with_name(f".partial-{folder.name}")
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        for side, learned in zip(SIDES, tokenizers, strict=True):
-            learned.save(partial / f"{side}.txt")
-        for name, part in parts.items():
-            for side in SIDES:
-                for field in _FIELDS:
-                    array = getattr(getattr(part, side), field)
-                    np.save(partial / f"{name}_{side}_{field}.npy", array)
-        texts = {name: list(getattr(corpus, name)) for name in PARTS[1:]}
-        (partial / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
-        description["files"] = {path.name: _sha256(path) for path in sorted(partial.iterdir())}
-        (partial / INDEX).write_text(json.dumps(description, indent=1), encoding="utf-8")
+        _start_or_continue(partial, made_of)
+        with Workers(min(workers, -(-len(training) // PAIRS))) as processes:
+            _learn(corpus, partial, options, processes, progress)
+            notes = _tokenize(corpus, partial, max_length, processes, progress)
+        description = {
+            "made_of": made_of,
+            "languages": corpus.languages,
+            "vocabulary_sizes": [side.vocabulary_size for side in load_tokenizers(partial)],
+            "max_length": max_length,
+            "notes": [*corpus.notes, *notes],
+        }
+        _write_index(corpus, partial, description)
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)
-    except OSError as error:
-        raise InputError(f"Could not write the prepared corpus: {error}") from error
-    finally:
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        # An option, which the tokenizers check, or a damaged file of an interrupted preparation.
         shutil.rmtree(partial, ignore_errors=True)
+        raise InputError(str(error)) from error
+    except OSError as error:
+        raise InputError(
+            f"Could not write the prepared corpus: {reason(error)}. Solve this, then continue with "
+            "the same command"
+        ) from error
     return load_prepared(folder)
+
+
+def _start_or_continue(partial: Path, made_of: dict[str, Any]) -> None:
+    """Creates the folder to fill, unless an interrupted preparation of the same corpus has."""
+    manifest = partial / CHUNKS / "made_of.json"
+    chunked = {**made_of, "pairs_per_chunk": PAIRS}
+    with contextlib.suppress(OSError, ValueError):
+        if json.loads(manifest.read_text(encoding="utf-8")) == chunked:
+            return
+    shutil.rmtree(partial, ignore_errors=True)
+    manifest.parent.mkdir(parents=True)
+    with replacing(manifest) as path:
+        path.write_text(json.dumps(chunked), encoding="utf-8")
+
+
+def _learn(
+    corpus: ParallelCorpus,
+    partial: Path,
+    options: dict[str, Any],
+    processes: Workers,
+    progress: Progress,
+) -> None:
+    """Writes the two tokenizers, unless an interrupted preparation has."""
+    learned = partial / CHUNKS / "learned"
+    if learned.exists():
+        return
+    size, cases = options["vocabulary_size"], options["cases"]
+    if "tokenizer" in options:
+        from keras_tnattn.text.bert_pieces import learn_bert_pieces
+
+        sides = (Side(corpus.train, i) for i in (0, 1))
+        tokenizers: list[Any] = [
+            learn_bert_pieces(side, size, case != "keep")
+            for side, case in zip(sides, cases, strict=True)
+        ]
+    else:
+        from keras_tnattn.text.word_pieces import learn_from_counts
+
+        both = [
+            {"case": case, **{n: options[n] for n in ("keep_accents", "form")}} for case in cases
+        ]
+        chunks = chunks_of(corpus, ["train"], partial / CHUNKS, "words")
+        processes.compute(count_words, corpus, chunks, functools.partial(progress, "counted"), both)
+        tokenizers = [
+            learn_from_counts(counts, size, **side)
+            for counts, side in zip(all_counts(chunks), both, strict=True)
+        ]
+    for side, tokenizer in zip(SIDES, tokenizers, strict=True):
+        tokenizer.save(partial / f"{side}.txt")
+    learned.touch()
+
+
+def _tokenize(
+    corpus: ParallelCorpus,
+    partial: Path,
+    max_length: int,
+    processes: Workers,
+    progress: Progress,
+) -> list[str]:
+    """Writes the ids of all parts; returns sentences about longer pairs."""
+    chunks = chunks_of(corpus, PARTS, partial / CHUNKS, "ids")
+    forget_tokenizers()
+    processes.compute(
+        tokenize, corpus, chunks, functools.partial(progress, "tokenized"), partial, max_length
+    )
+    too_long = assemble(chunks, partial)
+    if too_long["train"] == len(corpus.train):
+        raise ValueError(
+            "Expected training pairs of at most max_length word pieces. "
+            f"Received: max_length={max_length}, and all {len(corpus.train)} pairs are longer"
+        )
+    return [
+        f"{number} {part} pairs longer than {max_length} word pieces "
+        + ("left out" if part == "train" else "cut")
+        for part, number in too_long.items()
+        if number
+    ]
+
+
+def _write_index(corpus: ParallelCorpus, partial: Path, description: dict[str, Any]) -> None:
+    shutil.rmtree(partial / CHUNKS)
+    texts = {part: list(getattr(corpus, part)) for part in PARTS[1:]}
+    (partial / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
+    files = {path.name: _sha256(path) for path in sorted(partial.iterdir())}
+    text = json.dumps({**description, "files": files}, indent=1)
+    (partial / INDEX).write_text(text, encoding="utf-8")
 
 
 def load_prepared(folder: str | Path) -> PreparedCorpus:
@@ -244,59 +337,6 @@ def load_prepared(folder: str | Path) -> PreparedCorpus:
 
 
 _FIELDS = [field.name for field in dataclasses.fields(Sentences)]
-
-
-def _tokenized(
-    corpus: ParallelCorpus, tokenizers: list, max_length: int
-) -> tuple[dict[str, TokenizedPart], list[str]]:
-    parts, notes = {}, []
-    for name in PARTS:
-        pairs = getattr(corpus, name)
-        whole = [
-            _tokenized_side(tokenizer, [pair[i] for pair in pairs])
-            for i, tokenizer in enumerate(tokenizers)
-        ]
-        short = np.all([side.lengths <= max_length for side in whole], axis=0)
-        too_long = int(np.sum(~short))
-        if name == "train":
-            parts[name] = TokenizedPart(*(_kept(side, short) for side in whole))
-            what = "left out"
-        else:
-            parts[name] = TokenizedPart(*(_cut(side, max_length) for side in whole))
-            what = "cut"
-        if too_long:
-            notes.append(f"{too_long} {name} pairs longer than {max_length} word pieces {what}")
-    if not len(parts["train"]):
-        raise InputError(
-            "Expected training pairs of at most max_length word pieces. "
-            f"Received: max_length={max_length}, and all {len(corpus.train)} pairs are longer"
-        )
-    return parts, notes
-
-
-def _tokenized_side(tokenizer: Any, texts: list[str], rows: int = 8192) -> Sentences:
-    ids, lengths = [np.zeros(0, "int32")], [np.zeros(1, "int64")]
-    for start in range(0, len(texts), rows):
-        ragged = tokenizer.tokenize(texts[start : start + rows])
-        ids.append(ragged.flat_values.numpy())
-        lengths.append(ragged.row_lengths().numpy())
-    return Sentences(np.concatenate(ids), np.cumsum(np.concatenate(lengths)))
-
-
-def _kept(sentences: Sentences, rows: np.ndarray) -> Sentences:
-    """Keeps the sentences where the booleans `rows`, of shape `(R,)`, are `True`."""
-    lengths = sentences.lengths
-    offsets = np.concatenate([np.zeros(1, "int64"), np.cumsum(lengths[rows])])
-    return Sentences(sentences.ids[np.repeat(rows, lengths)], offsets)
-
-
-def _cut(sentences: Sentences, max_length: int) -> Sentences:
-    """Cuts longer sentences to their first ids, and keeps their `[END]`."""
-    lengths = sentences.lengths
-    place = np.arange(len(sentences.ids)) - np.repeat(sentences.offsets[:-1], lengths)
-    last = place == np.repeat(lengths, lengths) - 1
-    offsets = np.concatenate([np.zeros(1, "int64"), np.cumsum(np.minimum(lengths, max_length))])
-    return Sentences(sentences.ids[(place < max_length - 1) | last], offsets)
 
 
 def _read_index(folder: Path, hint: str) -> dict[str, Any]:

@@ -1,0 +1,213 @@
+"""Preparations in several processes, and interrupted ones."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from training.base.errors import InputError
+from training.data.pairs import prepared, tokenizing
+from training.data.pairs.corpus import ParallelCorpus
+from training.data.pairs.prepared import prepare
+
+ROOT = Path(__file__).parents[3]
+TRAIN = [(f"O gato {i} {'dorme ' * (i % 9)}.", f"The cat {i} sleeps.") for i in range(45)]
+CORPUS = ParallelCorpus(
+    ("pt", "en"), TRAIN, [("O cão", "A dog " * 9)] * 11, [("O gato", "The cat")], ("a note",)
+)
+OPTIONS = {"vocabulary_size": 150, "max_length": 14}
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    for module in (prepared, tokenizing):
+        monkeypatch.setattr(module, "PAIRS", 8)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A corpus that was prepared in one go, in one chunk."""
+    return prepare(CORPUS, tmp_path_factory.mktemp("whole") / "corpus", **OPTIONS)
+
+
+def files(corpus):
+    return {path.name: path.read_bytes() for path in corpus.folder.iterdir()}
+
+
+class Interrupting:
+    """Interrupts a preparation after some pairs, and notes what it was told."""
+
+    def __init__(self, what=None, after=0, error=KeyboardInterrupt):
+        self.stop, self.error, self.told = (what, after), error, []
+
+    def __call__(self, what, done, total):
+        self.told.append((what, done, total))
+        if self.stop[0] == what and done >= self.stop[1]:
+            raise self.error
+
+
+def test_chunks_change_nothing(whole, tmp_path):
+    progress = Interrupting()
+    chunked = prepare(CORPUS, tmp_path / "corpus", **OPTIONS, progress=progress)
+    assert files(chunked) == files(whole)
+    assert chunked.notes == (
+        "a note",
+        "4 train pairs longer than 14 word pieces left out",
+        "11 validation pairs longer than 14 word pieces cut",
+    )
+    assert progress.told == [
+        *(("counted", done, 45) for done in (0, 8, 16, 24, 32, 40, 45)),
+        *(("tokenized", done, 57) for done in (0, 8, 16, 24, 32, 40, 45, 53, 56, 57)),
+    ]
+
+
+def test_the_arrays_are_those_of_numpy(whole):
+    for path in whole.folder.glob("*.npy"):
+        array = np.load(path)
+        np.save(path.with_suffix(".again"), array)
+        again = path.with_suffix(".again.npy")
+        assert again.read_bytes() == path.read_bytes()
+        again.unlink()
+
+
+@pytest.mark.parametrize(("what", "after"), [("counted", 16), ("tokenized", 40)])
+def test_an_interrupted_preparation_continues(whole, tmp_path, what, after):
+    folder = tmp_path / "corpus"
+    first, second = Interrupting(what, after), Interrupting()
+    with pytest.raises(KeyboardInterrupt):
+        prepare(CORPUS, folder, **OPTIONS, progress=first)
+    assert [path.name for path in tmp_path.iterdir()] == [".partial-corpus"]
+    again = prepare(CORPUS, folder, **OPTIONS, progress=second)
+    # It continues at the chunk at which it was interrupted.
+    assert second.told[0] == first.told[-1]
+    assert files(again) == files(whole)
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+
+
+@pytest.mark.parametrize("changed", [{"max_length": 15}, {"corpus": CORPUS.reversed()}])
+def test_another_corpus_starts_anew(tmp_path, changed):
+    with pytest.raises(KeyboardInterrupt):
+        prepare(CORPUS, tmp_path / "corpus", **OPTIONS, progress=Interrupting("tokenized", 24))
+    progress = Interrupting()
+    prepare(
+        **{"corpus": CORPUS, **OPTIONS, **changed}, folder=tmp_path / "corpus", progress=progress
+    )
+    assert progress.told[0] == ("counted", 0, 45)
+
+
+def test_a_damaged_chunk_is_an_error_once(whole, tmp_path):
+    folder = tmp_path / "corpus"
+    with pytest.raises(KeyboardInterrupt):
+        prepare(CORPUS, folder, **OPTIONS, progress=Interrupting("tokenized", 24))
+    (tmp_path / ".partial-corpus/chunks/ids-train-0000000008").write_bytes(b"")
+    with pytest.raises(InputError):
+        prepare(CORPUS, folder, **OPTIONS)
+    assert list(tmp_path.iterdir()) == []
+    assert files(prepare(CORPUS, folder, **OPTIONS)) == files(whole)
+
+
+def test_what_was_computed_survives_a_full_disk(whole, tmp_path):
+    folder = tmp_path / "corpus"
+    full = OSError(28, "No space left on device")
+    with pytest.raises(InputError, match=r"no space left on device.*continue with the same"):
+        prepare(CORPUS, folder, **OPTIONS, progress=Interrupting("tokenized", 24, full))
+    progress = Interrupting()
+    assert files(prepare(CORPUS, folder, **OPTIONS, progress=progress)) == files(whole)
+    assert progress.told[0] == ("tokenized", 24, 57)
+
+
+@pytest.mark.slow
+def test_two_processes_prepare_the_same(whole, tmp_path):
+    options = {**OPTIONS, "workers": 2}
+    with pytest.raises(KeyboardInterrupt):
+        prepare(CORPUS, tmp_path / "corpus", **options, progress=Interrupting("tokenized", 24))
+    assert multiprocessing.active_children() == []
+    progress = Interrupting()
+    two = prepare(CORPUS, tmp_path / "corpus", **options, progress=progress)
+    assert progress.told[0][0] == "tokenized"
+    assert progress.told[0][1] >= 24
+    assert files(two) == files(whole)
+
+
+# What the processes below compute, without TensorFlow, which takes long to start.
+CODE = """
+import os, sys, time
+from pathlib import Path
+from training.data.pairs import tokenizing
+from training.data.pairs.corpus import ParallelCorpus
+
+def work(chunk, pairs, kind):
+    if kind == "fails" and chunk.start == 16:
+        raise ValueError(f"what={pairs[0]}")
+    if kind == "dies" and chunk.start == 16:
+        os._exit(1)
+    if kind == "waits" and chunk.start == 16:
+        Path("waiting").write_text(str(os.getpid()))
+        time.sleep(60)
+    chunk.path.write_text(repr(pairs))
+    return len(pairs)
+
+if __name__ == "__main__":
+    tokenizing.PAIRS = 8
+    corpus = ParallelCorpus(("a", "b"), [(str(i), "") for i in range(100)], [], [])
+    chunks = tokenizing.chunks_of(corpus, ["train"], Path("chunks"), "x")
+    with tokenizing.Workers(2) as workers:
+        workers.compute(work, corpus, chunks, lambda *told: print(*told, flush=True), sys.argv[1])
+"""
+
+
+@pytest.fixture
+def compute(tmp_path):
+    """Starts 13 chunks of work in two processes."""
+    (tmp_path / "script.py").write_text(CODE)
+    (tmp_path / "chunks").mkdir()
+    return lambda kind: subprocess.Popen(
+        [sys.executable, "script.py", kind],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_every_chunk_is_computed_once(compute, tmp_path):
+    output, errors = compute("all").communicate(timeout=60)
+    assert errors == ""
+    lines = output.splitlines()
+    assert len(lines) == 14
+    assert (lines[0], lines[-1]) == ("0 100", "100 100")
+    rows = [eval(path.read_text()) for path in sorted((tmp_path / "chunks").iterdir())]
+    assert [pair for some in rows for pair in some] == [(str(i), "") for i in range(100)]
+    (tmp_path / "chunks/x-train-0000000088").unlink()
+    (tmp_path / "chunks/x-train-0000000096").unlink()
+    output, _ = compute("all").communicate(timeout=60)
+    assert output.splitlines()[0] == "88 100"
+
+
+def test_the_error_of_a_process_is_told(compute):
+    _, errors = compute("fails").communicate(timeout=60)
+    assert errors.endswith("ValueError: what=('16', '')\n")
+
+
+def test_a_killed_process_is_told(compute):
+    _, errors = compute("dies").communicate(timeout=60)
+    assert "A process that prepares the corpus was killed" in errors
+
+
+def test_no_process_outlives_its_parent(compute, tmp_path):
+    process, waiting = compute("waits"), tmp_path / "waiting"
+    deadline = time.monotonic() + 60
+    while not (waiting.exists() and waiting.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.kill()
+    process.communicate()
+    while Path("/proc", waiting.read_text()).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
