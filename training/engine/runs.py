@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from training.base.errors import InputError
-from training.base.files import read_object, reason, replacing
+from training.base.files import read_object, reason, replacing, write_table
 from training.base.options import SomeOptions, from_json, to_json
 from training.engine.devices import process_id, wait_for_all
 
@@ -194,11 +194,7 @@ class Run:
         """Writes the metrics, one row per epoch."""
         if process_id() > 0:
             return
-        path = self.folder / "metrics.csv"
-        with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, rows[0].keys())
-            writer.writeheader()
-            writer.writerows(rows)
+        write_table(self.folder / "metrics.csv", rows)
 
 
 def write_text(path: Path, text: str) -> None:

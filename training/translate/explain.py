@@ -1,6 +1,5 @@
 """Draws the results of a trained translator's attentions for a sentence."""
 
-import csv
 import functools
 import json
 import re
@@ -12,19 +11,18 @@ import numpy as np
 
 from training.base.command_line import run_one
 from training.base.errors import InputError
-from training.base.files import replacing, writing
+from training.base.files import replacing, write_table, writing
 from training.base.options import DATA, OUTPUT, Options, argument, option
 from training.base.search import beam_option, checkpoint_option
 from training.engine.backend import start_backend
 
 LEARNED = ("P", "a", "b_a")  # the same for all sentences
-DESCRIBED = (*LEARNED, "A_LM")
-DISTRIBUTIONS = "distributions.csv"
 INFERRED = ("A_LM", "G_LM")  # computed for a sentence
+DESCRIBED = (*LEARNED, *INFERRED)
+FITTED = (*DESCRIBED, "E_LM", "scores")
+DISTRIBUTIONS, POWER_LAWS = "distributions.csv", "power_laws.csv"
 BLOCK = re.compile(r"encoder_\d+|decoder_\d+\.(self|cross)")
-PICTURE = re.compile(
-    rf"scores|E|E_LM|({'|'.join(LEARNED + INFERRED)})(_histogram)?|head_\d+_(learned|inferred)"
-)
+PICTURE = re.compile(rf"E|({'|'.join(FITTED)})(_histogram|_tail)?|head_\d+_(learned|inferred)")
 EXAMPLES = """\
 examples:
   translate a sentence, and draw all blocks and heads:
@@ -49,6 +47,16 @@ class ExplainOptions(Options):
         (), OUTPUT, "encoder_0, decoder_0.self, decoder_0.cross, ... (default: all)"
     )
     heads: tuple[int, ...] = option((), OUTPUT, "heads, counted from 1 (default: all)")
+    bootstraps: int = option(
+        250,
+        OUTPUT,
+        "bootstrap samples of each test of a power law; 0: no such tests, which take half a minute "
+        "to two minutes",
+        metavar="N",
+        ge=0,
+        le=100_000,
+    )
+    seed: int = option(0, OUTPUT, "seed of these samples", ge=0, le=2**32 - 1)
     out: str | None = option(
         None, OUTPUT, "folder for the pictures (default: RUN/explained)", metavar="DIR"
     )
@@ -68,8 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "Translates a sentence and draws what the attentions computed: the scores E_LM between "
         "tokens, and of power law graph attention the learned P, a, b_a and the sentence's A_LM "
         "and G_LM, as heat maps and histograms (the paper's Figures 5, 6 and A.1 to A.33), with "
-        "moments and tests of their distributions in distributions.csv. Scaled dot-product "
-        "attention has scores only.",
+        "moments and tests of their distributions in distributions.csv, and tests of power laws in "
+        "power_laws.csv. Scaled dot-product attention has scores only.",
         EXAMPLES,
         ExplainOptions,
         _explain,
@@ -93,9 +101,12 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
     heads, or by default the paper's head 4 (the last, if there are fewer), also have pictures of
     their own: `head_4_learned.png` as Figure 5 and `head_4_inferred.png` as Figure 6. A causal
     metric differs from token to token; the last token's is drawn. `explanation.json` holds
-    the sentences and their pieces; `distributions.csv` describes the entries of `P`, `a`, `b_a` and
-    `A_LM` of each block and chosen head in numbers (`training.translate.distributions.describe`).
-    What an earlier call wrote into the folder is removed.
+    the sentences and their pieces; `distributions.csv` describes the entries of `P`, `a`, `b_a`,
+    `A_LM` and `G_LM` of each block and chosen head in numbers
+    (`training.translate.distributions.describe`). `power_laws.csv` tests whether the magnitudes of
+    these entries and those of `E_LM` or `scores` follow a power law
+    (`training.translate.power_laws.fit_power_law`); `P_tail.png` and so on show the fits. What an
+    earlier call wrote into the folder is removed.
 
     Args:
         options: The options.
@@ -124,6 +135,8 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
     target_pieces = _pieces(translator.target_tokenizer, target_ids)
     folder = Path(options.out or Path(options.run, "explained"))
     chosen = _chosen_heads(computed[blocks[0]], options.heads)
+    computed = {block: computed[block] for block in blocks}
+    fits = _fit_power_laws(computed, chosen, options) if options.bootstraps else {}
     files = []
     with writing(folder):
         _clear(folder)
@@ -136,10 +149,13 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
             else:
                 tokens = target_pieces[1:], source_pieces
             drawn = _draw(computed[block], chosen, options.heads or [min(4, len(chosen))], tokens)
+            drawn |= _draw_tails(fits.get(block, {}), chosen)
             for name, draw in drawn.items():
                 draw(folder / block / name)
                 files.append(f"{block}/{name}")
-        _write_distributions({block: computed[block] for block in blocks}, chosen, folder)
+        _write_distributions(computed, chosen, folder / DISTRIBUTIONS)
+        if fits:
+            _write_power_laws(fits, chosen, folder / POWER_LAWS)
         explanation = {
             "source": options.sentence,
             "target": translator.target_tokenizer.detokenize(target_ids).numpy().decode(),
@@ -155,15 +171,38 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
 
 def _clear(folder: Path) -> None:
     """Removes only the files that an earlier call wrote, which may be for another sentence."""
-    for name in ("explanation.json", DISTRIBUTIONS):
+    for name in ("explanation.json", DISTRIBUTIONS, POWER_LAWS):
         (folder / name).unlink(missing_ok=True)
     for path in folder.glob("*coder_*/*.png"):
         if BLOCK.fullmatch(path.parent.name) and PICTURE.fullmatch(path.stem):
             path.unlink()
 
 
+def _fit_power_laws(
+    computed: dict[str, dict[str, np.ndarray]], heads: Sequence[int], options: ExplainOptions
+) -> dict[str, dict[str, list[Any]]]:
+    """Returns by block and matrix the fits of the chosen heads; shows how many are done."""
+    from training.engine.counter import Counter
+    from training.translate.power_laws import fit_power_law
+
+    counter = Counter("tests of power laws")
+    total = sum(name in outputs for outputs in computed.values() for name in FITTED) * len(heads)
+    done = 0
+    fits: dict[str, dict[str, list[Any]]] = {}
+    for block, outputs in computed.items():
+        fits[block] = {name: [] for name in FITTED if name in outputs}
+        for name, found in fits[block].items():
+            for head in heads:
+                entries = outputs[name][head - 1]
+                found.append(fit_power_law(entries, options.bootstraps, options.seed))
+                done += 1
+                counter.show(done, total)
+    counter.close()
+    return fits
+
+
 def _write_distributions(
-    computed: dict[str, dict[str, np.ndarray]], heads: Sequence[int], folder: Path
+    computed: dict[str, dict[str, np.ndarray]], heads: Sequence[int], path: Path
 ) -> None:
     """Writes a row for each block, head and matrix; no file if there is no such matrix."""
     from training.translate.distributions import describe
@@ -176,13 +215,19 @@ def _write_distributions(
         for head in heads
     ]
     if rows:
-        with (
-            replacing(folder / DISTRIBUTIONS) as path,
-            path.open("w", newline="", encoding="utf-8") as file,
-        ):
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
+        write_table(path, rows)
+
+
+def _write_power_laws(
+    fits: dict[str, dict[str, list[Any]]], heads: Sequence[int], path: Path
+) -> None:
+    rows = [
+        {"block": block, "head": head, "matrix": name, **fit.results}
+        for block, matrices in fits.items()
+        for name, found in matrices.items()
+        for head, fit in zip(heads, found, strict=True)
+    ]
+    write_table(path, rows)
 
 
 def attention_outputs(
@@ -297,3 +342,13 @@ def _draw(
                     plots.one_head, {n: outputs[n][head - 1] for n in names}, tokens=tokens
                 )
     return drawn
+
+
+def _draw_tails(fits: dict[str, list[Any]], heads: list[int]) -> dict[str, Any]:
+    """Returns the pictures of the tails of one block, as `_draw` does."""
+    from training.translate import plots
+
+    return {
+        f"{name}_tail.png": functools.partial(plots.tails, name, found, heads)
+        for name, found in fits.items()
+    }

@@ -1,6 +1,6 @@
 """Pictures of the results of a translator's attentions for a sentence."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from training.engine.plots import save
+from training.translate.power_laws import PowerLaw
 
 # The paper's symbols for the results of power law graph attention; other attentions have scores.
 SYMBOLS = {
@@ -21,6 +22,7 @@ SYMBOLS = {
     "G_LM": r"$G_{LM}$",
     "scores": "scores",
 }
+CURVES = {"power_law": "tab:blue", "lognormal": "tab:orange", "exponential": "tab:green"}
 BETWEEN_TOKENS = ("E_LM", "E", "scores")
 
 
@@ -52,6 +54,35 @@ def histograms(name: str, matrices: np.ndarray, heads: Sequence[int], path: Path
         axes.set_title(f"{SYMBOLS[name]}, head {head}")
 
 
+def tails(name: str, fits: Sequence[PowerLaw], heads: Sequence[int], path: Path) -> None:
+    """Draws how many entries of a matrix of each head exceed a magnitude, and the fitted tails.
+
+    Both axes are logarithmic, so that a power law is a straight line.
+
+    Args:
+        name: The name of the matrix, a key of `SYMBOLS`.
+        fits: The fits of the heads.
+        heads: The numbers of the heads.
+        path: The file.
+    """
+    for axes, head, fit in _panels(heads, fits, path, (3.6, 3.2)):
+        x = fit.magnitudes
+        axes.plot(x, np.arange(len(x), 0, -1) / len(x), ".", color="silver", markersize=3)
+        for law, curve in fit.curves.items():
+            label = law.replace("_", " ")
+            axes.plot(x[-len(curve) :], curve, CURVES[law], label=label, linewidth=1.2)
+        axes.set(xlabel="magnitude", ylabel="share of larger entries")
+        axes.set_title(f"{SYMBOLS[name]}, head {head}")
+        if not fit.curves:
+            axes.text(0.5, 0.5, "not tested", transform=axes.transAxes, ha="center")
+            continue
+        # The many entries near zero would take up most of the picture.
+        axes.set(xscale="log", xlim=(x[len(x) // 4] / 2, 2 * x[-1]))
+        axes.set(yscale="log", ylim=(0.5 / len(x), 1.5))
+        axes.axvline(fit.results["x_min"], color="silver", linestyle=":")
+        axes.legend(loc="lower left", fontsize=8)
+
+
 def one_head(
     matrices: dict[str, np.ndarray], path: Path, tokens: tuple[Sequence[str], Sequence[str]]
 ) -> None:
@@ -81,17 +112,17 @@ def one_head(
 
 def _panels(
     heads: Sequence[int],
-    matrices: np.ndarray,
+    contents: Iterable[Any],
     path: Path,
     size: tuple[float, float],
     columns: int = 4,
-) -> Iterator[tuple[Axes, int, np.ndarray]]:
-    """Yields axes, number and matrix of each head; saves the figure at the end."""
+) -> Iterator[tuple[Axes, int, Any]]:
+    """Yields axes, number and content of each head's panel; saves the figure at the end."""
     columns = min(columns, len(heads))
     rows = -(-len(heads) // columns)
     figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
-    for i, (head, matrix) in enumerate(zip(heads, matrices, strict=True)):
-        yield figure.add_subplot(rows, columns, i + 1), head, matrix
+    for i, (head, content) in enumerate(zip(heads, contents, strict=True)):
+        yield figure.add_subplot(rows, columns, i + 1), head, content
     save(figure, path)
 
 

@@ -31,15 +31,6 @@ def test_a_sparse_power_law(rng):
     found = describe(x)
     assert found["share_at_zero"] >= 0.6
     assert found["normality_p"] < 1e-6
-    assert found["tail_index"] == pytest.approx(1.5, rel=0.15)
-    assert found["tail_z"] > 2
-    assert found["tail_p"] < 0.05
-
-
-def test_an_exponential_tail(rng):
-    found = describe(rng.exponential(size=20_000))
-    assert found["tail_z"] < -2
-    assert found["tail_p"] < 0.05
 
 
 @pytest.mark.parametrize("x", [np.zeros(50), np.full(50, 3.0), np.arange(5.0), np.zeros(0)])
@@ -47,5 +38,4 @@ def test_an_exponential_tail(rng):
 def test_what_cannot_be_computed_is_nan(x):
     found = describe(x)
     assert math.isnan(found["normality_p"])
-    assert math.isnan(found["tail_z"])
     assert found["count"] == len(x)
