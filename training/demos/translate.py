@@ -94,7 +94,8 @@ def run() -> None:
         raise InputError(f"There is no {exported}. Delete {RUNS} to train and export again")
     print(f"\nTranslations of {exported}, run by TensorFlow in another process:", flush=True)
     serve(exported, SERVE, SENTENCES)
-    explained = explain_run(ExplainOptions(run=str(RUNS / configs[0].name), sentence=SENTENCES[0]))
+    run_folder = str(RUNS / configs[0].name)
+    explained = explain_run(ExplainOptions(run=run_folder, sentence=SENTENCES[0], bootstraps=0))
     print(
         f"\npictures: learning_curves.png in {RUNS}/*/, and {len(explained['files'])} pictures of "
         f"the attention for the first sentence in {explained['folder']}/"

@@ -1,5 +1,6 @@
 """Draws the results of a trained translator's attentions for a sentence."""
 
+import collections
 import functools
 import json
 import re
@@ -88,6 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _explain(options: ExplainOptions) -> None:
     explained = explain_run(options)
     print(f"source: {explained['source']}\ntarget: {explained['target']}")
+    for name, verdicts in explained["verdicts"].items():
+        counts = ", ".join(f"{verdict} {count}" for verdict, count in verdicts.most_common())
+        print(f"support for a power law of {name}: {counts}")
     print(f"wrote {len(explained['files'])} pictures into {explained['folder']}")
 
 
@@ -112,7 +116,8 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
         options: The options.
 
     Returns:
-        The content of `explanation.json`, with `folder`, and `files`, the pictures in it.
+        The content of `explanation.json`, with `folder`, `files`, the pictures in it, and
+        `verdicts`, the number of heads by matrix and verdict on a power law.
 
     Raises:
         InputError: If a sentence has no words, or only unknown ones, there is no such block or
@@ -136,9 +141,10 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
     folder = Path(options.out or Path(options.run, "explained"))
     chosen = _chosen_heads(computed[blocks[0]], options.heads)
     computed = {block: computed[block] for block in blocks}
-    fits = _fit_power_laws(computed, chosen, options) if options.bootstraps else {}
     files = []
     with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)  # a path that cannot be used is reported first
+        fits = _fit_power_laws(computed, chosen, options) if options.bootstraps else {}
         _clear(folder)
         for block in blocks:
             (folder / block).mkdir(parents=True, exist_ok=True)
@@ -166,7 +172,12 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
         with replacing(folder / "explanation.json") as path:
             text = json.dumps(explanation, indent=1, ensure_ascii=False) + "\n"
             path.write_text(text, encoding="utf-8")
-    return {**explanation, "folder": str(folder), "files": files}
+    verdicts: dict[str, collections.Counter[str]] = {}
+    for matrices in fits.values():
+        for name, found in matrices.items():
+            counts = verdicts.setdefault(name, collections.Counter())
+            counts.update(fit.results["verdict"] for fit in found)
+    return {**explanation, "folder": str(folder), "files": files, "verdicts": verdicts}
 
 
 def _clear(folder: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from training.engine.plots import save
 from training.translate.power_laws import PowerLaw
@@ -79,6 +80,10 @@ def tails(name: str, fits: Sequence[PowerLaw], heads: Sequence[int], path: Path)
         # The many entries near zero would take up most of the picture.
         axes.set(xscale="log", xlim=(x[len(x) // 4] / 2, 2 * x[-1]))
         axes.set(yscale="log", ylim=(0.5 / len(x), 1.5))
+        wide = x[-1] > 100 * x[len(x) // 4]
+        axes.xaxis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 3)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.axvline(fit.results["x_min"], color="silver", linestyle=":")
         axes.legend(loc="lower left", fontsize=8)
 

@@ -37,6 +37,8 @@ class TestPlantedPowerLaws:
         assert found["verdict"] in ("moderate", "good")
         assert found["exponential_ratio"] > 2
         assert found["exponential_p"] < 0.05
+        # With a rate of 0, a truncated power law is this power law.
+        assert -4 < found["truncated_power_law_ratio"] < 0.05
 
     def test_the_values_before_it_starts_are_left_out(self):
         # Three quarters are evenly spread from 0 to 1, where the power law starts.
@@ -66,6 +68,17 @@ class TestPlantedPowerLaws:
         assert found["exponent"] == pytest.approx(exponent)
         assert found["exponent_error"] == pytest.approx((exponent - 1) / math.sqrt(size))
         assert found["tail"] == size
+
+    def test_the_comparison_with_an_exponential_is_that_of_vuong(self):
+        x = sample(("lognorm", 1.0), 300)
+        found = fit_power_law(x, bootstraps=1).results
+        tail, x_min = x[x >= found["x_min"]], found["x_min"]
+        law = stats.pareto(found["exponent"] - 1, scale=x_min)
+        other = stats.expon(x_min, (tail - x_min).mean())
+        differences = law.logpdf(tail) - other.logpdf(tail)
+        z = math.sqrt(len(tail)) * differences.mean() / differences.std()
+        assert found["exponential_ratio"] == pytest.approx(z, rel=1e-3)
+        assert found["exponential_p"] == pytest.approx(2 * stats.norm.sf(abs(z)), rel=1e-2)
 
     def test_a_cut_off_is_seen(self):
         # Density x ** -1.5 * exp(-x / 30) from 1 on: Pareto values are kept by the second factor.
@@ -188,7 +201,9 @@ def test_the_command_writes_the_table(tmp_path, capsys, monkeypatch):
         "2",
     ]
     assert main([*arguments, "--bootstraps", "5", "--seed", "3"]) == 0
-    assert "6 of 6 tests of power laws" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "6 of 6 tests of power laws" in printed.err
+    assert "support for a power law of E_LM: not tested" in printed.out
     with (folder / "explained/power_laws.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == ("block", "head", "matrix", *COLUMNS)
