@@ -11,10 +11,11 @@ if not __package__:
 from training.base.command_line import run
 from training.engine.commands import Command, app_of
 from training.studies.digits import COMMAND as DIGITS
+from training.studies.long_texts import COMMAND as LONG_TEXTS
 from training.studies.rules import COMMAND as RULES
 from training.studies.tensorized import COMMAND as TENSORIZED
 
-STUDIES: tuple[Command, ...] = (TENSORIZED, RULES, DIGITS)
+STUDIES: tuple[Command, ...] = (TENSORIZED, LONG_TEXTS, RULES, DIGITS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

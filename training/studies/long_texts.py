@@ -1,0 +1,290 @@
+"""The study `long-texts`: what reads long texts, how well, how fast and with how much memory."""
+
+import csv
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from training.base.errors import InputError
+from training.base.files import read_object, replacing
+from training.base.options import RUN, TRAINING, Options, option
+from training.engine.commands import Command
+from training.engine.devices import check_one_process
+from training.engine.runs import Run, write_text
+from training.studies.recall import SECTION
+
+# The settings among which each model's are chosen.
+LEARNING_RATES = (0.003, 0.01)
+NUM_HEADS = (2, 8)
+PEER = "mha"
+MODELS = ("tsa", PEER, "gru", "none", "tsa_symmetric")
+HEADER = ("tokens", "model", "test %", "steps", "s/step", "MB", "x time", "x memory")
+MEASURED = {
+    "accuracy": float,
+    "steps": int,
+    "seconds": float,
+    "seconds_per_step": float,
+    "megabytes": float,
+}
+COLUMNS = ("model", "length", "seed", "outcome", *MEASURED)
+TRAINED, TIMED_OUT, TOO_LARGE = "trained", "out of time", "out of memory"
+
+Cells = dict[tuple[str, int, int], dict[str, Any]]
+
+
+class RecallOptions(Options):
+    """The options that all trainings of the study share.
+
+    Raises:
+        InputError: If a value is out of its range.
+    """
+
+    steps: int = option(200, TRAINING, "training steps", ge=1, le=1_000_000)
+    step_tokens: int = option(
+        16_384, TRAINING, "tokens in a batch, at every length", ge=SECTION, le=2**24
+    )
+    max_seconds: float = option(
+        100.0, TRAINING, "processor seconds after which a training ends early", gt=0
+    )
+    gigabytes: float = option(8.0, TRAINING, "memory that a training may allocate", gt=0)
+    search_length: int = option(
+        256, TRAINING, "tokens in the texts on which settings are chosen", ge=SECTION, le=2**24
+    )
+
+    def check_together(self) -> None:
+        check_length(self.search_length, self.step_tokens)
+
+
+class LongTextsOptions(Options):
+    """The options that say what to measure."""
+
+    lengths: tuple[int, ...] = option((1024, 4096, 16_384), RUN, "tokens in a text")
+    models: tuple[str, ...] = option(MODELS, RUN, "models to compare", choices=MODELS)
+    seeds: tuple[int, ...] = option((0, 1, 2), RUN, "seeds; each model is trained with each")
+    run_dir: str = option("runs/long-texts", RUN, "folder of the tables", metavar="DIR")
+
+
+def check_length(length: int, step_tokens: int) -> None:
+    """Raises `ValueError` unless texts of a length consist of sections and fill a batch."""
+    if length < SECTION or length % SECTION or step_tokens % length:
+        raise ValueError(
+            f"Expected lengths that are multiples of {SECTION} and divide step_tokens. "
+            f"Received: {length} with step_tokens={step_tokens}"
+        )
+
+
+def choices(model: str) -> list[dict[str, Any]]:
+    """Returns the settings among which those of a model are chosen."""
+    if model in ("gru", "none"):
+        return [{"learning_rate": rate} for rate in LEARNING_RATES]
+    return [{"learning_rate": r, "num_heads": h} for h in NUM_HEADS for r in LEARNING_RATES]
+
+
+def read_cells(path: Path) -> Cells:
+    """Reads the measurements by model, length and seed."""
+    if not path.exists():
+        return {}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return {
+                (row["model"], int(row["length"]), int(row["seed"])): {
+                    "outcome": row["outcome"],
+                    **{name: kind(row[name]) for name, kind in MEASURED.items() if row[name]},
+                }
+                for row in csv.DictReader(file)
+            }
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
+        raise InputError(
+            f"Expected a row for each model, length and seed. Received: {path} ({error}). Delete "
+            "it to measure all of them again"
+        ) from error
+
+
+def write_cells(path: Path, cells: Cells) -> None:
+    """Writes the measurements, sorted by length, model and seed."""
+    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="")
+        writer.writeheader()
+        for model, length, seed in sorted(cells, key=_place):
+            key = {"model": model, "length": length, "seed": seed}
+            writer.writerow(key | cells[model, length, seed])
+
+
+def _place(key: tuple[str, int, int]) -> tuple[int, int, int]:
+    model, length, seed = key
+    return length, MODELS.index(model), seed
+
+
+def table(cells: Cells) -> str:
+    """Returns a table with a line for each length and model: means over its seeds.
+
+    The last two columns say how many times the time per step and the memory of
+    `MultiHeadAttention` the model takes.
+    """
+    from training.engine.tables import spread, table_of
+
+    lines: list[Sequence[str]] = [HEADER]
+    for length in sorted({length for _, length, _ in cells}):
+        peer = means(cells, PEER, length)
+        for model in MODELS:
+            of_model = of(cells, model, length)
+            if not of_model:
+                continue
+            mean = means(cells, model, length)
+            done = [cell for cell in of_model if "accuracy" in cell]
+            if not done:
+                lines.append((f"{length:,}", model.upper(), TOO_LARGE, *5 * ("-",)))
+                continue
+            ratios = [
+                f"{mean[name] / peer[name]:.3f}" if peer else "-"
+                for name in ("seconds_per_step", "megabytes")
+            ]
+            lines.append(
+                (
+                    f"{length:,}",
+                    model.upper(),
+                    spread([100 * cell["accuracy"] for cell in done]),
+                    " ".join(map(str, sorted({cell["steps"] for cell in done}))),
+                    f"{mean['seconds_per_step']:.3f}",
+                    f"{mean['megabytes']:,.0f}",
+                    *ratios,
+                )
+            )
+    return table_of(lines)
+
+
+def of(cells: Cells, model: str, length: int) -> list[dict[str, Any]]:
+    """Returns the measurements of a model at a length, one for each seed."""
+    return [cell for (m, n, _), cell in cells.items() if (m, n) == (model, length)]
+
+
+def means(cells: Cells, model: str, length: int) -> dict[str, float]:
+    """Returns the means over the seeds; nothing if no training of the model ended."""
+    done = [cell for cell in of(cells, model, length) if "accuracy" in cell]
+    return {name: statistics.fmean(cell[name] for cell in done) for name in MEASURED if done}
+
+
+def draw(cells: Cells, path: Path) -> None:
+    """Draws accuracy, seconds per step and memory against the length."""
+    from matplotlib.figure import Figure
+
+    from training.engine.plots import save
+
+    figure = Figure(figsize=(12, 3.5), layout="constrained")
+    names = {"accuracy": "accuracy", "seconds_per_step": "seconds per step", "megabytes": "MB"}
+    lengths = sorted({length for _, length, _ in cells})
+    for axes, (name, label) in zip(figure.subplots(1, 3), names.items(), strict=True):
+        for model in MODELS:
+            points = {n: mean[name] for n in lengths if (mean := means(cells, model, n))}
+            if points:
+                axes.plot(list(points), list(points.values()), marker="o", label=model.upper())
+        axes.set(xlabel="tokens in a text", ylabel=label, xscale="log")
+        if name != "accuracy":
+            axes.set(yscale="log")
+        axes.set_xticks(lengths, [f"{n:,}" for n in lengths], minor=False)
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    axes.legend()
+    save(figure, path)
+
+
+def settings_of(
+    models: Iterable[str], common: RecallOptions, path: Path
+) -> dict[str, dict[str, Any]]:
+    """Chooses the settings of each model by its accuracy on validation texts.
+
+    Args:
+        models: The models.
+        common: The options of the trainings.
+        path: The JSON file with what was chosen so far, and the accuracies; it is extended.
+    """
+    from training.studies.processes import run_alone
+    from training.studies.recall_training import choose_settings
+
+    found = read_object(path, "Delete it to choose them again") if path.exists() else {}
+    for model in models:
+        if model in found:
+            continue
+        some = choices(model)
+        arguments = (common.search_length, common.steps, common.search_length * 16)
+        result = run_alone(
+            choose_settings, model, some, *arguments, common.max_seconds, gigabytes=common.gigabytes
+        )
+        if result is None:
+            raise InputError(
+                f"Expected enough memory to choose the settings of {model}. Received: "
+                f"gigabytes={common.gigabytes}, search_length={common.search_length}"
+            )
+        accuracies = result["accuracies"]
+        best = some[accuracies.index(max(accuracies))]
+        found[model] = {"settings": best, "choices": some, "accuracies": accuracies}
+        with replacing(path) as partial:
+            partial.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        print(f"{model}: {best} ({max(accuracies):.1%} of the validation texts)", flush=True)
+    return {model: found[model]["settings"] for model in models}
+
+
+def start(values: dict[str, Any]) -> None:
+    """Runs the study with the options that the user typed."""
+    check_one_process("long-texts")
+    typed = {name: values.pop(name) for name in LongTextsOptions.model_fields if name in values}
+    options, common = LongTextsOptions(**typed), RecallOptions(**values)
+    try:
+        for length in options.lengths:
+            check_length(length, common.step_tokens)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    from training.engine.backend import start_backend
+
+    start_backend()  # takes seconds, so invalid input is reported first
+    from training.studies.processes import run_alone
+    from training.studies.recall_training import train_recall
+
+    run = Run(options.run_dir)
+    if run.exists:
+        run.read_config(RecallOptions, dict(common))
+    run.start_or_check(common, {})
+    settings = settings_of(options.models, common, run.folder / "settings.json")
+    path = run.folder / "cells.csv"
+    cells = read_cells(path)
+    # One seed after the other, so that an interrupted study has measured every model once.
+    wanted = [(m, n, s) for s in options.seeds for n in options.lengths for m in options.models]
+    for i, (model, length, seed) in enumerate(wanted):
+        if (model, length, seed) in cells:
+            continue
+        arguments = (model, settings[model], length, seed, common.steps, common.step_tokens)
+        result = run_alone(train_recall, *arguments, common.max_seconds, gigabytes=common.gigabytes)
+        cell = cells[model, length, seed] = {"outcome": TOO_LARGE, **(result or {})}
+        if result:
+            cell["outcome"] = TRAINED if result["steps"] == common.steps else TIMED_OUT
+        score = f", {cell['accuracy']:.1%} after {cell['steps']} steps" if result else ""
+        print(
+            f"{i + 1} of {len(wanted)}: {model}, {length:,} tokens, seed {seed}: "
+            f"{cell['outcome']}{score}",
+            flush=True,
+        )
+        write_cells(path, cells)
+        write_text(run.folder / "table.md", table(cells))
+        draw(cells, run.folder / "long_texts.png")
+    print(f"\n{table(cells)}\n")
+
+
+COMMAND = Command(
+    "long-texts",
+    "Compare models on long texts of known answers: accuracy, time and memory",
+    "Each text asks for the last letter before each of many questions, a few tokens back. tsa: "
+    "tensorized spectral attention whose graph is one-sided; tsa_symmetric: with the paper's "
+    "symmetric graph; mha: keras.layers.MultiHeadAttention with a causal mask and positions; gru: "
+    "a recurrent layer; none: no mixing of tokens. Each training has a process of its own. Writes "
+    "settings.json, the settings that were chosen on validation texts; cells.csv, with a row for "
+    "each training; table.md; and long_texts.png. Linux only.",
+    {**LongTextsOptions.model_fields, **RecallOptions.model_fields},
+    start,
+    """\
+example:
+    python training/reproduce.py long-texts --lengths 1024 4096 --models tsa mha --seeds 0 1 2
+Run the same command again to continue an interrupted study, or with more lengths, models or seeds.
+""",
+)
