@@ -16,7 +16,7 @@ from training.base.errors import InputError
 from training.classify import plots
 from training.classify.config import TENSORIZED, ClassifyConfig
 from training.classify.reports import write_mistakes, write_report
-from training.data.batches import ArrayBatches
+from training.data.batches import TextBatches
 from training.data.stored import stored_array
 from training.data.texts import LabeledTexts, split_rows
 from training.engine import tables as evaluation
@@ -80,10 +80,10 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
         config,
         run,
         config.early_stopping,
-        validation and ArrayBatches(validation.ids, validation.labels, 256),
+        validation and TextBatches(validation.ids, validation.labels, 256),
     )
     model = log.model
-    probabilities = evaluation.probabilities(model, test.ids)
+    probabilities = evaluation.text_probabilities(model, test.ids)
     predictions = probabilities.argmax(axis=-1)
     write_report(test.labels, predictions, data.class_names, run.folder / "report.csv")
     write_mistakes(
@@ -94,8 +94,9 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
         data.class_names,
         run.folder / "mistakes.csv",
     )
+    train_predictions = evaluation.text_probabilities(model, train.ids).argmax(axis=-1)
     results: dict[str, Any] = {
-        "train_accuracy": float(np.mean(evaluation.predict(model, train.ids) == train.labels)),
+        "train_accuracy": float(np.mean(train_predictions == train.labels)),
         "test_accuracy": float(np.mean(predictions == test.labels)),
         "epochs": len(log.rows),
         "seconds_per_step": min(row["seconds_per_step"] for row in log.rows),
@@ -186,11 +187,11 @@ def _ids_of(vectorizer: WordVectorizer, texts: Sequence[str], rows: np.ndarray) 
     )
 
 
-def _training_batches(config: ClassifyConfig, part: Part) -> ArrayBatches:
+def _training_batches(config: ClassifyConfig, part: Part) -> TextBatches:
     sample_weights = None
     if config.class_weights == "balanced":
         sample_weights = compute_sample_weight("balanced", part.labels).astype("float32")
-    return ArrayBatches(part.ids, part.labels, config.batch_size, config.seed, sample_weights)
+    return TextBatches(part.ids, part.labels, config.batch_size, config.seed, sample_weights)
 
 
 def _compiled_model(

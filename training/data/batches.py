@@ -45,8 +45,12 @@ class ArrayBatches(keras.utils.PyDataset):
     def __len__(self) -> int:
         return math.ceil(len(self.labels) / self.batch_size)
 
+    def rows(self, index: int) -> np.ndarray:
+        """Returns the numbers of the rows in a batch."""
+        return self.order[index * self.batch_size : (index + 1) * self.batch_size]
+
     def __getitem__(self, index: int) -> tuple[np.ndarray, ...]:
-        rows = self.order[index * self.batch_size : (index + 1) * self.batch_size]
+        rows = self.rows(index)
         if self.sample_weights is None:
             return self.inputs[rows], self.labels[rows]
         return self.inputs[rows], self.labels[rows], self.sample_weights[rows]
@@ -62,6 +66,38 @@ class ArrayBatches(keras.utils.PyDataset):
         weight = weight * np.float32((len(labels) + added) / len(labels))
         weight = np.concatenate([weight, np.zeros(added, weight.dtype)])
         return _repeated(inputs, added), _repeated(labels, added), weight
+
+
+class TextBatches(ArrayBatches):
+    """Batches of texts without the padding that all texts of a batch share.
+
+    Each batch is as long as its longest text, rounded up to 64, 128, 256 and so on so that few
+    shapes are compiled, but at most `L`. The rows of a batch are those of `ArrayBatches`.
+
+    Args:
+        inputs: Ids `(R, L)`, padded with 0 at the end.
+        labels: As for `ArrayBatches`.
+        batch_size: As for `ArrayBatches`.
+        seed: As for `ArrayBatches`.
+        sample_weights: As for `ArrayBatches`.
+    """
+
+    lengths_vary = True
+
+    def __init__(
+        self,
+        inputs: np.ndarray,
+        labels: np.ndarray,
+        batch_size: int,
+        seed: int | None = None,
+        sample_weights: np.ndarray | None = None,
+    ) -> None:
+        self.lengths = _compiled_lengths(inputs)
+        super().__init__(inputs, labels, batch_size, seed, sample_weights)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, ...]:
+        inputs, *others = super().__getitem__(index)
+        return inputs[:, : self.lengths[self.rows(index)].max()], *others
 
 
 class BucketedBatches(keras.utils.PyDataset):
@@ -170,6 +206,15 @@ class BucketedBatches(keras.utils.PyDataset):
 def _repeated(rows: np.ndarray, added: int) -> np.ndarray:
     """Appends `added` copies of the last row."""
     return np.concatenate([rows, np.repeat(rows[-1:], added, axis=0)])
+
+
+def _compiled_lengths(ids: np.ndarray) -> np.ndarray:
+    """Returns the lengths of texts `(R, L)`, rounded up to 64, 128 and so on, but at most `L`."""
+    length = ids.shape[1]
+    real = ids != 0
+    lengths = np.where(real.any(axis=1), length - real[:, ::-1].argmax(axis=1), 0)
+    powers = 2 ** np.ceil(np.log2(np.maximum(lengths, 64))).astype("int64")
+    return np.minimum(powers, length)
 
 
 def _rounded(lengths: np.ndarray, multiple: int) -> np.ndarray:

@@ -185,10 +185,16 @@ def as_dataset(batches: keras.utils.PyDataset) -> object:
         return batches
     import tensorflow as tf
 
-    # As in Keras, an axis whose size differs between the first two batches may vary.
+    lengths_vary = getattr(batches, "lengths_vary", False)
+
+    # As in Keras, an axis whose size differs between the first two batches may vary. Batches that
+    # are drawn anew in each epoch may have equal lengths at first, and say that these vary.
     def spec(one: np.ndarray, other: np.ndarray) -> tf.TensorSpec:
-        sizes = zip(one.shape[1:], other.shape[1:], strict=True)
-        return tf.TensorSpec([None, *(m if m == n else None for m, n in sizes)], one.dtype)
+        sizes = [
+            None if m != n or lengths_vary else m
+            for m, n in zip(one.shape[1:], other.shape[1:], strict=True)
+        ]
+        return tf.TensorSpec([None, *sizes], one.dtype)
 
     some = batches[0], batches[min(1, len(batches) - 1)]
     dataset = tf.data.Dataset.from_generator(

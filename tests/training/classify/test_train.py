@@ -9,13 +9,13 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from run_folders import FILES, assert_equal, assert_refused
+from run_folders import FILES, assert_equal, assert_refused, interrupted_after
 
 from keras_tnattn.models import ATTENTIONS as CLASSIFIERS
 from training.base.options import from_json, to_json
 from training.classify.config import ATTENTIONS, ClassifyConfig
 from training.classify.train import _compiled_model
-from training.data.batches import ArrayBatches
+from training.data.batches import TextBatches
 from training.data.texts import split_rows
 from training.engine.checkpoints import EpochLog
 from training.engine.runs import Run
@@ -74,6 +74,24 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(uninterrupted, tmp_path):
     assert main(["classify", "--run-dir", str(folder), "--resume"]) == 0
     assert_equal(folder, whole)
     assert [row["epoch"] for row in Run(folder).read_metrics()] == list(range(1, EPOCHS + 1))
+
+
+def test_texts_of_many_lengths_are_resumed_to_the_same_weights(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    rows = [
+        " ".join(["one", "two"][i % 2] for _ in range(n)) for i, n in enumerate([3, 70, 140] * 8)
+    ]
+    rng.shuffle(rows)
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(["text,label", *(f"{row},{row[0]}" for row in rows)]) + "\n")
+    options = ["--max-words", "140", "--epochs", "3", "--batch-size", "2", "--word-dropout", "0.2"]
+    options += ["--jit-compile", "off"]  # which would compile each length
+    arguments = ["classify", "--dataset", str(table), "--embedding-dim", "4", *options]
+    assert main([*arguments, "--run-dir", str(tmp_path / "whole")]) == 0
+    folder = tmp_path / "run"
+    interrupted_after(1, [*arguments, "--run-dir", str(folder)], monkeypatch)
+    assert main(["classify", "--run-dir", str(folder), "--resume"]) == 0
+    assert_equal(folder, tmp_path / "whole")
 
 
 @pytest.mark.slow
@@ -228,12 +246,12 @@ def test_an_earlier_config_keeps_the_recipe_of_the_paper():
 def test_rare_classes_count_as_much_as_frequent_ones(tmp_path, monkeypatch):
     seen = {}
 
-    class Watched(ArrayBatches):
+    class Watched(TextBatches):
         def __init__(self, inputs, labels, batch_size, seed=None, sample_weights=None):
             super().__init__(inputs, labels, batch_size, seed, sample_weights)
             seen["labels"], seen["weights"] = labels, sample_weights
 
-    monkeypatch.setattr("training.classify.train.ArrayBatches", Watched)
+    monkeypatch.setattr("training.classify.train.TextBatches", Watched)
     table = tmp_path / "table.csv"
     rows = [f"word{i % 7} the,{'b' if i % 4 == 0 else 'a'}" for i in range(40)]
     table.write_text("\n".join(["text,label", *rows]) + "\n")
@@ -285,12 +303,12 @@ def test_early_stopping_keeps_the_best_epoch(tmp_path):
 def test_each_epoch_has_an_order_of_its_own(tmp_path, monkeypatch):
     orders = []
 
-    class Watched(ArrayBatches):
+    class Watched(TextBatches):
         def __getitem__(self, index):
             orders.append(self.order.tobytes())
             return super().__getitem__(index)
 
-    monkeypatch.setattr("training.classify.train.ArrayBatches", Watched)
+    monkeypatch.setattr("training.classify.train.TextBatches", Watched)
     table = small_table(tmp_path / "table.csv", rows=40)
     assert main(command(table, tmp_path / "run", "--attention", "dpa", "--epochs", "3")) == 0
     assert len(set(orders)) == 3

@@ -1,6 +1,6 @@
 import numpy as np
 
-from training.data.batches import ArrayBatches
+from training.data.batches import ArrayBatches, TextBatches
 
 
 def test_the_order_depends_on_seed_and_epoch():
@@ -15,3 +15,27 @@ def test_the_order_depends_on_seed_and_epoch():
     assert order(3, 5) == order(3, 5)
     assert sorted(order(3, 5)) == list(range(10))
     assert len({tuple(order(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
+
+
+def test_texts_lose_the_padding_that_a_batch_shares():
+    lengths = [3, 9, 65, 17, 0, 64, 300, 70]
+    ids = np.zeros((8, 300), "int32")
+    for row, length in zip(ids, lengths, strict=True):
+        row[:length] = 1 + np.arange(length)
+    batches = TextBatches(ids, np.arange(8), 2)
+    shapes = [batches[i][0].shape for i in range(4)]
+    # Powers of two from 64 on, but no longer than the arrays.
+    assert shapes == [(2, 64), (2, 128), (2, 64), (2, 300)]
+
+    weights = np.arange(8) / 8
+    for epoch in range(3):
+        whole = ArrayBatches(ids, np.arange(8), 3, seed=5, sample_weights=weights)
+        short = TextBatches(ids, np.arange(8), 3, seed=5, sample_weights=weights)
+        whole.set_epoch(epoch)
+        short.set_epoch(epoch)
+        for i in range(3):
+            (full, *others), (cut, *same) = whole[i], short[i]
+            assert not full[:, cut.shape[1] :].any()
+            np.testing.assert_array_equal(full[:, : cut.shape[1]], cut)
+            for one, other in zip(others, same, strict=True):
+                np.testing.assert_array_equal(one, other)

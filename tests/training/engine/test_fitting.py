@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from training.base.errors import InputError
-from training.data.batches import ArrayBatches
+from training.data.batches import ArrayBatches, TextBatches
 from training.engine.fitting import as_dataset, on_all_gpus
 
 needs_tensorflow = pytest.mark.skipif(
@@ -41,6 +41,15 @@ class TestDataset:
         inputs, labels = as_dataset(Growing()).element_spec
         assert inputs["x"].shape.as_list() == [None, None, 5]
         assert labels.shape.as_list() == [None]
+
+    def test_takes_texts_that_are_longer_in_a_later_epoch(self):
+        ids = np.zeros((4, 100), "int32")
+        ids[:, 0] = 1
+        batches = TextBatches(ids, np.arange(4), 2, seed=0)
+        dataset = as_dataset(batches)
+        # As if a later epoch put a long text into a batch that was short in the first one.
+        batches.lengths = np.array([64, 64, 100, 64])
+        assert sorted(x.shape[1] for x, _ in dataset) == [64, 100]
 
     def test_takes_a_single_batch(self):
         batches = ArrayBatches(np.zeros((3, 7)), np.arange(3), 4)
