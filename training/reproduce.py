@@ -12,10 +12,13 @@ from training.base.command_line import run
 from training.engine.commands import Command, app_of
 from training.studies.digits import COMMAND as DIGITS
 from training.studies.long_texts import COMMAND as LONG_TEXTS
+from training.studies.digits import COMMAND as DIGITS
+from training.studies.long_texts import COMMAND as LONG_TEXTS
 from training.studies.rules import COMMAND as RULES
 from training.studies.tensorized import COMMAND as TENSORIZED
+from training.studies.whole_texts import COMMAND as WHOLE_TEXTS
 
-STUDIES: tuple[Command, ...] = (TENSORIZED, LONG_TEXTS, RULES, DIGITS)
+STUDIES: tuple[Command, ...] = (TENSORIZED, LONG_TEXTS, WHOLE_TEXTS, RULES, DIGITS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,6 +7,8 @@ import numpy as np
 
 from training.data.pairs.prepared import TokenizedPart
 
+BLOCK = 65_536  # texts whose lengths are computed at once
+
 
 class ArrayBatches(keras.utils.PyDataset):
     """Batches of `(inputs, labels)`; the order of an epoch depends only on the seed and the epoch.
@@ -98,6 +100,50 @@ class TextBatches(ArrayBatches):
     def __getitem__(self, index: int) -> tuple[np.ndarray, ...]:
         inputs, *others = super().__getitem__(index)
         return inputs[:, : self.lengths[self.rows(index)].max()], *others
+
+
+class GroupedTextBatches(TextBatches):
+    """Batches of texts of similar lengths, without needless padding.
+
+    Texts that are rounded up to the same length share batches, so that a long text makes no short
+    one long.
+
+    Args:
+        inputs: As for `TextBatches`.
+        labels: As for `TextBatches`.
+        batch_size: Maximum number of rows in a batch.
+        max_tokens: Maximum number of tokens in a batch, padding included; a single longer text is a
+            batch.
+        seed: As for `TextBatches`. Default: sorted by length, in every epoch.
+    """
+
+    def __init__(
+        self,
+        inputs: np.ndarray,
+        labels: np.ndarray,
+        batch_size: int,
+        max_tokens: int,
+        seed: int | None = None,
+    ) -> None:
+        self.max_tokens = max_tokens
+        super().__init__(inputs, labels, batch_size, seed)
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        lengths = self.lengths[self.order]
+        self._batches: list[np.ndarray] = []
+        for length in np.unique(lengths):
+            rows = self.order[lengths == length]
+            size = max(1, min(self.batch_size, self.max_tokens // length))
+            self._batches += [rows[i : i + size] for i in range(0, len(rows), size)]
+        if self.seed is not None:
+            np.random.default_rng((self.seed, epoch, 1)).shuffle(self._batches)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def rows(self, index: int) -> np.ndarray:
+        return self._batches[index]
 
 
 class BucketedBatches(keras.utils.PyDataset):
@@ -211,8 +257,11 @@ def _repeated(rows: np.ndarray, added: int) -> np.ndarray:
 def _compiled_lengths(ids: np.ndarray) -> np.ndarray:
     """Returns the lengths of texts `(R, L)`, rounded up to 64, 128 and so on, but at most `L`."""
     length = ids.shape[1]
-    real = ids != 0
-    lengths = np.where(real.any(axis=1), length - real[:, ::-1].argmax(axis=1), 0)
+    lengths = np.zeros(len(ids), "int64")
+    for start in range(0, len(ids), BLOCK):  # the ids may be in a file, larger than the memory
+        real = ids[start : start + BLOCK] != 0
+        last = length - real[:, ::-1].argmax(axis=1)
+        lengths[start : start + BLOCK] = np.where(real.any(axis=1), last, 0)
     powers = 2 ** np.ceil(np.log2(np.maximum(lengths, 64))).astype("int64")
     return np.minimum(powers, length)
 

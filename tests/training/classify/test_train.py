@@ -87,6 +87,7 @@ def test_texts_of_many_lengths_are_resumed_to_the_same_weights(tmp_path, monkeyp
     options = ["--max-words", "140", "--epochs", "3", "--batch-size", "2", "--word-dropout", "0.2"]
     options += ["--jit-compile", "off"]  # which would compile each length
     arguments = ["classify", "--dataset", str(table), "--embedding-dim", "4", *options]
+    arguments += ["--attention", "dpa"]
     assert main([*arguments, "--run-dir", str(tmp_path / "whole")]) == 0
     folder = tmp_path / "run"
     interrupted_after(1, [*arguments, "--run-dir", str(folder)], monkeypatch)

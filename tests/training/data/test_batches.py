@@ -1,6 +1,6 @@
 import numpy as np
 
-from training.data.batches import ArrayBatches, TextBatches
+from training.data.batches import ArrayBatches, GroupedTextBatches, TextBatches
 
 
 def test_the_order_depends_on_seed_and_epoch():
@@ -39,3 +39,27 @@ def test_texts_lose_the_padding_that_a_batch_shares():
             np.testing.assert_array_equal(full[:, : cut.shape[1]], cut)
             for one, other in zip(others, same, strict=True):
                 np.testing.assert_array_equal(one, other)
+
+
+def test_texts_of_similar_lengths_share_a_batch():
+    rng = np.random.default_rng(0)
+    ids = np.zeros((40, 300), "int32")
+    for row in ids:
+        row[: rng.integers(1, 301)] = 1
+    orders = set()
+    for epoch in (0, 1, 0):
+        batches = GroupedTextBatches(ids, np.arange(40), 5, 512, seed=3)
+        batches.set_epoch(epoch)
+        seen = []
+        for index in range(len(batches)):
+            texts, labels = batches[index]
+            np.testing.assert_array_equal(texts, ids[labels, : texts.shape[1]])
+            assert len(texts) <= 5
+            assert texts.size <= 512
+            lengths = (texts != 0).sum(axis=1)
+            assert texts.shape[1] in (64, 128, 256, 300)
+            assert lengths.min() > texts.shape[1] / 2 or texts.shape[1] == 64
+            seen += labels.tolist()
+        assert sorted(seen) == list(range(40))
+        orders.add(tuple(seen))
+    assert len(orders) == 2

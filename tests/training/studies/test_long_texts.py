@@ -21,8 +21,8 @@ def is_letter(token):
 
 class TestTexts:
     def test_the_answer_is_the_last_letter_before_the_question(self):
-        ids, labels, weights = recall_texts(5, 4 * SECTION, np.random.default_rng(0))
-        assert ids.shape == labels.shape == weights.shape == (5, 256)
+        ids, labels, weights = recall_texts(40, 4 * SECTION, np.random.default_rng(0))
+        assert ids.shape == labels.shape == weights.shape == (40, 256)
         before, after, others = [], [], []
         for text, answers, asked in zip(ids, labels, weights, strict=True):
             letters = np.flatnonzero([is_letter(token) for token in text])
