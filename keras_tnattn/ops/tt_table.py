@@ -18,7 +18,7 @@ from keras_tnattn.ops import tensor_train
 from keras_tnattn.ops.precision import matmul
 from keras_tnattn.typing import Tensor
 
-# Cost of moving one number, in floating-point operations, as in `tensor_train`.
+# Cost of moving one number, in floating-point operations, as in `tensor_train.contraction`.
 _FLOPS_PER_NUMBER = 128
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_tnattn.ops import tensor_train
+from keras_tnattn.ops.tensor_train import contraction, suggestion
 
 factor_pairs = st.lists(
     st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, max_size=4
@@ -183,7 +184,7 @@ def test_factors_are_positive_and_paired(factors):
 
 def test_a_given_plan_is_followed(monkeypatch):
     cores = random_cores((2, 3), (3, 2), (4,))
-    monkeypatch.delattr(tensor_train, "plan_of")
+    monkeypatch.delattr(contraction, "plan_of")
     plan = tensor_train.ContractionPlan(1, True, 1, 0, 1, 1)
     x = np.ones((2, 6), "float32")
     expected = x @ oracles.tt_matrix(cores)
@@ -237,7 +238,7 @@ def test_suggested_shapes_fit_and_can_have_full_rank(sizes, budget):
         for other in ((first, second), (first, second[::-1])):
             ranks = tensor_train.resolve_ranks(rank + 1, *other)
             plan = tensor_train.contraction_plan(*other, ranks)
-            if plan.parameters <= budget and tensor_train._can_have_full_rank(*other, ranks):
+            if plan.parameters <= budget and suggestion._can_have_full_rank(*other, ranks):
                 assert found.plan.cost <= plan.cost
 
 
@@ -332,7 +333,7 @@ def test_gradients_of_two_blocks_are_those_of_the_dense_product():
 def test_the_largest_rank_that_fits_is_suggested():
     # With the factors fixed, one rank more exceeds the budget.
     for budget in range(20, 260, 7):
-        ranks = tensor_train._largest_ranks((4, 5), (3, 4), budget)
+        ranks = suggestion._largest_ranks((4, 5), (3, 4), budget)
         sizes = [
             sum(map(np.prod, tensor_train.core_shapes((4, 5), (3, 4), (rank,))))
             for rank in range(1, 13)
