@@ -12,8 +12,6 @@ from training.base.command_line import run
 from training.engine.commands import Command, app_of
 from training.studies.digits import COMMAND as DIGITS
 from training.studies.long_texts import COMMAND as LONG_TEXTS
-from training.studies.digits import COMMAND as DIGITS
-from training.studies.long_texts import COMMAND as LONG_TEXTS
 from training.studies.rules import COMMAND as RULES
 from training.studies.tensorized import COMMAND as TENSORIZED
 from training.studies.whole_texts import COMMAND as WHOLE_TEXTS
