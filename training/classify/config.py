@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from training.base.attentions import registered_attentions
 from training.base.options import (
     DATA,
     MODEL,
@@ -13,7 +14,6 @@ from training.base.options import (
     jit_compile_option,
     name_option,
     option,
-    registered_attentions,
     steps_per_execution_option,
 )
 from training.data.reading import short_name

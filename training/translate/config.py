@@ -4,6 +4,7 @@ from typing import Any
 
 import pydantic
 
+from training.base.attentions import registered_attentions
 from training.base.options import (
     DATA,
     MODEL,
@@ -16,7 +17,6 @@ from training.base.options import (
     jit_compile_option,
     name_option,
     option,
-    registered_attentions,
     steps_per_execution_option,
 )
 from training.data.pairs.registry import PARALLEL_SETS

@@ -10,6 +10,7 @@ import pytest
 from run_folders import assert_refused
 
 from training import predict
+from training.base.attentions import registered_attentions
 from training.base.errors import InputError
 from training.base.options import (
     DATA,
@@ -20,7 +21,6 @@ from training.base.options import (
     from_json,
     interval,
     option,
-    registered_attentions,
     to_json,
 )
 from training.classify.config import ClassifyConfig
