@@ -111,7 +111,7 @@ class Options(pydantic.BaseModel):
 
     @classmethod
     def of_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Completes options that an earlier version stored; overridden by subclasses."""
+        """Adapts options that an earlier version stored; overridden by subclasses."""
         return values
 
     def changed(self: SomeOptions, **values: Any) -> SomeOptions:
@@ -191,14 +191,6 @@ class RunConfig(Options, abc.ABC):
         le=2**32 - 1,
     )
 
-    tensorboard: bool = option(
-        False, OUTPUT, "write logs for TensorBoard to tensorboard/ in the run's folder"
-    )
-    export: bool = option(False, OUTPUT, "export the trained model for serving")
-    saved_models: str = option(
-        "saved_models", OUTPUT, "where to export: DIR/NAME/VERSION/", metavar="DIR"
-    )
-
     @pydantic.field_validator("name", check_fields=False)
     @classmethod
     def _check_name(cls, name: str) -> str:
@@ -213,6 +205,36 @@ class RunConfig(Options, abc.ABC):
             )
         return name
 
+    @classmethod
+    def of_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:
+        # Earlier versions stored the options of `ExportConfig` with every run.
+        gone = ExportConfig.model_fields.keys() - cls.model_fields.keys()
+        return {name: value for name, value in values.items() if name not in gone}
+
+    def refuse(self, reason: str, *names: str) -> None:
+        """Raises `InputError` if one of the named options differs from its default."""
+        for name in names:
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                raise InputError(f"Expected no {name} with {reason}. Received: {name}={value}")
+
+
+class FitConfig(RunConfig):
+    """The options of every command that trains with `training.engine.fitting.fit`."""
+
+    tensorboard: bool = option(
+        False, OUTPUT, "write logs for TensorBoard to tensorboard/ in the run's folder"
+    )
+
+
+class ExportConfig(FitConfig):
+    """The options of every command that can also export what it trained."""
+
+    export: bool = option(False, OUTPUT, "export the trained model for serving")
+    saved_models: str = option(
+        "saved_models", OUTPUT, "where to export: DIR/NAME/VERSION/", metavar="DIR"
+    )
+
     @property
     def export_folder(self) -> Path:
         """The folder with the versions of the exported model."""
@@ -222,13 +244,6 @@ class RunConfig(Options, abc.ABC):
     def export_options(self) -> dict[str, Any]:
         """The options that decide what an export contains and where it is written."""
         return {"folder": str(self.export_folder)}
-
-    def refuse(self, reason: str, *names: str) -> None:
-        """Raises `InputError` if one of the named options differs from its default."""
-        for name in names:
-            value = getattr(self, name)
-            if value != type(self).model_fields[name].default:
-                raise InputError(f"Expected no {name} with {reason}. Received: {name}={value}")
 
 
 class DeviceOptions(Options):
@@ -328,7 +343,7 @@ def name_option(compute: Callable[[dict[str, Any]], str], default: str) -> Any:
         compute: Computes the default from the other options.
         default: What `--help` says the default is.
     """
-    text = f"name of the run and of the exported model (default: {default})"
+    text = f"name of the run (default: {default})"
     return option(None, OUTPUT, text, compute=compute)
 
 

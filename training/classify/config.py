@@ -8,7 +8,7 @@ from training.base.options import (
     DATA,
     MODEL,
     TRAINING,
-    RunConfig,
+    ExportConfig,
     early_stopping_option,
     epochs_option,
     jit_compile_option,
@@ -42,7 +42,7 @@ def _by_recipe(tuned: Any, paper: Any) -> Callable[[dict[str, Any]], Any]:
     return lambda values: {"tuned": tuned, "paper": paper}[values["recipe"]]
 
 
-class ClassifyConfig(RunConfig):
+class ClassifyConfig(ExportConfig):
     """The options of `classify`: data, model, training and output.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from training.base.options import RunConfig, to_json
+from training.base.options import ExportConfig, to_json
 
 # Results whose names end like this are the scores on a card.
 _SCORES = ("accuracy", "loss", "bleu", "exact")
@@ -14,7 +14,7 @@ _NOT_THE_MODEL = ("export", "saved_models")
 
 
 def describe(
-    command: str, config: RunConfig, data: Mapping[str, Any], results: Mapping[str, Any]
+    command: str, config: ExportConfig, data: Mapping[str, Any], results: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns the entries of a model card that come from a run.
 

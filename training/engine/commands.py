@@ -10,7 +10,15 @@ import cyclopts
 from pydantic.fields import FieldInfo
 
 from training.base.command_line import function_of, new_app
-from training.base.options import EXPORTING, RUN, DeviceOptions, Options, RunConfig, option
+from training.base.options import (
+    EXPORTING,
+    RUN,
+    DeviceOptions,
+    ExportConfig,
+    Options,
+    RunConfig,
+    option,
+)
 from training.engine.devices import (
     Layouts,
     check_one_process,
@@ -68,8 +76,8 @@ class RunOptions(Options):
     resume: bool = option(
         False,
         RUN,
-        "continue the run in this folder with the options in its config.json; only the export "
-        "options may change, also for a finished run",
+        "continue the run in this folder with the options in its config.json; only options of an "
+        "export may change, also for a finished run",
     )
 
 
@@ -158,8 +166,12 @@ def run_to_train(
         exported = run.results.get("exported")
         missing = not exported or not Path(exported).is_dir()
         # To export a finished run, finish it once more; nothing is left to train.
-        wanted = exporting and config.export
-        if not (wanted and (missing or note.get("options") != config.export_options)):
+        if not (
+            exporting
+            and isinstance(config, ExportConfig)
+            and config.export
+            and (missing or note.get("options") != config.export_options)
+        ):
             print(f"The run in {run.folder} is finished; there is nothing to do.")
             return None
     return config, run

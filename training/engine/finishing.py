@@ -12,11 +12,11 @@ import keras
 
 from training.base.errors import InputError
 from training.base.files import WriteError, reason, replacing
-from training.base.options import RunConfig
+from training.base.options import ExportConfig, RunConfig
 from training.engine.runs import RESUME, Run
 
 
-def prepare_export(config: RunConfig) -> None:
+def prepare_export(config: ExportConfig) -> None:
     """Checks before the training that the model can be exported afterwards, if requested.
 
     Raises:
@@ -56,7 +56,7 @@ def finish(
         model: The model.
         results: The measurements.
         write: A function that exports the model to a folder as a version, and returns the path of
-            that version. Default: the task does not export, and its config refuses to.
+            that version. Default: the task does not export.
 
     Returns:
         The results; `exported` is the path of the exported model, if there is one.
@@ -68,7 +68,7 @@ def finish(
         with replacing(run.folder / "model.keras") as path:
             model.save(path)
         results["model_bytes"] = (run.folder / "model.keras").stat().st_size
-        if config.export and write is not None:
+        if write is not None and isinstance(config, ExportConfig) and config.export:
             results["exported"] = str(_export_once(config, run, write))
         run.finish(results)
     except WriteError as error:
@@ -76,7 +76,7 @@ def finish(
     return results
 
 
-def _export_once(config: RunConfig, run: Run, write: Callable[[Path, int], Path]) -> Path:
+def _export_once(config: ExportConfig, run: Run, write: Callable[[Path, int], Path]) -> Path:
     """Exports the model once. The version is written to the run's folder first, so that a resumed
     run does not export a second time, unless the options have changed."""
     import tensorflow as tf

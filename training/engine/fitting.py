@@ -13,7 +13,7 @@ import numpy as np
 
 from training.base.errors import InputError
 from training.base.files import WriteError
-from training.base.options import RunConfig
+from training.base.options import FitConfig
 from training.engine.checkpoints import EpochLog, copied_to_one_device
 from training.engine.devices import num_processes, process_id
 from training.engine.progress import EpochLines
@@ -61,7 +61,7 @@ def on_all_gpus(batch_size: int) -> contextlib.AbstractContextManager:
 def fit(
     model: keras.Model,
     batches: keras.utils.PyDataset,
-    config: RunConfig,
+    config: FitConfig,
     run: Run,
     patience: int | None = None,
     validation: keras.utils.PyDataset | None = None,
@@ -150,7 +150,7 @@ class ProcessShare(keras.utils.PyDataset):
         return rows[self._number * size : (self._number + 1) * size]
 
 
-def _diverged(error: FloatingPointError, config: RunConfig, log: EpochLog) -> str:
+def _diverged(error: FloatingPointError, config: FitConfig, log: EpochLog) -> str:
     kept = log.last_checkpoint
     return (
         f"Training diverged: {error}. Start another run with a lower --learning-rate than "
@@ -160,7 +160,7 @@ def _diverged(error: FloatingPointError, config: RunConfig, log: EpochLog) -> st
     )
 
 
-def check_tensorboard(config: RunConfig) -> None:
+def check_tensorboard(config: FitConfig) -> None:
     """Raises `InputError` if TensorBoard logs are requested and TensorBoard is not installed."""
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise InputError(

@@ -6,7 +6,7 @@ from training.base.options import (
     DATA,
     MODEL,
     TRAINING,
-    RunConfig,
+    ExportConfig,
     batch_size_option,
     epochs_option,
     name_option,
@@ -32,7 +32,7 @@ def _default_learning_rate(values: dict[str, Any]) -> float:
     return 5e-3 if values["attention"] == "tn" else 1e-3
 
 
-class ImagesConfig(RunConfig):
+class ImagesConfig(ExportConfig):
     """The options of `images`: data, model, training and output.
 
     Raises:

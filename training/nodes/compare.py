@@ -27,9 +27,9 @@ MEASURED: dict[str, Callable[[str], float]] = {
 }
 COLUMNS = ("layer", "seed", *MEASURED)
 
-# The options of `nodes` that `compare-nodes` lacks: those that the table varies, those of files
-# that it does not write, and those that only some of the layers have.
-LEFT_OUT = {"layer", "seed", "name", "export", "saved_models", "tensorboard"}
+# The options of `nodes` that `compare-nodes` lacks: those that the table varies, and those that
+# only some of the layers have.
+LEFT_OUT = {"layer", "seed", "name"}
 LEFT_OUT |= {"num_heads", "output_heads", "filter_order"}
 
 Rows = dict[tuple[str, int], dict[str, Any]]

@@ -105,5 +105,3 @@ class NodesConfig(RunConfig):
             self.refuse(reason, "num_heads", "output_heads")
         if self.layer != "filter":
             self.refuse(reason, "filter_order")
-        self.refuse("nodes, which writes metrics.csv only", "tensorboard")
-        self.refuse("nodes, whose model classifies one graph as a whole; use model.keras", "export")

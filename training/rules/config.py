@@ -6,7 +6,7 @@ from training.base.options import (
     DATA,
     MODEL,
     TRAINING,
-    RunConfig,
+    ExportConfig,
     batch_size_option,
     epochs_option,
     name_option,
@@ -49,7 +49,7 @@ def _default_name(values: dict[str, Any]) -> str:
     return f"{model}{rule}-{values['seed']}"
 
 
-class RulesConfig(RunConfig):
+class RulesConfig(ExportConfig):
     """The options of `rules`: data, model, training and output.
 
     Raises:

@@ -8,8 +8,8 @@ from training.base.options import (
     MODEL,
     RUN,
     TRAINING,
+    FitConfig,
     Options,
-    RunConfig,
     batch_size_option,
     epochs_option,
     name_option,
@@ -27,7 +27,7 @@ MODELS = ("tsa", "mha", "gru", "none")
 HEADER = ("data", "model", "validation %", "test %", "epochs", "s/epoch", "MB")
 
 
-class WholeTextsConfig(RunConfig):
+class WholeTextsConfig(FitConfig):
     """The options of one training.
 
     Raises:
@@ -80,7 +80,7 @@ class WholeTextsOptions(Options):
 
 
 # What the study varies, and files that it does not write.
-LEFT_OUT = {"dataset", "model", "seed", "name", "export", "saved_models", "tensorboard"}
+LEFT_OUT = {"dataset", "model", "seed", "name", "tensorboard"}
 
 
 def table(configs: list[WholeTextsConfig], results: list[dict[str, Any]]) -> str:

@@ -10,7 +10,7 @@ from training.base.options import (
     MODEL,
     OUTPUT,
     TRAINING,
-    RunConfig,
+    ExportConfig,
     batch_size_option,
     early_stopping_option,
     epochs_option,
@@ -92,7 +92,7 @@ def _default_name(values: dict[str, Any]) -> str:
     return "-".join([*words, str(values["seed"])])
 
 
-class TranslateConfig(RunConfig):
+class TranslateConfig(ExportConfig):
     """The options of `translate`: data, model, training and output.
 
     Raises:

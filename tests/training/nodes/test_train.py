@@ -9,6 +9,7 @@ from run_folders import FILES, assert_equal, assert_refused
 
 from training.base.options import from_json, to_json
 from training.data.graphs import load_graph
+from training.engine.commands import RunOptions, run_to_train
 from training.engine.runs import Run
 from training.nodes import fitting
 from training.nodes.config import NodesConfig
@@ -43,6 +44,18 @@ def test_the_defaults_are_those_of_the_papers():
     assert (gat.num_heads, gat.output_heads, gat.l2, gat.patience) == (8, 1, 5e-4, 100)
     assert gat.name == "cora-gat-0"
     assert from_json(NodesConfig, to_json(gcn)) == gcn
+
+
+def test_a_run_of_an_earlier_version_with_more_options(tmp_path):
+    config, run = NodesConfig(layer="gcn", seed=3), Run(tmp_path / "run")
+    run.start(config, {})
+    path = run.folder / "config.json"
+    stored = {"tensorboard": False, "export": False, "saved_models": "saved_models"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | stored))
+    which = RunOptions(run_dir=str(run.folder), resume=True)
+    assert run_to_train(NodesConfig, {}, which)[0] == config
+    run.finish({"test_accuracy": 0.8})
+    assert run_to_train(NodesConfig, {}, which) is None
 
 
 def test_early_stopping_is_that_of_the_published_code():
@@ -158,8 +171,10 @@ class TestRefusals:
             (["--filter-order", "2"], "filter_order=2"),
             (["--patience", "0"], "patience=0"),
             (["--dropout", "1"], "dropout=1"),
-            (["--export"], "export=True"),
-            (["--tensorboard"], "tensorboard=True"),
+            (["--export"], "Unknown option: --export"),
+            (["--saved-models", "models"], "Unknown option: --saved-models"),
+            (["--tensorboard"], "Unknown option: --tensorboard"),
+            (["--devices", "2"], "Unknown option: --devices"),
         ],
     )
     def test_bad_options_leave_no_folder(self, graph, tmp_path, capsys, options, part):
