@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tnattn import (
+from keras_tnattn.layers import (
     SinusoidalPositionEncoding,
     TensorizedSpectralAttention,
     TokenEmbedding,
