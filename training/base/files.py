@@ -1,10 +1,10 @@
-"""Writes files atomically and reads JSON files; errors are reported in one line."""
+"""Writes files atomically; reads JSON files and tables. Errors are reported in one line."""
 
 import contextlib
 import csv
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,45 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer = csv.DictWriter(file, rows[0].keys())
         writer.writeheader()
         writer.writerows(rows)
+
+
+def read_table(
+    path: Path,
+    keys: Mapping[str, Callable[[str], Any]],
+    columns: Mapping[str, Callable[[str], Any]],
+    blanks: bool = False,
+) -> dict[tuple, dict[str, Any]]:
+    """Reads a CSV file of measurements, so that what it holds need not be measured again.
+
+    Args:
+        path: The file; it need not exist yet.
+        keys: The columns that identify a row, with their types.
+        columns: The other columns, with their types.
+        blanks: Whether a cell may be empty; it is then left out.
+
+    Returns:
+        The other columns of each row, by those that identify it.
+
+    Raises:
+        InputError: If the file cannot be read, or a column is missing or of another type.
+    """
+    if not path.exists():
+        return {}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return {
+                tuple(kind(row[name]) for name, kind in keys.items()): {
+                    name: kind(row[name])
+                    for name, kind in columns.items()
+                    if row[name] or not blanks
+                }
+                for row in csv.DictReader(file)
+            }
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
+        raise InputError(
+            f"Expected a row for each {' and '.join(keys)}. Received: {path} ({error}). Delete it "
+            "to measure all of them again"
+        ) from error
 
 
 def read_object(path: Path, hint: str) -> dict[str, Any]:

@@ -1,12 +1,9 @@
 """The command `compare-nodes`: several layers over several seeds, in one table."""
 
-import csv
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from training.base.errors import InputError
-from training.base.files import replacing
+from training.base.files import read_table, write_table
 from training.base.options import RUN, Options, option
 from training.engine.backend import start_backend
 from training.engine.commands import Command
@@ -16,7 +13,8 @@ from training.nodes.command import load
 from training.nodes.config import LAYERS, NodesConfig
 
 HEADER = ("layer", "weights", "seeds", "test %", "lowest", "highest", "epochs", "seconds")
-# The columns of seeds.csv besides the layer and the seed, with their types.
+# The columns of seeds.csv, with their types.
+KEYS: dict[str, Callable[[str], Any]] = {"layer": str, "seed": int}
 MEASURED: dict[str, Callable[[str], float]] = {
     "weights": int,
     "test_accuracy": float,
@@ -25,14 +23,13 @@ MEASURED: dict[str, Callable[[str], float]] = {
     "epochs": int,
     "seconds": float,
 }
-COLUMNS = ("layer", "seed", *MEASURED)
 
 # The options of `nodes` that `compare-nodes` lacks: those that the table varies, and those that
 # only some of the layers have.
 LEFT_OUT = {"layer", "seed", "name"}
 LEFT_OUT |= {"num_heads", "output_heads", "filter_order"}
 
-Rows = dict[tuple[str, int], dict[str, Any]]
+Rows = dict[tuple, dict[str, Any]]
 
 
 class CompareNodesOptions(Options):
@@ -43,34 +40,6 @@ class CompareNodesOptions(Options):
     run_dir: str | None = option(
         None, RUN, "folder of the table (default: runs/compare-nodes-DATASET)", metavar="DIR"
     )
-
-
-def read_rows(path: Path) -> Rows:
-    """Reads the measurements by layer and seed."""
-    if not path.exists():
-        return {}
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return {
-                (row["layer"], int(row["seed"])): {
-                    name: number(row[name]) for name, number in MEASURED.items()
-                }
-                for row in csv.DictReader(file)
-            }
-    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
-        raise InputError(
-            f"Expected a row for each layer and seed. Received: {path} ({error}). Delete it to "
-            "train all of them again"
-        ) from error
-
-
-def write_rows(path: Path, rows: Rows) -> None:
-    """Writes the measurements, sorted by layer and seed."""
-    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        for (layer, seed), row in sorted(rows.items()):
-            writer.writerow((layer, seed, *(row[name] for name in MEASURED)))
 
 
 def table(rows: Rows) -> str:
@@ -116,7 +85,7 @@ def start(values: dict[str, Any]) -> None:
         run.read_config(NodesConfig, dict(common))
     run.start_or_check(common, data_description(graph))
     path = run.folder / "seeds.csv"
-    rows = read_rows(path)
+    rows = read_table(path, KEYS, MEASURED)
     for i, config in enumerate(configs):
         if (config.layer, config.seed) in rows:
             continue
@@ -129,7 +98,8 @@ def start(values: dict[str, Any]) -> None:
             flush=True,
         )
         rows[config.layer, config.seed] = {name: results[name] for name in MEASURED}
-        write_rows(path, rows)
+        lines = [dict(zip(KEYS, key, strict=True)) | rows[key] for key in sorted(rows)]
+        write_table(path, lines)
         write_text(run.folder / "table.md", table(rows))
     print(f"\n{table(rows)}\n")
 

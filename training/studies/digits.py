@@ -1,6 +1,5 @@
 """The study `digits`: classifiers of scikit-learn's digits on several splits."""
 
-import csv
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,8 +7,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from training.base.errors import InputError
-from training.base.files import replacing, writing
+from training.base.files import read_table, write_table, writing
 from training.base.options import RUN, Options, option
 from training.data.images import load_images
 from training.engine.backend import start_backend
@@ -21,14 +19,16 @@ from training.images.config import ImagesConfig
 # The tensor networks, by their options of `images`.
 NETWORKS: dict[str, dict[str, Any]] = {"tn-rows": {}, "tn-patches": {"patch_size": 2}}
 CLASSIFIERS = (*NETWORKS, "svm", "logistic-regression", "cnn")
-COLUMNS: dict[str, Callable[[str], float]] = {
+# The columns of splits.csv, with their types.
+KEYS: dict[str, Callable[[str], Any]] = {"classifier": str, "seed": int}
+MEASURED: dict[str, Callable[[str], float]] = {
     "weights": int,
     "train_accuracy": float,
     "test_accuracy": float,
     "seconds": float,
 }
 
-Rows = dict[tuple[str, int], dict[str, Any]]
+Rows = dict[tuple, dict[str, Any]]
 
 
 class DigitsStudyOptions(Options):
@@ -41,35 +41,6 @@ class DigitsStudyOptions(Options):
         tuple(range(10)), RUN, "seeds of the splits and of the initial weights"
     )
     run_dir: str = option("runs/study-digits", RUN, "folder of the study", metavar="DIR")
-
-
-def read_rows(path: Path) -> Rows:
-    """Reads the measurements by classifier and seed."""
-    if not path.exists():
-        return {}
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return {
-                (row["classifier"], int(row["seed"])): {
-                    name: number(row[name]) for name, number in COLUMNS.items()
-                }
-                for row in csv.DictReader(file)
-            }
-    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
-        raise InputError(
-            f"Expected a row for each classifier and seed. Received: {path} ({error}). Delete it "
-            "to fit the baselines again"
-        ) from error
-
-
-def write_rows(path: Path, rows: Rows) -> None:
-    """Writes the measurements, sorted by classifier and seed."""
-    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(("classifier", "seed", *COLUMNS))
-        for classifier, seed in sorted(rows, key=lambda key: (CLASSIFIERS.index(key[0]), key[1])):
-            row = rows[classifier, seed]
-            writer.writerow((classifier, seed, *(row[name] for name in COLUMNS)))
 
 
 def half_width(values: Sequence[float], shared: float = 0.0) -> float:
@@ -133,7 +104,7 @@ def start(values: dict[str, Any]) -> None:
     check_one_process("digits")
     options = DigitsStudyOptions(**values)
     folder = Path(options.run_dir)
-    rows = read_rows(folder / "splits.csv")
+    rows = read_table(folder / "splits.csv", KEYS, MEASURED)
     start_backend()  # takes seconds, so invalid input is reported first
     from training.images.train import train_images
     from training.studies.digits_baselines import BASELINES
@@ -154,8 +125,10 @@ def start(values: dict[str, Any]) -> None:
             else:
                 results = BASELINES[classifier](data, seed)
             print(f"{classifier}, split {seed}: {results['test_accuracy']:.2%}", flush=True)
-            rows[classifier, seed] = {name: results[name] for name in COLUMNS}
-            write_rows(folder / "splits.csv", rows)
+            rows[classifier, seed] = {name: results[name] for name in MEASURED}
+            ordered = sorted(rows, key=lambda key: (CLASSIFIERS.index(key[0]), key[1]))
+            lines = [dict(zip(KEYS, key, strict=True)) | rows[key] for key in ordered]
+            write_table(folder / "splits.csv", lines)
     text = table(rows, len(data.test_labels) / len(data.labels))
     write_text(folder / "table.md", text)
     print(f"\n{text}\n")

@@ -1,14 +1,13 @@
 """The study `long-texts`: what reads long texts, how well, how fast and with how much memory."""
 
-import csv
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from training.base.errors import InputError
-from training.base.files import read_object, replacing
+from training.base.files import read_object, read_table, replacing, write_table
 from training.base.options import RUN, TRAINING, Options, option
 from training.engine.commands import Command
 from training.engine.devices import check_one_process
@@ -21,17 +20,18 @@ NUM_HEADS = (2, 8)
 PEER = "mha"
 MODELS = ("tsa", PEER, "gru", "none", "tsa_symmetric")
 HEADER = ("tokens", "model", "test %", "steps", "s/step", "MB", "x time", "x memory")
-MEASURED = {
+# The columns of cells.csv, with their types.
+KEYS: dict[str, Callable[[str], Any]] = {"model": str, "length": int, "seed": int}
+MEASURED: dict[str, Callable[[str], float]] = {
     "accuracy": float,
     "steps": int,
     "seconds": float,
     "seconds_per_step": float,
     "megabytes": float,
 }
-COLUMNS = ("model", "length", "seed", "outcome", *MEASURED)
 TRAINED, TIMED_OUT, TOO_LARGE = "trained", "out of time", "out of memory"
 
-Cells = dict[tuple[str, int, int], dict[str, Any]]
+Cells = dict[tuple, dict[str, Any]]
 
 
 class RecallOptions(Options):
@@ -84,32 +84,14 @@ def choices(model: str) -> list[dict[str, Any]]:
 
 def read_cells(path: Path) -> Cells:
     """Reads the measurements by model, length and seed."""
-    if not path.exists():
-        return {}
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return {
-                (row["model"], int(row["length"]), int(row["seed"])): {
-                    "outcome": row["outcome"],
-                    **{name: kind(row[name]) for name, kind in MEASURED.items() if row[name]},
-                }
-                for row in csv.DictReader(file)
-            }
-    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
-        raise InputError(
-            f"Expected a row for each model, length and seed. Received: {path} ({error}). Delete "
-            "it to measure all of them again"
-        ) from error
+    return read_table(path, KEYS, {"outcome": str, **MEASURED}, blanks=True)
 
 
 def write_cells(path: Path, cells: Cells) -> None:
     """Writes the measurements, sorted by length, model and seed."""
-    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, restval="")
-        writer.writeheader()
-        for model, length, seed in sorted(cells, key=_place):
-            key = {"model": model, "length": length, "seed": seed}
-            writer.writerow(key | cells[model, length, seed])
+    blank = dict.fromkeys((*KEYS, "outcome", *MEASURED), "")
+    ordered = sorted(cells, key=_place)
+    write_table(path, [blank | dict(zip(KEYS, key, strict=True)) | cells[key] for key in ordered])
 
 
 def _place(key: tuple[str, int, int]) -> tuple[int, int, int]:

@@ -1,11 +1,10 @@
 """The study `tensorized`: the comparison of the tensorized attention papers, and fair ones."""
 
-import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from training.base.files import replacing
+from training.base.files import write_table
 from training.base.options import DATA, RUN, Options, option
 from training.classify.baseline import NAME as SVM
 from training.classify.baseline import linear_svms
@@ -24,19 +23,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "tuned": {"recipe": "tuned"},
     "small": {"recipe": "tuned", "embedding": "tensor_train"},
 }
-COLUMNS = (
-    "setting",
-    "dataset",
-    "attention",
-    "dim",
-    "seed",
-    "attention_weights",
-    "weights",
-    "bytes",
-    "train_accuracy",
-    "test_accuracy",
-    "seconds",
-)
 LEVEL = 0.95  # of the confidence intervals
 
 
@@ -196,14 +182,6 @@ def difference_table(rows: Sequence[dict[str, Any]]) -> str:
     return table_of(lines)
 
 
-def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Writes the table of all runs."""
-    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def study(options: TensorizedOptions) -> list[dict[str, Any]]:
     """Trains what is not trained yet, and writes tables and pictures after each data set.
 
@@ -229,7 +207,7 @@ def report(rows: Sequence[dict[str, Any]], folder: Path) -> None:
     """Writes `results.csv`, and `SETTING.md` and its pictures for each setting."""
     from training.studies import plots
 
-    write_rows(folder / "results.csv", rows)
+    write_table(folder / "results.csv", rows)
     for setting in dict.fromkeys(row["setting"] for row in rows):
         own = [row for row in rows if row["setting"] == setting]
         tables = [accuracy_table(own)]

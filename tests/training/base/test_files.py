@@ -2,7 +2,8 @@ import os
 
 import pytest
 
-from training.base.files import replacing
+from training.base.errors import InputError
+from training.base.files import read_table, replacing, write_table
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):
@@ -18,3 +19,27 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
         interrupted()
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["file.txt"]
+
+
+KEYS, COLUMNS = {"layer": str, "seed": int}, {"outcome": str, "epochs": int}
+
+
+def test_a_table_is_read_as_it_was_written(tmp_path):
+    path = tmp_path / "table.csv"
+    assert read_table(path, KEYS, COLUMNS) == {}
+    row = {"layer": "gat", "seed": 0, "outcome": "trained", "epochs": 7}
+    write_table(path, [row, row | {"seed": 1, "epochs": ""}])
+    assert read_table(path, KEYS, COLUMNS, blanks=True) == {
+        ("gat", 0): {"outcome": "trained", "epochs": 7},
+        ("gat", 1): {"outcome": "trained"},
+    }
+    with pytest.raises(InputError, match=r"for each layer and seed\. Received: .*table\.csv .*''"):
+        read_table(path, KEYS, COLUMNS)
+
+
+@pytest.mark.parametrize("text", ["layer,seed\ngat,0\n", "layer,seed,outcome,epochs\ngat,0,done\n"])
+def test_a_table_without_a_column_or_a_cell(tmp_path, text):
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match="Delete it to measure all of them again"):
+        read_table(path, KEYS, COLUMNS)
