@@ -1,6 +1,7 @@
 """Gradients on the backend that runs."""
 
 import keras
+import numpy as np
 from keras import ops
 
 
@@ -25,6 +26,24 @@ def gradients(function, arrays):
 
         grads = jax.grad(function, argnums=tuple(range(len(tensors))))(*tensors)
     return [ops.convert_to_numpy(g) for g in grads]
+
+
+def central_difference(function, arguments, n, index, step=1e-6):
+    """Returns the derivative of a scalar function by the entry `index` of its argument `n`.
+
+    Args:
+        function: Function of float64 arrays, returns a float.
+        arguments: The arrays.
+        n: Which argument.
+        index: Which entry of it.
+        step: By how much the entry is moved either way.
+    """
+    around = []
+    for change in (step, -step):
+        moved = [np.array(a, "float64") for a in arguments]
+        moved[n][index] += change
+        around.append(function(*moved))
+    return (around[0] - around[1]) / (2 * step)
 
 
 def weight_gradients(model, value):

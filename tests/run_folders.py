@@ -1,5 +1,11 @@
 """What tests of several commands ask of a run's folder and of the command line."""
 
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import keras
 import numpy as np
 
@@ -7,6 +13,7 @@ from training.engine.checkpoints import EpochLog
 from training.engine.runs import Run
 from training.train import main
 
+ROOT = Path(__file__).resolve().parents[1]
 EXPORTS = keras.backend.backend() == "tensorflow"
 # What every exported run leaves behind.
 FILES = {
@@ -64,3 +71,17 @@ def interrupted_after(epochs, arguments, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(EpochLog, "on_epoch_end", interrupt)
         assert main(arguments) == 130
+
+
+def killed_after(epochs, arguments, folder):
+    """Runs the command in a process of its own; kills it when so many epochs are written."""
+    script = [sys.executable, str(ROOT / "training/train.py"), *arguments]
+    deadline = time.monotonic() + 180
+    with subprocess.Popen(script, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and len(Run(folder).read_metrics()) < epochs:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+    assert len(Run(folder).read_metrics()) >= epochs
+    assert process.returncode == -signal.SIGKILL

@@ -1,7 +1,7 @@
 import numpy as np
 import oracles
 import pytest
-from differentiation import gradients
+from differentiation import central_difference, gradients
 from keras import ops
 
 from keras_tnattn.ops import spectral_filter, time_graph
@@ -131,12 +131,7 @@ def test_gradients_are_those_of_finite_differences(method):
     for n, grad in enumerate(grads):
         for _ in range(4):
             index = tuple(rng.integers(s) for s in grad.shape)
-            values_at = []
-            for step in (1e-6, -1e-6):
-                moved = [a.copy() for a in arguments]
-                moved[n][index] += step
-                values_at.append(loss(*moved))
-            expected = (values_at[0] - values_at[1]) / 2e-6
+            expected = central_difference(loss, arguments, n, index)
             assert grad[index] == pytest.approx(expected, rel=1e-3, abs=1e-3)
 
 
@@ -276,15 +271,6 @@ def test_a_given_adjacency_keeps_its_weights(batched, causal):
         np.testing.assert_allclose(psi[b, h], graph, rtol=1e-5, atol=1e-6)
 
 
-def central_differences(loss, arguments, n, index):
-    values = []
-    for step in (1e-6, -1e-6):
-        moved = [np.array(a, "float64") for a in arguments]
-        moved[n][index] += step
-        values.append(loss(*moved))
-    return (values[0] - values[1]) / 2e-6
-
-
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("batched", [False, True])
 def test_gradients_with_a_given_adjacency(batched, causal):
@@ -313,7 +299,7 @@ def test_gradients_with_a_given_adjacency(batched, causal):
     )
     for n, grad in enumerate(grads):
         for index in list(np.ndindex(grad.shape))[::5]:
-            expected = central_differences(loss, arguments, n, index)
+            expected = central_difference(loss, arguments, n, index)
             assert grad[index] == pytest.approx(expected, rel=1e-3, abs=1e-3)
 
 
@@ -342,7 +328,7 @@ def test_gradients_of_the_causal_filter(method):
     for n, grad in enumerate(grads):
         for _ in range(6):
             index = tuple(rng.integers(s) for s in grad.shape)
-            expected = central_differences(loss, arguments, n, index)
+            expected = central_difference(loss, arguments, n, index)
             assert grad[index] == pytest.approx(expected, rel=1e-3, abs=1e-3)
 
 
@@ -368,7 +354,7 @@ def test_gradients_of_a_learned_distance():
         arguments,
     )
     for n, grad in enumerate(grads):
-        assert grad == pytest.approx(central_differences(loss, arguments, n, ()), rel=1e-3)
+        assert grad == pytest.approx(central_difference(loss, arguments, n, ()), rel=1e-3)
 
 
 @pytest.mark.parametrize("causal", [False, True])

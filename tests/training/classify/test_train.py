@@ -1,15 +1,13 @@
 import json
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
-from run_folders import FILES, assert_equal, assert_refused, interrupted_after
+from run_folders import FILES, assert_equal, assert_refused, interrupted_after, killed_after
 
 from keras_tnattn.models import ATTENTIONS as CLASSIFIERS
 from training.base.options import from_json, to_json
@@ -23,7 +21,6 @@ from training.train import main
 
 ROOT = Path(__file__).parents[3]
 EPOCHS = 30  # far more than a run has done when it is killed
-DEADLINE = 120  # seconds a process has until its kill
 
 
 def small_table(path, rows=240):
@@ -49,20 +46,6 @@ def uninterrupted(tmp_path_factory):
     table = small_table(folder / "table.csv")
     assert main(command(table, folder / "run")) == 0
     return table, folder / "run"
-
-
-def killed_after(epochs, arguments, folder):
-    """Runs the command in a process of its own; kills it when so many epochs are written."""
-    script = [sys.executable, str(ROOT / "training/train.py"), *arguments]
-    deadline = time.monotonic() + DEADLINE
-    with subprocess.Popen(script, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        while process.poll() is None and len(Run(folder).read_metrics()) < epochs:
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.001)
-        process.send_signal(signal.SIGKILL)
-    assert len(Run(folder).read_metrics()) >= epochs
-    assert process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.slow

@@ -2,16 +2,21 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
-from run_folders import EXPORTS, FILES, assert_equal, assert_refused, interrupted_after
+from run_folders import (
+    EXPORTS,
+    FILES,
+    assert_equal,
+    assert_refused,
+    interrupted_after,
+    killed_after,
+)
 from translate_commands import RESIDUAL, command, small, table
 
 from training.base.options import from_json, to_json
@@ -110,18 +115,6 @@ def test_killed_again_and_again(options, tmp_path):
         killed_after(epochs, ["translate", "--run-dir", str(folder), "--resume"], folder)
     assert resumed(folder) == 0
     assert_equal(folder, tmp_path / "whole")
-
-
-def killed_after(epochs, arguments, folder):
-    script = [sys.executable, str(ROOT / "training/train.py"), *arguments]
-    deadline = time.monotonic() + 180
-    with subprocess.Popen(script, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        while process.poll() is None and len(Run(folder).read_metrics()) < epochs:
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.001)
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.slow
