@@ -12,6 +12,11 @@ def to_numpy(x):
     return keras.tree.map_structure(ops.convert_to_numpy, x)
 
 
+def tokens(*shape, seed=0):
+    """Returns normal random numbers, such as the tokens `(B, L, d)` of a batch."""
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
 def check_layer(make_layer, inputs, tmp_path, moves_every_weight=True):
     """Checks a layer on real `inputs`, `(B, ...)` with at least two tokens if `(B, L, ...)`.
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import oracles
 import pytest
-from conformance import to_numpy
+from conformance import to_numpy, tokens
 from keras import ops
 
 from keras_tnattn import (
@@ -15,10 +15,6 @@ from keras_tnattn import (
     TensorizeTokens,
 )
 from keras_tnattn.ops import spectral_filter, time_graph
-
-
-def tokens(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def head_matrices(cores):

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from conformance import to_numpy
+from conformance import to_numpy, tokens
 
 from keras_tnattn import layers
 from keras_tnattn.layers.base_attention import (
@@ -12,10 +12,6 @@ from keras_tnattn.layers.base_attention import (
     SequenceAttention,
     adapter_of,
 )
-
-
-def tokens(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def plga():

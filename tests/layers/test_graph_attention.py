@@ -2,14 +2,11 @@ import keras
 import numpy as np
 import oracles
 import pytest
+from conformance import tokens
 from differentiation import central_difference, gradients
 from keras import ops
 
 from keras_tnattn import GraphAttention
-
-
-def tokens(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def random_graph(*shape, seed=0):

@@ -1,15 +1,11 @@
 import keras
 import numpy as np
 import pytest
-from conformance import check_layer, check_padding_changes_nothing, to_numpy
+from conformance import check_layer, check_padding_changes_nothing, to_numpy, tokens
 from keras import ops
 
 from keras_tnattn import GraphAttention, GraphConvolution, SpectralGraphConvolution
 from keras_tnattn.models.graph_classifier import attention_model, graph_classifier
-
-
-def tokens(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def weighted_graph(*shape, seed=0):

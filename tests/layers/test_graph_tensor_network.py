@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import oracles
 import pytest
-from conformance import check_padding_changes_nothing
+from conformance import check_padding_changes_nothing, tokens
 from differentiation import central_difference, gradients
 from keras import ops
 
@@ -12,10 +12,6 @@ from keras_tnattn import GraphTensorNetwork
 from keras_tnattn.ops.reflections import oblique_rows, orthonormal_columns
 
 DIRECTIONS = ("later", "earlier", "both")
-
-
-def tokens(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def graph(length, damping, receive_from):

@@ -1,13 +1,9 @@
 import keras
 import numpy as np
 import pytest
-from conformance import to_numpy
+from conformance import to_numpy, tokens
 
 from keras_tnattn import layers
-
-
-def tokens(*shape):
-    return np.random.default_rng(0).normal(size=shape).astype("float32")
 
 
 def test_learned_positions_are_rows_of_a_table():

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from conformance import to_numpy
+from conformance import to_numpy, tokens
 from differentiation import weight_gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,10 +16,6 @@ SIZES = {"residual_units": 2, "residual_dense_layers": 1, "residual_dim": 5}
 
 def make_layer(num_heads=2, **options):
     return PowerLawGraphAttention(num_heads, **{**SIZES, **options})
-
-
-def tokens(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def randomize(layer, seed=1):

@@ -1,17 +1,13 @@
 import keras
 import numpy as np
 import pytest
-from conformance import to_numpy
+from conformance import to_numpy, tokens
 from keras import ops
 
 from keras_tnattn import layers
 from keras_tnattn.models import PRESETS, translator
 
 DIM = 6
-
-
-def tokens(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def plga(**options):
