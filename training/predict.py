@@ -258,7 +258,13 @@ def _exported(path: Path) -> Predictor:
 
     try:
         model = load(path)
-    except (ImportError, OSError, ValueError) as error:
+    except ImportError as error:
+        raise InputError(
+            "Expected TensorFlow and tensorflow-text, which run exported models, whatever the "
+            f"backend. Received: {error}. Install them with: pip install 'keras-tnattn[text]', or "
+            "predict with the run's folder"
+        ) from error
+    except (OSError, ValueError) as error:
         raise InputError(str(error)) from error
     if isinstance(model, Classifier):
         return lambda texts: _labels(model(texts)["probabilities"], model.class_names)

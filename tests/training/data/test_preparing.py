@@ -207,7 +207,8 @@ def test_no_process_outlives_its_parent(compute, tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     process.kill()
-    process.communicate()
+    process.wait()  # its output is open as long as a worker lives
     while Path("/proc", waiting.read_text()).exists():
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, "a process outlived its parent"
         time.sleep(0.05)
+    process.communicate()

@@ -33,6 +33,7 @@ from training.data.pairs.tokenizing import (
     count_words,
     forget_tokenizers,
     load_tokenizers,
+    start_tensorflow,
     tokenize,
 )
 
@@ -106,7 +107,11 @@ class PreparedCorpus:
     notes: tuple[str, ...]
 
     def tokenizers(self) -> tuple[Any, Any]:
-        """Returns the two tokenizers. Only this method needs TensorFlow Text."""
+        """Returns the two tokenizers. Only this method needs TensorFlow Text.
+
+        Raises:
+            InputError: If TensorFlow Text is not installed.
+        """
         source, target = load_tokenizers(self.folder)
         return source, target
 
@@ -156,8 +161,8 @@ def prepare(
 
     Raises:
         InputError: If the corpus has no training part or none of its pairs is short enough, if an
-            option is invalid, if the folder holds something else or cannot be written, or if a
-            process was killed.
+            option is invalid, if the folder holds something else or cannot be written, if a
+            process was killed, or if TensorFlow Text is not installed.
     """
     folder, training = Path(folder), corpus.part("train")
     cases: list[str] = ["turkish" if name in TURKIC else "lower" for name in corpus.languages]
@@ -183,6 +188,7 @@ def prepare(
         with contextlib.suppress(InputError):  # damaged: prepare it again
             return load_prepared(folder)
 
+    start_tensorflow()
     partial = folder.with_name(f".partial-{folder.name}")
     try:
         _start_or_continue(partial, made_of)

@@ -153,7 +153,7 @@ def count_words(chunk: Chunk, pairs: Sequence[Pair], options: Sequence[dict[str,
         pairs: Its pairs.
         options: The options of the source and of the target tokenizer.
     """
-    _start_tensorflow()
+    start_tensorflow()
     from keras_tnattn.text import word_pieces
 
     counts = [
@@ -185,7 +185,6 @@ def tokenize(chunk: Chunk, pairs: Sequence[Pair], folder: Path, max_length: int)
         max_length: The maximum number of ids of a sentence. Longer training pairs are left out,
             other sentences are cut.
     """
-    _start_tensorflow()
     sides = []
     for tokenizer, texts in zip(_tokenizers(folder), zip(*pairs, strict=True), strict=True):
         ragged = tokenizer.tokenize(list(texts))
@@ -242,7 +241,12 @@ def _read(paths: Iterable[Path], name: str) -> Iterator[np.ndarray]:
 
 
 def load_tokenizers(folder: Path) -> list[Any]:
-    """Returns the source and the target tokenizer in a folder; this needs TensorFlow Text."""
+    """Returns the source and the target tokenizer in a folder.
+
+    Raises:
+        InputError: If TensorFlow Text is not installed.
+    """
+    start_tensorflow()
     from keras_tnattn.text.bert_pieces import load_tokenizer
 
     return [load_tokenizer(folder / f"{side}.txt") for side in SIDES]
@@ -263,13 +267,24 @@ def _start_worker() -> None:
 
 
 @functools.cache
-def _start_tensorflow() -> None:
-    """Imports TensorFlow without its messages."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with without_noise():
-        import tensorflow as tf
+def start_tensorflow() -> None:
+    """Imports TensorFlow Text, which converts sentences to ids, without TensorFlow's messages.
 
-        tf.config.list_physical_devices()
+    Raises:
+        InputError: If it is not installed.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        with without_noise():
+            import tensorflow as tf
+            import tensorflow_text  # noqa: F401
+
+            tf.config.list_physical_devices()
+    except ImportError as error:
+        raise InputError(
+            "Expected tensorflow-text, which converts sentences to ids and back, whatever the "
+            f"backend. Received: {error}. Install it with: pip install 'keras-tnattn[text]'"
+        ) from error
 
 
 def _end_with_parent() -> None:
