@@ -153,7 +153,7 @@ class TranslateConfig(ExportConfig):
     workers: int = option(
         1,
         DATA,
-        "processes that prepare the corpus, of about 0.5 GB of memory each; the result is the "
+        "processes that prepare the corpus, each with TensorFlow in memory; the result is the "
         "same. An interrupted preparation in --prepared continues with the same command",
         ge=1,
         le=1024,
