@@ -88,3 +88,14 @@ def iterate(data: Any) -> Iterator[Any]:
     else:
         raise ValueError(f"Expected arrays or an iterable of batches. Received: {data!r}")
     return (tuple(batch) if isinstance(batch, list) else batch for batch in batches)
+
+
+def are_probabilities(outputs: Any) -> bool:
+    """Whether outputs are an array of distributions: none negative, rows of sum 1."""
+    return (
+        not isinstance(outputs, dict | list | tuple)
+        and outputs.ndim > 1
+        and outputs.shape[-1] > 1
+        and outputs.min() >= 0
+        and np.allclose(outputs.sum(axis=-1), 1, atol=1e-3)
+    )

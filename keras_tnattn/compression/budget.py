@@ -13,9 +13,10 @@ def share_out(
     """Chooses a candidate for each layer so that the errors are small and the bytes fit.
 
     Minimizes `sum_l (g_l e_l)^2` under a budget of bytes, where `e_l` is the error of the layer's
-    outputs and `g_l` the sensitivity of the model's outputs to it: a knapsack problem with one
-    choice from each group. Every layer starts at its smallest candidate. Then, as long as a larger
-    candidate fits the budget, the change that reduces the sum most per byte is made.
+    outputs (`effect`, if known, else `error`) and `g_l` the sensitivity of the model's outputs to
+    it: a knapsack problem with one choice from each group. Every layer starts at its smallest
+    candidate. Then, as long as a larger candidate fits the budget, the change that reduces the sum
+    most per byte is made.
 
     Args:
         choices: The candidates of each layer, by path.
@@ -27,7 +28,8 @@ def share_out(
     """
 
     def cost(path: str, candidate: Candidate) -> float:
-        return (sensitivity[path] * candidate.error) ** 2
+        error = candidate.error if candidate.effect is None else candidate.effect
+        return (sensitivity[path] * error) ** 2
 
     groups = {path: _not_dominated(path, candidates, cost) for path, candidates in choices.items()}
     at = dict.fromkeys(groups, 0)

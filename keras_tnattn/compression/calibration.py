@@ -14,8 +14,6 @@ from keras_tnattn.layers.low_rank_einsum_dense import kernel_axes
 
 # The number of random input rows that measure the error of a layer for which there are no data.
 SAMPLE_ROWS = 512
-# The size, relative to a layer's outputs, of the noise that measures the sensitivity.
-_NOISE = 0.05
 
 
 @dataclasses.dataclass
@@ -29,6 +27,9 @@ class Seen:
         batch: The inputs of the first call, unchanged.
         sensitivity: Relative change of the model's outputs divided by the relative change of this
             layer's outputs that caused it.
+        response: How the model's outputs respond to directions of an embedding's rows: float64
+            `(D, D)`, the mean of `J^T J` for the Jacobian `J` of the outputs by a row, divided by
+            its mean eigenvalue; `None` if not measured.
         inputs_read: Positions, among the flattened inputs of the model, of the inputs that an
             embedding was called with; `None` stands for ids that are no input of the model.
     """
@@ -38,6 +39,7 @@ class Seen:
     counts: np.ndarray | None = None
     batch: np.ndarray | None = None
     sensitivity: float = 1.0
+    response: np.ndarray | None = None
     inputs_read: set[int | None] = dataclasses.field(default_factory=set)
 
     @property
@@ -95,7 +97,7 @@ def _rows(inputs: Any) -> int:
 
 
 @contextlib.contextmanager
-def _watched(
+def watched(
     layers: Mapping[str, keras.layers.Layer],
     watch: Callable[[str, Any, Any], Any],
 ) -> Iterator[None]:
@@ -160,7 +162,7 @@ def observe(
         return outputs
 
     first: list[np.ndarray] = []
-    with _watched(layers, watch):
+    with watched(layers, watch):
         for number, batch in enumerate(batches):
             flat_inputs[:] = keras.tree.flatten(batch)
             outputs = model(batch, training=False)
@@ -175,42 +177,6 @@ def observe(
             ids = np.concatenate(read)
             note.counts = np.bincount(ids.astype("int64"), minlength=layers[path].input_dim)
     return seen, first
-
-
-def measure_sensitivity(
-    model: keras.layers.Layer,
-    layers: Mapping[str, keras.layers.Layer],
-    batch: Any,
-    seen: Mapping[str, Seen],
-    outputs: list[np.ndarray],
-) -> None:
-    """Measures for each layer how much noise on its outputs changes the model's outputs.
-
-    Adds noise of 5 % of the outputs' size to one layer at a time. Layers whose errors hardly change
-    the model's outputs get a smaller share of the budget.
-    """
-    size = np.sqrt(sum(np.square(x.astype("float64")).sum() for x in outputs))
-    for path in layers:
-        if seen[path].batch is None:
-            continue
-        rng = np.random.default_rng(0)
-
-        def noisy(
-            _path: str, _inputs: Any, layer_outputs: Any, rng: np.random.Generator = rng
-        ) -> Any:
-            array = ops.convert_to_numpy(layer_outputs).astype("float32")
-            deviation = _NOISE * np.sqrt(np.mean(np.square(array)))
-            noise = rng.normal(size=array.shape) * deviation
-            return ops.convert_to_tensor((array + noise).astype("float32"), layer_outputs.dtype)
-
-        with _watched({path: layers[path]}, noisy):
-            changed = keras.tree.flatten(model(batch, training=False))
-        difference = sum(
-            np.square(ops.convert_to_numpy(new).astype("float64") - old).sum()
-            for new, old in zip(changed, outputs, strict=True)
-        )
-        sensitivity = np.sqrt(difference) / (size * _NOISE) if size > 0 else 1.0
-        seen[path].sensitivity = float(max(sensitivity, 1e-3))
 
 
 def input_rows(layer: keras.layers.Layer, inputs: np.ndarray) -> np.ndarray:

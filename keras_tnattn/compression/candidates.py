@@ -3,13 +3,15 @@
 import contextlib
 import dataclasses
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_tnattn.compression.calibration import SAMPLE_ROWS, Seen
+from keras_tnattn.compression.rebuilding import rebuilt
 from keras_tnattn.layers import (
     LowRankDense,
     LowRankEinsumDense,
@@ -18,15 +20,12 @@ from keras_tnattn.layers import (
     TTEmbedding,
 )
 from keras_tnattn.layers.low_rank_einsum_dense import kernel_matrix, split_equation
-from keras_tnattn.ops import low_rank, tensor_train, tt_table
+from keras_tnattn.ops import low_rank, tensor_train
 
 FORMATS = ("low_rank", "tensor_train")
 # The shares of the full rank that are tried; each is four fifths of the one before.
 _SHARES = tuple(0.8**n for n in range(1, 22))
-_TT_ROW_RANKS = (4, 6, 8, 12, 16, 24, 32, 48, 64)
 _TT_KERNEL_RANKS = (4, 8, 16, 32, 64)
-# The weight of an id that never occurred in the data, relative to the mean count.
-_UNSEEN = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +40,10 @@ class Candidate:
         error: Estimated relative error of its outputs.
         flops: Floating-point operations per row of inputs, or per id.
         make: Function that returns the built layer with float weights; `quantized` quantizes it.
+        effect: As `error`, but errors count more in the directions to which the model's outputs
+            respond; `None` if all directions count alike.
+        id_order: Function that returns the old id of each new id of `make()`, or `None` if the ids
+            stay.
     """
 
     format: str
@@ -50,6 +53,8 @@ class Candidate:
     error: float
     flops: int
     make: Callable[[], keras.layers.Layer]
+    effect: float | None = None
+    id_order: Callable[[], np.ndarray | None] = lambda: None
 
 
 def byte_count(layer: keras.layers.Layer) -> int:
@@ -75,24 +80,6 @@ def reason_against(layer: keras.layers.Layer) -> str | None:
     return None
 
 
-def candidates_for(
-    layer: keras.layers.Layer,
-    seen: Seen,
-    formats: Sequence[str],
-    bits: int | None,
-    renumber: int | None,
-) -> list[Candidate]:
-    """Returns the candidates for a layer, including the layer itself, by decreasing size."""
-    if isinstance(layer, keras.layers.Embedding):
-        found = _embedding_candidates(layer, seen, formats, bits, renumber)
-    else:
-        found = _kernel_candidates(layer, seen, formats, bits)
-    full = byte_count(layer)
-    kept = Candidate("dense", (), None, full, 0.0, dense_flops(layer), lambda: layer)
-    smaller = sorted((c for c in found if c.bytes < full), key=lambda c: (-c.bytes, c.error))
-    return [kept, *smaller]
-
-
 def dense_flops(layer: keras.layers.Layer) -> int:
     """Returns the FLOPs of an uncompressed layer per row of inputs; a lookup has none."""
     if isinstance(layer, keras.layers.Embedding):
@@ -100,11 +87,11 @@ def dense_flops(layer: keras.layers.Layer) -> int:
     return 2 * int(np.prod(layer.kernel.shape))
 
 
-def _ranks(full: int) -> list[int]:
+def ranks_to_try(full: int) -> list[int]:
     return sorted({max(1, round(full * share)) for share in _SHARES}, reverse=True)
 
 
-def _kernel_candidates(
+def kernel_candidates(
     layer: keras.layers.Layer, seen: Seen, formats: Sequence[str], bits: int | None
 ) -> list[Candidate]:
     einsum = isinstance(layer, keras.layers.EinsumDense)
@@ -116,23 +103,16 @@ def _kernel_candidates(
     item_size = _item_size(layer.variable_dtype)
     bias_bytes = item_size * int(np.prod(layer.bias.shape)) if layer.bias is not None else 0
     found, rounding = [], 0.0
-    if bits is not None:
-        small = quantized(layer, bits)
-        rounding = output_error(layer, small, seen)
-        found.append(
-            Candidate(
-                "dense",
-                (),
-                bits,
-                byte_count(small),
-                rounding,
-                dense_flops(layer),
-                lambda: layer,
-            )
-        )
+    for width in sorted({bits, 8}) if bits is not None else ():
+        small = quantized(layer, width)
+        error = output_error(layer, small, seen)
+        if width == bits:
+            rounding = error
+        size, flops = byte_count(small), dense_flops(layer)
+        found.append(Candidate("dense", (), width, size, error, flops, lambda: layer))
     if "low_rank" in formats:
         left, right, errors = low_rank.low_rank_factors(kernel, scale)
-        for rank in _ranks(len(errors) - 1):
+        for rank in ranks_to_try(len(errors) - 1):
 
             def make(rank: int = rank) -> keras.layers.Layer:
                 new = (LowRankEinsumDense if einsum else LowRankDense).like(layer, rank)
@@ -190,98 +170,6 @@ def _input_shape(layer: keras.layers.Layer) -> tuple:
     return tuple(layer.get_build_config()["input_shape"])
 
 
-def row_weights(layer: keras.layers.Embedding, seen: Seen) -> np.ndarray | None:
-    """Returns the counts of the ids, with a small positive weight for ids that never occurred."""
-    if seen.counts is None:
-        return None
-    counts = seen.counts.astype("float64")[: layer.input_dim]
-    if layer.mask_zero:
-        counts[0] = 0  # the row of padding is masked
-    return counts + _UNSEEN * counts.mean() + 1e-12
-
-
-def _embedding_candidates(
-    layer: keras.layers.Embedding,
-    seen: Seen,
-    formats: Sequence[str],
-    bits: int | None,
-    renumber: int | None,
-) -> list[Candidate]:
-    table = ops.convert_to_numpy(layer.embeddings).astype("float64")
-    weights = row_weights(layer, seen)
-    found = []
-    if bits is not None:
-        small = quantized(layer, bits)
-        found.append(
-            Candidate(
-                "dense",
-                (),
-                bits,
-                byte_count(small),
-                table_error(table, _table(small), weights),
-                0,
-                lambda: layer,
-            )
-        )
-
-    def add(format: str, ranks: tuple[int, ...], new: keras.layers.Layer, flops: int) -> None:
-        small = new if bits is None else new.quantized(bits)
-        error = new.relative_error if bits is None else table_error(table, _table(small), weights)
-        found.append(Candidate(format, ranks, bits, byte_count(small), error, flops, lambda: new))
-
-    if "low_rank" in formats:
-        for rank in _ranks(min(table.shape)):
-            new = LowRankEmbedding.from_embedding(layer, rank, row_weights=weights)
-            add("low_rank", (rank,), new, 2 * rank * table.shape[1])
-    if "tensor_train" in formats and len(table) >= 500:
-        order = id_order(layer, renumber or 0)
-        for rank in _TT_ROW_RANKS:
-            new = ordered_rows(layer, rank, weights, order, renumber is not None)
-            add("tensor_train", new.ranks, new, 2 * max(new.ranks) * table.shape[1])
-    return found
-
-
-def ordered_rows(
-    layer: keras.layers.Embedding,
-    rank: int,
-    weights: np.ndarray | None,
-    order: np.ndarray,
-    renumber: bool,
-) -> TTEmbedding:
-    """Returns a tensor train of the rows in the given order, with all columns in the last core.
-
-    With `renumber` its ids are the new ones; otherwise a table of positions maps the old ids.
-    """
-    rows, columns = layer.input_dim, layer.output_dim
-    shapes = tt_table.row_factors(rows, 3), (1, 1, columns)
-    if not renumber:
-        return TTEmbedding.from_embedding(
-            layer, *shapes, rank, row_weights=weights, order=order, reorder_rows=True
-        )
-    moved = type(layer).from_config(layer.get_config())
-    moved.build()
-    moved.set_weights([ops.convert_to_numpy(layer.embeddings)[order]])
-    moved_weights = None if weights is None else weights[order]
-    return TTEmbedding.from_embedding(moved, *shapes, rank, row_weights=moved_weights)
-
-
-def id_order(layer: keras.layers.Embedding, first: int) -> np.ndarray:
-    """Returns the old id of each new id: the first ones unchanged, the others by similarity."""
-    table = ops.convert_to_numpy(layer.embeddings)
-    return np.concatenate([np.arange(first), first + tt_table.similarity_order(table[first:])])
-
-
-def _table(layer: keras.layers.Layer) -> np.ndarray:
-    return ops.convert_to_numpy(layer(np.arange(layer.input_dim))).astype("float64")
-
-
-def table_error(table: np.ndarray, near: np.ndarray, weights: np.ndarray | None) -> float:
-    """Returns the relative error of a table, with weighted rows."""
-    weights = np.ones(len(table)) if weights is None else weights
-    error = (weights[:, None] * (table - near) ** 2).sum()
-    return float(np.sqrt(error / ((weights[:, None] * table**2).sum() or 1.0)))
-
-
 def quantized(layer: keras.layers.Layer, bits: int) -> keras.layers.Layer:
     """Returns a quantized layer: by Keras, or row by row for the embeddings of this package."""
     if isinstance(layer, LowRankEmbedding | TTEmbedding):
@@ -294,6 +182,23 @@ def quantized(layer: keras.layers.Layer, bits: int) -> keras.layers.Layer:
         for part in [copy.inner, copy.outer] if low_rank_parts else [copy]:
             part.quantize(f"int{bits}", type_check=False)
     return copy
+
+
+def quantized_model(
+    floating: keras.Model,
+    layers: Mapping[str, keras.layers.Layer],
+    choice: Mapping[str, Candidate],
+    sample: Any,
+) -> keras.Model:
+    """Returns the model in which the layers whose candidates have `bits` are quantized."""
+    if all(candidate.bits is None for candidate in choice.values()):
+        return floating
+    prototypes = {
+        id(layers[path]): quantized(layers[path], candidate.bits)
+        for path, candidate in choice.items()
+        if candidate.bits is not None and not isinstance(layers[path], TTDense)
+    }
+    return rebuilt(floating, prototypes, None if sample is None else lambda m: m(sample))
 
 
 @contextlib.contextmanager

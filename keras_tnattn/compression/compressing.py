@@ -10,9 +10,9 @@ import numpy as np
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.compression.batches import renumbered
-from keras_tnattn.compression.candidates import FORMATS, Candidate
+from keras_tnattn.compression.candidates import FORMATS, Candidate, quantized_model
 from keras_tnattn.compression.healing import heal
-from keras_tnattn.compression.plan import Plan, measured, quantized_model
+from keras_tnattn.compression.plan import Plan, measured
 from keras_tnattn.compression.rebuilding import counterparts
 from keras_tnattn.compression.report import Report
 from keras_tnattn.ops import quantization
@@ -137,11 +137,13 @@ def compress(
     each layer the error of its outputs is computed for many ranks. With `data` this is the error on
     the inputs that the layer really gets: `||C^{1/2} (W - W')||` for a kernel `W` and inputs of
     second moment `C`, and rows weighted by the counts of their ids for a table. The errors of each
-    layer are weighted by the sensitivity of the model's outputs to them. One budget of bytes is
+    layer are weighted by the sensitivity of the model's outputs to them; those of an embedding with
+    up to 256 features, also by the directions to which the outputs respond. One budget of bytes is
     divided among all layers so that each byte reduces the error most.
 
     This costs an SVD for each layer and, with `data`, two runs of the model over at most 1,024 rows
-    and one run over a batch for each layer.
+    and one run over a batch for each layer and for each feature of an embedding. A tensor train of
+    a table of `V` rows costs about `6 V^2 D` FLOPs, because rows move to where they fit best.
 
     Args:
         model: A built functional, sequential or subclassed model. It is not changed.
@@ -158,10 +160,10 @@ def compress(
         max_drop: The maximum decrease of the metric; bisection finds the smallest such model.
         formats: The allowed formats, `"low_rank"` and `"tensor_train"`.
         bits: 8 or 4 to also quantize, with Keras' `quantize`, or row by row in `LowRankEmbedding`
-            and `TTEmbedding`. With a target, or with neither target nor tolerance, these are all
-            dense and embedding layers, replaced or not, that are selected and become smaller; with
-            `tolerance` or `max_drop`, those for which the bound allows it. `TTDense` layers stay in
-            floats.
+            and `TTEmbedding`. With neither target nor tolerance, these are all dense and embedding
+            layers that are selected and become smaller. With a target, a layer that is not replaced
+            has 4, 8 or 32 bits, whichever the bytes are best spent on (with `bits=8`, 8 or 32);
+            with `tolerance` or `max_drop`, what the bound allows. `TTDense` layers stay in floats.
         filters: A regular expression, a list of them or a function that selects layers by name, as
             in `keras.Model.quantize(filters=...)`; other layers are not changed.
         min_speed: Minimum speed of a replacement relative to the layer it replaces, measured on a

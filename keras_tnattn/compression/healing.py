@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_tnattn.compression.batches import (
     are_arrays,
+    are_probabilities,
     inputs_and_labels,
     iterate,
     number_of_inputs,
@@ -110,7 +111,7 @@ def heal(
             total, count = 0.0, 0
             for inputs, labels in _batches(dataset, batch_size, num_inputs, rng):
                 targets = teacher.predict_on_batch(inputs)
-                probabilities = _are_probabilities(targets)
+                probabilities = are_probabilities(targets)
                 if label_weight:
                     targets = _mixed(targets, labels, label_weight, probabilities)
                 if not student.compiled:
@@ -176,16 +177,6 @@ def _batches(
         rows = order[start : start + batch_size]
         chosen = keras.tree.map_structure(lambda a, rows=rows: a[rows], inputs)
         yield chosen, None if labels is None else np.asarray(labels)[rows]
-
-
-def _are_probabilities(outputs: Any) -> bool:
-    return (
-        not isinstance(outputs, dict | list | tuple)
-        and outputs.ndim > 1
-        and outputs.shape[-1] > 1
-        and outputs.min() >= 0
-        and np.allclose(outputs.sum(axis=-1), 1, atol=1e-3)
-    )
 
 
 def _mixed(

@@ -18,17 +18,17 @@ from keras_tnattn.compression.calibration import Seen
 from keras_tnattn.compression.candidates import (
     Candidate,
     byte_count,
-    candidates_for,
     dense_flops,
-    id_order,
     output_error,
     quantized,
+    quantized_model,
     reason_against,
-    row_weights,
-    table_error,
 )
+from keras_tnattn.compression.choices import candidates_for
 from keras_tnattn.compression.rebuilding import counterparts, leaves, owners, rebuilt
 from keras_tnattn.compression.report import LayerReport, Report
+from keras_tnattn.compression.sensitivity import measure_responses, measure_sensitivity
+from keras_tnattn.compression.tables import row_weights, table_error
 from keras_tnattn.layers import TokenEmbedding, TTDense
 
 _REPLACED = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding, TokenEmbedding)
@@ -133,7 +133,8 @@ class Plan:
             reason = "never called on the data"
             self.reasons[path] = (self.layers.pop(path), reason)
             del watched[path], seen[path]
-        calibration.measure_sensitivity(copy, watched, batches[0], seen, outputs)
+        for measure in (measure_sensitivity, measure_responses):
+            measure(copy, watched, batches[0], seen, outputs)
         return seen
 
     def within_tolerance(self, tolerance: float) -> dict[str, Candidate]:
@@ -143,14 +144,10 @@ class Plan:
         }
 
     def for_target(self, target: float) -> dict[str, Candidate]:
-        unreplaced = {path: self._unreplaced(path) for path in self.choices}
         if target == 1:
             if self.bits is None:
                 self.reason_kept = "no smaller model was asked for"
-            return unreplaced
-        for path, candidate in unreplaced.items():
-            if candidate.bits is not None:  # then the layer in floats is no choice
-                self.allowed[path].remove(self.choices[path][0])
+            return {path: self._unreplaced(path) for path in self.choices}
         choice = self._shared_out(target)
         if choice is None:
             self._refuse(target)
@@ -158,7 +155,11 @@ class Plan:
 
     def _unreplaced(self, path: str) -> Candidate:
         """Returns the layer as it is; quantized with `bits`, if this makes it smaller."""
-        dense = [c for c in self.choices[path] if c.format == "dense" and self._is_fast(path, c)]
+        dense = [
+            c
+            for c in self.choices[path]
+            if c.format == "dense" and c.bits in (None, self.bits) and self._is_fast(path, c)
+        ]
         return min(dense, key=lambda c: c.bytes)
 
     def _shared_out(self, target: float) -> dict[str, Candidate] | None:
@@ -267,11 +268,9 @@ class Plan:
     def id_orders(self, choice: Mapping[str, Candidate]) -> dict[str, np.ndarray]:
         """Returns the old id of each new id, for each embedding whose ids are renumbered."""
         return {
-            path: id_order(self.layers[path], first)
+            path: order
             for path, candidate in choice.items()
-            if candidate.format == "tensor_train"
-            and isinstance(self.layers[path], keras.layers.Embedding)
-            and (first := self._renumber(path)) is not None
+            if (order := candidate.id_order()) is not None
         }
 
     def report(
@@ -375,23 +374,6 @@ def measured(metric: Callable[[keras.Model], float], model: keras.Model) -> floa
     if not math.isfinite(value):
         raise ValueError(f"Expected a finite metric. Received: metric(model)={value}")
     return value
-
-
-def quantized_model(
-    floating: keras.Model,
-    layers: Mapping[str, keras.layers.Layer],
-    choice: Mapping[str, Candidate],
-    sample: Any,
-) -> keras.Model:
-    """Returns the model in which the layers whose candidates have `bits` are quantized."""
-    if all(candidate.bits is None for candidate in choice.values()):
-        return floating
-    prototypes = {
-        id(layers[path]): quantized(layers[path], candidate.bits)
-        for path, candidate in choice.items()
-        if candidate.bits is not None and not isinstance(layers[path], TTDense)
-    }
-    return rebuilt(floating, prototypes, None if sample is None else lambda m: m(sample))
 
 
 @contextlib.contextmanager

@@ -53,8 +53,9 @@ class TTEmbedding(BaseFactoredEmbedding):
         reorder_rows: Whether row `i` of the table is row `positions[i]` of the tensor train, so
             that similar rows can be neighbors there. `positions` are `V` integers that are not
             trained, initially `0, 1, 2, ...`. Defaults to `False`.
-        bits: 8 or 4 to store the cores as integers, with one scale per row. Such a layer is created
-            by `quantized` and cannot be trained. Defaults to `None`.
+        bits: 8 or 4 to store the cores as integers, with one scale per row; cores with `V_n = 1`,
+            which all ids share, stay in floats. Such a layer is created by `quantized` and cannot
+            be trained. Defaults to `None`.
         reverse_dtype: Dtype of the logits of `reverse=True`. Defaults to the compute dtype.
 
     Call arguments:
@@ -159,8 +160,13 @@ class TTEmbedding(BaseFactoredEmbedding):
 
     def _build_packed_cores(self, bits: int) -> None:
         options = {"initializer": "zeros", "trainable": False}
-        self.packed_cores, self.scales = [], []
+        self.packed_cores: list[Tensor] = []
+        self.scales: list[Tensor | None] = []
         for n, shape in enumerate(tensor_train.core_shapes(*self.factors, self.ranks)):
+            if shape[1] == 1:
+                self.packed_cores.append(self.add_weight(shape, name=f"core_{n}", **options))
+                self.scales.append(None)
+                continue
             rows, columns = _row_matrix(shape)
             stored = (rows, quantization.packed_columns(columns, bits))
             self.packed_cores.append(
@@ -177,6 +183,9 @@ class TTEmbedding(BaseFactoredEmbedding):
         cores = []
         shapes = tensor_train.core_shapes(*self.factors, self.ranks)
         for shape, packed, scales in zip(shapes, self.packed_cores, self.scales, strict=True):
+            if scales is None:
+                cores.append(ops.cast(packed, self.compute_dtype))
+                continue
             columns = _row_matrix(shape)[1]
             matrix = quantization.dequantize_rows(
                 packed, scales, columns, self.bits, self.compute_dtype
@@ -282,7 +291,8 @@ class TTEmbedding(BaseFactoredEmbedding):
     def quantized(self, bits: int) -> "TTEmbedding":
         """Returns a layer whose cores are integers of 8 or 4 bits, with one scale per row.
 
-        The rows are those of the longer unfolding of each core. The new layer cannot be trained.
+        The rows are those of the longer unfolding of each core. Cores with `V_n = 1` stay in
+        floats. The new layer cannot be trained.
         """
         new = self._unfilled(bits, tt_ranks=self.ranks)
         new.assign_cores([ops.convert_to_numpy(core) for core in self.cores])
@@ -297,6 +307,9 @@ class TTEmbedding(BaseFactoredEmbedding):
                 weight.assign(core)
             return
         for packed, scales, core in zip(self.packed_cores, self.scales, cores, strict=True):
+            if scales is None:
+                packed.assign(core)
+                continue
             matrix = np.transpose(core, _row_axes(core.shape))
             matrix = matrix.reshape(_row_matrix(core.shape))
             numbers, row_scales = quantization.quantize_rows(matrix, self.bits)

@@ -6,7 +6,8 @@ import keras
 import pytest
 
 from keras_tnattn.compression.calibration import Seen
-from keras_tnattn.compression.candidates import byte_count, candidates_for, quantized
+from keras_tnattn.compression.candidates import byte_count, quantized
+from keras_tnattn.compression.choices import candidates_for
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -216,3 +216,15 @@ def test_float_ids_are_exact_in_float16():
     rows = to_numpy(layer(ops.convert_to_tensor(ids.astype("float32"))))
     np.testing.assert_array_equal(rows, to_numpy(layer(ids)))
     assert rows.dtype == "float16"
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_core_that_all_ids_share_stays_in_floats(bits):
+    layer = TTEmbedding(60, 8, (12, 5, 1), (1, 1, 8), (3, 4))
+    layer.build()
+    small = layer.quantized(bits)
+    assert [w.dtype for w in small.weights if "core" in w.name] == ["uint8", "uint8", "float32"]
+    np.testing.assert_array_equal(to_numpy(small.packed_cores[2]), to_numpy(layer.cores[2]))
+    ids = np.arange(60)
+    expected, found = to_numpy(layer(ids)), to_numpy(small(ids))
+    assert np.linalg.norm(found - expected) < 0.3 * np.linalg.norm(expected)

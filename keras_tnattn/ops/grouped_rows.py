@@ -1,0 +1,178 @@
+"""Tables whose rows lie on a grid of groups, as the product of two cores of a tensor train.
+
+Row `(a, b)`, the `b`-th of group `a`, is `sum_r A[a, r] B[r, b]`: `A` of shape `(V_1, R)` has the
+coordinates of each group, `B` of shape `(R, V_2, D)` the rows that the groups have in common. The
+grid has `V_1 V_2 >= V` places, and which row lies where is free, so it is chosen, too.
+"""
+
+import math
+
+import numpy as np
+
+from keras_tnattn.ops import tt_table
+
+# Numbers in the largest matrix of distances between rows and places.
+_DISTANCES = 2**23
+
+
+def grid_shape(num_rows: int, columns: int) -> tuple[int, int]:
+    """Returns the numbers of groups and of rows in a group for which both cores are equally large.
+
+    Example:
+        >>> grid_shape(20_000, 32)
+        (800, 25)
+    """
+    size = max(1, round(math.sqrt(num_rows / columns)))
+    return math.ceil(num_rows / size), size
+
+
+def similar_places(rows: np.ndarray, first: int = 0) -> np.ndarray:
+    """Places similar rows next to each other; the first ones stay.
+
+    Args:
+        rows: Array `(V, D)`.
+        first: How many rows keep their places.
+
+    Returns:
+        Integer array `(V,)`, the place of each row, a permutation.
+
+    Example:
+        >>> similar_places(np.array([[9.0], [0.0], [5.0], [1.0], [6.0]]), first=1)[0]
+        0
+    """
+    order = np.concatenate([np.arange(first), first + tt_table.similarity_order(rows[first:])])
+    return np.argsort(order)
+
+
+def factors(
+    rows: np.ndarray, weights: np.ndarray, places: np.ndarray, shape: tuple[int, int], rank: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Approximates rows on a grid by an SVD that weights groups and places in a group.
+
+    Args:
+        rows: Array `(V, D)`.
+        weights: Positive array `(V,)`, the weights of the squared errors.
+        places: Integer array `(V,)`, the place of each row, below `V_1 V_2`.
+        shape: `(V_1, V_2)`.
+        rank: The rank `R`, at most `V_1` and `V_2 D`.
+
+    Returns:
+        `A`, array `(V_1, R)`, and `B`, array `(R, V_2, D)`.
+
+    Example:
+        >>> a, b = factors(np.ones((6, 4)), np.ones(6), np.arange(6), (3, 2), rank=1)
+        >>> bool(np.allclose(lookup(a, b, np.arange(6)), 1))
+        True
+    """
+    grid, weights = _on_grid(rows, weights, places, shape)
+    # A product of a weight for each group and one for each place in it is as near as an SVD goes.
+    of_group, of_place = (np.sqrt(weights.mean(axis=n)) + 1e-6 for n in (1, 0))
+    scaled = grid * of_group[:, None, None] * of_place[:, None]
+    u, s, vt = np.linalg.svd(scaled.reshape(shape[0], -1), full_matrices=False)
+    root = np.sqrt(s[:rank])
+    common = (root[:, None] * vt[:rank]).reshape(rank, shape[1], -1)
+    return u[:, :rank] * root / of_group[:, None], common / of_place[:, None]
+
+
+def refit(
+    a: np.ndarray,
+    b: np.ndarray,
+    rows: np.ndarray,
+    weights: np.ndarray,
+    places: np.ndarray,
+    sweeps: int = 1,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Reduces `sum_v w_v ||rows[v] - rows'[v]||^2` by alternating least squares.
+
+    Args:
+        a: `A`, array `(V_1, R)`.
+        b: `B`, array `(R, V_2, D)`.
+        rows: As for `factors`.
+        weights: As for `factors`.
+        places: As for `factors`.
+        sweeps: How often both cores are fitted. Each time costs about
+            `4 V R (R + D) + (V_1 + V_2) R^3` FLOPs.
+
+    Returns:
+        New `A` and `B`.
+    """
+    grid, weights = _on_grid(rows, weights, places, (len(a), b.shape[1]))
+    b = b.transpose(1, 0, 2)  # (V_2, R, D)
+    for _ in range(sweeps):
+        grams = weights @ (b @ b.transpose(0, 2, 1)).reshape(len(b), -1)
+        targets = np.einsum("abd,brd->ar", weights[..., None] * grid, b, optimize=True)
+        a = _solve(grams, targets[..., None], a[..., None])[..., 0]
+        grams = weights.T @ (a[:, :, None] * a[:, None, :]).reshape(len(a), -1)
+        targets = np.einsum("abd,ar->brd", weights[..., None] * grid, a, optimize=True)
+        b = _solve(grams, targets, b)
+    return a, b.transpose(1, 0, 2)
+
+
+def _on_grid(
+    rows: np.ndarray, weights: np.ndarray, places: np.ndarray, shape: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the rows `(V_1, V_2, D)` and weights `(V_1, V_2)`, 0 at places without a row."""
+    grid = np.zeros((math.prod(shape), rows.shape[1]))
+    grid[places] = rows
+    weight = np.zeros(math.prod(shape))
+    weight[places] = weights / weights.mean()
+    return grid.reshape(*shape, -1), weight.reshape(shape)
+
+
+def _solve(grams: np.ndarray, targets: np.ndarray, old: np.ndarray) -> np.ndarray:
+    """Solves `gram x = target` for each pair; what has no weight keeps its old value."""
+    rank = targets.shape[1]
+    grams = grams.reshape(-1, rank, rank)
+    ridge = (1e-6 * np.trace(grams, axis1=1, axis2=2) / rank + 1e-12)[:, None, None]
+    return np.linalg.solve(grams + ridge * np.eye(rank), targets + ridge * old)
+
+
+def lookup(a: np.ndarray, b: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Returns the rows at the given places, array `(V, D)`."""
+    table = (a @ b.reshape(len(b), -1)).reshape(-1, b.shape[2])
+    return table[places]
+
+
+def rearranged(
+    a: np.ndarray,
+    b: np.ndarray,
+    rows: np.ndarray,
+    weights: np.ndarray,
+    places: np.ndarray,
+    first: int = 0,
+    share: float = 0.98,
+) -> np.ndarray:
+    """Moves each row to the free place whose row in the tensor train is nearest.
+
+    Heavier rows choose first. With `refit` in turns, this is the algorithm of Lloyd for vector
+    quantization with a code that is a tensor train, and of which each entry is used once.
+
+    Args:
+        a: `A`, array `(V_1, R)`.
+        b: `B`, array `(R, V_2, D)`.
+        rows: As for `factors`.
+        weights: As for `factors`.
+        places: As for `factors`.
+        first: How many of the rows, and of the places, are not changed.
+        share: The heaviest rows that have this share of all weights choose; the others fill the
+            places that are left, in the order in which they were. Defaults to 0.98.
+
+    Returns:
+        Integer array `(V,)`: a permutation of `places`.
+    """
+    by_weight = first + np.argsort(-weights[first:], kind="stable")
+    covered = np.cumsum(weights[by_weight]) <= share * weights[first:].sum()
+    choosing, others = by_weight[covered], by_weight[~covered]
+    new, free = places.copy(), np.sort(places[first:])
+    code = lookup(a, b, free).astype("float32")
+    while len(choosing):
+        # Nobody heavier waits: those who find their place taken by an equal try again.
+        some = choosing[: max(1, _DISTANCES // len(free))]
+        distances = (code**2).sum(axis=1) - 2 * rows[some].astype("float32") @ code.T
+        wanted = distances.argmin(axis=1)
+        taken, winners = np.unique(wanted, return_index=True)
+        new[some[winners]] = free[taken]
+        free, code = np.delete(free, taken), np.delete(code, taken, axis=0)
+        choosing = np.delete(choosing, winners)
+    new[others[np.argsort(places[others])]] = free
+    return new

@@ -1,0 +1,45 @@
+"""Tensor trains of tables: errors as expected, with their own order of ids."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_tnattn.compression.calibration import Seen
+from keras_tnattn.compression.candidates import byte_count, quantized
+from keras_tnattn.compression.tables import embedding_candidates, row_weights, table_error
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def layer():
+    layer = keras.layers.Embedding(600, 8)
+    layer.build()
+    kinds = RNG.normal(size=(40, 8))
+    rows = kinds[RNG.integers(0, 40, 600)] + 0.1 * RNG.normal(size=(600, 8))
+    layer.set_weights([rows.astype("float32")])
+    return layer
+
+
+@pytest.mark.parametrize("bits", [None, 4])
+@pytest.mark.parametrize("renumber", [None, 2])
+def test_a_chosen_tensor_train_has_about_the_expected_error(layer, renumber, bits):
+    seen = Seen(counts=RNG.integers(0, 100, 600))
+    found = embedding_candidates(layer, seen, ["tensor_train"], bits, renumber)
+    trains = [candidate for candidate in found if candidate.format == "tensor_train"]
+    assert {len(candidate.ranks) for candidate in trains} == {1, 2}
+    table = keras.ops.convert_to_numpy(layer.embeddings).astype("float64")
+    for candidate in trains[::8]:
+        new, order = candidate.make(), candidate.id_order()
+        small = new if bits is None else quantized(new, bits)
+        assert byte_count(small) == candidate.bytes
+        if renumber is None:
+            assert order is None
+            ids = np.arange(600)
+        else:
+            assert order[:2].tolist() == [0, 1]
+            assert sorted(order) == list(range(600))
+            ids = np.argsort(order)
+        near = keras.ops.convert_to_numpy(small(ids))
+        error = table_error(table, near, row_weights(layer, seen))
+        assert 0.6 < error / candidate.error < 1.3

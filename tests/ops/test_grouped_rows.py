@@ -1,0 +1,101 @@
+"""Rows on a grid: what two cores can represent is found, and rows move to where they fit."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from keras_tnattn.ops import grouped_rows
+
+RNG = np.random.default_rng(0)
+SHAPE, RANK, COLUMNS = (12, 5), 3, 4
+A = RNG.normal(size=(12, RANK))
+B = RNG.normal(size=(RANK, 5, COLUMNS))
+
+
+def row_by_row(a, b, places):
+    rows = [sum(a[p // 5, r] * b[r, p % 5] for r in range(RANK)) for p in places]
+    return np.array(rows)
+
+
+def error(a, b, rows, weights, places):
+    return (weights[:, None] * (rows - grouped_rows.lookup(a, b, places)) ** 2).sum()
+
+
+def test_lookup():
+    places = RNG.permutation(60)[:57]
+    np.testing.assert_allclose(grouped_rows.lookup(A, B, places), row_by_row(A, B, places))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(20_000, 64), (20_011, 3), (7, 64), (600, 1)])
+def test_a_grid_has_a_place_for_each_row_and_no_empty_group(rows, columns):
+    groups, size = grouped_rows.grid_shape(rows, columns)
+    assert (groups - 1) * size < rows <= groups * size
+    # Both cores have about the same size, as far as a group has at least one row.
+    assert size == 1 or 0.5 < groups / (size * columns) < 2
+
+
+def test_rows_of_the_rank_are_found_exactly():
+    places = RNG.permutation(60)
+    rows, weights = row_by_row(A, B, places), np.ones(60)
+    a, b = grouped_rows.factors(rows, weights, places, SHAPE, RANK)
+    np.testing.assert_allclose(grouped_rows.lookup(a, b, places), rows, atol=1e-5)
+
+
+def test_refitting_reduces_the_weighted_error():
+    places = RNG.permutation(60)[:57]  # three places without a row
+    rows, weights = RNG.normal(size=(57, COLUMNS)), RNG.pareto(1.0, 57) + 0.01
+    cores = grouped_rows.factors(rows, weights, places, SHAPE, RANK)
+    errors = [error(*cores, rows, weights, places)]
+    for _ in range(5):
+        cores = grouped_rows.refit(*cores, rows, weights, places)
+        errors.append(error(*cores, rows, weights, places))
+    assert all(after <= before * (1 + 1e-9) for before, after in itertools.pairwise(errors))
+    assert errors[-1] < 0.9 * errors[0]
+    # At the minimum, no change of one core reduces the error further.
+    best = grouped_rows.refit(*cores, rows, weights, places, sweeps=300)
+    least = error(*best, rows, weights, places)
+    for n, core in enumerate(best):
+        moved = list(best)
+        moved[n] = core + 1e-3 * RNG.normal(size=core.shape)
+        assert error(*moved, rows, weights, places) > least
+
+
+def test_the_svd_counts_heavy_groups():
+    # Groups of two kinds that a single rank cannot both represent.
+    rows = np.repeat([[1.0, 0.0], [0.0, 1.0]], 4, axis=0)
+    weights = np.repeat([100.0, 1.0], 4)
+    a, b = grouped_rows.factors(rows, weights, np.arange(8), (4, 2), rank=1)
+    found = grouped_rows.lookup(a, b, np.arange(8))
+    np.testing.assert_allclose(found[:4], rows[:4], atol=1e-6)
+
+
+def test_rows_find_their_places_again():
+    weights = RNG.uniform(1, 2, 60)
+    places = RNG.permutation(60)
+    rows = row_by_row(A, B, places)
+    start = np.concatenate([places[:2], np.sort(places[2:])])
+    found = grouped_rows.rearranged(A, B, rows, weights, start, first=2, share=1.0)
+    np.testing.assert_array_equal(found, places)
+
+
+def test_heavier_rows_choose_first_and_the_others_keep_their_order():
+    a, b = np.array([[1.0], [2.0], [3.0]]), np.ones((1, 1, 1))  # places 0, 1, 2 hold 1, 2, 3
+    rows = np.full((3, 1), 3.0)
+    weights = np.array([1.0, 3.0, 2.0])
+    new = grouped_rows.rearranged(a, b, rows, weights, np.arange(3), share=1.0)
+    assert new.tolist() == [0, 2, 1]
+    # Only the heaviest row chooses: the others follow as they were, on the places that are left.
+    new = grouped_rows.rearranged(a, b, rows, weights, np.array([1, 0, 2]), share=0.5)
+    assert new.tolist() == [0, 2, 1]
+
+
+def test_the_first_rows_stay():
+    rows, weights = RNG.normal(size=(57, COLUMNS)), np.ones(57)
+    places = grouped_rows.similar_places(rows, first=2)
+    assert places[:2].tolist() == [0, 1]
+    assert sorted(places) == list(range(57))
+    new = grouped_rows.rearranged(A, B, rows, weights, places, first=2)
+    assert new[:2].tolist() == [0, 1]
+    assert sorted(new) == list(range(57))
+    assert new.tolist() != places.tolist()
