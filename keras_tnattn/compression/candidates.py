@@ -40,8 +40,8 @@ class Candidate:
         error: Estimated relative error of its outputs.
         flops: Floating-point operations per row of inputs, or per id.
         make: Function that returns the built layer with float weights; `quantized` quantizes it.
-        effect: As `error`, but errors count more in the directions to which the model's outputs
-            respond; `None` if all directions count alike.
+        effect: As `error`, but expected once the layer is made, which improves it, and with errors
+            counting more in the directions to which the model's outputs respond. Default: `error`.
         id_order: Function that returns the old id of each new id of `make()`, or `None` if the ids
             stay.
     """

@@ -51,15 +51,14 @@ def embedding_candidates(
         floor = _FLOOR * np.eye(table.shape[1])
         scale = low_rank.square_root(seen.response + floor)
 
-    def errors(near: np.ndarray) -> tuple[float, float | None]:
-        effect = None if scale is None else table_error(table, near, weights, scale)
-        return table_error(table, near, weights), effect
+    def effect_of(near: np.ndarray) -> float:
+        return table_error(table, near, weights, scale)
 
     found = []
     if bits is not None:
         small = quantized(layer, bits)
-        error, effect = errors(_table(small))
-        size = byte_count(small)
+        near, size = _table(small), byte_count(small)
+        error, effect = table_error(table, near, weights), effect_of(near)
         found.append(Candidate("dense", (), bits, size, error, 0, lambda: layer, effect))
     coordinates, basis, _ = low_rank.low_rank_factors(table, np.sqrt(weights), scale)
     options: list[_LowRank | _GroupedRows] = []
@@ -75,17 +74,17 @@ def embedding_candidates(
     for option in options:
         new = option.first_layer()
         small = new if bits is None else new.quantized(bits)
-        error, effect = errors(_table(small)[option.ids] + option.expected_change())
+        near = _table(small)[option.ids]
         found.append(
             Candidate(
                 option.format,
                 option.ranks,
                 bits,
                 byte_count(small),
-                error,
+                table_error(table, near, weights),
                 2 * max(option.ranks) * table.shape[1],
                 option.make,
-                effect,
+                effect_of(near + option.expected_change()),
                 option.id_order,
             )
         )
