@@ -27,7 +27,7 @@ from keras_tnattn.compression.candidates import (
 from keras_tnattn.compression.choices import candidates_for
 from keras_tnattn.compression.rebuilding import counterparts, leaves, owners, rebuilt
 from keras_tnattn.compression.report import LayerReport, Report
-from keras_tnattn.compression.sensitivity import measure_responses, measure_sensitivity
+from keras_tnattn.compression.sensitivity import measure_sensitivity
 from keras_tnattn.compression.tables import row_weights, table_error
 from keras_tnattn.layers import TokenEmbedding, TTDense
 
@@ -133,8 +133,7 @@ class Plan:
             reason = "never called on the data"
             self.reasons[path] = (self.layers.pop(path), reason)
             del watched[path], seen[path]
-        for measure in (measure_sensitivity, measure_responses):
-            measure(copy, watched, batches[0], seen, outputs)
+        measure_sensitivity(copy, watched, batches[0], seen, outputs)
         return seen
 
     def within_tolerance(self, tolerance: float) -> dict[str, Candidate]:

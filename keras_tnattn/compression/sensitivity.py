@@ -12,8 +12,6 @@ from keras_tnattn.compression.calibration import Seen, watched
 
 # The size, relative to a layer's outputs, of the changes that are made.
 _CHANGE = 0.05
-# Embeddings with more features than this are treated as if all directions counted alike.
-_MOST_FEATURES = 256
 # Added to each probability before its logarithm is taken.
 _SMALLEST = 1e-7
 
@@ -45,40 +43,6 @@ def measure_sensitivity(
         change = _change(model, {path: layers[path]}, batch, outputs, noise)
         sensitivity = np.linalg.norm(change) / size if size > 0 else 1.0
         seen[path].sensitivity = float(max(sensitivity, 1e-3))
-
-
-def measure_responses(
-    model: keras.layers.Layer,
-    layers: Mapping[str, keras.layers.Layer],
-    batch: Any,
-    seen: Mapping[str, Seen],
-    outputs: list[np.ndarray],
-) -> None:
-    """Measures for each embedding to which directions of its rows the model's outputs respond.
-
-    Changes one feature at a time, by the same amount but a random sign for each token, and compares
-    the changes of the model's outputs: `G[i, j]` is the product of the changes for features `i` and
-    `j`. This takes one run over a batch for each feature.
-    """
-    outputs = _comparable(outputs)
-    for path, layer in layers.items():
-        if not isinstance(layer, keras.layers.Embedding) or layer.output_dim > _MOST_FEATURES:
-            continue
-        changes = []
-        for feature in range(layer.output_dim):
-            rng = np.random.default_rng(0)  # the same signs for each feature
-
-            def shift(
-                array: np.ndarray, feature: int = feature, rng: np.random.Generator = rng
-            ) -> np.ndarray:
-                shifts = np.zeros(array.shape)
-                shifts[..., feature] = rng.choice((-1.0, 1.0), size=array.shape[:-1])
-                return shifts * np.sqrt(np.mean(np.square(array)))
-
-            changes.append(_change(model, {path: layer}, batch, outputs, shift))
-        response = np.stack(changes) @ np.stack(changes).T
-        if np.trace(response) > 0:
-            seen[path].response = response * (len(response) / np.trace(response))
 
 
 def _change(

@@ -22,8 +22,6 @@ _FEWEST_ROWS = 500
 # rank at which the tensor train is half as large as a table of low rank.
 _WIDTHS = (1.0, 0.75, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625)
 _DEPTHS = tuple(0.75**n for n in range(10))
-# The share of the mean eigenvalue that every direction of the rows counts at least.
-_FLOOR = 0.3
 # How often the rows of a chosen tensor train move to better places.
 _ROUNDS = 3
 
@@ -46,21 +44,14 @@ def embedding_candidates(
     """
     table = ops.convert_to_numpy(layer.embeddings).astype("float64")
     weights = row_weights(layer, seen)
-    scale = None
-    if seen.response is not None:
-        floor = _FLOOR * np.eye(table.shape[1])
-        scale = low_rank.square_root(seen.response + floor)
-
-    def effect_of(near: np.ndarray) -> float:
-        return table_error(table, near, weights, scale)
-
     found = []
     if bits is not None:
         small = quantized(layer, bits)
-        near, size = _table(small), byte_count(small)
-        error, effect = table_error(table, near, weights), effect_of(near)
-        found.append(Candidate("dense", (), bits, size, error, 0, lambda: layer, effect))
-    coordinates, basis, _ = low_rank.low_rank_factors(table, np.sqrt(weights), scale)
+        error = table_error(table, _table(small), weights)
+        found.append(
+            Candidate("dense", (), bits, byte_count(small), error, 0, lambda: layer, error)
+        )
+    coordinates, basis, _ = low_rank.low_rank_factors(table, np.sqrt(weights))
     options: list[_LowRank | _GroupedRows] = []
     if "low_rank" in formats:
         ranks = ranks_to_try(len(basis))
@@ -84,7 +75,7 @@ def embedding_candidates(
                 table_error(table, near, weights),
                 2 * max(option.ranks) * table.shape[1],
                 option.make,
-                effect_of(near + option.expected_change()),
+                table_error(table, near + option.expected_change(), weights),
                 option.id_order,
             )
         )
@@ -253,10 +244,7 @@ def _table(layer: keras.layers.Layer) -> np.ndarray:
     return ops.convert_to_numpy(layer(np.arange(layer.input_dim))).astype("float64")
 
 
-def table_error(
-    table: np.ndarray, near: np.ndarray, weights: np.ndarray, scale: np.ndarray | None = None
-) -> float:
-    """Returns the relative error of a table, with weighted rows; `scale` multiplies the error."""
-    error = table - near if scale is None else (table - near) @ scale
-    squared = (weights[:, None] * error**2).sum()
+def table_error(table: np.ndarray, near: np.ndarray, weights: np.ndarray) -> float:
+    """Returns the relative error of a table, with weighted rows."""
+    squared = (weights[:, None] * (table - near) ** 2).sum()
     return float(np.sqrt(squared / ((weights[:, None] * table**2).sum() or 1.0)))

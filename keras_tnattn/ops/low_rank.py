@@ -4,25 +4,23 @@ import numpy as np
 
 
 def low_rank_factors(
-    matrix: np.ndarray, scale: np.ndarray | None = None, column_scale: np.ndarray | None = None
+    matrix: np.ndarray, scale: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Decomposes `W` into two factors whose first `r` columns and rows approximate it best.
 
-    With `S W T = U diag(s) V^T`, the best matrix of rank `r` in the norm `||S (W - W') T||` is
-    `W' = W T V_r V_r^T T^{-1}`. With `S = C^{1/2}`, where `C` is the second moment of the inputs
-    `x`, this norm is the error of the outputs `x W`; with `S = diag(sqrt(p))`, where `p` are the
-    frequencies of the rows, it is the error of a lookup. `T` weights directions of the columns, for
-    instance by what a model does with them. Without both this is the plain truncated SVD.
+    With `S W = U diag(s) V^T`, the best matrix of rank `r` in the norm `||S (W - W')||` is
+    `W' = W V_r V_r^T`. With `S = C^{1/2}`, where `C` is the second moment of the inputs `x`, this
+    norm is the error of the outputs `x W`; with `S = diag(sqrt(p))`, where `p` are the frequencies
+    of the rows, it is the error of a lookup. Without `S` this is the plain truncated SVD.
 
     Args:
         matrix: `W`, array `(I, J)`.
         scale: `S`, array `(I, I)`, or its diagonal `(I,)`. Default: the identity.
-        column_scale: `T`, an invertible array `(J, J)`. Default: the identity.
 
     Returns:
-        `W T V`, array `(I, K)`, and `V^T T^{-1}`, array `(K, J)`, `K = min(I, J)`: the first `r`
-        columns of one times the first `r` rows of the other are `W'`; and the relative error
-        `||S (W - W') T|| / ||S W T||` for each `r` in `0, ..., K`.
+        `W V`, array `(I, K)`, and `V^T`, array `(K, J)`, `K = min(I, J)`, so that
+        `W' = (W V)[:, :r] @ V^T[:r]`; and the relative error `||S (W - W')|| / ||S W||` for each
+        `r` in `0, ..., K`.
 
     Example:
         >>> import numpy as np
@@ -32,8 +30,6 @@ def low_rank_factors(
         [1.0, 0.6, 0.0]
     """
     matrix = np.asarray(matrix, "float64")
-    if column_scale is not None:
-        matrix = matrix @ np.asarray(column_scale, "float64")
     if scale is None:
         scaled = matrix
     elif np.ndim(scale) == 1:
@@ -43,8 +39,7 @@ def low_rank_factors(
     _, s, vt = np.linalg.svd(scaled, full_matrices=False)
     tail = np.append(np.cumsum(s[::-1] ** 2)[::-1], 0.0)
     errors = np.sqrt(tail / tail[0]) if tail[0] > 0 else np.zeros(len(tail))
-    right = vt if column_scale is None else np.linalg.solve(column_scale.T, vt.T).T
-    return matrix @ vt.T, right, errors
+    return matrix @ vt.T, vt, errors
 
 
 def square_root(moment: np.ndarray) -> np.ndarray:
