@@ -37,7 +37,7 @@ def similar_places(rows: np.ndarray, first: int = 0) -> np.ndarray:
         Integer array `(V,)`, the place of each row, a permutation.
 
     Example:
-        >>> similar_places(np.array([[9.0], [0.0], [5.0], [1.0], [6.0]]), first=1)[0]
+        >>> int(similar_places(np.array([[9.0], [0.0], [5.0], [1.0], [6.0]]), first=1)[0])
         0
     """
     order = np.concatenate([np.arange(first), first + tt_table.similarity_order(rows[first:])])
