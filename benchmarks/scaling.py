@@ -75,7 +75,7 @@ def train(given):
 
 def measured(processes, words):
     """Starts so many processes, each on a core of its own; returns what process 0 printed."""
-    from training.launch import free_port
+    from training.engine.launching import free_port
 
     address = f"127.0.0.1:{free_port()}"
     cores = sorted(os.sched_getaffinity(0))[:processes]

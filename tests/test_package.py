@@ -75,7 +75,7 @@ FLOORS = [
     {"data"},
     {"engine"},
     TASKS,
-    {"studies"},
+    {"studies", "trained"},
     {"cli", "compress", "evaluate", "explain", "launch", "predict", "reproduce"},
     {"train", "demos"},
 ]
@@ -93,6 +93,16 @@ def test_imports_inside_training_point_one_way(path):
     for name in imports(path):
         if name.startswith("training."):
             assert name.split(".")[1] in allowed, name
+
+
+def test_few_parts_of_training_know_each_other():
+    arrows = {
+        (path.relative_to(ROOT / "training").parts[0].removesuffix(".py"), name.split(".")[1])
+        for path in (ROOT / "training").rglob("*.py")
+        for name in imports(path)
+        if name.startswith("training.")
+    }
+    assert 40 < len({(here, there) for here, there in arrows if here != there}) <= 45
 
 
 def test_the_tasks_are_found():

@@ -2,12 +2,9 @@
 
 from collections.abc import Sequence
 
-import cyclopts
-
-from training.base.command_line import run
 from training.classify.command import COMMAND as CLASSIFY
 from training.classify.compare import COMMAND as COMPARE
-from training.engine.commands import app_of
+from training.engine.commands import run_commands
 from training.images.command import COMMAND as IMAGES
 from training.nodes.command import COMMAND as NODES
 from training.nodes.compare import COMMAND as COMPARE_NODES
@@ -26,9 +23,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status, as `training.base.errors.exit_status` returns it.
     """
-    return run(train_app(), arguments)
-
-
-def train_app() -> cyclopts.App:
-    """Returns the program with all commands."""
-    return app_of("python training/train.py", "Trains models of keras_tnattn.", COMMANDS)
+    text = "Trains models of keras_tnattn."
+    return run_commands("python training/train.py", text, COMMANDS, arguments)

@@ -37,7 +37,7 @@ def option(
     group: str,
     text: str,
     *,
-    choices: tuple[str, ...] | None = None,
+    choices: tuple[str | int, ...] | None = None,
     compute: Callable[[dict[str, Any]], Any] | None = None,
     metavar: str | None = None,
     **constraints: Any,
@@ -124,7 +124,7 @@ def extras(field: FieldInfo) -> Mapping[str, Any]:
     return field.json_schema_extra  # type: ignore[return-value]
 
 
-def choices(field: FieldInfo) -> tuple[str, ...]:
+def choices(field: FieldInfo) -> tuple[str | int, ...]:
     """Returns the allowed values of an option; an empty tuple if all values are allowed."""
     return extras(field)["choices"] or ()
 
@@ -146,7 +146,7 @@ def interval(field: FieldInfo) -> str:
 def described(field: FieldInfo) -> str:
     """Describes the values that an option accepts."""
     if choices(field):
-        return f"one of {', '.join(choices(field))}"
+        return f"one of {', '.join(map(str, choices(field)))}"
     # Of a union such as `int | None`, use the first type.
     first = str(field.annotation).removeprefix("<class '").partition(" ")[0].removesuffix("'>")
     kinds = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "a string"}

@@ -1,5 +1,6 @@
 """Batches in an order that a resumed run repeats."""
 
+import functools
 import math
 
 import keras
@@ -78,24 +79,15 @@ class TextBatches(ArrayBatches):
 
     Args:
         inputs: Ids `(R, L)`, padded with 0 at the end.
-        labels: As for `ArrayBatches`.
-        batch_size: As for `ArrayBatches`.
-        seed: As for `ArrayBatches`.
-        sample_weights: As for `ArrayBatches`.
+        labels, batch_size, seed, sample_weights: As for `ArrayBatches`.
     """
 
     lengths_vary = True
 
-    def __init__(
-        self,
-        inputs: np.ndarray,
-        labels: np.ndarray,
-        batch_size: int,
-        seed: int | None = None,
-        sample_weights: np.ndarray | None = None,
-    ) -> None:
-        self.lengths = _compiled_lengths(inputs)
-        super().__init__(inputs, labels, batch_size, seed, sample_weights)
+    @functools.cached_property
+    def lengths(self) -> np.ndarray:
+        """The lengths to which the texts are cut, `(R,)`."""
+        return _compiled_lengths(self.inputs)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, ...]:
         inputs, *others = super().__getitem__(index)

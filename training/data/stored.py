@@ -5,6 +5,7 @@ with what is in them. They are mapped into memory: the system keeps the parts th
 as there is room.
 """
 
+import abc
 import contextlib
 import itertools
 import mmap
@@ -25,9 +26,9 @@ Item = TypeVar("Item")
 class StoredSequence(Sequence[Item]):
     """A sequence whose items are read from a file. Subclasses define `__len__` and `_item`."""
 
+    @abc.abstractmethod
     def _item(self, place: int) -> Item:
         """Returns the item at a place of 0 to `len(self) - 1`."""
-        raise NotImplementedError
 
     @overload
     def __getitem__(self, index: int) -> Item: ...

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from training.base.errors import InputError, exit_status
 from training.classify.command import load
 from training.classify.config import ClassifyConfig
-from training.engine.backend import start_backend
+from training.engine.commands import run_demo
+from training.engine.runs import exported_folder
 
 RUNS = Path("runs/demo")
 ATTENTIONS = ("tsa", "dpa", "ada")  # the first is exported
@@ -38,7 +38,6 @@ print("  keras_tnattn imported:", "keras_tnattn" in sys.modules)
 
 def run() -> None:
     """Runs the demo."""
-    start_backend()
     data = load(ClassifyConfig(**OPTIONS))
     from training.classify.compare import compare, table_configs
 
@@ -46,9 +45,7 @@ def run() -> None:
     configs[0] = configs[0].changed(name="docstrings", export=True)
     results = compare(configs, RUNS, data)
 
-    exported = Path(results[0]["exported"])
-    if not exported.is_dir():
-        raise InputError(f"There is no {exported}. Delete {RUNS} to train and export again")
+    exported = exported_folder(results[0], RUNS)
     print(f"Predictions of {exported}, run by TensorFlow in another process:", flush=True)
     serve(exported, SERVE, SENTENCES)
     print(
@@ -70,4 +67,4 @@ def serve(exported: Path, code: str, sentences: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(run))
+    sys.exit(run_demo(run))

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from training.base.errors import exit_status
-from training.engine.backend import start_backend
+from training.engine.commands import run_demo
 from training.engine.runs import finish_all, write_text
 from training.rules.config import RulesConfig
 
@@ -20,7 +19,6 @@ OPTIONS: dict[str, Any] = {}
 
 def run() -> None:
     """Runs the demo."""
-    start_backend()
     from training.engine.tables import table_of
     from training.rules.train import train_rule
 
@@ -58,4 +56,4 @@ def lines_of(
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(run))
+    sys.exit(run_demo(run))

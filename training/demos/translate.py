@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from training.base.errors import InputError, exit_status
 from training.demos.classify import serve
-from training.engine.backend import start_backend
-from training.engine.runs import finish_all, write_text
+from training.engine.commands import run_demo
+from training.engine.runs import exported_folder, finish_all, write_text
 from training.translate.config import TranslateConfig
 
 RUNS = Path("runs/demo-translate")
@@ -63,7 +62,6 @@ print("  keras_tnattn imported:", "keras_tnattn" in sys.modules)
 
 def run() -> None:
     """Runs the demo."""
-    start_backend()
     configs = [TranslateConfig(**COMMON, **options) for options in MODELS.values()]
     from training.engine.tables import table_of
     from training.translate.evaluate import EvaluateOptions, evaluate_run
@@ -89,9 +87,7 @@ def run() -> None:
     print(f"\n{measured['sentences']:,} sentences of the test part, greedy search:\n\n{text}\n")
     print(measured["bleu_signature"])
 
-    exported = Path(results[0]["exported"])
-    if not exported.is_dir():
-        raise InputError(f"There is no {exported}. Delete {RUNS} to train and export again")
+    exported = exported_folder(results[0], RUNS)
     print(f"\nTranslations of {exported}, run by TensorFlow in another process:", flush=True)
     serve(exported, SERVE, SENTENCES)
     run_folder = str(RUNS / configs[0].name)
@@ -103,4 +99,4 @@ def run() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(run))
+    sys.exit(run_demo(run))

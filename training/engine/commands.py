@@ -9,7 +9,8 @@ from typing import Any
 import cyclopts
 from pydantic.fields import FieldInfo
 
-from training.base.command_line import function_of, new_app
+from training.base.command_line import function_of, new_app, run
+from training.base.errors import exit_status
 from training.base.options import (
     EXPORTING,
     RUN,
@@ -19,6 +20,7 @@ from training.base.options import (
     RunConfig,
     option,
 )
+from training.engine.backend import start_backend
 from training.engine.devices import (
     Layouts,
     check_one_process,
@@ -67,6 +69,37 @@ def app_of(name: str, text: str, commands: Sequence[Command]) -> cyclopts.App:
             help_epilogue=command.examples,
         )
     return app
+
+
+def run_commands(
+    name: str, text: str, commands: Sequence[Command], arguments: Sequence[str] | None
+) -> int:
+    """Runs a program with commands.
+
+    Args:
+        name: What the user types to start it.
+        text: The text in its `--help`.
+        commands: The commands.
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
+
+    Returns:
+        The exit status, as `training.base.errors.exit_status` returns it.
+    """
+    return run(app_of(name, text, commands), arguments)
+
+
+def run_demo(demo: Callable[[], None]) -> int:
+    """Starts the backend and runs a demo.
+
+    Returns:
+        The exit status, as `training.base.errors.exit_status` returns it.
+    """
+
+    def start() -> None:
+        start_backend()
+        demo()
+
+    return exit_status(start)
 
 
 class RunOptions(Options):

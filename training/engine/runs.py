@@ -203,6 +203,22 @@ def write_text(path: Path, text: str) -> None:
         partial.write_text(text + "\n", encoding="utf-8")
 
 
+def exported_folder(results: dict[str, Any], runs: Path) -> Path:
+    """Returns the folder of a finished run's exported model.
+
+    Args:
+        results: The results of the run.
+        runs: The folder of the runs, for the error message.
+
+    Raises:
+        InputError: If the exported model is gone.
+    """
+    folder = Path(results["exported"])
+    if not folder.is_dir():
+        raise InputError(f"There is no {folder}. Delete {runs} to train and export again")
+    return folder
+
+
 def finish_all(
     configs: Sequence[Any],
     folder: Path,

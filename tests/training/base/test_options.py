@@ -9,7 +9,6 @@ import pydantic
 import pytest
 from run_folders import assert_refused
 
-from training import predict
 from training.base.attentions import registered_attentions
 from training.base.errors import InputError
 from training.base.options import (
@@ -24,11 +23,12 @@ from training.base.options import (
     to_json,
 )
 from training.classify.config import ClassifyConfig
-from training.cli import COMMANDS, main, train_app
-from training.engine.commands import RunOptions, run_to_train
+from training.cli import COMMANDS, main
+from training.engine.commands import RunOptions, app_of, run_to_train
 from training.engine.runs import Run
 from training.images.config import ImagesConfig
 from training.rules.config import RulesConfig
+from training.trained import compress, predict
 from training.translate import evaluate, explain
 from training.translate.config import TranslateConfig
 from training.translate.loading import untrained
@@ -44,6 +44,7 @@ class Example(Options):
     share: float = option(0.5, DATA, "a share", gt=0, lt=1)
     kind: str = option("a", MODEL, "a kind", choices=("a", "b"))
     kinds: tuple[str, ...] = option(("a",), MODEL, "kinds", choices=("a", "b"))
+    bits: int | None = option(None, MODEL, "bits", choices=(8, 4))
     patience: int | None = option(None, DATA, "a patience", ge=1)
     flag: bool = option(False, DATA, "a flag")
     double: int = option(None, DATA, "computed", compute=lambda values: 2 * values["count"], le=8)
@@ -64,6 +65,7 @@ class TestValues:
             ({"kind": "c"}, "Expected kind to be one of a, b. Received: kind='c'"),
             ({"kind": 3}, "Expected kind to be one of a, b. Received: kind=3"),
             ({"kinds": ("a", "c")}, "Received: kinds=('a', 'c')"),
+            ({"bits": 5}, "Expected bits to be one of 8, 4. Received: bits=5"),
             ({"patience": 0}, "patience to be an integer >= 1. Received: patience=0"),
             ({"flag": "maybe"}, "Expected flag to be true or false. Received: flag='maybe'"),
             ({"count": 5}, "Received: double=10"),
@@ -76,7 +78,7 @@ class TestValues:
         assert message in str(error.value)
 
     def test_what_is_allowed(self):
-        example = Example(count=4, kind="b", kinds=("b", "a"), patience=1, flag=True)
+        example = Example(bits=4, count=4, kind="b", kinds=("b", "a"), patience=1, flag=True)
         assert (example.double, example.share, example.patience) == (8, 0.5, 1)
         assert example.changed(double=3).double == 3
         with pytest.raises(pydantic.ValidationError):
@@ -159,7 +161,8 @@ class TestCommandLine:
 
     def test_lists_and_repetitions(self):
         arguments = ["compare", "--seeds", "3", "4", "--attentions", "tsa", "ada"]
-        start = train_app()([*arguments, "--epochs", "5", "--epochs=6"], exit_on_error=False)
+        app = app_of("train.py", "Trains.", COMMANDS)
+        start = app([*arguments, "--epochs", "5", "--epochs=6"], exit_on_error=False)
         assert start.args[0] == {"seeds": (3, 4), "attentions": ("tsa", "ada"), "epochs": 6}
 
     def test_neither_an_error_nor_help_loads_tensorflow(self, tmp_path):
@@ -167,8 +170,9 @@ class TestCommandLine:
         table.write_text("text,label\n" + "a,x\nb,y\n" * 30)
         code = (
             "import sys; from training.cli import main;"
-            "from training import predict; from training.translate import evaluate, explain;"
-            "assert all(p.main(['--help']) == 0 for p in (predict, evaluate, explain));"
+            "from training.trained import compress, predict;"
+            "from training.translate import evaluate, explain;"
+            "assert all(p.main(['--help']) == 0 for p in (compress, predict, evaluate, explain));"
             "assert all(p.main(['a', 'b', '--beam', '0']) == 2 for p in (predict, explain));"
             "assert evaluate.main(['a', '--beam', '0']) == 2;"
             "assert main(['classify', '--damping', '1']) == 2;"
@@ -203,6 +207,7 @@ class TestHelp:
     @pytest.mark.parametrize(
         ("program", "kind"),
         [
+            (compress.main, compress.CompressOptions),
             (predict.main, predict.PredictOptions),
             (evaluate.main, evaluate.EvaluateOptions),
             (explain.main, explain.ExplainOptions),

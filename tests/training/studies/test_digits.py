@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 
 from training.data.images import LabeledImages
-from training.reproduce import main
 from training.studies import digits, digits_baselines
+from training.studies.command_line import main
 
 
 def row(accuracy, weights=10):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from training.base.errors import InputError
-from training.reproduce import main
 from training.studies import long_texts, processes, recall_training
+from training.studies.command_line import main
 from training.studies.recall import FIRST_LETTER, LETTERS, QUESTION, REACH, SECTION, recall_texts
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -2,9 +2,9 @@ import csv
 
 import pytest
 
-from training.reproduce import main
 from training.rules import train as rules
 from training.rules.config import RulesConfig
+from training.studies.command_line import main
 from training.studies.rules_report import Finished, accuracy_table, exact_table
 
 # Rule 204 changes nothing: it is learned in a moment.

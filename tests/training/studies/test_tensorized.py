@@ -1,8 +1,8 @@
 import csv
 
 from training.data.texts import LabeledTexts
-from training.reproduce import main
 from training.studies import tensorized
+from training.studies.command_line import main
 from training.studies.tensorized import (
     SVM,
     TensorizedOptions,

@@ -7,8 +7,8 @@ import pytest
 
 from training.engine.checkpoints import EpochLog
 from training.engine.runs import Run
-from training.reproduce import main
 from training.studies import processes
+from training.studies.command_line import main
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

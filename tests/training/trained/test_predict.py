@@ -10,8 +10,8 @@ from run_folders import EXPORTS, exporting
 from translator_runs import make_run
 
 from training.engine.runs import Run
-from training.predict import main
 from training.train import main as train
+from training.trained.predict import main
 
 tensorflow_only = pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow backend exports")
 TEXTS = ["red blue", "one two three", "the grey"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from training.launch import main
+from training.engine.launching import main
 
 ROOT = Path(__file__).parents[2]
 NUMBER = "import os; n = int(os.environ['KERAS_DISTRIBUTION_PROCESS_ID'])\n"
@@ -55,7 +55,7 @@ def test_one_that_is_killed_ends_the_others(tmp_path):
 
 
 def test_one_that_does_not_end_when_asked_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr("training.launch.GRACE", 0.5)
+    monkeypatch.setattr("training.engine.launching.GRACE", 0.5)
     script = tmp_path / "script.py"
     code = (
         "import pathlib, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from translator_runs import make_run
 
-from training.compress import main
-from training.predict import main as predict
 from training.train import main as train
+from training.trained.compress import main
+from training.trained.predict import main as predict
 from training.translate.loading import load_translator
 
 

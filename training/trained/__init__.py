@@ -1,0 +1,1 @@
+"""What is done with trained models: predictions, and smaller models."""

@@ -1,0 +1,358 @@
+"""The command line `python training/compress.py`, or `python -m training.compress`."""
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from training.base.command_line import run_one
+from training.base.errors import InputError
+from training.base.files import read_object, replacing, writing
+from training.base.options import DATA, MODEL, OUTPUT, TRAINING, Options, argument, option
+from training.engine.backend import start_backend
+
+TEXT = (
+    "Makes a trained model smaller, and writes FOLDER/model.keras, report.txt, report.csv, "
+    "report.json and curves.png; without any of --target, --tolerance, --max-drop and --bits only "
+    "the reports. For the run of a classifier or a translator, ranks are chosen on its training "
+    "part, and predict.py and (translators) evaluate.py read FOLDER like a run. --max-drop is "
+    "measured on the validation part of a classifier's run, or on a tenth of its training part."
+)
+EXAMPLES = """\
+examples:
+  make a classifier's run 8 times smaller, and export it from text to labels:
+    python training/compress.py runs/reuters-tsa-0 --target 8 --export
+  make a translator's run 4 times smaller, train it for an epoch, and measure its BLEU:
+    python training/compress.py runs/demo-translate/plga-pt-en --target 4 --bits 8 \\
+        --heal-epochs 1 --learning-rate 3e-4
+    python training/evaluate.py runs/demo-translate/plga-pt-en/compressed
+  find the smallest model in 4 bits that loses at most 0.005 of accuracy, and train it for an epoch:
+    python training/compress.py runs/reuters-tsa-0 --bits 4 --max-drop 0.005 --heal-epochs 1
+  compress any Keras model, with ranks chosen on your own inputs (without --target: only report):
+    python training/compress.py model.keras --data inputs.npy
+    python training/compress.py model.keras --data inputs.npy --target 4
+"""
+
+
+class CompressOptions(Options):
+    """The options of `training/compress.py`."""
+
+    model: str = argument("the folder of a run, or a .keras file")
+    target: float | None = option(None, MODEL, "make the model X times smaller", metavar="X", ge=1)
+    max_drop: float | None = option(
+        None,
+        MODEL,
+        "make a classifier as small as possible with a loss of accuracy of at most D, for instance "
+        "0.005",
+        metavar="D",
+        ge=0,
+    )
+    tolerance: float | None = option(
+        None, MODEL, "bound the relative output error of each layer", metavar="E", ge=0
+    )
+    bits: int | None = option(None, MODEL, "also quantize the weights", choices=(8, 4))
+    keep_vocabulary: bool = option(
+        False,
+        MODEL,
+        "do not reorder a run's vocabulary; by default similar words get neighboring ids if the "
+        "embedding is replaced by a tensor train",
+    )
+    data: str | None = option(
+        None, DATA, ".npy file of inputs, or .npz file with one array per input", metavar="FILE"
+    )
+    heal_epochs: int = option(
+        0,
+        TRAINING,
+        "epochs of training towards the original's outputs",
+        metavar="N",
+        ge=0,
+        le=100_000,
+    )
+    learning_rate: float = option(1e-3, TRAINING, "learning rate of this training", gt=0)
+    output: str | None = option(
+        None,
+        OUTPUT,
+        "where to write (default: RUN/compressed, or MODEL-compressed)",
+        metavar="FOLDER",
+    )
+    export: bool = option(
+        False, OUTPUT, "export the small model to DIR/NAME-compressed/VERSION/, for the server"
+    )
+    saved_models: str = option("saved_models", OUTPUT, "where to export", metavar="DIR")
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a smaller model is asked for, and not only a report."""
+        return any(x is not None for x in (self.target, self.tolerance, self.max_drop, self.bits))
+
+    def check_together(self) -> None:
+        if not self.replaces and (self.heal_epochs or self.export):
+            raise ValueError(
+                "--heal-epochs and --export need --target, --tolerance, --max-drop or --bits, "
+                "because without them nothing is replaced"
+            )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
+
+    Returns:
+        The exit status, as `training.base.errors.exit_status` returns it.
+    """
+    return run_one(
+        "python training/compress.py", TEXT, EXAMPLES, CompressOptions, _compress, arguments
+    )
+
+
+def _compress(args: CompressOptions) -> None:
+    path = Path(args.model)
+    if not path.exists():
+        raise InputError(
+            f"Expected the folder of a run or a .keras file. Received: {path}, which does not exist"
+        )
+    start_backend()
+    if path.is_dir():
+        folder = Path(args.output or path / "compressed")
+        _compress_run(path, folder, args)
+    else:
+        folder = Path(args.output or path.with_name(f"{path.stem}-compressed"))
+        _compress_file(path, path.stem, folder, args)
+    print(f"wrote {folder}")
+
+
+def _refuse_max_drop(args: CompressOptions) -> None:
+    if args.max_drop is not None:
+        raise InputError("--max-drop needs the folder of a classifier's run, which has labels")
+
+
+def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -> None:
+    """Compresses a `.keras` file, or the model of a run without texts."""
+    _refuse_max_drop(args)
+    if args.heal_epochs and args.data is None:
+        raise InputError("--heal-epochs needs --data")
+    model = _load(path)
+    if args.export and args.data is None and getattr(model, "inputs", None) is None:
+        raise InputError("--export needs --data for a model that does not say what its inputs are")
+    data = None if args.data is None else _read_arrays(Path(args.data))
+    result = _call(model, folder, args, data=data)
+    if args.heal_epochs:
+        _heal(result, data, args)
+    _write(result, folder, args)
+    if args.export:
+        from keras_tnattn.export import export_saved_model, next_version
+
+        models = _export_folder(name, args)
+        with _exporting(models):
+            version = models / str(next_version(models))
+            export_saved_model(result.model, version, _example(model, data))
+
+
+def _example(model: Any, data: Any) -> Any:
+    """Returns two rows of inputs: of the data, or zeros."""
+    import keras
+
+    if data is not None:
+        return keras.tree.map_structure(lambda array: array[:2], data)
+    return keras.tree.map_structure(
+        lambda x: np.zeros((2, *(size or 8 for size in x.shape[1:])), x.dtype),
+        model.inputs[0] if isinstance(model, keras.Sequential) else model.input,
+    )
+
+
+def _compress_run(path: Path, folder: Path, args: CompressOptions) -> None:
+    if not (path / "model.keras").is_file():
+        raise InputError(f"Expected a finished run with model.keras. Received: {path}")
+    from training.engine.runs import Run
+
+    description = read_object(path / "data.json", "Train again")
+    if {"digest", "vocabulary"} & set(description):
+        if args.data is not None:
+            raise InputError("--data is for other models: a run of texts has its own data")
+        if "compressed" in (Run(path).results or {}):
+            raise InputError(f"Expected the original run. Received: {path}, a compressed one")
+    if folder.resolve() == path.resolve():
+        raise InputError(f"Expected another folder than the run's. Received: output={folder}")
+    if "digest" in description:
+        _compress_translator(path, folder, args)
+    elif "vocabulary" in description:
+        _compress_classifier(path, folder, args)
+    else:
+        _compress_file(path / "model.keras", path.resolve().name, folder, args)
+
+
+def _compress_classifier(path: Path, folder: Path, args: CompressOptions) -> None:
+    """Compresses a classifier, with the texts it was trained on as data."""
+    from keras_tnattn.text.words import WordVectorizer
+    from training.classify.command import load
+    from training.classify.config import ClassifyConfig
+    from training.classify.train import export_classifier, prepare_parts
+    from training.engine.runs import Run
+    from training.engine.tables import parameter_counts, predict
+
+    run = Run(path)
+    config = run.read_config(ClassifyConfig, {})
+    data = load(config)
+    run.check_data({"fingerprint": data.fingerprint()})
+    vectorizer, parts = prepare_parts(config, data)
+    model = _load(path / "model.keras")
+    train, test = parts["train"], parts["test"]
+    held_out = parts.get("validation")
+    if held_out is None:
+        chosen = np.arange(len(train.labels)) % 10 == 0
+        ids, labels = train.ids[chosen], train.labels[chosen]
+    else:
+        ids, labels = held_out.ids, held_out.labels
+
+    def accuracy(candidate: Any) -> float:
+        return float(np.mean(predict(candidate, ids) == labels))
+
+    # With a metric the ids cannot be renumbered, because the metric uses the original ids.
+    renumber = None if args.keep_vocabulary or args.max_drop is not None else 2
+    result = _call(
+        model,
+        folder,
+        args,
+        data=train.ids,
+        metric=accuracy if args.max_drop is not None else None,
+        max_drop=args.max_drop,
+        renumber=renumber,
+    )
+    if args.heal_epochs:
+        _heal(result, train.ids, args)
+    _write(result, folder, args)
+    if not args.replaces:
+        return
+    before = float(np.mean(predict(model, test.ids) == test.labels))
+    after = float(np.mean(predict(result.model, result.renumbered(test.ids)) == test.labels))
+    vocabulary = vectorizer.get_vocabulary()
+    for order in result.id_orders.values():
+        vocabulary = [vocabulary[old] for old in order if old < len(vocabulary)]
+    results = {"compressed": True, "test_accuracy_before": before, "test_accuracy_after": after}
+    description = {"class_names": list(data.class_names), "vocabulary": vocabulary}
+    _write_run(path, folder, description, results)
+    print(f"accuracy on the test part: {before:.1%} -> {after:.1%}")
+    if args.export:
+        small = WordVectorizer(vocabulary[2:], config.max_words)
+        scores = {"test_accuracy": after, "parameters": parameter_counts(result.model)}
+        models = _export_folder(config.name, args)
+        with _exporting(models):
+            export_classifier(config, result.model, small, data, test, scores, models)
+
+
+def _compress_translator(path: Path, folder: Path, args: CompressOptions) -> None:
+    """Compresses a translator, with the pairs it was trained on as data."""
+    _refuse_max_drop(args)
+    from keras_tnattn.compression import logits_divergence
+    from training.data.batches import BucketedBatches
+    from training.engine.runs import Run
+    from training.translate.config import TranslateConfig
+    from training.translate.loading import load_translator
+    from training.translate.train import export_trained
+
+    config = Run(path).read_config(TranslateConfig, {})
+    trained = load_translator(path)
+    corpus = trained.corpus
+    batches = BucketedBatches(corpus.parts["train"], 64, seed=0)
+    result = _call(trained.model, folder, args, data=batches)
+    if args.heal_epochs:
+        _heal(result, batches, args, logits_divergence)
+    _write(result, folder, args)
+    if not args.replaces:
+        return
+    description = read_object(path / "data.json", "Train again")
+    prepared = str(corpus.folder.resolve())
+    _write_run(path, folder, {**description, "prepared": prepared}, {"compressed": True})
+    print(f"for its BLEU: python training/evaluate.py {folder}")
+    if args.export:
+        results = {"parameters": result.model.count_params()}
+        models = _export_folder(config.name, args)
+        with _exporting(models):
+            export_trained(config, result.model, corpus, results, models)
+
+
+def _export_folder(name: str, args: CompressOptions) -> Path:
+    return Path(args.saved_models, f"{name}-compressed")
+
+
+@contextlib.contextmanager
+def _exporting(models: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"Could not export to {models}: {error}") from error
+    print(f"exported to {models}")
+
+
+def _call(model: Any, folder: Path, args: CompressOptions, **options: Any) -> Any:
+    from keras_tnattn.compression import compress
+
+    with writing(folder):  # before the long computations
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return compress(
+            model, target=args.target, tolerance=args.tolerance, bits=args.bits, **options
+        )
+    except (ValueError, TypeError) as error:
+        raise InputError(str(error)) from error
+
+
+def _heal(result: Any, inputs: Any, args: CompressOptions, loss: Any = None) -> None:
+    try:
+        losses = result.heal(inputs, args.heal_epochs, args.learning_rate, loss=loss)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    print("loss after each epoch of healing: " + ", ".join(f"{loss:.5f}" for loss in losses))
+
+
+def _write(result: Any, folder: Path, args: CompressOptions) -> None:
+    print(result.report)
+    if args.replaces:
+        with replacing(folder / "model.keras") as partial:
+            result.model.save(partial)
+    texts = {
+        "report.txt": f"{result.report}\n",
+        "report.csv": result.report.to_csv(),
+        "report.json": result.report.to_json(),
+    }
+    for name, text in texts.items():
+        with replacing(folder / name) as partial:
+            partial.write_text(text, encoding="utf-8")
+    with replacing(folder / "curves.png") as partial:
+        result.report.plot(partial)
+
+
+def _write_run(
+    path: Path, folder: Path, description: dict[str, Any], results: dict[str, Any]
+) -> None:
+    """Writes what `predict.py` and `evaluate.py` read of a run, besides the model."""
+    with replacing(folder / "config.json") as partial:
+        shutil.copy(path / "config.json", partial)
+    for name, content in (("data.json", description), ("results.json", results)):
+        with replacing(folder / name) as partial:
+            partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _load(path: Path) -> Any:
+    import keras
+
+    import keras_tnattn  # noqa: F401  registers its layers
+
+    try:
+        return keras.models.load_model(path)
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"Could not load the model {path}: {error}") from error
+
+
+def _read_arrays(path: Path) -> Any:
+    try:
+        content = np.load(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"Could not read the inputs {path}: {error}") from error
+    return content if isinstance(content, np.ndarray) else dict(content)
