@@ -4,10 +4,10 @@
     python benchmarks/model_compression.py --dataset newsgroups --data-dir DIR --seeds 0 1 2
     python benchmarks/model_compression.py --dataset reuters --data-dir DIR --model transformer
 
-`--model tsa` is the classifier of the README with 1.28 million weights, `transformer` one of Keras'
-own `MultiHeadAttention` and feed-forward layers of 512 units. Each is trained once per seed and
-kept in `--folder`. Only the rows called healed are trained after the compression. The test part is
-used for measuring only, and its first 32 texts for the speed, relative to the trained model. The
+`--model tsa` is what `train.py classify` trains, with 1.28 million weights; `transformer` has
+Keras' own `MultiHeadAttention` and feed-forward layers of 512 units. Each is trained once per seed
+and kept in `--folder`. Only the rows called healed are trained after the compression. The test part
+is used for measuring only, and its first 32 texts for the speed, relative to the trained model. The
 peers are Keras' int8 and int4 quantization of the whole model, and the plain SVD of each layer to
 the same relative error, as keras_compressor does it. tensorly-torch needs PyTorch:
 `tensorly_torch.py` measures it with the models and test parts that this leaves in FOLDER; run this
@@ -19,6 +19,7 @@ Writes FOLDER/DATASET-MODEL.csv and a picture of it.
 import argparse
 import csv
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -33,9 +34,10 @@ from keras_tnattn import compress
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.rebuilding import leaves
 from keras_tnattn.layers import MaskedAveragePooling1D
-from keras_tnattn.models import text_classifier
-from keras_tnattn.text.words import learn_words
-from training.data.texts import load_texts, split_rows
+from training.classify.command import load
+from training.classify.config import ClassifyConfig
+from training.classify.train import prepare_parts, train_classifier
+from training.engine.runs import Run
 
 COLUMNS = ("seed", "method", "asked", "bytes", "ratio", "accuracy", "lost", "speed")
 # The targets of our method in floats, in 4 bits, and in 4 bits after an epoch of healing.
@@ -49,7 +51,7 @@ def main():
     parser.add_argument("--data-dir")
     parser.add_argument("--model", choices=("tsa", "transformer"), default="tsa")
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=10, help="of --model transformer")
     parser.add_argument("--folder", type=Path, default=Path("benchmarks/compression"))
     parser.add_argument("--quick", action="store_true", help="try fewer targets, without healing")
     args = parser.parse_args()
@@ -88,19 +90,28 @@ def write(path, rows):
 
 def trained(args, seed):
     """Returns the model of a seed, trained now or earlier, and the parts of the data."""
-    data = load_texts(args.dataset, args.data_dir)
-    train, test = split_rows(data.labels, 0.4, seed)
-    words = learn_words([data.texts[i] for i in train], 20_000, 200)
-    ids = words(data.texts)
-    parts = {"train": (ids[train], data.labels[train]), "test": (ids[test], data.labels[test])}
-    path = args.folder / f"{args.dataset}-{args.model}-{seed}.keras"
+    config = ClassifyConfig(
+        dataset=args.dataset,
+        data_dir=args.data_dir,
+        seed=seed,
+        name=f"{args.dataset}-{args.model}-{seed}",
+    )
+    data = load(config)
+    words, split = prepare_parts(config, data)
+    parts = {name: (np.asarray(part.ids), part.labels) for name, part in split.items()}
+    path = args.folder / f"{config.name}.keras"
     inputs, labels = parts["test"]
     np.savez_compressed(path.with_suffix(".npz"), inputs=inputs, labels=labels)
     if path.exists():
         return keras.models.load_model(path), parts
+    if args.model == "tsa":
+        run = Run(args.folder / "runs" / config.name)
+        if not run.results:
+            train_classifier(config, run, data)
+        shutil.copy(run.folder / "model.keras", path)
+        return keras.models.load_model(path), parts
     keras.utils.set_random_seed(seed)
-    make = transformer if args.model == "transformer" else text_classifier
-    model = make(words.vocabulary_size(), len(data.class_names))
+    model = transformer(words.vocabulary_size(), len(data.class_names))
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     model.fit(*parts["train"], batch_size=32, epochs=args.epochs, verbose=2)
     model.save(path)

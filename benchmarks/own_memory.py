@@ -14,7 +14,7 @@ def own_memory():
 
 @contextlib.contextmanager
 def sampled_peak():
-    """Yields a dict with `before`, which has `peak`, sampled every 5 ms, after the block."""
+    """Yields a dict with `before`; after the block it also has `peak`, sampled every 5 ms."""
     memory = {"before": own_memory()}
     peaks, finished = [memory["before"]], threading.Event()
 

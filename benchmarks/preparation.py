@@ -2,11 +2,11 @@
 
     python benchmarks/preparation.py --pairs 100000 1000000 --workers 1 2
 
-Generates two text files of random words (4 to 40 a sentence, about 250 bytes a pair) with a small
+Generates text files of random words (4 to 40 a sentence, about 250 bytes a pair) with a small
 validation and test part, and reads and prepares them in a process of its own as `train.py
 translate` does. Printed are the peak of the memory that this process itself holds, sampled every
 5 ms after the imports, and the time after the corpus was read. The memory of the other processes
-is not part of the figure: it does not depend on the corpus.
+is not part of the figure.
 """
 
 import argparse

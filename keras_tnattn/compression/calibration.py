@@ -40,7 +40,7 @@ class Seen:
 
     @property
     def takes_model_input(self) -> bool:
-        """Whether the ids are an input of the model itself."""
+        """Whether the ids are, at least in one call, an input of the model itself."""
         return any(position is not None for position in self.inputs_read)
 
 
@@ -141,11 +141,7 @@ def observe(
         if note.batch is None:
             note.batch = array
         if isinstance(layer, keras.layers.Embedding):
-            if array.size and not 0 <= array.min() <= array.max() < layer.input_dim:
-                raise ValueError(
-                    f"Expected ids from 0 to {layer.input_dim - 1} for {path}. "
-                    f"Received: ids from {array.min()} to {array.max()}"
-                )
+            _check_ids(array, layer.input_dim, path)
             same = (i for i, x in enumerate(flat_inputs) if np.array_equal(x, array))
             note.inputs_read.add(next(same, None))
             counts = np.bincount(array.astype("int64").ravel(), minlength=layer.input_dim)
@@ -171,8 +167,17 @@ def observe(
             arrays = keras.tree.flatten(all_inputs)
             read = [np.ravel(arrays[i]) for i in note.inputs_read if i is not None]
             ids = np.concatenate(read)
+            _check_ids(ids, layers[path].input_dim, path)
             note.counts = np.bincount(ids.astype("int64"), minlength=layers[path].input_dim)
     return seen, first
+
+
+def _check_ids(ids: np.ndarray, num_rows: int, path: str) -> None:
+    if ids.size and not 0 <= ids.min() <= ids.max() < num_rows:
+        raise ValueError(
+            f"Expected ids from 0 to {num_rows - 1} for {path}. "
+            f"Received: ids from {ids.min()} to {ids.max()}"
+        )
 
 
 def input_rows(layer: keras.layers.Layer, inputs: np.ndarray) -> np.ndarray:

@@ -37,11 +37,10 @@ class Candidate:
         ranks: The ranks; empty for `"dense"`.
         bits: Bits of the integers that store its weights, or `None` for floats.
         bytes: Bytes of all its weights.
-        error: Estimated relative error of its outputs.
+        error: Estimated relative error of its outputs, of a kernel before the activation.
         flops: Floating-point operations per row of inputs, or per id.
         make: Function that returns the built layer with float weights; `quantized` quantizes it.
-        effect: As `error`, but expected once the layer is made, which improves it, and with errors
-            counting more in the directions to which the model's outputs respond. Default: `error`.
+        improved_error: The `error` that is expected once the layer is made, if this improves it.
         id_order: Function that returns the old id of each new id of `make()`, or `None` if the ids
             stay.
     """
@@ -53,16 +52,21 @@ class Candidate:
     error: float
     flops: int
     make: Callable[[], keras.layers.Layer]
-    effect: float | None = None
+    improved_error: float | None = None
     id_order: Callable[[], np.ndarray | None] = lambda: None
+
+    @property
+    def likely_error(self) -> float:
+        """The error that is expected of the made layer."""
+        return self.error if self.improved_error is None else self.improved_error
 
 
 def byte_count(layer: keras.layers.Layer) -> int:
     """Returns the bytes of all weights of a layer."""
-    return sum(int(np.prod(w.shape)) * _item_size(w.dtype) for w in layer.weights)
+    return sum(int(np.prod(w.shape)) * item_size(w.dtype) for w in layer.weights)
 
 
-def _item_size(dtype: str) -> int:
+def item_size(dtype: str) -> int:
     return np.dtype({"bfloat16": "float16", "bool": "int8"}.get(dtype, dtype)).itemsize
 
 
@@ -100,8 +104,8 @@ def kernel_candidates(
         kernel = kernel_matrix(kernel, layer.equation)
     rows, columns = kernel.shape
     scale = None if seen.moment is None else low_rank.square_root(seen.moment)
-    item_size = _item_size(layer.variable_dtype)
-    bias_bytes = item_size * int(np.prod(layer.bias.shape)) if layer.bias is not None else 0
+    number = item_size(layer.variable_dtype)
+    bias_bytes = number * int(np.prod(layer.bias.shape)) if layer.bias is not None else 0
     found, rounding = [], 0.0
     for width in sorted({bits, 8}) if bits is not None else ():
         small = quantized(layer, width)
@@ -123,7 +127,7 @@ def kernel_candidates(
                 new.assign_factors(left[:, :rank] / root, right[:rank] * root[:, None], bias)
                 return new
 
-            size = _stored(rank, rows, columns, bits, item_size) + bias_bytes
+            size = _stored(rank, rows, columns, bits, number) + bias_bytes
             error = float(np.hypot(errors[rank], rounding))
             flops = 2 * rank * (rows + columns)
             found.append(Candidate("low_rank", (rank,), bits, size, error, flops, make))
@@ -132,11 +136,11 @@ def kernel_candidates(
     return found
 
 
-def _stored(rank: int, rows: int, columns: int, bits: int | None, item_size: int) -> int:
+def _stored(rank: int, rows: int, columns: int, bits: int | None, number: int) -> int:
     """Estimates the bytes of two factors in Keras: weights, scales, at 4 bits zeros and indices."""
     if bits is None:
-        return item_size * rank * (rows + columns)
-    scales = item_size * (rank + columns)
+        return number * rank * (rows + columns)
+    scales = number * (rank + columns)
     if bits == 4:
         scales = 2 * scales + 4 * (rows + rank)
     return rank * (rows + columns) * bits // 8 + scales
@@ -155,8 +159,7 @@ def _tt_kernel_candidates(
         difference = kernel - ops.convert_to_numpy(tensor_train.tt_to_matrix(cores))
         difference = difference if scale is None else scale @ difference
         error = np.linalg.norm(difference) / (np.linalg.norm(scaled) or 1.0)
-        item_size = _item_size(layer.variable_dtype)
-        size = item_size * sum(core.size for core in cores) + bias_bytes
+        size = item_size(layer.variable_dtype) * sum(core.size for core in cores) + bias_bytes
 
         def make(rank: int = rank) -> keras.layers.Layer:
             return TTDense.from_dense(layer, *shapes, rank, name=layer.name)
@@ -196,7 +199,7 @@ def quantized_model(
     prototypes = {
         id(layers[path]): quantized(layers[path], candidate.bits)
         for path, candidate in choice.items()
-        if candidate.bits is not None and not isinstance(layers[path], TTDense)
+        if candidate.bits is not None
     }
     return rebuilt(floating, prototypes, None if sample is None else lambda m: m(sample))
 
@@ -220,11 +223,25 @@ def _fast_collections() -> Iterator[None]:
 
 
 def output_error(old: keras.layers.Layer, new: keras.layers.Layer, seen: Seen) -> float:
-    """Returns the relative error of the outputs of a dense or einsum layer on `sample`."""
+    """Returns the relative error of the outputs of a dense or einsum layer on `sample`.
+
+    These are the outputs before the activation, as in the errors of ranks.
+    """
     inputs = sample(old, seen)
-    expected = ops.convert_to_numpy(old(inputs)).astype("float64")
-    outputs = ops.convert_to_numpy(new(inputs)).astype("float64")
+    with _without_activation(old), _without_activation(new):
+        expected = ops.convert_to_numpy(old(inputs)).astype("float64")
+        outputs = ops.convert_to_numpy(new(inputs)).astype("float64")
     return float(np.linalg.norm(outputs - expected) / (np.linalg.norm(expected) or 1.0))
+
+
+@contextlib.contextmanager
+def _without_activation(layer: keras.layers.Layer) -> Iterator[None]:
+    activation = layer.activation
+    layer.activation = keras.activations.linear
+    try:
+        yield
+    finally:
+        layer.activation = activation
 
 
 def sample(layer: keras.layers.Layer, seen: Seen) -> np.ndarray:

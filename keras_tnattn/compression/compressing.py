@@ -137,20 +137,21 @@ def compress(
     each layer the error of its outputs is computed for many ranks. With `data` this is the error on
     the inputs that the layer really gets: `||C^{1/2} (W - W')||` for a kernel `W` and inputs of
     second moment `C`, and rows weighted by the counts of their ids for a table. The errors of each
-    layer are weighted by the sensitivity of the model's outputs to them; those of an embedding with
-    up to 256 features, also by the directions to which the outputs respond. One budget of bytes is
+    layer are weighted by the sensitivity of the model's outputs to them. One budget of bytes is
     divided among all layers so that each byte reduces the error most.
 
-    This costs an SVD for each layer and, with `data`, two runs of the model over at most 1,024 rows
-    and one run over a batch for each layer and for each feature of an embedding. A tensor train of
-    a table of `V` rows costs about `6 V^2 D` FLOPs, because rows move to where they fit best.
+    This costs an SVD for each layer and, with `data`, one run of the model over at most 1,024 rows
+    and one over a batch for each layer. For an embedding of `V` rows, 500 or more, fitting a tensor
+    train costs about `6 V^2 D` FLOPs, because rows move to where they fit best: once for each such
+    embedding, and once more for each tensor train that is chosen or timed.
 
     Args:
         model: A built functional, sequential or subclassed model. It is not changed.
         target: How many times smaller the model has to be, in bytes of all weights. With `metric`
             and `max_drop`, the maximum to try. Pass this or `tolerance`, or neither: then nothing
             is replaced, and the report shows errors against sizes.
-        tolerance: The maximum relative error of the outputs of each layer.
+        tolerance: The maximum relative error of the outputs of each layer, of tensor trains before
+            they are fitted, which reduces it.
         data: Inputs of the model: an array, or a list, tuple or dict with an array for each input;
             or an iterable of such batches, for instance a `tf.data.Dataset`, a `PyDataset` or a
             generator, but not a list. A tuple `(inputs, labels)`, as for `fit`, can stand for
@@ -173,8 +174,8 @@ def compress(
             than all, and at least 1 for an embedding that masks padding (`mask_zero`). All other
             ids may be renumbered so that similar rows are neighbors, which saves the table of
             positions of a tensor-train embedding. The caller has to reorder the vocabulary by
-            `result.id_orders`. Needs `data`, and one integer input that a single embedding reads;
-            the ids of other models stay. Default: ids stay.
+            `result.id_orders`. Needs `data`, no `metric`, and one integer input that a single
+            embedding reads; the ids of other models stay. Default: ids stay.
 
     Returns:
         A `CompressionResult` with `model`, `report` and `heal`.
@@ -269,6 +270,11 @@ def _check_arguments(
         )
     if renumber is not None:
         check_int("renumber", renumber, at_least=0)
+        if metric is not None:
+            raise ValueError(
+                "Expected renumber without a metric, which measures models of the original ids. "
+                f"Received: renumber={renumber}, metric={metric}"
+            )
         if data is None:
             raise ValueError(
                 "Expected data, which show the embedding that reads the model's ids, together with "

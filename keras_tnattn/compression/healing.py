@@ -57,13 +57,12 @@ def heal(
     model: keras.Model,
     teacher: keras.Model,
     dataset: Any,
-    epochs: int = 1,
-    learning_rate: float = 1e-3,
-    batch_size: int = 32,
-    label_weight: float = 0.0,
-    loss: Any = None,
-    renumbered: Callable[[Any], Any] = lambda inputs: inputs,
-    seed: int = 0,
+    epochs: int,
+    learning_rate: float,
+    batch_size: int,
+    label_weight: float,
+    loss: Any,
+    renumbered: Callable[[Any], Any],
 ) -> list[float]:
     """Trains `model` towards the outputs of `teacher`.
 
@@ -77,16 +76,14 @@ def heal(
         dataset: Arrays of inputs, or a tuple `(inputs, labels)`; or an iterable of batches of
             either, which is iterated once per epoch, so a generator works for one epoch only.
             Lists and tuples as in `compress`.
-        epochs: Passes over the dataset. Defaults to 1.
+        epochs: Passes over the dataset.
         learning_rate: Peak learning rate of Adam: it rises over the first twentieth of the steps,
             then falls to 0. For an iterable without `len`, whose end is not known, it is constant
-            in an epoch and decreases in the second half of the epochs. Defaults to 1e-3.
-        batch_size: Rows per batch, if `dataset` are arrays. Defaults to 32.
+            in an epoch and decreases in the second half of the epochs.
+        batch_size: Rows per batch, if `dataset` are arrays.
         label_weight: The weight `w` of the integer labels, for outputs that are probabilities.
-            Defaults to 0.
-        loss: A loss for `compile`, instead of the default, for instance `logits_divergence`.
+        loss: A loss for `compile`, such as `logits_divergence`, or `None` for the default.
         renumbered: Function from the teacher's inputs to those of `model`.
-        seed: Seed of the order of the rows. Defaults to 0.
 
     Returns:
         The mean loss of each epoch.
@@ -104,7 +101,7 @@ def heal(
         )
     with _restored_after_errors(model):
         losses, optimizer = [], keras.optimizers.Adam(learning_rate)
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(0)
         student, num_inputs = _Student(model), number_of_inputs(teacher)
         steps, step = epochs * _number_of_batches(dataset, batch_size, num_inputs), 0
         for epoch in range(epochs):

@@ -1,6 +1,7 @@
 """Measures how much the outputs of a model change with those of its layers."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -25,50 +26,52 @@ def measure_sensitivity(
 ) -> None:
     """Measures for each layer how much noise on its outputs changes the model's outputs.
 
-    Adds noise of 5 % of the outputs' size to one layer at a time. Layers whose errors hardly change
-    the model's outputs get a smaller share of the budget. For probabilities, changes of their
-    logarithms count, because a model that is sure of its training data hardly changes the
-    probabilities themselves.
+    Adds noise of 5 % of the outputs' size to one layer at a time, before the activation if it has
+    one. Layers whose errors hardly change the model's outputs get a smaller share of the budget.
+    For probabilities, changes of their logarithms count, because a model that is sure of its
+    training data hardly changes the probabilities themselves.
     """
-    outputs = _comparable(outputs)
+    in_logs = [are_probabilities(x) for x in outputs]
+    outputs = _comparable(outputs, in_logs)
     size = np.sqrt(sum(np.square(x).sum() for x in outputs))
-    for path in layers:
-        if seen[path].batch is None:
-            continue
-        rng = np.random.default_rng(0)
-
-        def noise(array: np.ndarray, rng: np.random.Generator = rng) -> np.ndarray:
-            return rng.normal(size=array.shape) * np.sqrt(np.mean(np.square(array)))
-
-        change = _change(model, {path: layers[path]}, batch, outputs, noise)
+    for path, layer in layers.items():
+        with _noisy(layer):
+            changed = keras.tree.flatten(model(batch, training=False))
+        new = _comparable([ops.convert_to_numpy(x) for x in changed], in_logs)
+        differences = [np.ravel(a - b) for a, b in zip(new, outputs, strict=True)]
+        change = np.concatenate(differences) / _CHANGE
         sensitivity = np.linalg.norm(change) / size if size > 0 else 1.0
         seen[path].sensitivity = float(max(sensitivity, 1e-3))
 
 
-def _change(
-    model: keras.layers.Layer,
-    layers: Mapping[str, keras.layers.Layer],
-    batch: Any,
-    outputs: list[np.ndarray],
-    changed_by: Callable[[np.ndarray], np.ndarray],
-) -> np.ndarray:
-    """Returns how the model's outputs change for a change of the layers' outputs, flattened."""
+@contextlib.contextmanager
+def _noisy(layer: keras.layers.Layer) -> Iterator[None]:
+    """Adds noise to the outputs of a layer, before its activation if it has one."""
+    rng = np.random.default_rng(0)
 
-    def watch(_path: str, _inputs: Any, layer_outputs: Any) -> Any:
-        array = ops.convert_to_numpy(layer_outputs).astype("float32")
-        changed = (array + _CHANGE * changed_by(array)).astype("float32")
-        return ops.convert_to_tensor(changed, layer_outputs.dtype)
+    def noisy(outputs: Any) -> Any:
+        array = ops.convert_to_numpy(outputs).astype("float32")
+        noise = rng.normal(size=array.shape) * np.sqrt(np.mean(np.square(array)))
+        return ops.convert_to_tensor((array + _CHANGE * noise).astype("float32"), outputs.dtype)
 
-    with watched(layers, watch):
-        changed = keras.tree.flatten(model(batch, training=False))
-    new = _comparable([ops.convert_to_numpy(x) for x in changed])
-    differences = [np.ravel(a - b) for a, b in zip(new, outputs, strict=True)]
-    return np.concatenate(differences) / _CHANGE
+    activation = getattr(layer, "activation", None)
+    if activation is None:
+        with watched({"": layer}, lambda _path, _inputs, outputs: noisy(outputs)):
+            yield
+        return
+    layer.activation = lambda outputs: activation(noisy(outputs))
+    try:
+        yield
+    finally:
+        layer.activation = activation
 
 
-def _comparable(outputs: list[np.ndarray]) -> list[np.ndarray]:
-    """Returns the outputs in float64; of probabilities, the logarithms less their mean."""
-    return [_centered_log(x) if are_probabilities(x) else x.astype("float64") for x in outputs]
+def _comparable(outputs: Sequence[np.ndarray], in_logs: Sequence[bool]) -> list[np.ndarray]:
+    """Returns the outputs in float64; where asked for, their logarithms less their mean."""
+    return [
+        _centered_log(x) if in_log else x.astype("float64")
+        for x, in_log in zip(outputs, in_logs, strict=True)
+    ]
 
 
 def _centered_log(probabilities: np.ndarray) -> np.ndarray:

@@ -8,11 +8,19 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_tnattn.compression import grouped_rows
 from keras_tnattn.compression.calibration import Seen
-from keras_tnattn.compression.candidates import Candidate, byte_count, quantized, ranks_to_try
+from keras_tnattn.compression.candidates import (
+    Candidate,
+    byte_count,
+    item_size,
+    quantized,
+    ranks_to_try,
+)
 from keras_tnattn.layers import LowRankEmbedding, TTEmbedding
 from keras_tnattn.layers.base_embedding import options_of
-from keras_tnattn.ops import grouped_rows, low_rank
+from keras_tnattn.layers.tt_embedding import rounded_core
+from keras_tnattn.ops import low_rank, quantization
 
 # The weight of an id that never occurred in the data, relative to the mean count.
 _UNSEEN = 0.02
@@ -44,76 +52,61 @@ def embedding_candidates(
     """
     table = ops.convert_to_numpy(layer.embeddings).astype("float64")
     weights = row_weights(layer, seen)
+    number = item_size(layer.variable_dtype)
     found = []
-    if bits is not None:
-        small = quantized(layer, bits)
+    for width in sorted({bits, 8}) if bits is not None else ():
+        small = quantized(layer, width)
         error = table_error(table, _table(small), weights)
-        found.append(
-            Candidate("dense", (), bits, byte_count(small), error, 0, lambda: layer, error)
-        )
+        found.append(Candidate("dense", (), width, byte_count(small), error, 0, lambda: layer))
     coordinates, basis, _ = low_rank.low_rank_factors(table, np.sqrt(weights))
-    options: list[_LowRank | _GroupedRows] = []
-    if "low_rank" in formats:
-        ranks = ranks_to_try(len(basis))
-        options += [_LowRank(layer, coordinates[:, :rank], basis[:rank]) for rank in ranks]
-    if "tensor_train" in formats and len(table) >= _FEWEST_ROWS:
-        trains = list(_grouped_rows(layer, weights, coordinates, basis, renumber))
-        # Only the chosen one will be improved; how much that helps is measured on a middle one.
-        trains.sort(key=lambda train: train.first[0].size + train.first[1].size)
-        error_left = trains[len(trains) // 2].measured_error_left()
-        options += [dataclasses.replace(train, error_left=error_left) for train in trains]
-    for option in options:
-        new = option.first_layer()
-        small = new if bits is None else new.quantized(bits)
-        near = _table(small)[option.ids]
+    for rank in ranks_to_try(len(basis)) if "low_rank" in formats else ():
+        kept, size = coordinates[:, :rank], number * coordinates[:, :rank].size
+        if bits is not None:
+            kept, size = quantization.rounded_rows(kept, bits)
         found.append(
             Candidate(
-                option.format,
-                option.ranks,
+                "low_rank",
+                (rank,),
                 bits,
-                byte_count(small),
+                size + number * basis[:rank].size,
+                table_error(table, kept @ basis[:rank], weights),
+                2 * rank * len(basis),
+                functools.partial(_low_rank, layer, coordinates[:, :rank], basis[:rank]),
+            )
+        )
+    if "tensor_train" not in formats or len(table) < _FEWEST_ROWS:
+        return found
+    trains = list(_grouped_rows(layer, weights, coordinates, basis, renumber))
+    # Only the chosen one will be improved; how much that helps is measured on a middle one.
+    trains.sort(key=lambda train: train.first[0].size + train.first[1].size)
+    error_left = trains[len(trains) // 2].measured_error_left()
+    for train in trains:
+        near, size = train.rounded(bits, number)
+        improved = near + (error_left - 1) * train.errors(*train.first) @ train.basis
+        found.append(
+            Candidate(
+                "tensor_train",
+                train.ranks,
+                bits,
+                size,
                 table_error(table, near, weights),
-                2 * max(option.ranks) * table.shape[1],
-                option.make,
-                table_error(table, near + option.expected_change(), weights),
-                option.id_order,
+                2 * max(train.ranks) * table.shape[1],
+                train.make,
+                table_error(table, improved, weights),
+                train.id_order,
             )
         )
     return found
 
 
-@dataclasses.dataclass(frozen=True)
-class _LowRank:
-    """A table as the product of coordinates `(V, R)` and a basis `(R, D)`."""
-
-    layer: keras.layers.Embedding
-    coordinates: np.ndarray
-    basis: np.ndarray
-    format: str = "low_rank"
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        return (len(self.basis),)
-
-    @property
-    def ids(self) -> np.ndarray:
-        """The new id of each id."""
-        return np.arange(len(self.coordinates))
-
-    def make(self) -> LowRankEmbedding:
-        rows, columns = self.layer.input_dim, self.layer.output_dim
-        new = LowRankEmbedding(rows, columns, len(self.basis), **options_of(self.layer))
-        new.build()
-        new.assign_factors(self.coordinates, self.basis)
-        return new
-
-    first_layer = make
-
-    def expected_change(self) -> float:
-        return 0.0
-
-    def id_order(self) -> None:
-        return None
+def _low_rank(
+    layer: keras.layers.Embedding, coordinates: np.ndarray, basis: np.ndarray
+) -> LowRankEmbedding:
+    rows, columns = layer.input_dim, layer.output_dim
+    new = LowRankEmbedding(rows, columns, len(basis), **options_of(layer))
+    new.build()
+    new.assign_factors(coordinates, basis)
+    return new
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +120,6 @@ class _GroupedRows:
         basis: Array `(K, D)`: the third core or, if `K = D`, a factor of the second.
         renumber: As in `embedding_candidates`.
         first: Both cores of the rows and the places of the rows, to begin with.
-        error_left: The share of the error that is expected to be left once these are improved.
     """
 
     layer: keras.layers.Embedding
@@ -136,8 +128,6 @@ class _GroupedRows:
     basis: np.ndarray
     renumber: int | None
     first: tuple[np.ndarray, np.ndarray, np.ndarray]
-    error_left: float = 1.0
-    format: str = "tensor_train"
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -147,11 +137,6 @@ class _GroupedRows:
     @property
     def _num_cores(self) -> int:
         return 3 if len(self.basis) < self.layer.output_dim else 2
-
-    @property
-    def ids(self) -> np.ndarray:
-        """The new id of each id in the first layer."""
-        return np.arange(len(self.rows)) if self.renumber is None else self.first[2]
 
     @functools.cached_property
     def best(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -167,33 +152,35 @@ class _GroupedRows:
     def measured_error_left(self) -> float:
         """Returns the weighted error of the improved rows, relative to that of the first ones."""
         before, after = (
-            np.sqrt((self.weights * (self._errors(*x) ** 2).sum(axis=1)).sum())
+            np.sqrt((self.weights * (self.errors(*x) ** 2).sum(axis=1)).sum())
             for x in (self.first, self.best)
         )
         return float(after / before) if before > 0 else 1.0
 
-    def _errors(self, a: np.ndarray, b: np.ndarray, places: np.ndarray) -> np.ndarray:
+    def errors(self, a: np.ndarray, b: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Returns the differences from the rows, array `(V, K)`."""
         return grouped_rows.lookup(a, b, places) - self.rows
 
-    def expected_change(self) -> np.ndarray:
-        """Returns by how much the rows will move towards the table, array `(V, D)`."""
-        return (self.error_left - 1) * self._errors(*self.first) @ self.basis
+    def rounded(self, bits: int | None, float_size: int) -> tuple[np.ndarray, int]:
+        """Returns the table of the first cores, rounded to `bits`, and the bytes of the layer."""
+        a, b, places = self.first
+        rounded = [rounded_core(core, bits, float_size) for core in self._cores(a, b)]
+        cores, sizes = zip(*rounded, strict=True)
+        size = sum(sizes)
+        if self.renumber is None:
+            size += places.size * (2 if places.size <= 2**16 else 4)
+        near = grouped_rows.lookup(cores[0][0, :, 0], cores[1].reshape(*b.shape[:2], -1), places)
+        return (near @ cores[2][:, 0, :, 0] if len(cores) == 3 else near), size
 
-    def first_layer(self) -> TTEmbedding:
-        return self._layer_of(*self.first)
+    def _cores(self, a: np.ndarray, b: np.ndarray) -> list[np.ndarray]:
+        if self._num_cores == 2:
+            return [a[None, :, None], (b @ self.basis)[..., None]]
+        return [a[None, :, None], b[:, :, None], self.basis[:, None, :, None]]
 
     def make(self) -> TTEmbedding:
-        return self._layer_of(*self.best)
-
-    def id_order(self) -> np.ndarray | None:
-        return None if self.renumber is None else np.argsort(self.best[2])
-
-    def _layer_of(self, a: np.ndarray, b: np.ndarray, places: np.ndarray) -> TTEmbedding:
         """Returns the embedding; without `renumber` a table of positions maps the ids to places."""
-        if self._num_cores == 2:
-            cores = [a[None, :, None], (b @ self.basis)[..., None]]
-        else:
-            cores = [a[None, :, None], b[:, :, None], self.basis[:, None, :, None]]
+        a, b, places = self.best
+        cores = self._cores(a, b)
         new = TTEmbedding(
             self.layer.input_dim,
             self.layer.output_dim,
@@ -208,6 +195,9 @@ class _GroupedRows:
         if self.renumber is None:
             new.positions.assign(places)
         return new
+
+    def id_order(self) -> np.ndarray | None:
+        return None if self.renumber is None else np.argsort(self.best[2])
 
 
 def _grouped_rows(
@@ -234,7 +224,7 @@ def row_weights(layer: keras.layers.Embedding, seen: Seen) -> np.ndarray:
     """Returns the counts of the ids, with a small positive weight for ids that never occurred."""
     if seen.counts is None:
         return np.ones(layer.input_dim)
-    counts = seen.counts.astype("float64")[: layer.input_dim]
+    counts = seen.counts.astype("float64")
     if layer.mask_zero:
         counts[0] = 0  # the row of padding is masked
     return counts + _UNSEEN * counts.mean() + 1e-12

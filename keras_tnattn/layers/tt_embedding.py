@@ -338,6 +338,16 @@ class TTEmbedding(BaseFactoredEmbedding):
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
+def rounded_core(core: np.ndarray, bits: int | None, float_size: int) -> tuple[np.ndarray, int]:
+    """Returns what a layer with `bits` keeps of a core, and the bytes that it takes."""
+    if bits is None or core.shape[1] == 1:
+        return core, float_size * core.size
+    axes = _row_axes(core.shape)
+    ordered = np.transpose(core, axes)
+    rounded, size = quantization.rounded_rows(ordered.reshape(_row_matrix(core.shape)), bits)
+    return np.transpose(rounded.reshape(ordered.shape), axes), size
+
+
 def _row_axes(shape: Sequence[int]) -> tuple[int, ...]:
     """Returns the order of a core's axes in which its rows, which share a scale, are longest."""
     return (0, 1, 2, 3) if shape[3] >= shape[0] else (3, 1, 2, 0)

@@ -88,7 +88,8 @@ def text_classifier(
         `"residual_0"` and so on.
 
     Raises:
-        ValueError: For an unknown name, a size out of range, or options if `attention` is a layer.
+        ValueError: For an unknown name, a size out of range, options if `attention` is a layer, or
+            `feedforward` without `hidden_units`.
 
     Example:
         >>> import numpy as np
@@ -100,6 +101,11 @@ def text_classifier(
     check_int("vocabulary_size", vocabulary_size, at_least=2)
     check_int("num_classes", num_classes, at_least=2)
     check_int("num_layers", num_layers)
+    if hidden_units is None and feedforward != "dense":
+        raise ValueError(
+            "Expected hidden_units for a hidden layer with a tensor-train kernel. "
+            f"Received: hidden_units=None, feedforward={feedforward!r}"
+        )
     ids = keras.Input((sequence_length,), dtype="int32", name="ids")
     x = make_embedding(
         embedding, vocabulary_size, embedding_dim, embedding_ranks, name="embedding"
@@ -130,7 +136,9 @@ def text_classifier(
         for i in range(num_layers):
             # Without its name, the copy would clash with the others in the model.
             copy = type(layer).from_config({**layer.get_config(), "name": f"attention_{i}"})
-            x = _residual(copy, x, f"residual_{i}")
+            # Without an attention a sum would only double its input.
+            none = isinstance(layer, keras.layers.Identity)
+            x = copy(x) if none else _residual(copy, x, f"residual_{i}")
     x = MaskedAveragePooling1D(name="pooling")(x)
     if len(x.shape) > 2:
         x = keras.layers.Flatten(name="flatten")(x)

@@ -55,6 +55,34 @@ def quantize_rows(matrix: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray
         >>> tuple(packed.shape), tuple(scales.shape)
         ((3, 8), (3, 1))
     """
+    numbers, scales = _rounded(matrix, bits)
+    shifted = (numbers + _LARGEST[bits] + 1).astype("uint8")
+    if bits == 8:
+        return shifted, scales
+    if shifted.shape[1] % 2:
+        shifted = np.pad(shifted, ((0, 0), (0, 1)))
+    return shifted[:, 0::2] | (shifted[:, 1::2] << 4), scales
+
+
+def rounded_rows(matrix: np.ndarray, bits: int) -> tuple[np.ndarray, int]:
+    """Returns what `quantize_rows` keeps of a matrix, in floats, and the bytes that it takes.
+
+    Args:
+        matrix: Float array `(rows, columns)`.
+        bits: 8 or 4.
+
+    Example:
+        >>> rounded, size = rounded_rows(np.ones((3, 15)), bits=4)
+        >>> bool(np.allclose(rounded, 1, atol=1e-3)), size
+        (True, 30)
+    """
+    numbers, scales = _rounded(matrix, bits)
+    rows, columns = matrix.shape
+    return numbers * scales.astype("float32"), rows * (packed_columns(columns, bits) + 2)
+
+
+def _rounded(matrix: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the integers `(rows, columns)` and the scales `(rows, 1)`."""
     check_bits(bits)
     matrix = np.asarray(matrix, "float32")
     largest = _LARGEST[bits]
@@ -71,12 +99,7 @@ def quantize_rows(matrix: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray
         best_error = np.where(better, error, best_error)
         scales = np.where(better, scale, scales)
         numbers = np.where(better, rounded, numbers).astype("int32")
-    shifted = (numbers + largest + 1).astype("uint8")
-    if bits == 8:
-        return shifted, scales
-    if matrix.shape[1] % 2:
-        shifted = np.pad(shifted, ((0, 0), (0, 1)))
-    return shifted[:, 0::2] | (shifted[:, 1::2] << 4), scales
+    return numbers, scales
 
 
 def dequantize_rows(packed: Tensor, scales: Tensor, columns: int, bits: int, dtype: str) -> Tensor:

@@ -5,7 +5,13 @@ import numpy as np
 import pytest
 
 from keras_tnattn import compress
-from keras_tnattn.compression.batches import inputs_and_labels, iterate, number_of_inputs
+from keras_tnattn.compression.batches import (
+    are_probabilities,
+    inputs_and_labels,
+    iterate,
+    number_of_inputs,
+    renumbered,
+)
 
 RNG = np.random.default_rng(0)
 A, B, Y = (RNG.normal(size=(24, 16)).astype("float32") for _ in range(3))
@@ -78,6 +84,20 @@ def test_the_number_of_inputs_tells_inputs_from_labels(data, num_inputs, inputs,
 def test_other_numbers_are_refused(data, num_inputs):
     with pytest.raises(ValueError, match="not as a list"):
         inputs_and_labels(data, num_inputs)
+
+
+def test_new_ids_may_be_larger_than_the_dtype_of_the_old_ones():
+    ids = np.array([[1, 255]], "uint8")
+    assert renumbered(ids, np.arange(600)[::-1]).tolist() == [[598, 344]]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_probabilities_are_recognized(dtype):
+    probabilities = keras.ops.softmax(keras.random.normal((4, 50), seed=0))
+    rounded = keras.ops.convert_to_numpy(keras.ops.cast(probabilities, dtype))
+    assert are_probabilities(rounded)
+    assert not are_probabilities(1.1 * rounded)
+    assert not are_probabilities([rounded, rounded])
 
 
 def test_lists_from_an_iterable_are_inputs_and_labels():

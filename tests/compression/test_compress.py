@@ -405,15 +405,16 @@ def test_the_learning_rate_of_healing(known, monkeypatch):
     np.testing.assert_allclose(rates, expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("reader", ["another embedding, left out", "an operation"])
+@pytest.mark.parametrize("reader", ["another embedding, left out", "an operation", "small outputs"])
 def test_ids_that_something_else_reads_keep_their_numbers(reader):
     ids = keras.Input((12,), dtype="int32")
     x = keras.layers.Embedding(600, 16, name="one")(ids)
-    if reader == "an operation":
-        x = x * keras.ops.cast(ids > 300, "float32")[..., None]
-    else:
+    if reader == "another embedding, left out":
         x = keras.layers.Add()([x, keras.layers.Embedding(600, 16, name="two")(ids)])
-    model = keras.Model(ids, keras.layers.Dense(3)(x))
+    else:
+        x = x * keras.ops.cast(ids > 300, "float32")[..., None]
+    outputs = keras.layers.Dense(3)(x)
+    model = keras.Model(ids, outputs * 1e-6 if reader == "small outputs" else outputs)
     options = {"formats": "tensor_train", "filters": "one", "renumber": 2}
     result = compress(model, target=1.2, data=IDS, **options)
     assert any(row.format == "tensor_train" for row in result.report.layers)
@@ -432,6 +433,10 @@ def test_a_failed_healing_changes_nothing():
 def test_ids_out_of_range_do_not_fit_the_model():
     with pytest.raises(ValueError, match="The data do not fit the model"):
         compress(sequential(300), target=2.0, data=IDS + 1000)
+    many = np.tile(IDS, (100, 1))
+    many[1] = 300  # in a row that is not among those that the model is run on
+    with pytest.raises(ValueError, match="ids from 1 to 300"):
+        compress(sequential(300), target=2.0, data=many)
 
 
 def test_the_report_says_why_a_layer_was_kept():
@@ -484,6 +489,7 @@ def test_a_healed_model_is_saved_without_the_state_of_its_training(tmp_path):
         ({"target": 2.0, "min_speed": 1.0}, "min_speed=1.0"),
         ({"target": 2.0, "renumber": 2}, "data=None"),
         ({"target": 2.0, "data": IDS, "renumber": -1}, "renumber=-1"),
+        ({"data": IDS, "renumber": 2, "metric": lambda m: 1.0}, "renumber without a metric"),
         ({"target": 2.0, "data": IDS, "renumber": 300}, "300 of .*renumber=300"),
         ({"target": 2.0, "metric": lambda model: float("nan")}, "nan"),
         ({"target": 2.0, "data": np.ones((4, 12, 3, 2), "int32")}, "do not fit"),

@@ -1,4 +1,4 @@
-"""What the model's outputs respond to, for models whose Jacobian is known."""
+"""How sensitive a model's outputs are to noise on a layer."""
 
 import keras
 import numpy as np
@@ -12,22 +12,24 @@ TABLE = RNG.uniform(-0.05, 0.05, (50, 6)).astype("float32")
 
 
 def measured(kernel, activation):
-    """A lookup and a dense map: the Jacobian of the logits by a row is the kernel, transposed."""
+    """The sensitivities of the outputs to a lookup and to the dense map of its rows."""
     layer = keras.layers.Embedding(50, len(kernel))
     dense = keras.layers.Dense(kernel.shape[1], activation, use_bias=False)
     model = keras.Sequential([keras.Input((1,), dtype="int32"), layer, dense])
     layer.set_weights([TABLE])
     dense.set_weights([kernel])
-    seen = {"table": calibration.Seen(batch=IDS)}
+    layers = {"table": layer, "dense": dense}
+    seen = {path: calibration.Seen() for path in layers}
     outputs = [keras.ops.convert_to_numpy(model(IDS))]
-    sensitivity.measure_sensitivity(model, {"table": layer}, IDS, seen, outputs)
-    return seen["table"]
+    sensitivity.measure_sensitivity(model, layers, IDS, seen, outputs)
+    assert dense.activation == keras.activations.get(activation)
+    return [seen[path].sensitivity for path in layers]
 
 
 def test_a_model_that_is_sure_is_as_sensitive_as_its_logits():
     kernel = 30 * RNG.normal(size=(6, 3)).astype("float32")
     kernel -= kernel.mean(axis=1, keepdims=True)
-    logits, probabilities = (
-        measured(kernel, activation).sensitivity for activation in (None, "softmax")
-    )
-    assert probabilities == pytest.approx(logits, rel=0.02)
+    logits, probabilities = (measured(kernel, activation) for activation in (None, "softmax"))
+    assert logits == pytest.approx([1, 1], rel=0.1)
+    # Of the noise on three logits, one direction in three does not change the probabilities.
+    assert probabilities == pytest.approx([logits[0], logits[1] * (2 / 3) ** 0.5], rel=0.05)

@@ -96,6 +96,14 @@ def test_no_attention_is_the_average_of_the_words():
     np.testing.assert_allclose(first, second, rtol=1e-6)
 
 
+def test_no_attention_is_the_same_however_often_it_is_stacked():
+    one, three = (text_classifier(9, 2, "none", num_layers=n) for n in (1, 3))
+    three.set_weights(one.get_weights())
+    ids = np.array([[3, 4, 5, 0]])
+    outputs = (ops.convert_to_numpy(model(ids)) for model in (one, three))
+    np.testing.assert_allclose(*outputs, rtol=1e-6)
+
+
 def test_normalization_makes_the_size_of_the_average_irrelevant():
     model = text_classifier(50, 3, "none", embedding_dim=8, normalization=True)
     ids, _ = texts()
@@ -201,6 +209,10 @@ def test_probabilities_are_float32_under_mixed_precision():
         (lambda: text_classifier(50, 3, num_layers=0), "num_layers=0"),
         (lambda: text_classifier(50, 3, position_encoding="learned"), "max_length=None"),
         (lambda: text_classifier(50, 3, feedforward="sparse"), "feedforward='sparse'"),
+        (
+            lambda: text_classifier(50, 3, hidden_units=None, feedforward="tensor_train"),
+            "hidden_units=None",
+        ),
         (lambda: text_classifier(50, 3, embedding="sparse"), "embedding='sparse'"),
         (lambda: text_classifier(50, 3, word_dropout=-0.1), "-0.1"),
         (

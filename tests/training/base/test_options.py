@@ -200,7 +200,7 @@ class TestHelp:
             assert f"--{name.replace('_', '-')} " in text, name
             assert " ".join(field.description.split()) in text, name
             assert interval(field) in text, name
-            assert ", ".join(choices(field)) in text, name
+            assert ", ".join(map(str, choices(field))) in text, name
         example = command.examples.strip().splitlines()[-1].strip()
         assert " ".join(example.split()) in text
 
@@ -223,7 +223,7 @@ class TestHelp:
             assert word in text, name
             assert " ".join(field.description.split()) in text, name
             assert interval(field) in text, name
-            assert ", ".join(choices(field)) in text, name
+            assert ", ".join(map(str, choices(field))) in text, name
 
     def test_groups_and_defaults(self, capsys):
         main(["classify", "--help"])

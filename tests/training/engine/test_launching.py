@@ -9,7 +9,7 @@ import pytest
 
 from training.engine.launching import main
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NUMBER = "import os; n = int(os.environ['KERAS_DISTRIBUTION_PROCESS_ID'])\n"
 
 

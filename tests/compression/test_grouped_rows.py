@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from keras_tnattn.ops import grouped_rows
+from keras_tnattn.compression import grouped_rows
 
 RNG = np.random.default_rng(0)
 SHAPE, RANK, COLUMNS = (12, 5), 3, 4

@@ -65,7 +65,8 @@ def factors(
         True
     """
     grid, weights = _on_grid(rows, weights, places, shape)
-    # A product of a weight for each group and one for each place in it is as near as an SVD goes.
+    # An SVD can only weight groups and places separately, so each weight is approximated by a
+    # product of the two.
     of_group, of_place = (np.sqrt(weights.mean(axis=n)) + 1e-6 for n in (1, 0))
     scaled = grid * of_group[:, None, None] * of_place[:, None]
     u, s, vt = np.linalg.svd(scaled.reshape(shape[0], -1), full_matrices=False)
@@ -144,8 +145,10 @@ def rearranged(
 ) -> np.ndarray:
     """Moves each row to the free place whose row in the tensor train is nearest.
 
-    Heavier rows choose first. With `refit` in turns, this is the algorithm of Lloyd for vector
-    quantization with a code that is a tensor train, and of which each entry is used once.
+    Heavier rows choose first, many at a time: of those that want the same place the heaviest gets
+    it, and the others choose again among what is left. With `refit` in turns, this is Lloyd's
+    algorithm for vector quantization, with a code that is a tensor train and of which each entry is
+    used once.
 
     Args:
         a: `A`, array `(V_1, R)`.
@@ -166,7 +169,6 @@ def rearranged(
     new, free = places.copy(), np.sort(places[first:])
     code = lookup(a, b, free).astype("float32")
     while len(choosing):
-        # Nobody heavier waits: those who find their place taken by an equal try again.
         some = choosing[: max(1, _DISTANCES // len(free))]
         distances = (code**2).sum(axis=1) - 2 * rows[some].astype("float32") @ code.T
         wanted = distances.argmin(axis=1)
