@@ -7,6 +7,11 @@ Each process is bound to a core of its own, so the machine needs as many idle co
 The numbers of processes take turns, --rounds times; the fastest round of each counts. A step trains
 on --batch-size pairs of 32 tokens, whatever the number of processes, and sends the gradients once
 between them: 4 bytes for each weight. JAX on the CPU, gloo, float32, seed 0.
+
+    python benchmarks/scaling.py --estimate           # what 8 and 64 GPUs would give, on paper
+
+Divides the FLOPs of a step, which XLA counts, by the rate of a GPU, and the bytes of a ring
+all-reduce, `2 (N - 1) / N` times the gradients, by the rate of the slowest link. Nothing overlaps.
 """
 
 import argparse
@@ -33,7 +38,6 @@ def train(given):
     use_devices(DeviceOptions(devices=1), given.batch_size, None)
     import keras
 
-    from keras_tnattn.models import PRESETS, translator
     from training.engine.fitting import as_dataset
 
     class SameBatch(keras.utils.PyDataset):
@@ -60,10 +64,7 @@ def train(given):
             float(logs["loss"])  # waits for the step
             self.ends.append(time.perf_counter())
 
-    keras.utils.set_random_seed(0)
-    sizes = {"model_dim": given.model_dim, "residual_dim": given.residual_dim}
-    preset = {**PRESETS["plga-2"], **{name: v for name, v in sizes.items() if v is not None}}
-    model = translator(VOCABULARY, VOCABULARY, **preset)
+    model = build(given)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
     model.compile(keras.optimizers.Adam(1e-4, 0.9, 0.98, 1e-9), loss)
     clock = Clock()
@@ -71,6 +72,50 @@ def train(given):
     if process_id() == 0:
         seconds = (clock.ends[-1] - clock.ends[WARM_UPS - 1]) / given.steps
         print(json.dumps({"seconds": seconds, "weights": model.count_params()}))
+
+
+def build(given):
+    """Returns the translator."""
+    import keras
+
+    from keras_tnattn.models import PRESETS, translator
+
+    keras.utils.set_random_seed(0)
+    sizes = {"model_dim": given.model_dim, "residual_dim": given.residual_dim}
+    preset = {**PRESETS["plga-2"], **{name: v for name, v in sizes.items() if v is not None}}
+    return translator(VOCABULARY, VOCABULARY, **preset)
+
+
+def count_flops(model, batch_size):
+    """Returns the FLOPs of the gradients of a batch, as XLA counts them for the compiled code."""
+    import jax
+    from keras import ops
+
+    ids = np.ones((batch_size, LENGTH), "int32")
+
+    def loss(weights):
+        logits, _ = model.stateless_call(weights, state, {"source": ids, "target": ids})
+        return ops.mean(ops.logsumexp(logits, axis=-1) - logits[..., 0])
+
+    state = [v.value for v in model.non_trainable_variables]
+    weights = [v.value for v in model.trainable_variables]
+    return jax.jit(jax.grad(loss)).lower(weights).compile().cost_analysis()["flops"]
+
+
+def estimate(given):
+    """Prints what more GPUs would give, if each computes a batch of --batch-size pairs."""
+    os.environ["KERAS_BACKEND"] = "jax"
+    model = build(given)
+    flops, gradients = count_flops(model, given.batch_size), 4 * model.count_params()
+    print(f"{flops / 1e9:,.0f} GFLOP and {gradients / 1e6:,.0f} MB of gradients a step and GPU")
+    compute = flops / (1e12 * given.tflops)
+    for gpus in (1, 8, 64):
+        link = given.link if gpus <= 8 else given.network
+        sent = 2 * (gpus - 1) / gpus * gradients / (1e9 * link)
+        print(
+            f"{gpus:2} GPUs: {1e3 * compute:.1f} ms of computing, {1e3 * sent:.1f} ms of sending "
+            f"a step, {gpus * compute / (compute + sent):.1f} times one GPU"
+        )
 
 
 def measured(processes, words):
@@ -114,10 +159,16 @@ def main():
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--model-dim", type=int)
     parser.add_argument("--residual-dim", type=int)
+    parser.add_argument("--estimate", action="store_true", help="count instead of measuring")
+    parser.add_argument("--tflops", type=float, default=20, help="rate that a GPU reaches")
+    parser.add_argument("--link", type=float, default=300, help="GB/s between 8 GPUs of a machine")
+    parser.add_argument("--network", type=float, default=40, help="GB/s between machines")
     parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.train:
         return train(given)
+    if given.estimate:
+        return estimate(given)
     best = {}
     for _ in range(given.rounds):
         for processes in given.processes:

@@ -23,8 +23,8 @@ from keras_tnattn.layers.low_rank_einsum_dense import kernel_matrix, split_equat
 from keras_tnattn.ops import low_rank, tensor_train
 
 FORMATS = ("low_rank", "tensor_train")
-# The shares of the full rank that are tried; each is four fifths of the one before.
-_SHARES = tuple(0.8**n for n in range(1, 22))
+# The shares of the full rank that are tried; each is nine tenths of the one before.
+_SHARES = tuple(0.9**n for n in range(1, 44))
 _TT_KERNEL_RANKS = (4, 8, 16, 32, 64)
 
 

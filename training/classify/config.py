@@ -127,6 +127,16 @@ class ClassifyConfig(ExportConfig):
         compute=_by_recipe("on", "off"),
         choices=SWITCH,
     )
+    gated_attention: str = option(
+        None,
+        MODEL,
+        "on: add the attention to its input, with a weight for each feature that starts at 0, if "
+        "both have the same size (default: on; paper, and attention none: off)",
+        compute=lambda values: (
+            "off" if values["recipe"] == "paper" or values["attention"] == "none" else "on"
+        ),
+        choices=SWITCH,
+    )
     hidden_units: int = option(
         None,
         MODEL,
@@ -238,7 +248,7 @@ class ClassifyConfig(ExportConfig):
 
     @classmethod
     def of_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return {"recipe": "paper", **values}
+        return {"recipe": "paper", "gated_attention": "off", **values}
 
     @property
     def source(self) -> str:
