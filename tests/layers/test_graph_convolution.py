@@ -232,7 +232,7 @@ class OnRing(keras.layers.Layer):
 @pytest.mark.parametrize(
     "options",
     [
-        {},
+        pytest.param({}, marks=pytest.mark.slow),
         pytest.param({"normalization": "symmetric"}, marks=pytest.mark.slow),
         {"normalization": "symmetric", "filter_order": 3},
     ],

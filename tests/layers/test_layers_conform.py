@@ -152,6 +152,7 @@ VARIANTS = {"tsa_one_head", "tsa_project", "tsa_sum", "tsa_window", "tga_power_l
 VARIANTS |= {"plga_causal", "gtn_tensors", "encoder_tsa", "encoder_tensor_train"}
 VARIANTS |= {"tsa_order_4", "tsa_exponential", "tga_project", "encoder_tn", "tn_each"}
 VARIANTS |= {"tt_embedding_reordered", "gtn_oblique", "tsa_trained", "tsa_per_head"}
+VARIANTS |= {"gat_mean", "tt_dense_default", "encoder_plga"}
 
 
 def cases(names):
@@ -171,7 +172,7 @@ def test_layer(name, tmp_path):
 
 
 # Those that differ most under XLA; the slow tests have all.
-UNDER_XLA = ("tsa", "tga", "plga", "tn", "tt_embedding", "gtn_general")
+UNDER_XLA = ("tsa", "plga", "tn", "tt_embedding")
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX always trains with XLA")

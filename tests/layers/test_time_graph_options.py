@@ -195,7 +195,15 @@ def test_a_learned_distance_starts_as_the_geometric_graph_and_is_trained(name, m
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a SavedModel of TensorFlow")
-@pytest.mark.parametrize("name", ["tsa_geometric", "tsa_window", "gtn_window", "gtn_power_law"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tsa_geometric",
+        pytest.param("tsa_window", marks=pytest.mark.slow),
+        "gtn_window",
+        pytest.param("gtn_power_law", marks=pytest.mark.slow),
+    ],
+)
 def test_an_exported_causal_model_takes_any_length(name, tmp_path):
     import tensorflow as tf
 

@@ -60,7 +60,9 @@ def test_an_older_file_computes_what_it_did(name):
     np.testing.assert_allclose(got, expected(name), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["translator_plga", "translator_sdpa"])
+@pytest.mark.parametrize(
+    "name", ["translator_plga", pytest.param("translator_sdpa", marks=pytest.mark.slow)]
+)
 def test_an_older_translator_becomes_a_translator(name, tmp_path):
     model = load(name)
     assert not isinstance(model, Translator)
