@@ -100,15 +100,35 @@ def test_another_corpus_starts_anew(tmp_path, changed):
     assert progress.told[0] == ("counted", 0, 45)
 
 
-def test_a_damaged_chunk_is_an_error_once(whole, tmp_path):
+@pytest.mark.parametrize(
+    ("what", "chunk"),
+    [("counted", "words-train-0000000008"), ("tokenized", "ids-train-0000000008")],
+)
+@pytest.mark.parametrize("content", [b"", b"PK", b"{}"])
+def test_a_damaged_chunk_can_be_deleted(whole, tmp_path, what, chunk, content):
     folder = tmp_path / "corpus"
     with pytest.raises(KeyboardInterrupt):
-        prepare(CORPUS, folder, **OPTIONS, progress=Interrupting("tokenized", 24))
-    (tmp_path / ".partial-corpus/chunks/ids-train-0000000008").write_bytes(b"")
-    with pytest.raises(InputError):
-        prepare(CORPUS, folder, **OPTIONS)
-    assert list(tmp_path.iterdir()) == []
-    assert files(prepare(CORPUS, folder, **OPTIONS)) == files(whole)
+        prepare(CORPUS, folder, **OPTIONS, progress=Interrupting(what, 24))
+    damaged = tmp_path / ".partial-corpus/chunks" / chunk
+    damaged.write_bytes(content)
+    for _ in range(2):
+        with pytest.raises(InputError, match=rf"{chunk}, which is damaged .*Delete it, then"):
+            prepare(CORPUS, folder, **OPTIONS)
+    damaged.unlink()
+    progress = Interrupting()
+    assert files(prepare(CORPUS, folder, **OPTIONS, progress=progress)) == files(whole)
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+
+
+def test_two_preparations_do_not_share_a_folder(whole, tmp_path):
+    folder = tmp_path / "corpus"
+
+    def prepare_another(what, done, total):
+        with pytest.raises(InputError, match=f"no other process.*Received: {folder}. Wait"):
+            prepare(CORPUS, folder, **OPTIONS)
+
+    assert files(prepare(CORPUS, folder, **OPTIONS, progress=prepare_another)) == files(whole)
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
 
 def test_what_was_computed_survives_a_full_disk(whole, tmp_path):

@@ -12,16 +12,17 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from training.base.errors import InputError
-from training.base.files import reason, replacing
+from training.base.files import reason, replacing, writing
 from training.data.pairs.corpus import PARTS, Pair, ParallelCorpus, Side
 from training.data.pairs.tokenizing import (
     PAIRS,
@@ -134,6 +135,8 @@ def prepare(
     pairs, but for a few bytes per pair and the counts of all words; until the end, the disk holds
     the ids twice. An interrupted preparation is continued in `.partial-NAME` beside the folder.
 
+    If another process prepares a corpus in the folder, this is an error.
+
     If the folder was made from the same corpus with the same options, it is used again. If one of
     its files is missing or has changed, the corpus is prepared again in another folder, which then
     replaces it. A folder with another corpus, which runs may depend on, is an error.
@@ -177,44 +180,83 @@ def prepare(
     if tokenizer == "bert":
         options |= {"tokenizer": "bert", "cases": ["bert" if lower_case else "keep"] * 2}
     made_of = {"version": VERSION, "fingerprint": corpus.fingerprint(), "options": options}
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        index = _read_index(folder, f"Choose another folder than {folder}")
-        if index["made_of"] != made_of:
-            raise InputError(
-                f"Expected a folder without another prepared corpus. Received: {folder}, made of "
-                "another corpus or with other options. Choose another folder, or delete it if no "
-                "run needs it"
-            )
-        with contextlib.suppress(InputError):  # damaged: prepare it again
-            return load_prepared(folder)
-
+    if found := _finished(folder, made_of):
+        return found
     start_tensorflow()
     partial = folder.with_name(f".partial-{folder.name}")
-    try:
-        _start_or_continue(partial, made_of)
-        with Workers(min(workers, -(-len(training) // PAIRS))) as processes:
-            _learn(corpus, partial, options, processes, progress)
-            notes = _tokenize(corpus, partial, max_length, processes, progress)
-        description = {
-            "made_of": made_of,
-            "languages": corpus.languages,
-            "vocabulary_sizes": [side.vocabulary_size for side in load_tokenizers(partial)],
-            "max_length": max_length,
-            "notes": [*corpus.notes, *notes],
-        }
-        _write_index(corpus, partial, description)
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        # An option, which the tokenizers check, or a damaged file of an interrupted preparation.
-        shutil.rmtree(partial, ignore_errors=True)
-        raise InputError(str(error)) from error
-    except OSError as error:
-        raise InputError(
-            f"Could not write the prepared corpus: {reason(error)}. Solve this, then continue with "
-            "the same command"
-        ) from error
+    with _locked(folder):
+        if found := _finished(folder, made_of):  # by another process, meanwhile
+            return found
+        try:
+            _start_or_continue(partial, made_of)
+            with Workers(min(workers, -(-len(training) // PAIRS))) as processes:
+                _learn(corpus, partial, options, processes, progress)
+                notes = _tokenize(corpus, partial, max_length, processes, progress)
+            description = {
+                "made_of": made_of,
+                "languages": corpus.languages,
+                "vocabulary_sizes": [side.vocabulary_size for side in load_tokenizers(partial)],
+                "max_length": max_length,
+                "notes": [*corpus.notes, *notes],
+            }
+            _write_index(corpus, partial, description)
+            shutil.rmtree(folder, ignore_errors=True)
+            partial.rename(folder)
+        except ValueError as error:  # an option, which the tokenizers check
+            shutil.rmtree(partial, ignore_errors=True)
+            raise InputError(str(error)) from error
+        except OSError as error:
+            raise InputError(
+                f"Could not write the prepared corpus: {reason(error)}. Solve this, then continue "
+                "with the same command"
+            ) from error
     return load_prepared(folder)
+
+
+def _finished(folder: Path, made_of: dict[str, Any]) -> PreparedCorpus | None:
+    """Returns the corpus in the folder; `None` if there is none or it is damaged."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return None
+    index = _read_index(folder, f"Choose another folder than {folder}")
+    if index["made_of"] != made_of:
+        raise InputError(
+            f"Expected a folder without another prepared corpus. Received: {folder}, made of "
+            "another corpus or with other options. Choose another folder, or delete it if no "
+            "run needs it"
+        )
+    with contextlib.suppress(InputError):  # damaged: prepare it again
+        return load_prepared(folder)
+    return None
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keeps other processes from preparing a corpus in the folder; the system frees the lock of a
+    process that is killed.
+
+    Raises:
+        InputError: If another process prepares one.
+    """
+    import fcntl  # which only Unix has
+
+    path = folder.with_name(f".lock-{folder.name}")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.fstat(file.fileno()).st_nlink:
+                raise BlockingIOError  # another process has just ended and deleted the file
+        except BlockingIOError as error:
+            raise InputError(
+                f"Expected a folder in which no other process prepares a corpus. Received: {folder}"
+                ". Wait until that process ends and start again, or choose another folder"
+            ) from error
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def _start_or_continue(partial: Path, made_of: dict[str, Any]) -> None:

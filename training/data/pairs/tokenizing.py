@@ -6,6 +6,7 @@ in memory does not grow with the corpus.
 
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import json
@@ -13,6 +14,8 @@ import multiprocessing
 import os
 import signal
 import threading
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -85,8 +88,8 @@ class Workers:
                 pairs; it writes the file.
             corpus: The corpus.
             chunks: All chunks.
-            progress: Called with the number of finished pairs and the number of all, unless
-                at most a chunk's pairs are left.
+            progress: Called with the number of finished pairs and the number of all; not called
+                if the pairs that are left fit into one chunk.
             *arguments: More arguments of `work`.
 
         Raises:
@@ -166,12 +169,29 @@ def count_words(chunk: Chunk, pairs: Sequence[Pair], options: Sequence[dict[str,
 
 
 def all_counts(chunks: Sequence[Chunk]) -> tuple[collections.Counter[str], ...]:
-    """Returns how often each source and each target word occurs, from what `count_words` wrote."""
+    """Returns how often each source and each target word occurs, from what `count_words` wrote.
+
+    Raises:
+        InputError: If a file is damaged.
+    """
     totals: tuple[collections.Counter[str], ...] = (collections.Counter(), collections.Counter())
     for chunk in chunks:
-        for total, counts in zip(totals, json.loads(chunk.path.read_bytes()), strict=True):
-            total.update(counts)
+        with _reading(chunk.path):
+            for total, counts in zip(totals, json.loads(chunk.path.read_bytes()), strict=True):
+                total.update(counts)
     return totals
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Reports the damaged file of a chunk."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(
+            f"Expected a file that an interrupted preparation wrote. Received: {path}, which is "
+            f"damaged ({error}). Delete it, then continue with the same command"
+        ) from error
 
 
 def tokenize(chunk: Chunk, pairs: Sequence[Pair], folder: Path, max_length: int) -> int:
@@ -215,10 +235,13 @@ def assemble(chunks: Sequence[Chunk], folder: Path) -> dict[str, int]:
 
     Returns:
         For each part, the number of pairs that were longer than the maximum.
+
+    Raises:
+        InputError: If a file is damaged.
     """
     too_long = dict.fromkeys(PARTS, 0)
     for chunk in chunks:
-        with np.load(chunk.path) as arrays:
+        with _reading(chunk.path), np.load(chunk.path) as arrays:
             too_long[chunk.part] += int(arrays["too_long"])
     for part in PARTS:
         paths = [chunk.path for chunk in chunks if chunk.part == part]
@@ -236,8 +259,9 @@ def assemble(chunks: Sequence[Chunk], folder: Path) -> dict[str, int]:
 
 def _read(paths: Iterable[Path], name: str) -> Iterator[np.ndarray]:
     for path in paths:
-        with np.load(path) as arrays:
-            yield arrays[name]
+        with _reading(path), np.load(path) as arrays:
+            array = arrays[name]
+        yield array
 
 
 def load_tokenizers(folder: Path) -> list[Any]:
