@@ -147,7 +147,7 @@ class BucketedBatches(keras.utils.PyDataset):
     at most the greatest lengths in the part.
 
     The order of an epoch depends only on the seed and the epoch. Call `set_epoch` before each
-    epoch, and `fit` with `shuffle=False`.
+    epoch, and `training.engine.fitting.fit`, for which the lengths vary.
 
     Args:
         part: The tokenized pairs.
@@ -158,6 +158,8 @@ class BucketedBatches(keras.utils.PyDataset):
     Raises:
         ValueError: If `batch_size` or `multiple` is not positive, or the part has no pairs.
     """
+
+    lengths_vary = True
 
     def __init__(
         self, part: TokenizedPart, batch_size: int, seed: int | None = None, multiple: int = 8
@@ -198,19 +200,6 @@ class BucketedBatches(keras.utils.PyDataset):
         lengths = np.stack(  # (batches, 2)
             [np.maximum.reduceat(sizes, starts) for sizes in (source, target)], axis=1
         )
-        # On TensorFlow, Keras takes a length as fixed if the first two batches have it in common,
-        # and then rejects batches of another length. So start with two batches that differ in both
-        # lengths; they exist if each of the two lengths varies.
-        shapes, shape = np.unique(lengths, axis=0, return_inverse=True)
-        shape = shape.reshape(-1)  # some NumPy versions keep an axis of 1
-        if len(shapes) > 1:
-            differ = shapes != shapes[0]
-            if differ.all(axis=1).any():
-                pair = [0, np.argmax(differ.all(axis=1))]
-            else:  # one that has another source length, and one that has another target length
-                pair = [np.argmax(differ[:, 0]), np.argmax(differ[:, 1])]
-            first = [batches[shape[batches] == one][0] for one in pair]
-            batches = np.concatenate([first, batches[~np.isin(batches, first)]])
         self.rows, self.batches, self.lengths = rows, batches, lengths
 
     def __len__(self) -> int:
