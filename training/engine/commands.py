@@ -117,30 +117,34 @@ class RunOptions(Options):
 def training_command(
     name: str,
     config: type[RunConfig],
-    train: Callable[[Any, Run], None],
+    train: Callable[..., None],
     summary: str,
     description: str,
     examples: str,
     several_devices: bool = True,
     layouts: Callable[[Any, int], Layouts] | None = None,
+    others: type[Options] | None = None,
 ) -> Command:
     """Returns a command that trains one run.
 
     Args:
         name: What the user types.
         config: The class of its options, which are written to the run's `config.json`.
-        train: Trains or resumes a run with such a config, and prints its results.
+        train: Takes such a config and a `Run`, trains or resumes it, and prints its results.
         summary: Its line in the list of commands.
         description: The text in its own `--help`.
         examples: Command lines, shown at the end of `--help`.
         several_devices: Whether several devices and processes can train the run. Default `True`.
         layouts: A function from the config and the number of devices of `--model-parallel` to the
             weights that are split among them. Default: the command has no `--model-parallel`.
+        others: The class of options that do not affect what is trained, and are no part of the
+            config; `train` takes them as its third argument. Default: the command has none.
     """
 
     def start(values: dict[str, Any]) -> None:
         which = RunOptions(**_taken(values, RunOptions))
         devices = DeviceOptions(**_taken(values, DeviceOptions))
+        more = () if others is None else (others(**_taken(values, others)),)
         join(devices)
         if not several_devices:
             check_one_process(name)
@@ -150,13 +154,15 @@ def training_command(
         options, run = chosen
         if several_devices:
             use_devices(devices, options.batch_size, layouts and partial(layouts, options))
-        train(options, run)
+        train(options, run, *more)
         print(f"run folder: {run.folder}")
         results = run.results or {}
         if "exported" in results:
             print(f"exported to {results['exported']}")
 
     fields = {**RunOptions.model_fields, **config.model_fields}
+    if others is not None:
+        fields |= others.model_fields
     if several_devices:
         fields |= DeviceOptions.model_fields
     if layouts is None:
@@ -193,7 +199,8 @@ def run_to_train(
     run = Run(which.run_dir or Path("runs", values.get("name") or kind(**values).name))
     exporting = {name: values[name] for name in EXPORTING if name in values}
     others = {name: value for name, value in values.items() if name not in EXPORTING}
-    config = run.read_config(kind, others).changed(**exporting)
+    hint = "Leave out --resume to start a new run"
+    config = run.read_config(kind, others, hint).changed(**exporting)
     if run.results:
         note = run.export_note or {}
         exported = run.results.get("exported")

@@ -16,7 +16,7 @@ from typing import Any
 
 from training.base.errors import InputError
 from training.base.files import read_object, reason, replacing, write_table
-from training.base.options import SomeOptions, from_json, to_json
+from training.base.options import Options, SomeOptions, from_json, to_json
 from training.engine.devices import process_id, wait_for_all
 
 TRAIN_AGAIN = "Delete its checkpoints/ to train the run from the beginning"
@@ -107,6 +107,16 @@ class Run:
         wait_for_all("the run folder")
         self.check_data(data)
 
+    def start_study(self, config: Options, data: dict[str, Any]) -> None:
+        """Starts a study or, if it exists, checks that it has the same options and data.
+
+        Raises:
+            InputError: If the folder holds something else, or cannot be created.
+        """
+        if self.exists:
+            self.read_config(type(config), dict(config))
+        self.start_or_check(config, data)
+
     def check_new(self) -> None:
         """Raises `InputError` if the folder exists and is not empty."""
         if self.exists:
@@ -115,8 +125,18 @@ class Run:
                 "Continue that run with --resume, or choose another --run-dir or --name"
             )
 
-    def read_config(self, kind: type[SomeOptions], typed: dict[str, Any]) -> SomeOptions:
+    def read_config(
+        self,
+        kind: type[SomeOptions],
+        typed: dict[str, Any],
+        hint: str = "Choose another folder",
+    ) -> SomeOptions:
         """Reads the run's config, and checks that the options that the user typed agree with it.
+
+        Args:
+            kind: The class of the config.
+            typed: The options that the user typed.
+            hint: A sentence for the error message: what to do if there is no run.
 
         Raises:
             InputError: If there is no run, or an option differs from the config.
@@ -128,15 +148,15 @@ class Run:
             raise InputError(f"{path} is not usable. {error}") from error
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(
-                f"Expected the folder of a run to continue. Received: {error}. "
-                "Leave out --resume to start a new run"
+                f"Expected a folder with the config.json of a run or a study. Received: {error}. "
+                f"{hint}"
             ) from error
         for name, value in typed.items():
             if value != getattr(config, name):
                 raise InputError(
                     f"Expected the options of the run in {self.folder}, where {name}="
-                    f"{getattr(config, name)!r}. Received: {name}={value!r}. Leave the option "
-                    "out, or start another run"
+                    f"{getattr(config, name)!r}. Received: {name}={value!r}. Give the same "
+                    "value, or choose another folder"
                 )
         return config
 

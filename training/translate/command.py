@@ -4,18 +4,18 @@ from training.data.pairs.loading import check_trainable
 from training.engine.backend import start_backend
 from training.engine.commands import training_command
 from training.engine.runs import Run
-from training.translate.config import TranslateConfig
+from training.translate.config import PreparingOptions, TranslateConfig
 from training.translate.layouts import layouts
 
 
-def translate(config: TranslateConfig, run: Run) -> None:
+def translate(config: TranslateConfig, run: Run, preparing: PreparingOptions) -> None:
     """Trains a translator, and prints its loss and accuracy."""
     if config.corpus is not None and not run.exists:
         check_trainable(config.corpus, config.data_dir)
     start_backend()  # takes seconds, so it comes after the checks
     from training.translate.train import train_translator
 
-    results = train_translator(config, run)
+    results = train_translator(config, run, preparing.workers)
     measured = ", ".join(
         f"{name} {results[name]:.4f}"
         for name in ("loss", "accuracy", "val_loss", "val_accuracy")
@@ -55,4 +55,5 @@ examples:
     python training/train.py translate --name mine --resume --export --export-beam 4
 """,
     layouts=layouts,
+    others=PreparingOptions,
 )

@@ -11,6 +11,7 @@ from training.base.options import (
     OUTPUT,
     TRAINING,
     ExportConfig,
+    Options,
     batch_size_option,
     early_stopping_option,
     epochs_option,
@@ -92,6 +93,24 @@ def _default_name(values: dict[str, Any]) -> str:
     return "-".join([*words, str(values["seed"])])
 
 
+class PreparingOptions(Options):
+    """The options of the preparation that do not affect its result; they are not part of the
+    config.
+
+    Raises:
+        InputError: If a value is out of its range.
+    """
+
+    workers: int = option(
+        1,
+        DATA,
+        "processes that prepare the corpus, each with TensorFlow in memory; the result is the "
+        "same. An interrupted preparation in --prepared continues with the same command",
+        ge=1,
+        le=1024,
+    )
+
+
 class TranslateConfig(ExportConfig):
     """The options of `translate`: data, model, training and output.
 
@@ -148,15 +167,6 @@ class TranslateConfig(ExportConfig):
         "Unicode normal form. NFC composes characters; NFKC also replaces compatible forms, such "
         "as the ligature of fi",
         choices=FORMS,
-    )
-
-    workers: int = option(
-        1,
-        DATA,
-        "processes that prepare the corpus, each with TensorFlow in memory; the result is the "
-        "same. An interrupted preparation in --prepared continues with the same command",
-        ge=1,
-        le=1024,
     )
 
     preset: str = option(
@@ -328,7 +338,11 @@ class TranslateConfig(ExportConfig):
             )
         if self.corpus is None:
             reason = "prepared alone, which settles it"
-            self.refuse(reason, "data_dir", "reverse", "workers", *PREPARING)
+            self.refuse(reason, "data_dir", "reverse", *PREPARING)
+
+    @classmethod
+    def of_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {name: v for name, v in values.items() if name not in PreparingOptions.model_fields}
 
     @property
     def export_options(self) -> dict[str, Any]:

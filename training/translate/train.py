@@ -25,12 +25,13 @@ from training.translate.config import TranslateConfig
 from training.translate.loading import SUFFIX, untrained
 
 
-def train_translator(config: TranslateConfig, run: Run) -> dict[str, Any]:
+def train_translator(config: TranslateConfig, run: Run, workers: int = 1) -> dict[str, Any]:
     """Trains a translator, or resumes an interrupted run.
 
     Args:
         config: The options.
         run: The run; its folder need not exist yet.
+        workers: The number of processes that prepare the corpus. Default 1, this process.
 
     Returns:
         The content of `results.json`.
@@ -44,13 +45,13 @@ def train_translator(config: TranslateConfig, run: Run) -> dict[str, Any]:
     exists = run.exists
     wait_for_all("the start of the run")  # no process may start it before all have looked
     if exists:
-        corpus = _prepared(config, run.folder / "prepared", resumed=True)
+        corpus = _prepared(config, run.folder / "prepared", workers, resumed=True)
         run.check_data({"digest": corpus.digest})
         model, train = _model_and_batches(config, corpus)
     else:
         # The corpus is prepared inside the partial folder: one rename starts the run.
         with run.starting() as folder:
-            corpus = _prepared(config, folder / "prepared", resumed=False)
+            corpus = _prepared(config, folder / "prepared", workers, resumed=False)
             model, train = _model_and_batches(config, corpus)
             run.describe(folder, config, _description(config, corpus))
         if corpus.folder == folder / "prepared":
@@ -217,7 +218,7 @@ class TranslatorLog(EpochLog):
         return self.run.folder / "checkpoints" / f"{name}{SUFFIX}"
 
 
-def _prepared(config: TranslateConfig, own: Path, resumed: bool) -> PreparedCorpus:
+def _prepared(config: TranslateConfig, own: Path, workers: int, resumed: bool) -> PreparedCorpus:
     """Returns the tokenized corpus, in the shared folder or in `own`; prepares it if needed."""
     if config.corpus is None:
         return load_prepared(str(config.prepared))
@@ -225,9 +226,7 @@ def _prepared(config: TranslateConfig, own: Path, resumed: bool) -> PreparedCorp
     if process_id() == 0 and not (resumed and folder.exists()):
         pairs = load_pairs(config.corpus, config.data_dir, config.reverse, config.seed)
         print(f"preparing the corpus of {config.name}", flush=True)
-        corpus = prepare(
-            pairs, folder, **config.preparing, workers=config.workers, progress=_shown()
-        )
+        corpus = prepare(pairs, folder, **config.preparing, workers=workers, progress=_shown())
     wait_for_all("the prepared corpus")
     return corpus or load_prepared(folder)
 

@@ -1,9 +1,11 @@
+import json
+
 import pytest
 
 from keras_tnattn.models.translator import PRESETS as MODELS
 from training.base.errors import InputError
 from training.base.options import from_json, to_json
-from training.translate.config import ATTENTIONS, PRESETS, TranslateConfig
+from training.translate.config import ATTENTIONS, PRESETS, PreparingOptions, TranslateConfig
 from training.translate.loading import untrained
 
 
@@ -59,6 +61,15 @@ def test_a_preparation_by_options():
         TranslateConfig(tokenizer="bert", unicode_form="NFKC")
     with pytest.raises(InputError, match="strip_accents=True"):
         TranslateConfig(prepared="folder", strip_accents=True)
+
+
+def test_the_workers_of_a_preparation_are_no_part_of_the_config():
+    stored = json.loads(to_json(TranslateConfig()))
+    assert "workers" not in stored
+    earlier = from_json(TranslateConfig, json.dumps({**stored, "workers": 3}))
+    assert earlier == TranslateConfig()
+    with pytest.raises(InputError, match="workers=0"):
+        PreparingOptions(workers=0)
 
 
 def test_a_beam_or_a_folder_makes_another_export():

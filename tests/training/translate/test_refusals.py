@@ -67,3 +67,4 @@ def test_a_preparation_alone_has_its_own_options(tmp_path, capsys):
     assert_refused(capsys, arguments, "lower_case=True", "prepared alone")
     arguments = ["translate", "--prepared", str(tmp_path), "--name", "x"]
     assert_refused(capsys, arguments, "prepared.json")
+    assert_refused(capsys, ["translate", "--workers", "0"], "workers=0")
