@@ -10,6 +10,11 @@ from typing import Any
 
 from training.base.errors import InputError
 
+# The columns of a table, with their types.
+Columns = Mapping[str, Callable[[str], Any]]
+# The measured columns of each row, by the columns that identify it.
+Measurements = dict[tuple, dict[str, Any]]
+
 
 class WriteError(InputError):
     """A file or folder could not be written; the message says which one and why."""
@@ -55,18 +60,32 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def read_table(
-    path: Path,
-    keys: Mapping[str, Callable[[str], Any]],
-    columns: Mapping[str, Callable[[str], Any]],
-    blanks: bool = False,
-) -> dict[tuple, dict[str, Any]]:
+def write_measurements(
+    path: Path, measurements: Measurements, keys: Columns, columns: Columns
+) -> None:
+    """Writes the CSV file that `read_measurements` reads, in the order of the measurements.
+
+    Args:
+        path: The file.
+        measurements: The other columns of each row, by those that identify it. The cell of a
+            column that is left out is empty.
+        keys: The columns that identify a row.
+        columns: The other columns.
+    """
+    blank = dict.fromkeys(columns, "")
+    rows = [dict(zip(keys, key, strict=True)) | blank | row for key, row in measurements.items()]
+    write_table(path, rows)
+
+
+def read_measurements(
+    path: Path, keys: Columns, columns: Columns, blanks: bool = False
+) -> Measurements:
     """Reads a CSV file of measurements, so that what it holds need not be measured again.
 
     Args:
         path: The file; it need not exist yet.
         keys: The columns that identify a row, with their types.
-        columns: The other columns, with their types.
+        columns: The other columns, with their types. Further columns of the file are left out.
         blanks: Whether a cell may be empty; it is then left out.
 
     Returns:

@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import pydantic
 from pydantic.fields import FieldInfo
@@ -26,6 +26,7 @@ GROUPS = ("arguments", "run", "data", "model", "training", "devices", "search", 
 ARGUMENTS, RUN, DATA, MODEL, TRAINING, DEVICES, SEARCH, OUTPUT = GROUPS
 # The options that may change when a run is resumed, finished or not.
 EXPORTING = ("export", "saved_models", "export_beam")
+LARGEST_SEED = 2**32 - 1
 # A file name holds at most 255 bytes, and runs add prefixes to theirs.
 LONGEST_NAME = 200
 
@@ -165,6 +166,23 @@ def _sentence(kind: type[Options], error: pydantic.ValidationError) -> str:
     return f"Expected {name} to be {described(kind.model_fields[name])}. Received: {name}={value!r}"
 
 
+def _check_seeds(seeds: tuple[int, ...]) -> tuple[int, ...]:
+    if (
+        not seeds
+        or len(set(seeds)) < len(seeds)
+        or not 0 <= min(seeds) <= max(seeds) <= LARGEST_SEED
+    ):
+        raise InputError(
+            f"Expected one or more different seeds from 0 to {LARGEST_SEED}. Received: "
+            f"seeds={' '.join(map(str, seeds))}"
+        )
+    return seeds
+
+
+# The type of an option that takes several seeds.
+Seeds = Annotated[tuple[int, ...], pydantic.AfterValidator(_check_seeds)]
+
+
 class RunConfig(Options, abc.ABC):
     """The options of every command that trains a run.
 
@@ -188,7 +206,7 @@ class RunConfig(Options, abc.ABC):
         TRAINING,
         "seed of the data or their split, the weights and the order of the batches",
         ge=0,
-        le=2**32 - 1,
+        le=LARGEST_SEED,
     )
 
     @pydantic.field_validator("name", check_fields=False)

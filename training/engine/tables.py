@@ -1,5 +1,6 @@
 """Measures trained models, and formats tables of results."""
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -66,3 +67,32 @@ def spread(values: Sequence[float]) -> str:
     """Formats the mean of some values and, if there are several, their standard deviation."""
     mean = f"{statistics.mean(values):.1f}"
     return f"{mean} ± {statistics.stdev(values):.1f}" if len(values) > 1 else mean
+
+
+def half_width(values: Sequence[float], shared: float = 0.0) -> float:
+    """Returns half the width of the 95 % confidence interval of a mean, by Student's t.
+
+    Args:
+        values: One for each split, at least two.
+        shared: How many test rows there are to a training row, if splits of the same rows give
+            values that are not independent: the correction of Nadeau and Bengio ("Inference for
+            the generalization error", 2003). Default: no correction.
+    """
+    from scipy import stats
+
+    n = len(values)
+    return float(stats.t.ppf(0.975, n - 1) * statistics.stdev(values) * math.sqrt(1 / n + shared))
+
+
+def interval(values: Sequence[float], form: str, shared: float = 0.0) -> str:
+    """Formats the mean of some values and, if there are several, its 95 % confidence interval.
+
+    Args:
+        values: One for each split.
+        form: How to format the mean, such as `".2f"`, or `"+.2f"` with its sign.
+        shared: As for `half_width`.
+    """
+    mean = f"{statistics.fmean(values):{form}}"
+    if len(values) < 2:
+        return mean
+    return f"{mean} ± {half_width(values, shared):{form.lstrip('+')}}"

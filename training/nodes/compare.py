@@ -1,10 +1,9 @@
 """The command `compare-nodes`: several layers over several seeds, in one table."""
 
-from collections.abc import Callable
 from typing import Any
 
-from training.base.files import read_table, write_table
-from training.base.options import RUN, Options, option
+from training.base.files import Columns, Measurements, read_measurements, write_measurements
+from training.base.options import RUN, Options, Seeds, option
 from training.engine.backend import start_backend
 from training.engine.commands import Command
 from training.engine.devices import check_one_process
@@ -14,8 +13,8 @@ from training.nodes.config import LAYERS, NodesConfig
 
 HEADER = ("layer", "weights", "seeds", "test %", "lowest", "highest", "epochs", "seconds")
 # The columns of seeds.csv, with their types.
-KEYS: dict[str, Callable[[str], Any]] = {"layer": str, "seed": int}
-MEASURED: dict[str, Callable[[str], float]] = {
+KEYS: Columns = {"layer": str, "seed": int}
+MEASURED: Columns = {
     "weights": int,
     "test_accuracy": float,
     "validation_accuracy": float,
@@ -29,20 +28,18 @@ MEASURED: dict[str, Callable[[str], float]] = {
 LEFT_OUT = {"layer", "seed", "name"}
 LEFT_OUT |= {"num_heads", "output_heads", "filter_order"}
 
-Rows = dict[tuple, dict[str, Any]]
-
 
 class CompareNodesOptions(Options):
     """The options that only `compare-nodes` has."""
 
     layers: tuple[str, ...] = option(tuple(LAYERS), RUN, "layers to compare", choices=tuple(LAYERS))
-    seeds: tuple[int, ...] = option(tuple(range(10)), RUN, "seeds to train each layer with")
+    seeds: Seeds = option(tuple(range(10)), RUN, "seeds to train each layer with")
     run_dir: str | None = option(
         None, RUN, "folder of the table (default: runs/compare-nodes-DATASET)", metavar="DIR"
     )
 
 
-def table(rows: Rows) -> str:
+def table(rows: Measurements) -> str:
     """Returns a table with a line for each layer: means and standard deviations over its seeds."""
     from training.engine.tables import spread, table_of
 
@@ -81,11 +78,9 @@ def start(values: dict[str, Any]) -> None:
     from training.nodes.train import data_description, measure_once
 
     run = Run(options.run_dir or f"runs/compare-{common.name.removesuffix('-gat-0')}")
-    if run.exists:
-        run.read_config(NodesConfig, dict(common))
-    run.start_or_check(common, data_description(graph))
+    run.start_study(common, data_description(graph))
     path = run.folder / "seeds.csv"
-    rows = read_table(path, KEYS, MEASURED)
+    rows = read_measurements(path, KEYS, MEASURED)
     for i, config in enumerate(configs):
         if (config.layer, config.seed) in rows:
             continue
@@ -98,8 +93,7 @@ def start(values: dict[str, Any]) -> None:
             flush=True,
         )
         rows[config.layer, config.seed] = {name: results[name] for name in MEASURED}
-        lines = [dict(zip(KEYS, key, strict=True)) | rows[key] for key in sorted(rows)]
-        write_table(path, lines)
+        write_measurements(path, dict(sorted(rows.items())), KEYS, MEASURED)
         write_text(run.folder / "table.md", table(rows))
     print(f"\n{table(rows)}\n")
 

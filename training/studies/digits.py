@@ -1,14 +1,18 @@
 """The study `digits`: classifiers of scikit-learn's digits on several splits."""
 
-import math
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
-from training.base.files import read_table, write_table, writing
-from training.base.options import RUN, Options, option
+from training.base.files import (
+    Columns,
+    Measurements,
+    read_measurements,
+    write_measurements,
+    writing,
+)
+from training.base.options import RUN, Options, Seeds, option
 from training.data.images import load_images
 from training.engine.backend import start_backend
 from training.engine.commands import Command
@@ -20,15 +24,13 @@ from training.images.config import ImagesConfig
 NETWORKS: dict[str, dict[str, Any]] = {"tn-rows": {}, "tn-patches": {"patch_size": 2}}
 CLASSIFIERS = (*NETWORKS, "svm", "logistic-regression", "cnn")
 # The columns of splits.csv, with their types.
-KEYS: dict[str, Callable[[str], Any]] = {"classifier": str, "seed": int}
-MEASURED: dict[str, Callable[[str], float]] = {
+KEYS: Columns = {"classifier": str, "seed": int}
+MEASURED: Columns = {
     "weights": int,
     "train_accuracy": float,
     "test_accuracy": float,
     "seconds": float,
 }
-
-Rows = dict[tuple, dict[str, Any]]
 
 
 class DigitsStudyOptions(Options):
@@ -37,35 +39,19 @@ class DigitsStudyOptions(Options):
     classifiers: tuple[str, ...] = option(
         CLASSIFIERS, RUN, "classifiers to compare", choices=CLASSIFIERS
     )
-    seeds: tuple[int, ...] = option(
-        tuple(range(10)), RUN, "seeds of the splits and of the initial weights"
-    )
+    seeds: Seeds = option(tuple(range(10)), RUN, "seeds of the splits and of the initial weights")
     run_dir: str = option("runs/study-digits", RUN, "folder of the study", metavar="DIR")
 
 
-def half_width(values: Sequence[float], shared: float = 0.0) -> float:
-    """Returns half the width of the 95 % confidence interval of a mean, by Student's t.
-
-    Args:
-        values: One for each split, at least two.
-        shared: How many test rows there are to a training row, if splits of the same rows give
-            values that are not independent: the correction of Nadeau and Bengio ("Inference for
-            the generalization error", 2003). Default: no correction.
-    """
-    from scipy import stats
-
-    n = len(values)
-    return float(stats.t.ppf(0.975, n - 1) * stdev(values) * math.sqrt(1 / n + shared))
-
-
-def table(rows: Rows, shared: float) -> str:
+def table(rows: Measurements, shared: float) -> str:
     """Returns a table with a line for each classifier: means and 95 % confidence intervals.
 
     Args:
         rows: The measurements.
-        shared: How many test rows there are to a training row; see `half_width`.
+        shared: How many test rows there are to a training row; see `half_width` in
+            `training.engine.tables`.
     """
-    from training.engine.tables import table_of
+    from training.engine.tables import interval, table_of
 
     header = ("classifier", "weights", "splits", "test %", "lowest", "highest", "seconds")
     lines: list[tuple[str, ...]] = [(*header, f"points above {CLASSIFIERS[0]}")]
@@ -84,19 +70,14 @@ def table(rows: Rows, shared: float) -> str:
                 classifier,
                 f"{fmean(row['weights'] for row in of_line.values()):,.0f}",
                 str(len(of_line)),
-                _mean(accuracies, 0.0),
+                interval(accuracies, ".2f"),
                 f"{min(accuracies):.2f}",
                 f"{max(accuracies):.2f}",
                 f"{fmean(row['seconds'] for row in of_line.values()):.1f}",
-                _mean(differences, shared) if differences else "-",
+                interval(differences, ".2f", shared) if differences else "-",
             )
         )
     return table_of(lines)
-
-
-def _mean(values: Sequence[float], shared: float) -> str:
-    mean = f"{fmean(values):.2f}"
-    return f"{mean} ± {half_width(values, shared):.2f}" if len(values) > 1 else mean
 
 
 def start(values: dict[str, Any]) -> None:
@@ -104,7 +85,7 @@ def start(values: dict[str, Any]) -> None:
     check_one_process("digits")
     options = DigitsStudyOptions(**values)
     folder = Path(options.run_dir)
-    rows = read_table(folder / "splits.csv", KEYS, MEASURED)
+    rows = read_measurements(folder / "splits.csv", KEYS, MEASURED)
     start_backend()  # takes seconds, so invalid input is reported first
     from training.images.train import train_images
     from training.studies.digits_baselines import BASELINES
@@ -127,8 +108,8 @@ def start(values: dict[str, Any]) -> None:
             print(f"{classifier}, split {seed}: {results['test_accuracy']:.2%}", flush=True)
             rows[classifier, seed] = {name: results[name] for name in MEASURED}
             ordered = sorted(rows, key=lambda key: (CLASSIFIERS.index(key[0]), key[1]))
-            lines = [dict(zip(KEYS, key, strict=True)) | rows[key] for key in ordered]
-            write_table(folder / "splits.csv", lines)
+            rows = {key: rows[key] for key in ordered}
+            write_measurements(folder / "splits.csv", rows, KEYS, MEASURED)
     text = table(rows, len(data.test_labels) / len(data.labels))
     write_text(folder / "table.md", text)
     print(f"\n{text}\n")

@@ -101,11 +101,12 @@ def _searched(
     pixels, test_pixels = (x.reshape(len(x), -1) for x in (data.images, data.test_images))
     started = time.perf_counter()
     search = GridSearchCV(classifier, grid, cv=3).fit(pixels, data.labels)
+    seconds = time.perf_counter() - started
     return {
         "weights": int(count(search.best_estimator_)),
         "train_accuracy": float(search.score(pixels, data.labels)),
         "test_accuracy": float(search.score(test_pixels, data.test_labels)),
-        "seconds": time.perf_counter() - started,
+        "seconds": seconds,
     }
 
 

@@ -2,16 +2,25 @@
 
 import json
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from training.base.errors import InputError
-from training.base.files import read_object, read_table, replacing, write_table
-from training.base.options import RUN, TRAINING, Options, option
+from training.base.files import (
+    Columns,
+    Measurements,
+    read_measurements,
+    read_object,
+    replacing,
+    write_measurements,
+)
+from training.base.options import RUN, TRAINING, Options, Seeds, option
+from training.engine.backend import start_backend
 from training.engine.commands import Command
 from training.engine.devices import check_one_process
 from training.engine.runs import Run, write_text
+from training.studies import processes
 from training.studies.recall import SECTION
 
 # The settings among which each model's are chosen.
@@ -19,19 +28,24 @@ LEARNING_RATES = (0.003, 0.01)
 NUM_HEADS = (2, 8)
 PEER = "mha"
 MODELS = ("tsa", PEER, "gru", "none", "tsa_symmetric")
-HEADER = ("tokens", "model", "test %", "steps", "s/step", "MB", "x time", "x memory")
+PEER_NAME = PEER.upper()
+HEADER = (
+    *("tokens", "model", "test %", "steps", "s/step", "MiB in training"),
+    *(f"of {PEER_NAME}'s time", f"of {PEER_NAME}'s memory"),
+)
 # The columns of cells.csv, with their types.
-KEYS: dict[str, Callable[[str], Any]] = {"model": str, "length": int, "seed": int}
-MEASURED: dict[str, Callable[[str], float]] = {
+KEYS: Columns = {"model": str, "length": int, "seed": int}
+MEASURED: Columns = {
     "accuracy": float,
     "steps": int,
     "seconds": float,
     "seconds_per_step": float,
     "megabytes": float,
 }
+COLUMNS: Columns = {"outcome": str, **MEASURED}
 TRAINED, TIMED_OUT, TOO_LARGE = "trained", "out of time", "out of memory"
-
-Cells = dict[tuple, dict[str, Any]]
+# Texts in a batch with which settings are chosen.
+SEARCH_TEXTS = 16
 
 
 class RecallOptions(Options):
@@ -50,11 +64,19 @@ class RecallOptions(Options):
     )
     gigabytes: float = option(8.0, TRAINING, "memory that a training may allocate", gt=0)
     search_length: int = option(
-        256, TRAINING, "tokens in the texts on which settings are chosen", ge=SECTION, le=2**24
+        256,
+        TRAINING,
+        f"tokens in the texts on which settings are chosen; {SEARCH_TEXTS} texts are a batch",
+        ge=SECTION,
+        le=2**20,
     )
 
     def check_together(self) -> None:
-        check_length(self.search_length, self.step_tokens)
+        if self.search_length % SECTION:
+            raise ValueError(
+                f"Expected a search_length that is a multiple of {SECTION}. "
+                f"Received: search_length={self.search_length}"
+            )
 
 
 class LongTextsOptions(Options):
@@ -62,7 +84,7 @@ class LongTextsOptions(Options):
 
     lengths: tuple[int, ...] = option((1024, 4096, 16_384), RUN, "tokens in a text")
     models: tuple[str, ...] = option(MODELS, RUN, "models to compare", choices=MODELS)
-    seeds: tuple[int, ...] = option((0, 1, 2), RUN, "seeds; each model is trained with each")
+    seeds: Seeds = option((0, 1, 2), RUN, "seeds; each model is trained with each")
     run_dir: str = option("runs/long-texts", RUN, "folder of the tables", metavar="DIR")
 
 
@@ -71,7 +93,7 @@ def check_length(length: int, step_tokens: int) -> None:
     if length < SECTION or length % SECTION or step_tokens % length:
         raise ValueError(
             f"Expected lengths that are multiples of {SECTION} and divide step_tokens. "
-            f"Received: {length} with step_tokens={step_tokens}"
+            f"Received: lengths={length} with step_tokens={step_tokens}"
         )
 
 
@@ -82,28 +104,16 @@ def choices(model: str) -> list[dict[str, Any]]:
     return [{"learning_rate": r, "num_heads": h} for h in NUM_HEADS for r in LEARNING_RATES]
 
 
-def read_cells(path: Path) -> Cells:
-    """Reads the measurements by model, length and seed."""
-    return read_table(path, KEYS, {"outcome": str, **MEASURED}, blanks=True)
-
-
-def write_cells(path: Path, cells: Cells) -> None:
-    """Writes the measurements, sorted by length, model and seed."""
-    blank = dict.fromkeys((*KEYS, "outcome", *MEASURED), "")
-    ordered = sorted(cells, key=_place)
-    write_table(path, [blank | dict(zip(KEYS, key, strict=True)) | cells[key] for key in ordered])
-
-
 def _place(key: tuple[str, int, int]) -> tuple[int, int, int]:
     model, length, seed = key
     return length, MODELS.index(model), seed
 
 
-def table(cells: Cells) -> str:
+def table(cells: Measurements) -> str:
     """Returns a table with a line for each length and model: means over its seeds.
 
-    The last two columns say how many times the time per step and the memory of
-    `MultiHeadAttention` the model takes.
+    The last two columns are shares of the time per step and of the memory that
+    `MultiHeadAttention` takes.
     """
     from training.engine.tables import spread, table_of
 
@@ -123,11 +133,13 @@ def table(cells: Cells) -> str:
                 f"{mean[name] / peer[name]:.3f}" if peer else "-"
                 for name in ("seconds_per_step", "megabytes")
             ]
+            early = any(cell["outcome"] == TIMED_OUT for cell in done)
+            accuracy = spread([100 * cell["accuracy"] for cell in done])
             lines.append(
                 (
                     f"{length:,}",
                     model.upper(),
-                    spread([100 * cell["accuracy"] for cell in done]),
+                    f"{accuracy} ({TIMED_OUT})" if early else accuracy,
                     " ".join(map(str, sorted({cell["steps"] for cell in done}))),
                     f"{mean['seconds_per_step']:.3f}",
                     f"{mean['megabytes']:,.0f}",
@@ -137,25 +149,29 @@ def table(cells: Cells) -> str:
     return table_of(lines)
 
 
-def of(cells: Cells, model: str, length: int) -> list[dict[str, Any]]:
+def of(cells: Measurements, model: str, length: int) -> list[dict[str, Any]]:
     """Returns the measurements of a model at a length, one for each seed."""
     return [cell for (m, n, _), cell in cells.items() if (m, n) == (model, length)]
 
 
-def means(cells: Cells, model: str, length: int) -> dict[str, float]:
+def means(cells: Measurements, model: str, length: int) -> dict[str, float]:
     """Returns the means over the seeds; nothing if no training of the model ended."""
     done = [cell for cell in of(cells, model, length) if "accuracy" in cell]
     return {name: statistics.fmean(cell[name] for cell in done) for name in MEASURED if done}
 
 
-def draw(cells: Cells, path: Path) -> None:
+def draw(cells: Measurements, path: Path) -> None:
     """Draws accuracy, seconds per step and memory against the length."""
     from matplotlib.figure import Figure
 
     from training.engine.plots import save
 
     figure = Figure(figsize=(12, 3.5), layout="constrained")
-    names = {"accuracy": "accuracy", "seconds_per_step": "seconds per step", "megabytes": "MB"}
+    names = {
+        "accuracy": "accuracy",
+        "seconds_per_step": "seconds per step",
+        "megabytes": "MiB in training",
+    }
     lengths = sorted({length for _, length, _ in cells})
     for axes, (name, label) in zip(figure.subplots(1, 3), names.items(), strict=True):
         for model in MODELS:
@@ -182,7 +198,6 @@ def settings_of(
         common: The options of the trainings.
         path: The JSON file with what was chosen so far, and the accuracies; it is extended.
     """
-    from training.studies.processes import run_alone
     from training.studies.recall_training import choose_settings
 
     found = read_object(path, "Delete it to choose them again") if path.exists() else {}
@@ -190,14 +205,16 @@ def settings_of(
         if model in found:
             continue
         some = choices(model)
-        arguments = (common.search_length, common.steps, common.search_length * 16)
-        result = run_alone(
+        length = common.search_length
+        arguments = (length, common.steps, SEARCH_TEXTS * length)
+        result = processes.run_alone(
             choose_settings, model, some, *arguments, common.max_seconds, gigabytes=common.gigabytes
         )
         if result is None:
             raise InputError(
                 f"Expected enough memory to choose the settings of {model}. Received: "
-                f"gigabytes={common.gigabytes}, search_length={common.search_length}"
+                f"gigabytes={common.gigabytes}, search_length={common.search_length}. Start a "
+                "study in another --run-dir with more --gigabytes or a shorter --search-length"
             )
         accuracies = result["accuracies"]
         best = some[accuracies.index(max(accuracies))]
@@ -211,6 +228,7 @@ def settings_of(
 def start(values: dict[str, Any]) -> None:
     """Runs the study with the options that the user typed."""
     check_one_process("long-texts")
+    processes.check_platform()
     typed = {name: values.pop(name) for name in LongTextsOptions.model_fields if name in values}
     options, common = LongTextsOptions(**typed), RecallOptions(**values)
     try:
@@ -218,26 +236,23 @@ def start(values: dict[str, Any]) -> None:
             check_length(length, common.step_tokens)
     except ValueError as error:
         raise InputError(str(error)) from error
-    from training.engine.backend import start_backend
-
     start_backend()  # takes seconds, so invalid input is reported first
-    from training.studies.processes import run_alone
     from training.studies.recall_training import train_recall
 
     run = Run(options.run_dir)
-    if run.exists:
-        run.read_config(RecallOptions, dict(common))
-    run.start_or_check(common, {})
+    run.start_study(common, {})
     settings = settings_of(options.models, common, run.folder / "settings.json")
     path = run.folder / "cells.csv"
-    cells = read_cells(path)
+    cells = read_measurements(path, KEYS, COLUMNS, blanks=True)
     # One seed after the other, so that an interrupted study has measured every model once.
     wanted = [(m, n, s) for s in options.seeds for n in options.lengths for m in options.models]
     for i, (model, length, seed) in enumerate(wanted):
         if (model, length, seed) in cells:
             continue
         arguments = (model, settings[model], length, seed, common.steps, common.step_tokens)
-        result = run_alone(train_recall, *arguments, common.max_seconds, gigabytes=common.gigabytes)
+        result = processes.run_alone(
+            train_recall, *arguments, common.max_seconds, gigabytes=common.gigabytes
+        )
         cell = cells[model, length, seed] = {"outcome": TOO_LARGE, **(result or {})}
         if result:
             cell["outcome"] = TRAINED if result["steps"] == common.steps else TIMED_OUT
@@ -247,7 +262,8 @@ def start(values: dict[str, Any]) -> None:
             f"{cell['outcome']}{score}",
             flush=True,
         )
-        write_cells(path, cells)
+        ordered = {key: cells[key] for key in sorted(cells, key=_place)}
+        write_measurements(path, ordered, KEYS, COLUMNS)
         write_text(run.folder / "table.md", table(cells))
         draw(cells, run.folder / "long_texts.png")
     print(f"\n{table(cells)}\n")
@@ -261,7 +277,10 @@ COMMAND = Command(
     "symmetric graph; mha: keras.layers.MultiHeadAttention with a causal mask and positions; gru: "
     "a recurrent layer; none: no mixing of tokens. Each training has a process of its own. Writes "
     "settings.json, the settings that were chosen on validation texts; cells.csv, with a row for "
-    "each training; table.md; and long_texts.png. Linux only.",
+    "each training; table.md; and long_texts.png. A training that needs more memory than "
+    "--gigabytes is a result, too; to train it again, delete its row in cells.csv. The table has "
+    "the peak of the memory in training less the memory before, when the model is compiled. Linux "
+    "only.",
     {**LongTextsOptions.model_fields, **RecallOptions.model_fields},
     start,
     """\

@@ -3,7 +3,7 @@ import os
 import pytest
 
 from training.base.errors import InputError
-from training.base.files import read_table, replacing, write_table
+from training.base.files import read_measurements, replacing, write_measurements
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):
@@ -26,15 +26,20 @@ KEYS, COLUMNS = {"layer": str, "seed": int}, {"outcome": str, "epochs": int}
 
 def test_a_table_is_read_as_it_was_written(tmp_path):
     path = tmp_path / "table.csv"
-    assert read_table(path, KEYS, COLUMNS) == {}
-    row = {"layer": "gat", "seed": 0, "outcome": "trained", "epochs": 7}
-    write_table(path, [row, row | {"seed": 1, "epochs": ""}])
-    assert read_table(path, KEYS, COLUMNS, blanks=True) == {
-        ("gat", 0): {"outcome": "trained", "epochs": 7},
-        ("gat", 1): {"outcome": "trained"},
-    }
+    assert read_measurements(path, KEYS, COLUMNS) == {}
+    rows = {("gat", 1): {"outcome": "trained", "epochs": 7}, ("gat", 0): {"outcome": "trained"}}
+    write_measurements(path, rows, KEYS, COLUMNS)
+    assert path.read_text().splitlines() == [
+        "layer,seed,outcome,epochs",
+        "gat,1,trained,7",
+        "gat,0,trained,",
+    ]
+    found = read_measurements(path, KEYS, COLUMNS, blanks=True)
+    assert list(found.items()) == list(rows.items())
+    # Further columns do not matter.
+    assert read_measurements(path, KEYS, {"outcome": str})["gat", 0] == {"outcome": "trained"}
     with pytest.raises(InputError, match=r"for each layer and seed\. Received: .*table\.csv .*''"):
-        read_table(path, KEYS, COLUMNS)
+        read_measurements(path, KEYS, COLUMNS)
 
 
 @pytest.mark.parametrize("text", ["layer,seed\ngat,0\n", "layer,seed,outcome,epochs\ngat,0,done\n"])
@@ -42,4 +47,4 @@ def test_a_table_without_a_column_or_a_cell(tmp_path, text):
     path = tmp_path / "table.csv"
     path.write_text(text)
     with pytest.raises(InputError, match="Delete it to measure all of them again"):
-        read_table(path, KEYS, COLUMNS)
+        read_measurements(path, KEYS, COLUMNS)

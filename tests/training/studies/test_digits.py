@@ -2,7 +2,6 @@ import csv
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from training.data.images import LabeledImages
 from training.studies import digits, digits_baselines
@@ -24,14 +23,6 @@ def bright_images(seed):
     labels = np.arange(90) % 3
     images = (rng.random((90, 4, 4)) * 0.3 + 0.33 * labels[:, None, None]).astype("float32")
     return LabeledImages(images[:60], labels[:60], images[60:], labels[60:], ("a", "b", "c"))
-
-
-def test_the_interval_is_that_of_students_t():
-    values = [98.0, 97.5, 99.0, 98.25]
-    interval = stats.ttest_1samp(values, 0).confidence_interval(0.95)
-    assert digits.half_width(values) == pytest.approx((interval.high - interval.low) / 2)
-    # With a test part of half the training part, 1/4 becomes 1/4 + 1/2.
-    assert digits.half_width(values, 0.5) == pytest.approx(digits.half_width(values) * 3**0.5)
 
 
 def test_the_table_pairs_the_splits():
@@ -77,6 +68,28 @@ def test_finished_splits_are_not_trained_again(classifiers, tmp_path, monkeypatc
     assert set(first.splitlines()) < set(again)
     assert len(again) == 1 + 2 * len(classifiers)
     assert "split 0" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seeds", [["-1"], [str(2**32)], ["0", "0"]])
+def test_seeds_out_of_range_are_refused(seeds, tmp_path, capsys):
+    for study in ("digits", "long-texts", "rules", "tensorized", "whole-texts"):
+        assert main([study, "--run-dir", str(tmp_path / "study"), "--seeds", *seeds]) == 2
+        assert f"seeds={' '.join(seeds)}" in capsys.readouterr().err
+    assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize("name", ["svm", "logistic-regression"])
+def test_the_seconds_end_with_the_fit(name, monkeypatch):
+    clock = iter([10.0, 12.0])
+    monkeypatch.setattr(digits_baselines.time, "perf_counter", lambda: next(clock))
+    scored = digits_baselines.GridSearchCV.score
+
+    def score(self, *arguments):
+        assert not list(clock)
+        return scored(self, *arguments)
+
+    monkeypatch.setattr(digits_baselines.GridSearchCV, "score", score)
+    assert digits_baselines.BASELINES[name](bright_images(0), 0)["seconds"] == 2.0
 
 
 def test_a_damaged_table(tmp_path, capsys):

@@ -1,6 +1,7 @@
 """The study `long-texts`: its texts, its tables, and how it is continued."""
 
 import json
+import os
 import sys
 
 import keras
@@ -123,6 +124,30 @@ def test_a_process_reports_its_memory_and_its_lack_of_it():
     assert processes.run_alone(np.ones, 10**9, gigabytes=0.5) is None
 
 
+@needs_linux
+@pytest.mark.parametrize(
+    ("written", "too_large"),
+    [("terminate called after throwing std::bad_alloc", True), ("Segmentation fault", False)],
+)
+def test_a_crash_is_no_lack_of_memory(monkeypatch, written, too_large):
+    monkeypatch.setattr(processes, "_start", _redirected)
+    if too_large:
+        assert processes.run_alone(_crash, written, gigabytes=1.0) is None
+    else:
+        with pytest.raises(InputError, match=r"gigabytes=1\.0\. What is finished is kept"):
+            processes.run_alone(_crash, written, gigabytes=1.0)
+
+
+def _redirected(gigabytes, errors):
+    """Begins a process as `processes._start` does, but without a backend and a limit."""
+    os.dup2(os.open(errors, os.O_WRONLY), 2)
+
+
+def _crash(written):
+    os.write(2, written.encode())
+    os._exit(139)
+
+
 def cell(accuracy, seconds, megabytes, outcome="trained"):
     return {
         "outcome": outcome,
@@ -150,17 +175,9 @@ class TestTables:
         assert lines[2:] == [
             ["128", "TSA", "90.0", "5", "0.300", "10", "0.100", "0.050"],
             ["128", "MHA", "60.0 ± 14.1", "5", "3.000", "200", "1.000", "1.000"],
-            ["256", "TSA", "25.0", "5", "0.400", "20", "-", "-"],
+            ["256", "TSA", "25.0 (out of time)", "5", "0.400", "20", "-", "-"],
             ["256", "MHA", "out of memory", "-", "-", "-", "-", "-"],
         ]
-
-    def test_cells_are_read_as_they_were_written(self, tmp_path):
-        path = tmp_path / "cells.csv"
-        long_texts.write_cells(path, CELLS)
-        assert long_texts.read_cells(path) == CELLS
-        path.write_text("model,length\ntsa,128\n")
-        with pytest.raises(InputError, match="Delete it"):
-            long_texts.read_cells(path)
 
 
 @pytest.fixture
@@ -219,14 +236,25 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("more", "part"),
         [
-            (["--lengths", "100"], "100 with step_tokens=128"),
-            (["--lengths", "192"], "192 with step_tokens=128"),
-            (["--search-length", "65"], "65 with step_tokens=128"),
+            (["--lengths", "100"], "lengths=100 with step_tokens=128"),
+            (["--lengths", "192"], "lengths=192 with step_tokens=128"),
+            (["--search-length", "65"], "search_length=65"),
         ],
     )
     def test_refuses_lengths_that_do_not_fill_a_batch(self, tmp_path, capsys, more, part):
         assert self.run(tmp_path / "study", *more) == 2
         assert part in capsys.readouterr().err
+
+    def test_the_search_has_batches_of_its_own(self, tmp_path, measured):
+        # 192 does not divide the 128 tokens of a batch.
+        more = ["--models", "none", "--lengths", "64", "--seeds", "0", "--search-length", "192"]
+        assert self.run(tmp_path / "study", *more) == 0
+
+    def test_other_systems_are_refused(self, tmp_path, capsys, monkeypatch):
+        monkeypatch.setattr(sys, "platform", "darwin")
+        assert self.run(tmp_path / "study") == 2
+        assert "Expected Linux" in capsys.readouterr().err
+        assert not (tmp_path / "study").exists()
 
     def test_refuses_other_options(self, tmp_path, measured, capsys):
         some = ["--models", "none", "--lengths", "64", "--seeds", "0"]
