@@ -1,5 +1,6 @@
 """The options of `rules`."""
 
+from collections.abc import Callable
 from typing import Any
 
 from training.base.options import (
@@ -7,6 +8,7 @@ from training.base.options import (
     MODEL,
     TRAINING,
     ExportConfig,
+    Options,
     batch_size_option,
     epochs_option,
     name_option,
@@ -49,7 +51,37 @@ def _default_name(values: dict[str, Any]) -> str:
     return f"{model}{rule}-{values['seed']}"
 
 
-class RulesConfig(ExportConfig):
+class RowsOptions(Options):
+    """The options of `rules` that say which rows, and how many, a network sees."""
+
+    length: int = option(
+        32,
+        DATA,
+        "maximum length of the training rows; shorter ones are mixed in, and the network is also "
+        "tested at 2, 4, 16 and 128 times this length",
+        ge=1,
+        le=65_536,
+    )
+    epochs: int = epochs_option(11, "number of epochs")
+    batches_per_epoch: int = option(
+        100, TRAINING, "batches of new rows per epoch", ge=1, le=1_000_000
+    )
+    batch_size: int = batch_size_option(64)
+
+
+def learning_rate_option(compute: Callable[[dict[str, Any]], float | None]) -> Any:
+    """Declares the learning rate; `compute` returns its default."""
+    return option(
+        None,
+        TRAINING,
+        "initial learning rate of Adam, with cosine decay to 0 (default: 0.01; 0.001 for "
+        "large-transformer)",
+        compute=compute,
+        gt=0,
+    )
+
+
+class RulesConfig(RowsOptions, ExportConfig):
     """The options of `rules`: data, model, training and output.
 
     Raises:
@@ -59,14 +91,6 @@ class RulesConfig(ExportConfig):
     rule: int = option(30, DATA, "Wolfram's number of the rule", ge=0, le=255)
     steps: int = option(
         1, DATA, "steps of the automaton that the network computes at once", ge=1, le=100
-    )
-    length: int = option(
-        32,
-        DATA,
-        "maximum length of the training rows; shorter ones are mixed in, and the network is also "
-        "tested at 2, 4, 16 and 128 times this length",
-        ge=1,
-        le=65_536,
     )
     boundary: str = option(
         "periodic",
@@ -100,19 +124,7 @@ class RulesConfig(ExportConfig):
         0.3, MODEL, "standard deviation of the noise on the initial identity matrices (tn)", ge=0
     )
 
-    epochs: int = epochs_option(11, "number of epochs")
-    batches_per_epoch: int = option(
-        100, TRAINING, "batches of new rows per epoch", ge=1, le=1_000_000
-    )
-    batch_size: int = batch_size_option(64)
-    learning_rate: float = option(
-        None,
-        TRAINING,
-        "initial learning rate of Adam, with cosine decay to 0 (default: 0.01; 0.001 for "
-        "large-transformer)",
-        compute=_default_learning_rate,
-        gt=0,
-    )
+    learning_rate: float = learning_rate_option(_default_learning_rate)
     name: str = name_option(_default_name, "rule-RULE-steps-STEPS-BOUNDARY-SEED")
 
     def check_together(self) -> None:

@@ -3,17 +3,31 @@
 from pathlib import Path
 from typing import Any
 
-from training.base.options import RUN, Options, option
+from training.base.options import RUN, Options, Seeds, option
 from training.engine.backend import start_backend
 from training.engine.commands import Command
 from training.engine.devices import check_one_process
-from training.engine.runs import finish_all
-from training.rules.config import BOUNDARIES, MODEL_DIMS, RulesConfig
+from training.engine.runs import Run, finish_all
+from training.rules.config import (
+    BOUNDARIES,
+    MODEL_DIMS,
+    RowsOptions,
+    RulesConfig,
+    learning_rate_option,
+)
 
-# The options of `rules` that the study lacks: those that it varies, those of files that it does not
-# write, and those that only the tensor network has.
-LEFT_OUT = {"rule", "steps", "boundary", "model", "seed", "name", "export", "saved_models"}
-LEFT_OUT |= {"tensorboard", "bond_dim", "num_layers", "initial_deviation"}
+# For more steps the baselines have no sizes.
+STEPS = tuple(range(1, 1 + min(len(sizes) for sizes in MODEL_DIMS.values() if sizes)))
+
+
+class RulesTrainingOptions(RowsOptions):
+    """The options that all trainings of the study share.
+
+    Raises:
+        InputError: If a value is out of its range.
+    """
+
+    learning_rate: float | None = learning_rate_option(lambda values: None)
 
 
 class RulesStudyOptions(Options):
@@ -23,9 +37,11 @@ class RulesStudyOptions(Options):
         tuple(MODEL_DIMS), RUN, "networks to compare", choices=tuple(MODEL_DIMS)
     )
     rules: tuple[int, ...] = option((30, 90, 110, 184), RUN, "Wolfram's numbers of the rules")
-    steps: tuple[int, ...] = option((1, 2, 3, 4), RUN, "steps that a network computes at once")
+    steps: tuple[int, ...] = option(
+        (1, 2, 3, 4), RUN, "steps that a network computes at once", choices=STEPS
+    )
     boundaries: tuple[str, ...] = option(BOUNDARIES, RUN, "ends of the rows", choices=BOUNDARIES)
-    seeds: tuple[int, ...] = option(tuple(range(5)), RUN, "seeds to train each network with")
+    seeds: Seeds = option(tuple(range(5)), RUN, "seeds to train each network with")
     run_dir: str = option("runs/study-rules", RUN, "folder of the study", metavar="DIR")
 
 
@@ -33,7 +49,7 @@ def start(values: dict[str, Any]) -> None:
     """Runs the study with the options that the user typed."""
     check_one_process("rules")
     typed = {name: values.pop(name) for name in RulesStudyOptions.model_fields if name in values}
-    options = RulesStudyOptions(**typed)
+    options, common = RulesStudyOptions(**typed), RulesTrainingOptions(**values)
     configs = [
         RulesConfig(**values, model=model, rule=rule, steps=steps, boundary=boundary, seed=seed)
         for steps in options.steps
@@ -46,8 +62,10 @@ def start(values: dict[str, Any]) -> None:
     from training.rules.train import train_rule
     from training.studies.rules_report import report
 
-    finish_all(configs, Path(options.run_dir), train_rule)
-    print(f"\n{report(Path(options.run_dir))}\n")
+    folder = Path(options.run_dir)
+    Run(folder).start_study(common, {})
+    finish_all(configs, folder, train_rule)
+    print(f"\n{report(folder)}\n")
 
 
 COMMAND = Command(
@@ -56,11 +74,9 @@ COMMAND = Command(
     "A run is exact if every cell of its test rows is correct at every length, up to 128 times "
     "--length. Trains each run in DIR/NAME/, and writes to DIR, for all runs that are finished "
     "there: runs.csv, table.md, accuracy_by_length.png and exact_by_steps.png. Finished runs are "
-    "not trained again, so that the command can add seeds, rules or networks to a study.",
-    {
-        **RulesStudyOptions.model_fields,
-        **{n: f for n, f in RulesConfig.model_fields.items() if n not in LEFT_OUT},
-    },
+    "not trained again, so that the command can add seeds, rules or networks to a study; length, "
+    "epochs, batches and learning rate are the same in all runs of a study.",
+    {**RulesStudyOptions.model_fields, **RulesTrainingOptions.model_fields},
     start,
     """\
 example:

@@ -299,7 +299,7 @@ class TestRefusals:
         assert_refused(capsys, resumed, "rule=204", "rule=30")
 
     def test_a_run_of_another_command(self, uninterrupted, capsys):
-        assert_refused(capsys, ["images", "--run-dir", str(uninterrupted), "--resume"], "'rule'")
+        assert_refused(capsys, ["images", "--run-dir", str(uninterrupted), "--resume"], "'length'")
 
 
 @pytest.mark.slow

@@ -2,8 +2,10 @@ import csv
 
 import pytest
 
+from training.engine.runs import Run
 from training.rules import train as rules
 from training.rules.config import RulesConfig
+from training.studies import rules as study
 from training.studies.command_line import main
 from training.studies.rules_report import Finished, accuracy_table, exact_table
 
@@ -11,6 +13,7 @@ from training.studies.rules_report import Finished, accuracy_table, exact_table
 QUICK = "--rules 204 --steps 1 --boundaries fixed --length 6 --epochs 3 --batches-per-epoch 20"
 QUICK += " --learning-rate 0.05"
 WRITTEN = {"runs.csv", "table.md", "accuracy_by_length.png", "exact_by_steps.png"}
+WRITTEN |= {"config.json", "data.json"}
 
 
 def finished(lowest, **options):
@@ -74,6 +77,50 @@ def test_finished_runs_are_not_trained_again(tmp_path, monkeypatch, capsys):
 def test_bad_options_leave_no_folder(tmp_path, capsys):
     assert main(["rules", "--models", "perceptron", "--run-dir", str(tmp_path / "study")]) == 2
     assert "perceptron" in capsys.readouterr().err
-    assert main(["rules", "--steps", "9", "--run-dir", str(tmp_path / "study")]) == 2
-    assert "steps=9" in capsys.readouterr().err
+    assert main(["rules", "--steps", "6", "--run-dir", str(tmp_path / "study")]) == 2
+    error = capsys.readouterr().err
+    assert "6" in error
+    assert "--steps" in error
+    assert "bond_dim" not in error
     assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ["--length", "16"],
+        ["--epochs", "4"],
+        ["--batch-size", "8"],
+        ["--learning-rate", "0.05"],
+        ["--batches-per-epoch", "7"],
+    ],
+)
+def test_the_runs_of_a_study_share_their_options(tmp_path, monkeypatch, capsys, other):
+    trained = []
+
+    def finish(configs, folder, train):
+        trained.append(configs)
+        for config in configs:
+            run = Run(folder / config.name)
+            if not run.exists:
+                run.start(config, {})
+                run.finish(finished(1.0, length=config.length).results)
+
+    monkeypatch.setattr(study, "finish_all", finish)
+    command = ["rules", "--models", "tn", "--run-dir", str(tmp_path / "study"), "--seeds"]
+    assert main([*command, "0"]) == 0
+    assert main([*command, "1", *other]) == 2
+    error = capsys.readouterr().err
+    assert f"Received: {other[0][2:].replace('-', '_')}={other[1]}" in error
+    assert "--resume" not in error
+    assert len(trained) == 1
+    assert main([*command, "1"]) == 0
+    assert "2 of 2" in capsys.readouterr().out
+
+
+def test_a_folder_without_a_study_is_refused(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert main(["rules", "--run-dir", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "Choose another folder" in error
+    assert "--resume" not in error
