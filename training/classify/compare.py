@@ -6,10 +6,10 @@ from statistics import fmean
 from typing import Any
 
 from training.base.errors import InputError
-from training.base.options import RUN, Options, option
+from training.base.options import RUN, Options, Seeds, option
 from training.classify.baseline import NAME, linear_svms
 from training.classify.command import load
-from training.classify.config import TABLE_DIMS, ClassifyConfig
+from training.classify.config import TABLE_DIMS, ClassifyConfig, recipe_option
 from training.data.texts import LabeledTexts
 from training.engine.backend import start_backend
 from training.engine.commands import Command
@@ -22,15 +22,16 @@ HEADER = (
     "attention weights",
     "embedding weights",
     "all weights",
-    "kB on disk",
+    "kB, 4 bytes a weight",
     "train %",
     "test %",
     "ms/step",
 )
 
 
-# Options that the table varies, and options that not all of its layers have.
-LEFT_OUT = {"attention", "embedding_dim", "seed", "name", "export", "saved_models"}
+# Options that the table varies, options that not all of its layers have, and one with another
+# default.
+LEFT_OUT = {"attention", "embedding_dim", "seed", "name", "export", "saved_models", "recipe"}
 LEFT_OUT |= {"time_graph", "window", "exponent"}
 LEFT_OUT |= {"tt_rank", "damping", "filter_order", "residual_units", "residual_dim"}
 
@@ -41,10 +42,11 @@ class CompareOptions(Options):
     attentions: tuple[str, ...] = option(
         ("tsa", "dpa", "ada"), RUN, "attentions to compare", choices=tuple(TABLE_DIMS)
     )
-    seeds: tuple[int, ...] = option((0, 1, 2), RUN, "seeds; each attention is trained with each")
+    seeds: Seeds = option((0, 1, 2), RUN, "seeds; each attention is trained with each")
     run_dir: str | None = option(
         None, RUN, "folder of the runs (default: runs/compare-DATASET)", metavar="DIR"
     )
+    recipe: str = recipe_option("paper")
 
 
 def table_configs(
@@ -104,19 +106,23 @@ def table(
                 name.upper(),
                 str(TABLE_DIMS[name]),
                 *(f"{counts[part]:,}" for part in ("attention", "embedding", "all")),
-                # Runs of earlier versions do not say.
-                f"{runs[0]['model_bytes'] / 1000:,.0f}" if "model_bytes" in runs[0] else "-",
+                _kilobytes(counts["all"]),
                 spread([100 * r["train_accuracy"] for r in runs]),
                 spread([100 * r["test_accuracy"] for r in runs]),
                 spread([1000 * r["seconds_per_step"] for r in runs]),
             )
         )
     if baseline:
-        weights = f"{round(fmean(r['parameters'] for r in baseline)):,}"
+        weights = round(fmean(r["parameters"] for r in baseline))
         parts = ("train", "test")
         accuracies = (spread([100 * r[f"{part}_accuracy"] for r in baseline]) for part in parts)
-        lines.append((NAME, "-", "-", "-", weights, "-", *accuracies, "-"))
+        numbers = (f"{weights:,}", _kilobytes(weights))
+        lines.append((NAME, "-", "-", "-", *numbers, *accuracies, "-"))
     return table_of(lines)
+
+
+def _kilobytes(weights: int) -> str:
+    return f"{4 * weights / 1000:,.0f}"
 
 
 def compare(
@@ -140,8 +146,9 @@ def start(values: dict[str, Any]) -> None:
     """Runs `compare` with the options that the user typed."""
     check_one_process("compare")
     typed = {name: values.pop(name) for name in CompareOptions.model_fields if name in values}
-    values.setdefault("recipe", "paper")
-    options, common = CompareOptions(**typed), ClassifyConfig(**values)
+    options = CompareOptions(**typed)
+    values["recipe"] = options.recipe
+    common = ClassifyConfig(**values)
     configs = table_configs(values, options.attentions, options.seeds)
     compare(configs, Path(options.run_dir or f"runs/compare-{common.source}"), load(common))
 

@@ -42,6 +42,17 @@ def _by_recipe(tuned: Any, paper: Any) -> Callable[[dict[str, Any]], Any]:
     return lambda values: {"tuned": tuned, "paper": paper}[values["recipe"]]
 
 
+def recipe_option(default: str) -> Any:
+    """Declares the recipe."""
+    return option(
+        default,
+        MODEL,
+        "decides the defaults of the options that name two. tuned: chosen on validation parts of "
+        "five data sets; paper: as published",
+        choices=RECIPES,
+    )
+
+
 class ClassifyConfig(ExportConfig):
     """The options of `classify`: data, model, training and output.
 
@@ -86,13 +97,7 @@ class ClassifyConfig(ExportConfig):
         le=10_000_000,
     )
 
-    recipe: str = option(
-        "tuned",
-        MODEL,
-        "decides the options for which two defaults are given. tuned: chosen on validation parts "
-        "of five data sets; paper: as published",
-        choices=RECIPES,
-    )
+    recipe: str = recipe_option("tuned")
     attention: str = option(
         "tsa",
         MODEL,
@@ -115,7 +120,7 @@ class ClassifyConfig(ExportConfig):
     word_dropout: float = option(
         None,
         MODEL,
-        "rate at which training drops whole words after the embedding (default: 0.5; paper: 0)",
+        "rate at which training drops whole words after the embedding (tuned: 0.5; paper: 0)",
         compute=_by_recipe(0.5, 0.0),
         ge=0,
         lt=1,
@@ -123,7 +128,7 @@ class ClassifyConfig(ExportConfig):
     normalization: str = option(
         None,
         MODEL,
-        "on: normalize the average over the words (default: on; paper: off)",
+        "on: normalize the average over the words (tuned: on; paper: off)",
         compute=_by_recipe("on", "off"),
         choices=SWITCH,
     )
@@ -131,7 +136,7 @@ class ClassifyConfig(ExportConfig):
         None,
         MODEL,
         "on: add the attention to its input, with a weight for each feature that starts at 0, if "
-        "both have the same size (default: on; paper, and attention none: off)",
+        "both have the same size (tuned: on; paper, and attention none: off)",
         compute=lambda values: (
             "off" if values["recipe"] == "paper" or values["attention"] == "none" else "on"
         ),
@@ -140,7 +145,7 @@ class ClassifyConfig(ExportConfig):
     hidden_units: int = option(
         None,
         MODEL,
-        "units of the hidden layer before the output; 0: no such layer (default: 0; paper: 20)",
+        "units of the hidden layer before the output; 0: no such layer (tuned: 0; paper: 20)",
         compute=_by_recipe(0, 20),
         ge=0,
         le=65_536,
@@ -179,12 +184,12 @@ class ClassifyConfig(ExportConfig):
     )
 
     epochs: int = epochs_option(
-        None, "passes over the training part (default: 8; paper: 10)", compute=_by_recipe(8, 10)
+        None, "passes over the training part (tuned: 8; paper: 10)", compute=_by_recipe(8, 10)
     )
     batch_size: int = option(
         None,
         TRAINING,
-        "rows per step (default: 64; paper: 32)",
+        "rows per step (tuned: 64; paper: 32)",
         compute=_by_recipe(64, 32),
         ge=1,
         le=1_048_576,
@@ -192,14 +197,14 @@ class ClassifyConfig(ExportConfig):
     learning_rate: float = option(
         None,
         TRAINING,
-        "initial learning rate of Adam (default: 0.002; paper: 0.001)",
+        "initial learning rate of Adam (tuned: 0.002; paper: 0.001)",
         compute=_by_recipe(2e-3, 1e-3),
         gt=0,
     )
     schedule: str = option(
         None,
         TRAINING,
-        "cosine: the learning rate decays to 0 at the end (default: cosine; paper: constant)",
+        "cosine: the learning rate decays to 0 at the end (tuned: cosine; paper: constant)",
         compute=_by_recipe("cosine", "constant"),
         choices=("constant", "cosine"),
     )

@@ -1,7 +1,6 @@
 """Trains, measures and exports one text classifier."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -56,8 +55,9 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
     try:
         reset_session(config.seed)
         vectorizer, parts = prepare_parts(config, data)
-        model = _compiled_model(
-            config, vectorizer.vocabulary_size(), len(data.class_names), len(parts["train"].rows)
+        batches = _training_batches(config, parts["train"])
+        model = compiled_model(
+            config, vectorizer.vocabulary_size(), len(data.class_names), len(batches)
         )
     except ValueError as error:
         # Keras and our layers validate sizes; report their errors as input errors.
@@ -76,7 +76,7 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
     train, test, validation = parts["train"], parts["test"], parts.get("validation")
     log = fit(
         model,
-        _training_batches(config, train),
+        batches,
         config,
         run,
         config.early_stopping,
@@ -194,14 +194,30 @@ def _training_batches(config: ClassifyConfig, part: Part) -> TextBatches:
     return TextBatches(part.ids, part.labels, config.batch_size, config.seed, sample_weights)
 
 
-def _compiled_model(
-    config: ClassifyConfig, vocabulary_size: int, classes: int, rows: int
+def compiled_model(
+    config: ClassifyConfig,
+    vocabulary_size: int,
+    classes: int,
+    steps: int,
+    attention: keras.layers.Layer | None = None,
 ) -> keras.Model:
+    """Builds a compiled classifier.
+
+    Args:
+        config: The options of the model and of the training.
+        vocabulary_size: The number of ids.
+        classes: The number of classes.
+        steps: The number of steps in an epoch.
+        attention: A layer in place of the attention of the config, which is then `"none"`.
+
+    Returns:
+        A model from ids `(B, L)` to probabilities `(B, classes)`.
+    """
     positions = None if config.position_encoding == "none" else config.position_encoding
     model = text_classifier(
         vocabulary_size,
         classes,
-        attention=config.attention,
+        attention=attention or config.attention,
         embedding_dim=config.embedding_dim,
         num_heads=config.num_heads,
         num_layers=config.num_layers,
@@ -219,8 +235,7 @@ def _compiled_model(
     jit_compile = {"auto": config.attention == "ada" or "auto", "on": True, "off": False}
     rate: Any = config.learning_rate
     if config.schedule == "cosine":
-        steps = config.epochs * math.ceil(rows / config.batch_size)
-        rate = keras.optimizers.schedules.CosineDecay(rate, steps)
+        rate = keras.optimizers.schedules.CosineDecay(rate, config.epochs * steps)
     model.compile(
         optimizer=keras.optimizers.Adam(rate),
         loss="sparse_categorical_crossentropy",

@@ -67,7 +67,6 @@ def finish(
     try:
         with replacing(run.folder / "model.keras") as path:
             model.save(path)
-        results["model_bytes"] = (run.folder / "model.keras").stat().st_size
         if write is not None and isinstance(config, ExportConfig) and config.export:
             results["exported"] = str(_export_once(config, run, write))
         run.finish(results)

@@ -3,6 +3,7 @@ import subprocess
 import keras
 import numpy as np
 import pytest
+from run_folders import assert_refused
 
 from training.base.errors import exit_status
 from training.classify.baseline import linear_svms
@@ -19,7 +20,6 @@ def result(attention, embedding, total, test_accuracy):
         "test_accuracy": test_accuracy,
         "seconds_per_step": 0.0123,
         "parameters": {"attention": attention, "embedding": embedding, "all": total},
-        "model_bytes": 4 * total,
     }
 
 
@@ -40,7 +40,7 @@ def test_the_table_has_the_papers_columns():
     ]
     assert cells[3][:3] == ["DPA", "6", "288"]
     assert cells[4] == [
-        *("TF-IDF + SVM", "-", "-", "-", "11,000", "-", "100.0 ± 0.0", "91.0 ± 1.4", "-")
+        *("TF-IDF + SVM", "-", "-", "-", "11,000", "44", "100.0 ± 0.0", "91.0 ± 1.4", "-")
     ]
     assert len({len(line) for line in lines}) == 1
 
@@ -58,7 +58,6 @@ def test_the_baseline_learns_words_on_the_split_of_the_seed():
         assert result["parameters"] % 2 == 1
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_texts_in_which_the_baseline_finds_no_words_are_compared_without_it(tmp_path, capsys):
     rows = [f"{'a c' if i % 2 else 'g t'},{i % 2}" for i in range(40)]
@@ -100,6 +99,18 @@ def test_finished_runs_are_taken_as_they_are(tmp_path, capsys):
     assert "other texts" in captured.err
     assert captured.err.count("\n") == 1
     assert "run 2 of 2" not in captured.out
+
+
+def test_the_recipe_is_that_of_the_paper(capsys):
+    assert main(["compare", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "[choices: tuned, paper] [default: paper]" in text
+    assert "rows per step (tuned: 64; paper: 32)" in text
+
+
+@pytest.mark.parametrize("command", ["compare", "compare-nodes"])
+def test_seeds_out_of_range_are_refused(command, capsys):
+    assert_refused(capsys, [command, "--seeds", "0", "-1"], "seeds=0 -1", "from 0 to 4294967295")
 
 
 def test_the_server_is_quiet_unless_it_fails(tmp_path, capfd):

@@ -12,7 +12,7 @@ from run_folders import FILES, assert_equal, assert_refused, interrupted_after, 
 from keras_tnattn.models import ATTENTIONS as CLASSIFIERS
 from training.base.options import from_json, to_json
 from training.classify.config import ATTENTIONS, ClassifyConfig
-from training.classify.train import _compiled_model
+from training.classify.train import compiled_model
 from training.data.batches import TextBatches
 from training.data.texts import split_rows
 from training.engine.checkpoints import EpochLog
@@ -187,7 +187,7 @@ def test_the_options_of_the_model_reach_its_layers():
         embedding_rank=3,
         **sizes,
     )
-    model = _compiled_model(config, 30, 2, 100)
+    model = compiled_model(config, 30, 2, 100)
     attention = model.get_layer("attention")
     assert (attention.time_graph, attention.window) == ("window", 3)
     assert model.get_layer("positions").max_length == 9
@@ -195,9 +195,9 @@ def test_the_options_of_the_model_reach_its_layers():
     assert {"LowRankEmbedding", "LearnedPositionEncoding", "TTDense"} <= set(kinds)
     assert model.get_layer("embedding").rank == 3
     power_law = ClassifyConfig(attention="tga", time_graph="power_law", exponent=1.5, **sizes)
-    assert _compiled_model(power_law, 30, 2, 100).get_layer("attention").attention.exponent == 1.5
-    plain = _compiled_model(ClassifyConfig(**sizes), 30, 2, 100)
-    trained = _compiled_model(ClassifyConfig(time_graph="exponential", **sizes), 30, 2, 100)
+    assert compiled_model(power_law, 30, 2, 100).get_layer("attention").attention.exponent == 1.5
+    plain = compiled_model(ClassifyConfig(**sizes), 30, 2, 100)
+    trained = compiled_model(ClassifyConfig(time_graph="exponential", **sizes), 30, 2, 100)
     assert trained.count_params() == plain.count_params() + 2 * 2  # two numbers for each head
 
 
@@ -206,14 +206,14 @@ def test_a_recipe_decides_defaults():
     tuned, paper = (ClassifyConfig(recipe=name, **sizes) for name in ("tuned", "paper"))
     assert ClassifyConfig(**sizes) == tuned
     assert ClassifyConfig(recipe="paper", epochs=3).epochs == 3
-    layers = [{x.name for x in _compiled_model(c, 30, 2, 100).layers} for c in (tuned, paper)]
+    layers = [{x.name for x in compiled_model(c, 30, 2, 100).layers} for c in (tuned, paper)]
     assert layers[0] - layers[1] == {"word_dropout", "normalization", "residual"}
     assert layers[1] - layers[0] == {"hidden", "hidden_dropout"}
 
 
 def test_the_schedule_ends_at_zero():
     config = ClassifyConfig(embedding_dim=8, epochs=3, batch_size=40)
-    schedule = _compiled_model(config, 30, 2, 100).optimizer._learning_rate
+    schedule = compiled_model(config, 30, 2, 3).optimizer._learning_rate
     assert float(schedule(0)) == pytest.approx(config.learning_rate)
     assert float(schedule(9)) == pytest.approx(0)  # three steps in each epoch
     assert float(schedule(8)) > 0
