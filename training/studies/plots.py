@@ -1,6 +1,6 @@
 """Draws the pictures of the studies."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -41,27 +41,30 @@ def by_dimension(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def by_cost(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draws the test accuracy against the bytes on disk and the seconds of training.
+    """Draws the test accuracy against the bytes of the weights and the seconds of training.
 
     Args:
         rows: The runs of one setting, and the fits of the baseline.
         path: The image file to write.
     """
-    costs = {"bytes on disk": "bytes", "seconds of training": "seconds"}
+    costs: dict[str, Callable[[dict[str, Any]], float]] = {
+        "bytes, 4 a weight": lambda row: 4 * row["weights"],
+        "seconds of training": lambda row: row["seconds"],
+    }
     datasets = list(dict.fromkeys(row["dataset"] for row in rows))
     figure = Figure(figsize=(9, 3.2 * len(datasets)), layout="constrained")
     grid = figure.subplots(len(datasets), len(costs), squeeze=False)
     for line, dataset in zip(grid, datasets, strict=True):
-        for axes, (title, column) in zip(line, costs.items(), strict=True):
+        for axes, (title, cost) in zip(line, costs.items(), strict=True):
             for name in dict.fromkeys(row["attention"] for row in rows):
                 own = [r for r in rows if (r["attention"], r["dataset"]) == (name, dataset)]
                 for dim in sorted({row["dim"] for row in own}):
                     same = [row for row in own if row["dim"] == dim]
-                    point = [fmean(row[key] for row in same) for key in (column, "test_accuracy")]
+                    point = (fmean(map(cost, same)), fmean(row["test_accuracy"] for row in same))
                     label = f"{name} {dim}" if dim else name
                     axes.scatter(*point, s=14)
                     axes.annotate(
-                        label, tuple(point), fontsize=7, xytext=(3, 2), textcoords="offset points"
+                        label, point, fontsize=7, xytext=(3, 2), textcoords="offset points"
                     )
             axes.set(title=dataset, xlabel=title, ylabel="test accuracy")
             axes.set_xscale("log")

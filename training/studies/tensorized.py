@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from training.base.files import write_table
-from training.base.options import DATA, RUN, Options, option
+from training.base.files import Columns, Measurements, read_measurements, write_measurements
+from training.base.options import DATA, RUN, Options, Seeds, option
 from training.classify.baseline import NAME as SVM
 from training.classify.baseline import linear_svms
 from training.classify.command import load
@@ -13,7 +13,7 @@ from training.classify.compare import train_all
 from training.classify.config import ATTENTIONS, TABLE_DIMS, ClassifyConfig
 from training.engine.commands import Command
 from training.engine.devices import check_one_process
-from training.engine.runs import write_text
+from training.engine.runs import Run, write_text
 
 DATASETS = ("reuters", "newsgroups", "spooky_authors", "drug_review", "ohsumed")
 # What the rows of a table have in common. The papers' attentions differ in their dimensions, so
@@ -23,7 +23,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "tuned": {"recipe": "tuned"},
     "small": {"recipe": "tuned", "embedding": "tensor_train"},
 }
-LEVEL = 0.95  # of the confidence intervals
+# The columns of results.csv, with their types.
+KEYS: Columns = {"setting": str, "dataset": str, "attention": str, "dim": int, "seed": int}
+MEASURED: Columns = {
+    "attention_weights": int,
+    "weights": int,
+    "train_accuracy": float,
+    "test_accuracy": float,
+    "seconds": float,
+}
+_TEST = ClassifyConfig.model_fields["test_fraction"].default
+SHARED = _TEST / (1 - _TEST)  # test rows to a training row
 
 
 class TensorizedOptions(Options):
@@ -47,7 +57,7 @@ class TensorizedOptions(Options):
     embedding_dims: tuple[int, ...] = option(
         (), RUN, "embedding dimensions (default: those of the setting)"
     )
-    seeds: tuple[int, ...] = option((0, 1, 2, 3, 4), RUN, "seeds of the split and of the weights")
+    seeds: Seeds = option((0, 1, 2, 3, 4), RUN, "seeds of the split and of the weights")
     run_dir: str = option("runs/tensorized", RUN, "folder of the runs and tables", metavar="DIR")
 
 
@@ -71,48 +81,50 @@ def configs_of(options: TensorizedOptions, setting: str, dataset: str) -> list[C
     return configs
 
 
-def measured(
-    setting: str, configs: Sequence[ClassifyConfig], results: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Returns a row of the table of all runs for each run."""
-    return [
-        {
-            "setting": setting,
-            "dataset": config.dataset,
-            "attention": config.attention,
-            "dim": config.embedding_dim,
-            "seed": config.seed,
-            "attention_weights": result["parameters"]["attention"],
-            "weights": result["parameters"]["all"],
-            "bytes": result["model_bytes"],
-            "train_accuracy": result["train_accuracy"],
-            "test_accuracy": result["test_accuracy"],
-            "seconds": result["seconds"],
+def finished_runs(folder: Path) -> Measurements:
+    """Returns the measurements of the finished runs in the folder of a study.
+
+    Runs of an earlier version with other options of their setting are left out.
+    """
+    found: Measurements = {}
+    paths = [(name, path) for name in SETTINGS for path in folder.glob(f"{name}-*/results.json")]
+    for setting, path in paths:
+        run = Run(path.parent)
+        config, results = run.read_config(ClassifyConfig, {}), run.results or {}
+        names = ("dataset", "data_dir", "attention", "embedding_dim", "seed", "name")
+        varied = {name: getattr(config, name) for name in names}
+        if config != ClassifyConfig(**varied, **SETTINGS[setting]):
+            continue
+        key = (setting, config.dataset, config.attention, config.embedding_dim, config.seed)
+        counts = results["parameters"]
+        found[key] = {
+            "attention_weights": counts["attention"],
+            "weights": counts["all"],
+            **{name: results[name] for name in ("train_accuracy", "test_accuracy", "seconds")},
         }
-        for config, result in zip(configs, results, strict=True)
-    ]
+    return found
 
 
-def baseline_rows(
+def fitted(
     setting: str, configs: Sequence[ClassifyConfig], found: dict[int, dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Returns the rows of the baseline, one for each seed."""
-    return [
-        {
-            "setting": setting,
-            "dataset": configs[0].dataset,
-            "attention": SVM,
-            "dim": 0,
-            "seed": seed,
+) -> Measurements:
+    """Returns the measurements of the baseline, one for each seed."""
+    return {
+        (setting, configs[0].dataset, SVM, 0, seed): {
             "attention_weights": 0,
-            "weights": result["parameters"],
-            "bytes": 4 * result["parameters"],
-            "train_accuracy": result["train_accuracy"],
-            "test_accuracy": result["test_accuracy"],
-            "seconds": result["seconds"],
+            "weights": results["parameters"],
+            **{name: results[name] for name in ("train_accuracy", "test_accuracy", "seconds")},
         }
-        for seed, result in found.items()
-    ]
+        for seed, results in found.items()
+    }
+
+
+def _place(key: tuple[str, str, str, int, int]) -> tuple[int, ...]:
+    """Returns a row's place in the tables: the order of the options, the baseline last."""
+    setting, dataset, attention, dim, seed = key
+    names = (*ATTENTIONS, SVM)
+    places = (list(SETTINGS).index(setting), DATASETS.index(dataset), names.index(attention))
+    return (*places, dim, seed)
 
 
 def accuracy_table(rows: Sequence[dict[str, Any]]) -> str:
@@ -120,7 +132,7 @@ def accuracy_table(rows: Sequence[dict[str, Any]]) -> str:
     from training.engine.tables import spread, table_of
 
     datasets = list(dict.fromkeys(row["dataset"] for row in rows))
-    lines: list[tuple[str, ...]] = [("attention", "dim", "weights", *datasets)]
+    lines: list[tuple[str, ...]] = [("attention", "dim", "weights (largest)", *datasets)]
     for name, dim in dict.fromkeys((row["attention"], row["dim"]) for row in rows):
         own = [row for row in rows if (row["attention"], row["dim"]) == (name, dim)]
         cells = []
@@ -142,10 +154,10 @@ def differences(rows: Sequence[dict[str, Any]], one: str, other: str) -> dict[st
         other: Another attention, or the baseline.
 
     Returns:
-        For each data set the mean difference over the seeds and the half width of its 95 %
-        confidence interval by Student's t, if there are several seeds.
+        For each data set the mean difference over the seeds and, if there are several, its 95 %
+        confidence interval, which allows for splits of the same texts.
     """
-    from scipy.stats import t
+    from training.engine.tables import interval
 
     found = {}
     for dataset in dict.fromkeys(row["dataset"] for row in rows):
@@ -157,12 +169,7 @@ def differences(rows: Sequence[dict[str, Any]], one: str, other: str) -> dict[st
         if not seeds:
             continue
         gains = [accuracies[one][seed] - accuracies[other][seed] for seed in seeds]
-        mean = sum(gains) / len(gains)
-        found[dataset] = f"{mean:+.1f}"
-        if len(gains) > 1:
-            deviation = (sum((g - mean) ** 2 for g in gains) / (len(gains) - 1)) ** 0.5
-            width = t.ppf((1 + LEVEL) / 2, len(gains) - 1) * deviation / len(gains) ** 0.5
-            found[dataset] += f" ± {width:.1f}"
+        found[dataset] = interval(gains, "+.1f", SHARED)
     return found
 
 
@@ -182,14 +189,12 @@ def difference_table(rows: Sequence[dict[str, Any]]) -> str:
     return table_of(lines)
 
 
-def study(options: TensorizedOptions) -> list[dict[str, Any]]:
-    """Trains what is not trained yet, and writes tables and pictures after each data set.
-
-    Returns:
-        A row for each run and each fit of the baseline.
-    """
+def study(options: TensorizedOptions) -> None:
+    """Trains what is not trained yet, and writes tables and pictures after each data set."""
     folder = Path(options.run_dir)
-    rows: list[dict[str, Any]] = []
+    # Runs are read from their folders; only the table has what was measured of the baseline.
+    before = read_measurements(folder / "results.csv", KEYS, MEASURED)
+    baseline = {key: row for key, row in before.items() if SVM in key}
     for dataset in options.datasets:
         some = configs_of(options, options.settings[0], dataset)
         data = load(some[0])
@@ -197,17 +202,18 @@ def study(options: TensorizedOptions) -> list[dict[str, Any]]:
         found = linear_svms(some, data)
         for setting in options.settings:
             configs = configs_of(options, setting, dataset)
-            rows += measured(setting, configs, train_all(configs, folder, data))
-            rows += baseline_rows(setting, configs, found)
-        report(rows, folder)
-    return rows
+            train_all(configs, folder, data)
+            baseline |= fitted(setting, configs, found)
+        report(finished_runs(folder) | baseline, folder)
 
 
-def report(rows: Sequence[dict[str, Any]], folder: Path) -> None:
+def report(measurements: Measurements, folder: Path) -> None:
     """Writes `results.csv`, and `SETTING.md` and its pictures for each setting."""
     from training.studies import plots
 
-    write_table(folder / "results.csv", rows)
+    ordered = {key: measurements[key] for key in sorted(measurements, key=_place)}
+    write_measurements(folder / "results.csv", ordered, KEYS, MEASURED)
+    rows = [dict(zip(KEYS, key, strict=True)) | row for key, row in ordered.items()]
     for setting in dict.fromkeys(row["setting"] for row in rows):
         own = [row for row in rows if row["setting"] == setting]
         tables = [accuracy_table(own)]
@@ -236,7 +242,8 @@ COMMAND = Command(
     "Ohsumed stands in for the papers' Research Articles. Each table has the mean and standard "
     "deviation of the test accuracy over the seeds, and the differences of each attention from no "
     "attention and from TF-IDF with a linear support vector machine on the same splits, with "
-    "their 95 % confidence intervals. Finished runs are not trained again.",
+    "their 95 % confidence intervals. The tables are those of all runs that are finished in DIR; "
+    "these are not trained again.",
     dict(TensorizedOptions.model_fields),
     start,
     """\

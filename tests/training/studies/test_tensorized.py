@@ -23,7 +23,6 @@ def row(attention, seed, accuracy, dataset="reuters", dim=64):
         "seed": seed,
         "attention_weights": 4 * dim,
         "weights": 100 * dim,
-        "bytes": 400 * dim + 1,
         "train_accuracy": 0.9,
         "test_accuracy": accuracy,
         "seconds": 1.5,
@@ -57,7 +56,8 @@ def test_the_settings_of_the_configs():
 
 def test_differences_are_those_of_the_same_seeds():
     # 1, 2 and 3 points: the mean is 2, the deviation 1, and t of 2 degrees of freedom is 4.303.
-    assert differences(rows(), "tsa", "none") == {"reuters": f"+2.0 ± {4.303 / 3**0.5:.1f}"}
+    # The splits share texts, 40 for the test to 60 for training: 1/3 becomes 1/3 + 2/3.
+    assert differences(rows(), "tsa", "none") == {"reuters": f"+2.0 ± {4.303:.1f}"}
     assert differences(rows(), "tsa", SVM)["reuters"].startswith("-7.0 ± ")
     one = [r for r in rows() if r["seed"] == 1]
     assert differences(one, "tsa", "none") == {"reuters": "+2.0"}
@@ -66,7 +66,7 @@ def test_differences_are_those_of_the_same_seeds():
 def test_tables():
     lines = [line.split("|") for line in accuracy_table(rows()).splitlines()]
     cells = [[cell.strip() for cell in line[1:-1]] for line in lines]
-    assert cells[0] == ["attention", "dim", "weights", "reuters", "ohsumed"]
+    assert cells[0] == ["attention", "dim", "weights (largest)", "reuters", "ohsumed"]
     assert cells[2] == ["TSA", "64", "6,400", "83.0 ± 2.6", "50.0 ± 0.0"]
     assert cells[4] == [SVM, "-", "0", "90.0 ± 0.0", "-"]
     text = difference_table(rows())
@@ -76,7 +76,19 @@ def test_tables():
 
 
 def test_the_pictures_against_the_dimension(tmp_path):
-    report([row("tsa", 0, 0.1 * dim, dim=dim) for dim in (4, 8)], tmp_path)
+    report(
+        {
+            ("tuned", "reuters", "tsa", dim, 0): {
+                "attention_weights": 4 * dim,
+                "weights": 100 * dim,
+                "train_accuracy": 0.9,
+                "test_accuracy": 0.1 * dim,
+                "seconds": 1.5,
+            }
+            for dim in (4, 8)
+        },
+        tmp_path,
+    )
     assert (tmp_path / "tuned-dimensions.png").is_file()
     assert (tmp_path / "tuned-cost.png").is_file()
     assert "difference" not in (tmp_path / "tuned.md").read_text()
@@ -89,10 +101,13 @@ def test_a_study_continues(tmp_path, monkeypatch, capsys):
     arguments = ["tensorized", "--datasets", "reuters", "--settings", "tuned", "--attentions"]
     arguments += ["none", "--run-dir", str(tmp_path / "study"), "--seeds", "0"]
     assert main(arguments) == 0
-    assert main([*arguments, "1"]) == 0
+    arguments[-1] = "1"  # the tables keep what is not chosen
+    assert main(arguments) == 0
     out = capsys.readouterr().out
-    assert "run 2 of 2: tuned-reuters-none-64-1" in out
-    assert "run 1 of 2" not in out
+    assert "run 1 of 1: tuned-reuters-none-64-0" in out
+    assert "run 1 of 1: tuned-reuters-none-64-1" in out
+    assert main([*arguments, "0"]) == 0
+    assert "run " not in capsys.readouterr().out
     with (tmp_path / "study/results.csv").open(newline="") as file:
         found = list(csv.DictReader(file))
     assert [(r["attention"], r["seed"]) for r in found] == [
@@ -100,6 +115,11 @@ def test_a_study_continues(tmp_path, monkeypatch, capsys):
     ]
     assert all(float(r["seconds"]) > 0 for r in found)
     assert "difference" in (tmp_path / "study/tuned.md").read_text()
+
+    # A run with other options than those of its setting is of another kind.
+    path = tmp_path / "study/tuned-reuters-none-64-0/config.json"
+    path.write_text(path.read_text().replace('"normalization": "on"', '"normalization": "off"'))
+    assert [key[-1] for key in tensorized.finished_runs(tmp_path / "study")] == [1]
 
 
 def test_an_unknown_data_set_is_refused(capsys):
