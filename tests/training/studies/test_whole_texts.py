@@ -5,9 +5,11 @@ import sys
 import numpy as np
 import pytest
 
+from training.classify.config import ClassifyConfig
+from training.classify.train import compiled_model
 from training.engine.checkpoints import EpochLog
 from training.engine.runs import Run
-from training.studies import processes
+from training.studies import processes, whole_texts, whole_texts_training
 from training.studies.command_line import main
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -37,9 +39,11 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(arguments, tmp_path, mo
 
     with monkeypatch.context() as patched:
         patched.setattr(EpochLog, "on_epoch_end", interrupt)
+        patched.setattr(whole_texts_training, "peak_memory", lambda: 1e6)
         assert main([*arguments, "none"]) == 130
     assert main([*arguments, "none"]) == 0
     results = Run(tmp_path / "study/table-none-0").results
+    assert results["megabytes"] > 9e5  # the peak of the process that was interrupted
     assert results["test_accuracy"] > 0.9
     assert results["epochs"] == 3
     folder = str(tmp_path / "whole")
@@ -67,5 +71,36 @@ def test_other_models_train(arguments, tmp_path, model):
 def test_too_little_memory_is_a_result(arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(processes, "run_alone", lambda *some, gigabytes: None)
     assert main([*arguments, "mha"]) == 0
-    assert "out of memory" in capsys.readouterr().out
-    assert Run(tmp_path / "study/table-mha-0").results == {"outcome": "out of memory"}
+    folder = tmp_path / "study/table-mha-0"
+    assert (
+        f"out of memory with gigabytes=12.0. This is a result; to train it again, delete {folder}"
+        in (capsys.readouterr().out)
+    )
+    assert Run(folder).results == {"outcome": "out of memory"}
+
+
+def test_the_table_has_all_finished_runs(arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(processes, "run_alone", lambda *some, gigabytes: None)
+    for model in ("mha", "gru", "tsa"):
+        assert main([*arguments, model]) == 0
+    lines = (tmp_path / "study/table.md").read_text().splitlines()
+    names = [line.split("|")[2].strip() for line in lines[2:]]
+    assert names == ["TSA", "MHA", "GRU"]
+    capsys.readouterr()
+    assert main([*arguments, "none", "--batch-size", "7"]) == 2
+    assert "batch_size=7" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model", whole_texts.MODELS)
+def test_the_models_have_the_tuned_recipe(model):
+    config = whole_texts.WholeTextsConfig(model=model, max_words=50, epochs=2)
+    options = config.classifier
+    assert (options.recipe, options.max_words) == ("tuned", 50)
+    tuned = ClassifyConfig()
+    for name in ("batch_size", "learning_rate", "word_dropout"):
+        assert getattr(whole_texts.WholeTextsConfig(), name) == getattr(tuned, name)
+    built = compiled_model(options, 20, 3, 5)
+    names = {layer.name for layer in built.layers}
+    assert "normalization" in names
+    assert "hidden" not in names
+    assert float(built.optimizer._learning_rate(10)) == pytest.approx(0)
