@@ -59,6 +59,7 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(uninterrupted, tmp_path):
     assert [row["epoch"] for row in Run(folder).read_metrics()] == list(range(1, EPOCHS + 1))
 
 
+@pytest.mark.slow
 def test_texts_of_many_lengths_are_resumed_to_the_same_weights(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     rows = [

@@ -72,6 +72,7 @@ class TestTraining:
             one, other = (keras.ops.convert_to_numpy(reader(x)) for x in (ids, changed))
             assert np.allclose(one[0, :-1], other[0, :-1], atol=1e-6) != sees, model
 
+    @pytest.mark.slow
     @needs_linux
     def test_is_repeated_by_its_seed_and_ends_in_time(self):
         def train(max_seconds):

@@ -29,6 +29,7 @@ def arguments(tmp_path, monkeypatch):
     return [*arguments, "--epochs", "3", "--learning-rate", "0.03", "--models"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(arguments, tmp_path, monkeypatch):
     finished = EpochLog.on_epoch_end
 
