@@ -4,14 +4,15 @@
     python benchmarks/model_compression.py --dataset newsgroups --data-dir DIR --seeds 0 1 2
     python benchmarks/model_compression.py --dataset reuters --data-dir DIR --model transformer
 
-`--model tsa` is what `train.py classify` trains, with 1.28 million weights; `transformer` has
-Keras' own `MultiHeadAttention` and feed-forward layers of 512 units. Each is trained once per seed
-and kept in `--folder`. Only the rows called healed are trained after the compression. The test part
-is used for measuring only, and its first 32 texts for the speed, relative to the trained model. The
-peers are Keras' int8 and int4 quantization of the whole model, and the plain SVD of each layer to
-the same relative error, as keras_compressor does it. tensorly-torch needs PyTorch:
-`tensorly_torch.py` measures it with the models and test parts that this leaves in FOLDER; run this
-again to draw both in one picture (models and rows are kept).
+`--model tsa` is what `train.py classify --gated-attention off` trains, with 1.28 million weights;
+`transformer` has Keras' own `MultiHeadAttention` and feed-forward layers of 512 units. Each is
+trained once per seed and kept in `--folder`. Only the rows called healed are trained after the
+compression. The test part is used for measuring only, and its first 32 texts for the speed,
+relative to the trained model. The peers are Keras' int8 and int4 quantization of the whole model,
+and the plain SVD of each layer to the same relative error, as keras_compressor does it.
+tensorly-torch needs PyTorch: `tensorly_torch.py` measures it with the models and test parts that
+this leaves in FOLDER; run this again to draw both in one picture (models and rows are kept, also
+after an interruption).
 
 Writes FOLDER/DATASET-MODEL.csv and a picture of it.
 """
@@ -22,6 +23,7 @@ import os
 import shutil
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -40,9 +42,11 @@ from training.classify.train import prepare_parts, train_classifier
 from training.engine.runs import Run
 
 COLUMNS = ("seed", "method", "asked", "bytes", "ratio", "accuracy", "lost", "speed")
-# The targets of our method in floats, in 4 bits, and in 4 bits after an epoch of healing.
+TOLERANCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+# The targets of our method in floats and in 4 bits.
 TARGETS = {None: (4, 8, 16, 32), 4: (16, 30, 50, 100)}
-HEALED = (50,)
+# The target and the bits of the model that is healed for an epoch.
+HEALED = {"tsa": (50, 4), "transformer": (8, None)}
 
 
 def main():
@@ -59,13 +63,20 @@ def main():
     path = args.folder / f"{args.dataset}-{args.model}{'-quick' * args.quick}.csv"
     rows = read(path)
     for seed in args.seeds:
-        if any(row["seed"] == seed for row in rows):
-            continue
         model, parts = trained(args, seed)
-        for row in measured(model, parts, args):
-            rows.append({"seed": seed, **row})
+        measure = measurer(model, parts["test"])
+        for method, asked, make in jobs(model, parts["train"][0], args):
+            if (seed, method, str(asked)) in {(r["seed"], r["method"], r["asked"]) for r in rows}:
+                continue
+            try:
+                small, renumbered = make()
+            except ValueError as error:
+                print(f"{method}, {asked}: {error}")
+                continue
+            row = {"seed": seed, "method": method, "asked": str(asked)}
+            rows.append(row | measure(small, renumbered))
             print(rows[-1], flush=True)
-        write(path, rows)
+            write(path, rows)
     draw(rows + read(path.with_name(f"{path.stem}-tensorly-torch.csv")), path.with_suffix(".png"))
     return 0
 
@@ -94,6 +105,7 @@ def trained(args, seed):
         dataset=args.dataset,
         data_dir=args.data_dir,
         seed=seed,
+        gated_attention="off",
         name=f"{args.dataset}-{args.model}-{seed}",
     )
     data = load(config)
@@ -132,49 +144,57 @@ def transformer(vocabulary_size, num_classes):
     return keras.Model(ids, keras.layers.Dense(num_classes, "softmax")(x))
 
 
-def measured(model, parts, args):
-    """Yields a row for the model and for each way to compress it."""
-    inputs, labels = parts["test"]
-    full = byte_count(model)
+def jobs(model, data, args):
+    """Yields a method, what is asked of it, and a function that returns the small model.
 
-    def row(method, asked, small, renumbered=lambda ids: ids):
-        predictions = small.predict(renumbered(inputs), batch_size=256, verbose=0).argmax(-1)
-        accuracy = 100 * float(np.mean(predictions == labels))
-        size = byte_count(small)
+    The function also returns how the inputs of the small model are renumbered.
+    """
+
+    def ours(target, bits, epochs=0):
+        result = compress(model, target, data=data, bits=bits, renumber=2)
+        if epochs:
+            result.heal(data, epochs=epochs)
+        return result.model, result.renumbered
+
+    def plain(tolerance):
+        return compress(model, tolerance=tolerance, formats="low_rank").model, None
+
+    yield "full", 1, lambda: (model, None)
+    for mode in ("int8", "int4"):
+        yield f"Keras {mode}", mode, lambda mode=mode: (quantized_by_keras(model, mode), None)
+    for tolerance in TOLERANCES[2:3] if args.quick else TOLERANCES:
+        yield "plain SVD", tolerance, partial(plain, tolerance)
+    for bits, targets in TARGETS.items():
+        method = "ours" if bits is None else f"ours, {bits} bits"
+        for target in targets[1:2] if args.quick else targets:
+            yield method, target, partial(ours, target, bits)
+    if not args.quick:
+        target, bits = HEALED[args.model]
+        yield "ours, healed", target, partial(ours, target, bits, epochs=1)
+
+
+def measurer(model, test):
+    """Returns a function that measures a small model beside the original."""
+    inputs, labels = test
+
+    def accuracy(small, renumbered):
+        ids = inputs if renumbered is None else renumbered(inputs)
+        predictions = small.predict(ids, batch_size=256, verbose=0).argmax(-1)
+        return 100 * float(np.mean(predictions == labels))
+
+    full, base = byte_count(model), accuracy(model, None)
+
+    def measure(small, renumbered):
+        size, reached = byte_count(small), accuracy(small, renumbered)
         return {
-            "method": method,
-            "asked": asked,
             "bytes": size,
             "ratio": round(full / size, 2),
-            "accuracy": round(accuracy, 2),
-            "lost": round(base - accuracy, 2),
+            "accuracy": round(reached, 2),
+            "lost": round(base - reached, 2),
             "speed": round(speed(model, small, inputs[:32]), 2),
         }
 
-    base = 0.0
-    base = row("full", 1, model)["accuracy"]
-    yield row("full", 1, model)
-    for mode in ("int8", "int4"):
-        yield row(f"Keras {mode}", mode, quantized_by_keras(model, mode))
-    for tolerance in (0.3,) if args.quick else (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7):
-        small = compress(model, tolerance=tolerance, formats="low_rank").model
-        yield row("plain SVD", tolerance, small)
-    data = parts["train"][0]
-    for bits, targets in TARGETS.items():
-        for target in targets[1:2] if args.quick else targets:
-            try:
-                result = compress(model, target, data=data, bits=bits, renumber=2)
-            except ValueError as error:
-                print(f"{target} times in {bits or 32} bits: {error}")
-                continue
-            method = "ours" if bits is None else f"ours, {bits} bits"
-            yield row(method, target, result.model, result.renumbered)
-    for target in () if args.quick else (8, *HEALED):
-        bits = None if target == 8 else 4
-        min_speed = 1.0 if target == 8 else None
-        result = compress(model, target, data=data, bits=bits, renumber=2, min_speed=min_speed)
-        result.heal(data, epochs=1)
-        yield row("ours, healed", target, result.model, result.renumbered)
+    return measure
 
 
 def speed(model, small, batch):
