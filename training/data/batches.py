@@ -7,8 +7,9 @@ import keras
 import numpy as np
 
 from training.data.pairs.prepared import TokenizedPart
+from training.data.permutation import permuted
 
-BLOCK = 65_536  # texts whose lengths are computed at once
+BLOCK = 65_536  # texts or pairs whose lengths are computed at once
 
 
 class ArrayBatches(keras.utils.PyDataset):
@@ -146,13 +147,15 @@ class BucketedBatches(keras.utils.PyDataset):
     and `T` are the greatest lengths in the batch, rounded up so that few shapes are compiled, but
     at most the greatest lengths in the part.
 
-    The order of an epoch depends only on the seed and the epoch. Call `set_epoch` before each
-    epoch, and `training.engine.fitting.fit`, for which the lengths vary.
+    The order of an epoch depends only on the seed and the epoch: all pairs are shuffled, and among
+    each 65,536 those of similar lengths share batches, which come in random order. Call `set_epoch`
+    before each epoch, and `training.engine.fitting.fit`, for which the lengths vary.
 
     Args:
         part: The tokenized pairs.
         batch_size: Pairs per batch; one batch of an epoch may have fewer.
-        seed: Seed of the order. Default: sorted by length, the same in all epochs.
+        seed: Seed of the order. Default: the order of the part, sorted by length among each 65,536
+            pairs, the same in all epochs.
         multiple: `S` and `T` are rounded up to multiples of this number. Default 8.
 
     Raises:
@@ -173,13 +176,10 @@ class BucketedBatches(keras.utils.PyDataset):
         self.part, self.batch_size, self.seed, self.multiple = part, batch_size, seed, multiple
         if not len(part):
             raise ValueError("Expected a part with pairs. Received: an empty one")
-        # The lengths that the model reads: `target` and `labels` both lack one id. A corpus may
-        # have many millions of pairs, so each has one small number: both lengths, rounded.
-        source = _rounded(part.source.lengths, multiple)
-        target = _rounded(part.target.lengths - 1, multiple)
-        self._base = int(source.max()) + 1
-        small = (int(target.max()) + 1) * self._base <= np.iinfo("int32").max
-        self._both = target.astype("int32" if small else "int64") * self._base + source
+        # The lengths that the model reads: `target` and `labels` both lack one id.
+        self._longest = part.source.longest(), part.target.longest() - 1
+        # A corpus may have many millions of pairs; only the order of a block is in memory.
+        self._batches_per_block = max(1, BLOCK // batch_size)
         self.set_epoch(0)
 
     @property
@@ -189,26 +189,36 @@ class BucketedBatches(keras.utils.PyDataset):
 
     def set_epoch(self, epoch: int) -> None:
         """Selects the order of an epoch, counted from 0."""
-        rows, batches = np.arange(len(self.part), dtype="int32"), np.arange(len(self))
-        if self.seed is not None:
-            draw = np.random.default_rng((self.seed, epoch))
-            rows, batches = draw.permutation(rows), draw.permutation(batches)
-        # The sort is stable: pairs of equal lengths stay in random order.
-        rows = rows[np.argsort(self._both[rows], kind="stable")]
+        self._epoch, self._block = epoch, -1
+
+    def _order(self, block: int) -> None:
+        """Draws the pairs of a block and the order of its batches."""
+        size = self._batches_per_block * self.batch_size
+        rows = np.arange(block * size, min((block + 1) * size, len(self.part)))
         starts = np.arange(0, len(rows), self.batch_size)
-        target, source = np.divmod(self._both[rows], self._base)
-        lengths = np.stack(  # (batches, 2)
-            [np.maximum.reduceat(sizes, starts) for sizes in (source, target)], axis=1
+        batches = np.arange(len(starts))
+        if self.seed is not None:
+            rows = permuted(rows, len(self.part), (self.seed, self._epoch))
+            batches = np.random.default_rng((self.seed, self._epoch, block)).permutation(batches)
+        source = _rounded(self.part.source.lengths_of(rows), self.multiple, self._longest[0])
+        target = _rounded(self.part.target.lengths_of(rows) - 1, self.multiple, self._longest[1])
+        # The sorts are stable: pairs of equal lengths stay in random order.
+        order = np.lexsort((source, target))
+        self._block, self._rows, self._batches = block, rows[order], batches
+        self._lengths = np.stack(  # (batches, 2)
+            [np.maximum.reduceat(sizes[order], starts) for sizes in (source, target)], axis=1
         )
-        self.rows, self.batches, self.lengths = rows, batches, lengths
 
     def __len__(self) -> int:
         return math.ceil(len(self.part) / self.batch_size)
 
     def __getitem__(self, index: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        batch = self.batches[index]
-        rows = self.rows[batch * self.batch_size : (batch + 1) * self.batch_size]
-        source_length, target_length = self.lengths[batch]
+        block, place = divmod(index, self._batches_per_block)
+        if block != self._block:
+            self._order(block)
+        batch = self._batches[place]
+        rows = self._rows[batch * self.batch_size : (batch + 1) * self.batch_size]
+        source_length, target_length = self._lengths[batch]
         source, target = self.part.source, self.part.target
         begin, end = target.offsets[rows], target.offsets[rows + 1]
         inputs = {
@@ -247,9 +257,9 @@ def _compiled_lengths(ids: np.ndarray) -> np.ndarray:
     return np.minimum(powers, length)
 
 
-def _rounded(lengths: np.ndarray, multiple: int) -> np.ndarray:
+def _rounded(lengths: np.ndarray, multiple: int, longest: int) -> np.ndarray:
     """Rounds lengths up to multiples, but at most to the greatest one."""
-    return np.minimum(-(-lengths // multiple) * multiple, lengths.max()).astype("int32")
+    return np.minimum(-(-lengths // multiple) * multiple, longest)
 
 
 def _padded(ids: np.ndarray, begin: np.ndarray, end: np.ndarray, length: int) -> np.ndarray:

@@ -68,7 +68,7 @@ class TestPrepare:
         target = prepared.parts["test"].target
         whole = prepared.tokenizers()[1].tokenize([CORPUS.test[0][1]])[0].numpy()
         assert target[0].tolist() == [*whole[:19], END]
-        assert target.lengths.tolist() == [20, 4]
+        assert target.lengths_of(np.arange(2)).tolist() == [20, 4]
         assert prepared.max_length == 20
         assert prepared.notes == (
             "read somewhere",
@@ -200,7 +200,9 @@ def unpadded(batch):
 class TestBatches:
     @pytest.mark.parametrize("seed", [None, 3])
     @pytest.mark.parametrize("multiple", [1, 8])
-    def test_every_pair_once(self, seed, multiple):
+    @pytest.mark.parametrize("block", [65_536, 60, 1])  # pairs whose order is drawn at once
+    def test_every_pair_once(self, seed, multiple, block, monkeypatch):
+        monkeypatch.setattr("training.data.batches.BLOCK", block)
         part = random_part()
         batches = BucketedBatches(part, 10, seed, multiple)
         assert len(batches) == 21
@@ -224,7 +226,9 @@ class TestBatches:
         lengths = [batches[i][1].shape[1] for i in range(2, len(batches))]
         assert lengths != sorted(lengths)  # the batches, too, come in a drawn order
 
-    def test_the_order_is_that_of_the_seed_and_the_epoch(self):
+    @pytest.mark.parametrize("block", [65_536, 60])
+    def test_the_order_is_that_of_the_seed_and_the_epoch(self, block, monkeypatch):
+        monkeypatch.setattr("training.data.batches.BLOCK", block)
         part = random_part()
 
         def orders(seed, epochs):
@@ -239,6 +243,9 @@ class TestBatches:
         assert next(orders(1, [0])) != first
         same, again = orders(None, [0, 1])
         assert same == again
+        batches = BucketedBatches(part, 10, 0)
+        backwards = [list(unpadded(batches[i])) for i in reversed(range(len(batches)))]
+        assert [pair for batch in reversed(backwards) for pair in batch] == first
 
     def test_very_long_sentences(self):
         draw = np.random.default_rng(0)

@@ -45,6 +45,7 @@ CHUNKS = "chunks"  # the folder of what an unfinished preparation has computed
 Progress = Callable[[str, int, int], None]
 # In these languages the lower case of I is ı, and that of İ is i.
 TURKIC = {"tr", "az"}
+BLOCK = 65_536  # sentences whose lengths are computed at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +66,14 @@ class Sentences:
     def __getitem__(self, index: int) -> np.ndarray:
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
 
-    @property
-    def lengths(self) -> np.ndarray:
-        """The number of ids of each sentence, int64 `(R,)`."""
-        return np.diff(self.offsets)
+    def lengths_of(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the numbers of ids of some sentences."""
+        return self.offsets[rows + 1] - self.offsets[rows]
+
+    def longest(self) -> int:
+        """Returns the greatest number of ids of a sentence, without holding all of them."""
+        starts = range(0, len(self), BLOCK)
+        return max(int(np.diff(self.offsets[i : i + BLOCK + 1]).max()) for i in starts)
 
 
 @dataclasses.dataclass(frozen=True)
