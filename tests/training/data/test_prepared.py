@@ -243,7 +243,11 @@ class TestBatches:
         assert next(orders(1, [0])) != first
         same, again = orders(None, [0, 1])
         assert same == again
-        batches = BucketedBatches(part, 10, 0)
+        batches, together = BucketedBatches(part, 10, 0), []
+        for epoch in (1, 0):
+            batches.set_epoch(epoch)
+            together.append({frozenset(unpadded(batches[i])) for i in range(len(batches))})
+        assert len(together[0] & together[1]) < 5  # other pairs come together, too
         backwards = [list(unpadded(batches[i])) for i in reversed(range(len(batches)))]
         assert [pair for batch in reversed(backwards) for pair in batch] == first
 
