@@ -2,7 +2,6 @@
 
 from keras_tnattn.layers.additive_attention import MultiHeadAdditiveAttention
 from keras_tnattn.layers.dot_product_attention import MultiHeadDotProductAttention
-from keras_tnattn.layers.gated_sum import GatedSum
 from keras_tnattn.layers.graph_attention import GraphAttention
 from keras_tnattn.layers.graph_convolution import GraphConvolution
 from keras_tnattn.layers.graph_tensor_network import GraphTensorNetwork
@@ -27,7 +26,6 @@ from keras_tnattn.layers.tt_dense import TTDense
 from keras_tnattn.layers.tt_embedding import TTEmbedding
 
 __all__ = [
-    "GatedSum",
     "GraphAttention",
     "GraphConvolution",
     "GraphTensorNetwork",

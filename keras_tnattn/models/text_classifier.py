@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from keras_tnattn.checks import check_int
-from keras_tnattn.layers import GatedSum, MaskedAveragePooling1D, TensorizeTokens
+from keras_tnattn.layers import MaskedAveragePooling1D, TensorizeTokens
 from keras_tnattn.layers.base_attention import adapter_of
 from keras_tnattn.layers.base_transformer import feedforward_map
 from keras_tnattn.layers.residual_attention import ResidualAttention
@@ -33,7 +33,6 @@ def text_classifier(
     embedding_ranks: int = 16,
     word_dropout: float = 0.0,
     normalization: bool = False,
-    gated: bool = False,
     **attention_options: Any,
 ) -> keras.Model:
     """Builds the classifier of Xu et al., "A Tensorized Spectral Attention Mechanism", section 6.
@@ -79,10 +78,6 @@ def text_classifier(
         normalization: Whether a `LayerNormalization` follows the average over the tokens.
             The average of a long text is small, because its words point in many directions; this
             gives all texts one scale. Defaults to `False`, as in the paper.
-        gated: Whether each attention is a correction of its input, `x <- x + g * attention(x)`,
-            with a trained weight `g` for each feature that starts at 0 (`GatedSum`): training
-            starts from the average of the words. With one layer, too, `"tsa"` and `"tga"` then map
-            their heads back to the size of the embedding. Defaults to `False`, as in the paper.
         **attention_options: Further arguments of an attention given by name, for instance
             `damping=0.5`.
 
@@ -125,7 +120,7 @@ def text_classifier(
         entry = find_attention(attention)
         if entry.tensor_tokens:
             x = TensorizeTokens(name="tokens")(x)
-        if num_layers > 1 or gated:
+        if num_layers > 1:
             attention_options = {**entry.stacked_options, **attention_options}
         layer = entry.make(num_heads, embedding_dim, name="attention", **attention_options)
     elif attention_options:
@@ -136,12 +131,12 @@ def text_classifier(
     else:
         layer = attention
     if num_layers == 1:
-        x = _residual(layer, x, "residual", gated) if gated else attend(layer, x)
+        x = attend(layer, x)
     else:
         for i in range(num_layers):
             # Without its name, the copy would clash with the others in the model.
             copy = type(layer).from_config({**layer.get_config(), "name": f"attention_{i}"})
-            x = _residual(copy, x, f"residual_{i}", gated)
+            x = _residual(copy, x, f"residual_{i}")
     x = MaskedAveragePooling1D(name="pooling")(x)
     if len(x.shape) > 2:
         x = keras.layers.Flatten(name="flatten")(x)
@@ -158,12 +153,12 @@ def text_classifier(
     return keras.Model(ids, outputs, name="text_classifier")
 
 
-def _residual(attention: keras.layers.Layer, inputs: Tensor, name: str, gated: bool) -> Tensor:
+def _residual(attention: keras.layers.Layer, inputs: Tensor, name: str) -> Tensor:
     """Adds an attention's output to its input if both have the same shape."""
-    if adapter_of(attention).takes_memory and not gated:
+    if adapter_of(attention).takes_memory:
         return ResidualAttention(attention, name=name)(inputs)
-    outputs = attend(attention, inputs)
-    # Without an attention a sum would only scale its input.
+    outputs = attention(inputs)
+    # Without an attention a sum would only double its input.
     if outputs.shape != inputs.shape or isinstance(attention, keras.layers.Identity):
         return outputs
-    return (GatedSum if gated else keras.layers.Add)(name=name)([inputs, outputs])
+    return keras.layers.Add(name=name)([inputs, outputs])

@@ -204,7 +204,7 @@ def test_regularizers_and_constraints_reach_the_weights(name):
 
 def test_no_public_layer_is_left_out():
     # Not called with one float tensor: tests of their own.
-    tested = {layers.TransformerDecoder, layers.TokenEmbedding, layers.GatedSum}
+    tested = {layers.TransformerDecoder, layers.TokenEmbedding}
     # In test_graph_convolution.py, each with a graph of its own.
     tested |= {layers.GraphConvolution, layers.SpectralGraphConvolution}
     tested |= {type(make()) for make, _ in (SELF_ATTENTIONS | OTHERS).values()}

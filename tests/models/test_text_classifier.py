@@ -104,25 +104,6 @@ def test_no_attention_is_the_same_however_often_it_is_stacked():
     np.testing.assert_allclose(*outputs, rtol=1e-6)
 
 
-@pytest.mark.parametrize("attention", ["tsa", "sdpa"])
-def test_a_gated_attention_starts_as_none_and_is_learned(attention):
-    none, gated = (text_classifier(9, 2, name, gated=True) for name in ("none", attention))
-    plain = iter(none.get_weights())
-    for layer in gated.layers:
-        if not layer.name.startswith(("attention", "residual")):
-            layer.set_weights([next(plain) for _ in layer.weights])
-    ids = np.array([[3, 4, 5, 0], [6, 0, 0, 0]])
-    outputs = [ops.convert_to_numpy(model(ids)) for model in (none, gated)]
-    np.testing.assert_allclose(*outputs, rtol=1e-6)
-    gate = gated.get_layer("residual").gate
-    gated.compile("adam", "sparse_categorical_crossentropy")
-    gated.fit(ids, np.array([0, 1]), verbose=0)
-    assert np.count_nonzero(ops.convert_to_numpy(gate)) > 0
-    # Padding is still left out.
-    longer = ops.convert_to_numpy(gated(np.pad(ids, ((0, 0), (0, 3)))))
-    np.testing.assert_allclose(longer, ops.convert_to_numpy(gated(ids)), rtol=1e-4)
-
-
 def test_normalization_makes_the_size_of_the_average_irrelevant():
     model = text_classifier(50, 3, "none", embedding_dim=8, normalization=True)
     ids, _ = texts()

@@ -132,16 +132,6 @@ class ClassifyConfig(ExportConfig):
         compute=_by_recipe("on", "off"),
         choices=SWITCH,
     )
-    gated_attention: str = option(
-        None,
-        MODEL,
-        "on: add the attention to its input, with a weight for each feature that starts at 0, if "
-        "both have the same size (tuned: on; paper, and attention none: off)",
-        compute=lambda values: (
-            "off" if values["recipe"] == "paper" or values["attention"] == "none" else "on"
-        ),
-        choices=SWITCH,
-    )
     hidden_units: int = option(
         None,
         MODEL,
@@ -253,7 +243,7 @@ class ClassifyConfig(ExportConfig):
 
     @classmethod
     def of_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return {"recipe": "paper", "gated_attention": "off", **values}
+        return {"recipe": "paper", **values}
 
     @property
     def source(self) -> str:

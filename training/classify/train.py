@@ -225,7 +225,6 @@ def compiled_model(
         embedding_ranks=config.embedding_rank,
         word_dropout=config.word_dropout,
         normalization=config.normalization == "on",
-        gated=config.gated_attention == "on",
         hidden_units=config.hidden_units or None,
         position_encoding=positions,
         max_length=config.max_words if positions == "learned" else None,

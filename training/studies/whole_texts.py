@@ -87,8 +87,6 @@ class WholeTextsConfig(WholeTextsTraining, FitConfig):
         options = {name: getattr(self, name) for name in names}
         if self.model == "tsa":
             options["damping"] = self.damping
-        if self.model != "none":
-            options["gated_attention"] = "on"  # also of the recurrent layer
         # XLA would compile every length anew.
         return ClassifyConfig(**options, attention=MODELS[self.model], jit_compile="off")
 

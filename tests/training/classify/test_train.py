@@ -208,7 +208,7 @@ def test_a_recipe_decides_defaults():
     assert ClassifyConfig(**sizes) == tuned
     assert ClassifyConfig(recipe="paper", epochs=3).epochs == 3
     layers = [{x.name for x in compiled_model(c, 30, 2, 100).layers} for c in (tuned, paper)]
-    assert layers[0] - layers[1] == {"word_dropout", "normalization", "residual"}
+    assert layers[0] - layers[1] == {"word_dropout", "normalization"}
     assert layers[1] - layers[0] == {"hidden", "hidden_dropout"}
 
 
@@ -225,10 +225,6 @@ def test_an_earlier_config_keeps_the_recipe_of_the_paper():
     for name in ("recipe", "normalization", "hidden_units", "schedule"):
         del stored[name]
     assert from_json(ClassifyConfig, json.dumps(stored)) == ClassifyConfig(recipe="paper")
-    tuned = json.loads(to_json(ClassifyConfig()))
-    del tuned["gated_attention"]
-    assert from_json(ClassifyConfig, json.dumps(tuned)).gated_attention == "off"
-    assert ClassifyConfig(attention="none").gated_attention == "off"
 
 
 @pytest.mark.slow
