@@ -276,7 +276,8 @@ class DeviceOptions(Options):
         None,
         DEVICES,
         "devices of this machine that share each batch, on JAX; without a GPU, that many parts of "
-        "the CPU (default: one; all of them with several processes or --model-parallel)",
+        "the CPU (default: one, or all if several processes train or the model is split over "
+        "several devices)",
         ge=1,
         le=65_536,
     )

@@ -42,7 +42,7 @@ class CompareOptions(Options):
     attentions: tuple[str, ...] = option(
         ("tsa", "dpa", "ada"), RUN, "attentions to compare", choices=tuple(TABLE_DIMS)
     )
-    seeds: Seeds = option((0, 1, 2), RUN, "seeds; each attention is trained with each")
+    seeds: Seeds = option((0, 1, 2), RUN, "seeds; every model is trained once for each seed")
     run_dir: str | None = option(
         None, RUN, "folder of the runs (default: runs/compare-DATASET)", metavar="DIR"
     )

@@ -152,7 +152,11 @@ class ClassifyConfig(ExportConfig):
         choices=TIME_GRAPHS,
     )
     window: int | None = option(
-        None, MODEL, "tokens on either side in the time graph window", ge=1, le=100_000
+        None,
+        MODEL,
+        "reach of --time-graph window, in tokens to each side",
+        ge=1,
+        le=100_000,
     )
     exponent: float | None = option(None, MODEL, "exponent of the time graph power_law", gt=0)
     filter_order: int = option(2, MODEL, "number of terms of the graph filter (tsa)", ge=1, le=100)
@@ -163,13 +167,14 @@ class ClassifyConfig(ExportConfig):
     position_encoding: str = option(
         "none",
         MODEL,
-        "how the model learns the positions of words, in addition to the time graph",
+        "position encoding added to the embedding, beside the time graph",
         choices=("none", "sinusoidal", "learned"),
     )
     feedforward: str = option(
         "dense",
         MODEL,
-        "kernel of the head's hidden layer: dense, or a tensor train",
+        "kernel of the hidden layer before the output (needs --hidden-units above 0): dense, or a "
+        "tensor train",
         choices=("dense", "tensor_train"),
     )
 

@@ -21,5 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status, as `training.base.errors.exit_status` returns it.
     """
-    text = "Regenerates the published tables; a study that was interrupted continues."
+    text = (
+        "Runs a study: trains many models, and writes tables and pictures; a study that was "
+        "interrupted continues."
+    )
     return run_commands("python training/reproduce.py", text, STUDIES, arguments)

@@ -84,7 +84,7 @@ class LongTextsOptions(Options):
 
     lengths: tuple[int, ...] = option((1024, 4096, 16_384), RUN, "tokens in a text")
     models: tuple[str, ...] = option(MODELS, RUN, "models to compare", choices=MODELS)
-    seeds: Seeds = option((0, 1, 2), RUN, "seeds; each model is trained with each")
+    seeds: Seeds = option((0, 1, 2), RUN, "seeds; every model is trained once for each seed")
     run_dir: str = option("runs/long-texts", RUN, "folder of the tables", metavar="DIR")
 
 

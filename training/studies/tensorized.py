@@ -46,8 +46,8 @@ class TensorizedOptions(Options):
     settings: tuple[str, ...] = option(
         tuple(SETTINGS),
         RUN,
-        "paper: options as published, 64 dimensions for tsa and tga and 6 for the others; tuned: "
-        "one tuned recipe and one number of dimensions for all; small: the same with tensor-train "
+        "paper: options as published, 6 dimensions for dpa and ada, 64 for all others; tuned: one "
+        "tuned recipe and one number of dimensions for all; small: the same with tensor-train "
         "embeddings, so that all weights are few",
         choices=tuple(SETTINGS),
     )
@@ -248,7 +248,7 @@ COMMAND = Command(
     start,
     """\
 examples:
-  the tables: a day on two cores, so begin with a part of it:
+  a part of the tables; all of them take, by our estimate, a day on two cores:
     python training/reproduce.py tensorized --data-dir DIR --settings tuned --seeds 0 1 2 \\
         --attentions tsa none
   weights and accuracies against the embedding dimension, as the papers draw them:

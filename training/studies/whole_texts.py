@@ -43,7 +43,7 @@ class WholeTextsTraining(Options):
         None, DATA, "folder that holds the files of the named data sets", metavar="DIR"
     )
     max_words: int = option(4096, DATA, "maximum number of words of a text", ge=1, le=100_000)
-    word_dropout: float = option(0.5, MODEL, "rate of whole words dropped", ge=0, lt=1)
+    word_dropout: float = option(0.5, MODEL, "share of the words dropped in training", ge=0, lt=1)
     damping: float = option(0.9, MODEL, "damping of the time graph (tsa)", ge=0, lt=1)
     epochs: int = epochs_option(8)
     batch_size: int = batch_size_option(64, "maximum number of rows")
@@ -96,7 +96,7 @@ class WholeTextsOptions(Options):
 
     datasets: tuple[str, ...] = option(("newsgroups", "ohsumed"), RUN, "data sets, as for classify")
     models: tuple[str, ...] = option(tuple(MODELS), RUN, "models to compare", choices=tuple(MODELS))
-    seeds: Seeds = option((0,), RUN, "seeds; each model is trained with each")
+    seeds: Seeds = option((0,), RUN, "seeds; every model is trained once for each seed")
     run_dir: str = option("runs/whole-texts", RUN, "folder of the runs", metavar="DIR")
 
 

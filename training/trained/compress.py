@@ -19,8 +19,7 @@ TEXT = (
     "Makes a trained model smaller, and writes FOLDER/model.keras, report.txt, report.csv, "
     "report.json and curves.png; without any of --target, --tolerance, --max-drop and --bits only "
     "the reports. For the run of a classifier or a translator, ranks are chosen on its training "
-    "part, and predict.py and (translators) evaluate.py read FOLDER like a run. --max-drop is "
-    "measured on the validation part of a classifier's run, or on a tenth of its training part."
+    "part, and predict.py and (translators) evaluate.py read FOLDER like a run."
 )
 EXAMPLES = """\
 examples:
@@ -47,12 +46,19 @@ class CompressOptions(Options):
         None,
         MODEL,
         "make a classifier as small as possible with a loss of accuracy of at most D, for instance "
-        "0.005",
+        "0.005; measured on the validation part, which a run has only with --early-stopping; "
+        "otherwise on a tenth of the rows it was trained on, so that the loss on new texts may be "
+        "larger",
         metavar="D",
         ge=0,
     )
     tolerance: float | None = option(
-        None, MODEL, "bound the relative output error of each layer", metavar="E", ge=0
+        None,
+        MODEL,
+        "largest relative error of each layer (of its outputs with data, else of its weights); not "
+        "with --target, and without effect with --max-drop",
+        metavar="E",
+        ge=0,
     )
     bits: int | None = option(None, MODEL, "also quantize the weights", choices=(8, 4))
     keep_vocabulary: bool = option(
@@ -67,12 +73,12 @@ class CompressOptions(Options):
     heal_epochs: int = option(
         0,
         TRAINING,
-        "epochs of training towards the original's outputs",
+        "epochs of training the small model to reproduce the original's outputs",
         metavar="N",
         ge=0,
         le=100_000,
     )
-    learning_rate: float = option(1e-3, TRAINING, "learning rate of this training", gt=0)
+    learning_rate: float = option(1e-3, TRAINING, "learning rate for --heal-epochs", gt=0)
     output: str | None = option(
         None,
         OUTPUT,
