@@ -263,6 +263,11 @@ def _check_arguments(
             "Expected a max_drop of at least 0 together with a metric. "
             f"Received: max_drop={max_drop}, metric={metric}"
         )
+    if max_drop is not None and tolerance is not None:
+        raise ValueError(
+            "Expected either `tolerance` or `max_drop`. "
+            f"Received: tolerance={tolerance}, max_drop={max_drop}"
+        )
     if min_speed is not None and (data is None or min_speed <= 0):
         raise ValueError(
             "Expected a positive min_speed, and data to measure it on. "

@@ -488,6 +488,7 @@ def test_a_healed_model_is_saved_without_the_state_of_its_training(tmp_path):
         ({"target": 2.0, "max_drop": 0.1}, "max_drop=0.1"),
         ({"target": 2.0, "min_speed": 1.0}, "min_speed=1.0"),
         ({"target": 2.0, "renumber": 2}, "data=None"),
+        ({"tolerance": 0.1, "max_drop": 0.1, "metric": lambda m: 1.0}, "either `tolerance` or"),
         ({"target": 2.0, "data": IDS, "renumber": -1}, "renumber=-1"),
         ({"data": IDS, "renumber": 2, "metric": lambda m: 1.0}, "renumber without a metric"),
         ({"target": 2.0, "data": IDS, "renumber": 300}, "300 of .*renumber=300"),

@@ -56,7 +56,7 @@ class CompressOptions(Options):
         None,
         MODEL,
         "largest relative error of each layer (of its outputs with data, else of its weights); not "
-        "with --target, and without effect with --max-drop",
+        "with --target or --max-drop",
         metavar="E",
         ge=0,
     )
