@@ -29,9 +29,9 @@ _FEWEST_ROWS = 500
 # The ranks of tensor trains that are tried: shares of the number of columns and, for each, of the
 # rank at which the tensor train is half as large as a table of low rank.
 _WIDTHS = (1.0, 0.875, 0.75, 0.625, 0.5, 0.4375, 0.375, 0.3125, 0.25, 0.1875, 0.125, 0.0625)
-_DEPTHS = tuple(0.85**n for n in range(18))
+_DEPTHS = tuple(0.92**n for n in range(36))
 # How often the rows of a chosen tensor train move to better places.
-_ROUNDS = 3
+_ROUNDS = 6
 
 
 def embedding_candidates(

@@ -43,4 +43,4 @@ def test_a_chosen_tensor_train_is_better_than_stated_and_as_expected(layer, renu
         near = keras.ops.convert_to_numpy(small(ids))
         error = table_error(table, near, row_weights(layer, seen))
         assert error <= candidate.error
-        assert 0.6 < error / candidate.likely_error < 1.3
+        assert 0.6 < error / candidate.likely_error < 1.5
