@@ -35,6 +35,7 @@ from keras_tnattn import compress
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.rebuilding import leaves
 from keras_tnattn.layers import MaskedAveragePooling1D
+from training.base.files import replacing
 from training.classify.command import load
 from training.classify.config import ClassifyConfig
 from training.classify.train import prepare_parts, train_classifier
@@ -70,6 +71,8 @@ def main():
             try:
                 small, renumbered = make()
             except ValueError as error:
+                if not str(error).startswith("Expected a target of at most"):
+                    raise
                 print(f"{method}, {asked}: {error}")
                 continue
             row = {"seed": seed, "method": method, "asked": str(asked)}
@@ -87,12 +90,15 @@ def read(path):
     kinds = dict.fromkeys(COLUMNS, float) | dict.fromkeys(("method", "asked"), str)
     kinds |= dict.fromkeys(("seed", "bytes"), int)
     with path.open(newline="") as file:
-        return [{n: kinds[n](value) for n, value in row.items()} for row in csv.DictReader(file)]
+        return [
+            {name: kinds[name](value) if value else None for name, value in row.items()}
+            for row in csv.DictReader(file)
+        ]
 
 
 def write(path, rows):
     """Writes a table."""
-    with path.open("w", newline="") as file:
+    with replacing(path) as unfinished, unfinished.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         writer.writerows(rows)
@@ -118,13 +124,15 @@ def trained(args, seed):
         run = Run(args.folder / "runs" / config.name)
         if not run.results:
             train_classifier(config, run, data)
-        shutil.copy(run.folder / "model.keras", path)
+        with replacing(path) as unfinished:
+            shutil.copy(run.folder / "model.keras", unfinished)
         return keras.models.load_model(path), parts
     keras.utils.set_random_seed(seed)
     model = transformer(words.vocabulary_size(), len(data.class_names))
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     model.fit(*parts["train"], batch_size=32, epochs=args.epochs, verbose=2)
-    model.save(path)
+    with replacing(path) as unfinished:
+        model.save(unfinished)
     return model, parts
 
 
@@ -226,10 +234,12 @@ def draw(rows, path):
     axes = figure.subplots()
     for method in dict.fromkeys(row["method"] for row in rows):
         points = {}
-        for row in rows:
-            if row["method"] == method:
-                points.setdefault(str(row["asked"]), []).append((row["ratio"], row["accuracy"]))
-        means = sorted(tuple(np.mean(group, axis=0)) for group in points.values())
+        own = [row for row in rows if row["method"] == method]
+        for row in own:
+            points.setdefault(str(row["asked"]), []).append((row["ratio"], row["accuracy"]))
+        seeds = len({row["seed"] for row in own})  # a mean over some of them would mislead
+        groups = (group for group in points.values() if len(group) == seeds)
+        means = sorted(tuple(np.mean(group, axis=0)) for group in groups)
         axes.plot(*zip(*means, strict=True), "o-", label=method)
     axes.set(xscale="log", xlabel="times smaller", ylabel="accuracy on the test part, %")
     axes.grid(alpha=0.3)

@@ -10,8 +10,9 @@ between them: 4 bytes for each weight. JAX on the CPU, gloo, float32, seed 0.
 
     python benchmarks/scaling.py --estimate           # what 8 and 64 GPUs would give, on paper
 
-Divides the FLOPs of a step, which XLA counts, by the rate of a GPU, and the bytes of a ring
-all-reduce, `2 (N - 1) / N` times the gradients, by the rate of the slowest link. Nothing overlaps.
+Divides the FLOPs of a batch's gradients, which XLA counts, by the rate of a GPU, and the bytes of a
+ring all-reduce, `2 (N - 1) / N` times the gradients, by the rate of the slowest link. The optimizer
+is not counted, and nothing overlaps.
 """
 
 import argparse
@@ -105,6 +106,7 @@ def count_flops(model, batch_size):
 def estimate(given):
     """Prints what more GPUs would give, if each computes a batch of --batch-size pairs."""
     os.environ["KERAS_BACKEND"] = "jax"
+    os.environ["JAX_PLATFORMS"] = "cpu"  # elsewhere, XLA may not count all products
     model = build(given)
     flops, gradients = count_flops(model, given.batch_size), 4 * model.count_params()
     print(f"{flops / 1e9:,.0f} GFLOP and {gradients / 1e6:,.0f} MB of gradients a step and GPU")
@@ -148,9 +150,8 @@ def measured(processes, words):
             process.kill()
     if any(process.returncode for process in started):
         sys.exit("A process failed")
-    return json.loads(
-        outputs[0].splitlines()[-1]
-    )  # before it, gloo may report that it is connected
+    # Before this line, gloo may report that it is connected.
+    return json.loads(outputs[0].splitlines()[-1])
 
 
 def main():

@@ -78,7 +78,7 @@ def measured(path):
                 "ratio": round(full / size, 2),
                 "accuracy": round(now, 2),
                 "lost": round(base - now, 2),
-                "speed": 1.0,
+                "speed": "",
             }
             for kernel, original in zip(kernels, originals, strict=True):
                 kernel.assign(original)

@@ -23,10 +23,10 @@ class Seen:
     Attributes:
         rows: Number of input rows; only for kernels.
         moment: Mean of `x x^T` over all input rows, float64 `(I, I)`; only for kernels.
-        counts: The number of occurrences of each id, float64 `(V,)`; only for embeddings.
+        counts: The number of occurrences of each id, int64 `(V,)`; only for embeddings.
         batch: The inputs of the first call, unchanged.
         sensitivity: Relative change of the model's outputs divided by the relative change of this
-            layer's outputs that caused it.
+            layer's outputs, before its activation, that caused it.
         inputs_read: Positions, among the flattened inputs of the model, of the inputs that an
             embedding was called with; `None` stands for ids that are no input of the model.
     """
@@ -42,6 +42,20 @@ class Seen:
     def takes_model_input(self) -> bool:
         """Whether the ids are, at least in one call, an input of the model itself."""
         return any(position is not None for position in self.inputs_read)
+
+
+@contextlib.contextmanager
+def activated(layer: keras.layers.Layer, function: Callable[[Any], Any]) -> Iterator[None]:
+    """Replaces the activation of a dense or einsum layer, dense or of low rank, by a function."""
+    # An assignment would fail on PyTorch if the activation is a layer.
+    attributes = vars(getattr(layer, "outer", layer))
+    before = {name: attributes[name] for name in ("activation",) if name in attributes}
+    attributes["activation"] = function
+    try:
+        yield
+    finally:
+        del attributes["activation"]
+        attributes.update(before)
 
 
 def batches_of(data: Any, batch_size: int, num_inputs: int | None = None) -> tuple[list[Any], Any]:

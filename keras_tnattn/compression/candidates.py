@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.compression.calibration import SAMPLE_ROWS, Seen
+from keras_tnattn.compression.calibration import SAMPLE_ROWS, Seen, activated
 from keras_tnattn.compression.rebuilding import rebuilt
 from keras_tnattn.layers import (
     LowRankDense,
@@ -228,20 +228,11 @@ def output_error(old: keras.layers.Layer, new: keras.layers.Layer, seen: Seen) -
     These are the outputs before the activation, as in the errors of ranks.
     """
     inputs = sample(old, seen)
-    with _without_activation(old), _without_activation(new):
+    linear = keras.activations.linear
+    with activated(old, linear), activated(new, linear):
         expected = ops.convert_to_numpy(old(inputs)).astype("float64")
         outputs = ops.convert_to_numpy(new(inputs)).astype("float64")
     return float(np.linalg.norm(outputs - expected) / (np.linalg.norm(expected) or 1.0))
-
-
-@contextlib.contextmanager
-def _without_activation(layer: keras.layers.Layer) -> Iterator[None]:
-    activation = layer.activation
-    layer.activation = keras.activations.linear
-    try:
-        yield
-    finally:
-        layer.activation = activation
 
 
 def sample(layer: keras.layers.Layer, seen: Seen) -> np.ndarray:

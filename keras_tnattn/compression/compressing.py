@@ -150,8 +150,8 @@ def compress(
         target: How many times smaller the model has to be, in bytes of all weights. With `metric`
             and `max_drop`, the maximum to try. Pass this or `tolerance`, or neither: then nothing
             is replaced, and the report shows errors against sizes.
-        tolerance: The maximum relative error of the outputs of each layer, of tensor trains before
-            they are fitted, which reduces it.
+        tolerance: The maximum relative error of the outputs of each layer, before its activation;
+            of tensor trains before they are fitted, which reduces it.
         data: Inputs of the model: an array, or a list, tuple or dict with an array for each input;
             or an iterable of such batches, for instance a `tf.data.Dataset`, a `PyDataset` or a
             generator, but not a list. A tuple `(inputs, labels)`, as for `fit`, can stand for

@@ -19,11 +19,12 @@ class LayerReport:
         bits: Bits per weight; 32 for floats.
         weights_before, weights_after: Numbers of weights, as `count_params` counts them.
         bytes_before, bytes_after: Bytes of the weights.
-        error: Measured relative error of the layer's outputs.
+        error: Measured relative error of the layer's outputs, before its activation.
         flops_before, flops_after: Floating-point operations per row of inputs.
         ms_before, ms_after: Time of a call on a batch, in milliseconds; `None` if not measured.
         reason: Why the layer did not change.
-        curve: `(bytes, error, format)` of each candidate.
+        curve: `(bytes, error, format)` of each candidate; of tensor trains of tables the error
+            that is expected once they are fitted.
 
     Example:
         >>> from keras_tnattn.compression import LayerReport

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_tnattn.compression.batches import are_probabilities
-from keras_tnattn.compression.calibration import Seen, watched
+from keras_tnattn.compression.calibration import Seen, activated, watched
 
 # The size, relative to a layer's outputs, of the changes that are made.
 _CHANGE = 0.05
@@ -33,14 +33,15 @@ def measure_sensitivity(
     """
     in_logs = [are_probabilities(x) for x in outputs]
     outputs = _comparable(outputs, in_logs)
-    size = np.sqrt(sum(np.square(x).sum() for x in outputs))
+    size = np.sqrt(sum(np.square(x[np.isfinite(x)]).sum() for x in outputs))
     for path, layer in layers.items():
         with _noisy(layer):
             changed = keras.tree.flatten(model(batch, training=False))
         new = _comparable([ops.convert_to_numpy(x) for x in changed], in_logs)
-        differences = [np.ravel(a - b) for a, b in zip(new, outputs, strict=True)]
-        change = np.concatenate(differences) / _CHANGE
-        sensitivity = np.linalg.norm(change) / size if size > 0 else 1.0
+        change = np.concatenate(
+            [_finite_difference(a, b) for a, b in zip(new, outputs, strict=True)]
+        )
+        sensitivity = np.linalg.norm(change) / (_CHANGE * size) if size > 0 else 1.0
         seen[path].sensitivity = float(max(sensitivity, 1e-3))
 
 
@@ -59,11 +60,8 @@ def _noisy(layer: keras.layers.Layer) -> Iterator[None]:
         with watched({"": layer}, lambda _path, _inputs, outputs: noisy(outputs)):
             yield
         return
-    layer.activation = lambda outputs: activation(noisy(outputs))
-    try:
+    with activated(layer, lambda outputs: activation(noisy(outputs))):
         yield
-    finally:
-        layer.activation = activation
 
 
 def _comparable(outputs: Sequence[np.ndarray], in_logs: Sequence[bool]) -> list[np.ndarray]:
@@ -75,5 +73,12 @@ def _comparable(outputs: Sequence[np.ndarray], in_logs: Sequence[bool]) -> list[
 
 
 def _centered_log(probabilities: np.ndarray) -> np.ndarray:
-    logs = np.log(probabilities.astype("float64") + _SMALLEST)
+    # With noise they may be negative, if no activation made them probabilities.
+    logs = np.log(np.maximum(probabilities.astype("float64"), 0) + _SMALLEST)
     return logs - logs.mean(axis=-1, keepdims=True)
+
+
+def _finite_difference(new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    """Returns the differences where both are finite: logits of masked classes are not."""
+    finite = np.isfinite(new) & np.isfinite(old)
+    return new[finite] - old[finite]

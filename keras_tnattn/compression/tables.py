@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator, Sequence
 
 import keras
@@ -32,6 +33,9 @@ _WIDTHS = (1.0, 0.875, 0.75, 0.625, 0.5, 0.4375, 0.375, 0.3125, 0.25, 0.1875, 0.
 _DEPTHS = tuple(0.92**n for n in range(36))
 # How often the rows of a chosen tensor train move to better places.
 _ROUNDS = 6
+# Numbers in the Gram matrices with which a tensor train is fitted, `R^2` for each group; the
+# largest ranks of large tables are not tried.
+_GRAM_NUMBERS = 2**27
 
 
 def embedding_candidates(
@@ -213,6 +217,7 @@ def _grouped_rows(
         rows = coordinates[:, :width]
         shape = grouped_rows.grid_shape(num_rows, width)
         largest = num_rows * width // (2 * (shape[0] + shape[1] * width))
+        largest = min(largest, math.isqrt(_GRAM_NUMBERS // max(shape)))
         ranks = sorted({max(1, round(share * largest)) for share in _DEPTHS})
         a, b = grouped_rows.factors(rows, weights, places, shape, ranks[-1])
         for rank in ranks:

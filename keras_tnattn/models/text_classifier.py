@@ -45,8 +45,8 @@ def text_classifier(
     attention(x)`. A filter `I + Psi` reaches the neighbors of a token; a stack of `K - 1` such
     filters reaches its `(K - 1)`-hop neighbors, as one filter of order `K` does (remark 5). In a
     stack, `"tsa"` and `"tga"` map their heads back to the size of the embedding
-    (`head_combination="project"`). If an attention changes the size of its input, there is no
-    residual sum.
+    (`head_combination="project"`). If an attention changes the size of its input or is an
+    `Identity`, there is no residual sum.
 
     Args:
         vocabulary_size: Number of token ids, padding included.
@@ -101,7 +101,7 @@ def text_classifier(
     check_int("vocabulary_size", vocabulary_size, at_least=2)
     check_int("num_classes", num_classes, at_least=2)
     check_int("num_layers", num_layers)
-    if hidden_units is None and feedforward != "dense":
+    if hidden_units is None and feedforward == "tensor_train":
         raise ValueError(
             "Expected hidden_units for a hidden layer with a tensor-train kernel. "
             f"Received: hidden_units=None, feedforward={feedforward!r}"

@@ -421,6 +421,37 @@ def test_ids_that_something_else_reads_keep_their_numbers(reader):
     assert result.id_orders == {}
 
 
+@pytest.mark.parametrize("other", [1e5, -np.inf], ids=["large outputs", "masked classes"])
+def test_other_outputs_do_not_hide_what_reads_the_ids(other):
+    ids = keras.Input((12,), dtype="int32")
+    x = keras.layers.Embedding(600, 16, name="one")(ids)
+    x = keras.layers.Dense(3)(x * keras.ops.cast(ids > 300, "float32")[..., None])
+    model = keras.Model(ids, [x, keras.ops.ones_like(x) * other])
+    options = {"formats": "tensor_train", "filters": "one", "renumber": 2}
+    assert compress(model, target=1.2, data=IDS, **options).id_orders == {}
+
+
+@pytest.mark.parametrize(("bits", "hint"), [(None, "bits=8 or 4"), (8, "Try bits=4"), (4, None)])
+def test_an_impossible_target_tells_what_is_possible(bits, hint):
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64, "relu")])
+    with pytest.raises(ValueError, match=r"target of at most [\d.]+:.*the error") as caught:
+        compress(model, target=1e4, bits=bits)
+    assert (hint or "Received: target") in str(caught.value)
+    assert ("bits" in str(caught.value)) == (hint is not None)
+
+
+def test_lack_of_memory_is_no_fault_of_the_data():
+    class Large(keras.layers.Layer):
+        def call(self, inputs):
+            if keras.ops.is_tensor(inputs) and inputs.shape[0] == 8:
+                raise MemoryError
+            return inputs
+
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64), Large()])
+    with pytest.raises(MemoryError):
+        compress(model, target=2.0, data=np.ones((8, 64), "float32"))
+
+
 def test_a_failed_healing_changes_nothing():
     result = compress(sequential(), target=2.0, data=IDS)
     weights = result.model.get_weights()

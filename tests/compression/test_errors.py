@@ -30,3 +30,18 @@ def test_the_row_of_padding_does_not_count(bits):
     assert row.format == "low_rank"
     assert 0 < row.error <= 0.05
     assert any(np.isclose(row.error, error, rtol=0.05) for _, error, _ in row.curve)
+
+
+@pytest.mark.parametrize(
+    "activation", ["softmax", keras.layers.LeakyReLU(0.2)], ids=["a function", "a layer"]
+)
+def test_errors_of_kernels_are_those_before_the_activation(activation):
+    dense = keras.layers.Dense(48, activation)
+    model = keras.Sequential([keras.Input((64,)), dense])
+    dense.kernel.assign(RNG.normal(size=(64, 4)) @ RNG.normal(size=(4, 48)))
+    rows = RNG.normal(size=(32, 64)).astype("float32")
+    result = compress(model, tolerance=0.01, data=rows, formats="low_rank")
+    (row,) = [row for row in result.report.layers if row.path == dense.name]
+    assert row.ranks == (4,)
+    assert row.error < 1e-4
+    assert dense.activation is activation or dense.activation is keras.activations.softmax

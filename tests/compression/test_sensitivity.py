@@ -33,3 +33,26 @@ def test_a_model_that_is_sure_is_as_sensitive_as_its_logits():
     assert logits == pytest.approx([1, 1], rel=0.1)
     # Of the noise on three logits, one direction in three does not change the probabilities.
     assert probabilities == pytest.approx([logits[0], logits[1] * (2 / 3) ** 0.5], rel=0.05)
+
+
+def test_noise_on_outputs_that_are_probabilities_themselves():
+    # A table of distributions: no activation keeps what noise makes of them positive.
+    layer = keras.layers.Embedding(50, 6)
+    model = keras.Sequential([keras.Input((1,), dtype="int32"), layer])
+    layer.set_weights([RNG.dirichlet(np.full(6, 0.2), 50).astype("float32")])
+    seen = {"table": calibration.Seen()}
+    outputs = [keras.ops.convert_to_numpy(model(IDS))]
+    sensitivity.measure_sensitivity(model, {"table": layer}, IDS, seen, outputs)
+    assert 0 < seen["table"].sensitivity < np.inf
+
+
+def test_masked_logits_do_not_count():
+    dense = keras.layers.Dense(4, use_bias=False)
+    inputs = keras.Input((6,))
+    masked = keras.ops.array([0.0, 0.0, 0.0, -np.inf])
+    model = keras.Model(inputs, dense(inputs) + masked)
+    rows = RNG.normal(size=(100, 6)).astype("float32")
+    seen = {"dense": calibration.Seen()}
+    outputs = [keras.ops.convert_to_numpy(model(rows))]
+    sensitivity.measure_sensitivity(model, {"dense": dense}, rows, seen, outputs)
+    assert seen["dense"].sensitivity == pytest.approx(1, rel=0.1)

@@ -133,13 +133,14 @@ def table(cells: Measurements) -> str:
                 f"{mean[name] / peer[name]:.3f}" if peer else "-"
                 for name in ("seconds_per_step", "megabytes")
             ]
+            some = "" if len(done) == len(of_model) else f" ({len(done)} of {len(of_model)} seeds)"
             early = any(cell["outcome"] == TIMED_OUT for cell in done)
             accuracy = spread([100 * cell["accuracy"] for cell in done])
             lines.append(
                 (
                     f"{length:,}",
                     model.upper(),
-                    f"{accuracy} ({TIMED_OUT})" if early else accuracy,
+                    f"{accuracy}{some} ({TIMED_OUT})" if early else f"{accuracy}{some}",
                     " ".join(map(str, sorted({cell["steps"] for cell in done}))),
                     f"{mean['seconds_per_step']:.3f}",
                     f"{mean['megabytes']:,.0f}",
@@ -200,7 +201,7 @@ def settings_of(
     """
     from training.studies.recall_training import choose_settings
 
-    found = read_object(path, "Delete it to choose them again") if path.exists() else {}
+    found = read_object(path, "Delete it and cells.csv to start again") if path.exists() else {}
     for model in models:
         if model in found:
             continue

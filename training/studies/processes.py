@@ -10,6 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+from training.base.children import end_with_parent
 from training.base.errors import InputError
 from training.engine.backend import start_backend
 
@@ -86,6 +87,7 @@ def _start(gigabytes: float, errors: str) -> None:
 
     file = os.open(errors, os.O_WRONLY | os.O_APPEND)
     os.dup2(file, sys.stderr.fileno())
+    end_with_parent()
     start_backend()
     limit = int(1024 * 1024 * memory("VmData") + gigabytes * 1e9)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

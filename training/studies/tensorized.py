@@ -196,6 +196,8 @@ def study(options: TensorizedOptions) -> None:
     before = read_measurements(folder / "results.csv", KEYS, MEASURED)
     baseline = {key: row for key, row in before.items() if SVM in key}
     for dataset in options.datasets:
+        load(configs_of(options, options.settings[0], dataset)[0])  # reports invalid data first
+    for dataset in options.datasets:
         some = configs_of(options, options.settings[0], dataset)
         data = load(some[0])
         print(f"fitting the baseline, {SVM}", flush=True)

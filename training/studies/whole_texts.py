@@ -137,7 +137,8 @@ def table(runs: Sequence[Finished]) -> str:
             [results["seconds_per_epoch"] for results in done],
             [results["megabytes"] for results in done],
         ]
-        lines.append((dataset, model.upper(), *map(spread, columns)))
+        some = "" if len(done) == len(measured) else f" ({len(done)} of {len(measured)} seeds)"
+        lines.append((dataset, f"{model.upper()}{some}", *map(spread, columns)))
     return table_of(lines)
 
 

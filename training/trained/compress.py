@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,9 @@ from training.base.errors import InputError
 from training.base.files import read_object, replacing, writing
 from training.base.options import DATA, MODEL, OUTPUT, TRAINING, Options, argument, option
 from training.engine.backend import start_backend
+
+# What `predict.py` and `evaluate.py` read of a run, besides the model.
+RUN_FILES = ("config.json", "data.json", "results.json")
 
 TEXT = (
     "Makes a trained model smaller, and writes FOLDER/model.keras, report.txt, report.csv, "
@@ -126,11 +128,27 @@ def _compress(args: CompressOptions) -> None:
     start_backend()
     if path.is_dir():
         folder = Path(args.output or path / "compressed")
+        _check_output(folder, path / "model.keras")
         _compress_run(path, folder, args)
     else:
         folder = Path(args.output or path.with_name(f"{path.stem}-compressed"))
+        _check_output(folder, path)
         _compress_file(path, path.stem, folder, args)
     print(f"wrote {folder}")
+
+
+def _check_output(folder: Path, original: Path) -> None:
+    """Refuses a folder whose trained model would be overwritten."""
+    from training.engine.runs import Run
+
+    run = Run(folder)
+    if (folder / "model.keras").resolve() == original.resolve() or (
+        run.exists and "compressed" not in (run.results or {})
+    ):
+        raise InputError(
+            "Expected an output folder without a trained model, which would be overwritten. "
+            f"Received: output={folder}. Choose another with --output"
+        )
 
 
 def _refuse_max_drop(args: CompressOptions) -> None:
@@ -183,8 +201,6 @@ def _compress_run(path: Path, folder: Path, args: CompressOptions) -> None:
             raise InputError("--data is for other models: a run of texts has its own data")
         if "compressed" in (Run(path).results or {}):
             raise InputError(f"Expected the original run. Received: {path}, a compressed one")
-    if folder.resolve() == path.resolve():
-        raise InputError(f"Expected another folder than the run's. Received: output={folder}")
     if "digest" in description:
         _compress_translator(path, folder, args)
     elif "vocabulary" in description:
@@ -320,6 +336,8 @@ def _heal(result: Any, inputs: Any, args: CompressOptions, loss: Any = None) -> 
 def _write(result: Any, folder: Path, args: CompressOptions) -> None:
     print(result.report)
     if args.replaces:
+        for name in RUN_FILES:  # they belong to the model that was here before
+            (folder / name).unlink(missing_ok=True)
         with replacing(folder / "model.keras") as partial:
             result.model.save(partial)
     texts = {
@@ -338,11 +356,11 @@ def _write_run(
     path: Path, folder: Path, description: dict[str, Any], results: dict[str, Any]
 ) -> None:
     """Writes what `predict.py` and `evaluate.py` read of a run, besides the model."""
-    with replacing(folder / "config.json") as partial:
-        shutil.copy(path / "config.json", partial)
-    for name, content in (("data.json", description), ("results.json", results)):
+    config = (path / "config.json").read_text(encoding="utf-8")
+    contents = (config, *(json.dumps(x, indent=2) + "\n" for x in (description, results)))
+    for name, text in zip(RUN_FILES, contents, strict=True):
         with replacing(folder / name) as partial:
-            partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            partial.write_text(text, encoding="utf-8")
 
 
 def _load(path: Path) -> Any:

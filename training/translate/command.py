@@ -1,5 +1,6 @@
 """The command `translate`."""
 
+from training.base.errors import InputError
 from training.data.pairs.loading import check_trainable
 from training.engine.backend import start_backend
 from training.engine.commands import training_command
@@ -10,6 +11,11 @@ from training.translate.layouts import layouts
 
 def translate(config: TranslateConfig, run: Run, preparing: PreparingOptions) -> None:
     """Trains a translator, and prints its loss and accuracy."""
+    if config.corpus is None and preparing.workers != 1:
+        raise InputError(
+            "Expected a corpus with workers, which prepare it. Received: "
+            f"workers={preparing.workers}, prepared={config.prepared!r} alone"
+        )
     if config.corpus is not None and not run.exists:
         check_trainable(config.corpus, config.data_dir)
     start_backend()  # takes seconds, so it comes after the checks

@@ -131,6 +131,30 @@ def test_two_preparations_do_not_share_a_folder(whole, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
 
+def test_an_interrupt_at_the_very_end_loses_nothing(whole, tmp_path, monkeypatch):
+    def interrupt(path):
+        raise KeyboardInterrupt
+
+    sha256 = prepared._sha256
+    monkeypatch.setattr(prepared, "_sha256", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(CORPUS, tmp_path / "corpus", **OPTIONS)
+    monkeypatch.setattr(prepared, "_sha256", sha256)
+    progress = Interrupting()
+    again = prepare(CORPUS, tmp_path / "corpus", **OPTIONS, progress=progress)
+    assert files(again) == files(whole)
+    assert progress.told == []
+
+
+def test_a_disk_without_locks_is_told(tmp_path, monkeypatch):
+    def unsupported(file, operation):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("fcntl.flock", unsupported)
+    with pytest.raises(InputError, match=r"Could not lock .*: operation not supported\. Choose"):
+        prepare(CORPUS, tmp_path / "corpus", **OPTIONS)
+
+
 def test_what_was_computed_survives_a_full_disk(whole, tmp_path):
     folder = tmp_path / "corpus"
     full = OSError(28, "No space left on device")

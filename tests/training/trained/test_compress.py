@@ -75,10 +75,14 @@ def test_a_translator_becomes_small_and_is_read_like_a_run(tmp_path, capsys):
     (exported,) = (tmp_path / "saved").iterdir()
     assert predict([str(exported), sentence]) == 0
     assert capsys.readouterr().out == found
+    model_file = str(tmp_path / "run" / "model.keras")
+    other_file = str(small / "model.keras")
     for arguments, message in (
         ([str(small), "--target", "2"], "Expected the original run"),
         ([str(tmp_path / "run"), "--data", "x.npy"], "has its own data"),
-        ([str(tmp_path / "run"), "--output", str(tmp_path / "run")], "another folder than the run"),
+        ([str(tmp_path / "run"), "--output", str(tmp_path / "run")], "without a trained model"),
+        ([model_file, "--output", str(tmp_path / "run")], "without a trained model"),
+        ([other_file, "--output", str(tmp_path / "run")], "without a trained model"),
     ):
         assert main(arguments) == 2
         assert message in capsys.readouterr().err

@@ -65,6 +65,8 @@ def test_files_of_unequal_length(tmp_path, capsys):
 def test_a_preparation_alone_has_its_own_options(tmp_path, capsys):
     arguments = ["translate", "--prepared", str(tmp_path), "--lower-case"]
     assert_refused(capsys, arguments, "lower_case=True", "prepared alone")
+    arguments = ["translate", "--prepared", str(tmp_path), "--workers", "2"]
+    assert_refused(capsys, arguments, "workers=2", "alone")
     arguments = ["translate", "--prepared", str(tmp_path), "--name", "x"]
     assert_refused(capsys, arguments, "prepared.json")
     assert_refused(capsys, ["translate", "--workers", "0"], "workers=0")

@@ -205,6 +205,7 @@ def prepare(
                 "notes": [*corpus.notes, *notes],
             }
             _write_index(corpus, partial, description)
+            shutil.rmtree(partial / CHUNKS)
             shutil.rmtree(folder, ignore_errors=True)
             partial.rename(folder)
         except ValueError as error:  # an option, which the tokenizers check
@@ -257,6 +258,10 @@ def _locked(folder: Path) -> Iterator[None]:
             raise InputError(
                 f"Expected a folder in which no other process prepares a corpus. Received: {folder}"
                 ". Wait until that process ends and start again, or choose another folder"
+            ) from error
+        except OSError as error:  # some network file systems have no locks
+            raise InputError(
+                f"Could not lock {path}: {reason(error)}. Choose a folder on another disk"
             ) from error
         try:
             yield
@@ -342,10 +347,10 @@ def _tokenize(
 
 
 def _write_index(corpus: ParallelCorpus, partial: Path, description: dict[str, Any]) -> None:
-    shutil.rmtree(partial / CHUNKS)
     texts = {part: list(getattr(corpus, part)) for part in PARTS[1:]}
     (partial / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
-    files = {path.name: _sha256(path) for path in sorted(partial.iterdir())}
+    names = (path.name for path in partial.iterdir() if path.is_file() and path.name != INDEX)
+    files = {name: _sha256(partial / name) for name in sorted(names)}
     text = json.dumps({**description, "files": files}, indent=1)
     (partial / INDEX).write_text(text, encoding="utf-8")
 

@@ -13,7 +13,6 @@ import json
 import multiprocessing
 import os
 import signal
-import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from training.base.children import end_with_parent
 from training.base.errors import InputError
 from training.base.files import replacing
 from training.base.noise import without_noise
@@ -286,7 +286,7 @@ def forget_tokenizers() -> None:
 
 def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the others
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # text needs no GPU, whose memory would be taken
 
 
@@ -309,10 +309,3 @@ def start_tensorflow() -> None:
             "Expected tensorflow-text, which converts sentences to ids and back, whatever the "
             f"backend. Received: {error}. Install it with: pip install 'keras-tnattn[text]'"
         ) from error
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
