@@ -3,10 +3,11 @@
     python benchmarks/scaling.py                       # the paper's model #2, one process and two
     python benchmarks/scaling.py --model-dim 128 --residual-dim 64 --steps 5    # in a minute
 
-Each process is bound to a core of its own, so the machine needs as many idle cores as processes.
-The numbers of processes take turns, --rounds times; the fastest round of each counts. A step trains
-on --batch-size pairs of 32 tokens, whatever the number of processes, and sends the gradients once
-between them: 4 bytes for each weight. JAX on the CPU, gloo, float32, seed 0.
+N processes share N cores, which must be idle. If each were bound to one core, the thread that sends
+gradients would wait for a time slice of the system, 4 ms, at every weight. The numbers of processes
+take turns, --rounds times; the fastest round of each counts. A step trains on --batch-size pairs of
+32 tokens, whatever the number of processes, and sends the gradients once between them: 4 bytes for
+each weight. JAX on the CPU, gloo, float32, seed 0.
 
     python benchmarks/scaling.py --estimate           # what 8 and 64 GPUs would give, on paper
 
@@ -121,7 +122,7 @@ def estimate(given):
 
 
 def measured(processes, words):
-    """Starts so many processes, each on a core of its own; returns what process 0 printed."""
+    """Starts so many processes on as many cores; returns what process 0 printed."""
     from training.engine.launching import free_port
 
     address = f"127.0.0.1:{free_port()}"
@@ -139,9 +140,9 @@ def measured(processes, words):
                 "KERAS_DISTRIBUTION_NUM_PROCESSES": str(processes),
                 "KERAS_DISTRIBUTION_PROCESS_ID": str(number),
             },
-            preexec_fn=lambda core=core: os.sched_setaffinity(0, {core}),
+            preexec_fn=lambda: os.sched_setaffinity(0, cores),
         )
-        for number, core in enumerate(cores)
+        for number in range(processes)
     ]
     try:
         outputs = [process.communicate()[0] for process in started]

@@ -1,16 +1,27 @@
-"""Writes a classifier's scores for each class and its most confident mistakes as CSV files."""
+"""Predicts texts; writes the scores of each class and the most confident mistakes as CSV files."""
 
 import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 from sklearn.metrics import classification_report
 
 from training.base.files import replacing
+from training.data.batches import TextBatches
+from training.engine.fitting import as_dataset
 
 MISTAKES = 100
+
+
+def text_probabilities(model: keras.Model, ids: np.ndarray) -> np.ndarray:
+    """Returns the probabilities `(R, C)` for texts `(R, L)`, read without needless padding."""
+    texts = TextBatches(ids, np.zeros(len(ids)), 256)
+    texts.order = np.argsort(texts.lengths, kind="stable")
+    found = model.predict(as_dataset(texts), verbose=0)
+    return found[np.argsort(texts.order)]
 
 
 def write_report(

@@ -14,7 +14,7 @@ from keras_tnattn.text.words import WordVectorizer, learn_words, split_words
 from training.base.errors import InputError
 from training.classify import plots
 from training.classify.config import TENSORIZED, ClassifyConfig
-from training.classify.reports import write_mistakes, write_report
+from training.classify.reports import text_probabilities, write_mistakes, write_report
 from training.data.batches import TextBatches
 from training.data.stored import stored_array
 from training.data.texts import LabeledTexts, split_rows
@@ -83,7 +83,7 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
         validation and TextBatches(validation.ids, validation.labels, 256),
     )
     model = log.model
-    probabilities = evaluation.text_probabilities(model, test.ids)
+    probabilities = text_probabilities(model, test.ids)
     predictions = probabilities.argmax(axis=-1)
     write_report(test.labels, predictions, data.class_names, run.folder / "report.csv")
     write_mistakes(
@@ -94,7 +94,7 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
         data.class_names,
         run.folder / "mistakes.csv",
     )
-    train_predictions = evaluation.text_probabilities(model, train.ids).argmax(axis=-1)
+    train_predictions = text_probabilities(model, train.ids).argmax(axis=-1)
     results: dict[str, Any] = {
         "train_accuracy": float(np.mean(train_predictions == train.labels)),
         "test_accuracy": float(np.mean(predictions == test.labels)),

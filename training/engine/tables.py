@@ -7,9 +7,6 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
-from training.data.batches import TextBatches
-from training.engine.fitting import as_dataset
-
 
 def predict(model: keras.Model, ids: np.ndarray) -> np.ndarray:
     """Returns the most probable class `(R,)` for each row of ids `(R, L)`."""
@@ -21,14 +18,6 @@ def probabilities(model: keras.Model, ids: np.ndarray, batch_size: int = 256) ->
     # `predict` would copy all ids to the backend first.
     batches = (ids[start : start + batch_size] for start in range(0, len(ids), batch_size))
     return np.concatenate([model.predict_on_batch(np.array(batch)) for batch in batches])
-
-
-def text_probabilities(model: keras.Model, ids: np.ndarray) -> np.ndarray:
-    """Returns the probabilities `(R, C)` for texts `(R, L)`, read without needless padding."""
-    texts = TextBatches(ids, np.zeros(len(ids)), 256)
-    texts.order = np.argsort(texts.lengths, kind="stable")
-    found = model.predict(as_dataset(texts), verbose=0)
-    return found[np.argsort(texts.order)]
 
 
 def parameter_counts(model: keras.Model) -> dict[str, int]:

@@ -1,0 +1,178 @@
+"""The study `translators`: what each choice is worth for power law graph attention."""
+
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from training.base.files import Columns, Measurements, read_measurements, write_measurements
+from training.base.options import DATA, RUN, TRAINING, Options, Seeds, option
+from training.data.pairs.loading import check_trainable
+from training.engine.commands import Command
+from training.engine.devices import check_one_process
+from training.engine.runs import Run, finish_all, write_text
+from training.translate.config import TranslateConfig
+from training.translate.evaluate import EvaluateOptions, evaluate_run
+
+# What all models have in common.
+COMMON: dict[str, Any] = {
+    "vocabulary_size": 4000,
+    "max_length": 64,
+    "lower_case": True,
+    "model_dim": 128,
+    "num_heads": 4,
+    "feedforward_dim": 512,
+    "dropout": 0.1,
+    "learning_rate": 8e-4,
+}
+_SDPA = {"preset": "sdpa", "num_layers": 1}
+_PLGA = {"residual_units": 2, "residual_dim": 128}
+_CAUSAL = {**_PLGA, "causal_metric": True}
+# Each model, by its other options of `translate`.
+MODELS: dict[str, dict[str, Any]] = {
+    "sdpa": _SDPA,
+    "sdpa-2-layers": {**_SDPA, "num_layers": 2},
+    "plga": _PLGA,
+    "plga-causal": _CAUSAL,
+    "plga-in-encoder": {**_PLGA, "decoder_attention": "sdpa"},
+    "plga-in-decoder": {**_PLGA, "encoder_attention": "sdpa"},
+    "plga-causal-no-dropout": {**_CAUSAL, "attention_dropout": 0.0},
+    "plga-causal-half-rate": {**_CAUSAL, "learning_rate": 4e-4},
+    "plga-causal-double-rate": {**_CAUSAL, "learning_rate": 1.6e-3},
+    "plga-causal-8-units": {**_CAUSAL, "residual_units": 8},
+    "plga-causal-narrow-units": {**_CAUSAL, "residual_dim": 32},
+    "plga-causal-2-layers": {**_CAUSAL, "num_layers": 2},
+}
+PEER = "sdpa"
+# The columns of results.csv, with their types.
+KEYS: Columns = {"model": str, "seed": int}
+MEASURED: Columns = {
+    "weights": int,
+    "loss": float,
+    "val_loss": float,
+    "bleu": float,
+    "exact_match": float,
+    "seconds": float,
+}
+
+
+class TranslatorsTraining(Options):
+    """The options that all trainings of the study share.
+
+    Raises:
+        InputError: If a value is out of its range.
+    """
+
+    corpus: str = option("multi30k_pt_en", DATA, "the corpus, as for translate")
+    data_dir: str | None = option(None, DATA, "folder that holds the named corpora", metavar="DIR")
+    epochs: int = option(10, TRAINING, "training epochs", ge=1, le=1_000_000)
+    cooldown_epochs: int = option(
+        3, TRAINING, "number of final epochs over which the learning rate falls to 0", ge=0
+    )
+    warmup_steps: int = option(
+        1000, TRAINING, "steps over which the learning rate rises", ge=1, le=1_000_000_000
+    )
+
+    def check_together(self) -> None:
+        self.config_of(PEER, 0)
+
+    def config_of(self, model: str, seed: int) -> TranslateConfig:
+        """Returns the config of one training."""
+        options = {**COMMON, **dict(self), **MODELS[model]}
+        return TranslateConfig(**options, seed=seed, name=f"{model}-{seed}")
+
+
+class TranslatorsOptions(Options):
+    """The options that say what to train."""
+
+    models: tuple[str, ...] = option(tuple(MODELS), RUN, "models to compare", choices=tuple(MODELS))
+    seeds: Seeds = option((0, 1), RUN, "seeds; every model is trained once for each seed")
+    run_dir: str = option("runs/translators", RUN, "folder of the runs", metavar="DIR")
+
+
+def table(rows: Measurements) -> str:
+    """Returns a table with a line for each model: means over its seeds."""
+    from training.engine.tables import spread, table_of
+
+    header = ("model", "weights", "loss", "validation loss", "validation BLEU")
+    lines: list[tuple[str, ...]] = [(*header, f"less {PEER}", "exact %", "seconds", "seeds")]
+    for model in MODELS:
+        own = {seed: row for (name, seed), row in rows.items() if name == model}
+        if not own:
+            continue
+        differences = [
+            row["bleu"] - rows[PEER, seed]["bleu"]
+            for seed, row in own.items()
+            if model != PEER and (PEER, seed) in rows
+        ]
+        lines.append(
+            (
+                model,
+                f"{fmean(row['weights'] for row in own.values()):,.0f}",
+                f"{fmean(row['loss'] for row in own.values()):.3f}",
+                f"{fmean(row['val_loss'] for row in own.values()):.3f}",
+                spread([row["bleu"] for row in own.values()]),
+                spread(differences) if differences else "-",
+                spread([100 * row["exact_match"] for row in own.values()]),
+                f"{fmean(row['seconds'] for row in own.values()):,.0f}",
+                " ".join(map(str, sorted(own))),
+            )
+        )
+    return table_of(lines)
+
+
+def train_and_measure(config: TranslateConfig, folder: Path) -> dict[str, Any]:
+    """Trains a model to its end, and translates the validation part by greedy search."""
+    from training.translate.train import train_translator
+
+    (results,) = finish_all([config], folder, train_translator)
+    options = EvaluateOptions(
+        run=str(folder / config.name), part="validation", tokenize="none", batch_size=64
+    )
+    measured = {**results, **evaluate_run(options), "seconds": results["seconds"]}
+    return {name: measured[name] for name in MEASURED if name != "weights"} | {
+        "weights": results["parameters"]
+    }
+
+
+def start(values: dict[str, Any]) -> None:
+    """Runs the study with the options that the user typed."""
+    check_one_process("translators")
+    typed = {name: values.pop(name) for name in TranslatorsOptions.model_fields if name in values}
+    options, common = TranslatorsOptions(**typed), TranslatorsTraining(**values)
+    check_trainable(common.corpus, common.data_dir)
+    folder = Path(options.run_dir)
+    Run(folder).start_study(common, {})
+    rows = read_measurements(folder / "results.csv", KEYS, MEASURED)
+    # One seed after the other, so that an interrupted study has measured every model once.
+    for seed in options.seeds:
+        for model in options.models:
+            if (model, seed) in rows:
+                continue
+            config = common.config_of(model, seed)
+            config = config.model_copy(update={"prepared": str(folder / "prepared")})
+            rows[model, seed] = train_and_measure(config, folder)
+            print(f"{model}, seed {seed}: BLEU {rows[model, seed]['bleu']:.1f}", flush=True)
+            names = list(MODELS)
+            ordered = sorted(rows, key=lambda key: (names.index(key[0]), key[1]))
+            rows = {key: rows[key] for key in ordered}
+            write_measurements(folder / "results.csv", rows, KEYS, MEASURED)
+            write_text(folder / "table.md", table(rows))
+    print(f"\n{table(rows)}\n")
+
+
+COMMAND = Command(
+    "translators",
+    "Compare translators of power law graph attention with scaled dot-product attention",
+    "sdpa: one layer of scaled dot-product attention; plga: one of power law graph attention, as "
+    "published; causal: its metric at each decoder position is computed from the tokens up to it; "
+    "in-encoder, in-decoder: plga on one side only; the others change one option of plga-causal. "
+    "The table has BLEU of the validation part, by greedy search; no test part is used. Writes "
+    "results.csv, with a row for each finished training, and table.md.",
+    {**TranslatorsOptions.model_fields, **TranslatorsTraining.model_fields},
+    start,
+    """\
+example:
+    python training/reproduce.py translators --data-dir DIR --models sdpa plga plga-causal
+Run the same command again to continue an interrupted study, or with more models or seeds.
+""",
+)
