@@ -27,6 +27,9 @@ class Seen:
         batch: The inputs of the first call, unchanged.
         sensitivity: Relative change of the model's outputs divided by the relative change of this
             layer's outputs, before its activation, that caused it.
+        response: How the model's outputs respond to directions of an embedding's rows: float64
+            `(D, D)`, the mean of `J^T J` for the Jacobian `J` of the outputs by a row, divided by
+            its mean eigenvalue; `None` if all directions count alike.
         inputs_read: Positions, among the flattened inputs of the model, of the inputs that an
             embedding was called with; `None` stands for ids that are no input of the model.
     """
@@ -36,6 +39,7 @@ class Seen:
     counts: np.ndarray | None = None
     batch: np.ndarray | None = None
     sensitivity: float = 1.0
+    response: np.ndarray | None = None
     inputs_read: set[int | None] = dataclasses.field(default_factory=set)
 
     @property

@@ -27,8 +27,8 @@ from keras_tnattn.compression.candidates import (
 from keras_tnattn.compression.choices import candidates_for
 from keras_tnattn.compression.rebuilding import counterparts, leaves, owners, rebuilt
 from keras_tnattn.compression.report import LayerReport, Report
-from keras_tnattn.compression.sensitivity import measure_sensitivity
-from keras_tnattn.compression.tables import row_weights, table_error
+from keras_tnattn.compression.sensitivity import measure_responses, measure_sensitivity
+from keras_tnattn.compression.tables import direction_weights, row_weights, table_error
 from keras_tnattn.layers import TokenEmbedding
 
 _REPLACED = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding, TokenEmbedding)
@@ -129,6 +129,7 @@ class Plan:
             self.reasons[path] = (self.layers.pop(path), reason)
             del watched[path], seen[path]
         measure_sensitivity(copy, watched, batches[0], seen, outputs)
+        measure_responses(copy, watched, batches, seen, outputs)
         return seen
 
     def within_tolerance(self, tolerance: float) -> dict[str, Candidate]:
@@ -345,7 +346,8 @@ class Plan:
         ids = np.arange(old.input_dim)
         table = keras.ops.convert_to_numpy(old(ids)).astype("float64")
         near = keras.ops.convert_to_numpy(new(ids if order is None else np.argsort(order)))
-        return table_error(table, near, row_weights(old, self.seen[path]))
+        seen = self.seen[path]
+        return table_error(table, near, row_weights(old, seen), direction_weights(seen))
 
     def _others(self, small: keras.Model) -> list[LayerReport]:
         """Returns one row for all other weights."""

@@ -1,7 +1,7 @@
 """Measures how much the outputs of a model change with those of its layers."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,9 +10,15 @@ from keras import ops
 
 from keras_tnattn.compression.batches import are_probabilities
 from keras_tnattn.compression.calibration import Seen, activated, watched
+from keras_tnattn.compression.tables import low_rank_table
 
 # The size, relative to a layer's outputs, of the changes that are made.
 _CHANGE = 0.05
+# For embeddings with more features all directions of the rows count alike.
+_MOST_FEATURES = 256
+# The rank of the tables with which the response is tried, relative to the number of features; and
+# the most that the table that heeds the response may change the outputs, relative to the other.
+_TRIED, _CLEARLY = 0.375, 0.8
 # Added to each probability before its logarithm is taken.
 _SMALLEST = 1e-7
 
@@ -31,18 +37,102 @@ def measure_sensitivity(
     For probabilities, changes of their logarithms count, because a model that is sure of its
     training data hardly changes the probabilities themselves.
     """
-    in_logs = [are_probabilities(x) for x in outputs]
-    outputs = _comparable(outputs, in_logs)
-    size = np.sqrt(sum(np.square(x[np.isfinite(x)]).sum() for x in outputs))
+    change, size = _change_of_outputs(model, batch, outputs)
     for path, layer in layers.items():
         with _noisy(layer):
-            changed = keras.tree.flatten(model(batch, training=False))
-        new = _comparable([ops.convert_to_numpy(x) for x in changed], in_logs)
-        change = np.concatenate(
-            [_finite_difference(a, b) for a, b in zip(new, outputs, strict=True)]
-        )
-        sensitivity = np.linalg.norm(change) / (_CHANGE * size) if size > 0 else 1.0
+            changed = np.linalg.norm(change())
+        sensitivity = changed / (_CHANGE * size) if size > 0 else 1.0
         seen[path].sensitivity = float(max(sensitivity, 1e-3))
+
+
+def measure_responses(
+    model: keras.layers.Layer,
+    layers: Mapping[str, keras.layers.Layer],
+    batches: Sequence[Any],
+    seen: Mapping[str, Seen],
+    outputs: list[np.ndarray],
+) -> None:
+    """Measures for each embedding to which directions of its rows the model's outputs respond.
+
+    Changes one feature at a time, by the same amount but a random sign for each token, and compares
+    the changes of the model's outputs: entry `(i, j)` of the response is the product of the changes
+    for the features `i` and `j`. This takes one run over the first batch for each feature. The
+    response of a model that is far from linear may mislead, so it is only noted if a table of low
+    rank that heeds it changes the outputs on all batches clearly less than one that does not.
+    """
+    change, _ = _change_of_outputs(model, batches[0], outputs)
+    for path, layer in layers.items():
+        if not isinstance(layer, keras.layers.Embedding) or layer.output_dim > _MOST_FEATURES:
+            continue
+        changes = []
+        for feature in range(layer.output_dim):
+            with watched({path: layer}, _shifting(feature)):
+                changes.append(change())
+        response = np.stack(changes) @ np.stack(changes).T
+        if not np.trace(response) > 0:
+            continue
+        response *= len(response) / np.trace(response)
+        near = [low_rank_table(layer, seen[path], _TRIED * layer.output_dim)]
+        seen[path].response = response
+        near.append(low_rank_table(layer, seen[path], _TRIED * layer.output_dim))
+        without, heeding = _errors(model, batches, layer, near)
+        if heeding > _CLEARLY * without:
+            seen[path].response = None
+
+
+def _errors(
+    model: keras.layers.Layer,
+    batches: Sequence[Any],
+    layer: keras.layers.Embedding,
+    tables: Sequence[np.ndarray],
+) -> np.ndarray:
+    """Returns how much the outputs on all batches change with each table of an embedding."""
+    squares = np.zeros(len(tables))
+    table = layer.get_weights()
+    for batch in batches:
+        outputs = keras.tree.flatten(model(batch, training=False))
+        change, _ = _change_of_outputs(model, batch, [ops.convert_to_numpy(x) for x in outputs])
+        for i, near in enumerate(tables):
+            layer.set_weights([near])
+            squares[i] += np.square(change()).sum()
+            layer.set_weights(table)
+    return np.sqrt(squares)
+
+
+def _change_of_outputs(
+    model: keras.layers.Layer, batch: Any, outputs: Sequence[np.ndarray]
+) -> tuple[Callable[[], np.ndarray], float]:
+    """Returns a function that computes how much the outputs have changed, and their size."""
+    in_logs = [are_probabilities(x) for x in outputs]
+    old = _comparable(outputs, in_logs)
+    # Logits of masked classes are not finite.
+    finite = [np.isfinite(x) for x in old]
+
+    def change() -> np.ndarray:
+        changed = keras.tree.flatten(model(batch, training=False))
+        new = _comparable([ops.convert_to_numpy(x) for x in changed], in_logs)
+        differences = [
+            np.subtract(a, b, out=np.zeros_like(a), where=where & np.isfinite(a)).ravel()
+            for a, b, where in zip(new, old, finite, strict=True)
+        ]
+        return np.concatenate(differences)
+
+    squares = (np.square(x[where]).sum() for x, where in zip(old, finite, strict=True))
+    return change, float(np.sqrt(sum(squares)))
+
+
+def _shifting(feature: int) -> Callable[[str, Any, Any], Any]:
+    """Returns a function that changes a feature of an embedding's outputs."""
+
+    def shifted(_path: str, _ids: Any, outputs: Any) -> Any:
+        array = ops.convert_to_numpy(outputs).astype("float32")
+        rng = np.random.default_rng(0)  # the same signs for each feature
+        signs = rng.choice((-1.0, 1.0), size=array.shape[:-1])
+        array = np.array(array)
+        array[..., feature] += _CHANGE * signs * np.sqrt(np.mean(np.square(array)))
+        return ops.convert_to_tensor(array, outputs.dtype)
+
+    return shifted
 
 
 @contextlib.contextmanager
@@ -76,9 +166,3 @@ def _centered_log(probabilities: np.ndarray) -> np.ndarray:
     # With noise they may be negative, if no activation made them probabilities.
     logs = np.log(np.maximum(probabilities.astype("float64"), 0) + _SMALLEST)
     return logs - logs.mean(axis=-1, keepdims=True)
-
-
-def _finite_difference(new: np.ndarray, old: np.ndarray) -> np.ndarray:
-    """Returns the differences where both are finite: logits of masked classes are not."""
-    finite = np.isfinite(new) & np.isfinite(old)
-    return new[finite] - old[finite]

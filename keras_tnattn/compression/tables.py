@@ -24,7 +24,9 @@ from keras_tnattn.layers.tt_embedding import rounded_core
 from keras_tnattn.ops import low_rank, quantization
 
 # The weight of an id that never occurred in the data, relative to the mean count.
-_UNSEEN = 0.02
+_UNSEEN = 0.06
+# The weight that every direction of the rows has at least, relative to the mean.
+_FLOOR = 0.1
 # Tables with fewer rows get no tensor train.
 _FEWEST_ROWS = 500
 # The ranks of tensor trains that are tried: shares of the number of columns and, for each, of the
@@ -55,14 +57,18 @@ def embedding_candidates(
         renumber: The number of leading ids that stay if the others may be renumbered, or `None`.
     """
     table = ops.convert_to_numpy(layer.embeddings).astype("float64")
-    weights = row_weights(layer, seen)
+    weights, directions = row_weights(layer, seen), direction_weights(seen)
+
+    def error_of(near: np.ndarray) -> float:
+        return table_error(table, near, weights, directions)
+
     number = item_size(layer.variable_dtype)
     found = []
     for width in sorted({bits, 8}) if bits is not None else ():
         small = quantized(layer, width)
-        error = table_error(table, _table(small), weights)
+        error = error_of(_table(small))
         found.append(Candidate("dense", (), width, byte_count(small), error, 0, lambda: layer))
-    coordinates, basis, _ = low_rank.low_rank_factors(table, np.sqrt(weights))
+    coordinates, basis = _factors(table, weights, directions)
     for rank in ranks_to_try(len(basis)) if "low_rank" in formats else ():
         kept, size = coordinates[:, :rank], number * coordinates[:, :rank].size
         if bits is not None:
@@ -73,7 +79,7 @@ def embedding_candidates(
                 (rank,),
                 bits,
                 size + number * basis[:rank].size,
-                table_error(table, kept @ basis[:rank], weights),
+                error_of(kept @ basis[:rank]),
                 2 * rank * len(basis),
                 functools.partial(_low_rank, layer, coordinates[:, :rank], basis[:rank]),
             )
@@ -93,10 +99,10 @@ def embedding_candidates(
                 train.ranks,
                 bits,
                 size,
-                table_error(table, near, weights),
+                error_of(near),
                 2 * max(train.ranks) * table.shape[1],
                 train.make,
-                table_error(table, improved, weights),
+                error_of(improved),
                 train.id_order,
             )
         )
@@ -239,7 +245,36 @@ def _table(layer: keras.layers.Layer) -> np.ndarray:
     return ops.convert_to_numpy(layer(np.arange(layer.input_dim))).astype("float64")
 
 
-def table_error(table: np.ndarray, near: np.ndarray, weights: np.ndarray) -> float:
-    """Returns the relative error of a table, with weighted rows."""
-    squared = (weights[:, None] * (table - near) ** 2).sum()
+def _factors(
+    table: np.ndarray, weights: np.ndarray, directions: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns coordinates `(V, K)` and a basis `(K, D)`, the most important directions first."""
+    if directions is None:
+        return low_rank.low_rank_factors(table, np.sqrt(weights))[:2]
+    coordinates, basis, _ = low_rank.low_rank_factors(table @ directions, np.sqrt(weights))
+    return coordinates, np.linalg.solve(directions, basis.T).T
+
+
+def low_rank_table(layer: keras.layers.Embedding, seen: Seen, rank: float) -> np.ndarray:
+    """Returns the table of an embedding, approximated by one of a lower rank, rounded up."""
+    table = ops.convert_to_numpy(layer.embeddings).astype("float64")
+    coordinates, basis = _factors(table, row_weights(layer, seen), direction_weights(seen))
+    rank = math.ceil(rank)
+    return (coordinates[:, :rank] @ basis[:rank]).astype("float32")
+
+
+def direction_weights(seen: Seen) -> np.ndarray | None:
+    """Returns the matrix `(D, D)` that multiplies errors of rows before they are squared."""
+    if seen.response is None:
+        return None
+    floor = _FLOOR * np.eye(len(seen.response))
+    return low_rank.square_root((1 - _FLOOR) * seen.response + floor)
+
+
+def table_error(
+    table: np.ndarray, near: np.ndarray, weights: np.ndarray, directions: np.ndarray | None = None
+) -> float:
+    """Returns the relative error of a table, with weighted rows and directions."""
+    error = table - near if directions is None else (table - near) @ directions
+    squared = (weights[:, None] * error**2).sum()
     return float(np.sqrt(squared / ((weights[:, None] * table**2).sum() or 1.0)))

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_tnattn import compress
 from keras_tnattn.compression import calibration, sensitivity
 
 RNG = np.random.default_rng(0)
@@ -56,3 +57,47 @@ def test_masked_logits_do_not_count():
     outputs = [keras.ops.convert_to_numpy(model(rows))]
     sensitivity.measure_sensitivity(model, {"dense": dense}, rows, seen, outputs)
     assert seen["dense"].sensitivity == pytest.approx(1, rel=0.1)
+
+
+def embedding_and_dense(kernel, table=TABLE, activation=None):
+    layer = keras.layers.Embedding(len(table), table.shape[1])
+    dense = keras.layers.Dense(kernel.shape[1], activation, use_bias=False)
+    model = keras.Sequential([keras.Input((1,), dtype="int32"), layer, dense])
+    layer.set_weights([table])
+    dense.set_weights([kernel])
+    return model, layer
+
+
+def response_of(model, layer, ids=IDS):
+    seen = {"table": calibration.Seen(counts=np.bincount(ids.ravel(), minlength=50))}
+    outputs = [keras.ops.convert_to_numpy(model(ids))]
+    before = layer.get_weights()
+    sensitivity.measure_responses(model, {"table": layer}, [ids], seen, outputs)
+    np.testing.assert_array_equal(layer.get_weights(), before)
+    return seen["table"].response
+
+
+def test_the_response_is_that_of_the_kernel():
+    kernel = RNG.normal(size=(6, 3)).astype("float32")
+    expected = kernel @ kernel.T
+    expected *= 6 / np.trace(expected)
+    response = response_of(*embedding_and_dense(kernel))
+    np.testing.assert_allclose(response, expected, atol=1e-3)
+
+
+def test_without_a_gain_all_directions_count_alike():
+    # Every direction counts alike, so heeding the response cannot make the outputs better.
+    assert response_of(*embedding_and_dense(np.eye(6, dtype="float32"))) is None
+
+
+def test_what_no_output_reads_costs_no_bytes():
+    """A quarter of the features decide; the others are larger, but the model ignores them."""
+    table = RNG.normal(size=(400, 16)).astype("float32")
+    table[:, 4:] *= 3
+    kernel = np.zeros((16, 5), "float32")
+    kernel[:4] = np.eye(4, 5)
+    model, _ = embedding_and_dense(kernel, table)
+    ids = RNG.integers(0, 400, (500, 1)).astype("int32")
+    result = compress(model, target=3.0, data=ids, formats="low_rank")
+    expected, outputs = (keras.ops.convert_to_numpy(m(ids)) for m in (model, result.model))
+    assert np.linalg.norm(outputs - expected) < 0.1 * np.linalg.norm(expected)

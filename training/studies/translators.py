@@ -26,21 +26,21 @@ COMMON: dict[str, Any] = {
 }
 _SDPA = {"preset": "sdpa", "num_layers": 1}
 _PLGA = {"residual_units": 2, "residual_dim": 128}
-_CAUSAL = {**_PLGA, "causal_metric": True}
 # Each model, by its other options of `translate`.
 MODELS: dict[str, dict[str, Any]] = {
     "sdpa": _SDPA,
     "sdpa-2-layers": {**_SDPA, "num_layers": 2},
     "plga": _PLGA,
-    "plga-causal": _CAUSAL,
-    "plga-in-encoder": {**_PLGA, "decoder_attention": "sdpa"},
-    "plga-in-decoder": {**_PLGA, "encoder_attention": "sdpa"},
-    "plga-causal-no-dropout": {**_CAUSAL, "attention_dropout": 0.0},
-    "plga-causal-half-rate": {**_CAUSAL, "learning_rate": 4e-4},
-    "plga-causal-double-rate": {**_CAUSAL, "learning_rate": 1.6e-3},
-    "plga-causal-8-units": {**_CAUSAL, "residual_units": 8},
-    "plga-causal-narrow-units": {**_CAUSAL, "residual_dim": 32},
-    "plga-causal-2-layers": {**_CAUSAL, "num_layers": 2},
+    "sdpa-encoder-plga": {**_SDPA, "encoder_attention": "plga"},
+    "plga-decoder-sdpa": {**_PLGA, "decoder_attention": "sdpa"},
+    "plga-encoder-sdpa": {**_PLGA, "encoder_attention": "sdpa"},
+    "plga-causal": {**_PLGA, "causal_metric": True},
+    "plga-no-dropout": {**_PLGA, "attention_dropout": 0.0},
+    "plga-half-rate": {**_PLGA, "learning_rate": 4e-4},
+    "plga-double-rate": {**_PLGA, "learning_rate": 1.6e-3},
+    "plga-8-units": {**_PLGA, "residual_units": 8},
+    "plga-no-units": {**_PLGA, "residual_units": 0},
+    "plga-2-layers": {**_PLGA, "num_layers": 2},
 }
 PEER = "sdpa"
 # The columns of results.csv, with their types.
@@ -164,10 +164,11 @@ COMMAND = Command(
     "translators",
     "Compare translators of power law graph attention with scaled dot-product attention",
     "sdpa: one layer of scaled dot-product attention; plga: one of power law graph attention, as "
-    "published; causal: its metric at each decoder position is computed from the tokens up to it; "
-    "in-encoder, in-decoder: plga on one side only; the others change one option of plga-causal. "
-    "The table has BLEU of the validation part, by greedy search; no test part is used. Writes "
-    "results.csv, with a row for each finished training, and table.md.",
+    "published. The others change one option: encoder-plga and encoder-sdpa the attention of the "
+    "encoder; decoder-sdpa that of the target to itself; causal computes the metric at each "
+    "decoder position from the tokens up to it, which takes many times as long. The table has BLEU "
+    "of the validation part, by greedy search; no test part is used. Writes results.csv, with a "
+    "row for each finished training, and table.md.",
     {**TranslatorsOptions.model_fields, **TranslatorsTraining.model_fields},
     start,
     """\

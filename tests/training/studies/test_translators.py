@@ -43,6 +43,8 @@ def test_each_model_is_a_valid_run(model):
     assert (config.name, config.seed) == (f"{model}-3", 3)
     assert config.attention == model.partition("-")[0]
     assert config.causal_metric == ("causal" in model)
+    assert (config.encoder_attention is not None) == ("encoder" in model)
+    assert (config.decoder_attention is not None) == ("decoder" in model)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from translator_runs import make_run
 
 from training.train import main as train
-from training.trained.compress import main
+from training.trained.compress import main, thinned
 from training.trained.predict import main as predict
 from training.translate.loading import load_translator
 
@@ -114,3 +114,15 @@ def test_a_file_needs_no_run(tmp_path, capsys):
     ):
         assert main(arguments) == 2
         assert message in capsys.readouterr().err
+
+
+def test_thinned_texts_keep_some_words_in_order():
+    ids = np.arange(1, 1001)[None] * np.array([[1], [1]])
+    ids[1, 500:] = 0
+    found = thinned(ids)
+    for row, limit in zip(found, (1000, 500), strict=True):
+        words = row[row != 0]
+        assert 0.2 * limit < len(words) < 0.4 * limit
+        assert (np.diff(words) > 0).all()
+        assert words.max() <= limit
+        assert (row[len(words) :] == 0).all()
