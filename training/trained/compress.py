@@ -144,9 +144,9 @@ def _check_output(folder: Path, original: Path) -> None:
     """Refuses a folder whose trained model would be overwritten."""
     from training.engine.runs import Run
 
-    run = Run(folder)
+    of_run = (folder / "config.json").exists()
     if (folder / "model.keras").resolve() == original.resolve() or (
-        run.exists and "compressed" not in (run.results or {})
+        of_run and "compressed" not in (Run(folder).results or {})
     ):
         raise InputError(
             "Expected an output folder without a trained model, which would be overwritten. "
