@@ -87,12 +87,18 @@ def embedding_candidates(
     if "tensor_train" not in formats or len(table) < _FEWEST_ROWS:
         return found
     trains = list(_grouped_rows(layer, weights, coordinates, basis, renumber))
-    # Only the chosen one will be improved; how much that helps is measured on a middle one.
-    trains.sort(key=lambda train: train.first[0].size + train.first[1].size)
-    error_left = trains[len(trains) // 2].measured_error_left()
+    # Only the chosen one will be improved. How much that helps depends mostly on the width, and is
+    # measured on one of the middle ranks of each.
+    by_width: dict[int, list[_GroupedRows]] = {}
+    for train in trains:
+        by_width.setdefault(len(train.basis), []).append(train)
+    error_left = {
+        width: some[len(some) // 2].measured_error_left() for width, some in by_width.items()
+    }
     for train in trains:
         near, size = train.rounded(bits, number)
-        improved = near + (error_left - 1) * train.errors(*train.first) @ train.basis
+        share = error_left[len(train.basis)] - 1
+        improved = near + share * train.errors(*train.first) @ train.basis
         found.append(
             Candidate(
                 "tensor_train",
@@ -151,8 +157,11 @@ class _GroupedRows:
     @functools.cached_property
     def best(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The cores and the places, improved in turns."""
+        return self._improved(_ROUNDS)
+
+    def _improved(self, rounds: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         a, b, places = self.first
-        for _ in range(_ROUNDS):
+        for _ in range(rounds):
             a, b = grouped_rows.refit(a, b, self.rows, self.weights, places)
             places = grouped_rows.rearranged(
                 a, b, self.rows, self.weights, places, self.renumber or 0
@@ -160,10 +169,10 @@ class _GroupedRows:
         return *grouped_rows.refit(a, b, self.rows, self.weights, places, sweeps=2), places
 
     def measured_error_left(self) -> float:
-        """Returns the weighted error of the improved rows, relative to that of the first ones."""
+        """Returns the weighted error of the rows after one round, relative to that before."""
         before, after = (
             np.sqrt((self.weights * (self.errors(*x) ** 2).sum(axis=1)).sum())
-            for x in (self.first, self.best)
+            for x in (self.first, self._improved(1))
         )
         return float(after / before) if before > 0 else 1.0
 
