@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_tnattn.compression import tables
 from keras_tnattn.compression.calibration import Seen
 from keras_tnattn.compression.candidates import byte_count, quantized
 from keras_tnattn.compression.tables import embedding_candidates, row_weights, table_error
@@ -19,6 +20,14 @@ def layer():
     rows = kinds[RNG.integers(0, 40, 600)] + 0.1 * RNG.normal(size=(600, 8))
     layer.set_weights([rows.astype("float32")])
     return layer
+
+
+def test_the_memory_of_a_fit_is_bounded(layer, monkeypatch):
+    monkeypatch.setattr(tables, "_GRAM_NUMBERS", 1000)
+    found = embedding_candidates(layer, Seen(), ["tensor_train"], None, None)
+    for candidate in found:
+        groups, rank = candidate.make().tt_input_shape[0], candidate.ranks[0]
+        assert groups * rank**2 <= 1000
 
 
 @pytest.mark.parametrize("bits", [None, 4])

@@ -98,9 +98,15 @@ def test_a_file_needs_no_run(tmp_path, capsys):
     assert main([file, "--target", "2", "--data", str(tmp_path / "inputs.npy")]) == 0
     small = keras.models.load_model(tmp_path / "model-compressed" / "model.keras")
     assert 2 * small.count_params() <= model.count_params()
+    # The files of an earlier model would not fit the new one.
+    folder = tmp_path / "model-compressed"
+    earlier = {"config.json": "{}", "data.json": "{}", "results.json": '{"compressed": true}'}
+    for name, text in earlier.items():
+        (folder / name).write_text(text)
     export = ["--export", "--saved-models", str(tmp_path / "saved")]
     for version in ("1", "2"):
         assert main([file, "--target", "2", *export]) == 0
+        assert not any((folder / name).exists() for name in earlier)
         (exported,) = (tmp_path / "saved").iterdir()
         assert (exported / version / "saved_model.pb").is_file()
     for arguments, message in (
@@ -114,6 +120,22 @@ def test_a_file_needs_no_run(tmp_path, capsys):
     ):
         assert main(arguments) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_trained_run_is_not_overwritten(tmp_path, capsys):
+    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32)])
+    model.save(tmp_path / "model.keras")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+    for output in (run, tmp_path):
+        arguments = [str(tmp_path / "model.keras"), "--target", "2", "--output", str(output)]
+        assert main(arguments) == 2
+        assert (
+            f"without a trained model, which would be overwritten. Received: output={output}"
+            in (capsys.readouterr().err)
+        )
+    assert [path.name for path in run.iterdir()] == ["config.json"]
 
 
 def test_thinned_texts_keep_some_words_in_order():
