@@ -5,6 +5,7 @@ coordinates of each group, `B` of shape `(R, V_2, D)` the rows that the groups h
 grid has `V_1 V_2 >= V` places, and which row lies where is free, so it is chosen, too.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -97,16 +98,67 @@ def refit(
     Returns:
         New `A` and `B`.
     """
-    grid, weights = _on_grid(rows, weights, places, (len(a), b.shape[1]))
-    b = b.transpose(1, 0, 2)  # (V_2, R, D)
     for _ in range(sweeps):
-        grams = weights @ (b @ b.transpose(0, 2, 1)).reshape(len(b), -1)
-        targets = np.einsum("abd,brd->ar", weights[..., None] * grid, b, optimize=True)
-        a = _solve(grams, targets[..., None], a[..., None])[..., 0]
-        grams = weights.T @ (a[:, :, None] * a[:, None, :]).reshape(len(a), -1)
-        targets = np.einsum("abd,ar->brd", weights[..., None] * grid, a, optimize=True)
-        b = _solve(grams, targets, b)
-    return a, b.transpose(1, 0, 2)
+        a = _refit_first(a, b, *_on_grid(rows, weights, places, (len(a), b.shape[1])))
+        b = refit_second(a, b, rows, weights, places)
+    return a, b
+
+
+def _refit_first(a: np.ndarray, b: np.ndarray, grid: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    b = b.transpose(1, 0, 2)  # (V_2, R, D)
+    grams = weights @ (b @ b.transpose(0, 2, 1)).reshape(len(b), -1)
+    targets = np.einsum("abd,brd->ar", weights[..., None] * grid, b, optimize=True)
+    return _solve(grams, targets[..., None], a[..., None])[..., 0]
+
+
+def refit_second(
+    a: np.ndarray, b: np.ndarray, rows: np.ndarray, weights: np.ndarray, places: np.ndarray
+) -> np.ndarray:
+    """Returns the `B` that fits best to a given `A`, by weighted least squares; see `refit`."""
+    grid, weights = _on_grid(rows, weights, places, (len(a), b.shape[1]))
+    grams = weights.T @ (a[:, :, None] * a[:, None, :]).reshape(len(a), -1)
+    targets = np.einsum("abd,ar->brd", weights[..., None] * grid, a, optimize=True)
+    return _solve(grams, targets, b.transpose(1, 0, 2)).transpose(1, 0, 2)
+
+
+def balanced(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns cores of the same product in which each of the `R` terms is equally large in both.
+
+    Example:
+        >>> a, b = balanced(np.full((2, 1), 8.0), np.full((1, 2, 3), 2.0))
+        >>> bool(np.isclose(np.linalg.norm(a), np.linalg.norm(b)))
+        True
+    """
+    q, r = np.linalg.qr(a)
+    u, s, vt = np.linalg.svd(r @ b.reshape(len(b), -1), full_matrices=False)
+    root = np.sqrt(s)
+    return q @ u * root, (root[:, None] * vt).reshape(b.shape)
+
+
+def rotated(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns cores of the same product, rotated at random; see `random_rotation`.
+
+    Example:
+        >>> a, b = rotated(np.eye(3), np.ones((3, 1, 2)))
+        >>> bool(np.allclose(lookup(a, b, np.arange(3)), 1))
+        True
+    """
+    rotation = random_rotation(a.shape[1])
+    return a @ rotation, np.tensordot(rotation, b, axes=(0, 0))
+
+
+@functools.lru_cache(maxsize=512)
+def random_rotation(size: int) -> np.ndarray:
+    """Returns an orthogonal matrix `(size, size)`, always the same one.
+
+    It makes all coordinates of a vector about equally large. Numbers that share a scale then lose
+    least if they are rounded.
+
+    Example:
+        >>> bool(np.allclose(random_rotation(5) @ random_rotation(5).T, np.eye(5)))
+        True
+    """
+    return np.linalg.qr(np.random.default_rng(0).normal(size=(size, size)))[0]
 
 
 def _on_grid(

@@ -70,23 +70,26 @@ def embedding_candidates(
         found.append(Candidate("dense", (), width, byte_count(small), error, 0, lambda: layer))
     coordinates, basis = _factors(table, weights, directions)
     for rank in ranks_to_try(len(basis)) if "low_rank" in formats else ():
-        kept, size = coordinates[:, :rank], number * coordinates[:, :rank].size
+        left, right = coordinates[:, :rank], basis[:rank]
+        kept, size = left, number * left.size
         if bits is not None:
-            kept, size = quantization.rounded_rows(kept, bits)
+            rotation = grouped_rows.random_rotation(rank)
+            left, right = left @ rotation, rotation.T @ right
+            kept, size = quantization.rounded_rows(left, bits)
         found.append(
             Candidate(
                 "low_rank",
                 (rank,),
                 bits,
-                size + number * basis[:rank].size,
-                error_of(kept @ basis[:rank]),
+                size + number * right.size,
+                error_of(kept @ right),
                 2 * rank * len(basis),
-                functools.partial(_low_rank, layer, coordinates[:, :rank], basis[:rank]),
+                functools.partial(_low_rank, layer, left, right),
             )
         )
     if "tensor_train" not in formats or len(table) < _FEWEST_ROWS:
         return found
-    trains = list(_grouped_rows(layer, weights, coordinates, basis, renumber))
+    trains = list(_grouped_rows(layer, weights, coordinates, basis, renumber, bits))
     # Only the chosen one will be improved. How much that helps depends mostly on the width, and is
     # measured on one of the middle ranks of each.
     by_width: dict[int, list[_GroupedRows]] = {}
@@ -96,7 +99,7 @@ def embedding_candidates(
         width: some[len(some) // 2].measured_error_left() for width, some in by_width.items()
     }
     for train in trains:
-        near, size = train.rounded(bits, number)
+        near, size = train.rounded(number)
         share = error_left[len(train.basis)] - 1
         improved = near + share * train.errors(*train.first) @ train.basis
         found.append(
@@ -135,6 +138,7 @@ class _GroupedRows:
         weights: The weights of the rows.
         basis: Array `(K, D)`: the third core or, if `K = D`, a factor of the second.
         renumber: As in `embedding_candidates`.
+        bits: As in `embedding_candidates`.
         first: Both cores of the rows and the places of the rows, to begin with.
     """
 
@@ -143,6 +147,7 @@ class _GroupedRows:
     weights: np.ndarray
     basis: np.ndarray
     renumber: int | None
+    bits: int | None
     first: tuple[np.ndarray, np.ndarray, np.ndarray]
 
     @property
@@ -156,8 +161,15 @@ class _GroupedRows:
 
     @functools.cached_property
     def best(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The cores and the places, improved in turns."""
-        return self._improved(_ROUNDS)
+        """The cores and the places, improved in turns; with `bits`, fit to be rounded."""
+        a, b, places = self._improved(_ROUNDS)
+        if self.bits is None:
+            return a, b, places
+        a, b = grouped_rows.rotated(*grouped_rows.balanced(a, b))
+        # The second core makes up for the rounding of the first one.
+        rounded, _ = rounded_core(a[None, :, None], self.bits, 0)
+        a = rounded[0, :, 0]
+        return a, grouped_rows.refit_second(a, b, self.rows, self.weights, places), places
 
     def _improved(self, rounds: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         a, b, places = self.first
@@ -180,10 +192,12 @@ class _GroupedRows:
         """Returns the differences from the rows, array `(V, K)`."""
         return grouped_rows.lookup(a, b, places) - self.rows
 
-    def rounded(self, bits: int | None, float_size: int) -> tuple[np.ndarray, int]:
+    def rounded(self, float_size: int) -> tuple[np.ndarray, int]:
         """Returns the table of the first cores, rounded to `bits`, and the bytes of the layer."""
         a, b, places = self.first
-        rounded = [rounded_core(core, bits, float_size) for core in self._cores(a, b)]
+        if self.bits is not None:
+            a, b = grouped_rows.rotated(a, b)
+        rounded = [rounded_core(core, self.bits, float_size) for core in self._cores(a, b)]
         cores, sizes = zip(*rounded, strict=True)
         size = sum(sizes)
         if self.renumber is None:
@@ -225,6 +239,7 @@ def _grouped_rows(
     coordinates: np.ndarray,
     basis: np.ndarray,
     renumber: int | None,
+    bits: int | None,
 ) -> Iterator[_GroupedRows]:
     num_rows, columns = len(coordinates), len(basis)
     places = grouped_rows.similar_places(coordinates, renumber or 0)
@@ -237,7 +252,7 @@ def _grouped_rows(
         a, b = grouped_rows.factors(rows, weights, places, shape, ranks[-1])
         for rank in ranks:
             first = (a[:, :rank], b[:rank], places)
-            yield _GroupedRows(layer, rows, weights, basis[:width], renumber, first)
+            yield _GroupedRows(layer, rows, weights, basis[:width], renumber, bits, first)
 
 
 def row_weights(layer: keras.layers.Embedding, seen: Seen) -> np.ndarray:
