@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from keras_tnattn.compression import grouped_rows
+from keras_tnattn.ops.quantization import rounded_rows
 
 RNG = np.random.default_rng(0)
 SHAPE, RANK, COLUMNS = (12, 5), 3, 4
@@ -100,3 +101,35 @@ def test_the_first_rows_stay():
     assert new[:2].tolist() == [0, 1]
     assert sorted(new) == list(range(57))
     assert new.tolist() != places.tolist()
+
+
+@pytest.mark.parametrize("change", [grouped_rows.balanced, grouped_rows.rotated])
+def test_the_product_of_the_cores_stays(change):
+    a, b = RNG.normal(size=(30, 7)), RNG.normal(size=(7, 5, 4)) * np.arange(1, 8)[:, None, None]
+    new = change(a, b)
+    places = np.arange(150)
+    expected = grouped_rows.lookup(a, b, places)
+    np.testing.assert_allclose(grouped_rows.lookup(*new, places), expected, atol=1e-10)
+    assert [x.shape for x in new] == [a.shape, b.shape]
+
+
+def test_rotated_numbers_are_rounded_with_less_error():
+    rows = RNG.normal(size=(500, 32)) * 0.9 ** np.arange(32)
+    rotation = grouped_rows.random_rotation(32)
+    plain = rounded_rows(rows, 4)[0]
+    rotated = rounded_rows(rows @ rotation, 4)[0] @ rotation.T
+    assert np.linalg.norm(rotated - rows) < 0.8 * np.linalg.norm(plain - rows)
+
+
+def test_the_second_core_makes_up_for_a_rounded_first_one():
+    places = RNG.permutation(200)
+    weights = RNG.uniform(0.1, 3, 200)
+    a, b = RNG.normal(size=(40, 8)), RNG.normal(size=(8, 5, 6))
+    rows = grouped_rows.lookup(a, b, places)
+    rounded = rounded_rows(a, 4)[0]
+
+    def error(a, b):
+        return (weights[:, None] * (grouped_rows.lookup(a, b, places) - rows) ** 2).sum()
+
+    again = grouped_rows.refit_second(rounded, b, rows, weights, places)
+    assert error(rounded, again) < 0.8 * error(rounded, b)
