@@ -292,10 +292,18 @@ class TTEmbedding(BaseFactoredEmbedding):
         """Returns a layer whose cores are integers of 8 or 4 bits, with one scale per row.
 
         The rows are those of the longer unfolding of each core. Cores with `V_n = 1` stay in
-        floats. The new layer cannot be trained.
+        floats. Each core makes up, by least squares, for the rounding of the one before. The new
+        layer cannot be trained.
         """
         new = self._unfilled(bits, tt_ranks=self.ranks)
-        new.assign_cores([ops.convert_to_numpy(core) for core in self.cores])
+        cores = [ops.convert_to_numpy(core).astype("float64") for core in self.cores]
+        for n, rank in enumerate(self.ranks):
+            rounded, _ = rounded_core(cores[n], bits, 0)
+            change = np.linalg.lstsq(
+                rounded.reshape(-1, rank), cores[n].reshape(-1, rank), rcond=None
+            )[0]
+            cores[n], cores[n + 1] = rounded, np.tensordot(change, cores[n + 1], axes=1)
+        new.assign_cores(cores)
         if self.reorder_rows:
             new.positions.assign(self.positions)
         return new

@@ -188,6 +188,19 @@ def test_quantized_cores_are_small_and_near(bits, error, share, tmp_path):
     np.testing.assert_array_equal(to_numpy(loaded(ids[None])), near[None])
 
 
+def test_each_core_makes_up_for_the_rounding_of_the_one_before():
+    keras.utils.set_random_seed(0)
+    layer = built(TTEmbedding(500, 32, tt_ranks=16))
+    small = layer.quantized(4)
+    apart = TTEmbedding.from_config({**small.get_config(), "name": "apart"})
+    apart.build()
+    apart.assign_cores([to_numpy(core) for core in layer.cores])
+    ids = np.arange(500)
+    full = to_numpy(layer(ids))
+    errors = [np.linalg.norm(to_numpy(x(ids)) - full) for x in (small, apart)]
+    assert errors[0] < 0.97 * errors[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
@@ -224,7 +237,8 @@ def test_a_core_that_all_ids_share_stays_in_floats(bits):
     layer.build()
     small = layer.quantized(bits)
     assert [w.dtype for w in small.weights if "core" in w.name] == ["uint8", "uint8", "float32"]
-    np.testing.assert_array_equal(to_numpy(small.packed_cores[2]), to_numpy(layer.cores[2]))
+    shared = to_numpy(small.packed_cores[2])
+    assert len(np.unique(shared)) == shared.size  # not rounded
     ids = np.arange(60)
     expected, found = to_numpy(layer(ids)), to_numpy(small(ids))
     assert np.linalg.norm(found - expected) < 0.3 * np.linalg.norm(expected)
