@@ -12,10 +12,11 @@ def share_out(
 ) -> dict[str, Candidate] | None:
     """Chooses a candidate for each layer so that the errors are small and the bytes fit.
 
-    Minimizes `sum_l (g_l e_l)^2` under a budget of bytes, where `e_l` is the likely error of the
-    layer's outputs and `g_l` the sensitivity of the model's outputs to it: a knapsack problem with
-    one choice from each group. Every layer starts at its smallest candidate. Then, as long as a
-    larger candidate fits the budget, the change that reduces the sum most per byte is made.
+    Minimizes `sum_l (g_l e_l)^2` under a budget of bytes, where `e_l` is the candidate's `cost`,
+    its likely error, and `g_l` the sensitivity of the model's outputs to errors of the layer: a
+    knapsack problem with one choice from each group. Every layer starts at its smallest candidate.
+    Then, as long as a larger candidate fits the budget, the change that reduces the sum most per
+    byte is made.
 
     Args:
         choices: The candidates of each layer, by path.
@@ -27,7 +28,7 @@ def share_out(
     """
 
     def cost(path: str, candidate: Candidate) -> float:
-        return (sensitivity[path] * candidate.likely_error) ** 2
+        return (sensitivity[path] * candidate.cost) ** 2
 
     groups = {path: _not_dominated(path, candidates, cost) for path, candidates in choices.items()}
     at = dict.fromkeys(groups, 0)
@@ -53,7 +54,7 @@ def _not_dominated(
 ) -> list[Candidate]:
     """Returns the candidates that no smaller one beats, by increasing size and decreasing error."""
     best: list[Candidate] = []
-    for candidate in sorted(candidates, key=lambda c: (c.bytes, c.likely_error)):
+    for candidate in sorted(candidates, key=lambda c: (c.bytes, c.cost)):
         if not best or cost(path, candidate) < cost(path, best[-1]):
             best.append(candidate)
     return best

@@ -53,13 +53,15 @@ def activated(layer: keras.layers.Layer, function: Callable[[Any], Any]) -> Iter
     """Replaces the activation of a dense or einsum layer, dense or of low rank, by a function."""
     # An assignment would fail on PyTorch if the activation is a layer.
     attributes = vars(getattr(layer, "outer", layer))
-    before = {name: attributes[name] for name in ("activation",) if name in attributes}
+    before = attributes.get("activation")  # `None` if PyTorch holds it among the submodules
     attributes["activation"] = function
     try:
         yield
     finally:
-        del attributes["activation"]
-        attributes.update(before)
+        if before is None:
+            del attributes["activation"]
+        else:
+            attributes["activation"] = before
 
 
 def batches_of(data: Any, batch_size: int, num_inputs: int | None = None) -> tuple[list[Any], Any]:

@@ -41,6 +41,8 @@ class Candidate:
         flops: Floating-point operations per row of inputs, or per id.
         make: Function that returns the built layer with float weights; `quantized` quantizes it.
         improved_error: The `error` that is expected once the layer is made, if this improves it.
+        felt_error: The likely error with directions weighted by how much the model responds to
+            them, if that was measured; the budget is shared out by it.
         id_order: Function that returns the old id of each new id of `make()`, or `None` if the ids
             stay.
     """
@@ -53,12 +55,18 @@ class Candidate:
     flops: int
     make: Callable[[], keras.layers.Layer]
     improved_error: float | None = None
+    felt_error: float | None = None
     id_order: Callable[[], np.ndarray | None] = lambda: None
 
     @property
     def likely_error(self) -> float:
         """The error that is expected of the made layer."""
         return self.error if self.improved_error is None else self.improved_error
+
+    @property
+    def cost(self) -> float:
+        """The error by which the budget is shared out."""
+        return self.likely_error if self.felt_error is None else self.felt_error
 
 
 def byte_count(layer: keras.layers.Layer) -> int:

@@ -144,10 +144,10 @@ def compress(
     This costs an SVD for each layer and, with `data`, one run of the model over at most 1,024 rows,
     one over a batch for each layer, and for each embedding one over a batch for each feature (of at
     most 256; more than these count alike) and three over the rows. For an embedding of `V` rows,
-    500 or more, it also tries tensor trains of some hundred ranks, and fitting one costs about
-    `6 V^2 D` FLOPs, because rows move to where they fit best: once for each such embedding, and
-    once more for each tensor train that is chosen or timed. A table of 20,000 rows of 64 features
-    takes about half a minute on one core.
+    500 or more, it also tries tensor trains of some hundred pairs of ranks. Rows move to where they
+    fit best, which costs about `V^2 D` FLOPs: once for each of twelve ranks, and six times for each
+    tensor train that is chosen or timed. A table of 20,000 rows of 64 features takes about a minute
+    on one core.
 
     Args:
         model: A built functional, sequential or subclassed model. It is not changed.

@@ -5,7 +5,6 @@ coordinates of each group, `B` of shape `(R, V_2, D)` the rows that the groups h
 grid has `V_1 V_2 >= V` places, and which row lies where is free, so it is chosen, too.
 """
 
-import functools
 import math
 
 import numpy as np
@@ -98,9 +97,10 @@ def refit(
     Returns:
         New `A` and `B`.
     """
+    grid, weights = _on_grid(rows, weights, places, (len(a), b.shape[1]))
     for _ in range(sweeps):
-        a = _refit_first(a, b, *_on_grid(rows, weights, places, (len(a), b.shape[1])))
-        b = refit_second(a, b, rows, weights, places)
+        a = _refit_first(a, b, grid, weights)
+        b = _refit_second(a, b, grid, weights)
     return a, b
 
 
@@ -115,7 +115,12 @@ def refit_second(
     a: np.ndarray, b: np.ndarray, rows: np.ndarray, weights: np.ndarray, places: np.ndarray
 ) -> np.ndarray:
     """Returns the `B` that fits best to a given `A`, by weighted least squares; see `refit`."""
-    grid, weights = _on_grid(rows, weights, places, (len(a), b.shape[1]))
+    return _refit_second(a, b, *_on_grid(rows, weights, places, (len(a), b.shape[1])))
+
+
+def _refit_second(
+    a: np.ndarray, b: np.ndarray, grid: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
     grams = weights.T @ (a[:, :, None] * a[:, None, :]).reshape(len(a), -1)
     targets = np.einsum("abd,ar->brd", weights[..., None] * grid, a, optimize=True)
     return _solve(grams, targets, b.transpose(1, 0, 2)).transpose(1, 0, 2)
@@ -147,7 +152,6 @@ def rotated(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return a @ rotation, np.tensordot(rotation, b, axes=(0, 0))
 
 
-@functools.lru_cache(maxsize=512)
 def random_rotation(size: int) -> np.ndarray:
     """Returns an orthogonal matrix `(size, size)`, always the same one.
 

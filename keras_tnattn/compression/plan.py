@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from keras_tnattn.compression import calibration
-from keras_tnattn.compression.batches import number_of_inputs, renumbered
+from keras_tnattn.compression.batches import are_equal, number_of_inputs, renumbered
 from keras_tnattn.compression.budget import share_out, within_tolerance
 from keras_tnattn.compression.calibration import Seen
 from keras_tnattn.compression.candidates import (
@@ -28,7 +28,7 @@ from keras_tnattn.compression.choices import candidates_for
 from keras_tnattn.compression.rebuilding import counterparts, leaves, owners, rebuilt
 from keras_tnattn.compression.report import LayerReport, Report
 from keras_tnattn.compression.sensitivity import measure_responses, measure_sensitivity
-from keras_tnattn.compression.tables import direction_weights, row_weights, table_error
+from keras_tnattn.compression.tables import row_weights, table_error
 from keras_tnattn.layers import TokenEmbedding
 
 _REPLACED = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding, TokenEmbedding)
@@ -94,7 +94,7 @@ class Plan:
         table.set_weights([weights[order] for weights in table.get_weights()])
         old = keras.tree.flatten(self.model(self.sample))
         new = keras.tree.flatten(copy(renumbered(self.sample, order)))
-        return all(map(_are_equal, old, new))
+        return all(map(are_equal, old, new))
 
     def _replaceable(
         self, filters: Any
@@ -347,7 +347,7 @@ class Plan:
         table = keras.ops.convert_to_numpy(old(ids)).astype("float64")
         near = keras.ops.convert_to_numpy(new(ids if order is None else np.argsort(order)))
         seen = self.seen[path]
-        return table_error(table, near, row_weights(old, seen), direction_weights(seen))
+        return table_error(table, near, row_weights(old, seen))
 
     def _others(self, small: keras.Model) -> list[LayerReport]:
         """Returns one row for all other weights."""
@@ -374,14 +374,6 @@ def measured(metric: Callable[[keras.Model], float], model: keras.Model) -> floa
     return value
 
 
-def _are_equal(old: Any, new: Any) -> bool:
-    """Whether all entries of two outputs are equal but for rounding."""
-    old, new = (keras.ops.convert_to_numpy(x).astype("float64") for x in (old, new))
-    typical = float(np.median(np.abs(old)))
-    atol = 1e-3 * typical if math.isfinite(typical) else 0.0
-    return np.allclose(new, old, rtol=1e-3, atol=atol, equal_nan=True)
-
-
 @contextlib.contextmanager
 def _fitting_data() -> Iterator[None]:
     """Reports errors of a model that is called on the data."""
@@ -390,7 +382,15 @@ def _fitting_data() -> Iterator[None]:
     except MemoryError:
         raise
     except Exception as error:  # each backend has its own
+        if _is_out_of_memory(error):
+            raise
         raise ValueError(f"The data do not fit the model: {error}") from error
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether TensorFlow, JAX or PyTorch ran out of memory."""
+    names = ("ResourceExhaustedError", "OutOfMemoryError")
+    return type(error).__name__ in names or "RESOURCE_EXHAUSTED" in str(error)
 
 
 def _passes(layer: keras.layers.Layer, filters: Any) -> bool:

@@ -1,6 +1,7 @@
 """Measures how much the outputs of a model change with those of its layers."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from keras_tnattn.compression.tables import low_rank_table
 _CHANGE = 0.05
 # For embeddings with more features all directions of the rows count alike.
 _MOST_FEATURES = 256
+# The most entries of the outputs that are compared; they are chosen at random.
+_ENTRIES = 2**16
 # The rank of the tables with which the response is tried, relative to the number of features; and
 # the most that the table that heeds the response may change the outputs, relative to the other.
 _TRIED, _CLEARLY = 0.375, 0.8
@@ -41,8 +44,10 @@ def measure_sensitivity(
     for path, layer in layers.items():
         with _noisy(layer):
             changed = np.linalg.norm(change())
-        sensitivity = changed / (_CHANGE * size) if size > 0 else 1.0
-        seen[path].sensitivity = float(max(sensitivity, 1e-3))
+        seen[path].sensitivity = float(changed / (_CHANGE * size)) if size > 0 else 1.0
+    largest = max((seen[path].sensitivity for path in layers), default=0.0)
+    for path in layers:
+        seen[path].sensitivity = max(seen[path].sensitivity, 1e-3 * largest) or 1.0
 
 
 def measure_responses(
@@ -61,23 +66,27 @@ def measure_responses(
     rank that heeds it changes the outputs on all batches clearly less than one that does not.
     """
     change, _ = _change_of_outputs(model, batches[0], outputs)
+    entries = sum(x.size for x in outputs)
+    some = np.random.default_rng(0).permutation(entries)[:_ENTRIES]
     for path, layer in layers.items():
         if not isinstance(layer, keras.layers.Embedding) or layer.output_dim > _MOST_FEATURES:
             continue
         changes = []
         for feature in range(layer.output_dim):
             with watched({path: layer}, _shifting(feature)):
-                changes.append(change())
-        response = np.stack(changes) @ np.stack(changes).T
+                changes.append(change()[some])
+        stacked = np.stack(changes)
+        response = stacked @ stacked.T
         if not np.trace(response) > 0:
             continue
         response *= len(response) / np.trace(response)
-        near = [low_rank_table(layer, seen[path], _TRIED * layer.output_dim)]
-        seen[path].response = response
-        near.append(low_rank_table(layer, seen[path], _TRIED * layer.output_dim))
+        near = [
+            low_rank_table(layer, dataclasses.replace(seen[path], response=x), _TRIED)
+            for x in (None, response)
+        ]
         without, heeding = _errors(model, batches, layer, near)
-        if heeding > _CLEARLY * without:
-            seen[path].response = None
+        if heeding <= _CLEARLY * without:
+            seen[path].response = response
 
 
 def _errors(
@@ -128,7 +137,6 @@ def _shifting(feature: int) -> Callable[[str, Any, Any], Any]:
         array = ops.convert_to_numpy(outputs).astype("float32")
         rng = np.random.default_rng(0)  # the same signs for each feature
         signs = rng.choice((-1.0, 1.0), size=array.shape[:-1])
-        array = np.array(array)
         array[..., feature] += _CHANGE * signs * np.sqrt(np.mean(np.square(array)))
         return ops.convert_to_tensor(array, outputs.dtype)
 

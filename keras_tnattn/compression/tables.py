@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import numpy as np
@@ -60,31 +60,46 @@ def embedding_candidates(
     weights, directions = row_weights(layer, seen), direction_weights(seen)
 
     def error_of(near: np.ndarray) -> float:
-        return table_error(table, near, weights, directions)
+        return table_error(table, near, weights)
+
+    def felt_error_of(near: np.ndarray) -> float | None:
+        return None if directions is None else table_error(table, near, weights, directions)
 
     number = item_size(layer.variable_dtype)
     found = []
     for width in sorted({bits, 8}) if bits is not None else ():
         small = quantized(layer, width)
-        error = error_of(_table(small))
-        found.append(Candidate("dense", (), width, byte_count(small), error, 0, lambda: layer))
+        near = _table(small)
+        found.append(
+            Candidate(
+                "dense",
+                (),
+                width,
+                byte_count(small),
+                error_of(near),
+                0,
+                lambda: layer,
+                felt_error=felt_error_of(near),
+            )
+        )
     coordinates, basis = _factors(table, weights, directions)
     for rank in ranks_to_try(len(basis)) if "low_rank" in formats else ():
-        left, right = coordinates[:, :rank], basis[:rank]
+        factors = functools.partial(_low_rank_factors, coordinates, basis, rank, bits)
+        left, right = factors()
         kept, size = left, number * left.size
         if bits is not None:
-            rotation = grouped_rows.random_rotation(rank)
-            left, right = left @ rotation, rotation.T @ right
             kept, size = quantization.rounded_rows(left, bits)
+        near = kept @ right
         found.append(
             Candidate(
                 "low_rank",
                 (rank,),
                 bits,
                 size + number * right.size,
-                error_of(kept @ right),
+                error_of(near),
                 2 * rank * len(basis),
-                functools.partial(_low_rank, layer, left, right),
+                functools.partial(_low_rank, layer, factors),
+                felt_error=felt_error_of(near),
             )
         )
     if "tensor_train" not in formats or len(table) < _FEWEST_ROWS:
@@ -112,15 +127,28 @@ def embedding_candidates(
                 2 * max(train.ranks) * table.shape[1],
                 train.make,
                 error_of(improved),
+                felt_error_of(improved),
                 train.id_order,
             )
         )
     return found
 
 
+def _low_rank_factors(
+    coordinates: np.ndarray, basis: np.ndarray, rank: int, bits: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the factors of a rank, with `bits` rotated so that they round well."""
+    left, right = coordinates[:, :rank], basis[:rank]
+    if bits is None:
+        return left, right
+    rotation = grouped_rows.random_rotation(rank)
+    return left @ rotation, rotation.T @ right
+
+
 def _low_rank(
-    layer: keras.layers.Embedding, coordinates: np.ndarray, basis: np.ndarray
+    layer: keras.layers.Embedding, factors: Callable[[], tuple[np.ndarray, np.ndarray]]
 ) -> LowRankEmbedding:
+    coordinates, basis = factors()
     rows, columns = layer.input_dim, layer.output_dim
     new = LowRankEmbedding(rows, columns, len(basis), **options_of(layer))
     new.build()
@@ -279,11 +307,11 @@ def _factors(
     return coordinates, np.linalg.solve(directions, basis.T).T
 
 
-def low_rank_table(layer: keras.layers.Embedding, seen: Seen, rank: float) -> np.ndarray:
-    """Returns the table of an embedding, approximated by one of a lower rank, rounded up."""
+def low_rank_table(layer: keras.layers.Embedding, seen: Seen, share: float) -> np.ndarray:
+    """Returns the table of an embedding, approximated by one of a share of its full rank."""
     table = ops.convert_to_numpy(layer.embeddings).astype("float64")
     coordinates, basis = _factors(table, row_weights(layer, seen), direction_weights(seen))
-    rank = math.ceil(rank)
+    rank = math.ceil(share * len(basis))
     return (coordinates[:, :rank] @ basis[:rank]).astype("float32")
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from keras_tnattn import compress
 from keras_tnattn.compression.batches import (
+    are_equal,
     are_probabilities,
     inputs_and_labels,
     iterate,
@@ -125,6 +126,19 @@ def test_what_ends_heals_for_one_epoch_only():
 def test_data_without_rows_are_refused(data):
     with pytest.raises(ValueError, match="Expected"):
         compress(one_input(), target=1.5, data=data)
+
+
+def test_outputs_are_equal_column_by_column():
+    outputs = RNG.normal(size=(6, 4))
+    assert are_equal(outputs, outputs + 1e-6)
+    changed = outputs.copy()
+    changed[2, 1] += 1
+    assert not are_equal(outputs, changed)
+    # Large entries of masked classes hide nothing, finite or not.
+    for masked in (-1e9, -np.inf):
+        outputs[:, 3], changed[:, 3] = masked, masked
+        assert are_equal(outputs, outputs)
+        assert not are_equal(outputs, changed)
 
 
 def test_a_py_dataset_ends():

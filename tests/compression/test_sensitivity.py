@@ -1,5 +1,7 @@
 """How sensitive a model's outputs are to noise on a layer."""
 
+import tracemalloc
+
 import keras
 import numpy as np
 import pytest
@@ -47,6 +49,27 @@ def test_noise_on_outputs_that_are_probabilities_themselves():
     assert 0 < seen["table"].sensitivity < np.inf
 
 
+def test_a_small_sensitivity_is_relative_to_the_largest():
+    # The outputs are 100 and the rows of two tables, of which one is multiplied by a number.
+    def sensitivities(factor):
+        ids, other = keras.Input((1,), dtype="int32"), keras.Input((1,), dtype="int32")
+        layers = {name: keras.layers.Embedding(50, 6) for name in ("one", "small")}
+        outputs = 100.0 + layers["one"](ids) + factor * layers["small"](other)
+        model = keras.Model([ids, other], outputs)
+        for layer in layers.values():
+            layer.set_weights([TABLE])
+        seen = {name: calibration.Seen() for name in layers}
+        outputs = [keras.ops.convert_to_numpy(model([IDS, IDS]))]
+        sensitivity.measure_sensitivity(model, layers, [IDS, IDS], seen, outputs)
+        return [seen[name].sensitivity for name in layers]
+
+    one, small = sensitivities(0.1)
+    assert 0 < one < 1e-3
+    assert small == pytest.approx(0.1 * one, rel=0.1)
+    one, small = sensitivities(1e-5)
+    assert small == pytest.approx(1e-3 * one)
+
+
 def test_masked_logits_do_not_count():
     dense = keras.layers.Dense(4, use_bias=False)
     inputs = keras.Input((6,))
@@ -83,6 +106,22 @@ def test_the_response_is_that_of_the_kernel():
     expected *= 6 / np.trace(expected)
     response = response_of(*embedding_and_dense(kernel))
     np.testing.assert_allclose(response, expected, atol=1e-3)
+
+
+def test_the_memory_of_the_response_is_bounded(monkeypatch):
+    # 16 x 200,000 changes in float64 would take 26 MB, and the samples take 1.6 MB.
+    monkeypatch.setattr(sensitivity, "_ENTRIES", 10_000)
+    table = RNG.normal(size=(50, 16)).astype("float32")
+    kernel = np.zeros((16, 1000), "float32")
+    kernel[0] = RNG.normal(size=1000)
+    model, layer = embedding_and_dense(kernel, table)
+    ids = RNG.integers(0, 50, (200, 1)).astype("int32")
+    tracemalloc.start()
+    response = response_of(model, layer, ids)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20e6
+    np.testing.assert_allclose(response, np.diag([16.0] + [0] * 15), atol=1e-3)
 
 
 def test_without_a_gain_all_directions_count_alike():

@@ -25,9 +25,34 @@ def layer():
 def test_the_memory_of_a_fit_is_bounded(layer, monkeypatch):
     monkeypatch.setattr(tables, "_GRAM_NUMBERS", 1000)
     found = embedding_candidates(layer, Seen(), ["tensor_train"], None, None)
+    assert found
     for candidate in found:
         groups, rank = candidate.make().tt_input_shape[0], candidate.ranks[0]
         assert groups * rank**2 <= 1000
+
+
+@pytest.mark.parametrize("bits", [None, 8])
+def test_errors_are_those_of_the_table_and_costs_heed_the_response(layer, bits):
+    response = np.diag([8 - 7e-3, *[1e-3] * 7])  # of trace 8
+    formats = ["low_rank", "tensor_train"]
+    for seen in (Seen(), Seen(response=response)):
+        found = embedding_candidates(layer, seen, formats, bits, None)
+        table = keras.ops.convert_to_numpy(layer.embeddings).astype("float64")
+        weights, directions = row_weights(layer, seen), tables.direction_weights(seen)
+        for candidate in [c for c in found if c.format != "tensor_train"]:
+            new = candidate.make() if candidate.bits is None else quantized(candidate.make(), bits)
+            near = keras.ops.convert_to_numpy(new(np.arange(600)))
+            error = table_error(table, near, weights)
+            assert candidate.error == pytest.approx(error, rel=1e-3, abs=1e-6)
+            cost = table_error(table, near, weights, directions)
+            assert candidate.cost == pytest.approx(cost, rel=1e-3, abs=1e-6)
+        trains = [c for c in found if c.format == "tensor_train"]
+        same = [c.cost == c.likely_error for c in trains]
+        assert not any(same) if seen.response is not None else all(same)
+    # One feature decides: a table of a low rank that heeds it costs little, and its error shows
+    # what it does to the others.
+    lowest = min((c for c in found if c.format == "low_rank"), key=lambda c: c.bytes)
+    assert lowest.cost < 0.6 * lowest.error
 
 
 @pytest.mark.parametrize("bits", [None, 4])

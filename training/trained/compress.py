@@ -14,8 +14,9 @@ from training.base.files import read_object, replacing, writing
 from training.base.options import DATA, MODEL, OUTPUT, TRAINING, Options, argument, option
 from training.engine.backend import start_backend
 
-# What `predict.py` and `evaluate.py` read of a run, besides the model.
-RUN_FILES = ("config.json", "data.json", "results.json")
+# What `predict.py` and `evaluate.py` read of a run, besides the model. They look for the last one
+# first.
+RUN_FILES = ("results.json", "data.json", "config.json")
 
 # The share of a text's words with which a classifier is healed.
 _KEPT = 0.3
@@ -131,23 +132,23 @@ def _compress(args: CompressOptions) -> None:
     start_backend()
     if path.is_dir():
         folder = Path(args.output or path / "compressed")
-        _check_output(folder, path / "model.keras")
+        _check_output(folder, path / "model.keras", args)
         _compress_run(path, folder, args)
     else:
         folder = Path(args.output or path.with_name(f"{path.stem}-compressed"))
-        _check_output(folder, path)
+        _check_output(folder, path, args)
         _compress_file(path, path.stem, folder, args)
     print(f"wrote {folder}")
 
 
-def _check_output(folder: Path, original: Path) -> None:
+def _check_output(folder: Path, original: Path, args: CompressOptions) -> None:
     """Refuses a folder whose trained model would be overwritten."""
     from training.engine.runs import Run
 
-    of_run = (folder / "config.json").exists()
-    if (folder / "model.keras").resolve() == original.resolve() or (
-        of_run and "compressed" not in (Run(folder).results or {})
-    ):
+    model = folder / "model.keras"
+    of_run = (folder / "config.json").exists() and "compressed" not in (Run(folder).results or {})
+    trained = model.exists() and not (folder / "report.json").exists()
+    if args.replaces and (of_run or trained or model.resolve() == original.resolve()):
         raise InputError(
             "Expected an output folder without a trained model, which would be overwritten. "
             f"Received: output={folder}. Choose another with --output"
@@ -277,7 +278,9 @@ def thinned(ids: np.ndarray) -> np.ndarray:
     Args:
         ids: Integers `(R, L)`, padded with 0.
     """
-    kept = (np.random.default_rng(0).random(ids.shape) < _KEPT) & (ids != 0)
+    kept = np.random.default_rng(0).random(ids.shape) < _KEPT
+    kept[:, 0] = True  # no text becomes empty
+    kept &= ids != 0
     order = np.argsort(~kept, axis=1, kind="stable")
     return np.take_along_axis(np.where(kept, ids, 0), order, axis=1)
 
@@ -349,11 +352,17 @@ def _heal(result: Any, inputs: Any, args: CompressOptions, loss: Any = None) -> 
 
 def _write(result: Any, folder: Path, args: CompressOptions) -> None:
     print(result.report)
-    if args.replaces:
-        for name in RUN_FILES:  # they belong to the model that was here before
+    if not args.replaces:
+        _write_reports(result, folder)
+        return
+    with replacing(folder / "model.keras") as partial:
+        result.model.save(partial)
+        for name in reversed(RUN_FILES):  # they belong to the model that was here before
             (folder / name).unlink(missing_ok=True)
-        with replacing(folder / "model.keras") as partial:
-            result.model.save(partial)
+        _write_reports(result, folder)
+
+
+def _write_reports(result: Any, folder: Path) -> None:
     texts = {
         "report.txt": f"{result.report}\n",
         "report.csv": result.report.to_csv(),
@@ -371,7 +380,7 @@ def _write_run(
 ) -> None:
     """Writes what `predict.py` and `evaluate.py` read of a run, besides the model."""
     config = (path / "config.json").read_text(encoding="utf-8")
-    contents = (config, *(json.dumps(x, indent=2) + "\n" for x in (description, results)))
+    contents = (*(json.dumps(x, indent=2) + "\n" for x in (results, description)), config)
     for name, text in zip(RUN_FILES, contents, strict=True):
         with replacing(folder / name) as partial:
             partial.write_text(text, encoding="utf-8")

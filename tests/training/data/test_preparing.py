@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -146,6 +147,35 @@ def test_an_interrupt_at_the_very_end_loses_nothing(whole, tmp_path, monkeypatch
     assert progress.told == []
 
 
+def test_an_interrupt_while_the_old_folder_is_replaced_loses_nothing(whole, tmp_path, monkeypatch):
+    def interrupt(path, target):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(tmp_path), "rename", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(CORPUS, tmp_path / "corpus", **OPTIONS)
+    progress = Interrupting()
+    again = prepare(CORPUS, tmp_path / "corpus", **OPTIONS, progress=progress)
+    assert files(again) == files(whole)
+    assert progress.told == []
+
+
+def test_an_interrupt_before_the_chunks_are_deleted_leaves_nothing(whole, tmp_path, monkeypatch):
+    def interrupt(path, ignore_errors=False):
+        if path.name == prepared.CHUNKS:
+            raise KeyboardInterrupt
+        rmtree(path, ignore_errors)
+
+    rmtree = shutil.rmtree
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(CORPUS, tmp_path / "corpus", **OPTIONS)
+    assert files(prepare(CORPUS, tmp_path / "corpus", **OPTIONS)) == files(whole)
+    assert not (tmp_path / "corpus" / prepared.CHUNKS).exists()
+
+
 def test_a_disk_without_locks_is_told(tmp_path, monkeypatch):
     def unsupported(file, operation):
         raise OSError(95, "Operation not supported")
@@ -153,6 +183,7 @@ def test_a_disk_without_locks_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr("fcntl.flock", unsupported)
     with pytest.raises(InputError, match=r"Could not lock .*: operation not supported\. Choose"):
         prepare(CORPUS, tmp_path / "corpus", **OPTIONS)
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_was_computed_survives_a_full_disk(whole, tmp_path):

@@ -2,7 +2,10 @@
 
 import json
 import os
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -12,6 +15,21 @@ from training.base.errors import InputError
 from training.studies import long_texts, processes, recall_training
 from training.studies.command_line import main
 from training.studies.recall import FIRST_LETTER, LETTERS, QUESTION, REACH, SECTION, recall_texts
+
+ROOT = Path(__file__).parents[3]
+# A study whose process of a training waits; the file `process` has its number.
+WAITING = """
+import os, time
+from pathlib import Path
+from training.studies import processes
+
+def wait():
+    Path("process").write_text(str(os.getpid()))
+    time.sleep(600)
+
+if __name__ == "__main__":
+    processes.run_alone(wait, gigabytes=1.0)
+"""
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -137,6 +155,27 @@ def test_a_crash_is_no_lack_of_memory(monkeypatch, written, too_large):
     else:
         with pytest.raises(InputError, match=r"gigabytes=1\.0\. What is finished is kept"):
             processes.run_alone(_crash, written, gigabytes=1.0)
+
+
+@needs_linux
+def test_a_training_ends_with_its_study(tmp_path):
+    (tmp_path / "waiting.py").write_text(WAITING)
+    study = subprocess.Popen(
+        [sys.executable, "waiting.py"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+    )
+    waiting, deadline = tmp_path / "process", time.monotonic() + 60
+    while not (waiting.exists() and waiting.read_text()):
+        assert study.poll() is None, study.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    study.kill()
+    study.communicate()
+    while Path("/proc", waiting.read_text()).exists():
+        assert time.monotonic() < deadline, "a process outlived its study"
+        time.sleep(0.05)
 
 
 def _redirected(gigabytes, errors):

@@ -1,6 +1,9 @@
 """The study `translators`: its options, its table and how it continues."""
 
+import csv
+
 import pytest
+from translate_commands import table
 
 from training.studies import translators
 from training.studies.command_line import main
@@ -72,6 +75,26 @@ def test_finished_trainings_are_kept(trained, tmp_path, capsys):
     assert main([*command, "--epochs", "3"]) == 2
     assert "epochs" in capsys.readouterr().err
     assert len(trained) == 4
+
+
+def read_table(path):
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+@pytest.mark.slow
+def test_a_training_is_measured_on_the_validation_part(tmp_path, monkeypatch):
+    corpus = table(tmp_path / "pairs.tsv")
+    small = {"model_dim": 16, "num_heads": 2, "feedforward_dim": 16, "vocabulary_size": 60}
+    monkeypatch.setattr(translators, "COMMON", {**translators.COMMON, **small})
+    command = ["translators", "--corpus", corpus, "--epochs", "2"]
+    command += ["--cooldown-epochs", "1", "--models", "plga", "sdpa", "--seeds", "0"]
+    assert main([*command, "--run-dir", str(tmp_path / "study")]) == 0
+    rows = read_table(tmp_path / "study/results.csv")
+    assert [row["model"] for row in rows] == ["sdpa", "plga"]
+    for row in rows:
+        assert 0 <= float(row["bleu"]) <= 100
+        last = read_table(tmp_path / f"study/{row['model']}-0/metrics.csv")[-1]
+        assert float(row["val_loss"]) == pytest.approx(float(last["val_loss"]))
 
 
 @pytest.mark.parametrize(

@@ -77,12 +77,13 @@ def test_a_translator_becomes_small_and_is_read_like_a_run(tmp_path, capsys):
     assert capsys.readouterr().out == found
     model_file = str(tmp_path / "run" / "model.keras")
     other_file = str(small / "model.keras")
+    into_run = ["--target", "2", "--output", str(tmp_path / "run")]
     for arguments, message in (
         ([str(small), "--target", "2"], "Expected the original run"),
         ([str(tmp_path / "run"), "--data", "x.npy"], "has its own data"),
-        ([str(tmp_path / "run"), "--output", str(tmp_path / "run")], "without a trained model"),
-        ([model_file, "--output", str(tmp_path / "run")], "without a trained model"),
-        ([other_file, "--output", str(tmp_path / "run")], "without a trained model"),
+        ([str(tmp_path / "run"), *into_run], "without a trained model"),
+        ([model_file, *into_run], "without a trained model"),
+        ([other_file, *into_run], "without a trained model"),
     ):
         assert main(arguments) == 2
         assert message in capsys.readouterr().err
@@ -122,6 +123,36 @@ def test_a_file_needs_no_run(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_an_interrupted_write_leaves_the_model_and_the_files_of_one_run(tmp_path, monkeypatch):
+    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32), keras.layers.Dense(3)])
+    model.save(tmp_path / "model.keras")
+    file, folder = str(tmp_path / "model.keras"), tmp_path / "model-compressed"
+    assert main([file, "--target", "2"]) == 0
+    (folder / "config.json").write_text("{}")
+    (folder / "results.json").write_text('{"compressed": true}')
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def interrupt(model, path):
+        path.write_text("half a model")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(keras.Model, "save", interrupt)
+    assert main([file, "--target", "3"]) != 0
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_trained_file_of_that_name_is_not_overwritten(tmp_path, capsys):
+    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32)])
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        model.save(tmp_path / name / "model.keras")
+    file, other = str(tmp_path / "one" / "model.keras"), tmp_path / "other"
+    assert main([file, "--target", "2", "--output", str(other)]) == 2
+    assert "without a trained model" in capsys.readouterr().err
+    assert [path.name for path in other.iterdir()] == ["model.keras"]
+    assert main([file, "--output", str(other)]) == 0  # only a report
+
+
 def test_a_trained_run_is_not_overwritten(tmp_path, capsys):
     model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32)])
     model.save(tmp_path / "model.keras")
@@ -148,3 +179,8 @@ def test_thinned_texts_keep_some_words_in_order():
         assert (np.diff(words) > 0).all()
         assert words.max() <= limit
         assert (row[len(words) :] == 0).all()
+
+
+def test_no_thinned_text_is_empty():
+    found = thinned(np.array([[7, 0, 0]] * 50))
+    assert found.tolist() == [[7, 0, 0]] * 50

@@ -205,9 +205,10 @@ def prepare(
                 "notes": [*corpus.notes, *notes],
             }
             _write_index(corpus, partial, description)
-            shutil.rmtree(partial / CHUNKS)
             shutil.rmtree(folder, ignore_errors=True)
             partial.rename(folder)
+            # Only now: without them an interrupted preparation would begin again.
+            shutil.rmtree(folder / CHUNKS, ignore_errors=True)
         except ValueError as error:  # an option, which the tokenizers check
             shutil.rmtree(partial, ignore_errors=True)
             raise InputError(str(error)) from error
@@ -230,9 +231,12 @@ def _finished(folder: Path, made_of: dict[str, Any]) -> PreparedCorpus | None:
             "another corpus or with other options. Choose another folder, or delete it if no "
             "run needs it"
         )
-    with contextlib.suppress(InputError):  # damaged: prepare it again
-        return load_prepared(folder)
-    return None
+    try:
+        found = load_prepared(folder)
+    except InputError:  # damaged: prepare it again
+        return None
+    shutil.rmtree(folder / CHUNKS, ignore_errors=True)  # of an interrupt at the very end
+    return found
 
 
 @contextlib.contextmanager
@@ -260,6 +264,7 @@ def _locked(folder: Path) -> Iterator[None]:
                 ". Wait until that process ends and start again, or choose another folder"
             ) from error
         except OSError as error:  # some network file systems have no locks
+            path.unlink(missing_ok=True)
             raise InputError(
                 f"Could not lock {path}: {reason(error)}. Choose a folder on another disk"
             ) from error
