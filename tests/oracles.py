@@ -87,7 +87,16 @@ def spectral_attention(x, key_matrix, value_matrix, damping, coefficients=(1.0, 
     return filter_ @ (x @ value_matrix), psi
 
 
-def power_law_attention(query, value, key, weights, num_heads, causal_metric=False):
+def power_law_attention(
+    query,
+    value,
+    key,
+    weights,
+    num_heads,
+    causal_metric=False,
+    metric_from="query",
+    epsilon=1e-9,
+):
     """Equations 1 to 7 of the power law graph transformer on one sequence; returns outputs, E_LM.
 
     `weights`: `query, key, value, output` as (kernel, bias), `W, b, a, P, b_a` as `(H, k, k)`,
@@ -107,7 +116,7 @@ def power_law_attention(query, value, key, weights, num_heads, causal_metric=Fal
             a = a + dense(x, dense_layers[-1])
             centred = a - a.mean(-1, keepdims=True)
             a = gamma * centred / np.sqrt(centred.var(-1, keepdims=True) + 1e-6) + beta
-        a = np.maximum(weights["W"][h] @ a + weights["b"][h], 0) + 1e-9
+        a = np.maximum(weights["W"][h] @ a + weights["b"][h], 0) + epsilon
         return weights["a"][h] @ a ** weights["P"][h] + weights["b_a"][h]
 
     q, k, v = (
@@ -118,7 +127,8 @@ def power_law_attention(query, value, key, weights, num_heads, causal_metric=Fal
     for h in range(num_heads):
         rows = []
         for t in range(len(query)):
-            g = metric_of(q[h][: t + 1] if causal_metric else q[h], h)
+            counted = k[h] if metric_from == "key" else q[h]
+            g = metric_of(counted[: t + 1] if causal_metric else counted, h)
             energy = q[h][t] @ g @ k[h].T / np.sqrt(k[h].shape[-1])
             rows.append(np.where(energy > 0, energy, 0.2 * energy))
         exponentials = np.exp(rows - np.max(rows, axis=-1, keepdims=True))

@@ -13,8 +13,8 @@ from keras_tnattn.ops.power_law import elementwise_power
 from keras_tnattn.ops.precision import at_least_float32, matmul
 from keras_tnattn.typing import Initializer, Shape, Tensor
 
-_EPSILON = 1e-9  # of equation 2
 _SLOPE = 0.2  # of equation 5, below zero
+_METRICS = ("query", "key")
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -25,7 +25,7 @@ class PowerLawGraphAttention(keras.layers.Layer):
 
         D_Q  = Q^T Q                                  metric of the sentence, (k, k)
         A    = residual units on the rows of D_Q: A <- LayerNorm(A + Dense(ReLU(... A)))
-        A_LM = ReLU(W A + b) + 1e-9
+        A_LM = ReLU(W A + b) + epsilon
         G_LM = a (A_LM ** P) + b_a                    power elementwise
         E    = LeakyReLU(Q G_LM K^T / sqrt(k))        slope 0.2 below zero
         E_LM = softmax(E),  V_LM = E_LM V             heads merged, then a dense layer
@@ -40,6 +40,14 @@ class PowerLawGraphAttention(keras.layers.Layer):
     depends on later tokens even with a causal mask. With `causal_metric=True` the metric at
     position `t` is computed from the queries up to `t`, at the cost of one pass through the
     residual units per position.
+
+    Two options depart from the paper, and bring translators of this attention close to those of
+    scaled dot-product attention (docs/studies/translators.md). About half of `A_LM` is `epsilon`,
+    as published 1e-9, which the power makes `exp(-21 P)`: with `P` of either sign the largest drown
+    all others, at the start and throughout training. `epsilon=0.01` keeps them within bounds. With
+    `metric_from="key"` the metric is that of the sentence attended to, `D_K = K^T K`: in the
+    cross-attention of a decoder it is complete before the first token is decoded, and no later
+    token of the target can change it.
 
     Costs, for `R` rows of metrics, `R = B H k` (`B H k T` with `causal_metric`): `2 R u (2 k f +
     (n - 1) f^2)` FLOPs for `u` units of `n` layers of width `f`, which is most of it, `4 R k^2` for
@@ -71,6 +79,9 @@ class PowerLawGraphAttention(keras.layers.Layer):
         query_dropout: Dropout rate of the projected queries, before the metric. Defaults to 0, as
             in the paper (section 5).
         key_dropout: Dropout rate of the projected keys. Defaults to 0, as in the paper.
+        metric_from: The tokens of which the metric is computed: `"query"` (default), as published,
+            or `"key"`, which cannot have a `causal_metric`.
+        epsilon: Number that is added to the entries of `A_LM`. Defaults to 1e-9, as published.
 
     Call arguments:
         query: Float tensor `(B, T, d)`.
@@ -96,7 +107,8 @@ class PowerLawGraphAttention(keras.layers.Layer):
 
     Raises:
         ValueError: If a size is not an int, `num_heads`, `key_dim` or `residual_dim` is not
-            positive, another size is negative, a rate is not in [0, 1), or `num_heads` does not
+            positive, another size is negative, a rate is not in [0, 1), `epsilon` not in (0, 1),
+            `metric_from` unknown or `"key"` with a `causal_metric`, or `num_heads` does not
             divide the size of the query and `key_dim` is not given.
 
     Example:
@@ -125,6 +137,8 @@ class PowerLawGraphAttention(keras.layers.Layer):
         power_law_initializer: Initializer = "glorot_normal",
         query_dropout: float = 0.0,
         key_dropout: float = 0.0,
+        metric_from: str = "query",
+        epsilon: float = 1e-9,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -141,6 +155,17 @@ class PowerLawGraphAttention(keras.layers.Layer):
         self.key_dropout_rate = check_rate("key_dropout", key_dropout)
         self.padding_in_metric = padding_in_metric
         self.causal_metric = causal_metric
+        if metric_from not in _METRICS:
+            raise ValueError(f"Expected one of {_METRICS}. Received: metric_from={metric_from!r}")
+        self.metric_from = metric_from
+        if not 0 < epsilon < 1:
+            raise ValueError(f"Expected a number between 0 and 1. Received: epsilon={epsilon}")
+        self.epsilon = float(epsilon)
+        if causal_metric and metric_from == "key":
+            raise ValueError(
+                "Expected metric_from='query' with causal_metric, which is computed from the "
+                "queries up to each. Received: metric_from='key', causal_metric=True"
+            )
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.power_law_initializer = keras.initializers.get(power_law_initializer)
         self.supports_masking = True
@@ -258,9 +283,11 @@ class PowerLawGraphAttention(keras.layers.Layer):
         q = self.query_dropout(q, training=training)
         k = self.key_dropout(k, training=training)
         v = self._heads(self.value_dense(apply_mask(value, real_keys)), self.compute_dtype)
-        deductive = self._deductive(
-            ops.transpose(apply_mask(q, query_mask), (0, 2, 1, 3)), training
-        )
+        if self.metric_from == "query":
+            counted = apply_mask(q, query_mask)
+        else:
+            counted = apply_mask(k, self._real_keys(real_keys, attention_mask))
+        deductive = self._deductive(ops.transpose(counted, (0, 2, 1, 3)), training)
         energy = self._energy(q, k, deductive["G_LM"])
         scores = masked_softmax(
             energy, self._attention_mask(energy, attention_mask, key_mask, use_causal_mask)
@@ -287,12 +314,19 @@ class PowerLawGraphAttention(keras.layers.Layer):
             real = ops.logical_and(real, ops.any(attention_mask, axis=-2))
         return real if query_mask is None else ops.logical_and(real, query_mask)
 
+    def _real_keys(self, key_mask: Tensor, attention_mask: Tensor) -> Tensor:
+        """The mask of the keys that contribute to the metric."""
+        if self.padding_in_metric or attention_mask is None:
+            return key_mask
+        real = ops.any(attention_mask, axis=-2)
+        return real if key_mask is None else ops.logical_and(real, key_mask)
+
     def _heads(self, x: Tensor, dtype: str) -> Tensor:
         x = ops.reshape(x, (*ops.shape(x)[:2], self.num_heads, self.head_dim))
         return ops.cast(x, dtype)
 
     def _deductive(self, q: Tensor, training: bool | None) -> dict[str, Tensor]:
-        """Equations 1 to 3 from the projected queries `(B, H, T, k)`."""
+        """Equations 1 to 3 from the projected queries or keys `(B, H, T, k)`."""
         if self.causal_metric:
             metric = ops.cumsum(q[..., :, None] * q[..., None, :], axis=2)
         else:
@@ -308,7 +342,7 @@ class PowerLawGraphAttention(keras.layers.Layer):
             return ops.reshape(variable, per_head)
 
         hidden = matmul(weight(self.power_law_W), learned) + weight(self.power_law_b)
-        positive = ops.relu(hidden) + _EPSILON
+        positive = ops.relu(hidden) + self.epsilon
         powers = elementwise_power(positive, weight(self.power_law_P))
         curvature = matmul(weight(self.power_law_a), powers) + weight(self.power_law_b_a)
         return {
@@ -368,6 +402,8 @@ class PowerLawGraphAttention(keras.layers.Layer):
             "residual_dropout",
             "padding_in_metric",
             "causal_metric",
+            "metric_from",
+            "epsilon",
         )
         return {
             **super().get_config(),

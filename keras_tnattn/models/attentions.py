@@ -38,6 +38,7 @@ class Attention:
         causal_options: Options that make it causal, if it does not take a causal mask.
         dropout_options: The names of the options that are dropout rates.
         decoder_only: The names of the options that only apply to decoders.
+        cross_only: The names of the options that only apply to the attention to another sequence.
         tensor_tokens: Whether its tokens are tensors, `(B, L, I_1, ..., I_N)`.
     """
 
@@ -50,6 +51,7 @@ class Attention:
     causal_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     dropout_options: tuple[str, ...] = ()
     decoder_only: tuple[str, ...] = ()
+    cross_only: tuple[str, ...] = ()
     tensor_tokens: bool = False
 
 
@@ -103,6 +105,7 @@ ATTENTIONS: Mapping[str, Attention] = {
         can_be_causal=True,
         dropout_options=("dropout", "residual_dropout"),
         decoder_only=("causal_metric",),
+        cross_only=("metric_from",),
     ),
     "sdpa": Attention(
         "scaled dot-product attention (keras.layers.MultiHeadAttention)",

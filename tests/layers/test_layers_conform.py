@@ -89,6 +89,7 @@ SELF_ATTENTIONS = {
     ),
     "plga": (lambda: power_law_attention(), TOKENS),
     "plga_causal": (lambda: power_law_attention(causal_metric=True, key_dim=3), TOKENS),
+    "plga_keys": (lambda: power_law_attention(metric_from="key", epsilon=0.01), TOKENS),
     "dpa": (lambda: layers.MultiHeadDotProductAttention(2), TOKENS),
     "ada": (lambda: layers.MultiHeadAdditiveAttention(2, 3), TOKENS),
 }

@@ -36,15 +36,19 @@ def weights_of(layer):
     return {**dense, **power, "units": [[w for w in unit if w] for unit in units]}
 
 
-@pytest.mark.parametrize("causal_metric", [False, True])
-def test_equals_the_equations(causal_metric):
-    layer = make_layer(causal_metric=causal_metric)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"causal_metric": True}, {"metric_from": "key"}, {"epsilon": 0.3}],
+    ids=lambda options: "-".join(options) or "published",
+)
+def test_equals_the_equations(options):
+    layer = make_layer(**options)
     query, value, key = tokens(1, 5, 6), tokens(1, 4, 3, seed=1), tokens(1, 4, 7, seed=2)
     layer.build(query.shape, value.shape, key.shape)
     randomize(layer)
     outputs, deductive = layer(query, value, key, return_deductive=True)
     want, scores = power_law_attention(
-        query[0], value[0], key[0], weights_of(layer), num_heads=2, causal_metric=causal_metric
+        query[0], value[0], key[0], weights_of(layer), num_heads=2, **options
     )
     np.testing.assert_allclose(to_numpy(outputs)[0], want, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(to_numpy(deductive["E_LM"])[0], scores, rtol=1e-3, atol=1e-4)
@@ -120,6 +124,37 @@ def test_causal_metric_by_prefixes():
     for t in range(1, 6):
         prefix = to_numpy(plain(x[:, :t], use_causal_mask=True))
         np.testing.assert_allclose(whole[:, t - 1], prefix[:, -1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_metric_of_keys_ignores_queries_and_padding():
+    layer = make_layer(metric_from="key")
+    memory, real = tokens(2, 5, 6), np.arange(5) < 3
+    first, second = (
+        layer(x, memory, value_mask=np.stack([real, real]), return_deductive=True)
+        for x in (tokens(2, 4, 6, seed=1), tokens(2, 4, 6, seed=2))
+    )
+    np.testing.assert_array_equal(to_numpy(first[1]["G_LM"]), to_numpy(second[1]["G_LM"]))
+    assert np.abs(to_numpy(first[0]) - to_numpy(second[0])).max() > 1e-3
+    cut = layer(tokens(2, 4, 6, seed=1), memory[:, :3])
+    np.testing.assert_allclose(to_numpy(cut), to_numpy(first[0]), rtol=1e-4, atol=1e-5)
+    # A key that no query may attend to does not count either.
+    mask = np.broadcast_to(real, (2, 4, 5))
+    masked = layer(tokens(2, 4, 6, seed=1), memory, attention_mask=mask)
+    np.testing.assert_allclose(to_numpy(cut), to_numpy(masked), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metric_from": "value"}, "metric_from='value'"),
+        ({"metric_from": "key", "causal_metric": True}, "metric_from='query' with causal_metric"),
+        ({"epsilon": 0.0}, "epsilon=0.0"),
+        ({"epsilon": 1.0}, "epsilon=1.0"),
+    ],
+)
+def test_options_of_the_metric_are_checked(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_layer(**options)
 
 
 def test_start():

@@ -26,6 +26,9 @@ COMMON: dict[str, Any] = {
 }
 _SDPA = {"preset": "sdpa", "num_layers": 1}
 _PLGA = {"residual_units": 2, "residual_dim": 128}
+_BOUNDED = {**_PLGA, "metric_epsilon": 0.01}
+_OF_SOURCE = {**_BOUNDED, "cross_metric": "key"}
+_FEW = {"residual_units": 1, "residual_dim": 64}
 # Each model, by its other options of `translate`.
 MODELS: dict[str, dict[str, Any]] = {
     "sdpa": _SDPA,
@@ -35,6 +38,12 @@ MODELS: dict[str, dict[str, Any]] = {
     "plga-decoder-sdpa": {**_PLGA, "decoder_attention": "sdpa"},
     "plga-encoder-sdpa": {**_PLGA, "encoder_attention": "sdpa"},
     "plga-causal": {**_PLGA, "causal_metric": True},
+    "plga-epsilon": _BOUNDED,
+    "plga-epsilon-decoder-sdpa": {**_BOUNDED, "decoder_attention": "sdpa"},
+    "plga-epsilon-keys": _OF_SOURCE,
+    "plga-epsilon-keys-decoder-sdpa": {**_OF_SOURCE, "decoder_attention": "sdpa"},
+    "plga-epsilon-keys-causal": {**_OF_SOURCE, **_FEW, "causal_metric": True},
+    "plga-small": {"preset": "plga-small"},
     "plga-no-dropout": {**_PLGA, "attention_dropout": 0.0},
     "plga-half-rate": {**_PLGA, "learning_rate": 4e-4},
     "plga-double-rate": {**_PLGA, "learning_rate": 1.6e-3},

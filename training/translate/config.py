@@ -23,7 +23,8 @@ from training.base.options import (
 from training.data.pairs.registry import PARALLEL_SETS
 from training.data.reading import short_name
 
-PRESETS = ("plga-1", "plga-2", "plga-3", "plga-4", "plga-5", "plga-6", "sdpa")
+PRESETS = ("plga-1", "plga-2", "plga-3", "plga-4", "plga-5", "plga-6", "plga-small", "sdpa")
+SMALL = "plga-small"
 ATTENTIONS = ("plga", "sdpa")
 REGISTERED = tuple(registered_attentions())
 CAUSAL = tuple(registered_attentions(can_be_causal=True))
@@ -32,7 +33,15 @@ TOKENIZERS = ("joiners", "bert")
 # Warm-up steps of the learning rate in the paper.
 WARMUP_STEPS = {"plga": 15_000, "sdpa": 4000}
 CORPUS = "cldr:pt-en"
-PLGA_ONLY = ("residual_units", "residual_dim", "causal_metric", "query_dropout", "key_dropout")
+PLGA_ONLY = (
+    "residual_units",
+    "residual_dim",
+    "causal_metric",
+    "cross_metric",
+    "metric_epsilon",
+    "query_dropout",
+    "key_dropout",
+)
 PREPARING = (
     "vocabulary_size",
     "max_length",
@@ -71,8 +80,12 @@ def _default_attention(values: dict[str, Any]) -> str:
     return values["preset"].partition("-")[0]
 
 
+def _size(values: dict[str, Any], of_paper: int) -> int:
+    return of_paper // 4 if values["preset"] == SMALL else of_paper
+
+
 def _default_warmup(values: dict[str, Any]) -> int:
-    return WARMUP_STEPS[values["attention"]]
+    return WARMUP_STEPS["sdpa" if values["preset"] == SMALL else values["attention"]]
 
 
 def _default_peak(values: dict[str, Any]) -> float:
@@ -90,6 +103,9 @@ def _default_name(values: dict[str, Any]) -> str:
     words += ["tt"] if values["feedforward"] == "tensor_train" else []
     words += ["learned"] if values["position_encoding"] == "learned" else []
     words += ["causal"] if values["causal_metric"] else []
+    if values["cross_metric"]:
+        words.append({"query": "queries", "key": "keys"}[values["cross_metric"]])
+    words += [f"eps{values['metric_epsilon']:g}"] if values["metric_epsilon"] else []
     return "-".join([*words, str(values["seed"])])
 
 
@@ -172,8 +188,8 @@ class TranslateConfig(ExportConfig):
     preset: str = option(
         "plga-2",
         MODEL,
-        "a model of the paper's Table 1; the other model options change it. With --attention sdpa "
-        "the default is sdpa",
+        "a model of the paper's Table 1, or plga-small, for small corpora, also with --attention "
+        "sdpa; the other model options change it. With --attention sdpa the default is sdpa",
         choices=PRESETS,
     )
     attention: str = option(
@@ -185,7 +201,14 @@ class TranslateConfig(ExportConfig):
         choices=ATTENTIONS,
     )
     num_layers: int | None = override("layers of the encoder, and of the decoder", ge=1, le=128)
-    model_dim: int = option(512, MODEL, "size of embeddings and layers", ge=1, le=65_536)
+    model_dim: int = option(
+        None,
+        MODEL,
+        "size of embeddings and layers (default: 512, and 128 for plga-small)",
+        compute=lambda values: _size(values, 512),
+        ge=1,
+        le=65_536,
+    )
     num_heads: int | None = override("heads of each attention", ge=1, le=256)
     embedding: str = option(
         "dense",
@@ -197,7 +220,12 @@ class TranslateConfig(ExportConfig):
         16, MODEL, "maximum rank of the embeddings (tensor_train, low_rank)", ge=1, le=4096
     )
     feedforward_dim: int = option(
-        2048, MODEL, "hidden size of the feed-forward networks", ge=1, le=262_144
+        None,
+        MODEL,
+        "hidden size of the feed-forward networks (default: 2048, and 512 for plga-small)",
+        compute=lambda values: _size(values, 2048),
+        ge=1,
+        le=262_144,
     )
     residual_units: int | None = override(
         "residual units that learn the metric (plga)", ge=0, le=256
@@ -243,13 +271,27 @@ class TranslateConfig(ExportConfig):
         "compute the metric at each decoder position from the tokens up to it (plga); as "
         "published, it is computed from the whole target sentence",
     )
+    cross_metric: str | None = override(
+        "compute the metric of the attention to the source from the target (query), as published, "
+        "or from the source (key), which is known whole (plga)",
+        "WHAT",
+        choices=("query", "key"),
+    )
+    metric_epsilon: float | None = override(
+        "number added to the learned metric before the power, as published 1e-9; 0.01 trains "
+        "better (plga)",
+        "X",
+        gt=0,
+        lt=1,
+    )
 
     epochs: int = epochs_option(20)
     batch_size: int = batch_size_option(64, "sentence pairs")
     warmup_steps: int = option(
         None,
         TRAINING,
-        "steps over which the learning rate rises (default: 15,000 for plga, 4,000 for sdpa)",
+        "steps over which the learning rate rises (default: 15,000 for plga, 4,000 for sdpa and "
+        "plga-small)",
         compute=_default_warmup,
         ge=1,
         le=1_000_000_000,
@@ -372,5 +414,9 @@ class TranslateConfig(ExportConfig):
             options |= {"embedding": self.embedding, "embedding_ranks": self.embedding_rank}
         if self.causal_metric:
             options["causal_metric"] = True
+        if self.cross_metric is not None:
+            options["metric_from"] = self.cross_metric
+        if self.metric_epsilon is not None:
+            options["epsilon"] = self.metric_epsilon
         rates = {"query_dropout": self.query_dropout, "key_dropout": self.key_dropout}
         return options | {name: rate for name, rate in rates.items() if rate}

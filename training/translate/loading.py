@@ -103,7 +103,8 @@ def untrained(config: TranslateConfig, sizes: tuple[int, int]) -> keras.Model:
     """
     options = {**PRESETS[config.preset], **config.overrides}
     if config.attention != "plga":
-        options = {name: value for name, value in options.items() if name not in PLGA_ONLY}
+        of_plga = (*PLGA_ONLY, "metric_from", "epsilon")
+        options = {name: value for name, value in options.items() if name not in of_plga}
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16" if config.mixed_precision else "float32")
     try:

@@ -14,6 +14,21 @@ def test_presets_and_attentions_are_those_of_the_translator():
     assert {options["attention"] for options in MODELS.values()} == set(ATTENTIONS)
 
 
+def test_sizes_are_those_of_the_preset():
+    for name, preset in MODELS.items():
+        config = TranslateConfig(preset=name)
+        assert config.model_dim == preset.get("model_dim", 512)
+        assert config.feedforward_dim == preset.get("feedforward_dim", 2048)
+
+
+def test_a_small_preset_is_also_one_of_scaled_dot_product_attention():
+    config = TranslateConfig(preset="plga-small", attention="sdpa")
+    kinds = {type(layer).__name__ for layer in untrained(config, (20, 20))._flatten_layers()}
+    assert "MultiHeadAttention" in kinds
+    assert "PowerLawGraphAttention" not in kinds
+    assert config.warmup_steps == 4000
+
+
 def test_the_schedule_is_the_papers():
     plga, sdpa = TranslateConfig(), TranslateConfig(attention="sdpa")
     assert (plga.preset, plga.warmup_steps) == ("plga-2", 15_000)
@@ -21,6 +36,7 @@ def test_the_schedule_is_the_papers():
     assert plga.learning_rate == pytest.approx(3.6e-4, rel=0.01)
     assert sdpa.learning_rate == pytest.approx(7.0e-4, rel=0.01)
     assert TranslateConfig(learning_rate=1e-3).learning_rate == 1e-3
+    assert TranslateConfig(preset="plga-small").warmup_steps == 4000
 
 
 def test_it_survives_json():
@@ -40,6 +56,9 @@ def test_it_survives_json():
         ({"preset": "plga-2", "attention": "sdpa"}, "cldr_pt-en-plga-2-sdpa-0"),
         ({"preset": "sdpa", "attention": "plga"}, "cldr_pt-en-sdpa-plga-0"),
         ({"causal_metric": True}, "cldr_pt-en-plga-2-causal-0"),
+        ({"cross_metric": "key"}, "cldr_pt-en-plga-2-keys-0"),
+        ({"metric_epsilon": 0.01}, "cldr_pt-en-plga-2-eps0.01-0"),
+        ({"preset": "plga-small"}, "cldr_pt-en-plga-small-0"),
     ],
 )
 def test_the_name_tells_what_is_trained(options, name):
@@ -92,6 +111,21 @@ def test_options_change_the_preset():
         "causal_metric": True,
         **rates,
     }
+
+
+def test_options_of_the_metric_reach_the_layers():
+    sizes = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8, "residual_dim": 4}
+    for options, expected in (
+        ({}, [("query", 1e-9)] * 3),
+        (
+            {"cross_metric": "key", "metric_epsilon": 0.01},
+            [("query", 0.01), ("query", 0.01), ("key", 0.01)],
+        ),
+    ):
+        config = TranslateConfig(**sizes, residual_units=1, **options)
+        layers = untrained(config, (20, 20))._flatten_layers()
+        found = [(x.metric_from, x.epsilon) for x in layers if hasattr(x, "metric_from")]
+        assert sorted(found, reverse=True) == sorted(expected, reverse=True)
 
 
 def test_dropout_of_queries_and_keys_reaches_the_layers():
