@@ -44,10 +44,12 @@ class PowerLawGraphAttention(keras.layers.Layer):
     Two options depart from the paper, and bring translators of this attention close to those of
     scaled dot-product attention (docs/studies/translators.md). About half of `A_LM` is `epsilon`,
     as published 1e-9, which the power makes `exp(-21 P)`: with `P` of either sign the largest drown
-    all others, at the start and throughout training. `epsilon=0.01` keeps them within bounds. With
-    `metric_from="key"` the metric is that of the sentence attended to, `D_K = K^T K`: in the
-    cross-attention of a decoder it is complete before the first token is decoded, and no later
-    token of the target can change it.
+    all others, at the start and throughout training. `epsilon=0.01` keeps them within bounds, and
+    the attention learns so much faster that a decoder learns to read later tokens of the target
+    from its metric, which it lacks when it decodes: use `causal_metric` or `metric_from="key"`
+    with it there. With `metric_from="key"` the metric is that of the sentence attended to, `D_K =
+    K^T K`: in the cross-attention of a decoder it is complete before the first token is decoded,
+    and no later token of the target can change it.
 
     Costs, for `R` rows of metrics, `R = B H k` (`B H k T` with `causal_metric`): `2 R u (2 k f +
     (n - 1) f^2)` FLOPs for `u` units of `n` layers of width `f`, which is most of it, `4 R k^2` for

@@ -279,7 +279,8 @@ class TranslateConfig(ExportConfig):
     )
     metric_epsilon: float | None = override(
         "number added to the learned metric before the power, as published 1e-9; 0.01 trains "
-        "better (plga)",
+        "better, but needs a decoder that sees no later tokens: --cross-metric key with "
+        "--decoder-attention sdpa or --causal-metric (plga)",
         "X",
         gt=0,
         lt=1,
