@@ -10,13 +10,10 @@ import numpy as np
 
 from training.base.command_line import run_one
 from training.base.errors import InputError
-from training.base.files import read_object, replacing, writing
+from training.base.files import read_object, writing
 from training.base.options import DATA, MODEL, OUTPUT, TRAINING, Options, argument, option
 from training.engine.backend import start_backend
-
-# What `predict.py` and `evaluate.py` read of a run, besides the model. They look for the last one
-# first.
-RUN_FILES = ("results.json", "data.json", "config.json")
+from training.trained.compressed_folder import check_output, write
 
 # The share of a text's words with which a classifier is healed.
 _KEPT = 0.3
@@ -88,7 +85,8 @@ class CompressOptions(Options):
     output: str | None = option(
         None,
         OUTPUT,
-        "where to write (default: RUN/compressed, or MODEL-compressed)",
+        "where to write (default: RUN/compressed, or MODEL-compressed for a file; RUN/report, or "
+        "MODEL-report, if only the reports)",
         metavar="FOLDER",
     )
     export: bool = option(
@@ -131,28 +129,15 @@ def _compress(args: CompressOptions) -> None:
         )
     start_backend()
     if path.is_dir():
-        folder = Path(args.output or path / "compressed")
-        _check_output(folder, path / "model.keras", args)
+        folder = Path(args.output or path / ("compressed" if args.replaces else "report"))
+        check_output(folder, path / "model.keras", args.replaces)
         _compress_run(path, folder, args)
     else:
-        folder = Path(args.output or path.with_name(f"{path.stem}-compressed"))
-        _check_output(folder, path, args)
+        suffix = "compressed" if args.replaces else "report"
+        folder = Path(args.output or path.with_name(f"{path.stem}-{suffix}"))
+        check_output(folder, path, args.replaces)
         _compress_file(path, path.stem, folder, args)
     print(f"wrote {folder}")
-
-
-def _check_output(folder: Path, original: Path, args: CompressOptions) -> None:
-    """Refuses a folder whose trained model would be overwritten."""
-    from training.engine.runs import Run
-
-    model = folder / "model.keras"
-    of_run = (folder / "config.json").exists() and "compressed" not in (Run(folder).results or {})
-    trained = model.exists() and not (folder / "report.json").exists()
-    if args.replaces and (of_run or trained or model.resolve() == original.resolve()):
-        raise InputError(
-            "Expected an output folder without a trained model, which would be overwritten. "
-            f"Received: output={folder}. Choose another with --output"
-        )
 
 
 def _refuse_max_drop(args: CompressOptions) -> None:
@@ -172,7 +157,8 @@ def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -
     result = _call(model, folder, args, data=data)
     if args.heal_epochs:
         _heal(result, data, args)
-    _write(result, folder, args)
+    print(result.report)
+    write(result, folder, args.replaces, {})
     if args.export:
         from keras_tnattn.export import export_saved_model, next_version
 
@@ -252,17 +238,18 @@ def _compress_classifier(path: Path, folder: Path, args: CompressOptions) -> Non
     )
     if args.heal_epochs:
         _heal(result, thinned(train.ids), args)
-    _write(result, folder, args)
+    print(result.report)
     if not args.replaces:
+        write(result, folder, False, {})
         return
     before = float(np.mean(predict(model, test.ids) == test.labels))
     after = float(np.mean(predict(result.model, result.renumbered(test.ids)) == test.labels))
     vocabulary = vectorizer.get_vocabulary()
     for order in result.id_orders.values():
         vocabulary = [vocabulary[old] for old in order if old < len(vocabulary)]
-    results = {"compressed": True, "test_accuracy_before": before, "test_accuracy_after": after}
+    results = {"test_accuracy_before": before, "test_accuracy_after": after}
     description = {"class_names": list(data.class_names), "vocabulary": vocabulary}
-    _write_run(path, folder, description, results)
+    write(result, folder, True, _run_files(path, description, results))
     print(f"accuracy on the test part: {before:.1%} -> {after:.1%}")
     if args.export:
         small = WordVectorizer(vocabulary[2:], config.max_words)
@@ -278,9 +265,8 @@ def thinned(ids: np.ndarray) -> np.ndarray:
     Args:
         ids: Integers `(R, L)`, padded with 0.
     """
-    kept = np.random.default_rng(0).random(ids.shape) < _KEPT
-    kept[:, 0] = True  # no text becomes empty
-    kept &= ids != 0
+    kept = (np.random.default_rng(0).random(ids.shape) < _KEPT) & (ids != 0)
+    kept[~kept.any(axis=1), 0] = True  # no text becomes empty
     order = np.argsort(~kept, axis=1, kind="stable")
     return np.take_along_axis(np.where(kept, ids, 0), order, axis=1)
 
@@ -302,12 +288,13 @@ def _compress_translator(path: Path, folder: Path, args: CompressOptions) -> Non
     result = _call(trained.model, folder, args, data=batches)
     if args.heal_epochs:
         _heal(result, batches, args, logits_divergence)
-    _write(result, folder, args)
+    print(result.report)
     if not args.replaces:
+        write(result, folder, False, {})
         return
     description = read_object(path / "data.json", "Train again")
     prepared = str(corpus.folder.resolve())
-    _write_run(path, folder, {**description, "prepared": prepared}, {"compressed": True})
+    write(result, folder, True, _run_files(path, {**description, "prepared": prepared}, {}))
     print(f"for its BLEU: python training/evaluate.py {folder}")
     if args.export:
         results = {"parameters": result.model.count_params()}
@@ -350,40 +337,13 @@ def _heal(result: Any, inputs: Any, args: CompressOptions, loss: Any = None) -> 
     print("loss after each epoch of healing: " + ", ".join(f"{loss:.5f}" for loss in losses))
 
 
-def _write(result: Any, folder: Path, args: CompressOptions) -> None:
-    print(result.report)
-    if not args.replaces:
-        _write_reports(result, folder)
-        return
-    with replacing(folder / "model.keras") as partial:
-        result.model.save(partial)
-        for name in reversed(RUN_FILES):  # they belong to the model that was here before
-            (folder / name).unlink(missing_ok=True)
-        _write_reports(result, folder)
-
-
-def _write_reports(result: Any, folder: Path) -> None:
-    texts = {
-        "report.txt": f"{result.report}\n",
-        "report.csv": result.report.to_csv(),
-        "report.json": result.report.to_json(),
+def _run_files(path: Path, description: dict[str, Any], results: dict[str, Any]) -> dict[str, str]:
+    """Returns what `predict.py` and `evaluate.py` read of a run, besides the model."""
+    return {
+        "config.json": (path / "config.json").read_text(encoding="utf-8"),
+        "data.json": json.dumps(description, indent=2) + "\n",
+        "results.json": json.dumps({"compressed": True, **results}, indent=2) + "\n",
     }
-    for name, text in texts.items():
-        with replacing(folder / name) as partial:
-            partial.write_text(text, encoding="utf-8")
-    with replacing(folder / "curves.png") as partial:
-        result.report.plot(partial)
-
-
-def _write_run(
-    path: Path, folder: Path, description: dict[str, Any], results: dict[str, Any]
-) -> None:
-    """Writes what `predict.py` and `evaluate.py` read of a run, besides the model."""
-    config = (path / "config.json").read_text(encoding="utf-8")
-    contents = (*(json.dumps(x, indent=2) + "\n" for x in (results, description)), config)
-    for name, text in zip(RUN_FILES, contents, strict=True):
-        with replacing(folder / name) as partial:
-            partial.write_text(text, encoding="utf-8")
 
 
 def _load(path: Path) -> Any:

@@ -147,18 +147,29 @@ def test_an_interrupt_at_the_very_end_loses_nothing(whole, tmp_path, monkeypatch
     assert progress.told == []
 
 
-def test_an_interrupt_while_the_old_folder_is_replaced_loses_nothing(whole, tmp_path, monkeypatch):
-    def interrupt(path, target):
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("step", range(2))
+def test_an_interrupt_while_a_damaged_folder_is_replaced_loses_nothing(
+    whole, tmp_path, monkeypatch, step
+):
+    folder, renamed = tmp_path / "corpus", []
+    shutil.copytree(whole.folder, folder)
+    (folder / "texts.json").unlink()
 
+    def interrupt(path, target):
+        if len(renamed) == step:
+            raise KeyboardInterrupt
+        renamed.append(path)
+        rename(path, target)
+
+    rename = Path.rename
     with monkeypatch.context() as patch:
         patch.setattr(type(tmp_path), "rename", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            prepare(CORPUS, tmp_path / "corpus", **OPTIONS)
+            prepare(CORPUS, folder, **OPTIONS)
     progress = Interrupting()
-    again = prepare(CORPUS, tmp_path / "corpus", **OPTIONS, progress=progress)
-    assert files(again) == files(whole)
+    assert files(prepare(CORPUS, folder, **OPTIONS, progress=progress)) == files(whole)
     assert progress.told == []
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
 
 def test_an_interrupt_before_the_chunks_are_deleted_leaves_nothing(whole, tmp_path, monkeypatch):

@@ -1,14 +1,20 @@
 """A run and a file made small from the command line."""
 
 import json
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 from translator_runs import make_run
 
+from training.base.files import WriteError
 from training.train import main as train
 from training.trained.compress import main, thinned
+from training.trained.compressed_folder import check_output, write
 from training.trained.predict import main as predict
 from training.translate.loading import load_translator
 
@@ -46,10 +52,12 @@ def test_a_run_becomes_small_and_serves_texts(tmp_path, capsys):
     assert card["scores"] == {"test_accuracy": results["test_accuracy_after"]}
     assert card["examples"]
 
-    written = {path: path.read_bytes() for path in small.iterdir() if path.is_file()}
     assert main([str(folder)]) == 0  # only reports
-    changed = {path.name for path, content in written.items() if path.read_bytes() != content}
-    assert changed == {"report.txt", "report.csv", "report.json", "curves.png"}
+    assert {path.name for path in (folder / "report").iterdir()} == {
+        *("report.txt", "report.csv", "report.json", "curves.png")
+    }
+    assert main([str(folder), "--output", str(small)]) == 2
+    assert "without a model" in capsys.readouterr().err
     assert main([str(folder), *asked, *export]) == 0
     assert sorted(path.name for path in exported.iterdir()) == ["1", "2"]
 
@@ -123,22 +131,103 @@ def test_a_file_needs_no_run(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
-def test_an_interrupted_write_leaves_the_model_and_the_files_of_one_run(tmp_path, monkeypatch):
-    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32), keras.layers.Dense(3)])
-    model.save(tmp_path / "model.keras")
-    file, folder = str(tmp_path / "model.keras"), tmp_path / "model-compressed"
-    assert main([file, "--target", "2"]) == 0
-    (folder / "config.json").write_text("{}")
-    (folder / "results.json").write_text('{"compressed": true}')
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+class Interrupt(BaseException):
+    pass
 
-    def interrupt(model, path):
-        path.write_text("half a model")
-        raise KeyboardInterrupt
 
-    monkeypatch.setattr(keras.Model, "save", interrupt)
-    assert main([file, "--target", "3"]) != 0
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+def interrupted(monkeypatch, step):
+    """Interrupts the step-th change of a file; returns the list of the changes."""
+    changes = []
+
+    def interrupting(function):
+        def change(*arguments, **options):
+            if len(changes) == step:
+                raise Interrupt
+            changes.append(arguments)
+            return function(*arguments, **options)
+
+        return change
+
+    monkeypatch.setattr(os, "replace", interrupting(os.replace))
+    monkeypatch.setattr(Path, "unlink", interrupting(Path.unlink))
+    return changes
+
+
+class Result:
+    """What `compress` returns, as far as it is written."""
+
+    def __init__(self, name):
+        self.name, self.report = name, self
+        self.model = SimpleNamespace(save=lambda path: path.write_text(name))
+
+    def __str__(self):
+        return self.name
+
+    def to_csv(self):
+        return self.name
+
+    def to_json(self):
+        return self.name
+
+    def plot(self, path):
+        path.write_text(self.name)
+
+    def write(self, folder):
+        files = {"config.json": self.name, "data.json": self.name}
+        results = {"results.json": json.dumps({"compressed": True})}
+        write(self, folder, True, {**files, **results})
+
+
+def test_an_interrupted_write_mixes_nothing(tmp_path, monkeypatch):
+    folder = tmp_path / "compressed"
+    steps = 0
+    while True:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        Result("old").write(folder)
+        for name in ("evaluation-test.json", "n_best-test.tsv"):
+            (folder / name).write_text("old")
+        (folder / "explained").mkdir()
+        (folder / "mine.txt").write_text("old")
+        with monkeypatch.context() as patch:
+            changes = interrupted(patch, steps)
+            try:
+                Result("new").write(folder)
+            except Interrupt:
+                pass
+            else:
+                assert len(changes) == steps
+                break
+        names = {path.name for path in folder.iterdir()} - {"explained", "mine.txt"}
+        contents = {(folder / name).read_text().strip() for name in names - {"results.json"}}
+        if "model.keras" in names:
+            assert len(contents) <= 1
+        if "config.json" in names:
+            assert {"model.keras", "data.json", "results.json", "report.json"} <= names
+        check_output(folder, tmp_path / "model.keras", True)  # the command can be tried again
+        steps += 1
+    assert steps > 10
+    assert {path.name for path in folder.iterdir()} == {
+        *("model.keras", "config.json", "data.json", "results.json", "mine.txt"),
+        *("report.txt", "report.csv", "report.json", "curves.png"),
+    }
+
+
+def test_a_model_that_cannot_be_saved_changes_nothing(tmp_path):
+    folder = tmp_path / "compressed"
+    folder.mkdir()
+    Result("old").write(folder)
+    before = {path.name: path.read_text() for path in folder.iterdir()}
+    new = Result("new")
+
+    def full_disk(path):
+        path.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    new.model.save = full_disk
+    with pytest.raises(WriteError, match="no space left on device"):
+        new.write(folder)
+    assert {path.name: path.read_text() for path in folder.iterdir()} == before
 
 
 def test_a_trained_file_of_that_name_is_not_overwritten(tmp_path, capsys):
@@ -147,10 +236,10 @@ def test_a_trained_file_of_that_name_is_not_overwritten(tmp_path, capsys):
         (tmp_path / name).mkdir()
         model.save(tmp_path / name / "model.keras")
     file, other = str(tmp_path / "one" / "model.keras"), tmp_path / "other"
-    assert main([file, "--target", "2", "--output", str(other)]) == 2
-    assert "without a trained model" in capsys.readouterr().err
+    for asked, message in ((["--target", "2"], "without a trained model"), ([], "without a model")):
+        assert main([file, *asked, "--output", str(other)]) == 2
+        assert message in capsys.readouterr().err
     assert [path.name for path in other.iterdir()] == ["model.keras"]
-    assert main([file, "--output", str(other)]) == 0  # only a report
 
 
 def test_a_trained_run_is_not_overwritten(tmp_path, capsys):
@@ -166,6 +255,8 @@ def test_a_trained_run_is_not_overwritten(tmp_path, capsys):
             f"without a trained model, which would be overwritten. Received: output={output}"
             in (capsys.readouterr().err)
         )
+    assert main([str(tmp_path / "model.keras"), "--output", str(run)]) == 2
+    assert "without a model" in capsys.readouterr().err
     assert [path.name for path in run.iterdir()] == ["config.json"]
 
 

@@ -188,11 +188,12 @@ def prepare(
     if found := _finished(folder, made_of):
         return found
     start_tensorflow()
-    partial = folder.with_name(f".partial-{folder.name}")
+    partial, replaced = (folder.with_name(f".{x}-{folder.name}") for x in ("partial", "replaced"))
     with _locked(folder):
         if found := _finished(folder, made_of):  # by another process, meanwhile
             return found
         try:
+            shutil.rmtree(replaced, ignore_errors=True)
             _start_or_continue(partial, made_of)
             with Workers(min(workers, -(-len(training) // PAIRS))) as processes:
                 _learn(corpus, partial, options, processes, progress)
@@ -205,10 +206,13 @@ def prepare(
                 "notes": [*corpus.notes, *notes],
             }
             _write_index(corpus, partial, description)
-            shutil.rmtree(folder, ignore_errors=True)
+            # Not deleted at once: half of a folder could neither be used nor be replaced.
+            if folder.exists():
+                folder.rename(replaced)
             partial.rename(folder)
-            # Only now: without them an interrupted preparation would begin again.
+            # Only now: without the chunks an interrupted preparation would begin again.
             shutil.rmtree(folder / CHUNKS, ignore_errors=True)
+            shutil.rmtree(replaced, ignore_errors=True)
         except ValueError as error:  # an option, which the tokenizers check
             shutil.rmtree(partial, ignore_errors=True)
             raise InputError(str(error)) from error
@@ -252,6 +256,7 @@ def _locked(folder: Path) -> Iterator[None]:
     path = folder.with_name(f".lock-{folder.name}")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not path.exists()
         file = path.open("w")
     with file:
         try:
@@ -264,7 +269,8 @@ def _locked(folder: Path) -> Iterator[None]:
                 ". Wait until that process ends and start again, or choose another folder"
             ) from error
         except OSError as error:  # some network file systems have no locks
-            path.unlink(missing_ok=True)
+            if is_new:
+                path.unlink(missing_ok=True)
             raise InputError(
                 f"Could not lock {path}: {reason(error)}. Choose a folder on another disk"
             ) from error
