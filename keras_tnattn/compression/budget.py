@@ -12,9 +12,9 @@ def share_out(
 ) -> dict[str, Candidate] | None:
     """Chooses a candidate for each layer so that the errors are small and the bytes fit.
 
-    Minimizes `sum_l (g_l e_l)^2` under a budget of bytes, where `e_l` is the candidate's `cost`,
-    its likely error, and `g_l` the sensitivity of the model's outputs to errors of the layer: a
-    knapsack problem with one choice from each group. Every layer starts at its smallest candidate.
+    Minimizes `sum_l (g_l e_l)^2` under a budget of bytes, where `e_l` is the candidate's `cost`
+    and `g_l` the sensitivity of the model's outputs to errors of the layer: a knapsack problem
+    with one choice from each group. Every layer starts at its smallest candidate.
     Then, as long as a larger candidate fits the budget, the change that reduces the sum most per
     byte is made.
 
@@ -27,10 +27,10 @@ def share_out(
         The candidate of each layer, or `None` if the smallest ones do not fit.
     """
 
-    def cost(path: str, candidate: Candidate) -> float:
+    def felt(path: str, candidate: Candidate) -> float:
         return (sensitivity[path] * candidate.cost) ** 2
 
-    groups = {path: _not_dominated(path, candidates, cost) for path, candidates in choices.items()}
+    groups = {path: _not_dominated(path, candidates, felt) for path, candidates in choices.items()}
     at = dict.fromkeys(groups, 0)
     total = sum(group[0].bytes for group in groups.values())
     if total > budget:
@@ -41,7 +41,7 @@ def share_out(
             for i in range(at[path] + 1, len(group)):
                 added = group[i].bytes - group[at[path]].bytes
                 if total + added <= budget:
-                    saved = cost(path, group[at[path]]) - cost(path, group[i])
+                    saved = felt(path, group[at[path]]) - felt(path, group[i])
                     steps.append((saved / max(added, 1), path, i, added))
         if not steps:
             return {path: group[at[path]] for path, group in groups.items()}
@@ -50,12 +50,12 @@ def share_out(
 
 
 def _not_dominated(
-    path: str, candidates: Sequence[Candidate], cost: Callable[[str, Candidate], float]
+    path: str, candidates: Sequence[Candidate], felt: Callable[[str, Candidate], float]
 ) -> list[Candidate]:
-    """Returns the candidates that no smaller one beats, by increasing size and decreasing error."""
+    """Returns the candidates that no smaller one beats, by increasing size and decreasing cost."""
     best: list[Candidate] = []
     for candidate in sorted(candidates, key=lambda c: (c.bytes, c.cost)):
-        if not best or cost(path, candidate) < cost(path, best[-1]):
+        if not best or felt(path, candidate) < felt(path, best[-1]):
             best.append(candidate)
     return best
 

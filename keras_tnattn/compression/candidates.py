@@ -41,8 +41,8 @@ class Candidate:
         flops: Floating-point operations per row of inputs, or per id.
         make: Function that returns the built layer with float weights; `quantized` quantizes it.
         improved_error: The `error` that is expected once the layer is made, if this improves it.
-        felt_error: The likely error with directions weighted by how much the model responds to
-            them, if that was measured; the budget is shared out by it.
+        weighted_error: The likely error with directions weighted by how much the model responds to
+            them, if that was measured.
         id_order: Function that returns the old id of each new id of `make()`, or `None` if the ids
             stay.
     """
@@ -55,7 +55,7 @@ class Candidate:
     flops: int
     make: Callable[[], keras.layers.Layer]
     improved_error: float | None = None
-    felt_error: float | None = None
+    weighted_error: float | None = None
     id_order: Callable[[], np.ndarray | None] = lambda: None
 
     @property
@@ -66,7 +66,7 @@ class Candidate:
     @property
     def cost(self) -> float:
         """The error by which the budget is shared out."""
-        return self.likely_error if self.felt_error is None else self.felt_error
+        return self.likely_error if self.weighted_error is None else self.weighted_error
 
 
 def byte_count(layer: keras.layers.Layer) -> int:

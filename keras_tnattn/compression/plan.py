@@ -390,7 +390,8 @@ def _fitting_data() -> Iterator[None]:
 def _is_out_of_memory(error: Exception) -> bool:
     """Whether TensorFlow, JAX or PyTorch ran out of memory."""
     names = ("ResourceExhaustedError", "OutOfMemoryError")
-    return type(error).__name__ in names or "RESOURCE_EXHAUSTED" in str(error)
+    signs = ("RESOURCE_EXHAUSTED", "can't allocate memory")
+    return type(error).__name__ in names or any(sign in str(error) for sign in signs)
 
 
 def _passes(layer: keras.layers.Layer, filters: Any) -> bool:

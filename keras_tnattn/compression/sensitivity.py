@@ -17,7 +17,7 @@ from keras_tnattn.compression.tables import low_rank_table
 _CHANGE = 0.05
 # For embeddings with more features all directions of the rows count alike.
 _MOST_FEATURES = 256
-# The most entries of the outputs that are compared; they are chosen at random.
+# The most entries of each output that are compared; their rows are chosen at random.
 _ENTRIES = 2**16
 # The rank of the tables with which the response is tried, relative to the number of features; and
 # the most that the table that heeds the response may change the outputs, relative to the other.
@@ -65,16 +65,14 @@ def measure_responses(
     response of a model that is far from linear may mislead, so it is only noted if a table of low
     rank that heeds it changes the outputs on all batches clearly less than one that does not.
     """
-    change, _ = _change_of_outputs(model, batches[0], outputs)
-    entries = sum(x.size for x in outputs)
-    some = np.random.default_rng(0).permutation(entries)[:_ENTRIES]
+    change, _ = _change_of_outputs(model, batches[0], outputs, _ENTRIES)
     for path, layer in layers.items():
         if not isinstance(layer, keras.layers.Embedding) or layer.output_dim > _MOST_FEATURES:
             continue
         changes = []
         for feature in range(layer.output_dim):
             with watched({path: layer}, _shifting(feature)):
-                changes.append(change()[some])
+                changes.append(change())
         stacked = np.stack(changes)
         response = stacked @ stacked.T
         if not np.trace(response) > 0:
@@ -109,17 +107,33 @@ def _errors(
 
 
 def _change_of_outputs(
-    model: keras.layers.Layer, batch: Any, outputs: Sequence[np.ndarray]
+    model: keras.layers.Layer,
+    batch: Any,
+    outputs: Sequence[np.ndarray],
+    entries: int | None = None,
 ) -> tuple[Callable[[], np.ndarray], float]:
-    """Returns a function that computes how much the outputs have changed, and their size."""
+    """Returns a function that computes how much the outputs have changed, and their size.
+
+    Args:
+        model: The model.
+        batch: Its inputs.
+        outputs: Its outputs.
+        entries: The most entries of each output to compare. Default: all.
+    """
     in_logs = [are_probabilities(x) for x in outputs]
-    old = _comparable(outputs, in_logs)
+    places = [_some_rows(x, entries) for x in outputs]
+
+    def comparable(outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        some = [_rows(x)[place] for x, place in zip(outputs, places, strict=True)]
+        return _comparable(some, in_logs)
+
+    old = comparable(outputs)
     # Logits of masked classes are not finite.
     finite = [np.isfinite(x) for x in old]
 
     def change() -> np.ndarray:
         changed = keras.tree.flatten(model(batch, training=False))
-        new = _comparable([ops.convert_to_numpy(x) for x in changed], in_logs)
+        new = comparable([ops.convert_to_numpy(x) for x in changed])
         differences = [
             np.subtract(a, b, out=np.zeros_like(a), where=where & np.isfinite(a)).ravel()
             for a, b, where in zip(new, old, finite, strict=True)
@@ -128,6 +142,18 @@ def _change_of_outputs(
 
     squares = (np.square(x[where]).sum() for x, where in zip(old, finite, strict=True))
     return change, float(np.sqrt(sum(squares)))
+
+
+def _rows(outputs: np.ndarray) -> np.ndarray:
+    return outputs.reshape(-1, outputs.shape[-1] if outputs.ndim > 1 else 1)
+
+
+def _some_rows(outputs: np.ndarray, entries: int | None) -> slice | np.ndarray:
+    """Returns random rows of an output that have so many entries, or all."""
+    if entries is None or outputs.size <= entries:
+        return slice(None)
+    number, width = _rows(outputs).shape
+    return np.random.default_rng(0).permutation(number)[: max(1, entries // width)]
 
 
 def _shifting(feature: int) -> Callable[[str, Any, Any], Any]:

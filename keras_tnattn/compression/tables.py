@@ -62,7 +62,7 @@ def embedding_candidates(
     def error_of(near: np.ndarray) -> float:
         return table_error(table, near, weights)
 
-    def felt_error_of(near: np.ndarray) -> float | None:
+    def weighted_error_of(near: np.ndarray) -> float | None:
         return None if directions is None else table_error(table, near, weights, directions)
 
     number = item_size(layer.variable_dtype)
@@ -79,7 +79,7 @@ def embedding_candidates(
                 error_of(near),
                 0,
                 lambda: layer,
-                felt_error=felt_error_of(near),
+                weighted_error=weighted_error_of(near),
             )
         )
     coordinates, basis = _factors(table, weights, directions)
@@ -99,7 +99,7 @@ def embedding_candidates(
                 error_of(near),
                 2 * rank * len(basis),
                 functools.partial(_low_rank, layer, factors),
-                felt_error=felt_error_of(near),
+                weighted_error=weighted_error_of(near),
             )
         )
     if "tensor_train" not in formats or len(table) < _FEWEST_ROWS:
@@ -127,7 +127,7 @@ def embedding_candidates(
                 2 * max(train.ranks) * table.shape[1],
                 train.make,
                 error_of(improved),
-                felt_error_of(improved),
+                weighted_error_of(improved),
                 train.id_order,
             )
         )

@@ -1,5 +1,7 @@
-"""Power law graph attention: scores from a metric that is learned from the query."""
+"""Power law graph attention: scores from a metric that is learned from the query or the key."""
 
+import functools
+import numbers
 from typing import Any
 
 import keras
@@ -15,6 +17,7 @@ from keras_tnattn.typing import Initializer, Shape, Tensor
 
 _SLOPE = 0.2  # of equation 5, below zero
 _METRICS = ("query", "key")
+_SMALLEST_EPSILON = 1e-30  # above 0 in float32
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -46,10 +49,10 @@ class PowerLawGraphAttention(keras.layers.Layer):
     as published 1e-9, which the power makes `exp(-21 P)`: with `P` of either sign the largest drown
     all others, at the start and throughout training. `epsilon=0.01` keeps them within bounds, and
     the attention learns so much faster that a decoder learns to read later tokens of the target
-    from its metric, which it lacks when it decodes: use `causal_metric` or `metric_from="key"`
-    with it there. With `metric_from="key"` the metric is that of the sentence attended to, `D_K =
-    K^T K`: in the cross-attention of a decoder it is complete before the first token is decoded,
-    and no later token of the target can change it.
+    from its metric, which it lacks when it decodes. With `metric_from="key"` the metric is that of
+    the sentence attended to, `K^T K`: in the cross-attention of a decoder it is complete before the
+    first token is decoded, and no later token of the target can change it. The self-attention of a
+    decoder needs `causal_metric` for the same reason.
 
     Costs, for `R` rows of metrics, `R = B H k` (`B H k T` with `causal_metric`): `2 R u (2 k f +
     (n - 1) f^2)` FLOPs for `u` units of `n` layers of width `f`, which is most of it, `4 R k^2` for
@@ -59,7 +62,8 @@ class PowerLawGraphAttention(keras.layers.Layer):
 
     The metric, the power and the scores are computed in float32 under every dtype policy; the
     dense layers of the residual units in bfloat16 if that is the compute dtype. `A_LM ** P` is
-    clipped to `exp(-40)` and `exp(40)`, which does not affect exponents below 1.9 in magnitude.
+    clipped to `exp(-40)` and `exp(40)`; with the published `epsilon` this does not affect exponents
+    below 1.9 in magnitude.
     Train this attention with a small learning rate, such as a peak of 1e-3 at `d = 128`.
 
     Args:
@@ -71,7 +75,7 @@ class PowerLawGraphAttention(keras.layers.Layer):
         residual_dim: Width `f` of these layers, the paper's A-dff. Defaults to 256.
         dropout: Dropout rate of `E_LM`. Defaults to 0.
         residual_dropout: Dropout rate in each residual unit, before its sum. Defaults to 0.
-        padding_in_metric: Whether padded queries contribute to the metric, as published;
+        padding_in_metric: Whether padded tokens contribute to the metric, as published;
             `query_mask` then has no effect. Defaults to `False`.
         causal_metric: Whether the metric at position `t` is computed from positions up to `t` only.
             Defaults to `False`.
@@ -93,7 +97,8 @@ class PowerLawGraphAttention(keras.layers.Layer):
             token; Keras fills them in.
         attention_mask: Boolean tensor `(B, T, S)`, sizes of 1 broadcast, `True` = attend. A query
             that may attend to nothing counts as padding, and so does, in self-attention, a token
-            that nothing may attend to.
+            that nothing may attend to; a key that no real query may attend to does not contribute
+            to a metric of keys.
         return_attention_scores: Whether to return `E_LM`, too. Defaults to `False`.
         training: Whether dropout is active.
         use_causal_mask: Whether position `t` may attend to positions up to `t` only. Defaults to
@@ -103,15 +108,15 @@ class PowerLawGraphAttention(keras.layers.Layer):
 
     Returns:
         Tensor `(B, T, d)`; with `return_attention_scores` also `(B, H, T, S)`; with
-        `return_deductive` also a dict of `D_Q`, `A`, `A_LM`, `G_LM`, each `(B, H, k, k)`
-        (`(B, H, T, k, k)` with `causal_metric`), `P`, `a`, `b_a`, each `(H, k, k)`, and `E`
-        (before the mask) and `E_LM`, each `(B, H, T, S)`.
+        `return_deductive` also a dict of `D_Q` (`K^T K` with `metric_from="key"`), `A`, `A_LM`,
+        `G_LM`, each `(B, H, k, k)` (`(B, H, T, k, k)` with `causal_metric`), `P`, `a`, `b_a`, each
+        `(H, k, k)`, and `E` (before the mask) and `E_LM`, each `(B, H, T, S)`.
 
     Raises:
         ValueError: If a size is not an int, `num_heads`, `key_dim` or `residual_dim` is not
-            positive, another size is negative, a rate is not in [0, 1), `epsilon` not in (0, 1),
-            `metric_from` unknown or `"key"` with a `causal_metric`, or `num_heads` does not
-            divide the size of the query and `key_dim` is not given.
+            positive, another size is negative, a rate is not in [0, 1), `epsilon` is not in
+            [1e-30, 1), `metric_from` is unknown or `"key"` with a `causal_metric`, or `num_heads`
+            does not divide the size of the query and `key_dim` is not given.
 
     Example:
         >>> import keras
@@ -160,13 +165,15 @@ class PowerLawGraphAttention(keras.layers.Layer):
         if metric_from not in _METRICS:
             raise ValueError(f"Expected one of {_METRICS}. Received: metric_from={metric_from!r}")
         self.metric_from = metric_from
-        if not 0 < epsilon < 1:
-            raise ValueError(f"Expected a number between 0 and 1. Received: epsilon={epsilon}")
+        if not isinstance(epsilon, numbers.Real) or not _SMALLEST_EPSILON <= epsilon < 1:
+            raise ValueError(
+                f"Expected a number in [{_SMALLEST_EPSILON}, 1). Received: epsilon={epsilon!r}"
+            )
         self.epsilon = float(epsilon)
         if causal_metric and metric_from == "key":
             raise ValueError(
                 "Expected metric_from='query' with causal_metric, which is computed from the "
-                "queries up to each. Received: metric_from='key', causal_metric=True"
+                "queries up to each position. Received: metric_from='key', causal_metric=True"
             )
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.power_law_initializer = keras.initializers.get(power_law_initializer)
@@ -288,7 +295,8 @@ class PowerLawGraphAttention(keras.layers.Layer):
         if self.metric_from == "query":
             counted = apply_mask(q, query_mask)
         else:
-            counted = apply_mask(k, self._real_keys(real_keys, attention_mask))
+            mask = self._real_keys(real_keys, query_mask, attention_mask, self_attention)
+            counted = apply_mask(k, mask)
         deductive = self._deductive(ops.transpose(counted, (0, 2, 1, 3)), training)
         energy = self._energy(q, k, deductive["G_LM"])
         scores = masked_softmax(
@@ -316,12 +324,21 @@ class PowerLawGraphAttention(keras.layers.Layer):
             real = ops.logical_and(real, ops.any(attention_mask, axis=-2))
         return real if query_mask is None else ops.logical_and(real, query_mask)
 
-    def _real_keys(self, key_mask: Tensor, attention_mask: Tensor) -> Tensor:
-        """The mask of the keys that contribute to the metric."""
-        if self.padding_in_metric or attention_mask is None:
-            return key_mask
-        real = ops.any(attention_mask, axis=-2)
-        return real if key_mask is None else ops.logical_and(real, key_mask)
+    def _real_keys(
+        self, key_mask: Tensor, query_mask: Tensor, attention_mask: Tensor, self_attention: bool
+    ) -> Tensor:
+        """The mask of the keys that contribute to the metric, from that of the real queries."""
+        if self.padding_in_metric:
+            return None
+        real = None
+        if self_attention:
+            real = query_mask
+        elif attention_mask is not None:
+            if query_mask is not None:
+                attention_mask = ops.logical_and(attention_mask, query_mask[:, :, None])
+            real = ops.any(attention_mask, axis=-2)
+        masks = [ops.cast(mask, "bool") for mask in (real, key_mask) if mask is not None]
+        return functools.reduce(ops.logical_and, masks) if masks else None
 
     def _heads(self, x: Tensor, dtype: str) -> Tensor:
         x = ops.reshape(x, (*ops.shape(x)[:2], self.num_heads, self.head_dim))

@@ -327,8 +327,9 @@ def translator(
     As published, the metric of PLGA in the decoder sums over the whole target. With teacher forcing
     the logits therefore depend on later tokens, including the one to predict, so that loss and
     accuracy in training and validation differ from those in decoding. `causal_metric=True` prevents
-    this: the metric at each position of the decoder is computed from the tokens up to it. It takes
-    long; `decoder_attention="sdpa", metric_from="key"` prevents it at no cost.
+    this: the metric at each position of the decoder is computed from the tokens up to it, and
+    training takes many times as long. `metric_from="key"` with `decoder_attention="sdpa"` also
+    prevents it, and takes no longer.
 
     The attentions can differ. `encoder_attention` is the attention of the source to itself, and
     `decoder_attention` that of the target to itself, which has to be causal. The attention of the
@@ -350,9 +351,9 @@ def translator(
             attention given by name. Defaults to 0.1, the paper's value for PLGA.
         encoder_attention: Attention of the encoders: a name in
             `keras_tnattn.models.attentions.ATTENTIONS`, such as `"tsa"`, `"tga"`, `"tn"` or
-            `"rgtn"`, or a layer. Defaults to `attention`.
+            `"rgtn"`, or a layer. Defaults to `attention`, with its options.
         decoder_attention: Attention of the target to itself: a name or a layer that can be causal,
-            such as `"tsa"` or `"rgtn"`. Defaults to `attention`.
+            such as `"tsa"` or `"rgtn"`. Defaults to `attention`, with its options.
         encoder_options: Further arguments of an `encoder_attention` given by name.
         decoder_options: Further arguments of a `decoder_attention` given by name.
         feedforward: `"dense"` (default), or `"tensor_train"` for feed-forward nets of `TTDense`
@@ -396,18 +397,23 @@ def translator(
         _attention_maker("attention", attention, options, *sizes) for options in by_place
     )
     if encoder_attention is not None:
-        make_encoder = _attention_maker(
-            "encoder_attention", encoder_attention, dict(encoder_options or {}), *sizes
-        )
+        own = by_place[0] if encoder_attention == attention else {}
+        options = {**own, **(encoder_options or {})}
+        make_encoder = _attention_maker("encoder_attention", encoder_attention, options, *sizes)
     elif encoder_options:
         raise ValueError(
             "Expected `encoder_attention`, to which `encoder_options` apply. "
             f"Received: encoder_attention=None, encoder_options={encoder_options}"
         )
     if decoder_attention is not None:
-        make_decoder = _attention_maker(
-            "decoder_attention", decoder_attention, dict(decoder_options or {}), *sizes
-        )
+        own = by_place[1] if decoder_attention == attention else {}
+        if attention_options.get("causal_metric") and not own and by_place[2] != attention_options:
+            raise ValueError(
+                "Expected no causal_metric if no attention of the decoder has one. Received: "
+                f"causal_metric=True, metric_from='key', decoder_attention={decoder_attention!r}"
+            )
+        options = {**own, **(decoder_options or {})}
+        make_decoder = _attention_maker("decoder_attention", decoder_attention, options, *sizes)
     elif decoder_options:
         raise ValueError(
             "Expected `decoder_attention`, to which `decoder_options` apply. "

@@ -141,6 +141,15 @@ def test_outputs_are_equal_column_by_column():
         assert not are_equal(outputs, changed)
 
 
+def test_rounding_near_zero_and_padding_are_equal():
+    outputs = RNG.normal(size=20_000)
+    assert are_equal(outputs, outputs + 1e-6)
+    padded = np.where(RNG.random((2000, 4)) < 0.6, 0.0, RNG.normal(size=(2000, 4)))
+    assert are_equal(padded, padded + 1e-6)
+    assert not are_equal(padded, padded + 0.1)
+    assert are_equal(np.zeros((3, 4)), np.zeros((3, 4)))
+
+
 def test_a_py_dataset_ends():
     assert len(list(iterate(Batches()))) == 2
 

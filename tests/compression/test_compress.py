@@ -447,7 +447,12 @@ class OutOfMemoryError(RuntimeError):
 
 @pytest.mark.parametrize(
     "error",
-    [MemoryError(), OutOfMemoryError(), RuntimeError("RESOURCE_EXHAUSTED: Out of memory")],
+    [
+        MemoryError(),
+        OutOfMemoryError(),
+        RuntimeError("RESOURCE_EXHAUSTED: Out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+    ],
 )
 def test_lack_of_memory_is_no_fault_of_the_data(error):
     class Large(keras.layers.Layer):

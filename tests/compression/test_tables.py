@@ -47,8 +47,11 @@ def test_errors_are_those_of_the_table_and_costs_heed_the_response(layer, bits):
             cost = table_error(table, near, weights, directions)
             assert candidate.cost == pytest.approx(cost, rel=1e-3, abs=1e-6)
         trains = [c for c in found if c.format == "tensor_train"]
-        same = [c.cost == c.likely_error for c in trains]
-        assert not any(same) if seen.response is not None else all(same)
+        for candidate in trains[::60]:
+            near = candidate.make() if bits is None else quantized(candidate.make(), bits)
+            near = keras.ops.convert_to_numpy(near(np.arange(600)))
+            cost = table_error(table, near, weights, directions)
+            assert 0.6 < cost / candidate.cost < 1.5
     # One feature decides: a table of a low rank that heeds it costs little, and its error shows
     # what it does to the others.
     lowest = min((c for c in found if c.format == "low_rank"), key=lambda c: c.bytes)

@@ -141,6 +141,38 @@ def test_a_metric_of_keys_ignores_queries_and_padding():
     mask = np.broadcast_to(real, (2, 4, 5))
     masked = layer(tokens(2, 4, 6, seed=1), memory, attention_mask=mask)
     np.testing.assert_allclose(to_numpy(cut), to_numpy(masked), rtol=1e-4, atol=1e-5)
+    # Nor does one that only padding may attend to, or that is padding itself.
+    allowed = np.broadcast_to(np.arange(5) < 2, (2, 4, 5)).copy()
+    allowed[:, 3] = True
+    real_queries = np.broadcast_to(np.arange(4) < 3, (2, 4))
+    first, second = (
+        layer(x, m, query_mask=real_queries, value_mask=v, attention_mask=a)
+        for x, m, v, a in (
+            (tokens(2, 4, 6, seed=1), memory, np.stack([real, real]), allowed),
+            (tokens(2, 4, 6, seed=1), memory[:, :2], None, allowed[:, :, :2]),
+        )
+    )
+    np.testing.assert_allclose(to_numpy(first), to_numpy(second), rtol=1e-4, atol=1e-5)
+
+
+def test_a_metric_of_keys_without_later_tokens_in_self_attention():
+    # A token that attends to nothing and that nothing attends to is padding.
+    layer, x = make_layer(metric_from="key"), tokens(2, 5, 6)
+    real = np.arange(5) < 3
+    mask = np.broadcast_to(real[:, None] & real, (2, 5, 5))
+    cut = to_numpy(layer(x[:, :3]))
+    np.testing.assert_allclose(
+        to_numpy(layer(x, attention_mask=mask))[:, :3], cut, rtol=1e-4, atol=1e-5
+    )
+    one_way = np.broadcast_to(np.ones((5, 1), bool) & real, (2, 5, 5))
+    np.testing.assert_allclose(
+        to_numpy(layer(x, attention_mask=one_way))[:, :3], cut, rtol=1e-4, atol=1e-5
+    )
+    published = make_layer(metric_from="key", padding_in_metric=True)
+    published.build(x.shape)
+    published.set_weights(layer.get_weights())
+    padded = to_numpy(published(x, mask=np.stack([real, real])))[:, :3]
+    assert np.abs(padded - cut).max() > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -150,6 +182,7 @@ def test_a_metric_of_keys_ignores_queries_and_padding():
         ({"metric_from": "key", "causal_metric": True}, "metric_from='query' with causal_metric"),
         ({"epsilon": 0.0}, "epsilon=0.0"),
         ({"epsilon": 1.0}, "epsilon=1.0"),
+        ({"epsilon": "small"}, "epsilon='small'"),
     ],
 )
 def test_options_of_the_metric_are_checked(options, message):

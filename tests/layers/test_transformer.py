@@ -253,6 +253,20 @@ def test_a_metric_of_the_source_replaces_a_causal_one(metric_from):
     assert [x.epsilon for x in attentions] == [0.01] * 3
 
 
+def test_the_same_attention_by_name_has_the_same_options():
+    options = {"model_dim": 8, "num_heads": 2, "residual_units": 1, "residual_dim": 4}
+    options |= {"metric_from": "key", "epsilon": 0.01, "causal_metric": True}
+    names = {"encoder_attention": "plga", "decoder_attention": "plga"}
+    model = translator(9, 11, **options, **names, decoder_options={"epsilon": 0.1})
+    encoder, decoder = (model.get_layer(f"{side}_0") for side in ("encoder", "decoder"))
+    attentions = [encoder.attention, decoder.self_attention, decoder.cross_attention]
+    assert [x.residual_dim for x in attentions] == [4] * 3
+    assert [x.epsilon for x in attentions] == [0.01, 0.1, 0.01]
+    assert [x.causal_metric for x in attentions] == [False, True, False]
+    with pytest.raises(ValueError, match="no attention of the decoder has one"):
+        translator(9, 11, **options, decoder_attention="sdpa")
+
+
 @pytest.mark.parametrize("decoder_attention", [None, "sdpa"])
 def test_with_a_metric_of_the_source_only_self_attention_can_leak(decoder_attention):
     options = {"model_dim": 8, "num_heads": 2, "residual_units": 1, "residual_dim": 4}

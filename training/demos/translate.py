@@ -32,8 +32,7 @@ COMMON: dict[str, Any] = {
 }
 MODELS: dict[str, dict[str, Any]] = {
     "plga": {
-        "preset": "plga-2",
-        "residual_units": 2,
+        "preset": "plga-small",
         "residual_dim": 64,
         "name": "plga-pt-en",
         "export": True,

@@ -28,7 +28,6 @@ _SDPA = {"preset": "sdpa", "num_layers": 1}
 _PLGA = {"residual_units": 2, "residual_dim": 128}
 _BOUNDED = {**_PLGA, "metric_epsilon": 0.01}
 _OF_SOURCE = {**_BOUNDED, "cross_metric": "key"}
-_FEW = {"residual_units": 1, "residual_dim": 64}
 # Each model, by its other options of `translate`.
 MODELS: dict[str, dict[str, Any]] = {
     "sdpa": _SDPA,
@@ -42,8 +41,12 @@ MODELS: dict[str, dict[str, Any]] = {
     "plga-epsilon-decoder-sdpa": {**_BOUNDED, "decoder_attention": "sdpa"},
     "plga-epsilon-keys": _OF_SOURCE,
     "plga-epsilon-keys-decoder-sdpa": {**_OF_SOURCE, "decoder_attention": "sdpa"},
-    "plga-epsilon-keys-causal": {**_OF_SOURCE, **_FEW, "causal_metric": True},
     "plga-small": {"preset": "plga-small"},
+    "plga-small-decoder-causal": {
+        "preset": "plga-small",
+        "decoder_attention": "plga",
+        "causal_metric": True,
+    },
     "plga-no-dropout": {**_PLGA, "attention_dropout": 0.0},
     "plga-half-rate": {**_PLGA, "learning_rate": 4e-4},
     "plga-double-rate": {**_PLGA, "learning_rate": 1.6e-3},
@@ -173,11 +176,14 @@ COMMAND = Command(
     "translators",
     "Compare translators of power law graph attention with scaled dot-product attention",
     "sdpa: one layer of scaled dot-product attention; plga: one of power law graph attention, as "
-    "published. The others change one option: encoder-plga and encoder-sdpa the attention of the "
-    "encoder; decoder-sdpa that of the target to itself; causal computes the metric at each "
-    "decoder position from the tokens up to it, which takes many times as long. The table has BLEU "
-    "of the validation part, by greedy search; no test part is used. Writes results.csv, with a "
-    "row for each finished training, and table.md.",
+    "published. The names of the others say what they change: encoder-plga and encoder-sdpa the "
+    "attention of the encoder; decoder-sdpa that of the target to itself; causal computes the "
+    "metric at each decoder position from the tokens up to it, which takes many times as long; "
+    "epsilon bounds the powers of the metric (--metric-epsilon 0.01 of translate); keys takes the "
+    "metric of the attention to the source from the source. plga-small is the preset of that name: "
+    "epsilon, keys, decoder-sdpa and no dropout of the attention. The table has BLEU of the "
+    "validation part, by greedy search; no test part is used. Writes results.csv, with a row for "
+    "each finished training, and table.md.",
     {**TranslatorsOptions.model_fields, **TranslatorsTraining.model_fields},
     start,
     """\

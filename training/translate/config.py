@@ -42,6 +42,8 @@ PLGA_ONLY = (
     "query_dropout",
     "key_dropout",
 )
+# Options whose names in the translator differ, because these say less on a command line.
+METRIC_ARGUMENTS = {"cross_metric": "metric_from", "metric_epsilon": "epsilon"}
 PREPARING = (
     "vocabulary_size",
     "max_length",
@@ -85,10 +87,12 @@ def _size(values: dict[str, Any], of_paper: int) -> int:
 
 
 def _default_warmup(values: dict[str, Any]) -> int:
-    return WARMUP_STEPS["sdpa" if values["preset"] == SMALL else values["attention"]]
+    return 2000 if values["preset"] == SMALL else WARMUP_STEPS[values["attention"]]
 
 
 def _default_peak(values: dict[str, Any]) -> float:
+    if values["preset"] == SMALL:
+        return 8e-4
     return (values["model_dim"] * values["warmup_steps"]) ** -0.5
 
 
@@ -103,7 +107,7 @@ def _default_name(values: dict[str, Any]) -> str:
     words += ["tt"] if values["feedforward"] == "tensor_train" else []
     words += ["learned"] if values["position_encoding"] == "learned" else []
     words += ["causal"] if values["causal_metric"] else []
-    if values["cross_metric"]:
+    if values["cross_metric"] not in (None, "key" if values["preset"] == SMALL else "query"):
         words.append({"query": "queries", "key": "keys"}[values["cross_metric"]])
     words += [f"eps{values['metric_epsilon']:g}"] if values["metric_epsilon"] else []
     return "-".join([*words, str(values["seed"])])
@@ -244,13 +248,14 @@ class TranslateConfig(ExportConfig):
     encoder_attention: str | None = option(
         None,
         MODEL,
-        "attention of the encoder, any of the library's (default: --attention)",
+        "attention of the encoder, any of the library's (default: the preset's, or --attention)",
         choices=REGISTERED,
     )
     decoder_attention: str | None = option(
         None,
         MODEL,
-        "attention of the target to itself, one that can be causal (default: --attention)",
+        "attention of the target to itself, one that can be causal (default: the preset's, or "
+        "--attention)",
         choices=CAUSAL,
     )
     feedforward: str = option(
@@ -291,8 +296,8 @@ class TranslateConfig(ExportConfig):
     warmup_steps: int = option(
         None,
         TRAINING,
-        "steps over which the learning rate rises (default: 15,000 for plga, 4,000 for sdpa and "
-        "plga-small)",
+        "steps over which the learning rate rises (default: 15,000 for plga, 4,000 for sdpa, "
+        "2,000 for plga-small)",
         compute=_default_warmup,
         ge=1,
         le=1_000_000_000,
@@ -415,9 +420,7 @@ class TranslateConfig(ExportConfig):
             options |= {"embedding": self.embedding, "embedding_ranks": self.embedding_rank}
         if self.causal_metric:
             options["causal_metric"] = True
-        if self.cross_metric is not None:
-            options["metric_from"] = self.cross_metric
-        if self.metric_epsilon is not None:
-            options["epsilon"] = self.metric_epsilon
+        metric = {METRIC_ARGUMENTS[name]: getattr(self, name) for name in METRIC_ARGUMENTS}
+        options |= {name: value for name, value in metric.items() if value is not None}
         rates = {"query_dropout": self.query_dropout, "key_dropout": self.key_dropout}
         return options | {name: rate for name, rate in rates.items() if rate}

@@ -14,7 +14,7 @@ from training.data.pairs.prepared import PreparedCorpus, load_prepared
 from training.engine.checkpoints import load_weights
 from training.engine.runs import Run
 from training.engine.saved_models import load_model
-from training.translate.config import PLGA_ONLY, TranslateConfig
+from training.translate.config import METRIC_ARGUMENTS, PLGA_ONLY, TranslateConfig
 
 if TYPE_CHECKING:
     from keras_tnattn.text.sentence_translator import SentenceTranslator
@@ -103,7 +103,7 @@ def untrained(config: TranslateConfig, sizes: tuple[int, int]) -> keras.Model:
     """
     options = {**PRESETS[config.preset], **config.overrides}
     if config.attention != "plga":
-        of_plga = (*PLGA_ONLY, "metric_from", "epsilon")
+        of_plga = {METRIC_ARGUMENTS.get(name, name) for name in PLGA_ONLY}
         options = {name: value for name, value in options.items() if name not in of_plga}
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16" if config.mixed_precision else "float32")

@@ -26,7 +26,7 @@ def test_a_small_preset_is_also_one_of_scaled_dot_product_attention():
     kinds = {type(layer).__name__ for layer in untrained(config, (20, 20))._flatten_layers()}
     assert "MultiHeadAttention" in kinds
     assert "PowerLawGraphAttention" not in kinds
-    assert config.warmup_steps == 4000
+    assert config.warmup_steps == 2000
 
 
 def test_the_schedule_is_the_papers():
@@ -36,7 +36,8 @@ def test_the_schedule_is_the_papers():
     assert plga.learning_rate == pytest.approx(3.6e-4, rel=0.01)
     assert sdpa.learning_rate == pytest.approx(7.0e-4, rel=0.01)
     assert TranslateConfig(learning_rate=1e-3).learning_rate == 1e-3
-    assert TranslateConfig(preset="plga-small").warmup_steps == 4000
+    small = TranslateConfig(preset="plga-small")
+    assert (small.warmup_steps, small.learning_rate) == (2000, 8e-4)
 
 
 def test_it_survives_json():
@@ -58,7 +59,8 @@ def test_it_survives_json():
         ({"causal_metric": True}, "cldr_pt-en-plga-2-causal-0"),
         ({"cross_metric": "key"}, "cldr_pt-en-plga-2-keys-0"),
         ({"metric_epsilon": 0.01}, "cldr_pt-en-plga-2-eps0.01-0"),
-        ({"preset": "plga-small"}, "cldr_pt-en-plga-small-0"),
+        ({"preset": "plga-small", "cross_metric": "key"}, "cldr_pt-en-plga-small-0"),
+        ({"preset": "plga-small", "cross_metric": "query"}, "cldr_pt-en-plga-small-queries-0"),
     ],
 )
 def test_the_name_tells_what_is_trained(options, name):
