@@ -20,6 +20,14 @@ _METRICS = ("query", "key")
 _SMALLEST_EPSILON = 1e-30  # above 0 in float32
 
 
+def _check_epsilon(value: Any) -> float:
+    if not isinstance(value, numbers.Real) or not _SMALLEST_EPSILON <= value < 1:
+        raise ValueError(
+            f"Expected a number in [{_SMALLEST_EPSILON}, 1). Received: epsilon={value!r}"
+        )
+    return float(value)
+
+
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class PowerLawGraphAttention(keras.layers.Layer):
     """Multi-head power law graph attention (PLGA) of Gokden, "Power Law Graph Transformer".
@@ -165,11 +173,7 @@ class PowerLawGraphAttention(keras.layers.Layer):
         if metric_from not in _METRICS:
             raise ValueError(f"Expected one of {_METRICS}. Received: metric_from={metric_from!r}")
         self.metric_from = metric_from
-        if not isinstance(epsilon, numbers.Real) or not _SMALLEST_EPSILON <= epsilon < 1:
-            raise ValueError(
-                f"Expected a number in [{_SMALLEST_EPSILON}, 1). Received: epsilon={epsilon!r}"
-            )
-        self.epsilon = float(epsilon)
+        self.epsilon = _check_epsilon(epsilon)
         if causal_metric and metric_from == "key":
             raise ValueError(
                 "Expected metric_from='query' with causal_metric, which is computed from the "
