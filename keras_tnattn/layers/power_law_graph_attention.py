@@ -21,7 +21,7 @@ _SMALLEST_EPSILON = 1e-30  # above 0 in float32
 
 
 def _check_epsilon(value: Any) -> float:
-    if not isinstance(value, numbers.Real) or not _SMALLEST_EPSILON <= value < 1:
+    if not isinstance(value, numbers.Real) or not _SMALLEST_EPSILON <= float(value) < 1:
         raise ValueError(
             f"Expected a number in [{_SMALLEST_EPSILON}, 1). Received: epsilon={value!r}"
         )
