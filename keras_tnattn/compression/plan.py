@@ -164,7 +164,7 @@ class Plan:
         while True:
             choice = share_out(self.allowed, sensitivity, budget)
             if choice is None:
-                return None
+                return self._smallest(target)
             slow = {path for path, c in choice.items() if not self._is_fast(path, c)}
             for path in slow:
                 self.allowed[path].remove(choice[path])
@@ -179,6 +179,12 @@ class Plan:
                 return choice
             budget -= excess
 
+    def _smallest(self, target: float) -> dict[str, Candidate] | None:
+        """Returns the smallest choice if it reaches a target; `share_out` only has estimates."""
+        choice = self.within_tolerance(math.inf)
+        reached = byte_count(self.build(choice)) <= int(self.total / target)
+        return choice if reached else None
+
     def _refuse(self, target: float) -> NoReturn:
         smallest = self.within_tolerance(math.inf)
         reached = self.total / byte_count(self.build(smallest))
@@ -189,7 +195,7 @@ class Plan:
             if worst
             else ""
         )
-        fewer = {None: " With bits=8 or 4 the model can be smaller.", 8: " Try bits=4.", 4: ""}
+        fewer = {None: " With bits=8 or 4 it may be smaller.", 8: " Try bits=4.", 4: ""}
         raise ValueError(
             f"Expected a target of at most {math.floor(100 * reached) / 100}: {self.fixed:,} of "
             f"{self.total:,} bytes are in layers that are not replaced.{cost}{fewer[self.bits]} "

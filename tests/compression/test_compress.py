@@ -1,6 +1,7 @@
 """Models of every kind come back smaller, equal where asked, and load anywhere."""
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -464,6 +465,28 @@ def test_lack_of_memory_is_no_fault_of_the_data(error):
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64), Large()])
     with pytest.raises(type(error)):
         compress(model, target=2.0, data=np.ones((8, 64), "float32"))
+
+
+@pytest.mark.parametrize("bits", [None, 8, 4])
+def test_the_highest_target_that_is_stated_can_be_reached(bits):
+    model = sequential(500)
+    with pytest.raises(ValueError, match="target of at most") as caught:
+        compress(model, target=1e6, data=IDS, bits=bits)
+    highest = float(re.search(r"at most ([\d.]+):", str(caught.value))[1])
+    result = compress(model, target=highest, data=IDS, bits=bits)
+    assert result.report.ratio >= highest
+
+
+def test_a_small_model_is_compiled_without_the_state_of_an_optimizer():
+    model = sequential()
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.fit(IDS, np.zeros(len(IDS)), verbose=0)
+    small = compress(model, target=2.0, data=IDS).model
+    assert not small.optimizer.built
+    assert set(small.evaluate(IDS, np.zeros(len(IDS)), verbose=0, return_dict=True)) == {
+        "loss",
+        "accuracy",
+    }
 
 
 def test_a_failed_healing_changes_nothing():
