@@ -54,7 +54,7 @@ class PowerLawGraphAttention(keras.layers.Layer):
 
     Two options depart from the paper, and bring translators of this attention close to those of
     scaled dot-product attention (docs/studies/translators.md). About half of `A_LM` is `epsilon`,
-    as published 1e-9, which the power makes `exp(-21 P)`: with `P` of either sign the largest drown
+    as published 1e-9, which the power makes `exp(-21 P)`: where `P` is negative these entries drown
     all others, at the start and throughout training. `epsilon=0.01` keeps them within bounds, and
     the attention learns so much faster that a decoder learns to read later tokens of the target
     from its metric, which it lacks when it decodes. With `metric_from="key"` the metric is that of

@@ -322,7 +322,8 @@ def translator(
     layers for the source, `TransformerDecoder` layers for the target, and a dense layer that
     computes the logits. Id 0 is padding and masked. The model is not compiled. `PRESETS` has the
     paper's models, `translator(8000, 8000, **PRESETS["plga-2"])`, and `"plga-small"`, for small
-    corpora: it learns faster, and no token of the target depends on later ones.
+    corpora: it learns faster, and no token of the target depends on later ones. Call the model with
+    `{"source": ids, "target": ids}`.
 
     As published, the metric of PLGA in the decoder sums over the whole target. With teacher forcing
     the logits therefore depend on later tokens, including the one to predict, so that loss and

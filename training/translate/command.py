@@ -45,9 +45,7 @@ COMMAND = training_command(
     """\
 examples:
   train a small model on CLDR's data in Portuguese and English; no network needed:
-    python training/train.py translate --model-dim 128 --num-heads 4 \\
-        --feedforward-dim 512 --residual-units 2 --residual-dim 64 --dropout 0.1 \\
-        --warmup-steps 8000
+    python training/train.py translate --preset plga-small
   train the paper's model #2 on Multi30k, and scaled dot-product attention for comparison:
     python training/train.py translate --corpus multi30k_pt_en --data-dir DIR \\
         --preset plga-2 --epochs 120

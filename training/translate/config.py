@@ -192,8 +192,9 @@ class TranslateConfig(ExportConfig):
     preset: str = option(
         "plga-2",
         MODEL,
-        "a model of the paper's Table 1, or plga-small, for small corpora, also with --attention "
-        "sdpa; the other model options change it. With --attention sdpa the default is sdpa",
+        "a model of the paper's Table 1, or plga-small, for small corpora (default: plga-2, and "
+        "sdpa with --attention sdpa); the other model options change it, for instance --attention "
+        "sdpa that of plga-small",
         choices=PRESETS,
     )
     attention: str = option(
@@ -277,8 +278,8 @@ class TranslateConfig(ExportConfig):
         "published, it is computed from the whole target sentence",
     )
     cross_metric: str | None = override(
-        "compute the metric of the attention to the source from the target (query), as published, "
-        "or from the source (key), which is known whole (plga)",
+        "compute the metric tensor of the attention to the source from the target (query), as "
+        "published, or from the source (key), which is complete before decoding starts (plga)",
         "WHAT",
         choices=("query", "key"),
     )
