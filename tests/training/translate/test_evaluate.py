@@ -144,6 +144,10 @@ def test_bad_input(run, tmp_path, capsys):
     assert "no/such" in refused(tmp_path / "no/such")
     (tmp_path / "empty").mkdir()
     assert "data.json" in refused(tmp_path / "empty")
+    (tmp_path / "classifier").mkdir()
+    for name, content in (("data", {"vocabulary": []}), ("config", {})):
+        (tmp_path / f"classifier/{name}.json").write_text(json.dumps(content))
+    assert "The accuracy of a classifier" in refused(tmp_path / "classifier")
 
     other = tmp_path / "other"
     make_run(other)
