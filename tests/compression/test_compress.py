@@ -12,7 +12,7 @@ import pytest
 from conformance import to_numpy
 
 from keras_tnattn import compress, layers
-from keras_tnattn.compression import logits_divergence
+from keras_tnattn.compression import logits_divergence, plan
 from keras_tnattn.compression.rebuilding import children, leaves, rebuilt
 from keras_tnattn.models import translator
 
@@ -475,6 +475,14 @@ def test_the_highest_target_that_is_stated_can_be_reached(bits):
     highest = float(re.search(r"at most ([\d.]+):", str(caught.value))[1])
     result = compress(model, target=highest, data=IDS, bits=bits)
     assert result.report.ratio >= highest
+
+
+def test_the_smallest_choice_is_counted_and_not_estimated(monkeypatch):
+    # As if the estimates were too large for any target.
+    monkeypatch.setattr(plan, "share_out", lambda *_: None)
+    assert compress(sequential(), target=2.0, data=IDS).report.ratio >= 2
+    with pytest.raises(ValueError, match="target of at most"):
+        compress(sequential(), target=1e6, data=IDS)
 
 
 def test_a_small_model_is_compiled_without_the_state_of_an_optimizer():

@@ -107,8 +107,11 @@ def test_a_file_needs_no_run(tmp_path, capsys):
     assert main([file, "--target", "2", "--data", str(tmp_path / "inputs.npy")]) == 0
     small = keras.models.load_model(tmp_path / "model-compressed" / "model.keras")
     assert 2 * small.count_params() <= model.count_params()
-    # The files of an earlier model would not fit the new one.
+    # Reports of another choice would not fit the model.
     folder = tmp_path / "model-compressed"
+    assert main([file, "--output", str(folder)]) == 2
+    assert "without a model" in capsys.readouterr().err
+    # The files of an earlier model would not fit the new one.
     earlier = {"config.json": "{}", "data.json": "{}", "results.json": '{"compressed": true}'}
     for name, text in earlier.items():
         (folder / name).write_text(text)
