@@ -264,9 +264,6 @@ def rebuilt(
     # Keras does not mark a model as built if its config builds it by a symbolic call.
     new.built = True
     _copy_weights(model, new, prototypes, set())
-    if getattr(new, "compiled", False):
-        # Cloning also made the state of an optimizer, which would be saved with the model.
-        new.compile(**keras.saving.deserialize_keras_object(model.get_compile_config()))
     return new
 
 
