@@ -1,50 +1,16 @@
 """The encoder-decoder translator of the power law graph transformer, with any attention."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.layers import TransformerDecoder, TransformerEncoder
-from keras_tnattn.models.attentions import ATTENTIONS, Attention, find_attention
 from keras_tnattn.models.embeddings import make_embedding
 from keras_tnattn.models.position_encodings import make_position_encoding
+from keras_tnattn.models.translator_attentions import attention_makers
 from keras_tnattn.typing import Tensor
-
-_PLGA = {"attention": "plga", "num_layers": 1, "dropout": 0.4}
-# The models of the paper's Table 1, and one for small corpora. The metric of the paper's decoder
-# sums over the whole target: loss and accuracy under teacher forcing see later tokens.
-# `causal_metric=True` prevents that, and so do `decoder_attention="sdpa"` and `metric_from="key"`
-# together.
-PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "plga-1": {**_PLGA, "num_heads": 16, "residual_dim": 128, "residual_units": 10},
-    "plga-2": {**_PLGA, "num_heads": 8, "residual_dim": 256, "residual_units": 9},
-    "plga-3": {**_PLGA, "num_heads": 8, "residual_dim": 256, "residual_units": 8},
-    "plga-4": {**_PLGA, "num_heads": 4, "residual_dim": 512, "residual_units": 5},
-    "plga-5": {**_PLGA, "num_heads": 2, "residual_dim": 1024, "residual_units": 2},
-    "plga-6": {**_PLGA, "num_heads": 1, "residual_dim": 2048, "residual_units": 1},
-    "plga-small": {
-        **_PLGA,
-        "model_dim": 128,
-        "feedforward_dim": 512,
-        "num_heads": 4,
-        "residual_dim": 128,
-        "residual_units": 2,
-        "dropout": 0.1,
-        "attention_dropout": 0.0,
-        "decoder_attention": "sdpa",
-        "metric_from": "key",
-        "epsilon": 0.01,
-    },
-    "sdpa": {
-        "attention": "sdpa",
-        "num_layers": 4,
-        "num_heads": 8,
-        "dropout": 0.1,
-        "attention_dropout": 0.0,
-    },
-}
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -392,34 +358,13 @@ def translator(
     check_int("num_layers", num_layers)
     check_int("model_dim", model_dim)
     check_int("num_heads", num_heads)
-    sizes = (num_heads, model_dim, attention_dropout)
-    by_place = _options_by_place(attention, attention_options)
-    make_encoder, make_decoder, make_cross = (
-        _attention_maker("attention", attention, options, *sizes) for options in by_place
+    make_encoder, make_decoder, make_cross = attention_makers(
+        attention,
+        attention_options,
+        (encoder_attention, encoder_options),
+        (decoder_attention, decoder_options),
+        (num_heads, model_dim, attention_dropout),
     )
-    if encoder_attention is not None:
-        own = by_place[0] if encoder_attention == attention else {}
-        options = {**own, **(encoder_options or {})}
-        make_encoder = _attention_maker("encoder_attention", encoder_attention, options, *sizes)
-    elif encoder_options:
-        raise ValueError(
-            "Expected `encoder_attention`, to which `encoder_options` apply. "
-            f"Received: encoder_attention=None, encoder_options={encoder_options}"
-        )
-    if decoder_attention is not None:
-        own = by_place[1] if decoder_attention == attention else {}
-        if attention_options.get("causal_metric") and not own and by_place[2] != attention_options:
-            raise ValueError(
-                "Expected no causal_metric if no attention of the decoder has one. Received: "
-                f"causal_metric=True, metric_from='key', decoder_attention={decoder_attention!r}"
-            )
-        options = {**own, **(decoder_options or {})}
-        make_decoder = _attention_maker("decoder_attention", decoder_attention, options, *sizes)
-    elif decoder_options:
-        raise ValueError(
-            "Expected `decoder_attention`, to which `decoder_options` apply. "
-            f"Received: decoder_attention=None, decoder_options={decoder_options}"
-        )
     block: dict[str, Any] = {
         "feedforward_dim": feedforward_dim,
         "dropout": dropout,
@@ -452,72 +397,3 @@ def translator(
     # The softmax over the vocabulary needs float32 under mixed precision, too.
     logits = keras.layers.Dense(target_vocabulary_size, dtype="float32", name="logits")
     return Translator(*source_layers, encoders, *target_layers, decoders, logits, dropout)
-
-
-def _options_by_place(
-    attention: str | keras.layers.Layer, options: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Returns the options of the encoders, of the target to itself and to the source."""
-    if not isinstance(attention, str) or attention not in ATTENTIONS:
-        return options, options, options
-    entry = ATTENTIONS[attention]
-
-    def without(names: Sequence[str]) -> dict[str, Any]:
-        return {name: value for name, value in options.items() if name not in names}
-
-    # A metric of the source is complete: it needs no causal one.
-    of_source = options.get("metric_from") == "key"
-    return (
-        without(entry.decoder_only + entry.cross_only),
-        without(entry.cross_only),
-        without(entry.decoder_only) if of_source else options,
-    )
-
-
-def _attention_maker(
-    argument: str,
-    attention: str | keras.layers.Layer,
-    options: dict[str, Any],
-    num_heads: int,
-    model_dim: int,
-    attention_dropout: float,
-) -> Callable[[str], keras.layers.Layer]:
-    """Returns a function from a layer's name to a new attention layer."""
-    if isinstance(attention, keras.layers.Layer):
-        if options:
-            raise ValueError(
-                f"Expected no further options if `{argument}` is a layer. "
-                f"Received: {argument}={attention!r}, options={options}"
-            )
-        config = attention.get_config()
-        return lambda name: type(attention).from_config({**config, "name": name})
-    entry = _entry_for(argument, attention)
-    if entry.takes_memory and "key_dim" not in options and model_dim % num_heads:
-        raise ValueError(
-            "Expected num_heads to divide model_dim. "
-            f"Received: num_heads={num_heads}, model_dim={model_dim}"
-        )
-    defaults = {**entry.stacked_options, **dict.fromkeys(entry.dropout_options, attention_dropout)}
-    if argument == "decoder_attention":
-        defaults |= entry.causal_options
-    options = {**defaults, **options}
-    return lambda name: entry.make(num_heads, model_dim, name=name, **options)
-
-
-def _entry_for(argument: str, name: str) -> Attention:
-    """Returns the entry of a name; checks that the attention is suitable for the argument."""
-    entry = find_attention(name, argument)
-    places = {
-        "attention": ("takes_memory", "that attend to another sequence"),
-        "decoder_attention": ("can_be_causal", "that can be causal"),
-    }
-    if argument in places:
-        attribute, words = places[argument]
-        if not getattr(entry, attribute):
-            names = [n for n, other in ATTENTIONS.items() if getattr(other, attribute)]
-            raise ValueError(
-                f"Expected a layer or one of {names}, the attentions {words}. "
-                f"Received: {argument}={name!r}"
-            )
-    # On the flat tokens of a transformer, graph attention is spectral attention of order 2.
-    return ATTENTIONS["tsa"] if entry.tensor_tokens else entry

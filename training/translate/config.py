@@ -74,16 +74,23 @@ def override(text: str, metavar: str = "N", **constraints: Any) -> Any:
     return option(None, MODEL, f"{text} (default: the preset's)", metavar=metavar, **constraints)
 
 
+def size(text: str, of_paper: int, le: int) -> Any:
+    """Declares a size of the model, which is a quarter of the paper's in the small preset."""
+    of_small = of_paper // 4
+
+    def compute(values: dict[str, Any]) -> int:
+        return of_small if values["preset"] == SMALL else of_paper
+
+    text = f"{text} (default: {of_paper}, and {of_small} for {SMALL})"
+    return option(None, MODEL, text, compute=compute, ge=1, le=le)
+
+
 def _default_corpus(values: dict[str, Any]) -> str | None:
     return CORPUS if values["prepared"] is None else None
 
 
 def _default_attention(values: dict[str, Any]) -> str:
     return values["preset"].partition("-")[0]
-
-
-def _size(values: dict[str, Any], of_paper: int) -> int:
-    return of_paper // 4 if values["preset"] == SMALL else of_paper
 
 
 def _default_warmup(values: dict[str, Any]) -> int:
@@ -206,14 +213,7 @@ class TranslateConfig(ExportConfig):
         choices=ATTENTIONS,
     )
     num_layers: int | None = override("layers of the encoder, and of the decoder", ge=1, le=128)
-    model_dim: int = option(
-        None,
-        MODEL,
-        "size of embeddings and layers (default: 512, and 128 for plga-small)",
-        compute=lambda values: _size(values, 512),
-        ge=1,
-        le=65_536,
-    )
+    model_dim: int = size("size of embeddings and layers", 512, le=65_536)
     num_heads: int | None = override("heads of each attention", ge=1, le=256)
     embedding: str = option(
         "dense",
@@ -224,14 +224,7 @@ class TranslateConfig(ExportConfig):
     embedding_rank: int = option(
         16, MODEL, "maximum rank of the embeddings (tensor_train, low_rank)", ge=1, le=4096
     )
-    feedforward_dim: int = option(
-        None,
-        MODEL,
-        "hidden size of the feed-forward networks (default: 2048, and 512 for plga-small)",
-        compute=lambda values: _size(values, 2048),
-        ge=1,
-        le=262_144,
-    )
+    feedforward_dim: int = size("hidden size of the feed-forward networks", 2048, le=262_144)
     residual_units: int | None = override(
         "residual units that learn the metric (plga)", ge=0, le=256
     )

@@ -24,7 +24,7 @@ def layouts(config: TranslateConfig, parts: int) -> Layouts:
         InputError: If a size of the model cannot be divided evenly, or the embeddings or the
             feed-forward networks are not dense.
     """
-    from keras_tnattn.models.translator import PRESETS
+    from keras_tnattn.models import PRESETS
 
     for name in ("embedding", "feedforward"):
         if getattr(config, name) != "dense":

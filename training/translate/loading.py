@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from keras_tnattn.models import Translator, translator
-from keras_tnattn.models.translator import PRESETS
+from keras_tnattn.models import PRESETS, Translator, translator
 from training.base.errors import InputError
 from training.base.files import read_object
 from training.data.pairs.prepared import PreparedCorpus, load_prepared

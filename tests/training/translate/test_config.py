@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from keras_tnattn.models.translator import PRESETS as MODELS
+from keras_tnattn.models import PRESETS as MODELS
 from training.base.errors import InputError
 from training.base.options import from_json, to_json
 from training.translate.config import ATTENTIONS, PRESETS, PreparingOptions, TranslateConfig

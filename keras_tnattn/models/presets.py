@@ -1,0 +1,38 @@
+"""Options of `keras_tnattn.models.translator` that have a name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+_PLGA = {"attention": "plga", "num_layers": 1, "dropout": 0.4}
+# The models of the paper's Table 1, and one for small corpora. The metric of the paper's decoder
+# sums over the whole target: loss and accuracy under teacher forcing see later tokens.
+# `causal_metric=True` prevents that, and so do `decoder_attention="sdpa"` and `metric_from="key"`
+# together.
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "plga-1": {**_PLGA, "num_heads": 16, "residual_dim": 128, "residual_units": 10},
+    "plga-2": {**_PLGA, "num_heads": 8, "residual_dim": 256, "residual_units": 9},
+    "plga-3": {**_PLGA, "num_heads": 8, "residual_dim": 256, "residual_units": 8},
+    "plga-4": {**_PLGA, "num_heads": 4, "residual_dim": 512, "residual_units": 5},
+    "plga-5": {**_PLGA, "num_heads": 2, "residual_dim": 1024, "residual_units": 2},
+    "plga-6": {**_PLGA, "num_heads": 1, "residual_dim": 2048, "residual_units": 1},
+    "plga-small": {
+        **_PLGA,
+        "model_dim": 128,
+        "feedforward_dim": 512,
+        "num_heads": 4,
+        "residual_dim": 128,
+        "residual_units": 2,
+        "dropout": 0.1,
+        "attention_dropout": 0.0,
+        "decoder_attention": "sdpa",
+        "metric_from": "key",
+        "epsilon": 0.01,
+    },
+    "sdpa": {
+        "attention": "sdpa",
+        "num_layers": 4,
+        "num_heads": 8,
+        "dropout": 0.1,
+        "attention_dropout": 0.0,
+    },
+}

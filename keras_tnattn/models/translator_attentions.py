@@ -1,0 +1,130 @@
+"""Which attention a translator has in which place, and with which options."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import keras
+
+from keras_tnattn.models.attentions import ATTENTIONS, Attention, find_attention
+
+_Other: TypeAlias = tuple[str | keras.layers.Layer | None, Mapping[str, Any] | None]
+
+
+def attention_makers(
+    attention: str | keras.layers.Layer,
+    attention_options: dict[str, Any],
+    encoder: _Other,
+    decoder: _Other,
+    sizes: tuple[int, int, float],
+) -> tuple[Callable[[str], keras.layers.Layer], ...]:
+    """Returns functions from a layer's name to a new attention layer, for each of three places.
+
+    Args:
+        attention: The attention of a translator, by name or as a layer.
+        attention_options: Its options.
+        encoder: Another attention of the encoders, or `None`, and its options.
+        decoder: The same of the attention of the target to itself.
+        sizes: `num_heads`, `model_dim` and `attention_dropout`.
+
+    Returns:
+        The functions of the encoders, of the target to itself and of the target to the source.
+
+    Raises:
+        ValueError: If an attention does not suit its place, or options apply to nothing.
+    """
+    of_encoder, of_target, of_source = _options_by_place(attention, attention_options)
+    lost = attention_options.get("causal_metric") and not of_source.get("causal_metric")
+    if lost and decoder[0] not in (None, attention):
+        raise ValueError(
+            "Expected no causal_metric if no attention of the decoder has one. Received: "
+            f"causal_metric=True, metric_from='key', decoder_attention={decoder[0]!r}"
+        )
+
+    def maker(
+        place: str, other: _Other, options: dict[str, Any]
+    ) -> Callable[[str], keras.layers.Layer]:
+        chosen, more = other
+        if chosen is None:
+            if more:
+                raise ValueError(
+                    f"Expected `{place}_attention`, to which `{place}_options` apply. "
+                    f"Received: {place}_attention=None, {place}_options={more}"
+                )
+            return _attention_maker("attention", attention, options, *sizes)
+        options = {**(options if chosen == attention else {}), **(more or {})}
+        return _attention_maker(f"{place}_attention", chosen, options, *sizes)
+
+    return (
+        maker("encoder", encoder, of_encoder),
+        maker("decoder", decoder, of_target),
+        _attention_maker("attention", attention, of_source, *sizes),
+    )
+
+
+def _options_by_place(
+    attention: str | keras.layers.Layer, options: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Returns the options of the encoders, of the target to itself and to the source."""
+    if not isinstance(attention, str) or attention not in ATTENTIONS:
+        return options, options, options
+    entry = ATTENTIONS[attention]
+
+    def without(names: Sequence[str]) -> dict[str, Any]:
+        return {name: value for name, value in options.items() if name not in names}
+
+    # A metric of the source is complete: it needs no causal one.
+    of_source = options.get("metric_from") == "key"
+    return (
+        without(entry.decoder_only + entry.cross_only),
+        without(entry.cross_only),
+        without(entry.decoder_only) if of_source else options,
+    )
+
+
+def _attention_maker(
+    argument: str,
+    attention: str | keras.layers.Layer,
+    options: dict[str, Any],
+    num_heads: int,
+    model_dim: int,
+    attention_dropout: float,
+) -> Callable[[str], keras.layers.Layer]:
+    """Returns a function from a layer's name to a new attention layer."""
+    if isinstance(attention, keras.layers.Layer):
+        if options:
+            raise ValueError(
+                f"Expected no further options if `{argument}` is a layer. "
+                f"Received: {argument}={attention!r}, options={options}"
+            )
+        config = attention.get_config()
+        return lambda name: type(attention).from_config({**config, "name": name})
+    entry = _entry_for(argument, attention)
+    if entry.takes_memory and "key_dim" not in options and model_dim % num_heads:
+        raise ValueError(
+            "Expected num_heads to divide model_dim. "
+            f"Received: num_heads={num_heads}, model_dim={model_dim}"
+        )
+    defaults = {**entry.stacked_options, **dict.fromkeys(entry.dropout_options, attention_dropout)}
+    if argument == "decoder_attention":
+        defaults |= entry.causal_options
+    options = {**defaults, **options}
+    return lambda name: entry.make(num_heads, model_dim, name=name, **options)
+
+
+def _entry_for(argument: str, name: str) -> Attention:
+    """Returns the entry of a name; checks that the attention is suitable for the argument."""
+    entry = find_attention(name, argument)
+    places = {
+        "attention": ("takes_memory", "that attend to another sequence"),
+        "decoder_attention": ("can_be_causal", "that can be causal"),
+    }
+    if argument in places:
+        attribute, words = places[argument]
+        if not getattr(entry, attribute):
+            names = [n for n, other in ATTENTIONS.items() if getattr(other, attribute)]
+            raise ValueError(
+                f"Expected a layer or one of {names}, the attentions {words}. "
+                f"Received: {argument}={name!r}"
+            )
+    # On the flat tokens of a transformer, graph attention is spectral attention of order 2.
+    return ATTENTIONS["tsa"] if entry.tensor_tokens else entry
