@@ -301,13 +301,14 @@ def test_suggestions_name_limits_that_cannot_be_kept(limits, message):
         tensor_train.suggest_shapes(24, 24, **limits)
 
 
-def test_gradients_of_two_blocks_are_those_of_the_dense_product():
+@pytest.mark.parametrize("rows", [4, 32, 71])  # fewer than a group, one group, two and a rest
+def test_gradients_of_two_blocks_are_those_of_the_dense_product(rows):
     # The loss is a fixed linear function of y, so its gradients are known without autodiff.
     rng = np.random.default_rng(0)
     layer_shape = (2, 3, 2), (2, 2, 3)
     cores = random_cores(*layer_shape, (3, 2))
-    x = rng.normal(size=(4, 12)).astype("float32")
-    weight = rng.normal(size=(4, 12))
+    x = rng.normal(size=(rows, 12)).astype("float32")
+    weight = rng.normal(size=(rows, 12))
 
     def loss(cores, x):
         return float(np.sum(weight * (np.asarray(x, "float64") @ oracles.tt_matrix(cores))))
@@ -328,6 +329,8 @@ def test_gradients_of_two_blocks_are_those_of_the_dense_product():
                 # The loss is linear in each core, so this difference is the exact derivative.
                 expected = loss(moved, x) - loss(cores, x)
                 assert grads[n][index] == pytest.approx(expected, rel=1e-3, abs=1e-3)
+        expected = weight @ oracles.tt_matrix(cores).T
+        np.testing.assert_allclose(grads[-1], expected, rtol=1e-3, atol=1e-3)
 
 
 def test_the_largest_rank_that_fits_is_suggested():

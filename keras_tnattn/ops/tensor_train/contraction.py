@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from keras import ops
 
@@ -14,6 +14,8 @@ from keras_tnattn.typing import Tensor
 # of server CPUs and GPUs. Only the comparison of plans depends on it.
 _FLOPS_PER_BYTE = 32
 _BYTES_PER_FLOAT = 4
+# How many rows the gradient of a left block sums in one matrix product.
+_ROWS_PER_PRODUCT = 32
 
 
 def merge(cores: Sequence) -> Tensor:
@@ -137,9 +139,11 @@ def contraction_plan(
         left_in, left_out = math.prod(tt_input_shape[:split]), math.prod(tt_output_shape[:split])
         right_in, right_out = input_dim // left_in, output_dim // left_out
         held = left_out * rank * right_in
-        plans.append(plan(split, True, 2 * held * (left_in + right_out), held))
+        left_first = plan(split, True, 2 * held * (left_in + right_out), held)
         held = left_in * rank * right_out
-        plans.append(plan(split, False, 2 * held * (right_in + left_out), held))
+        right_first = plan(split, False, 2 * held * (right_in + left_out), held)
+        # `min` takes the first of equals, and of these the right block first is faster.
+        plans += [right_first, left_first]
     return min(plans, key=lambda plan: plan.cost)
 
 
@@ -185,7 +189,7 @@ def tt_matmul(x: Tensor, cores: Sequence, plan: ContractionPlan | None = None) -
         # (rows * left_out, rank * right_in) @ (rank * right_in, right_out)
         left = ops.reshape(ops.transpose(left[0], (1, 2, 0)), (left_out * rank, left_in))
         right = ops.reshape(right, (rank * right_in, right_out))
-        y = matmul(left, ops.reshape(x, (-1, left_in, right_in)))
+        y = _matmul_each(left, ops.reshape(x, (-1, left_in, right_in)))
         y = matmul(ops.reshape(y, (-1, rank * right_in)), right)
     else:
         # (rows * left_in, right_in) @ (right_in, rank * right_out), then
@@ -193,8 +197,42 @@ def tt_matmul(x: Tensor, cores: Sequence, plan: ContractionPlan | None = None) -
         right = ops.reshape(ops.transpose(right[..., 0], (1, 0, 2)), (right_in, rank * right_out))
         left = ops.reshape(ops.transpose(left[0], (1, 0, 2)), (left_out, left_in * rank))
         y = matmul(ops.reshape(x, (-1, right_in)), right)
-        y = matmul(left, ops.reshape(y, (-1, left_in * rank, right_out)))
+        y = _matmul_each(left, ops.reshape(y, (-1, left_in * rank, right_out)))
     return ops.reshape(y, (*ops.shape(x)[:-1], left_out * right_out))
+
+
+def _matmul_each(left: Tensor, x: Tensor) -> Tensor:
+    """Returns `left @ x_m` for each row `x_m`, `(M, K, C)` to `(M, J, C)`, with its own gradient.
+
+    The gradient by `left` is `sum_m d_m x_m^T`. Automatic differentiation forms a matrix for each
+    row before it sums them; here a matrix product sums a group of rows.
+    """
+
+    @ops.custom_gradient
+    def run(left: Tensor, x: Tensor) -> tuple[Tensor, Callable]:
+        def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, Tensor]:
+            d = args[0] if upstream is None else upstream
+            return _sum_of_products(d, x), matmul(ops.transpose(left), d)
+
+        return matmul(left, x), gradient
+
+    return run(left, x)
+
+
+def _sum_of_products(a: Tensor, b: Tensor) -> Tensor:
+    """Returns `sum_m a_m b_m^T`, `(J, K)`, for `(M, J, C)` and `(M, K, C)`."""
+    rows = _ROWS_PER_PRODUCT
+    grouped = ops.shape(a)[0] // rows * rows
+
+    def side_by_side(x: Tensor) -> Tensor:
+        _, size, columns = x.shape
+        x = ops.reshape(x[:grouped], (-1, rows, size, columns))
+        return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, size, rows * columns))
+
+    def summed(a: Tensor, b: Tensor) -> Tensor:
+        return ops.sum(matmul(a, ops.swapaxes(b, -2, -1)), axis=0)
+
+    return ops.add(summed(side_by_side(a), side_by_side(b)), summed(a[grouped:], b[grouped:]))
 
 
 def tt_matmul_heads(x: Tensor, cores: Sequence, plan: ContractionPlan | None = None) -> Tensor:
