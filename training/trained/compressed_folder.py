@@ -2,22 +2,26 @@
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from training.base.errors import InputError
 from training.base.files import writing
 
-# In the order in which they are written: a folder with `config.json` is complete.
 _REPORTS = ("report.txt", "report.csv", "report.json", "curves.png")
 _RUN_FILES = ("results.json", "data.json", "config.json")
 # What `evaluate.py` and `explain.py` write about a model.
-_MEASURED = ("evaluation-*", "hypotheses-*", "n_best-*", "explained")
+_MEASURED = (
+    "evaluation-*-beam*.json",
+    "hypotheses-*-beam*.txt",
+    "n_best-*-beam*.tsv",
+    "explained",
+)
 
 
 def check_output(folder: Path, original: Path, replaces: bool) -> None:
-    """Refuses a folder whose model would be overwritten or get the reports of another one.
+    """Refuses a folder whose model or other files are not those of an earlier compression.
 
     Args:
         folder: The folder to write.
@@ -25,7 +29,8 @@ def check_output(folder: Path, original: Path, replaces: bool) -> None:
         replaces: Whether a small model is written, and not only reports.
 
     Raises:
-        InputError: If the folder has a trained model or, without `replaces`, any model.
+        InputError: If the folder has a trained model or, without `replaces`, any model; or if it
+            has no report, but files of which one would be overwritten.
     """
     from training.engine.runs import Run
 
@@ -39,10 +44,16 @@ def check_output(folder: Path, original: Path, replaces: bool) -> None:
             f"Expected an output folder without {what}. Received: output={folder}. Choose another "
             "with --output"
         )
+    others = [name for name in _names(folder) if not (folder / "report.json").exists()]
+    if others:
+        raise InputError(
+            "Expected an output folder of an earlier compression, or without files of these names: "
+            f"{', '.join(others)}. Received: output={folder}. Choose another with --output"
+        )
 
 
 def write(result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str]) -> None:
-    """Writes reports and, if asked for, the model; at no time next to those of another model.
+    """Writes reports and, if asked for, the model; all files of an earlier one give way, or none.
 
     Args:
         result: What `compress` returned.
@@ -54,7 +65,7 @@ def write(result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str
     Raises:
         WriteError: If a file cannot be written; the files of an earlier model are then unchanged.
     """
-    partial = folder / ".partial"
+    partial, earlier = folder / ".partial", folder / ".earlier"
     texts = {
         "report.txt": f"{result.report}\n",
         "report.csv": result.report.to_csv(),
@@ -63,29 +74,42 @@ def write(result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str
     }
     try:
         with writing(folder):
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
+            for path in (partial, earlier):
+                shutil.rmtree(path, ignore_errors=True)
+                path.mkdir()
             for name, text in texts.items():
                 (partial / name).write_text(text, encoding="utf-8")
             result.report.plot(partial / "curves.png")
             if replaces:
                 result.model.save(partial / "model.keras")
-                _delete_earlier(folder)
-            for name in (*_REPORTS, "model.keras", *_RUN_FILES):
-                if (partial / name).exists():
-                    os.replace(partial / name, folder / name)
+            new = sorted(path.name for path in partial.iterdir())
+            _exchange(folder, partial, earlier, new, _names(folder) if replaces else new)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        for path in (partial, earlier):
+            shutil.rmtree(path, ignore_errors=True)
 
 
-def _delete_earlier(folder: Path) -> None:
-    """Deletes a compressed model, what makes its folder a run first and its reports last."""
-    for name in reversed(_RUN_FILES):
-        (folder / name).unlink(missing_ok=True)
-    for path in [path for pattern in _MEASURED for path in folder.glob(pattern)]:
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    for name in ("model.keras", *_REPORTS):
-        (folder / name).unlink(missing_ok=True)
+def _names(folder: Path) -> list[str]:
+    """Returns the names of the files in a folder that belong to a compressed model."""
+    measured = [path.name for pattern in _MEASURED for path in folder.glob(pattern)]
+    names = ("model.keras", *_REPORTS, *_RUN_FILES)
+    return [name for name in names if (folder / name).exists()] + measured
+
+
+def _exchange(
+    folder: Path, partial: Path, earlier: Path, new: Sequence[str], old: Sequence[str]
+) -> None:
+    """Moves old files of a folder to `earlier` and new ones from `partial`; undone if it fails."""
+    moves = [(folder / name, earlier / name) for name in old]
+    moves += [(partial / name, folder / name) for name in new]
+    done = []
+    try:
+        for source, target in moves:
+            if os.path.lexists(source):
+                done.append((source, target))
+                os.replace(source, target)
+    except BaseException:
+        for source, target in reversed(done):
+            if os.path.lexists(target):
+                os.replace(target, source)
+        raise

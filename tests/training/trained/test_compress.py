@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from translator_runs import make_run
 
+from training.base.errors import InputError
 from training.base.files import WriteError
 from training.train import main as train
 from training.trained.compress import main, thinned
@@ -138,21 +138,21 @@ class Interrupt(BaseException):
     pass
 
 
-def interrupted(monkeypatch, step):
-    """Interrupts the step-th change of a file; returns the list of the changes."""
+def interrupted(monkeypatch, step, failure):
+    """Raises `failure` in the step-th change of a file; returns the list of the changes."""
     changes = []
 
     def interrupting(function):
         def change(*arguments, **options):
-            if len(changes) == step:
-                raise Interrupt
             changes.append(arguments)
+            if len(changes) == step + 1:
+                raise failure
             return function(*arguments, **options)
 
         return change
 
     monkeypatch.setattr(os, "replace", interrupting(os.replace))
-    monkeypatch.setattr(Path, "unlink", interrupting(Path.unlink))
+    monkeypatch.setattr(Path, "mkdir", interrupting(Path.mkdir))
     return changes
 
 
@@ -181,39 +181,65 @@ class Result:
         write(self, folder, True, {**files, **results})
 
 
-def test_an_interrupted_write_mixes_nothing(tmp_path, monkeypatch):
-    folder = tmp_path / "compressed"
+def contents(folder):
+    return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
+
+
+def an_evaluated_model(folder):
+    """Writes a model with what `evaluate.py` and `explain.py` say about it, and a user's files."""
+    folder.mkdir()
+    Result("old").write(folder)
+    (folder / "explained").mkdir()
+    (folder / "evaluation-mine").mkdir()
+    for name in ("evaluation-test-beam4.json", "n_best-test-beam4.tsv", "explained/a.png"):
+        (folder / name).write_text("old")
+    for name in ("mine.txt", "evaluation-notes.md", "evaluation-mine/thesis.txt"):
+        (folder / name).write_text("mine")
+    return contents(folder)
+
+
+@pytest.mark.parametrize("failure", [Interrupt, OSError])
+def test_a_write_that_fails_changes_nothing(failure, tmp_path, monkeypatch):
     steps = 0
     while True:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        Result("old").write(folder)
-        for name in ("evaluation-test.json", "n_best-test.tsv"):
-            (folder / name).write_text("old")
-        (folder / "explained").mkdir()
-        (folder / "mine.txt").write_text("old")
+        folder = tmp_path / str(steps)
+        before = an_evaluated_model(folder)
         with monkeypatch.context() as patch:
-            changes = interrupted(patch, steps)
+            changes = interrupted(patch, steps, failure)
             try:
                 Result("new").write(folder)
-            except Interrupt:
-                pass
+            except (Interrupt, WriteError):
+                assert contents(folder) == before
             else:
                 assert len(changes) == steps
                 break
-        names = {path.name for path in folder.iterdir()} - {"explained", "mine.txt"}
-        contents = {(folder / name).read_text().strip() for name in names - {"results.json"}}
-        if "model.keras" in names:
-            assert len(contents) <= 1
-        if "config.json" in names:
-            assert {"model.keras", "data.json", "results.json", "report.json"} <= names
         check_output(folder, tmp_path / "model.keras", True)  # the command can be tried again
         steps += 1
     assert steps > 10
-    assert {path.name for path in folder.iterdir()} == {
-        *("model.keras", "config.json", "data.json", "results.json", "mine.txt"),
+    after = contents(folder)
+    assert set(after) == {
+        *("model.keras", "config.json", "data.json", "results.json"),
         *("report.txt", "report.csv", "report.json", "curves.png"),
+        *("mine.txt", "evaluation-notes.md", "evaluation-mine/thesis.txt"),
     }
+    assert after["model.keras"] == "new"
+
+
+def test_a_link_to_pictures_goes_and_they_stay(tmp_path):
+    folder, pictures = tmp_path / "compressed", tmp_path / "pictures"
+    an_evaluated_model(folder)
+    (folder / "explained").rename(pictures)
+    (folder / "explained").symlink_to(pictures)
+    Result("new").write(folder)
+    assert not (folder / "explained").is_symlink()
+    assert contents(pictures) == {"a.png": "old"}
+
+
+@pytest.mark.parametrize("name", ["data.json", "report.txt", "explained", "n_best-a-beam1.tsv"])
+def test_a_folder_with_other_files_of_these_names_is_refused(name, tmp_path):
+    (tmp_path / name).mkdir()
+    with pytest.raises(InputError, match=f"names: {name}. Received: output=.*--output"):
+        check_output(tmp_path, tmp_path / "net.keras", True)
 
 
 def test_a_model_that_cannot_be_saved_changes_nothing(tmp_path):
