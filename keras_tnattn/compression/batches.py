@@ -4,6 +4,7 @@ Both can be inputs alone, or a tuple `(inputs, labels, ...)` as for `fit`; the n
 inputs tells them apart.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -95,10 +96,17 @@ def are_equal(old: Any, new: Any) -> bool:
     """Whether all entries of two outputs are equal but for rounding."""
     old, new = (ops.convert_to_numpy(x).astype("float64") for x in (old, new))
     # Column by column: masked classes, -1e9 say, must not set the measure for others.
-    columns = old.reshape(-1, old.shape[-1] if old.ndim > 1 else 1)
+    columns = as_rows(old)
     sizes = np.ma.masked_where(~np.isfinite(columns) | (columns == 0), np.abs(columns))
     typical = np.ma.filled(np.ma.median(sizes, axis=0), 0.0)
     return np.allclose(new, old, rtol=1e-3, atol=1e-3 * typical, equal_nan=True)
+
+
+def as_rows(outputs: np.ndarray) -> np.ndarray:
+    """Returns an output as a matrix whose columns are its last axis, or of one column."""
+    if outputs.ndim < 2:
+        return outputs.reshape(-1, 1)
+    return outputs.reshape(math.prod(outputs.shape[:-1]), outputs.shape[-1])
 
 
 def are_probabilities(outputs: Any) -> bool:

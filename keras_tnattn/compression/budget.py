@@ -27,10 +27,13 @@ def share_out(
         The candidate of each layer, or `None` if the smallest ones do not fit.
     """
 
-    def felt(path: str, candidate: Candidate) -> float:
+    def weighted_cost(path: str, candidate: Candidate) -> float:
         return (sensitivity[path] * candidate.cost) ** 2
 
-    groups = {path: _not_dominated(path, candidates, felt) for path, candidates in choices.items()}
+    groups = {
+        path: _not_dominated(path, candidates, weighted_cost)
+        for path, candidates in choices.items()
+    }
     at = dict.fromkeys(groups, 0)
     total = sum(group[0].bytes for group in groups.values())
     if total > budget:
@@ -41,7 +44,7 @@ def share_out(
             for i in range(at[path] + 1, len(group)):
                 added = group[i].bytes - group[at[path]].bytes
                 if total + added <= budget:
-                    saved = felt(path, group[at[path]]) - felt(path, group[i])
+                    saved = weighted_cost(path, group[at[path]]) - weighted_cost(path, group[i])
                     steps.append((saved / max(added, 1), path, i, added))
         if not steps:
             return {path: group[at[path]] for path, group in groups.items()}
@@ -50,12 +53,12 @@ def share_out(
 
 
 def _not_dominated(
-    path: str, candidates: Sequence[Candidate], felt: Callable[[str, Candidate], float]
+    path: str, candidates: Sequence[Candidate], weighted_cost: Callable[[str, Candidate], float]
 ) -> list[Candidate]:
     """Returns the candidates that no smaller one beats, by increasing size and decreasing cost."""
     best: list[Candidate] = []
     for candidate in sorted(candidates, key=lambda c: (c.bytes, c.cost)):
-        if not best or felt(path, candidate) < felt(path, best[-1]):
+        if not best or weighted_cost(path, candidate) < weighted_cost(path, best[-1]):
             best.append(candidate)
     return best
 

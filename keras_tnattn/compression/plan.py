@@ -195,7 +195,7 @@ class Plan:
             if worst
             else ""
         )
-        fewer = {None: " With bits=8 or 4 it may be smaller.", 8: " Try bits=4.", 4: ""}
+        fewer = {None: " Try bits=8 or bits=4.", 8: " Try bits=4.", 4: ""}
         raise ValueError(
             f"Expected a target of at most {math.floor(100 * reached) / 100}: {self.fixed:,} of "
             f"{self.total:,} bytes are in layers that are not replaced.{cost}{fewer[self.bits]} "

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.compression.batches import are_probabilities
+from keras_tnattn.compression.batches import are_probabilities, as_rows
 from keras_tnattn.compression.calibration import Seen, activated, watched
 from keras_tnattn.compression.tables import low_rank_table
 
@@ -17,7 +17,7 @@ from keras_tnattn.compression.tables import low_rank_table
 _CHANGE = 0.05
 # For embeddings with more features all directions of the rows count alike.
 _MOST_FEATURES = 256
-# The most entries of each output that are compared; their rows are chosen at random.
+# The most entries of all outputs together that are compared, chosen at random.
 _ENTRIES = 2**16
 # The rank of the tables with which the response is tried, relative to the number of features; and
 # the most that the table that heeds the response may change the outputs, relative to the other.
@@ -118,14 +118,16 @@ def _change_of_outputs(
         model: The model.
         batch: Its inputs.
         outputs: Its outputs.
-        entries: The most entries of each output to compare. Default: all.
+        entries: The most entries of all outputs together to compare. Default: all.
     """
     in_logs = [are_probabilities(x) for x in outputs]
-    places = [_some_rows(x, entries) for x in outputs]
+    share = None if entries is None else entries // len(outputs)
+    chosen = [_some_entries(as_rows(x).shape, share) for x in outputs]
 
     def comparable(outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        some = [_rows(x)[place] for x, place in zip(outputs, places, strict=True)]
-        return _comparable(some, in_logs)
+        rows = [as_rows(x)[some] for x, (some, _) in zip(outputs, chosen, strict=True)]
+        whole = _comparable(rows, in_logs)
+        return [x[:, some] for x, (_, some) in zip(whole, chosen, strict=True)]
 
     old = comparable(outputs)
     # Logits of masked classes are not finite.
@@ -144,16 +146,16 @@ def _change_of_outputs(
     return change, float(np.sqrt(sum(squares)))
 
 
-def _rows(outputs: np.ndarray) -> np.ndarray:
-    return outputs.reshape(-1, outputs.shape[-1] if outputs.ndim > 1 else 1)
-
-
-def _some_rows(outputs: np.ndarray, entries: int | None) -> slice | np.ndarray:
-    """Returns random rows of an output that have so many entries, or all."""
-    if entries is None or outputs.size <= entries:
-        return slice(None)
-    number, width = _rows(outputs).shape
-    return np.random.default_rng(0).permutation(number)[: max(1, entries // width)]
+def _some_entries(
+    shape: tuple[int, int], most: int | None
+) -> tuple[slice | np.ndarray, slice | np.ndarray]:
+    """Returns the indices of random rows and columns with at most so many entries in total."""
+    rows, columns = shape
+    if most is None or rows * columns <= most:
+        return slice(None), slice(None)
+    random = np.random.default_rng(0)
+    some = random.permutation(rows)[: max(1, most // columns)]
+    return some, random.permutation(columns)[: max(1, most)] if columns > most else slice(None)
 
 
 def _shifting(feature: int) -> Callable[[str, Any, Any], Any]:

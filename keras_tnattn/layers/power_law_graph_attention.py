@@ -53,14 +53,14 @@ class PowerLawGraphAttention(keras.layers.Layer):
     residual units per position.
 
     Two options depart from the paper, and bring translators of this attention close to those of
-    scaled dot-product attention (docs/studies/translators.md). About half of `A_LM` is `epsilon`,
-    as published 1e-9, which the power makes `exp(-21 P)`: where `P` is negative these entries drown
-    all others, at the start and throughout training. `epsilon=0.01` keeps them within bounds, and
-    the attention learns so much faster that a decoder learns to read later tokens of the target
-    from its metric, which it lacks when it decodes. With `metric_from="key"` the metric is that of
-    the sentence attended to, `K^T K`: in the cross-attention of a decoder it is complete before the
-    first token is decoded, and no later token of the target can change it. The self-attention of a
-    decoder needs `causal_metric` for the same reason.
+    scaled dot-product attention (docs/studies/translators.md). At the start of training about half
+    of `A_LM` is `epsilon`. The power turns the published 1e-9 into `exp(-21 P)`: where `P` is
+    negative, these entries drown all others; `epsilon=0.01` keeps them within bounds. With
+    `metric_from="key"` the metric is that of the sentence attended to, `K^T K`. In the
+    cross-attention of a decoder it is complete before the first token is decoded, and does not
+    depend on later tokens of the target. A metric that does tells the decoder, in training, the
+    words that it should predict. The self-attention of a decoder needs `causal_metric` for the same
+    reason.
 
     Costs, for `R` rows of metrics, `R = B H k` (`B H k T` with `causal_metric`): `2 R u (2 k f +
     (n - 1) f^2)` FLOPs for `u` units of `n` layers of width `f`, which is most of it, `4 R k^2` for
@@ -331,7 +331,7 @@ class PowerLawGraphAttention(keras.layers.Layer):
     def _real_keys(
         self, key_mask: Tensor, query_mask: Tensor, attention_mask: Tensor, self_attention: bool
     ) -> Tensor:
-        """The mask of the keys that contribute to the metric, from that of the real queries."""
+        """The mask of the keys that are not padding and that a real query may attend to."""
         if self.padding_in_metric:
             return None
         real = None

@@ -1,4 +1,4 @@
-"""Options of `keras_tnattn.models.translator` that have a name."""
+"""Named sets of options for `keras_tnattn.models.translator`."""
 
 from collections.abc import Mapping
 from typing import Any

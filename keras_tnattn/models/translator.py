@@ -288,15 +288,15 @@ def translator(
     layers for the source, `TransformerDecoder` layers for the target, and a dense layer that
     computes the logits. Id 0 is padding and masked. The model is not compiled. `PRESETS` has the
     paper's models, `translator(8000, 8000, **PRESETS["plga-2"])`, and `"plga-small"`, for small
-    corpora: it learns faster, and no token of the target depends on later ones. Call the model with
-    `{"source": ids, "target": ids}`.
+    corpora: there it translates better, and no token of the target depends on later ones. Call the
+    model with `{"source": ids, "target": ids}`.
 
     As published, the metric of PLGA in the decoder sums over the whole target. With teacher forcing
     the logits therefore depend on later tokens, including the one to predict, so that loss and
     accuracy in training and validation differ from those in decoding. `causal_metric=True` prevents
     this: the metric at each position of the decoder is computed from the tokens up to it, and
     training takes many times as long. `metric_from="key"` with `decoder_attention="sdpa"` also
-    prevents it, and takes no longer.
+    prevents it, and takes no longer than the published metric.
 
     The attentions can differ. `encoder_attention` is the attention of the source to itself, and
     `decoder_attention` that of the target to itself, which has to be causal. The attention of the
@@ -361,9 +361,13 @@ def translator(
     make_encoder, make_decoder, make_cross = attention_makers(
         attention,
         attention_options,
-        (encoder_attention, encoder_options),
-        (decoder_attention, decoder_options),
-        (num_heads, model_dim, attention_dropout),
+        encoder_attention=encoder_attention,
+        encoder_options=encoder_options,
+        decoder_attention=decoder_attention,
+        decoder_options=decoder_options,
+        num_heads=num_heads,
+        model_dim=model_dim,
+        attention_dropout=attention_dropout,
     )
     block: dict[str, Any] = {
         "feedforward_dim": feedforward_dim,

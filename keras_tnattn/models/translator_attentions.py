@@ -1,30 +1,37 @@
 """Which attention a translator has in which place, and with which options."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import keras
 
 from keras_tnattn.models.attentions import ATTENTIONS, Attention, find_attention
 
-_Other: TypeAlias = tuple[str | keras.layers.Layer | None, Mapping[str, Any] | None]
-
 
 def attention_makers(
     attention: str | keras.layers.Layer,
     attention_options: dict[str, Any],
-    encoder: _Other,
-    decoder: _Other,
-    sizes: tuple[int, int, float],
+    *,
+    encoder_attention: str | keras.layers.Layer | None,
+    encoder_options: Mapping[str, Any] | None,
+    decoder_attention: str | keras.layers.Layer | None,
+    decoder_options: Mapping[str, Any] | None,
+    num_heads: int,
+    model_dim: int,
+    attention_dropout: float,
 ) -> tuple[Callable[[str], keras.layers.Layer], ...]:
     """Returns functions from a layer's name to a new attention layer, for each of three places.
 
     Args:
         attention: The attention of a translator, by name or as a layer.
         attention_options: Its options.
-        encoder: Another attention of the encoders, or `None`, and its options.
-        decoder: The same of the attention of the target to itself.
-        sizes: `num_heads`, `model_dim` and `attention_dropout`.
+        encoder_attention: Another attention of the encoders.
+        encoder_options: Its options.
+        decoder_attention: Another attention of the target to itself.
+        decoder_options: Its options.
+        num_heads: Number of heads of each attention.
+        model_dim: Size of the tokens.
+        attention_dropout: Dropout rate of each attention.
 
     Returns:
         The functions of the encoders, of the target to itself and of the target to the source.
@@ -33,30 +40,34 @@ def attention_makers(
         ValueError: If an attention does not suit its place, or options apply to nothing.
     """
     of_encoder, of_target, of_source = _options_by_place(attention, attention_options)
-    lost = attention_options.get("causal_metric") and not of_source.get("causal_metric")
-    if lost and decoder[0] not in (None, attention):
+    only_of_target = attention_options.get("causal_metric") and not of_source.get("causal_metric")
+    if only_of_target and decoder_attention not in (None, attention):
         raise ValueError(
-            "Expected no causal_metric if no attention of the decoder has one. Received: "
-            f"causal_metric=True, metric_from='key', decoder_attention={decoder[0]!r}"
+            f"Expected no causal_metric, an option of attention={attention!r}: with "
+            "metric_from='key' it applies to the attention of the target to itself only, which is "
+            f"another one. Received: causal_metric=True, decoder_attention={decoder_attention!r}"
         )
+    sizes = (num_heads, model_dim, attention_dropout)
 
     def maker(
-        place: str, other: _Other, options: dict[str, Any]
+        place: str,
+        chosen: str | keras.layers.Layer | None,
+        own_options: Mapping[str, Any] | None,
+        options: dict[str, Any],
     ) -> Callable[[str], keras.layers.Layer]:
-        chosen, more = other
         if chosen is None:
-            if more:
+            if own_options:
                 raise ValueError(
                     f"Expected `{place}_attention`, to which `{place}_options` apply. "
-                    f"Received: {place}_attention=None, {place}_options={more}"
+                    f"Received: {place}_attention=None, {place}_options={own_options}"
                 )
             return _attention_maker("attention", attention, options, *sizes)
-        options = {**(options if chosen == attention else {}), **(more or {})}
+        options = {**(options if chosen == attention else {}), **(own_options or {})}
         return _attention_maker(f"{place}_attention", chosen, options, *sizes)
 
     return (
-        maker("encoder", encoder, of_encoder),
-        maker("decoder", decoder, of_target),
+        maker("encoder", encoder_attention, encoder_options, of_encoder),
+        maker("decoder", decoder_attention, decoder_options, of_target),
         _attention_maker("attention", attention, of_source, *sizes),
     )
 

@@ -58,7 +58,8 @@ class BeamSearch:
     can reach a better score; this does not change the result.
 
     The encoder runs once. With power law graph attention every step computes the whole prefix
-    again, because the published metric changes with each token. Decoders with
+    again, because the published metric changes with each token. (A metric of the keys of the
+    source does not, but is computed again, too.) Decoders with
     `keras.layers.MultiHeadAttention` (without `use_gate` and `sliding_window`) use a key-value
     cache and compute only the last token.
 

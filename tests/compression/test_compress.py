@@ -433,7 +433,9 @@ def test_other_outputs_do_not_hide_what_reads_the_ids(other):
     assert compress(model, target=1.2, data=IDS, **options).id_orders == {}
 
 
-@pytest.mark.parametrize(("bits", "hint"), [(None, "bits=8 or 4"), (8, "Try bits=4"), (4, None)])
+@pytest.mark.parametrize(
+    ("bits", "hint"), [(None, "bits=8 or bits=4"), (8, "Try bits=4"), (4, None)]
+)
 def test_an_impossible_target_tells_what_is_possible(bits, hint):
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64, "relu")])
     with pytest.raises(ValueError, match=r"target of at most [\d.]+:.*the error") as caught:

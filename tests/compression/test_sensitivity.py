@@ -124,6 +124,30 @@ def test_the_memory_of_the_response_is_bounded(monkeypatch):
     np.testing.assert_allclose(response, np.diag([16.0] + [0] * 15), atol=1e-3)
 
 
+def change_of(model, inputs, entries):
+    outputs = [keras.ops.convert_to_numpy(x) for x in keras.tree.flatten(model(inputs))]
+    return sensitivity._change_of_outputs(model, inputs, outputs, entries)
+
+
+def test_random_rows_and_columns_are_compared():
+    inputs = np.arange(64, dtype="float32").reshape(32, 2)
+    wide = keras.layers.Dense(500, use_bias=False)
+    first, second = keras.layers.Dense(2, use_bias=False), keras.layers.Dense(1, use_bias=False)
+    x = keras.Input((2,))
+    model = keras.Model(x, [wide(x), first(x), second(x)])
+    compared = {}
+    for entries in (None, 3 * 200, 3 * 20):
+        change, _ = change_of(model, inputs, entries)
+        before = model.get_weights()
+        model.set_weights([w + 1 for w in before])  # changes each row by the sum of its numbers
+        compared[entries] = change()
+        model.set_weights(before)
+    assert compared[None].size == 32 * 503
+    assert compared[600].size == 200 + 64 + 32
+    assert compared[60].size == 20 + 20 + 20
+    assert len(set(compared[60][40:].round(2))) == 20  # of as many rows
+
+
 def test_without_a_gain_all_directions_count_alike():
     # Every direction counts alike, so heeding the response cannot make the outputs better.
     assert response_of(*embedding_and_dense(np.eye(6, dtype="float32"))) is None

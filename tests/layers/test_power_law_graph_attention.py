@@ -168,6 +168,13 @@ def test_a_metric_of_keys_without_later_tokens_in_self_attention():
     np.testing.assert_allclose(
         to_numpy(layer(x, attention_mask=one_way))[:, :3], cut, rtol=1e-4, atol=1e-5
     )
+    # Nor is one that attends to nothing, although others attend to it, if it is the same sequence.
+    silent = np.broadcast_to(np.arange(5)[:, None] < 3, (2, 5, 5))
+    options = {"attention_mask": silent, "return_deductive": True}
+    alone, both = (to_numpy(layer(*args, **options)[1]["D_Q"]) for args in ((x,), (x, x.copy())))
+    expected = to_numpy(layer(x[:, :3], return_deductive=True)[1]["D_Q"])
+    np.testing.assert_allclose(alone, expected, rtol=1e-4, atol=1e-5)
+    assert np.abs(both - expected).max() > 1e-3
     published = make_layer(metric_from="key", padding_in_metric=True)
     published.build(x.shape)
     published.set_weights(layer.get_weights())

@@ -37,6 +37,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "plga-decoder-sdpa": {**_PLGA, "decoder_attention": "sdpa"},
     "plga-encoder-sdpa": {**_PLGA, "encoder_attention": "sdpa"},
     "plga-causal": {**_PLGA, "causal_metric": True},
+    "plga-keys-decoder-sdpa": {**_PLGA, "cross_metric": "key", "decoder_attention": "sdpa"},
     "plga-epsilon": _BOUNDED,
     "plga-epsilon-decoder-sdpa": {**_BOUNDED, "decoder_attention": "sdpa"},
     "plga-epsilon-keys": _OF_SOURCE,

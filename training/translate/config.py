@@ -103,6 +103,11 @@ def _default_peak(values: dict[str, Any]) -> float:
     return (values["model_dim"] * values["warmup_steps"]) ** -0.5
 
 
+def _metric_of_preset(preset: str) -> tuple[str, float]:
+    """Returns the defaults of `cross_metric` and `metric_epsilon`."""
+    return ("key", 0.01) if preset == SMALL else ("query", 1e-9)
+
+
 def _default_name(values: dict[str, Any]) -> str:
     words = [short_name(values["corpus"] or values["prepared"])]
     words += ["reversed"] if values["reverse"] else []
@@ -114,9 +119,11 @@ def _default_name(values: dict[str, Any]) -> str:
     words += ["tt"] if values["feedforward"] == "tensor_train" else []
     words += ["learned"] if values["position_encoding"] == "learned" else []
     words += ["causal"] if values["causal_metric"] else []
-    if values["cross_metric"] not in (None, "key" if values["preset"] == SMALL else "query"):
+    cross_metric, epsilon = _metric_of_preset(values["preset"])
+    if values["cross_metric"] not in (None, cross_metric):
         words.append({"query": "queries", "key": "keys"}[values["cross_metric"]])
-    words += [f"eps{values['metric_epsilon']:g}"] if values["metric_epsilon"] else []
+    if values["metric_epsilon"] not in (None, epsilon):
+        words.append(f"eps{values['metric_epsilon']:g}")
     return "-".join([*words, str(values["seed"])])
 
 
@@ -199,9 +206,9 @@ class TranslateConfig(ExportConfig):
     preset: str = option(
         "plga-2",
         MODEL,
-        "a model of the paper's Table 1, or plga-small, for small corpora (default: plga-2, and "
-        "sdpa with --attention sdpa); the other model options change it, for instance --attention "
-        "sdpa that of plga-small",
+        "a model of the paper's Table 1, or plga-small, for small corpora; --attention sdpa alone "
+        "means --preset sdpa. The other model options change it, for instance --attention sdpa "
+        "that of plga-small",
         choices=PRESETS,
     )
     attention: str = option(
@@ -271,17 +278,17 @@ class TranslateConfig(ExportConfig):
         "published, it is computed from the whole target sentence",
     )
     cross_metric: str | None = override(
-        "compute the metric tensor of the attention to the source from the target (query), as "
+        "compute the metric of the attention to the source from the target (query), as "
         "published, or from the source (key), which is complete before decoding starts (plga)",
         "WHAT",
         choices=("query", "key"),
     )
     metric_epsilon: float | None = override(
-        "number added to the learned metric before the power, as published 1e-9; 0.01 trains "
-        "better, but needs a decoder that sees no later tokens: --cross-metric key with "
-        "--decoder-attention sdpa or --causal-metric (plga)",
+        "number added to the learned metric before the power, as published 1e-9. With 0.01 the "
+        "model learns faster, and needs a decoder that sees no later tokens: --causal-metric, or "
+        "--cross-metric key and --decoder-attention sdpa (plga)",
         "X",
-        gt=0,
+        ge=1e-30,
         lt=1,
     )
 
@@ -300,8 +307,8 @@ class TranslateConfig(ExportConfig):
         None,
         TRAINING,
         "peak learning rate of Adam, reached after the warm-up. plga needs a small one, such as "
-        "1e-3 at model-dim 128 "
-        "(default: the paper's, (model-dim * warmup-steps) ** -0.5)",
+        "1e-3 at model-dim 128 (default: 8e-4 for plga-small, otherwise the paper's, "
+        "(model-dim * warmup-steps) ** -0.5)",
         compute=_default_peak,
         metavar="PEAK",
         gt=0,
@@ -371,6 +378,14 @@ class TranslateConfig(ExportConfig):
             self.refuse("tokenizer='bert', which has its own", "strip_accents", "unicode_form")
         if self.attention != "plga":
             self.refuse(f"attention={self.attention!r}, which has none", *PLGA_ONLY)
+        cross_metric = self.cross_metric or _metric_of_preset(self.preset)[0]
+        decoder = self.decoder_attention or ("sdpa" if self.preset == SMALL else self.attention)
+        if self.causal_metric and cross_metric == "key" and decoder != "plga":
+            raise ValueError(
+                "Expected decoder_attention='plga' or cross_metric='query' with causal_metric, "
+                "which otherwise changes nothing. Received: causal_metric=True, "
+                f"cross_metric={cross_metric!r}, decoder_attention={decoder!r}"
+            )
         if self.embedding == "dense":
             self.refuse("embedding='dense', which has none", "embedding_rank")
         if self.corpus is None and self.position_encoding == "learned":

@@ -116,8 +116,8 @@ def _corpus_of(folder: Path) -> PreparedCorpus:
     data = read_object(folder / "data.json", "Choose the folder of a translator's run")
     if "digest" not in data and not (folder / "prepared").exists():
         raise InputError(
-            f"Expected the folder of a translator's run. Received: {folder}. The accuracy of a "
-            "classifier is in results.json"
+            f"Expected the folder of a translator's run. Received: {folder}. The scores of other "
+            "runs are in their results.json"
         )
     shared = data.get("prepared")
     if not isinstance(shared, str | None):

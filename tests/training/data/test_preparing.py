@@ -173,6 +173,9 @@ def test_an_interrupt_while_a_damaged_folder_is_replaced_loses_nothing(
 
 
 def test_an_interrupt_before_the_chunks_are_deleted_leaves_nothing(whole, tmp_path, monkeypatch):
+    shutil.copytree(whole.folder, tmp_path / "corpus")
+    (tmp_path / "corpus" / "texts.json").unlink()  # damaged, so it is replaced
+
     def interrupt(path, ignore_errors=False):
         if path.name == prepared.CHUNKS:
             raise KeyboardInterrupt
@@ -185,6 +188,7 @@ def test_an_interrupt_before_the_chunks_are_deleted_leaves_nothing(whole, tmp_pa
             prepare(CORPUS, tmp_path / "corpus", **OPTIONS)
     assert files(prepare(CORPUS, tmp_path / "corpus", **OPTIONS)) == files(whole)
     assert not (tmp_path / "corpus" / prepared.CHUNKS).exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
 
 def test_a_disk_without_locks_is_told(tmp_path, monkeypatch):
@@ -192,9 +196,13 @@ def test_a_disk_without_locks_is_told(tmp_path, monkeypatch):
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr("fcntl.flock", unsupported)
-    with pytest.raises(InputError, match=r"Could not lock .*: operation not supported\. Choose"):
-        prepare(CORPUS, tmp_path / "corpus", **OPTIONS)
-    assert not list(tmp_path.iterdir())
+    lock = tmp_path / ".lock-corpus"
+    for of_another_process in (False, True):
+        if of_another_process:
+            lock.touch()
+        with pytest.raises(InputError, match=r"Could not lock .*: operation not supported\. Choo"):
+            prepare(CORPUS, tmp_path / "corpus", **OPTIONS)
+        assert lock.exists() == of_another_process
 
 
 def test_what_was_computed_survives_a_full_disk(whole, tmp_path):

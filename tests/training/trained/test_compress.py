@@ -299,6 +299,8 @@ def test_thinned_texts_keep_some_words_in_order():
         assert (np.diff(words) > 0).all()
         assert words.max() <= limit
         assert (row[len(words) :] == 0).all()
+    # The first word is kept as often as any other.
+    assert 20 < np.count_nonzero(thinned(np.tile(np.arange(1, 11), (100, 1)))[:, 0] == 1) < 40
 
 
 def test_no_thinned_text_is_empty():

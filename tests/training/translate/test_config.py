@@ -60,6 +60,8 @@ def test_it_survives_json():
         ({"cross_metric": "key"}, "cldr_pt-en-plga-2-keys-0"),
         ({"metric_epsilon": 0.01}, "cldr_pt-en-plga-2-eps0.01-0"),
         ({"preset": "plga-small", "cross_metric": "key"}, "cldr_pt-en-plga-small-0"),
+        ({"preset": "plga-small", "metric_epsilon": 0.01}, "cldr_pt-en-plga-small-0"),
+        ({"preset": "plga-small", "metric_epsilon": 0.1}, "cldr_pt-en-plga-small-eps0.1-0"),
         ({"preset": "plga-small", "cross_metric": "query"}, "cldr_pt-en-plga-small-queries-0"),
     ],
 )
@@ -113,6 +115,25 @@ def test_options_change_the_preset():
         "causal_metric": True,
         **rates,
     }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"preset": "plga-small"},
+        {"preset": "plga-2", "cross_metric": "key", "decoder_attention": "sdpa"},
+    ],
+)
+def test_a_causal_metric_without_effect_is_refused(options):
+    with pytest.raises(InputError, match=r"causal_metric=True, cross_metric='key', decoder_attent"):
+        TranslateConfig(causal_metric=True, **options)
+    for other in ({"cross_metric": "query"}, {"decoder_attention": "plga"}):
+        assert TranslateConfig(causal_metric=True, **{**options, **other}).causal_metric
+
+
+def test_an_epsilon_that_the_layer_cannot_have_is_refused():
+    with pytest.raises(InputError, match="metric_epsilon=1e-31"):
+        TranslateConfig(metric_epsilon=1e-31)
 
 
 def test_options_of_the_metric_reach_the_layers():

@@ -188,7 +188,7 @@ def prepare(
     if found := _finished(folder, made_of):
         return found
     start_tensorflow()
-    partial, replaced = (folder.with_name(f".{x}-{folder.name}") for x in ("partial", "replaced"))
+    partial, replaced = folder.with_name(f".partial-{folder.name}"), _replaced(folder)
     with _locked(folder):
         if found := _finished(folder, made_of):  # by another process, meanwhile
             return found
@@ -239,8 +239,13 @@ def _finished(folder: Path, made_of: dict[str, Any]) -> PreparedCorpus | None:
         found = load_prepared(folder)
     except InputError:  # damaged: prepare it again
         return None
-    shutil.rmtree(folder / CHUNKS, ignore_errors=True)  # of an interrupt at the very end
+    for left in (folder / CHUNKS, _replaced(folder)):  # by an interrupt at the very end
+        shutil.rmtree(left, ignore_errors=True)
     return found
+
+
+def _replaced(folder: Path) -> Path:
+    return folder.with_name(f".replaced-{folder.name}")
 
 
 @contextlib.contextmanager
