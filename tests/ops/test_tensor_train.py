@@ -301,6 +301,13 @@ def test_suggestions_name_limits_that_cannot_be_kept(limits, message):
         tensor_train.suggest_shapes(24, 24, **limits)
 
 
+def test_of_equal_plans_the_right_block_comes_first():
+    plan = tensor_train.contraction_plan((2,) * 10, (2,) * 10, (2,) * 9)
+    assert (plan.split, plan.left_first) == (5, False)
+    # Not if the left block makes the data smaller.
+    assert tensor_train.contraction_plan((32, 2), (2, 32), (4,)).left_first
+
+
 @pytest.mark.parametrize("rows", [4, 32, 71])  # fewer than a group, one group, two and a rest
 def test_gradients_of_two_blocks_are_those_of_the_dense_product(rows):
     # The loss is a fixed linear function of y, so its gradients are known without autodiff.

@@ -83,7 +83,8 @@ def write(result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str
             if replaces:
                 result.model.save(partial / "model.keras")
             new = sorted(path.name for path in partial.iterdir())
-            _exchange(folder, partial, earlier, new, _names(folder) if replaces else new)
+            old = _names(folder) if replaces else [x for x in new if (folder / x).exists()]
+            _exchange(folder, partial, earlier, new, old)
     finally:
         for path in (partial, earlier):
             shutil.rmtree(path, ignore_errors=True)
@@ -105,9 +106,8 @@ def _exchange(
     done = []
     try:
         for source, target in moves:
-            if os.path.lexists(source):
-                done.append((source, target))
-                os.replace(source, target)
+            done.append((source, target))
+            os.replace(source, target)
     except BaseException:
         for source, target in reversed(done):
             if os.path.lexists(target):
