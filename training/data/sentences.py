@@ -6,7 +6,7 @@ import io
 import lzma
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TextIO
 
@@ -38,15 +38,18 @@ def from_strings(texts: Iterable[str]) -> Iterator[Row]:
 
 
 @contextlib.contextmanager
-def from_file(path: str, column: str | None = None) -> Iterator[Iterator[Row]]:
+def from_file(
+    path: str, column: str | None = None, columns: Sequence[str] = COLUMNS
+) -> Iterator[Iterator[Row]]:
     """Opens a file, and yields an iterator that reads its rows one by one.
 
     Args:
         path: A text file with one sentence per line, or a table named `.csv` or `.tsv`, also
             compressed (`.gz`, `.xz`). `"-"` is the standard input, which is read as a CSV table if
             `column` is given.
-        column: The column with the sentences. Default: `text`, `source` or `sentence`, or the only
-            column.
+        column: The column with the sentences. Default: the first of `columns` in the header, or the
+            only column.
+        columns: Usual names of this column. Default: `text`, `source` and `sentence`.
 
     Raises:
         InputError: If the file cannot be read, or lacks the column.
@@ -69,7 +72,7 @@ def from_file(path: str, column: str | None = None) -> Iterator[Iterator[Row]]:
                 file = stack.enter_context(PACKED.get(name.suffix, open)(name, "rb"))
             except OSError as error:
                 raise InputError(f"Could not read {path}: {reason(error)}") from error
-        yield _reading(path, _table(file, path, table, column) if table else _lines(file))
+        yield _reading(path, _table(file, path, table, column, columns) if table else _lines(file))
 
 
 def _reading(path: str, rows: Iterator[Row]) -> Iterator[Row]:
@@ -87,17 +90,21 @@ def _lines(file: BinaryIO) -> Iterator[Row]:
         yield _row(number, text.rstrip("\r\n"))
 
 
-def _table(file: BinaryIO, path: str, kind: str, column: str | None) -> Iterator[Row]:
+def _table(
+    file: BinaryIO, path: str, kind: str, column: str | None, columns: Sequence[str]
+) -> Iterator[Row]:
     # Undecodable bytes become surrogates, so that only their own row is bad.
     text = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
     try:
-        yield from _table_rows(text, path, kind, column)
+        yield from _table_rows(text, path, kind, column, columns)
     finally:
         with contextlib.suppress(ValueError):  # closed already
             text.detach()  # the caller closes the file
 
 
-def _table_rows(text: TextIO, path: str, kind: str, column: str | None) -> Iterator[Row]:
+def _table_rows(
+    text: TextIO, path: str, kind: str, column: str | None, columns: Sequence[str]
+) -> Iterator[Row]:
     csv.field_size_limit(2**31 - 1)
     # A tab-separated file has no quoting, as in training/data/reading.py.
     if kind == ".tsv":
@@ -105,11 +112,11 @@ def _table_rows(text: TextIO, path: str, kind: str, column: str | None) -> Itera
     else:
         rows = csv.reader(text)
     header = next(rows, [])
-    names = [column] if column else [name for name in COLUMNS if name in header]
+    names = [column] if column else [name for name in columns if name in header]
     if not names and len(header) == 1:
         names = header
     if not names or names[0] not in header:
-        expected = f"a column {column!r}" if column else f"a column {', '.join(COLUMNS)}"
+        expected = f"a column {column!r}" if column else f"a column {', '.join(columns)}"
         raise InputError(
             f"Expected {path} to have {expected}. Received: columns={header}. Name one with "
             "--column"

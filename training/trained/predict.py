@@ -14,7 +14,7 @@ from training.base.errors import InputError
 from training.base.files import read_object, replacing
 from training.base.options import DATA, OUTPUT, SEARCH, Options, argument, option
 from training.base.search import LARGEST_BEAM, check_n_best, search_batch_option
-from training.data.sentences import Row, from_file, from_strings
+from training.data.sentences import COLUMNS, Row, from_file, from_strings
 from training.engine.backend import start_backend
 from training.engine.counter import Counter
 
@@ -58,7 +58,8 @@ class PredictOptions(Options):
     column: str | None = option(
         None,
         DATA,
-        "the column with the sentences (default: text, source, sentence or the only one)",
+        "the column with the sentences (default: the one of the run's training data, text, source, "
+        "sentence or the only one)",
     )
     beam: int | None = option(
         None,
@@ -125,7 +126,8 @@ def _predict(args: PredictOptions) -> int:
         if args.sentences:
             rows = from_strings(args.sentences)
         else:
-            rows = stack.enter_context(from_file(args.input or "-", args.column))
+            columns = _columns(Path(args.model), kind)
+            rows = stack.enter_context(from_file(args.input or "-", args.column, columns))
         # Read the header of a table before loading the model, which takes seconds.
         rows = _started(rows)
         predictor = _predictor(Path(args.model), kind, args)
@@ -221,6 +223,15 @@ def _kind(path: Path) -> str:
     raise InputError(
         f"Expected a run of classify or translate, which read text. Received: {path}, another run"
     )
+
+
+def _columns(path: Path, kind: str) -> tuple[str, ...]:
+    """Returns usual names of the column with the sentences: the one of the training data first."""
+    if kind != "a classifier's run":
+        return COLUMNS
+    config = read_object(path / "config.json", "Choose the folder of a run")
+    trained = config.get("text_column")
+    return (trained, *COLUMNS) if isinstance(trained, str) else COLUMNS
 
 
 def _predictor(path: Path, kind: str, args: PredictOptions) -> Predictor:

@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import os
+import shutil
 
 import keras
 import numpy as np
@@ -87,6 +88,17 @@ def test_bad_rows_do_not_stop_the_rest(classifier, tmp_path, capsys):
     assert main([*arguments, "--format", "lines"]) == 1
     lines = capsys.readouterr().out.split("\n")
     assert [line.partition("\t")[0] for line in lines] == ["a", "", "", "b", ""]
+
+
+def test_the_column_of_the_training_data_is_the_default(classifier, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(classifier[0], run)
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "text_column": "body"}))
+    (tmp_path / "in.csv").write_text("text,body\nred,two three\n")
+    for arguments, label in (([], "b"), (["--column", "text"], "a")):
+        assert main([str(run), "--input", str(tmp_path / "in.csv"), *arguments]) == 0
+        assert table(capsys.readouterr().out)[0]["label"] == label
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="minutes of compiling")
