@@ -15,6 +15,7 @@ def _(layer: MyAttention) -> AttentionAdapter:
 
 import abc
 import functools
+import inspect
 from typing import Any
 
 import keras
@@ -197,7 +198,8 @@ class SequenceAttention(AttentionAdapter):
     ) -> tuple[Tensor, dict[str, Tensor] | None]:
         # Keras passes `training` on to layers that accept it.
         options: dict[str, Any] = {}
-        if self.layer.supports_masking:
+        # Keras' `Identity`, for one, supports masks but does not take any.
+        if self.layer.supports_masking and "mask" in inspect.signature(self.layer.call).parameters:
             options["mask"] = value_mask
         if use_causal_mask and self.takes_causal_mask:
             options["use_causal_mask"] = True

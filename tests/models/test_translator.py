@@ -100,7 +100,7 @@ PAIRS = [
     *((encoder, None) for encoder in ENCODERS),
     *((encoder, "rgtn") for encoder in ENCODERS),
 ]
-FAST = ((None, "tsa"),)
+FAST = ((None, "tsa"), ("none", None))
 
 
 @pytest.mark.parametrize(

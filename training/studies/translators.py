@@ -188,8 +188,10 @@ COMMAND = Command(
     {**TranslatorsOptions.model_fields, **TranslatorsTraining.model_fields},
     start,
     """\
-example:
-    python training/reproduce.py translators --data-dir DIR --models sdpa plga plga-causal
+example, the figures of docs/studies/translators.md, 10 minutes a training on one core (the causal
+ones take hours):
+    python training/reproduce.py translators --data-dir DIR --epochs 6 --cooldown-epochs 2 \\
+        --warmup-steps 800 --seeds 0 1 --models sdpa plga-small
 Run the same command again to continue an interrupted study, or with more models or seeds.
 """,
 )

@@ -32,12 +32,16 @@ examples:
     python training/compress.py runs/demo-translate/plga-pt-en --target 4 --bits 8 \\
         --heal-epochs 1 --learning-rate 3e-4
     python training/evaluate.py runs/demo-translate/plga-pt-en/compressed
-  find the smallest model in 4 bits that loses at most 0.005 of accuracy, and train it for an epoch:
-    python training/compress.py runs/reuters-tsa-0 --bits 4 --max-drop 0.005 --heal-epochs 1
+  find the smallest model in 4 bits that loses at most 0.005 of accuracy:
+    python training/compress.py runs/reuters-tsa-0 --bits 4 --max-drop 0.005
   compress any Keras model, with ranks chosen on your own inputs (without --target: only report):
     python training/compress.py model.keras --data inputs.npy
     python training/compress.py model.keras --data inputs.npy --target 4
 """
+
+
+# The options that `results.json` keeps.
+_HOW = ("target", "max_drop", "tolerance", "bits", "heal_epochs", "learning_rate")
 
 
 class CompressOptions(Options):
@@ -105,6 +109,8 @@ class CompressOptions(Options):
                 "--heal-epochs and --export need --target, --tolerance, --max-drop or --bits, "
                 "because without them nothing is replaced"
             )
+        if self.tolerance is not None and (self.target, self.max_drop) != (None, None):
+            raise ValueError("Expected --tolerance without --target and --max-drop")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -127,7 +133,11 @@ def _compress(args: CompressOptions) -> None:
         raise InputError(
             f"Expected the folder of a run or a .keras file. Received: {path}, which does not exist"
         )
-    start_backend()
+    if args.data is not None and not Path(args.data).is_file():
+        raise InputError(f"Could not read {args.data}: no such file")
+    if path.is_file():
+        _refuse_max_drop(args)
+    start_backend()  # takes seconds, so invalid input is reported first
     if path.is_dir():
         folder = Path(args.output or path / ("compressed" if args.replaces else "report"))
         check_output(folder, path / "model.keras", args.replaces)
@@ -249,7 +259,7 @@ def _compress_classifier(path: Path, folder: Path, args: CompressOptions) -> Non
         vocabulary = [vocabulary[old] for old in order if old < len(vocabulary)]
     results = {"test_accuracy_before": before, "test_accuracy_after": after}
     description = {"class_names": list(data.class_names), "vocabulary": vocabulary}
-    write(result, folder, True, _run_files(path, description, results))
+    write(result, folder, True, _run_files(path, description, results, args))
     print(f"accuracy on the test part: {before:.1%} -> {after:.1%}")
     if args.export:
         small = WordVectorizer(vocabulary[2:], config.max_words)
@@ -294,7 +304,7 @@ def _compress_translator(path: Path, folder: Path, args: CompressOptions) -> Non
         return
     description = read_object(path / "data.json", "Train again")
     prepared = str(corpus.folder.resolve())
-    write(result, folder, True, _run_files(path, {**description, "prepared": prepared}, {}))
+    write(result, folder, True, _run_files(path, {**description, "prepared": prepared}, {}, args))
     print(f"for its BLEU: python training/evaluate.py {folder}")
     if args.export:
         results = {"parameters": result.model.count_params()}
@@ -337,12 +347,18 @@ def _heal(result: Any, inputs: Any, args: CompressOptions, loss: Any = None) -> 
     print("loss after each epoch of healing: " + ", ".join(f"{loss:.5f}" for loss in losses))
 
 
-def _run_files(path: Path, description: dict[str, Any], results: dict[str, Any]) -> dict[str, str]:
-    """Returns what `predict.py` and `evaluate.py` read of a run, besides the model."""
+def _run_files(
+    path: Path, description: dict[str, Any], results: dict[str, Any], args: CompressOptions
+) -> dict[str, str]:
+    """Returns what `predict.py` and `evaluate.py` read of a run, besides the model.
+
+    `results.json` also has the options of the compression.
+    """
+    how = {name: getattr(args, name) for name in _HOW}
     return {
         "config.json": (path / "config.json").read_text(encoding="utf-8"),
         "data.json": json.dumps(description, indent=2) + "\n",
-        "results.json": json.dumps({"compressed": True, **results}, indent=2) + "\n",
+        "results.json": json.dumps({"compressed": how, **results}, indent=2) + "\n",
     }
 
 

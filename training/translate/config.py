@@ -376,10 +376,15 @@ class TranslateConfig(ExportConfig):
             )
         if self.tokenizer == "bert":
             self.refuse("tokenizer='bert', which has its own", "strip_accents", "unicode_form")
-        if self.attention != "plga":
-            self.refuse(f"attention={self.attention!r}, which has none", *PLGA_ONLY)
-        cross_metric = self.cross_metric or _metric_of_preset(self.preset)[0]
         decoder = self.decoder_attention or ("sdpa" if self.preset == SMALL else self.attention)
+        if self.attention != "plga":
+            reason = f"attention={self.attention!r}, which has none"
+            self.refuse(reason, "cross_metric")
+            if decoder != "plga":
+                self.refuse(reason, "causal_metric")
+                if self.encoder_attention != "plga":
+                    self.refuse(reason, *PLGA_ONLY)
+        cross_metric = self.cross_metric or _metric_of_preset(self.preset)[0]
         if self.causal_metric and cross_metric == "key" and decoder != "plga":
             raise ValueError(
                 "Expected decoder_attention='plga' or cross_metric='query' with causal_metric, "

@@ -102,8 +102,14 @@ def untrained(config: TranslateConfig, sizes: tuple[int, int]) -> keras.Model:
     """
     options = {**PRESETS[config.preset], **config.overrides}
     if config.attention != "plga":
-        of_plga = {METRIC_ARGUMENTS.get(name, name) for name in PLGA_ONLY}
-        options = {name: value for name, value in options.items() if name not in of_plga}
+        names = {METRIC_ARGUMENTS.get(name, name) for name in PLGA_ONLY} & set(options)
+        of_plga = {name: options.pop(name) for name in names}
+        of_plga.pop("metric_from", None)  # of the attention to the source only
+        if config.decoder_attention == "plga":
+            options["decoder_options"] = dict(of_plga)
+        of_plga.pop("causal_metric", None)
+        if config.encoder_attention == "plga":
+            options["encoder_options"] = of_plga
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16" if config.mixed_precision else "float32")
     try:

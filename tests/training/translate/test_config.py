@@ -151,6 +151,46 @@ def test_options_of_the_metric_reach_the_layers():
         assert sorted(found, reverse=True) == sorted(expected, reverse=True)
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"preset": "sdpa", "encoder_attention": "plga"}, [(4, 1, 0.1, False)]),
+        (
+            {"preset": "plga-small", "attention": "sdpa", "encoder_attention": "plga"},
+            [(4, 1, 0.1, False)],
+        ),
+        (
+            {"preset": "sdpa", "decoder_attention": "plga", "causal_metric": True},
+            [(4, 1, 0.1, True)],
+        ),
+    ],
+)
+def test_options_of_the_metric_reach_another_attention(options, expected):
+    sizes = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8, "num_layers": 1}
+    of_plga = {"residual_dim": 4, "residual_units": 1, "metric_epsilon": 0.1}
+    config = TranslateConfig(**sizes, **of_plga, **options)
+    layers = untrained(config, (20, 20))._flatten_layers()
+    found = [
+        (x.residual_dim, x.residual_units, x.epsilon, x.causal_metric)
+        for x in layers
+        if hasattr(x, "metric_from")
+    ]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"encoder_attention": "plga", "cross_metric": "key"},
+        {"encoder_attention": "plga", "causal_metric": True},
+        {"decoder_attention": "tsa", "metric_epsilon": 0.1},
+    ],
+)
+def test_options_of_the_metric_need_an_attention_that_has_one(options):
+    with pytest.raises(InputError, match=r"attention='sdpa', which has none"):
+        TranslateConfig(preset="sdpa", **options)
+
+
 def test_dropout_of_queries_and_keys_reaches_the_layers():
     sizes = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8, "residual_dim": 4}
     config = TranslateConfig(**sizes, residual_units=1, query_dropout=0.1, key_dropout=0.2)
