@@ -301,6 +301,12 @@ def test_suggestions_name_limits_that_cannot_be_kept(limits, message):
         tensor_train.suggest_shapes(24, 24, **limits)
 
 
+@pytest.mark.parametrize("value", [2.5, "a", [2, "b"], (1.0, 2)])
+def test_ranks_and_factors_are_ints(value):
+    with pytest.raises(ValueError, match=r"an int or a sequence of ints\. Received"):
+        tensor_train.as_ints(value)
+
+
 def test_of_equal_plans_the_right_block_comes_first():
     plan = tensor_train.contraction_plan((2,) * 10, (2,) * 10, (2,) * 9)
     assert (plan.split, plan.left_first) == (5, False)

@@ -376,20 +376,19 @@ class TranslateConfig(ExportConfig):
             )
         if self.tokenizer == "bert":
             self.refuse("tokenizer='bert', which has its own", "strip_accents", "unicode_form")
-        decoder = self.decoder_attention or ("sdpa" if self.preset == SMALL else self.attention)
         if self.attention != "plga":
             reason = f"attention={self.attention!r}, which has none"
             self.refuse(reason, "cross_metric")
-            if decoder != "plga":
+            if self.target_attention != "plga":
                 self.refuse(reason, "causal_metric")
                 if self.encoder_attention != "plga":
                     self.refuse(reason, *PLGA_ONLY)
         cross_metric = self.cross_metric or _metric_of_preset(self.preset)[0]
-        if self.causal_metric and cross_metric == "key" and decoder != "plga":
+        if self.causal_metric and cross_metric == "key" and self.target_attention != "plga":
             raise ValueError(
                 "Expected decoder_attention='plga' or cross_metric='query' with causal_metric, "
                 "which otherwise changes nothing. Received: causal_metric=True, "
-                f"cross_metric={cross_metric!r}, decoder_attention={decoder!r}"
+                f"cross_metric={cross_metric!r}, decoder_attention={self.target_attention!r}"
             )
         if self.embedding == "dense":
             self.refuse("embedding='dense', which has none", "embedding_rank")
@@ -422,6 +421,21 @@ class TranslateConfig(ExportConfig):
             "form": self.unicode_form,
             "tokenizer": self.tokenizer,
         }
+
+    @property
+    def target_attention(self) -> str:
+        """The attention of the target to itself."""
+        return self.decoder_attention or ("sdpa" if self.preset == SMALL else self.attention)
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether a decoder that sees later tokens in training learns fast enough to use them."""
+        cross_metric, epsilon = _metric_of_preset(self.preset)
+        epsilon = self.metric_epsilon or epsilon
+        if epsilon < 1e-6 or self.causal_metric:
+            return False
+        from_target = self.attention == "plga" and (self.cross_metric or cross_metric) == "query"
+        return self.target_attention == "plga" or from_target
 
     @property
     def overrides(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Trains and exports one translator. TensorFlow is needed only if it is the backend."""
 
 import dataclasses
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,10 +61,19 @@ def train_translator(config: TranslateConfig, run: Run, workers: int = 1) -> dic
     return _trained(config, run, corpus, model, train)
 
 
+_READS_AHEAD = (
+    "note: with this metric_epsilon the decoder learns to read the words that it should predict "
+    "from the metric of the whole target, so that losses are low and translations bad. To prevent "
+    "it: --causal-metric, or --cross-metric key and --decoder-attention sdpa"
+)
+
+
 def _model_and_batches(
     config: TranslateConfig, corpus: PreparedCorpus
 ) -> tuple[keras.Model, BucketedBatches]:
     print(_summary(corpus), flush=True)
+    if config.reads_ahead:
+        print(_READS_AHEAD, file=sys.stderr)
     try:
         train = BucketedBatches(corpus.parts["train"], config.batch_size, config.seed)
         with on_all_gpus(config.batch_size):

@@ -148,13 +148,21 @@ def as_ints(value: Sequence[int]) -> tuple[int, ...]: ...
 def as_ints(value: int | Sequence[int] | None) -> int | tuple[int, ...] | None:
     """Returns ranks or factors as a Python int or a tuple of them, which a config can hold.
 
+    Raises:
+        ValueError: If `value` is neither an int nor a sequence of ints.
+
     Example:
         >>> as_ints(np.int64(3)), as_ints([2, 4])
         (3, (2, 4))
     """
     if value is None:
         return None
-    return int(value) if isinstance(value, int | np.integer) else tuple(int(v) for v in value)
+    if isinstance(value, int | np.integer):
+        return int(value)
+    values = value if isinstance(value, Sequence | np.ndarray) else [value]
+    if not all(isinstance(v, int | np.integer) for v in values):
+        raise ValueError(f"Expected an int or a sequence of ints. Received: {value!r}")
+    return tuple(int(v) for v in values)
 
 
 def resolve_ranks(

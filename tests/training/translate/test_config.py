@@ -191,6 +191,25 @@ def test_options_of_the_metric_need_an_attention_that_has_one(options):
         TranslateConfig(preset="sdpa", **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, False),
+        ({"metric_epsilon": 0.01}, True),
+        ({"metric_epsilon": 0.01, "causal_metric": True}, False),
+        ({"metric_epsilon": 0.01, "decoder_attention": "sdpa"}, True),
+        ({"metric_epsilon": 0.01, "cross_metric": "key"}, True),
+        ({"metric_epsilon": 0.01, "cross_metric": "key", "decoder_attention": "sdpa"}, False),
+        ({"preset": "plga-small"}, False),
+        ({"preset": "plga-small", "cross_metric": "query"}, True),
+        ({"preset": "plga-small", "decoder_attention": "plga"}, True),
+        ({"preset": "sdpa", "encoder_attention": "plga", "metric_epsilon": 0.01}, False),
+    ],
+)
+def test_which_decoders_read_ahead(options, expected):
+    assert TranslateConfig(**options).reads_ahead is expected
+
+
 def test_dropout_of_queries_and_keys_reaches_the_layers():
     sizes = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8, "residual_dim": 4}
     config = TranslateConfig(**sizes, residual_units=1, query_dropout=0.1, key_dropout=0.2)

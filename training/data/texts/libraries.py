@@ -125,7 +125,10 @@ def load_tfds_pairs(
     return tuple(languages), {split: pairs(split) for split in builder.info.splits}
 
 
-def downloaded(dataset: str, load: Callable, alternative: str = "use --dataset docstrings") -> Any:
+DOCSTRINGS = "try train.py classify with --dataset docstrings"
+
+
+def downloaded(dataset: str, load: Callable, alternative: str = DOCSTRINGS) -> Any:
     """Returns what `load` returns, and reports any of its errors as an `InputError`.
 
     Args:
