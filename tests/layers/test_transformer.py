@@ -263,7 +263,7 @@ def test_the_same_attention_by_name_has_the_same_options():
     assert [x.residual_dim for x in attentions] == [4] * 3
     assert [x.epsilon for x in attentions] == [0.01, 0.1, 0.01]
     assert [x.causal_metric for x in attentions] == [False, True, False]
-    with pytest.raises(ValueError, match="no attention of the decoder has one"):
+    with pytest.raises(ValueError, match="attention of the target to itself only"):
         translator(9, 11, **options, decoder_attention="sdpa")
 
 

@@ -147,7 +147,7 @@ def test_bad_input(run, tmp_path, capsys):
     (tmp_path / "classifier").mkdir()
     for name, content in (("data", {"vocabulary": []}), ("config", {})):
         (tmp_path / f"classifier/{name}.json").write_text(json.dumps(content))
-    assert "The accuracy of a classifier" in refused(tmp_path / "classifier")
+    assert "The scores of other runs" in refused(tmp_path / "classifier")
 
     other = tmp_path / "other"
     make_run(other)
