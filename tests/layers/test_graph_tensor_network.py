@@ -153,7 +153,8 @@ def test_any_shear_gives_a_bounded_idempotent_matrix_and_finite_gradients(scale)
     assert np.linalg.norm(p, 2) <= 3 + 1e-5
 
     def loss(columns, shear):
-        return ops.sum(weight * ops.matmul(columns, oblique_rows(columns, shear, 3.0)))
+        products = ops.matmul(columns, oblique_rows(columns, shear, 3.0))
+        return ops.sum(ops.multiply(weight, products))
 
     for grad in gradients(loss, [columns, shear.astype("float32")]):
         assert np.isfinite(grad).all()
