@@ -182,6 +182,8 @@ class SequenceAttention(AttentionAdapter):
         self.detail, self.detail_argument = detail, detail_argument
         self.takes_causal_mask = takes_causal_mask
         self.can_be_causal = takes_causal_mask or is_causal
+        # Keras' `Identity`, for one, supports masks but does not take any.
+        self.takes_mask = "mask" in inspect.signature(layer.call).parameters
 
     def _build(self, query_shape: Shape, value_shape: Shape) -> None:
         self.layer.build(query_shape)
@@ -198,8 +200,7 @@ class SequenceAttention(AttentionAdapter):
     ) -> tuple[Tensor, dict[str, Tensor] | None]:
         # Keras passes `training` on to layers that accept it.
         options: dict[str, Any] = {}
-        # Keras' `Identity`, for one, supports masks but does not take any.
-        if self.layer.supports_masking and "mask" in inspect.signature(self.layer.call).parameters:
+        if self.layer.supports_masking and self.takes_mask:
             options["mask"] = value_mask
         if use_causal_mask and self.takes_causal_mask:
             options["use_causal_mask"] = True

@@ -1,5 +1,6 @@
 """The folder that `compress.py` writes: a small model, its reports and what a run needs."""
 
+import contextlib
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -44,8 +45,8 @@ def check_output(folder: Path, original: Path, replaces: bool) -> None:
             f"Expected an output folder without {what}. Received: output={folder}. Choose another "
             "with --output"
         )
-    others = [name for name in _names(folder) if not (folder / "report.json").exists()]
-    if others:
+    others = _names(folder)
+    if others and not (folder / "report.json").exists():
         raise InputError(
             "Expected an output folder of an earlier compression, or without files of these names: "
             f"{', '.join(others)}. Received: output={folder}. Choose another with --output"
@@ -85,9 +86,11 @@ def write(result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str
             new = sorted(path.name for path in partial.iterdir())
             old = _names(folder) if replaces else [x for x in new if (folder / x).exists()]
             _exchange(folder, partial, earlier, new, old)
+        shutil.rmtree(earlier, ignore_errors=True)
     finally:
-        for path in (partial, earlier):
-            shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            earlier.rmdir()  # unless an earlier file could not be moved back
 
 
 def _names(folder: Path) -> list[str]:

@@ -225,6 +225,23 @@ def test_a_write_that_fails_changes_nothing(failure, tmp_path, monkeypatch):
     assert after["model.keras"] == "new"
 
 
+def test_files_that_cannot_be_moved_back_are_not_deleted(tmp_path, monkeypatch):
+    before = an_evaluated_model(tmp_path / "compressed")
+    moved, replace = [], os.replace
+
+    def full_disk(source, target):
+        moved.append(source)
+        if len(moved) > 3:
+            raise OSError(5, "Input/output error")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", full_disk)
+    with pytest.raises(WriteError, match="input/output error"):
+        Result("new").write(tmp_path / "compressed")
+    after = contents(tmp_path / "compressed")
+    assert {name.removeprefix(".earlier/"): text for name, text in after.items()} == before
+
+
 def test_a_link_to_pictures_goes_and_they_stay(tmp_path):
     folder, pictures = tmp_path / "compressed", tmp_path / "pictures"
     an_evaluated_model(folder)

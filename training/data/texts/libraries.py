@@ -125,10 +125,11 @@ def load_tfds_pairs(
     return tuple(languages), {split: pairs(split) for split in builder.info.splits}
 
 
-DOCSTRINGS = "try train.py classify with --dataset docstrings"
-
-
-def downloaded(dataset: str, load: Callable, alternative: str = DOCSTRINGS) -> Any:
+def downloaded(
+    dataset: str,
+    load: Callable,
+    alternative: str = "try train.py classify with --dataset docstrings",
+) -> Any:
     """Returns what `load` returns, and reports any of its errors as an `InputError`.
 
     Args:
