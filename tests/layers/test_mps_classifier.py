@@ -134,7 +134,7 @@ def test_a_repeated_id_has_the_second_moment_of_its_whole_gradient():
     model = keras.Sequential([keras.Input((4,), dtype="int32"), layer])
 
     def loss(_, outputs):
-        return ops.sum(outputs * weights, axis=(1, 2))
+        return ops.sum(outputs * ops.convert_to_tensor(weights), axis=(1, 2))
 
     moments = {}
     for times in (1, 4):
