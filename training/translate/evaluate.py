@@ -19,6 +19,9 @@ from training.base.search import (
     checkpoint_option,
     search_batch_option,
 )
+from training.data.pairs.corpus import Pair, ParallelCorpus
+from training.data.pairs.loading import load_pairs
+from training.data.reading import short_name
 from training.engine.backend import start_backend
 from training.engine.counter import Counter
 
@@ -32,6 +35,9 @@ examples:
   evaluate greedy search, then a beam of 4, on the test part:
     python training/evaluate.py runs/mine
     python training/evaluate.py runs/mine --beam 4
+  translate other sentences than those of the run's corpus: a file, or the test part of a corpus:
+    python training/evaluate.py runs/mine --corpus mine.tsv
+    python training/evaluate.py runs/mine --corpus ted_hrlr_pt_en --data-dir DIR --tokenize none
   write the three best hypotheses of each sentence of the validation part, with their scores, using
   the weights of the best validation accuracy:
     python training/evaluate.py runs/mine --beam 4 --part validation --n-best 3 --scores \\
@@ -44,6 +50,15 @@ class EvaluateOptions(Options):
 
     run: str = argument("the folder of a translator's run")
     part: str = option("test", DATA, "what to translate", choices=PARTS)
+    corpus: str | None = option(
+        None,
+        DATA,
+        "another corpus, as for translate, in the run's languages; all of it if it is not divided "
+        "into parts (default: the one that the run was trained on)",
+    )
+    data_dir: str | None = option(
+        None, DATA, "folder that holds the named corpora, for --corpus", metavar="DIR"
+    )
     limit: int | None = option(
         None, DATA, "translate only the first N sentences", metavar="N", ge=1, le=1_000_000_000
     )
@@ -70,6 +85,11 @@ class EvaluateOptions(Options):
     )
 
     def check_together(self) -> None:
+        if self.corpus is None and self.data_dir is not None:
+            raise ValueError(
+                "Expected no data_dir without a corpus: the run has its own. "
+                f"Received: data_dir={self.data_dir}"
+            )
         check_n_best(self.n_best, self.beam)
 
 
@@ -84,9 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     return run_one(
         "python training/evaluate.py",
-        "Translates a part of the corpus that a run was trained on, and writes "
+        "Translates a part of the corpus that a run was trained on, or another corpus, and writes "
         "hypotheses-PART-beamK.txt and evaluation-PART-beamK.json (BLEU, chrF, exact matches, "
-        "speed) into the run's folder.",
+        "speed) into the run's folder. The names have the corpus if it is another one.",
         EXAMPLES,
         EvaluateOptions,
         _evaluate,
@@ -118,7 +138,7 @@ def _evaluate(options: EvaluateOptions) -> None:
 def evaluate_run(
     options: EvaluateOptions, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
-    """Translates a part of a run's corpus, and writes hypotheses and scores to the run's folder.
+    """Translates a part of a corpus, and writes hypotheses and scores to the run's folder.
 
     The search is that of the paper: a translation has at most 50 tokens more than the source, and
     scores are normalized by the length with exponent 0.6. Sources longer than the `max_length` of
@@ -132,20 +152,23 @@ def evaluate_run(
 
     Returns:
         The content of `evaluation-PART-beamK.json`; `files` lists the files that were written. The
-        names of the files include the checkpoint and the limit, if given. The speed includes
-        compilation.
+        names of the files include the other corpus, the checkpoint and the limit, if given. The
+        speed includes compilation.
 
     Raises:
         InputError: If the part is empty, or the run cannot be read or written.
     """
+    other = options.corpus and load_pairs(options.corpus, options.data_dir, cut=False)
     start_backend()  # takes seconds, so invalid arguments are reported first
     from training.translate.loading import load_translator
 
     translator = load_translator(options.run, options.checkpoint)
     part, beam = options.part, options.beam
-    pairs = translator.corpus.texts[part][: options.limit]
+    own = translator.corpus
+    pairs = _other_pairs(other, own.languages, part) if other else own.texts[part]
     if not pairs:
         raise InputError(f"Expected a corpus with a {part} part. Received: one without")
+    pairs = pairs[: options.limit]
     sentences, sources = translator.searching(beam), [pair[0] for pair in pairs]
     tokenizer, max_length = translator.target_tokenizer, translator.corpus.max_length
     references = [
@@ -164,7 +187,8 @@ def evaluate_run(
     best = [candidates[0].text for candidates in hypotheses]
     matches = sum(text == reference for text, reference in zip(best, references, strict=True))
     limited = options.limit and f"first{options.limit}"
-    words = (part, f"beam{beam}", options.checkpoint, limited)
+    name_of_other = options.corpus and short_name(options.corpus)
+    words = (name_of_other, part, f"beam{beam}", options.checkpoint, limited)
     name = "-".join(str(word) for word in words if word is not None)
     files = {f"hypotheses-{name}.txt": "".join(f"{text}\n" for text in best)}
     if options.n_best or options.scores:
@@ -172,6 +196,7 @@ def evaluate_run(
         files[f"n_best-{name}.tsv"] = _table(kept, options.scores)
     results = {
         "run": options.run,
+        "corpus": options.corpus,
         "checkpoint": options.checkpoint,
         "part": part,
         "sentences": len(pairs),
@@ -197,6 +222,24 @@ def evaluate_run(
         with replacing(Path(options.run, file)) as path:
             path.write_text(text, encoding="utf-8", newline="\n")
     return results
+
+
+def _other_pairs(corpus: ParallelCorpus, languages: tuple[str, str], part: str) -> Sequence[Pair]:
+    """Returns a part of a corpus that a run was not trained on, or all of an undivided corpus.
+
+    Args:
+        corpus: The corpus.
+        languages: The source and the target language of the run.
+        part: The name of the part.
+    """
+    if corpus.languages == languages[::-1]:
+        corpus = corpus.reversed()
+    elif corpus.languages != languages and "source" not in {*corpus.languages, *languages}:
+        raise InputError(
+            f"Expected a corpus in the languages of the run, {' and '.join(languages)}. Received: "
+            f"one in {' and '.join(corpus.languages)}"
+        )
+    return corpus.part(part) if corpus.validation or corpus.test else corpus.train
 
 
 def _scores(hypotheses: list[str], references: list[str], tokenize: str) -> dict[str, Any]:

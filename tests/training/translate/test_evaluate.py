@@ -92,6 +92,52 @@ def test_scores_are_those_of_sacrebleu(run, monkeypatch):
         assert results["exact_match"] == pytest.approx(5 / 6)
 
 
+def lines_of(path):
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def test_another_corpus(run, tmp_path, capsys):
+    folder, _ = run
+    pairs = [*CORPUS.test, *CORPUS.validation]
+    languages = CORPUS.languages
+    for name, columns, order in (
+        ("own", languages, 1),
+        ("swapped", languages[::-1], -1),
+        ("unnamed", ("source", "target"), 1),
+    ):
+        rows = ["\t".join(row[::order]) for row in pairs]
+        path = tmp_path / f"{name}.tsv"
+        path.write_text("\n".join(["\t".join(columns), *rows]) + "\n", encoding="utf-8")
+        assert main([str(folder), "--corpus", str(path), "--checkpoint", "best_loss"]) == 0
+        kind = f"{name}-test-beam1-best_loss"
+        results = json.loads((folder / f"evaluation-{kind}.json").read_text("utf-8"))
+        assert (results["corpus"], results["sentences"]) == (str(path), len(pairs))
+        assert len(lines_of(folder / f"hypotheses-{kind}.txt")) == len(pairs)
+    # A corpus with parts, of which one is translated.
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    for language, side in zip(languages, (0, 1), strict=True):
+        for part, some in (("train", pairs), ("test", CORPUS.test[:3])):
+            text = "".join(f"{pair[side]}\n" for pair in some)
+            (parts / f"{language}.{part}.txt").write_text(text, encoding="utf-8")
+    results = evaluate_run(EvaluateOptions(run=str(folder), corpus=str(parts)))
+    own = evaluate_run(EvaluateOptions(run=str(folder)))
+    assert results["sentences"] == 3
+    hypotheses = lines_of(folder / "hypotheses-parts-test-beam1.txt")
+    assert hypotheses == lines_of(folder / "hypotheses-test-beam1.txt")[:3]
+    assert own["corpus"] is None
+    capsys.readouterr()
+
+    for arguments, message in (
+        (["--corpus", "no/such"], "no/such"),
+        (["--corpus", str(parts), "--part", "validation"], "validation part"),
+        (["--data-dir", str(tmp_path)], "without a corpus"),
+        (["--corpus", "cldr:tr-en"], f"languages of the run, {' and '.join(languages)}"),
+    ):
+        assert main([str(folder), *arguments]) == 2
+        assert message in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_command(run, tmp_path, capsys):
     folder = tmp_path / "run"

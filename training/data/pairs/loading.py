@@ -22,7 +22,11 @@ WHOLE = "data.tsv.xz"  # a corpus of a data folder that is not divided into part
 
 
 def load_pairs(
-    corpus: str = "cldr:pt-en", data_dir: str | None = None, reverse: bool = False, seed: int = 0
+    corpus: str = "cldr:pt-en",
+    data_dir: str | None = None,
+    reverse: bool = False,
+    seed: int = 0,
+    cut: bool = True,
 ) -> ParallelCorpus:
     """Reads a parallel corpus.
 
@@ -38,11 +42,12 @@ def load_pairs(
         data_dir: The folder of the tables; TFDS' folder for `tfds:NAME`.
         reverse: Whether to exchange source and target. Default `False`.
         seed: Seed of the content (`cldr`) and of the parts that are split off.
+        cut: Whether to split missing parts off the training part. Default `True`.
 
     Returns:
         The pairs; the same corpus and seed always give the same pairs in the same order. Parts that
-        the corpus has stay as they are. A missing validation or test part is split off the training
-        part, so that none of its sentences, source or target, is trained on.
+        the corpus has stay as they are. With `cut` a missing validation or test part is split off
+        the training part, so that none of its sentences, source or target, is trained on.
 
     Raises:
         InputError: If there is no such corpus, or it cannot be read or has too few pairs.
@@ -53,17 +58,17 @@ def load_pairs(
         _refuse_data_dir(corpus, data_dir)
         loaded = _load_cldr(corpus.removeprefix(CLDR), seed)
     elif table and data_dir and Path(data_dir, table).is_dir():
-        loaded = _load_tables(Path(data_dir, table), PARALLEL_SETS[table].languages, seed)
+        loaded = _load_tables(Path(data_dir, table), PARALLEL_SETS[table].languages, seed, cut)
     elif corpus in PARALLEL_SETS:
         raise InputError(
             f"Expected --data-dir with a folder that holds {corpus}. Received: data_dir={data_dir}"
         )
     elif corpus.startswith(TFDS):
         languages, parts = load_tfds_pairs(name, data_dir)
-        loaded = _assembled(languages, _renamed(parts), seed, drop_empty=True)
+        loaded = _assembled(languages, _renamed(parts), seed, cut, drop_empty=True)
     else:
         _refuse_data_dir(corpus, data_dir)
-        loaded = _load_path(corpus, seed)
+        loaded = _load_path(corpus, seed, cut)
     return loaded.reversed() if reverse else loaded
 
 
@@ -104,16 +109,16 @@ def _load_cldr(languages: str, seed: int) -> ParallelCorpus:
     return ParallelCorpus((source, target), *parts)
 
 
-def _load_tables(folder: Path, languages: tuple[str, str], seed: int) -> ParallelCorpus:
+def _load_tables(folder: Path, languages: tuple[str, str], seed: int, cut: bool) -> ParallelCorpus:
     if (folder / WHOLE).exists():
-        return _assembled(languages, {"train": _read_pairs(folder / WHOLE)[1]}, seed)
+        return _assembled(languages, {"train": _read_pairs(folder / WHOLE)[1]}, seed, cut)
     paths = {name: folder / f"{name}.tsv.xz" for name in PARTS}
     parts = {
         name: _read_pairs(path)[1]
         for name, path in paths.items()
         if name != "train" or path.exists()
     }
-    return _assembled(languages, parts)
+    return _assembled(languages, parts, seed, cut)
 
 
 def _paths(corpus: str) -> list[Path]:
@@ -129,10 +134,10 @@ def _paths(corpus: str) -> list[Path]:
     raise unknown_source("corpus", corpus, [f"{CLDR}pt-en", *PARALLEL_SETS, f"{TFDS}NAME"])
 
 
-def _load_path(corpus: str, seed: int) -> ParallelCorpus:
+def _load_path(corpus: str, seed: int, cut: bool) -> ParallelCorpus:
     path, *others = _paths(corpus)
     if path.is_dir():
-        return _load_translate_folder(path, seed)
+        return _load_translate_folder(path, seed, cut)
     if others:
         languages = (_language(path), _language(others[0]))
         pairs = _zipped(path, others[0])
@@ -140,10 +145,10 @@ def _load_path(corpus: str, seed: int) -> ParallelCorpus:
         languages, pairs = _read_pairs(path)
     if len(set(languages)) < 2:
         languages = ("source", "target")
-    return _assembled(languages, {"train": pairs}, seed)
+    return _assembled(languages, {"train": pairs}, seed, cut)
 
 
-def _load_translate_folder(folder: Path, seed: int) -> ParallelCorpus:
+def _load_translate_folder(folder: Path, seed: int, cut: bool) -> ParallelCorpus:
     files: dict[str, dict[str, Path]] = collections.defaultdict(dict)
     for path in sorted(folder.glob("*.*.txt")):
         language, part = path.name.split(".")[:2]
@@ -160,7 +165,7 @@ def _load_translate_folder(folder: Path, seed: int) -> ParallelCorpus:
             f"{source}={list(sources)}, {target}={list(targets)}"
         )
     parts = _renamed({part: _zipped(path, targets[part]) for part, path in sources.items()})
-    return _assembled((source, target), parts, seed)
+    return _assembled((source, target), parts, seed, cut)
 
 
 def _renamed(parts: Mapping[str, Iterable[Pair]]) -> dict[str, Iterable[Pair]]:
@@ -171,15 +176,17 @@ def _renamed(parts: Mapping[str, Iterable[Pair]]) -> dict[str, Iterable[Pair]]:
 def _assembled(
     languages: Iterable[str],
     parts: Mapping[str, Iterable[Pair]],
-    seed: int = 0,
+    seed: int,
+    cut: bool,
     drop_empty: bool = False,
 ) -> ParallelCorpus:
-    """Checks the pairs, splits off missing parts, and notes what the user should know.
+    """Checks the pairs, perhaps splits off missing parts, and notes what the user should know.
 
     Args:
         languages: The names of the two languages.
         parts: The pairs of the parts that the corpus has, which are read once.
         seed: Seed of the parts that are split off.
+        cut: Whether to split off missing parts.
         drop_empty: Whether to drop pairs with an empty side, and note it. Otherwise they are an
             error, because users can correct their own files.
     """
@@ -198,7 +205,7 @@ def _assembled(
             if met:
                 notes.append(f"{met} {name} pairs share a sentence with the training part")
         missing = [name for name in PARTS[1:] if name not in held_out]
-        if missing:
+        if cut and missing:
             stored |= cut_parts(stored["train"], seed, missing)
             notes += [
                 f"{len(stored[name])} {name} pairs split off the training part" for name in missing
