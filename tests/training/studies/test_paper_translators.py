@@ -1,0 +1,134 @@
+"""The study `paper-translators`: its configs, its tables and how it continues."""
+
+import csv
+import lzma
+
+import pytest
+
+from keras_tnattn.models import PRESETS
+from training.studies import paper_translators
+from training.studies.command_line import main
+
+
+def row(greedy, beam=None):
+    found = {"weights": 1000, "val_loss": 3.0, "own_1": greedy, "ted_1": greedy / 4, "seconds": 9.0}
+    return found if beam is None else found | {"own_4": beam, "ted_4": beam / 4}
+
+
+def cells(text):
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("model", paper_translators.MODELS)
+def test_sizes_are_in_proportion_to_the_paper_s(model):
+    common = paper_translators.PaperTranslatorsTraining(model_dim=128)
+    config = common.config_of("multi30k_pt_en", model, 3)
+    preset = PRESETS[model]
+    assert (config.name, config.seed, config.preset) == (f"multi30k_pt_en-{model}-3", 3, model)
+    assert (config.model_dim, config.feedforward_dim) == (128, 512)
+    overrides = {**preset, **config.overrides}
+    assert overrides["num_heads"] == preset["num_heads"]
+    assert overrides["num_layers"] == preset["num_layers"]
+    assert overrides.get("residual_units") == preset.get("residual_units")
+    assert 4 * overrides.get("residual_dim", 0) == preset.get("residual_dim", 0)
+
+
+def test_the_table_has_the_paper_s_figures_beside_ours():
+    rows = {
+        ("multi30k_pt_en", "plga-1", 0): row(20.0),
+        ("multi30k_pt_en", "plga-2", 0): row(24.0, 25.0),
+        ("multi30k_pt_en", "plga-2", 1): row(26.0, 27.0),
+        ("tatoeba_tr_en", "plga-2", 0): row(9.0, 9.0),
+    }
+    _, _, *lines = cells(paper_translators.table(rows, "multi30k_pt_en"))
+    one = ["plga-1", "1", "16", "10", "1,000", "3.000", "20.0", "-", "5.0", "-", "27.0", "-", "0"]
+    two = ["plga-2", "1", "8", "9", "1,000", "3.000", "25.0 ± 1.4", "26.0 ± 1.4"]
+    assert lines == [one, [*two, "6.2 ± 0.4", "6.5 ± 0.4", "27.8", "28.3", "0 1"]]
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Stands in for the trainings; lists those that were run."""
+    run = []
+
+    def train_and_measure(config, folder):
+        run.append(config.name)
+        assert config.prepared == str(folder / f"prepared-{config.corpus}")
+        return row(20.0, 21.0 if "plga-2" in config.name else None)
+
+    monkeypatch.setattr(paper_translators, "train_and_measure", train_and_measure)
+    return run
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A folder of tiny corpora, with the test parts of TED."""
+    for name, parts in {
+        "multi30k_pt_en": ("train", "validation", "test"),
+        "tatoeba_tr_en": ("data",),
+        "ted_hrlr_pt_en": ("validation", "test"),
+        "ted_hrlr_tr_en": ("validation", "test"),
+    }.items():
+        folder = tmp_path / "data" / name
+        folder.mkdir(parents=True)
+        count = 60 if "ted" not in name else 4
+        lines = [f"{name} {i} um\t{name} {i} one" for i in range(count)]
+        table = "\n".join(["source\ttarget", *lines]) + "\n"
+        for part in parts:
+            (folder / f"{part}.tsv.xz").write_bytes(lzma.compress(table.encode()))
+    return tmp_path / "data"
+
+
+def test_the_paper_s_models_are_trained_once(trained, data, tmp_path, capsys):
+    study = tmp_path / "study"
+    command = ["paper-translators", "--data-dir", str(data), "--run-dir", str(study)]
+    assert main([*command, "--models", "plga-1", "plga-2"]) == 0
+    # The paper has no model #1 for Turkish.
+    both = ["multi30k_pt_en-plga-1-0", "multi30k_pt_en-plga-2-0", "tatoeba_tr_en-plga-2-0"]
+    assert trained == both
+    assert main([*command, "--corpora", "multi30k_pt_en", "--models", "sdpa", "plga-2"]) == 0
+    assert trained == [*both, "multi30k_pt_en-sdpa-0"]
+    text = (study / "multi30k_pt_en.md").read_text()
+    assert text.strip() in capsys.readouterr().out
+    assert [line[0] for line in cells(text)[2:]] == ["plga-1", "plga-2", "sdpa"]
+    assert [line[0] for line in cells((study / "tatoeba_tr_en.md").read_text())[2:]] == ["plga-2"]
+    rows = list(csv.DictReader((study / "results.csv").read_text().splitlines()))
+    assert [r["own_4"] for r in rows] == ["", "21.0", "", "21.0"]
+    assert main([*command, "--epochs", "3"]) == 2
+    assert "epochs" in capsys.readouterr().err
+    assert len(trained) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--model-dim", "24"], "model_dim=24"),
+        (["--epochs", "1"], "cooldown_epochs"),
+        (["--models", "plga-7"], "plga-7"),
+        (["--data-dir", "nowhere"], "data_dir=nowhere"),
+    ],
+)
+def test_bad_options_are_refused_before_a_training(
+    arguments, part, trained, data, tmp_path, capsys
+):
+    command = ["paper-translators", "--data-dir", str(data), "--run-dir", str(tmp_path / "study")]
+    assert main([*command, *arguments]) != 0
+    assert part in capsys.readouterr().err
+    assert not trained
+    assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.slow
+def test_a_training_is_measured_on_both_test_parts(data, tmp_path, monkeypatch):
+    common = {**paper_translators.COMMON, "vocabulary_size": 60}
+    monkeypatch.setattr(paper_translators, "COMMON", common)
+    study = tmp_path / "study"
+    command = ["paper-translators", "--data-dir", str(data), "--run-dir", str(study)]
+    command += ["--epochs", "1", "--cooldown-epochs", "0", "--model-dim", "16"]
+    assert main([*command, "--corpora", "multi30k_pt_en", "--models", "plga-2"]) == 0
+    with (study / "results.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert all(0 <= float(row[name]) <= 100 for name in paper_translators.BLEU)
+    folder = study / "multi30k_pt_en-plga-2-0"
+    assert (folder / "hypotheses-ted_hrlr_pt_en-test-beam4.txt").read_text().count("\n") == 4
+    assert (folder / "hypotheses-test-beam1.txt").read_text().count("\n") == 60
