@@ -178,6 +178,7 @@ class TensorizedSpectralAttention(SelfAttention):
             )
         ranks = tensor_train.resolve_ranks(self.tt_ranks, *factors)
         self.plan = tensor_train.contraction_plan(*factors, ranks)
+        self._head_dim = key_dim
         # Under a fixed seed each core of each head has a seed of its own.
         num_seeds = self.num_heads * len(factors[0])
         self.key_cores = self._add_cores("key", *factors, ranks, 0, self.num_heads)
@@ -328,7 +329,7 @@ class TensorizedSpectralAttention(SelfAttention):
             lines.append("  filter: direct at any length")
         else:
             for width in widths:
-                block, diagonals, shortest = spectral_filter.banded_plan(width)
+                block, diagonals, shortest = spectral_filter.banded_plan(width, self._head_dim)
                 start = "any length" if self.method == "banded" else f"a length of {shortest}"
                 lines.append(
                     f"  filter of bandwidth {width}: banded from {start} on, "

@@ -143,7 +143,8 @@ def spectral_filter(
 
     if width is None or method == "direct":
         return direct()
-    minimum_block, num_offsets, shortest = banded_plan(width)
+    features = (keys.shape[-1] + values.shape[-1]) / 2
+    minimum_block, num_offsets, shortest = banded_plan(width, features)
 
     def banded() -> Tensor:
         # As many blocks as fit, slightly longer than the minimum, so that little padding is needed.
@@ -158,21 +159,28 @@ def spectral_filter(
     return ops.cond(length < shortest, direct, banded)
 
 
-def banded_plan(width: int) -> tuple[int, int, int]:
-    """Plans the banded form for a bandwidth `w`.
+def banded_plan(width: int, features: float) -> tuple[int, int, int]:
+    """Plans the banded form.
+
+    A row has `(m + 1) b = w (1 + 1 / m)` scores, and is read and written `m + 1` times. With blocks
+    of `b = w / m` rows, both together are least at `m = sqrt(w / J)`, measured on a CPU.
+
+    Args:
+        width: The bandwidth `w`.
+        features: The number `J` of features of a key or value.
 
     Returns:
         `(b, m, shortest)`: the minimum block size, the number of block diagonals below the main
         one, and the shortest length at which the banded form is faster than the direct one. `m b`
-        covers the bandwidth with blocks of 24 to 128 rows; smaller blocks would move more memory
-        than they save in FLOPs.
+        covers the bandwidth, with `b` of 12 to 128.
 
     Example:
-        >>> banded_plan(159)
-        (80, 2, 718)
+        >>> banded_plan(159, features=64), banded_plan(159, features=8)
+        ((80, 2, 718), (32, 5, 478))
     """
-    num_offsets = -(-width // 128)
-    block = max(-(-width // num_offsets), 24)
+    wanted = round((1.1 * width / features) ** 0.5)
+    num_offsets = max(-(-width // 128), min(wanted, width // 16), 1)
+    block = max(-(-width // num_offsets), 12)
     return block, num_offsets, 2 * width + 5 * block
 
 

@@ -289,7 +289,7 @@ def test_an_unknown_length_chooses_at_run_time(monkeypatch):
     layer = TensorizedSpectralAttention(2, damping=0.2)
     layer.build((None, None, 8))
     compiled = tf.function(layer, input_signature=[tf.TensorSpec((None, None, 8))])
-    shortest = spectral_filter.banded_plan(time_graph.bandwidth(0.2))[2]
+    shortest = spectral_filter.banded_plan(time_graph.bandwidth(0.2), features=8)[2]
     assert (compiled(tf.zeros((1, shortest - 1, 8))).numpy() == 0).all()
     assert (compiled(tf.zeros((1, shortest, 8))).numpy() == 1).all()
 
@@ -302,6 +302,9 @@ def test_describe_names_the_band(capsys):
     assert "320 parameters" in text
     assert "bandwidth 25: banded from a length of 175 on" in text
     assert "bandwidth 159: banded from a length of 718 on" in text
+    narrow = TensorizedSpectralAttention(8, 8, damping=0.9)
+    narrow.build((None, None, 64))
+    assert "banded from a length of 478 on, blocks of 32 or more, 6 block" in narrow.describe()
 
 
 @pytest.mark.parametrize(

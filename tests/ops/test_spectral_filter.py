@@ -19,7 +19,7 @@ def scaled(keys):
 
 
 def plan(damping):
-    return spectral_filter.banded_plan(time_graph.bandwidth(damping))
+    return spectral_filter.banded_plan(time_graph.bandwidth(damping), features=3.5)
 
 
 def filter_oracle(keys, values, damping, coefficients=(1.0, 1.0)):
@@ -396,6 +396,21 @@ def test_the_band_is_as_near_as_stated(coefficients, causal, float64):
     assert num_offsets * block >= time_graph.bandwidth(damping)
     if coefficients == (1.0, 1.0):
         assert error > 0.4 * bound(num_offsets * block)
+
+
+@pytest.mark.parametrize("features", [1, 4, 64, 512])
+@pytest.mark.parametrize("width", [1, 12, 76, 159, 548, 2000])
+def test_the_plan_covers_the_bandwidth(width, features):
+    block, num_offsets, shortest = spectral_filter.banded_plan(width, features)
+    assert num_offsets * block >= width
+    assert num_offsets == 1 or (num_offsets - 1) * block < width
+    assert 12 <= block <= 128
+    assert shortest > 2 * width
+
+
+def test_few_features_are_cut_into_smaller_blocks():
+    plans = [spectral_filter.banded_plan(159, features) for features in (8, 64, 512)]
+    assert plans == [(32, 5, 478), (80, 2, 718), (80, 2, 718)]
 
 
 @pytest.mark.parametrize("length", [plan(0.2)[2] + d for d in (-1, 0)])
