@@ -19,6 +19,8 @@ _CHANGE = 0.05
 _MOST_FEATURES = 256
 # The most entries of all outputs together that are compared, chosen at random.
 _ENTRIES = 2**16
+# The fewest rows of an output that are compared, if it has so many; one row might be padding.
+_ROWS = 16
 # The rank of the tables with which the response is tried, relative to the number of features; and
 # the most that the table that heeds the response may change the outputs, relative to the other.
 _TRIED, _CLEARLY = 0.375, 0.8
@@ -154,8 +156,11 @@ def _some_entries(
     if most is None or rows * columns <= most:
         return slice(None), slice(None)
     random = np.random.default_rng(0)
-    some = random.permutation(rows)[: max(1, most // columns)]
-    return some, random.permutation(columns)[: max(1, most)] if columns > most else slice(None)
+    most_rows = max(most // columns, min(rows, _ROWS))
+    some = random.permutation(rows)[:most_rows]
+    if most_rows * columns <= most:
+        return some, slice(None)
+    return some, random.permutation(columns)[: max(1, most // most_rows)]
 
 
 def _shifting(feature: int) -> Callable[[str, Any, Any], Any]:

@@ -183,7 +183,9 @@ class SequenceAttention(AttentionAdapter):
         self.takes_causal_mask = takes_causal_mask
         self.can_be_causal = takes_causal_mask or is_causal
         # Keras' `Identity`, for one, supports masks but does not take any.
-        self.takes_mask = "mask" in inspect.signature(layer.call).parameters
+        parameters = inspect.signature(layer.call).parameters
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        self.takes_mask = takes_any or "mask" in parameters
 
     def _build(self, query_shape: Shape, value_shape: Shape) -> None:
         self.layer.build(query_shape)

@@ -124,6 +124,18 @@ def test_the_memory_of_the_response_is_bounded(monkeypatch):
     np.testing.assert_allclose(response, np.diag([16.0] + [0] * 15), atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("shape", "kept"),
+    [((1280, 40_000), (16, 4096)), ((1280, 1000), (65, 1000)), ((4, 10**6), (4, 16_384))],
+)
+def test_some_rows_of_wide_outputs_are_compared(shape, kept):
+    found = [
+        size if isinstance(some, slice) else len(set(some.tolist()))
+        for size, some in zip(shape, sensitivity._some_entries(shape, 2**16), strict=True)
+    ]
+    assert tuple(found) == kept
+
+
 def change_of(model, inputs, entries):
     outputs = [keras.ops.convert_to_numpy(x) for x in keras.tree.flatten(model(inputs))]
     return sensitivity._change_of_outputs(model, inputs, outputs, entries)
@@ -143,9 +155,9 @@ def test_random_rows_and_columns_are_compared():
         compared[entries] = change()
         model.set_weights(before)
     assert compared[None].size == 32 * 503
-    assert compared[600].size == 200 + 64 + 32
-    assert compared[60].size == 20 + 20 + 20
-    assert len(set(compared[60][40:].round(2))) == 20  # of as many rows
+    assert compared[600].size == 16 * 12 + 64 + 32
+    assert compared[60].size == 16 + 16 + 20
+    assert len(set(compared[60][32:].round(2))) == 20  # of as many rows
 
 
 def test_without_a_gain_all_directions_count_alike():

@@ -104,3 +104,26 @@ def test_the_most_specific_class_decides():
     assert adapter_of(keras.layers.MultiHeadAttention(2, 3)).keeps_keys
     with pytest.raises(TypeError, match="'plga'"):
         adapter_of("plga")
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_mask_reaches_a_layer_that_takes_one(named):
+    seen = []
+
+    class Named(Doubled):
+        def call(self, inputs, mask=None):
+            seen.append(mask)
+            return inputs
+
+    class Keywords(Doubled):
+        def call(self, inputs, **options):
+            seen.append(options.get("mask"))
+            return inputs
+
+    layer = (Named if named else Keywords)()
+    layer.supports_masking = True
+    x, mask = tokens(2, 5, 8), np.arange(5) < np.array([[3], [5]])
+    adapter = adapter_of(layer)
+    adapter.build(x.shape, x.shape)
+    adapter(x, x, value_mask=mask)
+    np.testing.assert_array_equal(to_numpy(seen[-1]), mask)

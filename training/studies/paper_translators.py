@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from training.base.errors import InputError
 from training.base.files import Columns, Measurements, read_measurements, write_measurements
 from training.base.options import DATA, MODEL, RUN, TRAINING, Options, Seeds, option
 from training.data.pairs.loading import check_trainable, load_pairs
@@ -24,7 +25,7 @@ class Task:
 
     Args:
         name: The paper's name of the task.
-        ted: The corpus of the paper; only its test part is read.
+        ted: The corpus of the paper, of which only the test part is used.
         tokenize: How sacrebleu splits the sentences of both corpora into words.
         greedy: The paper's BLEU of each model by greedy search, Table 2.
         beam: That with a beam of four, Table 3.
@@ -198,6 +199,12 @@ def train_and_measure(config: TranslateConfig, folder: Path) -> dict[str, Any]:
     return measured
 
 
+def _report(rows: Measurements, corpus: str, folder: Path) -> str:
+    text = table(rows, corpus)
+    write_text(folder / f"{corpus}.md", text)
+    return text
+
+
 def start(values: dict[str, Any]) -> None:
     """Runs the study with the options that the user typed."""
     check_one_process("paper-translators")
@@ -207,10 +214,6 @@ def start(values: dict[str, Any]) -> None:
     for corpus in options.corpora:
         check_trainable(corpus, common.data_dir)
         load_pairs(TASKS[corpus].ted, common.data_dir, cut=False).part("test")
-    start_backend()  # takes seconds, so invalid input is reported first
-    folder = Path(options.run_dir)
-    Run(folder).start_study(common, {})
-    rows = read_measurements(folder / "results.csv", KEYS, MEASURED, blanks=True)
     wanted = [
         (corpus, model, seed)
         for seed in options.seeds
@@ -218,6 +221,15 @@ def start(values: dict[str, Any]) -> None:
         for model in options.models
         if model in TASKS[corpus].greedy
     ]
+    if not wanted:
+        raise InputError(
+            "Expected models that the paper has for these corpora. Received: "
+            f"models={' '.join(options.models)}, corpora={' '.join(options.corpora)}"
+        )
+    start_backend()  # takes seconds, so invalid input is reported first
+    folder = Path(options.run_dir)
+    Run(folder).start_study(common, {})
+    rows = read_measurements(folder / "results.csv", KEYS, MEASURED, blanks=True)
     for corpus, model, seed in wanted:
         if (corpus, model, seed) in rows:
             continue
@@ -226,19 +238,20 @@ def start(values: dict[str, Any]) -> None:
         rows[corpus, model, seed] = train_and_measure(config, folder)
         rows = dict(sorted(rows.items(), key=_place))
         write_measurements(folder / "results.csv", rows, KEYS, MEASURED)
-        write_text(folder / f"{corpus}.md", table(rows, corpus))
-        print(f"\n{table(rows, corpus)}\n", flush=True)
+        _report(rows, corpus, folder)
+    for corpus in options.corpora:
+        print(f"\n{_report(rows, corpus, folder)}\n")
 
 
 COMMAND = Command(
     "paper-translators",
     "Train the translators of the power law graph transformer's paper, smaller",
-    "Models #1 to #6 and SDPA of the paper's Table 1, with all sizes divided by 512 / --model-dim "
-    "and dropout 0.1. Multi30k stands in for the paper's Portuguese-English task and Tatoeba for "
-    "the Turkish-English one, for which the paper has models #2, #3 and SDPA. The tables have BLEU "
-    "on the corpus' own test part and on that of the paper's TED talks, by greedy search and, for "
-    "the models of Table 3, a beam of four; beside them the paper's BLEU. Writes results.csv, and "
-    "CORPUS.md for each corpus.",
+    "Models #1 to #6 and SDPA of the paper's Table 1, with all sizes divided by 512 / --model-dim, "
+    "dropout 0.1, at most 4,000 word pieces, and lower case. Multi30k stands in for the paper's "
+    "Portuguese-English task and Tatoeba for the Turkish-English one, for which the paper has "
+    "models #2, #3 and SDPA. The tables have BLEU on the corpus' own test part and on that of the "
+    "paper's TED talks, by greedy search and, for the models of Table 3, a beam of four; beside "
+    "them the paper's BLEU. Writes results.csv, and CORPUS.md for each corpus.",
     {**PaperTranslatorsOptions.model_fields, **PaperTranslatorsTraining.model_fields},
     start,
     """\

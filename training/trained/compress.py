@@ -110,7 +110,10 @@ class CompressOptions(Options):
                 "because without them nothing is replaced"
             )
         if self.tolerance is not None and (self.target, self.max_drop) != (None, None):
-            raise ValueError("Expected --tolerance without --target and --max-drop")
+            raise ValueError(
+                "Expected --tolerance without --target and --max-drop. Received: "
+                f"tolerance={self.tolerance}, target={self.target}, max_drop={self.max_drop}"
+            )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -368,7 +371,7 @@ def _load(path: Path) -> Any:
     import keras_tnattn  # noqa: F401  registers its layers
 
     try:
-        return keras.models.load_model(path)
+        return keras.models.load_model(path, compile=False)
     except (OSError, ValueError, TypeError) as error:
         raise InputError(f"Could not load the model {path}: {error}") from error
 

@@ -10,6 +10,7 @@ from typing import Any
 from training.base.errors import InputError
 from training.base.files import writing
 
+EARLIER = ".earlier"
 _REPORTS = ("report.txt", "report.csv", "report.json", "curves.png")
 _RUN_FILES = ("results.json", "data.json", "config.json")
 # What `evaluate.py` and `explain.py` write about a model.
@@ -24,6 +25,8 @@ _MEASURED = (
 def check_output(folder: Path, original: Path, replaces: bool) -> None:
     """Refuses a folder whose model or other files are not those of an earlier compression.
 
+    The files of a model that a killed process was about to replace are first moved back.
+
     Args:
         folder: The folder to write.
         original: The model that is compressed.
@@ -31,10 +34,13 @@ def check_output(folder: Path, original: Path, replaces: bool) -> None:
 
     Raises:
         InputError: If the folder has a trained model or, without `replaces`, any model; or if it
-            has no report, but files of which one would be overwritten.
+            has no report, but files of these names.
+        WriteError: If files cannot be moved back.
     """
     from training.engine.runs import Run
 
+    with writing(folder):
+        _recover(folder)
     model, config = folder / "model.keras", folder / "config.json"
     compressed = (folder / "report.json").exists() and model.resolve() != original.resolve()
     if config.exists():
@@ -65,8 +71,10 @@ def write(result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str
 
     Raises:
         WriteError: If a file cannot be written; the files of an earlier model are then unchanged.
+            Those that cannot be moved back either stay in `.earlier`, and the next attempt moves
+            them back.
     """
-    partial, earlier = folder / ".partial", folder / ".earlier"
+    partial, earlier = folder / ".partial", folder / EARLIER
     texts = {
         "report.txt": f"{result.report}\n",
         "report.csv": result.report.to_csv(),
@@ -75,8 +83,9 @@ def write(result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str
     }
     try:
         with writing(folder):
+            _recover(folder)
+            shutil.rmtree(partial, ignore_errors=True)
             for path in (partial, earlier):
-                shutil.rmtree(path, ignore_errors=True)
                 path.mkdir()
             for name, text in texts.items():
                 (partial / name).write_text(text, encoding="utf-8")
@@ -91,6 +100,15 @@ def write(result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str
         shutil.rmtree(partial, ignore_errors=True)
         with contextlib.suppress(OSError):
             earlier.rmdir()  # unless an earlier file could not be moved back
+
+
+def _recover(folder: Path) -> None:
+    """Moves back the files of an earlier model that a write, which did not end, moved away."""
+    earlier = folder / EARLIER
+    if earlier.is_dir():
+        for path in earlier.iterdir():
+            os.replace(path, folder / path.name)
+        earlier.rmdir()
 
 
 def _names(folder: Path) -> list[str]:

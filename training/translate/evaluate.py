@@ -53,8 +53,9 @@ class EvaluateOptions(Options):
     corpus: str | None = option(
         None,
         DATA,
-        "another corpus, as for translate, in the run's languages; all of it if it is not divided "
-        "into parts (default: the one that the run was trained on)",
+        "another corpus, as for translate, in the run's languages; one that is not divided into "
+        "parts is translated whole, whatever --part says (default: the one that the run was "
+        "trained on)",
     )
     data_dir: str | None = option(
         None, DATA, "folder that holds the named corpora, for --corpus", metavar="DIR"
@@ -118,6 +119,8 @@ def _evaluate(options: EvaluateOptions) -> None:
     counter = Counter("sentences")
     results = evaluate_run(options, progress=counter.show)
     counter.close()
+    for note in results["notes"]:
+        print(f"note: {note}")
     print(
         f"BLEU {results['bleu']:.2f}  {results['bleu_signature']}\n"
         f"chrF {results['chrf']:.2f}  {results['chrf_signature']}\n"
@@ -158,14 +161,17 @@ def evaluate_run(
     Raises:
         InputError: If the part is empty, or the run cannot be read or written.
     """
-    other = options.corpus and load_pairs(options.corpus, options.data_dir, cut=False)
+    other = None
+    if options.corpus is not None:
+        other = load_pairs(options.corpus, options.data_dir, cut=False)
     start_backend()  # takes seconds, so invalid arguments are reported first
     from training.translate.loading import load_translator
 
     translator = load_translator(options.run, options.checkpoint)
     part, beam = options.part, options.beam
-    own = translator.corpus
-    pairs = _other_pairs(other, own.languages, part) if other else own.texts[part]
+    pairs: Sequence[Pair] = translator.corpus.texts[part]
+    if other:
+        part, pairs = _other_pairs(other, translator.corpus.languages, part)
     if not pairs:
         raise InputError(f"Expected a corpus with a {part} part. Received: one without")
     pairs = pairs[: options.limit]
@@ -187,7 +193,7 @@ def evaluate_run(
     best = [candidates[0].text for candidates in hypotheses]
     matches = sum(text == reference for text, reference in zip(best, references, strict=True))
     limited = options.limit and f"first{options.limit}"
-    name_of_other = options.corpus and short_name(options.corpus)
+    name_of_other = None if options.corpus is None else short_name(options.corpus)
     words = (name_of_other, part, f"beam{beam}", options.checkpoint, limited)
     name = "-".join(str(word) for word in words if word is not None)
     files = {f"hypotheses-{name}.txt": "".join(f"{text}\n" for text in best)}
@@ -197,6 +203,7 @@ def evaluate_run(
     results = {
         "run": options.run,
         "corpus": options.corpus,
+        "notes": list(other.notes if other else translator.corpus.notes),
         "checkpoint": options.checkpoint,
         "part": part,
         "sentences": len(pairs),
@@ -224,22 +231,26 @@ def evaluate_run(
     return results
 
 
-def _other_pairs(corpus: ParallelCorpus, languages: tuple[str, str], part: str) -> Sequence[Pair]:
-    """Returns a part of a corpus that a run was not trained on, or all of an undivided corpus.
+def _other_pairs(
+    corpus: ParallelCorpus, languages: tuple[str, str], part: str
+) -> tuple[str, Sequence[Pair]]:
+    """Returns the name and the pairs of a part of another corpus than the run's.
 
     Args:
         corpus: The corpus.
         languages: The source and the target language of the run.
-        part: The name of the part.
+        part: The name of the part. Of a corpus that is not divided into parts it is `"all"`.
     """
     if corpus.languages == languages[::-1]:
         corpus = corpus.reversed()
-    elif corpus.languages != languages and "source" not in {*corpus.languages, *languages}:
+    elif corpus.languages != languages and all(len(x) == 2 for x in corpus.languages + languages):
         raise InputError(
             f"Expected a corpus in the languages of the run, {' and '.join(languages)}. Received: "
             f"one in {' and '.join(corpus.languages)}"
         )
-    return corpus.part(part) if corpus.validation or corpus.test else corpus.train
+    if corpus.validation or corpus.test:
+        return part, corpus.part(part)
+    return "all", corpus.train
 
 
 def _scores(hypotheses: list[str], references: list[str], tokenize: str) -> dict[str, Any]:

@@ -62,9 +62,9 @@ def train_translator(config: TranslateConfig, run: Run, workers: int = 1) -> dic
 
 
 _READS_AHEAD = (
-    "note: with this metric_epsilon the decoder learns to read the words that it should predict "
-    "from the metric of the whole target, so that losses are low and translations bad. To prevent "
-    "it: --causal-metric, or --cross-metric key and --decoder-attention sdpa"
+    "note: with a metric_epsilon as large as this or the preset's, the decoder learns to read the "
+    "words that it should predict from the metric of the whole target, so that losses are low and "
+    "translations bad. To prevent it: --causal-metric, or {}--decoder-attention sdpa"
 )
 
 
@@ -73,7 +73,9 @@ def _model_and_batches(
 ) -> tuple[keras.Model, BucketedBatches]:
     print(_summary(corpus), flush=True)
     if config.reads_ahead:
-        print(_READS_AHEAD, file=sys.stderr)
+        # Only power law graph attention to the source has a metric of its own.
+        of_source = "--cross-metric key and " if config.attention == "plga" else ""
+        print(_READS_AHEAD.format(of_source), file=sys.stderr)
     try:
         train = BucketedBatches(corpus.parts["train"], config.batch_size, config.seed)
         with on_all_gpus(config.batch_size):

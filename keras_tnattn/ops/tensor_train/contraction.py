@@ -213,8 +213,7 @@ def _matmul_each(left: Tensor, x: Tensor) -> Tensor:
 
     @ops.custom_gradient
     def run(left: Tensor, x: Tensor) -> tuple[Tensor, Callable]:
-        def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, Tensor]:
-            d = args[0] if upstream is None else upstream
+        def gradient(d: Tensor) -> tuple[Tensor, Tensor]:
             return _sum_of_products(d, x), matmul(ops.transpose(left), d)
 
         return matmul(left, x), gradient

@@ -94,6 +94,10 @@ def test_the_paper_s_models_are_trained_once(trained, data, tmp_path, capsys):
     assert [line[0] for line in cells((study / "tatoeba_tr_en.md").read_text())[2:]] == ["plga-2"]
     rows = list(csv.DictReader((study / "results.csv").read_text().splitlines()))
     assert [r["own_4"] for r in rows] == ["", "21.0", "", "21.0"]
+    (study / "multi30k_pt_en.md").unlink()  # as if the process had been killed before it
+    assert main([*command, "--models", "plga-1"]) == 0
+    assert (study / "multi30k_pt_en.md").read_text() == text
+    capsys.readouterr()
     assert main([*command, "--epochs", "3"]) == 2
     assert "epochs" in capsys.readouterr().err
     assert len(trained) == 4
@@ -105,6 +109,7 @@ def test_the_paper_s_models_are_trained_once(trained, data, tmp_path, capsys):
         (["--model-dim", "24"], "model_dim=24"),
         (["--epochs", "1"], "cooldown_epochs"),
         (["--models", "plga-7"], "plga-7"),
+        (["--models", "plga-1", "--corpora", "tatoeba_tr_en"], "models=plga-1, corpora=tatoeba"),
         (["--data-dir", "nowhere"], "data_dir=nowhere"),
     ],
 )

@@ -109,9 +109,10 @@ def test_another_corpus(run, tmp_path, capsys):
         path = tmp_path / f"{name}.tsv"
         path.write_text("\n".join(["\t".join(columns), *rows]) + "\n", encoding="utf-8")
         assert main([str(folder), "--corpus", str(path), "--checkpoint", "best_loss"]) == 0
-        kind = f"{name}-test-beam1-best_loss"
+        kind = f"{name}-all-beam1-best_loss"
         results = json.loads((folder / f"evaluation-{kind}.json").read_text("utf-8"))
-        assert (results["corpus"], results["sentences"]) == (str(path), len(pairs))
+        assert (results["corpus"], results["part"]) == (str(path), "all")
+        assert results["sentences"] == len(pairs)
         assert len(lines_of(folder / f"hypotheses-{kind}.txt")) == len(pairs)
     # A corpus with parts, of which one is translated.
     parts = tmp_path / "parts"
@@ -126,7 +127,10 @@ def test_another_corpus(run, tmp_path, capsys):
     hypotheses = lines_of(folder / "hypotheses-parts-test-beam1.txt")
     assert hypotheses == lines_of(folder / "hypotheses-test-beam1.txt")[:3]
     assert own["corpus"] is None
+    assert results["notes"] == ["3 test pairs share a sentence with the training part"]
     capsys.readouterr()
+    assert main([str(folder), "--corpus", str(parts), "--limit", "1"]) == 0
+    assert f"note: {results['notes'][0]}" in capsys.readouterr().out
 
     for arguments, message in (
         (["--corpus", "no/such"], "no/such"),

@@ -42,7 +42,8 @@ def load_pairs(
         data_dir: The folder of the tables; TFDS' folder for `tfds:NAME`.
         reverse: Whether to exchange source and target. Default `False`.
         seed: Seed of the content (`cldr`) and of the parts that are split off.
-        cut: Whether to split missing parts off the training part. Default `True`.
+        cut: Whether to split missing parts off the training part; `cldr` always has all parts.
+            Default `True`.
 
     Returns:
         The pairs; the same corpus and seed always give the same pairs in the same order. Parts that
