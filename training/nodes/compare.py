@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from training.base.files import Columns, Measurements, read_measurements, write_measurements
+from training.base.files import Columns, Measurements
 from training.base.options import RUN, Options, Seeds, option
 from training.engine.backend import start_backend
 from training.engine.commands import Command
 from training.engine.devices import check_one_process
+from training.engine.measuring import measure_missing
 from training.engine.runs import Run, write_text
 from training.nodes.command import load
 from training.nodes.config import LAYERS, NodesConfig
@@ -68,11 +69,11 @@ def start(values: dict[str, Any]) -> None:
     check_one_process("compare-nodes")
     typed = {name: values.pop(name) for name in CompareNodesOptions.model_fields if name in values}
     options, common = CompareNodesOptions(**typed), NodesConfig(**values)
-    configs = [
-        NodesConfig(**values, layer=layer, seed=seed)
+    configs = {
+        (layer, seed): NodesConfig(**values, layer=layer, seed=seed)
         for seed in options.seeds
         for layer in options.layers
-    ]
+    }
     graph = load(common)
     start_backend()  # takes seconds, so invalid input is reported first
     from training.nodes.train import data_description, measure_once
@@ -80,21 +81,22 @@ def start(values: dict[str, Any]) -> None:
     run = Run(options.run_dir or f"runs/compare-{common.name.removesuffix('-gat-0')}")
     run.start_study(common, data_description(graph))
     path = run.folder / "seeds.csv"
-    rows = read_measurements(path, KEYS, MEASURED)
-    for i, config in enumerate(configs):
-        if (config.layer, config.seed) in rows:
-            continue
-        results = measure_once(config, graph)
-        results["weights"] = results["parameters"]["all"]
+    wanted = list(configs)
+
+    def measure(layer: str, seed: int) -> dict[str, Any]:
+        results = measure_once(configs[layer, seed], graph)
         print(
-            f"{i + 1} of {len(configs)}: {config.layer}, seed {config.seed}: "
+            f"{wanted.index((layer, seed)) + 1} of {len(wanted)}: {layer}, seed {seed}: "
             f"{results['test_accuracy']:.1%} after {results['epochs']} epochs, "
             f"{results['seconds']:.0f} s",
             flush=True,
         )
-        rows[config.layer, config.seed] = {name: results[name] for name in MEASURED}
-        write_measurements(path, dict(sorted(rows.items())), KEYS, MEASURED)
+        return {**results, "weights": results["parameters"]["all"]}
+
+    def report(rows: Measurements) -> None:
         write_text(run.folder / "table.md", table(rows))
+
+    rows = measure_missing(path, KEYS, MEASURED, wanted, measure, lambda key: key, report)
     print(f"\n{table(rows)}\n")
 
 

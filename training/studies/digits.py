@@ -8,8 +8,6 @@ from typing import Any
 from training.base.files import (
     Columns,
     Measurements,
-    read_measurements,
-    write_measurements,
     writing,
 )
 from training.base.options import RUN, Options, Seeds, option
@@ -17,6 +15,7 @@ from training.data.images import load_images
 from training.engine.backend import start_backend
 from training.engine.commands import Command
 from training.engine.devices import check_one_process
+from training.engine.measuring import measure_missing
 from training.engine.runs import finish_all, write_text
 from training.images.config import ImagesConfig
 
@@ -80,36 +79,36 @@ def table(rows: Measurements, shared: float) -> str:
     return table_of(lines)
 
 
+def _place(key: tuple[str, int]) -> tuple[int, int]:
+    return CLASSIFIERS.index(key[0]), key[1]
+
+
 def start(values: dict[str, Any]) -> None:
     """Runs the study with the options that the user typed."""
     check_one_process("digits")
     options = DigitsStudyOptions(**values)
     folder = Path(options.run_dir)
-    rows = read_measurements(folder / "splits.csv", KEYS, MEASURED)
     start_backend()  # takes seconds, so invalid input is reported first
     from training.images.train import train_images
     from training.studies.digits_baselines import BASELINES
 
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    for seed in options.seeds:
+
+    def measure(classifier: str, seed: int) -> dict[str, Any]:
         data = load_images("digits", seed=seed)
-        for classifier in options.classifiers:
-            if (classifier, seed) in rows:
-                continue
-            if classifier in NETWORKS:
-                config = ImagesConfig(
-                    **NETWORKS[classifier], seed=seed, name=f"{classifier}-{seed}"
-                )
-                (results,) = finish_all([config], folder, partial(train_images, data=data))
-                results["weights"] = results["parameters"]["all"]
-            else:
-                results = BASELINES[classifier](data, seed)
-            print(f"{classifier}, split {seed}: {results['test_accuracy']:.2%}", flush=True)
-            rows[classifier, seed] = {name: results[name] for name in MEASURED}
-            ordered = sorted(rows, key=lambda key: (CLASSIFIERS.index(key[0]), key[1]))
-            rows = {key: rows[key] for key in ordered}
-            write_measurements(folder / "splits.csv", rows, KEYS, MEASURED)
+        if classifier in NETWORKS:
+            config = ImagesConfig(**NETWORKS[classifier], seed=seed, name=f"{classifier}-{seed}")
+            (results,) = finish_all([config], folder, partial(train_images, data=data))
+            results["weights"] = results["parameters"]["all"]
+        else:
+            results = BASELINES[classifier](data, seed)
+        print(f"{classifier}, split {seed}: {results['test_accuracy']:.2%}", flush=True)
+        return results
+
+    wanted = [(classifier, seed) for seed in options.seeds for classifier in options.classifiers]
+    rows = measure_missing(folder / "splits.csv", KEYS, MEASURED, wanted, measure, _place)
+    data = load_images("digits", seed=options.seeds[0])
     text = table(rows, len(data.test_labels) / len(data.labels))
     write_text(folder / "table.md", text)
     print(f"\n{text}\n")

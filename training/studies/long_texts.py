@@ -10,15 +10,14 @@ from training.base.errors import InputError
 from training.base.files import (
     Columns,
     Measurements,
-    read_measurements,
     read_object,
     replacing,
-    write_measurements,
 )
 from training.base.options import RUN, TRAINING, Options, Seeds, option
 from training.engine.backend import start_backend
 from training.engine.commands import Command
 from training.engine.devices import check_one_process
+from training.engine.measuring import measure_missing
 from training.engine.runs import Run, write_text
 from training.studies import processes
 from training.studies.recall import SECTION
@@ -244,29 +243,31 @@ def start(values: dict[str, Any]) -> None:
     run.start_study(common, {})
     settings = settings_of(options.models, common, run.folder / "settings.json")
     path = run.folder / "cells.csv"
-    cells = read_measurements(path, KEYS, COLUMNS, blanks=True)
     # One seed after the other, so that an interrupted study has measured every model once.
     wanted = [(m, n, s) for s in options.seeds for n in options.lengths for m in options.models]
-    for i, (model, length, seed) in enumerate(wanted):
-        if (model, length, seed) in cells:
-            continue
+
+    def measure(model: str, length: int, seed: int) -> dict[str, Any]:
         arguments = (model, settings[model], length, seed, common.steps, common.step_tokens)
         result = processes.run_alone(
             train_recall, *arguments, common.max_seconds, gigabytes=common.gigabytes
         )
-        cell = cells[model, length, seed] = {"outcome": TOO_LARGE, **(result or {})}
+        cell = {"outcome": TOO_LARGE, **(result or {})}
         if result:
             cell["outcome"] = TRAINED if result["steps"] == common.steps else TIMED_OUT
         score = f", {cell['accuracy']:.1%} after {cell['steps']} steps" if result else ""
+        number = wanted.index((model, length, seed)) + 1
         print(
-            f"{i + 1} of {len(wanted)}: {model}, {length:,} tokens, seed {seed}: "
+            f"{number} of {len(wanted)}: {model}, {length:,} tokens, seed {seed}: "
             f"{cell['outcome']}{score}",
             flush=True,
         )
-        ordered = {key: cells[key] for key in sorted(cells, key=_place)}
-        write_measurements(path, ordered, KEYS, COLUMNS)
+        return cell
+
+    def report(cells: Measurements) -> None:
         write_text(run.folder / "table.md", table(cells))
         draw(cells, run.folder / "long_texts.png")
+
+    cells = measure_missing(path, KEYS, COLUMNS, wanted, measure, _place, report, blanks=True)
     print(f"\n{table(cells)}\n")
 
 

@@ -7,12 +7,13 @@ from statistics import fmean
 from typing import Any
 
 from training.base.errors import InputError
-from training.base.files import Columns, Measurements, read_measurements, write_measurements
+from training.base.files import Columns, Measurements
 from training.base.options import DATA, MODEL, RUN, TRAINING, Options, Seeds, option
 from training.data.pairs.loading import check_trainable, load_pairs
 from training.engine.backend import start_backend
 from training.engine.commands import Command
 from training.engine.devices import check_one_process
+from training.engine.measuring import measure_missing
 from training.engine.runs import Run, finish_all, write_text
 from training.studies.translators import COMMON
 from training.translate.config import TranslateConfig
@@ -177,8 +178,8 @@ def _found(rows: Mapping[int, Mapping[str, Any]], name: str) -> list[float]:
     return [row[name] for row in rows.values() if name in row]
 
 
-def _place(row: tuple[tuple[str, str, int], object]) -> tuple[int, int, int]:
-    (corpus, model, seed), _ = row
+def _place(key: tuple[str, str, int]) -> tuple[int, int, int]:
+    corpus, model, seed = key
     return list(TASKS).index(corpus), MODELS.index(model), seed
 
 
@@ -197,12 +198,6 @@ def train_and_measure(config: TranslateConfig, folder: Path) -> dict[str, Any]:
             evaluated = evaluate_run(EvaluateOptions(**options, **other, beam=beam, batch_size=64))
             measured[f"{part}_{beam}"] = evaluated["bleu"]
     return measured
-
-
-def _report(rows: Measurements, corpus: str, folder: Path) -> str:
-    text = table(rows, corpus)
-    write_text(folder / f"{corpus}.md", text)
-    return text
 
 
 def start(values: dict[str, Any]) -> None:
@@ -229,18 +224,21 @@ def start(values: dict[str, Any]) -> None:
     start_backend()  # takes seconds, so invalid input is reported first
     folder = Path(options.run_dir)
     Run(folder).start_study(common, {})
-    rows = read_measurements(folder / "results.csv", KEYS, MEASURED, blanks=True)
-    for corpus, model, seed in wanted:
-        if (corpus, model, seed) in rows:
-            continue
+
+    def measure(corpus: str, model: str, seed: int) -> dict[str, Any]:
         config = common.config_of(corpus, model, seed)
         config = config.model_copy(update={"prepared": str(folder / f"prepared-{corpus}")})
-        rows[corpus, model, seed] = train_and_measure(config, folder)
-        rows = dict(sorted(rows.items(), key=_place))
-        write_measurements(folder / "results.csv", rows, KEYS, MEASURED)
-        _report(rows, corpus, folder)
+        return train_and_measure(config, folder)
+
+    def report(rows: Measurements) -> None:
+        for corpus in options.corpora:
+            write_text(folder / f"{corpus}.md", table(rows, corpus))
+
+    path = folder / "results.csv"
+    rows = measure_missing(path, KEYS, MEASURED, wanted, measure, _place, report, blanks=True)
+    report(rows)
     for corpus in options.corpora:
-        print(f"\n{_report(rows, corpus, folder)}\n")
+        print(f"\n{table(rows, corpus)}\n")
 
 
 COMMAND = Command(

@@ -4,11 +4,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from training.base.files import Columns, Measurements, read_measurements, write_measurements
+from training.base.files import Columns, Measurements
 from training.base.options import DATA, RUN, TRAINING, Options, Seeds, option
 from training.data.pairs.loading import check_trainable
 from training.engine.commands import Command
 from training.engine.devices import check_one_process
+from training.engine.measuring import measure_missing
 from training.engine.runs import Run, finish_all, write_text
 from training.translate.config import TranslateConfig
 from training.translate.evaluate import EvaluateOptions, evaluate_run
@@ -141,10 +142,13 @@ def train_and_measure(config: TranslateConfig, folder: Path) -> dict[str, Any]:
     options = EvaluateOptions(
         run=str(folder / config.name), part="validation", tokenize="none", batch_size=64
     )
-    measured = {**results, **evaluate_run(options), "seconds": results["seconds"]}
-    return {name: measured[name] for name in MEASURED if name != "weights"} | {
-        "weights": results["parameters"]
-    }
+    evaluated = evaluate_run(options)
+    own = {"weights": results["parameters"], "seconds": results["seconds"]}
+    return {**results, **evaluated, **own}
+
+
+def _place(key: tuple[str, int]) -> tuple[int, int]:
+    return list(MODELS).index(key[0]), key[1]
 
 
 def start(values: dict[str, Any]) -> None:
@@ -155,21 +159,21 @@ def start(values: dict[str, Any]) -> None:
     check_trainable(common.corpus, common.data_dir)
     folder = Path(options.run_dir)
     Run(folder).start_study(common, {})
-    rows = read_measurements(folder / "results.csv", KEYS, MEASURED)
     # One seed after the other, so that an interrupted study has measured every model once.
-    for seed in options.seeds:
-        for model in options.models:
-            if (model, seed) in rows:
-                continue
-            config = common.config_of(model, seed)
-            config = config.model_copy(update={"prepared": str(folder / "prepared")})
-            rows[model, seed] = train_and_measure(config, folder)
-            print(f"{model}, seed {seed}: BLEU {rows[model, seed]['bleu']:.1f}", flush=True)
-            names = list(MODELS)
-            ordered = sorted(rows, key=lambda key: (names.index(key[0]), key[1]))
-            rows = {key: rows[key] for key in ordered}
-            write_measurements(folder / "results.csv", rows, KEYS, MEASURED)
-            write_text(folder / "table.md", table(rows))
+    wanted = [(model, seed) for seed in options.seeds for model in options.models]
+
+    def measure(model: str, seed: int) -> dict[str, Any]:
+        config = common.config_of(model, seed)
+        config = config.model_copy(update={"prepared": str(folder / "prepared")})
+        results = train_and_measure(config, folder)
+        print(f"{model}, seed {seed}: BLEU {results['bleu']:.1f}", flush=True)
+        return results
+
+    def report(rows: Measurements) -> None:
+        write_text(folder / "table.md", table(rows))
+
+    path = folder / "results.csv"
+    rows = measure_missing(path, KEYS, MEASURED, wanted, measure, _place, report)
     print(f"\n{table(rows)}\n")
 
 

@@ -1,0 +1,50 @@
+import pytest
+
+from training.engine.measuring import measure_missing
+
+KEYS = {"model": str, "seed": int}
+COLUMNS = {"accuracy": float, "steps": int}
+
+
+def test_only_what_is_missing_is_measured(tmp_path):
+    path, measured, reported = tmp_path / "table.csv", [], []
+
+    def measure(model, seed):
+        if seed == 2:
+            raise KeyboardInterrupt
+        measured.append((model, seed))
+        return {"accuracy": seed / 4, "steps": 10, "more": "left out"}
+
+    def run(*wanted):
+        return measure_missing(
+            path,
+            KEYS,
+            COLUMNS,
+            wanted,
+            measure,
+            lambda key: key,
+            lambda rows: reported.append(len(rows)),
+        )
+
+    with pytest.raises(KeyboardInterrupt):
+        run(("tsa", 1), ("mha", 1), ("tsa", 2))
+    rows = run(("mha", 3), ("tsa", 1))
+    assert measured == [("tsa", 1), ("mha", 1), ("mha", 3)]
+    assert list(rows) == [("mha", 1), ("mha", 3), ("tsa", 1)]
+    assert rows["mha", 3] == {"accuracy": 0.75, "steps": 10}
+    assert path.read_text().splitlines() == [
+        "model,seed,accuracy,steps",
+        "mha,1,0.25,10",
+        "mha,3,0.75,10",
+        "tsa,1,0.25,10",
+    ]
+    assert reported == [1, 2, 3]
+
+
+def test_missing_columns_are_an_error_unless_they_may_be_blank(tmp_path):
+    path = tmp_path / "table.csv"
+    arguments = (path, KEYS, COLUMNS, [("tsa", 0)], lambda model, seed: {"steps": 1}, str)
+    with pytest.raises(KeyError, match="accuracy"):
+        measure_missing(*arguments)
+    assert measure_missing(*arguments, blanks=True) == {("tsa", 0): {"steps": 1}}
+    assert path.read_text().splitlines()[1] == "tsa,0,,1"
