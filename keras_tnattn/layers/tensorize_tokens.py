@@ -35,7 +35,7 @@ class TensorizeTokens(keras.layers.Layer):
 
     def __init__(self, token_shape: Sequence[int] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.token_shape = tensor_train.as_ints(token_shape)
+        self.token_shape = tensor_train.as_ints(token_shape, "token_shape")
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
 

@@ -86,7 +86,7 @@ class TensorizedGraphAttention(keras.layers.Layer):
     ) -> None:
         super().__init__(**kwargs)
         self.num_heads = check_int("num_heads", num_heads)
-        self.key_shape = tensor_train.as_ints(key_shape)
+        self.key_shape = tensor_train.as_ints(key_shape, "key_shape")
         self.head_combination = head_combination
         options: dict[str, Any] = {
             "tt_ranks": tt_ranks,

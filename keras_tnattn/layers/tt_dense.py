@@ -86,9 +86,9 @@ class TTDense(keras.layers.Layer):
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
         tensor_train.check_both_factors(tt_input_shape, tt_output_shape)
         self.units = check_int("units", units)
-        self.tt_input_shape = tensor_train.as_ints(tt_input_shape)
-        self.tt_output_shape = tensor_train.as_ints(tt_output_shape)
-        self.tt_ranks = tensor_train.as_ints(tt_ranks)
+        self.tt_input_shape = tensor_train.as_ints(tt_input_shape, "tt_input_shape")
+        self.tt_output_shape = tensor_train.as_ints(tt_output_shape, "tt_output_shape")
+        self.tt_ranks = tensor_train.as_ints(tt_ranks, "tt_ranks")
         self.activation = keras.activations.get(activation)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)

@@ -301,10 +301,20 @@ def test_suggestions_name_limits_that_cannot_be_kept(limits, message):
         tensor_train.suggest_shapes(24, 24, **limits)
 
 
-@pytest.mark.parametrize("value", [2.5, "a", [2, "b"], (1.0, 2)])
+@pytest.mark.parametrize("value", [2.5, "a", b"ab", "", [2, "b"], (1.0, 2), [[2, 2]]])
 def test_ranks_and_factors_are_ints(value):
-    with pytest.raises(ValueError, match=r"an int or a sequence of ints\. Received"):
-        tensor_train.as_ints(value)
+    with pytest.raises(ValueError, match=r"an int or a sequence of ints\. Received: tt_ranks="):
+        tensor_train.as_ints(value, "tt_ranks")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(np.array(3), 3), (np.int32(3), 3), (np.array([2, 3]), (2, 3)), ([], ()), (None, None)],
+)
+def test_ranks_and_factors_become_what_json_holds(value, expected):
+    found = tensor_train.as_ints(value, "tt_ranks")
+    assert found == expected
+    assert type(found) is type(expected)
 
 
 def test_of_equal_plans_the_right_block_comes_first():

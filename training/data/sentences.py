@@ -116,7 +116,7 @@ def _table_rows(
     if not names and len(header) == 1:
         names = header
     if not names or names[0] not in header:
-        expected = f"a column {column!r}" if column else f"a column {', '.join(columns)}"
+        expected = f"a column {column!r}" if column else f"a column {' or '.join(columns)}"
         raise InputError(
             f"Expected {path} to have {expected}. Received: columns={header}. Name one with "
             "--column"

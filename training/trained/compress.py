@@ -137,7 +137,7 @@ def _compress(args: CompressOptions) -> None:
             f"Expected the folder of a run or a .keras file. Received: {path}, which does not exist"
         )
     if args.data is not None and not Path(args.data).is_file():
-        raise InputError(f"Could not read {args.data}: no such file")
+        raise InputError(f"Expected a file of inputs. Received: data={args.data}")
     if path.is_file():
         _refuse_max_drop(args)
     start_backend()  # takes seconds, so invalid input is reported first

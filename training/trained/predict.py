@@ -58,8 +58,8 @@ class PredictOptions(Options):
     column: str | None = option(
         None,
         DATA,
-        "the column with the sentences (default: the one of the run's training data, text, source, "
-        "sentence or the only one)",
+        "the column with the sentences (default: the --text-column that a classifier was trained "
+        "with, text, source, sentence or the only one)",
     )
     beam: int | None = option(
         None,

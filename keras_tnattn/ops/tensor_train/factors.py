@@ -88,7 +88,7 @@ def resolve_factors(
     check_both_factors(tt_input_shape, tt_output_shape)
     if tt_input_shape is None or tt_output_shape is None:
         return tt_shapes(input_dim, output_dim)
-    return as_ints(tt_input_shape), as_ints(tt_output_shape)
+    return as_ints(tt_input_shape, "tt_input_shape"), as_ints(tt_output_shape, "tt_output_shape")
 
 
 def check_both_factors(
@@ -140,29 +140,31 @@ def rank_bounds(tt_input_shape: Sequence[int], tt_output_shape: Sequence[int]) -
 
 
 @overload
-def as_ints(value: None) -> None: ...
+def as_ints(value: None, name: str) -> None: ...
 @overload
-def as_ints(value: int) -> int: ...
+def as_ints(value: int, name: str) -> int: ...
 @overload
-def as_ints(value: Sequence[int]) -> tuple[int, ...]: ...
-def as_ints(value: int | Sequence[int] | None) -> int | tuple[int, ...] | None:
+def as_ints(value: Sequence[int], name: str) -> tuple[int, ...]: ...
+def as_ints(value: int | Sequence[int] | None, name: str) -> int | tuple[int, ...] | None:
     """Returns ranks or factors as a Python int or a tuple of them, which a config can hold.
+
+    Args:
+        value: The ranks or factors, or `None`.
+        name: Their name, for the error.
 
     Raises:
         ValueError: If `value` is neither an int nor a sequence of ints.
 
     Example:
-        >>> as_ints(np.int64(3)), as_ints([2, 4])
+        >>> as_ints(np.int64(3), "ranks"), as_ints([2, 4], "ranks")
         (3, (2, 4))
     """
     if value is None:
         return None
-    if isinstance(value, int | np.integer):
-        return int(value)
-    values = value if isinstance(value, Sequence | np.ndarray) else [value]
-    if not all(isinstance(v, int | np.integer) for v in values):
-        raise ValueError(f"Expected an int or a sequence of ints. Received: {value!r}")
-    return tuple(int(v) for v in values)
+    array = np.asarray(value)
+    if array.ndim > 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(f"Expected an int or a sequence of ints. Received: {name}={value!r}")
+    return int(array) if array.ndim == 0 else tuple(map(int, array))
 
 
 def resolve_ranks(
@@ -186,7 +188,7 @@ def resolve_ranks(
         (4, 8, 4)
     """
     bounds = rank_bounds(tt_input_shape, tt_output_shape)
-    ranks = as_ints(tt_ranks)
+    ranks = as_ints(tt_ranks, "tt_ranks")
     if isinstance(ranks, int):
         if ranks < 1:
             raise ValueError(f"Expected a positive TT-rank. Received: tt_ranks={ranks}")
