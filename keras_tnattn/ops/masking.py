@@ -1,5 +1,7 @@
 """Operations with masks, which are boolean (`True` for a real token) and applied by selection."""
 
+import math
+
 import numpy as np
 from keras import ops
 
@@ -7,6 +9,8 @@ from keras_tnattn.ops.precision import widened
 from keras_tnattn.typing import Tensor
 
 _LOWEST = float(np.finfo("float32").min)
+# TensorFlow broadcasts tensors of at most 8 axes.
+_MOST_AXES = 8
 
 
 def apply_mask(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -27,6 +31,8 @@ def apply_mask(x: Tensor, mask: Tensor | None) -> Tensor:
     """
     if mask is None:
         return x
+    if len(x.shape) > _MOST_AXES:
+        return ops.reshape(apply_mask(_flat_tokens(x), mask), ops.shape(x))
     mask = ops.reshape(mask, (*ops.shape(mask), *[1] * (len(x.shape) - 2)))
     return ops.where(mask, x, ops.zeros_like(x))
 
@@ -47,6 +53,9 @@ def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
         >>> ops.convert_to_numpy(masked_mean(x, mask)).tolist()
         [[1.5]]
     """
+    if len(x.shape) > _MOST_AXES:
+        mean = masked_mean(_flat_tokens(x), mask)
+        return ops.reshape(mean, (ops.shape(x)[0], *x.shape[2:]))
     total = ops.sum(widened(apply_mask(x, mask)), axis=1)
     if mask is None:
         count = ops.maximum(ops.shape(x)[1], 1)
@@ -54,6 +63,11 @@ def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
         count = ops.maximum(ops.sum(ops.cast(mask, "int32"), axis=1), 1)
         count = ops.reshape(count, (-1, *[1] * (len(x.shape) - 2)))
     return ops.cast(total / ops.cast(count, total.dtype), x.dtype)
+
+
+def _flat_tokens(x: Tensor) -> Tensor:
+    """Returns tokens that are tensors as vectors, `(B, L, I)`."""
+    return ops.reshape(x, (*ops.shape(x)[:2], math.prod(x.shape[2:])))
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:

@@ -40,6 +40,14 @@ def test_padding_changes_nothing_and_an_empty_text_is_finite(attention):
     np.testing.assert_allclose(probabilities[1:2], alone, rtol=1e-4, atol=1e-6)
 
 
+def test_padding_changes_nothing_if_words_are_tensors_of_many_axes():
+    model = text_classifier(50, 3, "tga", embedding_dim=128)  # 4 x 2 x 2 x 2 x 2 x 2 x 2
+    ids, _ = texts()
+    probabilities = model.predict(ids, verbose=0)
+    padded = model.predict(np.pad(ids, ((0, 0), (0, 5))), verbose=0)
+    np.testing.assert_allclose(padded, probabilities, rtol=1e-4, atol=1e-6)
+
+
 def test_the_seven_layers():
     model = text_classifier(
         50, 3, TensorizedSpectralAttention(3, name="mine"), 16, dropout_rate=0.2

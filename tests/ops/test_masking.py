@@ -12,7 +12,7 @@ MASK = np.array([[1, 1, 1, 1], [0, 1, 1, 0], [0, 0, 0, 0]], bool)
 
 @pytest.mark.parametrize("shape", [(3, 4, 2), (3, 4, 2, 1), (3, 4, 1, 2)])
 def test_the_average_is_over_real_tokens(shape):
-    x = X.reshape(shape)
+    x = X.reshape(shape).copy()
     x[~MASK] = np.nan
     got = ops.convert_to_numpy(MaskedAveragePooling1D()(x, mask=ops.convert_to_tensor(MASK)))
     expected = np.stack([x[0].mean(axis=0), x[1, 1:3].mean(axis=0), np.zeros(shape[2:])])
@@ -44,6 +44,20 @@ def test_masked_tokens_are_gone():
     x[~MASK] = np.inf
     got = ops.convert_to_numpy(apply_mask(ops.convert_to_tensor(x), ops.convert_to_tensor(MASK)))
     np.testing.assert_array_equal(got, np.where(MASK[..., None], X, 0))
+
+
+def test_tokens_may_have_many_axes():
+    # TensorFlow broadcasts at most 8.
+    shape = (3, 4, *[1] * 7, 2)
+    x = X.reshape(shape).copy()
+    x[~MASK] = np.nan
+    mask = ops.convert_to_tensor(MASK)
+    got = ops.convert_to_numpy(apply_mask(ops.convert_to_tensor(x), mask))
+    np.testing.assert_array_equal(got.reshape(X.shape), np.where(MASK[..., None], X, 0))
+    got = ops.convert_to_numpy(MaskedAveragePooling1D()(x, mask=mask))
+    assert got.shape == (3, *shape[2:])
+    expected = np.stack([x[0].mean(axis=0), x[1, 1:3].mean(axis=0), np.zeros(shape[2:])])
+    np.testing.assert_allclose(got, expected, atol=1e-6)
 
 
 def test_softmax_counts_what_is_not_masked():
