@@ -1,11 +1,13 @@
 """Draws the pictures of the studies."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
 from training.engine.plots import save
 
@@ -43,30 +45,54 @@ def by_dimension(rows: Sequence[dict[str, Any]], path: Path) -> None:
 def by_cost(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Draws the test accuracy against the bytes of the weights and the seconds of training.
 
+    Each data set has a column of panels; colors are attentions, and markers are settings.
+
     Args:
-        rows: The runs of one setting, and the fits of the baseline.
+        rows: The runs of all settings, and the fits of the baseline, whose dimension is 0.
         path: The image file to write.
     """
     costs: dict[str, Callable[[dict[str, Any]], float]] = {
-        "bytes, 4 a weight": lambda row: 4 * row["weights"],
+        "bytes (4 for each weight)": lambda row: 4 * row["weights"],
         "seconds of training": lambda row: row["seconds"],
     }
-    datasets = list(dict.fromkeys(row["dataset"] for row in rows))
-    figure = Figure(figsize=(9, 3.2 * len(datasets)), layout="constrained")
-    grid = figure.subplots(len(datasets), len(costs), squeeze=False)
-    for line, dataset in zip(grid, datasets, strict=True):
-        for axes, (title, cost) in zip(line, costs.items(), strict=True):
-            for name in dict.fromkeys(row["attention"] for row in rows):
-                own = [r for r in rows if (r["attention"], r["dataset"]) == (name, dataset)]
+    datasets, names, settings = (
+        list(dict.fromkeys(row[column] for row in rows))
+        for column in ("dataset", "attention", "setting")
+    )
+    figure = Figure(figsize=(2 + 2.6 * len(datasets), 5.5), layout="constrained")
+    grid = figure.subplots(len(costs), len(datasets), squeeze=False)
+    for line, (title, cost) in zip(grid, costs.items(), strict=True):
+        for axes, dataset in zip(line, datasets, strict=True):
+            for name, setting in itertools.product(names, settings):
+                wanted = (name, setting, dataset)
+                own = [r for r in rows if (r["attention"], r["setting"], r["dataset"]) == wanted]
+                points = []
                 for dim in sorted({row["dim"] for row in own}):
                     same = [row for row in own if row["dim"] == dim]
-                    point = (fmean(map(cost, same)), fmean(row["test_accuracy"] for row in same))
-                    label = f"{name} {dim}" if dim else name
-                    axes.scatter(*point, s=14)
-                    axes.annotate(
-                        label, point, fontsize=7, xytext=(3, 2), textcoords="offset points"
-                    )
-            axes.set(title=dataset, xlabel=title, ylabel="test accuracy")
-            axes.set_xscale("log")
+                    accuracy = 100 * fmean(row["test_accuracy"] for row in same)
+                    points.append((fmean(map(cost, same)), accuracy))
+                if not points:
+                    continue
+                # The baseline is the same in all settings.
+                is_baseline = not own[0]["dim"]
+                axes.plot(
+                    *zip(*points, strict=True),
+                    color=f"C{names.index(name)}",
+                    marker="*" if is_baseline else "os^"[settings.index(setting)],
+                    markersize=6,
+                    linewidth=0.8,
+                    label=name if is_baseline else f"{name.upper()}, {setting}",
+                )
+            axes.set(title=dataset, xlabel=title, xscale="log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+            axes.xaxis.set_minor_formatter(NullFormatter())
             axes.grid(alpha=0.3)
+        line[0].set_ylabel("test accuracy, %")
+    labels = {
+        label: handle
+        for axes in grid[0]
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(labels.values(), labels, loc="outside right upper", fontsize=8)
     save(figure, path)

@@ -210,12 +210,13 @@ def study(options: TensorizedOptions) -> None:
 
 
 def report(measurements: Measurements, folder: Path) -> None:
-    """Writes `results.csv`, and `SETTING.md` and its pictures for each setting."""
+    """Writes `results.csv`, `cost.png`, and for each setting a table and perhaps a picture."""
     from training.studies import plots
 
     ordered = {key: measurements[key] for key in sorted(measurements, key=_place)}
     write_measurements(folder / "results.csv", ordered, KEYS, MEASURED)
     rows = [dict(zip(KEYS, key, strict=True)) | row for key, row in ordered.items()]
+    plots.by_cost(rows, folder / "cost.png")
     for setting in dict.fromkeys(row["setting"] for row in rows):
         own = [row for row in rows if row["setting"] == setting]
         tables = [accuracy_table(own)]
@@ -225,7 +226,6 @@ def report(measurements: Measurements, folder: Path) -> None:
             tables.append(difference_table(own))
         else:
             plots.by_dimension(own, folder / f"{setting}-dimensions.png")
-        plots.by_cost(own, folder / f"{setting}-cost.png")
         write_text(folder / f"{setting}.md", "\n\n".join(tables))
         print(f"\n{setting}:\n{tables[0]}\n", flush=True)
 

@@ -90,7 +90,7 @@ def test_the_pictures_against_the_dimension(tmp_path):
         tmp_path,
     )
     assert (tmp_path / "tuned-dimensions.png").is_file()
-    assert (tmp_path / "tuned-cost.png").is_file()
+    assert (tmp_path / "cost.png").is_file()
     assert "difference" not in (tmp_path / "tuned.md").read_text()
 
 
