@@ -26,7 +26,7 @@ def exit_status(command: Callable[[], object]) -> int:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; finished work is kept", file=sys.stderr)
+        print("interrupted; files that were finished are kept", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # At its exit Python would try to write the rest of the buffer, and fail again.

@@ -170,8 +170,9 @@ def evaluate_run(
     translator = load_translator(options.run, options.checkpoint)
     part, beam = options.part, options.beam
     pairs: Sequence[Pair] = translator.corpus.texts[part]
+    notes = list(translator.corpus.notes)
     if other:
-        part, pairs = _other_pairs(other, translator.corpus.languages, part)
+        part, pairs, notes = _other_pairs(other, translator.corpus.languages, part)
     if not pairs:
         raise InputError(f"Expected a corpus with a {part} part. Received: one without")
     pairs = pairs[: options.limit]
@@ -191,10 +192,12 @@ def evaluate_run(
     hypotheses = sentences.n_best(sources, options.batch_size, max_length, report)
     seconds = time.perf_counter() - start
     best = [candidates[0].text for candidates in hypotheses]
+    if empty := best.count(""):
+        notes.append(f"{empty} of {len(best)} translations are empty")
     matches = sum(text == reference for text, reference in zip(best, references, strict=True))
     limited = options.limit and f"first{options.limit}"
-    name_of_other = None if options.corpus is None else short_name(options.corpus)
-    words = (name_of_other, part, f"beam{beam}", options.checkpoint, limited)
+    stems = options.corpus and "-".join(map(short_name, options.corpus.split(",")))
+    words = (stems, part, f"beam{beam}", options.checkpoint, limited)
     name = "-".join(str(word) for word in words if word is not None)
     files = {f"hypotheses-{name}.txt": "".join(f"{text}\n" for text in best)}
     if options.n_best or options.scores:
@@ -203,7 +206,7 @@ def evaluate_run(
     results = {
         "run": options.run,
         "corpus": options.corpus,
-        "notes": list(other.notes if other else translator.corpus.notes),
+        "notes": notes,
         "checkpoint": options.checkpoint,
         "part": part,
         "sentences": len(pairs),
@@ -233,24 +236,34 @@ def evaluate_run(
 
 def _other_pairs(
     corpus: ParallelCorpus, languages: tuple[str, str], part: str
-) -> tuple[str, Sequence[Pair]]:
-    """Returns the name and the pairs of a part of another corpus than the run's.
+) -> tuple[str, Sequence[Pair], list[str]]:
+    """Returns the name and the pairs of a part of another corpus than the run's, and notes.
 
     Args:
         corpus: The corpus.
         languages: The source and the target language of the run.
         part: The name of the part. Of a corpus that is not divided into parts it is `"all"`.
     """
+    notes = list(corpus.notes)
+    source, target = corpus.languages
     if corpus.languages == languages[::-1]:
         corpus = corpus.reversed()
+        notes.append(
+            f"source and target exchanged, because the run translates {target} to {source}"
+        )
     elif corpus.languages != languages and all(len(x) == 2 for x in corpus.languages + languages):
         raise InputError(
             f"Expected a corpus in the languages of the run, {' and '.join(languages)}. Received: "
             f"one in {' and '.join(corpus.languages)}"
         )
+    elif corpus.languages != languages:
+        notes.append(
+            f"{source} to {target} is translated as {languages[0]} to {languages[1]}; whether "
+            "these are the same languages is not known"
+        )
     if corpus.validation or corpus.test:
-        return part, corpus.part(part)
-    return "all", corpus.train
+        return part, corpus.part(part), notes
+    return "all", corpus.train, [*notes, "all pairs, because the corpus is not divided into parts"]
 
 
 def _scores(hypotheses: list[str], references: list[str], tokenize: str) -> dict[str, Any]:

@@ -160,6 +160,8 @@ class TestFiles:
             load_pairs(path)
         with pytest.raises(InputError, match=r"columns=\['a', 'b', 'c'\]"):
             load_pairs(write(tmp_path / "b.tsv", "a\tb\tc\n"))
+        with pytest.raises(InputError, match=r"look like sentences\. Add a line with names"):
+            load_pairs(write(tmp_path / "c.tsv", "eu vi um rio\tI saw a river\na\tb\n"))
 
     def test_translate_folder(self, tmp_path):
         for i, part in enumerate(("train", "dev", "test")):

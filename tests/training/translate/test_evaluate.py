@@ -113,6 +113,16 @@ def test_another_corpus(run, tmp_path, capsys):
         results = json.loads((folder / f"evaluation-{kind}.json").read_text("utf-8"))
         assert (results["corpus"], results["part"]) == (str(path), "all")
         assert results["sentences"] == len(pairs)
+        *others, last = results["notes"]
+        assert last == f"{len(pairs)} of {len(pairs)} translations are empty"  # of best_loss
+        assert [note.partition(",")[0].partition(";")[0] for note in others] == [
+            *{
+                "own": [],
+                "swapped": ["source and target exchanged"],
+                "unnamed": ["source to target is translated as pt to en"],
+            }[name],
+            "all pairs",
+        ]
         assert len(lines_of(folder / f"hypotheses-{kind}.txt")) == len(pairs)
     # A corpus with parts, of which one is translated.
     parts = tmp_path / "parts"
@@ -127,7 +137,18 @@ def test_another_corpus(run, tmp_path, capsys):
     hypotheses = lines_of(folder / "hypotheses-parts-test-beam1.txt")
     assert hypotheses == lines_of(folder / "hypotheses-test-beam1.txt")[:3]
     assert own["corpus"] is None
-    assert results["notes"] == ["3 test pairs share a sentence with the training part"]
+    # The folder has English first.
+    exchanged = "source and target exchanged, because the run translates pt to en"
+    assert results["notes"] == [
+        "3 test pairs share a sentence with the training part",
+        exchanged,
+    ]
+    for side in (0, 1):
+        text = "".join(f"{pair[side]}\n" for pair in pairs)
+        (tmp_path / f"mine.{languages[side]}").write_text(text, encoding="utf-8")
+    both = f"{tmp_path / 'mine.pt'},{tmp_path / 'mine.en'}"
+    files = evaluate_run(EvaluateOptions(run=str(folder), corpus=both, limit=1))["files"]
+    assert files[0] == "hypotheses-mine-mine-all-beam1-first1.txt"
     capsys.readouterr()
     assert main([str(folder), "--corpus", str(parts), "--limit", "1"]) == 0
     assert f"note: {results['notes'][0]}" in capsys.readouterr().out

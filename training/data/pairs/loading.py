@@ -254,6 +254,11 @@ def _read_pairs(path: Path) -> tuple[tuple[str, str], Iterator[Pair]]:
             f"Expected {path} to have the columns source and target, or two columns. "
             f"Received: columns={header}"
         )
+    if any(len(name.split()) > 2 for name in columns):
+        raise InputError(
+            f"Expected {path} to start with the names of its columns, such as source and target. "
+            f"Received: columns={columns}, which look like sentences. Add a line with names"
+        )
     source, target = columns
 
     def pairs() -> Iterator[Pair]:
