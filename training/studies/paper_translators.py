@@ -253,7 +253,7 @@ COMMAND = Command(
     {**PaperTranslatorsOptions.model_fields, **PaperTranslatorsTraining.model_fields},
     start,
     """\
-example, the figures of docs/studies/translators.md, an hour and a half on one core:
+example, all models, two and a half hours on one core:
     python training/reproduce.py paper-translators --data-dir DIR
 Run the same command again to continue an interrupted study, or with more models or seeds.
 """,
