@@ -25,14 +25,12 @@ class Task:
     """What stands in for a task of the paper, whose training part may not be at hand.
 
     Args:
-        name: The paper's name of the task.
         ted: The corpus of the paper, of which only the test part is used.
         tokenize: How sacrebleu splits the sentences of both corpora into words.
         greedy: The paper's BLEU of each model by greedy search, Table 2.
         beam: That with a beam of four, Table 3.
     """
 
-    name: str
     ted: str
     tokenize: str
     greedy: Mapping[str, float]
@@ -41,7 +39,6 @@ class Task:
 
 TASKS = {
     "multi30k_pt_en": Task(
-        "PT-EN",
         "ted_hrlr_pt_en",
         "none",
         {
@@ -56,7 +53,6 @@ TASKS = {
         {"plga-2": 28.33, "sdpa": 29.57},
     ),
     "tatoeba_tr_en": Task(
-        "TR-EN",
         "ted_hrlr_tr_en",
         "13a",
         {"plga-2": 17.58, "plga-3": 17.61, "sdpa": 16.82},
