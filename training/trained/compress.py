@@ -10,10 +10,10 @@ import numpy as np
 
 from training.base.command_line import run_one
 from training.base.errors import InputError
-from training.base.files import read_object, writing
+from training.base.files import read_object
 from training.base.options import DATA, MODEL, OUTPUT, TRAINING, Options, argument, option
 from training.engine.backend import start_backend
-from training.trained.compressed_folder import check_output, write
+from training.trained.compressed_folder import check_output, output_folder, write
 
 # The share of a text's words with which a classifier is healed.
 _KEPT = 0.3
@@ -144,12 +144,14 @@ def _compress(args: CompressOptions) -> None:
     if path.is_dir():
         folder = Path(args.output or path / ("compressed" if args.replaces else "report"))
         check_output(folder, path / "model.keras", args.replaces)
-        _compress_run(path, folder, args)
+        with output_folder(folder):
+            _compress_run(path, folder, args)
     else:
         suffix = "compressed" if args.replaces else "report"
         folder = Path(args.output or path.with_name(f"{path.stem}-{suffix}"))
         check_output(folder, path, args.replaces)
-        _compress_file(path, path.stem, folder, args)
+        with output_folder(folder):
+            _compress_file(path, path.stem, folder, args)
     print(f"wrote {folder}")
 
 
@@ -167,7 +169,7 @@ def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -
     if args.export and args.data is None and getattr(model, "inputs", None) is None:
         raise InputError("--export needs --data for a model that does not say what its inputs are")
     data = None if args.data is None else _read_arrays(Path(args.data))
-    result = _call(model, folder, args, data=data)
+    result = _call(model, args, data=data)
     if args.heal_epochs:
         _heal(result, data, args)
     print(result.report)
@@ -242,7 +244,6 @@ def _compress_classifier(path: Path, folder: Path, args: CompressOptions) -> Non
     renumber = None if args.keep_vocabulary or args.max_drop is not None else 2
     result = _call(
         model,
-        folder,
         args,
         data=train.ids,
         metric=accuracy if args.max_drop is not None else None,
@@ -298,7 +299,7 @@ def _compress_translator(path: Path, folder: Path, args: CompressOptions) -> Non
     trained = load_translator(path)
     corpus = trained.corpus
     batches = BucketedBatches(corpus.parts["train"], 64, seed=0)
-    result = _call(trained.model, folder, args, data=batches)
+    result = _call(trained.model, args, data=batches)
     if args.heal_epochs:
         _heal(result, batches, args, logits_divergence)
     print(result.report)
@@ -329,11 +330,9 @@ def _exporting(models: Path) -> Iterator[None]:
     print(f"exported to {models}")
 
 
-def _call(model: Any, folder: Path, args: CompressOptions, **options: Any) -> Any:
+def _call(model: Any, args: CompressOptions, **options: Any) -> Any:
     from keras_tnattn.compression import compress
 
-    with writing(folder):  # before the long computations
-        folder.mkdir(parents=True, exist_ok=True)
     try:
         return compress(
             model, target=args.target, tolerance=args.tolerance, bits=args.bits, **options

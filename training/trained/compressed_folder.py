@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,24 @@ def check_output(folder: Path, original: Path, replaces: bool) -> None:
             "Expected an output folder of an earlier compression, or without files of these names: "
             f"{', '.join(others)}. Received: output={folder}. Choose another with --output"
         )
+
+
+@contextlib.contextmanager
+def output_folder(folder: Path) -> Iterator[None]:
+    """Makes a folder before the long computations; a new one that stays empty is removed.
+
+    Raises:
+        WriteError: If the folder cannot be made.
+    """
+    new = not folder.exists()
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        if new:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def write(result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str]) -> None:

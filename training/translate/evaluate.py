@@ -10,7 +10,7 @@ import numpy as np
 
 from training.base.command_line import run_one
 from training.base.errors import InputError
-from training.base.files import replacing
+from training.base.files import read_object, replacing
 from training.base.options import DATA, OUTPUT, Options, argument, option
 from training.base.search import (
     LARGEST_BEAM,
@@ -159,7 +159,8 @@ def evaluate_run(
         speed includes compilation.
 
     Raises:
-        InputError: If the part is empty, or the run cannot be read or written.
+        InputError: If the part is empty, if the run cannot be read or written, or if it has the
+            results of a different corpus in a file of the same name.
     """
     other = None
     if options.corpus is not None:
@@ -176,6 +177,8 @@ def evaluate_run(
     if not pairs:
         raise InputError(f"Expected a corpus with a {part} part. Received: one without")
     pairs = pairs[: options.limit]
+    name = _name_of_files(options, part)
+    _check_earlier(Path(options.run, f"evaluation-{name}.json"), options.corpus)
     sentences, sources = translator.searching(beam), [pair[0] for pair in pairs]
     tokenizer, max_length = translator.target_tokenizer, translator.corpus.max_length
     references = [
@@ -195,10 +198,6 @@ def evaluate_run(
     if empty := best.count(""):
         notes.append(f"{empty} of {len(best)} translations are empty")
     matches = sum(text == reference for text, reference in zip(best, references, strict=True))
-    limited = options.limit and f"first{options.limit}"
-    stems = options.corpus and "-".join(map(short_name, options.corpus.split(",")))
-    words = (stems, part, f"beam{beam}", options.checkpoint, limited)
-    name = "-".join(str(word) for word in words if word is not None)
     files = {f"hypotheses-{name}.txt": "".join(f"{text}\n" for text in best)}
     if options.n_best or options.scores:
         kept = [candidates[: options.n_best or 1] for candidates in hypotheses]
@@ -232,6 +231,30 @@ def evaluate_run(
         with replacing(Path(options.run, file)) as path:
             path.write_text(text, encoding="utf-8", newline="\n")
     return results
+
+
+def _name_of_files(options: EvaluateOptions, part: str) -> str:
+    limited = options.limit and f"first{options.limit}"
+    stems = options.corpus and "-".join(map(short_name, options.corpus.split(",")))
+    words = (stems, part, f"beam{options.beam}", options.checkpoint, limited)
+    return "-".join(str(word) for word in words if word is not None)
+
+
+def _check_earlier(path: Path, corpus: str | None) -> None:
+    """Refuses to overwrite the results of a different corpus, whose file has the same name."""
+    if corpus is None or not path.exists():
+        return
+    earlier = read_object(path, "Delete it").get("corpus")
+    if earlier is not None and _paths(earlier) != _paths(corpus):
+        raise InputError(
+            f"Expected a corpus whose results do not have the name of earlier ones, {path}, which "
+            f"are those of {earlier}. Received: corpus={corpus}. Rename the corpus, or move the "
+            "earlier results"
+        )
+
+
+def _paths(corpus: str) -> list[Path]:
+    return [Path(name).resolve() for name in corpus.split(",")]
 
 
 def _other_pairs(

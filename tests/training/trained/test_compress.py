@@ -257,6 +257,21 @@ def test_a_write_that_ends_anywhere_can_be_undone(tmp_path, monkeypatch):
     assert count > 10
 
 
+def test_an_interrupted_compression_leaves_no_empty_folder(tmp_path, monkeypatch):
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+    model.save(tmp_path / "model.keras")
+    (tmp_path / "empty").mkdir()
+
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("keras_tnattn.compression.compress", interrupt)
+    for name in ("new", "empty"):
+        output = ["--output", str(tmp_path / name)]
+        assert main([str(tmp_path / "model.keras"), "--bits", "8", *output]) == 130
+    assert {path.name for path in tmp_path.iterdir()} == {"model.keras", "empty"}
+
+
 def test_a_link_to_pictures_goes_and_they_stay(tmp_path):
     folder, pictures = tmp_path / "compressed", tmp_path / "pictures"
     an_evaluated_model(folder)

@@ -149,6 +149,14 @@ def test_another_corpus(run, tmp_path, capsys):
     both = f"{tmp_path / 'mine.pt'},{tmp_path / 'mine.en'}"
     files = evaluate_run(EvaluateOptions(run=str(folder), corpus=both, limit=1))["files"]
     assert files[0] == "hypotheses-mine-mine-all-beam1-first1.txt"
+    (tmp_path / "other").mkdir()
+    same_name = shutil.copy(tmp_path / "own.tsv", tmp_path / "other")
+    arguments = [str(folder), "--checkpoint", "best_loss", "--corpus"]
+    before = (folder / "evaluation-own-all-beam1-best_loss.json").read_bytes()
+    assert main([*arguments, str(same_name)]) == 2
+    assert f"which are those of {tmp_path / 'own.tsv'}. Received" in capsys.readouterr().err
+    assert (folder / "evaluation-own-all-beam1-best_loss.json").read_bytes() == before
+    assert main([*arguments, f"{tmp_path}/other/../own.tsv"]) == 0  # the same file
     capsys.readouterr()
     assert main([str(folder), "--corpus", str(parts), "--limit", "1"]) == 0
     assert f"note: {results['notes'][0]}" in capsys.readouterr().out
