@@ -38,8 +38,21 @@ def _default_name(values: dict[str, Any]) -> str:
     return f"{short_name(values['dataset'])}-{values['attention']}{layers}-{values['seed']}"
 
 
-def _by_recipe(tuned: Any, paper: Any) -> Callable[[dict[str, Any]], Any]:
-    return lambda values: {"tuned": tuned, "paper": paper}[values["recipe"]]
+def _by_recipe(tuned: Any, paper: Any, without: Any = None) -> Callable[[dict[str, Any]], Any]:
+    """Returns what computes a default from the recipe.
+
+    Args:
+        tuned: The value of the tuned recipe.
+        paper: The value of the paper's recipe.
+        without: The value of the tuned recipe without an attention. Default: `tuned`.
+    """
+
+    def default(values: dict[str, Any]) -> Any:
+        if values["recipe"] == "paper":
+            return paper
+        return without if without is not None and values["attention"] == "none" else tuned
+
+    return default
 
 
 def recipe_option(default: str) -> Any:
@@ -120,8 +133,18 @@ class ClassifyConfig(ExportConfig):
     word_dropout: float = option(
         None,
         MODEL,
-        "rate at which training drops whole words after the embedding (tuned: 0.5; paper: 0)",
-        compute=_by_recipe(0.5, 0.0),
+        "rate at which training drops whole words after the embedding (tuned: 0.6, or 0.5 for "
+        "none; paper: 0)",
+        compute=_by_recipe(0.6, 0.0, without=0.5),
+        ge=0,
+        lt=1,
+    )
+    dropout_rate: float = option(
+        None,
+        MODEL,
+        "rate of the dropout after the average over the words, and after the hidden layer "
+        "(tuned: 0.5, or 0.1 for none; paper: 0.1)",
+        compute=_by_recipe(0.5, 0.1, without=0.1),
         ge=0,
         lt=1,
     )
@@ -248,7 +271,7 @@ class ClassifyConfig(ExportConfig):
 
     @classmethod
     def of_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return {"recipe": "paper", **values}
+        return {"recipe": "paper", "dropout_rate": 0.1, **values}
 
     @property
     def source(self) -> str:

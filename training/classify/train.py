@@ -224,6 +224,7 @@ def compiled_model(
         embedding=config.embedding,
         embedding_ranks=config.embedding_rank,
         word_dropout=config.word_dropout,
+        dropout_rate=config.dropout_rate,
         normalization=config.normalization == "on",
         hidden_units=config.hidden_units or None,
         position_encoding=positions,

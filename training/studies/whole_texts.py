@@ -44,6 +44,9 @@ class WholeTextsTraining(Options):
     )
     max_words: int = option(4096, DATA, "maximum number of words of a text", ge=1, le=100_000)
     word_dropout: float = option(0.5, MODEL, "share of the words dropped in training", ge=0, lt=1)
+    dropout_rate: float = option(
+        0.1, MODEL, "rate of the dropout after the average over the words", ge=0, lt=1
+    )
     damping: float = option(0.9, MODEL, "damping of the time graph (tsa)", ge=0, lt=1)
     epochs: int = epochs_option(8)
     batch_size: int = batch_size_option(64, "maximum number of rows")
@@ -79,10 +82,13 @@ class WholeTextsConfig(WholeTextsTraining, FitConfig):
 
     @property
     def classifier(self) -> ClassifyConfig:
-        """The options of `classify` for the same texts and model, with its tuned recipe."""
+        """The options of `classify` for the same texts and model.
+
+        The recipe is the tuned one, with the dropout that it has without an attention.
+        """
         names = (
-            *("dataset", "data_dir", "max_words", "word_dropout", "epochs", "batch_size"),
-            *("learning_rate", "early_stopping", "seed"),
+            *("dataset", "data_dir", "max_words", "word_dropout", "dropout_rate", "epochs"),
+            *("batch_size", "learning_rate", "early_stopping", "seed"),
         )
         options = {name: getattr(self, name) for name in names}
         if self.model == "tsa":

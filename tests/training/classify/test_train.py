@@ -212,6 +212,26 @@ def test_a_recipe_decides_defaults():
     assert layers[1] - layers[0] == {"hidden", "hidden_dropout"}
 
 
+@pytest.mark.parametrize(
+    ("recipe", "attention", "rates"),
+    [
+        ("tuned", "tsa", (0.6, 0.5)),
+        ("tuned", "none", (0.5, 0.1)),
+        ("paper", "tsa", (0.0, 0.1)),
+        ("paper", "none", (0.0, 0.1)),
+    ],
+)
+def test_the_dropout_of_a_recipe(recipe, attention, rates):
+    config = ClassifyConfig(recipe=recipe, attention=attention, embedding_dim=8, max_words=9)
+    assert (config.word_dropout, config.dropout_rate) == rates
+    model = compiled_model(config, 30, 2, 100)
+    assert model.get_layer("pooling_dropout").rate == rates[1]
+    words = [layer.rate for layer in model.layers if layer.name == "word_dropout"]
+    assert words == [rate for rate in rates[:1] if rate]
+    given = ClassifyConfig(recipe=recipe, attention=attention, word_dropout=0.2, dropout_rate=0.3)
+    assert (given.word_dropout, given.dropout_rate) == (0.2, 0.3)
+
+
 def test_the_schedule_ends_at_zero():
     config = ClassifyConfig(embedding_dim=8, epochs=3, batch_size=40)
     schedule = compiled_model(config, 30, 2, 3).optimizer._learning_rate
@@ -222,9 +242,16 @@ def test_the_schedule_ends_at_zero():
 
 def test_an_earlier_config_keeps_the_recipe_of_the_paper():
     stored = json.loads(to_json(ClassifyConfig(recipe="paper")))
-    for name in ("recipe", "normalization", "hidden_units", "schedule"):
+    for name in ("recipe", "dropout_rate", "normalization", "hidden_units", "schedule"):
         del stored[name]
     assert from_json(ClassifyConfig, json.dumps(stored)) == ClassifyConfig(recipe="paper")
+
+
+def test_an_earlier_tuned_config_keeps_its_dropout():
+    stored = json.loads(to_json(ClassifyConfig(word_dropout=0.5)))
+    del stored["dropout_rate"]
+    expected = ClassifyConfig(word_dropout=0.5, dropout_rate=0.1)
+    assert from_json(ClassifyConfig, json.dumps(stored)) == expected
 
 
 @pytest.mark.slow
