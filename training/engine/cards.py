@@ -1,11 +1,13 @@
 """The part of an export's model card that comes from the run."""
 
+import contextlib
 import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from training.base.errors import InputError
 from training.base.options import ExportConfig, to_json
 
 # Results whose names end like this are the scores on a card.
@@ -28,11 +30,7 @@ def describe(
     Returns:
         A dict of `data`, `seed`, `scores`, `sizes`, `options` and `command`, ready for JSON.
     """
-    kind: Any = type(config)
     options = json.loads(to_json(config))
-    # A recipe decides the defaults of other options.
-    recipe = {name: options[name] for name in ("recipe",) if name in options}
-    defaults = json.loads(to_json(kind(**recipe)))
     sizes = {name: results[name] for name in ("rows", "pairs", "parameters") if name in results}
     return {
         "data": dict(data),
@@ -44,19 +42,31 @@ def describe(
             for name, value in options.items()
             if value is not None and name not in _NOT_THE_MODEL
         },
-        "command": _command(command, options, defaults),
+        "command": _command(command, config),
     }
 
 
-def _command(command: str, options: dict[str, Any], defaults: dict[str, Any]) -> str:
+def _command(command: str, config: ExportConfig) -> str:
     """Returns the command line that trains the same model again."""
     words = ["python", str(Path("training", "train.py")), command]
-    for name, value in options.items():
-        if value == defaults.get(name) or name in _NOT_THE_MODEL:
-            continue
+    for name, value in _needed(config).items():
         words.append(f"--{name.replace('_', '-')}")
-        if isinstance(value, list):
+        if isinstance(value, tuple):
             words += map(str, value)
         elif value is not True:
             words.append(str(value))
     return shlex.join([*words, "--export"])
+
+
+def _needed(config: ExportConfig) -> dict[str, Any]:
+    """Returns the options without those that follow from the others, or do not make the model."""
+    kind = type(config)
+    needed = {name: value for name, value in config if name not in _NOT_THE_MODEL}
+    model = kind(**needed)
+    # The last ones first, because a default depends on earlier options.
+    for name in reversed(list(needed)):
+        others = {other: value for other, value in needed.items() if other != name}
+        with contextlib.suppress(InputError):  # the others contradict the default
+            if kind(**others) == model:
+                needed = others
+    return needed

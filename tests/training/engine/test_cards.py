@@ -29,3 +29,28 @@ def test_the_command_trains_the_same_again(command, config, words):
     assert card["sizes"] == {"parameters": 7, "rows": {"train": 2}}
     assert (card["seed"], card["data"]) == (0, {"name": "mine"})
     assert json.loads(json.dumps(card)) == card
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (ClassifyConfig(), ""),
+        (ClassifyConfig(recipe="paper"), "--recipe paper"),
+        (ClassifyConfig(attention="none"), "--attention none"),
+        (
+            # The rates that only other attentions have by default.
+            ClassifyConfig(attention="none", word_dropout=0.6, dropout_rate=0.5),
+            "--attention none --word-dropout 0.6 --dropout-rate 0.5",
+        ),
+        (
+            ClassifyConfig(recipe="paper", epochs=8, seed=3, early_stopping=2),
+            "--seed 3 --recipe paper --epochs 8 --early-stopping 2",
+        ),
+        (TranslateConfig(preset="plga-small", data_dir="x"), "--data-dir x --preset plga-small"),
+    ],
+)
+def test_the_command_names_what_the_other_options_do_not_decide(config, words):
+    command = "classify" if isinstance(config, ClassifyConfig) else "translate"
+    described = describe(command, config, {}, {})["command"]
+    expected = ["python", "training/train.py", command, *words.split(), "--export"]
+    assert shlex.split(described) == expected
