@@ -63,8 +63,7 @@ def _needed(config: ExportConfig) -> dict[str, Any]:
     kind = type(config)
     needed = {name: value for name, value in config if name not in _NOT_THE_MODEL}
     model = kind(**needed)
-    # The last ones first, because a default depends on earlier options.
-    for name in reversed(list(needed)):
+    for name in list(needed):
         others = {other: value for other, value in needed.items() if other != name}
         with contextlib.suppress(InputError):  # the others contradict the default
             if kind(**others) == model:

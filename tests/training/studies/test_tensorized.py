@@ -47,6 +47,8 @@ def test_the_settings_of_the_configs():
     assert {c.recipe for c in paper} == {"paper"}
     assert [c.embedding_dim for c in tuned] == [64, 64]
     assert {(c.recipe, c.embedding) for c in small} == {("tuned", "tensor_train")}
+    assert {(c.word_dropout, c.dropout_rate) for c in tuned} == {(0.6, 0.5)}
+    assert {(c.word_dropout, c.dropout_rate) for c in small} == {(0.5, 0.1)}
     assert len({c.name for c in (*paper, *tuned, *small)}) == 6
     dims = configs_of(options.changed(embedding_dims=(4, 8)), "paper", "reuters")
     assert [(c.attention, c.embedding_dim) for c in dims] == [
