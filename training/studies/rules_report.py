@@ -137,7 +137,8 @@ def draw_accuracies(runs: Sequence[Finished], path: Path) -> None:
     for (number, model), of_line in by_steps_and_model(runs).items():
         lengths = sorted(of_line[0].accuracies)
         means = [100 * fmean(run.accuracies[length] for run in of_line) for length in lengths]
-        panels[number].plot(lengths, means, marker=".", label=f"{model} ({len(of_line)})")
+        label = f"{model} ({len(of_line)})"
+        panels[number].plot(lengths, means, marker=".", color=_color(model), label=label)
     for number, axes in panels.items():
         axes.axvline(runs[0].config.length, color="black", linestyle=":")
         title = f"{number} step{'s' if number > 1 else ''} at once"
@@ -157,9 +158,14 @@ def draw_exact_shares(runs: Sequence[Finished], path: Path) -> None:
     for model in dict.fromkeys(model for _, model in groups):
         steps = [number for number, name in groups if name == model]
         shares = [100 * fmean(run.exact for run in groups[number, model]) for number in steps]
-        axes.plot(steps, shares, marker="o", label=model)
+        axes.plot(steps, shares, marker="o", color=_color(model), label=model)
     axes.set(xlabel="steps at once", ylabel="exact runs, %", ylim=(-4, 104))
     axes.set_xticks(sorted({number for number, _ in groups}))
     axes.grid(alpha=0.3)
     axes.legend()
     save(figure, path)
+
+
+def _color(model: str) -> str:
+    """Returns the color of a network, the same in all panels and pictures."""
+    return f"C{list(MODEL_DIMS).index(model)}"

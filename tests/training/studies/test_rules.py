@@ -6,6 +6,7 @@ from training.engine.runs import Run
 from training.rules import train as rules
 from training.rules.config import RulesConfig
 from training.studies import rules as study
+from training.studies import rules_report
 from training.studies.command_line import main
 from training.studies.rules_report import Finished, accuracy_table, exact_table
 
@@ -124,3 +125,19 @@ def test_a_folder_without_a_study_is_refused(tmp_path, capsys):
     error = capsys.readouterr().err
     assert "Choose another folder" in error
     assert "--resume" not in error
+
+
+def test_a_network_has_one_color_in_all_pictures(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(rules_report, "save", lambda figure, path: figures.append(figure))
+    runs = [finished(1.0, model=model) for model in ("tn", "lstm", "convolution")]
+    runs += [finished(1.0, model=model, steps=2) for model in ("tn", "convolution")]
+    rules_report.draw_accuracies(runs, tmp_path / "lengths.png")
+    rules_report.draw_exact_shares(runs, tmp_path / "shares.png")
+    colors = {"tn": set(), "lstm": set(), "convolution": set()}
+    for axes in (*figures[0].axes, *figures[1].axes):
+        for line in axes.lines:
+            if (name := line.get_label().partition(" ")[0]) in colors:
+                colors[name].add(line.get_color())
+    assert [len(found) for found in colors.values()] == [1, 1, 1]
+    assert len(set.union(*colors.values())) == 3
