@@ -60,8 +60,8 @@ def recipe_option(default: str) -> Any:
     return option(
         default,
         MODEL,
-        "decides the defaults of the options that name two. tuned: chosen on validation parts of "
-        "five data sets; paper: as published",
+        "decides the defaults of the options that name one for each recipe. tuned: chosen on "
+        "validation parts of five data sets; paper: as published",
         choices=RECIPES,
     )
 
@@ -133,8 +133,8 @@ class ClassifyConfig(ExportConfig):
     word_dropout: float = option(
         None,
         MODEL,
-        "rate at which training drops whole words after the embedding (tuned: 0.6, or 0.5 for "
-        "none; paper: 0)",
+        "rate at which training drops whole words after the embedding (tuned: 0.6, or 0.5 "
+        "with --attention none; paper: 0)",
         compute=_by_recipe(0.6, 0.0, without=0.5),
         ge=0,
         lt=1,
@@ -143,7 +143,7 @@ class ClassifyConfig(ExportConfig):
         None,
         MODEL,
         "rate of the dropout after the average over the words, and after the hidden layer "
-        "(tuned: 0.5, or 0.1 for none; paper: 0.1)",
+        "(tuned: 0.5, or 0.1 with --attention none; paper: 0.1)",
         compute=_by_recipe(0.5, 0.1, without=0.1),
         ge=0,
         lt=1,

@@ -61,11 +61,12 @@ def _command(command: str, config: ExportConfig) -> str:
 def _needed(config: ExportConfig) -> dict[str, Any]:
     """Returns the options without those that follow from the others, or do not make the model."""
     kind = type(config)
-    needed = {name: value for name, value in config if name not in _NOT_THE_MODEL}
+    # The command exports, and some options are allowed only with that.
+    needed = {name: value for name, value in config.changed(export=True) if name != "saved_models"}
     model = kind(**needed)
-    for name in list(needed):
+    for name in [name for name in needed if name != "export"]:
         others = {other: value for other, value in needed.items() if other != name}
         with contextlib.suppress(InputError):  # the others contradict the default
             if kind(**others) == model:
                 needed = others
-    return needed
+    return {name: value for name, value in needed.items() if name != "export"}

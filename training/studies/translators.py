@@ -183,7 +183,7 @@ COMMAND = Command(
     "sdpa: one layer of scaled dot-product attention; plga: one of power law graph attention, as "
     "published. The names of the others say what they change: encoder-plga and encoder-sdpa the "
     "attention of the encoder; decoder-sdpa that of the target to itself; causal computes the "
-    "metric at each decoder position from the tokens up to it, which takes many times as long; "
+    "metric at each decoder position from the tokens up to it, which takes five times as long; "
     "epsilon bounds the powers of the metric (--metric-epsilon 0.01 of translate); keys takes the "
     "metric of the attention to the source from the source. plga-small is the preset of that name: "
     "epsilon, keys, decoder-sdpa and no dropout of the attention. The table has BLEU of the "
@@ -193,7 +193,7 @@ COMMAND = Command(
     start,
     """\
 example, the figures of docs/studies/translators.md, 10 minutes a training on one core (the causal
-ones take hours):
+ones take about an hour):
     python training/reproduce.py translators --data-dir DIR --epochs 6 --cooldown-epochs 2 \\
         --warmup-steps 800 --seeds 0 1 --models sdpa plga-small
 Run the same command again to continue an interrupted study, or with more models or seeds.

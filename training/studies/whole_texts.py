@@ -190,9 +190,10 @@ def start(values: dict[str, Any]) -> None:
 COMMAND = Command(
     "whole-texts",
     "Compare classifiers of whole documents: accuracy, time and memory",
-    "The classifier of classify with its tuned recipe and early stopping, where the attention is "
-    "tsa; mha, keras.layers.MultiHeadAttention; gru, a recurrent layer; or none. Texts of similar "
-    "lengths share batches. Each training has a process of its own and a run folder; finished "
+    "The classifier of classify with its tuned recipe, the dropout that this has without an "
+    "attention, and early stopping, where the attention is tsa; mha, "
+    "keras.layers.MultiHeadAttention; gru, a recurrent layer; or none. Texts of similar lengths "
+    "share batches. Each training has a process of its own and a run folder; finished "
     "runs are not trained again. Writes table.md, for all runs that are finished in DIR: seconds "
     "of the processor, and the peak of the memory in training less the memory before, compilation "
     "included. Linux only.",

@@ -61,20 +61,20 @@ def check_output(folder: Path, original: Path, replaces: bool) -> None:
 
 @contextlib.contextmanager
 def output_folder(folder: Path) -> Iterator[None]:
-    """Makes a folder before the long computations; a new one that stays empty is removed.
+    """Makes a folder before the long computations; new ones that stay empty are removed.
 
     Raises:
         WriteError: If the folder cannot be made.
     """
-    new = not folder.exists()
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     try:
         yield
     finally:
-        if new:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        with contextlib.suppress(OSError):
+            for path in new:
+                path.rmdir()
 
 
 def write(result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str]) -> None:

@@ -178,7 +178,7 @@ def evaluate_run(
         raise InputError(f"Expected a corpus with a {part} part. Received: one without")
     pairs = pairs[: options.limit]
     name = _name_of_files(options, part)
-    _check_earlier(Path(options.run, f"evaluation-{name}.json"), options.corpus)
+    _check_earlier(Path(options.run, f"evaluation-{name}.json"), options)
     sentences, sources = translator.searching(beam), [pair[0] for pair in pairs]
     tokenizer, max_length = translator.target_tokenizer, translator.corpus.max_length
     references = [
@@ -205,6 +205,7 @@ def evaluate_run(
     results = {
         "run": options.run,
         "corpus": options.corpus,
+        "corpus_paths": _corpus_paths(options),
         "notes": notes,
         "checkpoint": options.checkpoint,
         "part": part,
@@ -240,21 +241,26 @@ def _name_of_files(options: EvaluateOptions, part: str) -> str:
     return "-".join(str(word) for word in words if word is not None)
 
 
-def _check_earlier(path: Path, corpus: str | None) -> None:
+def _check_earlier(path: Path, options: EvaluateOptions) -> None:
     """Refuses to overwrite the results of a different corpus, whose file has the same name."""
-    if corpus is None or not path.exists():
+    if options.corpus is None or not path.exists():
         return
-    earlier = read_object(path, "Delete it").get("corpus")
-    if earlier is not None and _paths(earlier) != _paths(corpus):
+    earlier = read_object(path, "Delete it")
+    if earlier.get("corpus_paths") not in (None, _corpus_paths(options)):
         raise InputError(
             f"Expected a corpus whose results do not have the name of earlier ones, {path}, which "
-            f"are those of {earlier}. Received: corpus={corpus}. Rename the corpus, or move the "
-            "earlier results"
+            f"are those of {earlier['corpus']}. Received: corpus={options.corpus}. Rename the "
+            "corpus, or move the earlier results"
         )
 
 
-def _paths(corpus: str) -> list[Path]:
-    return [Path(name).resolve() for name in corpus.split(",")]
+def _corpus_paths(options: EvaluateOptions) -> list[str] | None:
+    """Returns what tells corpora apart: absolute paths, or a name and the folder of its files."""
+    if options.corpus is None:
+        return None
+    folder = [] if options.data_dir is None else [str(Path(options.data_dir).resolve())]
+    names = options.corpus.split(",")
+    return [str(Path(name).resolve()) if Path(name).exists() else name for name in names] + folder
 
 
 def _other_pairs(

@@ -46,6 +46,7 @@ def test_the_command_trains_the_same_again(command, config, words):
             ClassifyConfig(recipe="paper", epochs=8, seed=3, early_stopping=2),
             "--seed 3 --recipe paper --epochs 8 --early-stopping 2",
         ),
+        (TranslateConfig(export=True, export_beam=4), "--export-beam 4"),
         # Each of the two is refused without the other.
         (ClassifyConfig(time_graph="window", window=3), "--time-graph window --window 3"),
         (TranslateConfig(preset="plga-small", data_dir="x"), "--data-dir x --preset plga-small"),

@@ -266,7 +266,7 @@ def test_an_interrupted_compression_leaves_no_empty_folder(tmp_path, monkeypatch
         raise KeyboardInterrupt
 
     monkeypatch.setattr("keras_tnattn.compression.compress", interrupt)
-    for name in ("new", "empty"):
+    for name in ("new", "new/er", "empty"):
         output = ["--output", str(tmp_path / name)]
         assert main([str(tmp_path / "model.keras"), "--bits", "8", *output]) == 130
     assert {path.name for path in tmp_path.iterdir()} == {"model.keras", "empty"}

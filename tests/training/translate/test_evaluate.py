@@ -96,7 +96,7 @@ def lines_of(path):
     return path.read_text(encoding="utf-8").splitlines()
 
 
-def test_another_corpus(run, tmp_path, capsys):
+def test_another_corpus(run, tmp_path, capsys, monkeypatch):
     folder, _ = run
     pairs = [*CORPUS.test, *CORPUS.validation]
     languages = CORPUS.languages
@@ -157,6 +157,11 @@ def test_another_corpus(run, tmp_path, capsys):
     assert f"which are those of {tmp_path / 'own.tsv'}. Received" in capsys.readouterr().err
     assert (folder / "evaluation-own-all-beam1-best_loss.json").read_bytes() == before
     assert main([*arguments, f"{tmp_path}/other/../own.tsv"]) == 0  # the same file
+    monkeypatch.chdir(tmp_path)
+    assert main([*arguments, "own.tsv"]) == 0
+    monkeypatch.chdir(tmp_path / "other")
+    assert main([*arguments, "../own.tsv"]) == 0
+    assert main([*arguments, "own.tsv"]) == 2
     capsys.readouterr()
     assert main([str(folder), "--corpus", str(parts), "--limit", "1"]) == 0
     assert f"note: {results['notes'][0]}" in capsys.readouterr().out
