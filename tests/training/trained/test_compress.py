@@ -87,9 +87,11 @@ def test_a_translator_becomes_small_and_is_read_like_a_run(tmp_path, capsys):
     model_file = str(tmp_path / "run" / "model.keras")
     other_file = str(small / "model.keras")
     into_run = ["--target", "2", "--output", str(tmp_path / "run")]
+    inputs = str(tmp_path / "inputs.npy")
+    np.save(inputs, np.zeros((2, 3)))
     for arguments, message in (
         ([str(small), "--target", "2"], "Expected the original run"),
-        ([str(tmp_path / "run"), "--data", "x.npy"], "has its own data"),
+        ([str(tmp_path / "run"), "--data", inputs], "has its own data"),
         ([str(tmp_path / "run"), *into_run], "without a trained model"),
         ([model_file, *into_run], "without a trained model"),
         ([other_file, *into_run], "without a trained model"),
