@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import lzma
 import shutil
 import zipfile
 
@@ -162,6 +163,14 @@ def test_another_corpus(run, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path / "other")
     assert main([*arguments, "../own.tsv"]) == 0
     assert main([*arguments, "own.tsv"]) == 2
+    monkeypatch.chdir(tmp_path)
+    for name, status in (("one", 0), ("two", 2)):  # a named corpus in two folders
+        corpus = tmp_path / name / "multi30k_pt_en"
+        corpus.mkdir(parents=True)
+        rows = ["pt\ten", *("\t".join(pair) for pair in CORPUS.test)]
+        for part in ("validation", "test"):
+            (corpus / f"{part}.tsv.xz").write_bytes(lzma.compress("\n".join(rows).encode()))
+        assert main([*arguments, "multi30k_pt_en", "--data-dir", name]) == status
     capsys.readouterr()
     assert main([str(folder), "--corpus", str(parts), "--limit", "1"]) == 0
     assert f"note: {results['notes'][0]}" in capsys.readouterr().out
