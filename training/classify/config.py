@@ -267,7 +267,7 @@ class ClassifyConfig(ExportConfig):
         if self.embedding == "dense":
             self.refuse("embedding='dense', which has none", "embedding_rank")
         if not self.hidden_units:
-            self.refuse("hidden_units=0, which has no kernel", "feedforward")
+            self.refuse("hidden_units=0 (the default of recipe='tuned')", "feedforward")
 
     @classmethod
     def of_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:

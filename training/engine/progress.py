@@ -27,4 +27,5 @@ class EpochLines(keras.callbacks.Callback):
         if number % self._stride == 0 or number == self.epochs or self.model.stop_training:
             metrics = ", ".join(f"{name} {value:.4g}" for name, value in (logs or {}).items())
             seconds = time.perf_counter() - self._start
-            print(f"epoch {number} of {self.epochs}: {metrics} ({seconds:.0f} s)", flush=True)
+            line = f"epoch {number} of {self.epochs}: {metrics} ({seconds:.0f} s so far)"
+            print(line, flush=True)

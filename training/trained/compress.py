@@ -109,10 +109,17 @@ class CompressOptions(Options):
                 "--heal-epochs and --export need --target, --tolerance, --max-drop or --bits, "
                 "because without them nothing is replaced"
             )
-        if self.tolerance is not None and (self.target, self.max_drop) != (None, None):
+        if not self.heal_epochs and "learning_rate" in self.model_fields_set:
+            raise ValueError(
+                "Expected --learning-rate with --heal-epochs, because nothing else is trained. "
+                f"Received: learning_rate={self.learning_rate}"
+            )
+        limits = {name: getattr(self, name) for name in ("tolerance", "target", "max_drop")}
+        given = {name: limit for name, limit in limits.items() if limit is not None}
+        if "tolerance" in given and len(given) > 1:
             raise ValueError(
                 "Expected --tolerance without --target and --max-drop. Received: "
-                f"tolerance={self.tolerance}, target={self.target}, max_drop={self.max_drop}"
+                + ", ".join(f"{name}={limit}" for name, limit in given.items())
             )
 
 

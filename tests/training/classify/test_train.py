@@ -407,6 +407,7 @@ class TestRefusals:
             (["--attention", "tn", "--num-heads", "3"], ["num_heads=3", "attention='tn'"]),
             (["--embedding-rank", "8"], ["embedding_rank=8", "embedding='dense'"]),
             (["--word-dropout", "1"], ["word_dropout=1"]),
+            (["--recipe", "tuned", "--feedforward", "tensor_train"], ["default of recipe='tuned'"]),
         ],
     )
     def test_bad_options_leave_no_folder(self, tmp_path, capsys, options, parts):

@@ -132,6 +132,8 @@ def test_a_file_needs_no_run(tmp_path, capsys):
         ([file, "--export"], "without them nothing is replaced"),
         ([file, "--max-drop", "0.1", "--export"], "--max-drop needs"),
         ([file, "--target", "2", "--output", f"{file}/x"], "Could not write"),
+        ([file, "--tolerance", "0.1", "--target", "2"], "Received: tolerance=0.1, target=2.0\n"),
+        ([file, "--bits", "8", "--learning-rate", "0.1"], "Received: learning_rate=0.1\n"),
     ):
         assert main(arguments) == 2
         assert message in capsys.readouterr().err
