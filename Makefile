@@ -25,8 +25,11 @@ demo-translate: $(INSTALLED)
 serve: $(INSTALLED)
 	TF_CPP_MIN_LOG_LEVEL=2 $(RUN) -m keras_tnattn.serving saved_models
 
+# In two parts, each with processes of its own: what TensorFlow compiles stays in memory, and the
+# processes of the whole suite grow to 3 GB each.
 test: $(INSTALLED)
-	$(RUN) -m pytest -n 2 --dist worksteal
+	$(RUN) -m pytest -n 2 --dist worksteal tests/training; training=$$?; \
+	$(RUN) -m pytest -n 2 --dist worksteal --ignore tests/training && exit $$training
 
 # The tests that depend most on the backend. `KERAS_BACKEND=jax make test` runs all tests on JAX.
 CORE := ops layers models search compression training/test_without_tensorflow.py

@@ -7,12 +7,7 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 import gc
 
 import hypothesis
-import keras
 import pytest
-
-# Keras collects garbage whenever a layer drops a weight. With the modules of a backend in memory
-# each collection takes 0.3 s, unless they are set aside.
-gc.freeze()
 
 # The same examples at every run, and no clock: a loaded machine is no failure.
 hypothesis.settings.register_profile(
@@ -21,9 +16,19 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("project")
 
 
+# This file imports no backend: the process that only distributes the tests needs none.
+@pytest.fixture(scope="session", autouse=True)
+def _modules_set_aside():
+    """Keras collects garbage whenever a layer drops a weight. With the modules of a backend in
+    memory each collection takes 0.3 s, unless they are set aside."""
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _seeded():
     """Every test starts from the same seed, in float32, whatever ran before it."""
+    import keras
+
     keras.utils.set_random_seed(0)
     keras.config.set_dtype_policy("float32")
     yield
@@ -33,6 +38,8 @@ def _seeded():
 @pytest.fixture(scope="module", autouse=True)
 def _forget_compiled_functions():
     """JAX keeps every function it compiled: several GiB over the whole suite."""
+    import keras
+
     yield
     if keras.backend.backend() == "jax":
         import jax
@@ -43,6 +50,8 @@ def _forget_compiled_functions():
 @pytest.fixture
 def float64():
     """Enables float64 on JAX, which has it switched off."""
+    import keras
+
     if keras.backend.backend() == "jax":
         import jax
         import jax.experimental
