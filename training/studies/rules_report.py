@@ -152,7 +152,7 @@ def draw_accuracies(runs: Sequence[Finished], path: Path) -> None:
 
 def draw_exact_shares(runs: Sequence[Finished], path: Path) -> None:
     """Draws the share of exact runs of each network against the number of steps."""
-    figure = Figure(figsize=(6, 3.8), layout="constrained")
+    figure = Figure(figsize=(7, 3.8), layout="constrained")
     axes = figure.subplots()
     groups = by_steps_and_model(runs)
     for model in dict.fromkeys(model for _, model in groups):
@@ -162,7 +162,7 @@ def draw_exact_shares(runs: Sequence[Finished], path: Path) -> None:
     axes.set(xlabel="steps at once", ylabel="exact runs, %", ylim=(-4, 104))
     axes.set_xticks(sorted({number for number, _ in groups}))
     axes.grid(alpha=0.3)
-    axes.legend()
+    figure.legend(loc="outside right upper")
     save(figure, path)
 
 
