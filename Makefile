@@ -25,8 +25,8 @@ demo-translate: $(INSTALLED)
 serve: $(INSTALLED)
 	TF_CPP_MIN_LOG_LEVEL=2 $(RUN) -m keras_tnattn.serving saved_models
 
-# In two parts, each with processes of its own: what TensorFlow compiles stays in memory, and the
-# processes of the whole suite grow to 3 GB each.
+# In two parts, each in new processes: TensorFlow keeps what it compiles, and in one part each
+# process would grow to 3 GB.
 test: $(INSTALLED)
 	$(RUN) -m pytest -n 2 --dist worksteal tests/training; training=$$?; \
 	$(RUN) -m pytest -n 2 --dist worksteal --ignore tests/training && exit $$training

@@ -16,11 +16,13 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("project")
 
 
-# This file imports no backend: the process that only distributes the tests needs none.
+# No backend is imported at the top: the process that only distributes the tests needs none.
 @pytest.fixture(scope="session", autouse=True)
 def _modules_set_aside():
     """Keras collects garbage whenever a layer drops a weight. With the modules of a backend in
     memory each collection takes 0.3 s, unless they are set aside."""
+    import keras  # noqa: F401 - with the modules of its backend
+
     gc.freeze()
 
 

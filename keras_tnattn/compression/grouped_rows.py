@@ -226,7 +226,9 @@ def rearranged(
     code = lookup(a, b, free).astype("float32")
     while len(choosing):
         some = choosing[: max(1, _DISTANCES // len(free))]
-        distances = (code**2).sum(axis=1) - 2 * rows[some].astype("float32") @ code.T
+        # On some processors the product of finite matrices warns of an invalid value.
+        with np.errstate(invalid="ignore"):
+            distances = (code**2).sum(axis=1) - 2 * rows[some].astype("float32") @ code.T
         wanted = distances.argmin(axis=1)
         taken, winners = np.unique(wanted, return_index=True)
         new[some[winners]] = free[taken]

@@ -267,7 +267,8 @@ class ClassifyConfig(ExportConfig):
         if self.embedding == "dense":
             self.refuse("embedding='dense', which has none", "embedding_rank")
         if not self.hidden_units:
-            self.refuse("hidden_units=0 (the default of recipe='tuned')", "feedforward")
+            reason = "hidden_units=0 (the default of recipe='tuned'), which has no kernel"
+            self.refuse(reason, "feedforward")
 
     @classmethod
     def of_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,9 @@ LINES = 10  # printed in one training, at most
 
 
 class EpochLines(keras.callbacks.Callback):
-    """Prints the metrics of every epoch or, if there are more than ten, ten times in total.
+    """Prints the metrics of every epoch or, if there are more than ten, at most ten times in total.
+
+    Behind them are the seconds since this process began to train.
 
     Args:
         epochs: The number of epochs, including those before the training was resumed.
@@ -27,5 +29,5 @@ class EpochLines(keras.callbacks.Callback):
         if number % self._stride == 0 or number == self.epochs or self.model.stop_training:
             metrics = ", ".join(f"{name} {value:.4g}" for name, value in (logs or {}).items())
             seconds = time.perf_counter() - self._start
-            line = f"epoch {number} of {self.epochs}: {metrics} ({seconds:.0f} s so far)"
+            line = f"epoch {number} of {self.epochs}: {metrics} ({seconds:.0f} s since the start)"
             print(line, flush=True)

@@ -111,8 +111,8 @@ class CompressOptions(Options):
             )
         if not self.heal_epochs and "learning_rate" in self.model_fields_set:
             raise ValueError(
-                "Expected --learning-rate with --heal-epochs, because nothing else is trained. "
-                f"Received: learning_rate={self.learning_rate}"
+                "Expected --learning-rate only with --heal-epochs, because nothing is trained "
+                f"without it. Received: learning_rate={self.learning_rate}"
             )
         limits = {name: getattr(self, name) for name in ("tolerance", "target", "max_drop")}
         given = {name: limit for name, limit in limits.items() if limit is not None}

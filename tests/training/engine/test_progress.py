@@ -6,39 +6,45 @@ import pytest
 from training.engine.progress import LINES, EpochLines
 
 
-class Model(keras.Model):
-    """A model that stops after an epoch, or never."""
+@pytest.fixture
+def passed(monkeypatch):
+    """Returns a function by which so many seconds pass."""
+    now = [0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 
-    stop_training = False
+    def wait(seconds):
+        now[0] += seconds
+
+    return wait
+
+
+def callback(epochs):
+    lines = EpochLines(epochs)
+    lines.set_model(keras.Sequential())
+    lines.model.stop_training = False
+    lines.on_train_begin()
+    return lines
 
 
 @pytest.mark.parametrize(
     ("epochs", "printed"),
     [(3, [1, 2, 3]), (10, list(range(1, 11))), (11, [2, 4, 6, 8, 10, 11])],
 )
-def test_prints_at_most_ten_epochs_with_the_time_since_the_start(
-    epochs, printed, monkeypatch, capsys
-):
-    clock = iter(range(100))
-    monkeypatch.setattr(time, "perf_counter", lambda: 60 * next(clock))
-    lines = EpochLines(epochs)
-    lines.set_model(Model())
-    lines.on_train_begin()
+def test_prints_at_most_ten_epochs_with_the_time_since_the_start(epochs, printed, passed, capsys):
+    lines = callback(epochs)
     for epoch in range(epochs):
+        passed(60)
         lines.on_epoch_end(epoch, {"loss": 1 / 3})
-    assert len(printed) <= LINES
-    assert capsys.readouterr().out.splitlines() == [
-        f"epoch {number} of {epochs}: loss 0.3333 ({60 * minutes} s so far)"
-        for minutes, number in enumerate(printed, 1)
+    out = capsys.readouterr().out.splitlines()
+    assert len(out) <= LINES
+    assert out == [
+        f"epoch {n} of {epochs}: loss 0.3333 ({60 * n} s since the start)" for n in printed
     ]
 
 
-def test_prints_the_epoch_at_which_the_training_stops(capsys):
-    lines = EpochLines(100)
-    model = Model()
-    lines.set_model(model)
-    lines.on_train_begin()
-    lines.on_epoch_end(4)
-    model.stop_training = True
-    lines.on_epoch_end(5)
-    assert capsys.readouterr().out.startswith("epoch 6 of 100: ")
+def test_prints_the_epoch_at_which_the_training_stops(passed, capsys):
+    lines = callback(100)
+    lines.on_epoch_end(4, {"loss": 2})
+    lines.model.stop_training = True
+    lines.on_epoch_end(5, {"loss": 1})
+    assert capsys.readouterr().out == "epoch 6 of 100: loss 1 (0 s since the start)\n"
