@@ -226,7 +226,7 @@ def rearranged(
     code = lookup(a, b, free).astype("float32")
     while len(choosing):
         some = choosing[: max(1, _DISTANCES // len(free))]
-        # On some processors the product of finite matrices warns of an invalid value.
+        # NumPy has warned here of an invalid value in a product of finite matrices.
         with np.errstate(invalid="ignore"):
             distances = (code**2).sum(axis=1) - 2 * rows[some].astype("float32") @ code.T
         wanted = distances.argmin(axis=1)
