@@ -155,10 +155,20 @@ def draw_exact_shares(runs: Sequence[Finished], path: Path) -> None:
     figure = Figure(figsize=(7, 3.8), layout="constrained")
     axes = figure.subplots()
     groups = by_steps_and_model(runs)
-    for model in dict.fromkeys(model for _, model in groups):
+    # Each line is thinner than the one before, so that one drawn on another hides no part of it.
+    models = list(dict.fromkeys(model for _, model in groups))
+    for size, model in zip(range(len(models), 0, -1), models, strict=True):
         steps = [number for number, name in groups if name == model]
         shares = [100 * fmean(run.exact for run in groups[number, model]) for number in steps]
-        axes.plot(steps, shares, marker="o", color=_color(model), label=model)
+        axes.plot(
+            steps,
+            shares,
+            marker="o",
+            markersize=2 + 2 * size,
+            linewidth=0.4 + 0.6 * size,
+            color=_color(model),
+            label=model,
+        )
     axes.set(xlabel="steps at once", ylabel="exact runs, %", ylim=(-4, 104))
     axes.set_xticks(sorted({number for number, _ in groups}))
     axes.grid(alpha=0.3)

@@ -141,3 +141,16 @@ def test_a_network_has_one_color_in_all_pictures(tmp_path, monkeypatch):
                 colors[name].add(line.get_color())
     assert [len(found) for found in colors.values()] == [1, 1, 1]
     assert len(set.union(*colors.values())) == 3
+
+
+def test_no_line_of_exact_shares_hides_another(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(rules_report, "save", lambda figure, path: figures.append(figure))
+    models = ("tn", "transformer", "large-transformer")
+    runs = [finished(0.5, model=model, steps=n) for n in (1, 2) for model in models]
+    rules_report.draw_exact_shares(runs, tmp_path / "shares.png")
+    lines = figures[0].axes[0].lines
+    assert len(lines) == 3
+    for below, above in zip(lines, lines[1:], strict=False):
+        assert below.get_markersize() > above.get_markersize() + 1
+        assert below.get_linewidth() > above.get_linewidth()
