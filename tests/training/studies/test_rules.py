@@ -151,6 +151,6 @@ def test_no_line_of_exact_shares_hides_another(tmp_path, monkeypatch):
     rules_report.draw_exact_shares(runs, tmp_path / "shares.png")
     lines = figures[0].axes[0].lines
     assert len(lines) == 3
-    for below, above in zip(lines, lines[1:], strict=False):
+    for below, above in itertools.pairwise(lines):
         assert below.get_markersize() > above.get_markersize() + 1
         assert below.get_linewidth() > above.get_linewidth()
