@@ -1,4 +1,5 @@
 import csv
+import itertools
 
 import pytest
 
