@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -84,9 +85,9 @@ class CompressionResult:
             The mean loss of each epoch.
 
         Raises:
-            ValueError: If the dataset does not fit the model, labels are missing for
-                `label_weight`, or the loss becomes infinite or NaN. In this case the model keeps
-                its weights.
+            ValueError: If a number is not positive, the dataset does not fit the model, labels are
+                missing for `label_weight`, or the loss becomes infinite or NaN. In this case the
+                model keeps its weights.
         """
         losses = heal(
             self._floating,
@@ -198,6 +199,8 @@ def compress(
         >>> result.report.ratio >= 3
         True
     """
+    check_int("batch_size", batch_size)
+    _check_filters(filters)
     _check_arguments(
         model, target, tolerance, formats, bits, metric, max_drop, min_speed, renumber, data
     )
@@ -228,6 +231,18 @@ def _result(
     return CompressionResult(
         plan.model, floating, small, report, layers, choice, orders, metric, plan.sample
     )
+
+
+def _check_filters(filters: Any) -> None:
+    if filters is None or callable(filters):
+        return
+    for pattern in [filters] if isinstance(filters, str) else filters:
+        try:
+            re.compile(pattern)
+        except (re.error, TypeError) as error:
+            raise ValueError(
+                f"Expected regular expressions. Received: filters={filters!r} ({error})"
+            ) from error
 
 
 def _check_arguments(

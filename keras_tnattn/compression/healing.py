@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_tnattn.checks import check_int
 from keras_tnattn.compression.batches import (
     are_arrays,
     are_probabilities,
@@ -89,10 +90,15 @@ def heal(
         The mean loss of each epoch.
 
     Raises:
-        ValueError: If `label_weight` is set without labels or for outputs that are not
-            probabilities, the dataset is empty or does not fit the model, or a loss is not finite.
-            The model then has the weights it had before.
+        ValueError: If `epochs`, `batch_size` or `learning_rate` is not positive, `label_weight` is
+            set without labels or for outputs that are not probabilities, the dataset is empty or
+            does not fit the model, or a loss is not finite. The model then has the weights it had
+            before.
     """
+    check_int("epochs", epochs)
+    check_int("batch_size", batch_size)
+    if not 0 < learning_rate < math.inf:
+        raise ValueError(f"Expected a positive number. Received: learning_rate={learning_rate}")
     if epochs > 1 and isinstance(dataset, Iterator):
         raise ValueError(
             "Expected a dataset that can be iterated over in every epoch, such as arrays or a data "

@@ -186,6 +186,13 @@ class Plan:
         return choice if reached else None
 
     def _refuse(self, target: float) -> NoReturn:
+        if not self.layers:
+            reasons = sorted({reason for _, reason in self.reasons.values()})
+            raise ValueError(
+                "Expected a model with layers that can be replaced. "
+                f"Received: target={target}, and {len(self.reasons)} dense, einsum and embedding "
+                f"layers that are not ({'; '.join(reasons)})"
+            )
         smallest = self.within_tolerance(math.inf)
         reached = self.total / byte_count(self.build(smallest))
         worst = max(smallest, key=lambda path: smallest[path].likely_error, default=None)
@@ -195,7 +202,7 @@ class Plan:
             if worst
             else ""
         )
-        fewer = {None: " Try bits=8 or bits=4.", 8: " Try bits=4.", 4: ""}
+        fewer = {None: " Try 8 or 4 bits.", 8: " Try 4 bits.", 4: ""}
         raise ValueError(
             f"Expected a target of at most {math.floor(100 * reached) / 100}: {self.fixed:,} of "
             f"{self.total:,} bytes are in layers that are not replaced.{cost}{fewer[self.bits]} "

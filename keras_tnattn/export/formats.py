@@ -147,6 +147,7 @@ def _writing(path: Path, form: str) -> Iterator[str]:
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".partial-{path.name}")
+    _remove(partial)  # what a killed export left
     try:
         yield str(partial)
         partial.rename(path)
@@ -161,10 +162,14 @@ def _writing(path: Path, form: str) -> Iterator[str]:
             + (f". {hint} the .keras file with KERAS_BACKEND=tensorflow" if hint else "")
         ) from error
     finally:
-        if partial.is_dir():
-            shutil.rmtree(partial)
-        else:
-            partial.unlink(missing_ok=True)
+        _remove(partial)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _specs(model: keras.Model, length: int | None = None, like: Tensors = None) -> list[Any]:

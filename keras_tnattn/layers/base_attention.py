@@ -51,12 +51,30 @@ class AttentionAdapter(abc.ABC):
         Args:
             query_shape: Shape `(B, T, d)` of the query.
             value_shape: Shape `(B, S, d)` of the value.
+
+        Raises:
+            ValueError: If the outputs of the layer have another size than the query. This is not
+                known beforehand of a layer without `compute_output_shape`.
         """
         if not self.layer.built:
             self._build(query_shape, value_shape)
+        try:
+            size = self._output_shape(query_shape, value_shape)[-1]
+        except NotImplementedError:
+            return
+        if size != query_shape[-1]:
+            raise ValueError(
+                f"Expected an attention whose outputs have the size {query_shape[-1]} of its "
+                "inputs, to which they are added; with several heads, for instance, one with "
+                f"head_combination='project'. Received: {self.layer.name} with outputs of size "
+                f"{size}"
+            )
 
     @abc.abstractmethod
     def _build(self, query_shape: Shape, value_shape: Shape) -> None: ...
+
+    def _output_shape(self, query_shape: Shape, value_shape: Shape) -> Shape:
+        return self.layer.compute_output_shape(query_shape)
 
     @abc.abstractmethod
     def __call__(
@@ -100,6 +118,9 @@ class KerasAttention(AttentionAdapter):
 
     def _build(self, query_shape: Shape, value_shape: Shape) -> None:
         self.layer.build(query_shape, value_shape)
+
+    def _output_shape(self, query_shape: Shape, value_shape: Shape) -> Shape:
+        return self.layer.compute_output_shape(query_shape, value_shape)
 
     def __call__(
         self,

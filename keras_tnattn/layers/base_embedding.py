@@ -3,9 +3,11 @@
 from typing import Any, TypeVar
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_tnattn.checks import check_int
+from keras_tnattn.layers.base_low_rank import check_float
 from keras_tnattn.ops import quantization
 from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
 
@@ -50,11 +52,28 @@ class BaseFactoredEmbedding(keras.layers.Layer):
         self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
         self.reverse_dtype = reverse_dtype
         self.supports_masking = True
+        self._reverse = False  # of the last call
 
-    def compute_mask(
-        self, inputs: Tensor, mask: Tensor | None = None, reverse: bool = False
-    ) -> Tensor | None:
-        if reverse:
+    def call(self, inputs: Tensor, reverse: bool = False) -> Tensor:
+        self._reverse = reverse
+        if not reverse:
+            return self._lookup(ops.cast(inputs, "int32"))
+        logits = self._logits(ops.cast(inputs, self.compute_dtype))
+        return ops.cast(logits, self.reverse_dtype or self.compute_dtype)
+
+    def _lookup(self, ids: Tensor) -> Tensor:
+        """Returns the rows `(..., D)` of ids."""
+        raise NotImplementedError
+
+    def _logits(self, features: Tensor) -> Tensor:
+        """Returns the products `(..., V)` of features `(..., D)` with all rows."""
+        raise NotImplementedError
+
+    def compute_mask(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor | None:
+        # Keras calls this right after `call` or `compute_output_spec`, without their arguments.
+        # Ids may be floats, too.
+        dtype = keras.backend.standardize_dtype(inputs.dtype)
+        if self._reverse and keras.backend.is_float_dtype(dtype):
             return mask
         return ops.not_equal(inputs, 0) if self.mask_zero else None
 
@@ -64,6 +83,7 @@ class BaseFactoredEmbedding(keras.layers.Layer):
         return (*input_shape, self.output_dim)
 
     def compute_output_spec(self, inputs: Tensor, reverse: bool = False) -> keras.KerasTensor:
+        self._reverse = reverse
         shape = self.compute_output_shape(inputs.shape, reverse)
         dtype = self.reverse_dtype if reverse and self.reverse_dtype else self.compute_dtype
         return keras.KerasTensor(shape, dtype)
@@ -90,6 +110,28 @@ class BaseFactoredEmbedding(keras.layers.Layer):
         }
 
 
+def checked_row_weights(row_weights: Any, num_rows: int) -> np.ndarray | None:
+    """Returns the weights of a table's rows as an array `(V,)`, or `None` if there are none.
+
+    Raises:
+        ValueError: If they are not `V` finite numbers of at least 0 with a positive sum.
+    """
+    if row_weights is None:
+        return None
+    weights = np.asarray(row_weights, "float64")
+    if weights.shape != (num_rows,):
+        raise ValueError(
+            f"Expected {num_rows} row_weights, one for each row of the table. "
+            f"Received: row_weights of shape {weights.shape}"
+        )
+    if not (np.isfinite(weights).all() and weights.min() >= 0 and weights.sum() > 0):
+        raise ValueError(
+            "Expected finite row_weights of at least 0, not all of them 0. "
+            f"Received: row_weights from {weights.min()} to {weights.max()}"
+        )
+    return weights
+
+
 def options_of(layer: keras.layers.Embedding) -> dict[str, Any]:
     """Returns the constructor arguments that a factored layer takes over from an embedding.
 
@@ -97,10 +139,11 @@ def options_of(layer: keras.layers.Embedding) -> dict[str, Any]:
     because a constraint of the factors would not be one of their product.
 
     Raises:
-        ValueError: If the embedding is not built.
+        ValueError: If the embedding is not built, or is quantized.
     """
     if not layer.built:
         raise ValueError(f"Expected a built Embedding layer. Received: layer={layer.name}")
+    check_float(layer)
     return {
         "mask_zero": layer.mask_zero,
         "embeddings_regularizer": layer.embeddings_regularizer,

@@ -101,9 +101,19 @@ class BaseLowRank(keras.layers.Layer):
 
 
 def check_built(layer: keras.layers.Layer, kind: str) -> None:
-    """Refuses a layer that is not a built layer of Keras' class `kind`."""
+    """Refuses a layer that is not a built layer of Keras' class `kind`, or is quantized."""
     if not isinstance(layer, getattr(keras.layers, kind)) or not layer.built:
         raise ValueError(f"Expected a built keras.layers.{kind}. Received: layer={layer!r}")
+    check_float(layer)
+
+
+def check_float(layer: keras.layers.Layer) -> None:
+    """Refuses a layer that Keras has quantized: its weights are integers without their scales."""
+    if layer.quantization_mode is not None:
+        raise ValueError(
+            f"Expected a layer of float weights. Received: {layer.name} with "
+            f"quantization_mode={layer.quantization_mode!r}. Convert it before you quantize it"
+        )
 
 
 def options_of(layer: keras.layers.Layer) -> dict[str, Any]:

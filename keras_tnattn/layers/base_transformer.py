@@ -80,12 +80,20 @@ class BaseTransformerLayer(keras.layers.Layer):
     def _feed_forward(self, x: Tensor) -> Tensor:
         return self.projection(self.hidden(x))
 
+    def compute_output_shape(
+        self, inputs_shape: Shape, memory_shape: Shape | None = None
+    ) -> tuple[int | None, ...]:
+        return tuple(inputs_shape)
+
     def compute_output_spec(
         self, inputs: Tensor, *args: Any, return_attention: bool = False, **kwargs: Any
     ) -> Any:
-        if return_attention:
-            return super().compute_output_spec(inputs, *args, return_attention=True, **kwargs)
-        return keras.KerasTensor(inputs.shape, self.compute_dtype)
+        if not return_attention:
+            return keras.KerasTensor(inputs.shape, self.compute_dtype)
+        # The method of `Layer` takes the output shape, which has no details of the attention.
+        return keras.Operation.compute_output_spec(
+            self, inputs, *args, return_attention=True, **kwargs
+        )
 
     def get_config(self) -> dict[str, Any]:
         names = (

@@ -5,8 +5,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_tnattn.checks import check_rate
 from keras_tnattn.layers.self_attention import SelfAttention
-from keras_tnattn.ops.graph import Edges
+from keras_tnattn.ops.graph import Edges, check_edge_weights
 from keras_tnattn.ops.masking import apply_mask, masked_softmax
 from keras_tnattn.ops.precision import at_least_float32, matmul
 from keras_tnattn.typing import Shape, Tensor
@@ -61,8 +62,8 @@ class GraphAttention(SelfAttention):
         inputs_mask: The mask of `inputs`, which Keras passes here if there are several tensors.
             `mask` takes precedence.
         edges: Int tensor `(E, 2)` or `(B, E, 2)` instead of `adjacency`: rows `(sender, receiver)`,
-            without duplicates; list an undirected edge in both directions. A row with a negative id
-            is padding.
+            without duplicates; list an undirected edge in both directions. A row with an id
+            outside `[0, L)` is padding.
         edge_weights: Numeric tensor `(E,)` or `(B, E)`. An edge of weight 0 is dropped; as in a
             dense adjacency, the values of other weights have no effect.
 
@@ -72,7 +73,8 @@ class GraphAttention(SelfAttention):
         edges, followed by the `L` self-loops if `self_loops`.
 
     Raises:
-        ValueError: For an unknown option, an adjacency without two or three axes, or two graphs.
+        ValueError: For an unknown option, an adjacency without two or three axes, two graphs, or
+            `edge_weights` without `edges`.
 
     Example:
         >>> x, edges = keras.ops.ones((1, 3, 4)), keras.ops.array([[0, 1], [1, 0]])
@@ -100,12 +102,10 @@ class GraphAttention(SelfAttention):
                 f"Expected one of {_HEAD_COMBINATIONS}. "
                 f"Received: head_combination={head_combination!r}"
             )
-        if not 0 <= dropout < 1:
-            raise ValueError(f"Expected a rate in [0, 1). Received: dropout={dropout}")
         self.head_combination = head_combination
         self.negative_slope = float(negative_slope)
         self.self_loops = self_loops
-        self.dropout = float(dropout)
+        self.dropout = check_rate("dropout", dropout)
         self.activation = keras.activations.get(activation)
         self.use_bias = use_bias
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
@@ -152,6 +152,7 @@ class GraphAttention(SelfAttention):
                 "Expected one graph, either `adjacency` or `edges`. Received: "
                 f"adjacency={adjacency}, edges={edges}"
             )
+        check_edge_weights(edges, edge_weights)
         mask = inputs_mask if mask is None else mask
         batch, length, _ = ops.shape(inputs)
         key_dim = self.attention_kernel.shape[0] // 2

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_tnattn.checks import check_int
-from keras_tnattn.ops.graph import Edges, inverse_root
+from keras_tnattn.ops.graph import Edges, check_edge_weights, inverse_root
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.precision import matmul
 from keras_tnattn.typing import Activation, Initializer, Regularizer, Shape, Tensor
@@ -53,14 +53,15 @@ class GraphConvolution(keras.layers.Layer):
         inputs_mask: The mask of `inputs`, which Keras passes here if there are several tensors.
             `mask` takes precedence.
         edges: Int tensor `(E, 2)` or `(B, E, 2)`: rows `(sender, receiver)`; list an undirected
-            edge in both directions. A row with a negative id is padding.
+            edge in both directions. A row with an id outside `[0, L)` is padding.
         edge_weights: Float tensor `(E,)` or `(B, E)`, the weights of `edges`. Default: 1.
 
     Returns:
         Tensor `(B, L, J)`.
 
     Raises:
-        ValueError: For an unknown option, or a call without a graph or with two.
+        ValueError: For an unknown option, a call without a graph or with two, or `edge_weights`
+            without `edges`.
 
     Example:
         >>> x, edges = keras.ops.ones((1, 3, 4)), keras.ops.array([[0, 1], [1, 0]])
@@ -132,6 +133,7 @@ class GraphConvolution(keras.layers.Layer):
                 "Expected a graph, either `adjacency` or `edges`. Received: "
                 f"adjacency={adjacency}, edges={edges}"
             )
+        check_edge_weights(edges, edge_weights)
         mask = inputs_mask if mask is None else mask
         x = matmul(apply_mask(inputs, mask), self.kernel)
         if edges is None:

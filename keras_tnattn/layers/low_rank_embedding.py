@@ -9,7 +9,11 @@ from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import kernel_variance
-from keras_tnattn.layers.base_embedding import BaseFactoredEmbedding, options_of
+from keras_tnattn.layers.base_embedding import (
+    BaseFactoredEmbedding,
+    checked_row_weights,
+    options_of,
+)
 from keras_tnattn.ops import low_rank, quantization
 from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
 
@@ -134,13 +138,13 @@ class LowRankEmbedding(BaseFactoredEmbedding):
             rows, taken(self.scales), self.rank, self.bits, self.compute_dtype
         )
 
-    def call(self, inputs: Tensor, reverse: bool = False) -> Tensor:
+    def _lookup(self, ids: Tensor) -> Tensor:
+        return ops.matmul(self._rows(ids), ops.cast(self.basis, self.compute_dtype))
+
+    def _logits(self, features: Tensor) -> Tensor:
         basis = ops.cast(self.basis, self.compute_dtype)
-        if not reverse:
-            return ops.matmul(self._rows(ops.cast(inputs, "int32")), basis)
-        inputs = ops.matmul(ops.cast(inputs, self.compute_dtype), ops.transpose(basis))
-        logits = ops.matmul(inputs, ops.transpose(self._rows()))
-        return ops.cast(logits, self.reverse_dtype or self.compute_dtype)
+        coordinates = ops.matmul(features, ops.transpose(basis))
+        return ops.matmul(coordinates, ops.transpose(self._rows()))
 
     @classmethod
     def from_embedding(
@@ -167,8 +171,8 @@ class LowRankEmbedding(BaseFactoredEmbedding):
             norm, with rows weighted by `row_weights` if given. It is not saved with the layer.
 
         Raises:
-            ValueError: If the layer is not built, or both or none of `rank` and `tolerance` are
-                given.
+            ValueError: If the layer is not built or is quantized, both or none of `rank` and
+                `tolerance` are given, or `row_weights` do not fit the table.
 
         Example:
             >>> import keras
@@ -180,7 +184,8 @@ class LowRankEmbedding(BaseFactoredEmbedding):
         """
         config = options_of(layer) | kwargs
         table = ops.convert_to_numpy(layer.embeddings)
-        scale = None if row_weights is None else np.sqrt(np.asarray(row_weights, "float64"))
+        row_weights = checked_row_weights(row_weights, len(table))
+        scale = None if row_weights is None else np.sqrt(row_weights)
         left, right, errors = low_rank.low_rank_factors(table, scale)
         rank = low_rank.chosen_rank(errors, rank, tolerance)
         rows, columns = table.shape

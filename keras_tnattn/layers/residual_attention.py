@@ -26,6 +26,10 @@ class ResidualAttention(keras.layers.Layer):
     Returns:
         Tensor `(B, L, d)`.
 
+    Raises:
+        TypeError: If `attention` is not a layer.
+        ValueError: If the outputs of the attention have another size than its inputs.
+
     Example:
         >>> import keras
         >>> from keras_tnattn.layers.residual_attention import ResidualAttention

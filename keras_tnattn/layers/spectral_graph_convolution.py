@@ -23,7 +23,9 @@ class SpectralGraphConvolution(keras.layers.Layer):
     Mechanism for Efficient Natural Language Processing"). The graph is fixed and part of the
     layer's config, so the layer is meant for graphs of up to about a thousand nodes.
 
-    The layer has `L I J + J` weights and costs `2 L^2 (I + J) + 2 L I J` FLOPs.
+    The layer has `L I J + J` trained weights and costs `2 L^2 (I + J) + 2 L I J` FLOPs. The basis,
+    `(L, L)`, is saved with them: eigenvectors of equal eigenvalues are not unique, so that another
+    backend could compute others, for which the multipliers were not trained.
 
     A masked node counts as a node with features 0, and its output is 0.
 
@@ -94,15 +96,19 @@ class SpectralGraphConvolution(keras.layers.Layer):
             self.bias = self.add_weight(shape=(self.units,), initializer="zeros", name="bias")
         laplacian = graph.laplacian(ops.convert_to_tensor(self.adjacency), self.normalization)
         _, basis = np.linalg.eigh(ops.convert_to_numpy(laplacian).astype("float64"))
-        self._basis = basis.astype("float32")
+        self.basis = self.add_weight(
+            shape=basis.shape,
+            initializer=lambda shape, dtype: ops.convert_to_tensor(basis, dtype),
+            trainable=False,
+            name="basis",
+        )
         self.built = True
 
     def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         # The number of nodes is known even if the shape of the inputs does not have it.
         batch, _, width = ops.shape(inputs)
         x = ops.reshape(apply_mask(inputs, mask), (batch, len(self.adjacency), width))
-        basis = ops.convert_to_tensor(self._basis, self.compute_dtype)
-        y = graph.spectral_convolution(x, basis, self.multipliers)
+        y = graph.spectral_convolution(x, ops.convert_to_tensor(self.basis), self.multipliers)
         y = self.activation(y if self.bias is None else y + self.bias)
         return apply_mask(y, mask)
 

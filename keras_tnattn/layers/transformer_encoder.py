@@ -45,8 +45,9 @@ class TransformerEncoder(BaseTransformerLayer):
 
     Raises:
         TypeError: If `attention` is not a layer.
-        ValueError: If a size or rate is out of range, or if `return_attention` is set and the
-            attention cannot return its scores.
+        ValueError: If a size or rate is out of range, if the outputs of the attention have another
+            size than its inputs, or if `return_attention` is set and the attention cannot return
+            its scores.
 
     Example:
         >>> import keras

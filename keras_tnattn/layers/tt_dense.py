@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import tt_core_weights
-from keras_tnattn.layers.base_low_rank import options_of
+from keras_tnattn.layers.base_low_rank import check_built, options_of
 from keras_tnattn.ops import tensor_train
 from keras_tnattn.typing import Tensor
 
@@ -178,8 +178,7 @@ class TTDense(keras.layers.Layer):
             A built layer; its attribute `relative_error` is the relative Frobenius error of its
             kernel, which is not saved with the layer.
         """
-        if not layer.built:
-            raise ValueError(f"Expected a built Dense layer. Received: layer={layer.name}")
+        check_built(layer, "Dense")
         kernel = ops.convert_to_numpy(layer.kernel)
         rows, columns = kernel.shape
         factors = tensor_train.resolve_factors(rows, columns, tt_input_shape, tt_output_shape)

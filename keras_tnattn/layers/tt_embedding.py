@@ -9,7 +9,11 @@ import numpy as np
 from keras import ops
 
 from keras_tnattn.initializers import tt_core_weights
-from keras_tnattn.layers.base_embedding import BaseFactoredEmbedding, options_of
+from keras_tnattn.layers.base_embedding import (
+    BaseFactoredEmbedding,
+    checked_row_weights,
+    options_of,
+)
 from keras_tnattn.ops import quantization, tensor_train, tt_table
 from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
 
@@ -194,26 +198,20 @@ class TTEmbedding(BaseFactoredEmbedding):
             cores.append(ops.transpose(ops.reshape(matrix, [shape[a] for a in axes]), axes))
         return cores
 
-    def call(self, inputs: Tensor, reverse: bool = False) -> Tensor:
-        cores = self._float_cores()
-        if reverse:
-            return self._logits(ops.cast(inputs, self.compute_dtype), cores)
-        ids = ops.cast(inputs, "int32")
+    def _lookup(self, ids: Tensor) -> Tensor:
         if self.reorder_rows:
             ids = ops.take(ops.cast(self.positions, "int32"), ids, axis=0)
-        sizes = tuple(inputs.shape)
+        sizes = tuple(ids.shape)
         num_ids = _USUAL_IDS if None in sizes else max(math.prod(sizes), 1)
         blocks = tt_table.row_blocks(*self.factors, self.ranks, num_ids)
-        return tt_table.tt_rows(ids, cores, blocks)
+        return tt_table.tt_rows(ids, self._float_cores(), blocks)
 
-    def _logits(self, inputs: Tensor, cores: Sequence[Tensor]) -> Tensor:
-        transposed = [ops.swapaxes(core, 1, 2) for core in cores]
-        logits = tensor_train.tt_matmul(inputs, transposed)
+    def _logits(self, features: Tensor) -> Tensor:
+        transposed = [ops.swapaxes(core, 1, 2) for core in self._float_cores()]
+        logits = tensor_train.tt_matmul(features, transposed)
         if self.reorder_rows:
-            logits = ops.take(logits, ops.cast(self.positions, "int32"), axis=-1)
-        else:
-            logits = logits[..., : self.input_dim]
-        return ops.cast(logits, self.reverse_dtype or self.compute_dtype)
+            return ops.take(logits, ops.cast(self.positions, "int32"), axis=-1)
+        return logits[..., : self.input_dim]
 
     @property
     def unused_rows(self) -> int:
@@ -252,8 +250,9 @@ class TTEmbedding(BaseFactoredEmbedding):
             norm, with rows weighted by `row_weights` if given. It is not saved with the layer.
 
         Raises:
-            ValueError: If the layer is not built, or both or none of `tt_ranks` and `tolerance`
-                are given.
+            ValueError: If the layer is not built or is quantized, both or none of `tt_ranks` and
+                `tolerance` are given, `row_weights` or `order` do not fit the table, or `order` is
+                given without `reorder_rows`.
 
         Example:
             >>> import keras
@@ -267,17 +266,20 @@ class TTEmbedding(BaseFactoredEmbedding):
         config = options_of(layer) | kwargs
         table = ops.convert_to_numpy(layer.embeddings)
         rows, columns = table.shape
+        row_weights = checked_row_weights(row_weights, rows)
         draft = cls(rows, columns, tt_input_shape, tt_output_shape, 1, **config)
-        if not draft.reorder_rows:
-            order = np.arange(len(table))
-        elif order is None:
+        if order is not None:
+            order = _checked_order(order, rows, draft.reorder_rows)
+        elif draft.reorder_rows:
             order = tt_table.similarity_order(table)
+        else:
+            order = np.arange(rows)
         cores, error = tt_table.table_to_tt(
             table[order],
             *draft.factors,
             tt_ranks,
             tolerance,
-            None if row_weights is None else np.asarray(row_weights, "float64")[order],
+            None if row_weights is None else row_weights[order],
         )
         ranks = tuple(core.shape[-1] for core in cores[:-1])
         new = cls(rows, columns, tt_input_shape, tt_output_shape, ranks, **config)
@@ -344,6 +346,21 @@ class TTEmbedding(BaseFactoredEmbedding):
     def get_config(self) -> dict:
         names = ("tt_input_shape", "tt_output_shape", "tt_ranks", "reorder_rows")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+def _checked_order(order: Any, num_rows: int, reorder_rows: bool) -> np.ndarray:
+    """Returns the order of the rows as an array, if it is a permutation that can be kept."""
+    if not reorder_rows:
+        raise ValueError(
+            "Expected reorder_rows=True with an order of the rows. Received: reorder_rows=False"
+        )
+    order = np.asarray(order)
+    if order.shape != (num_rows,) or not np.array_equal(np.sort(order), np.arange(num_rows)):
+        raise ValueError(
+            f"Expected each id from 0 to {num_rows - 1} once. "
+            f"Received: order of shape {order.shape}, beginning with {order.ravel()[:5].tolist()}"
+        )
+    return order
 
 
 def rounded_core(core: np.ndarray, bits: int | None, float_size: int) -> tuple[np.ndarray, int]:

@@ -88,8 +88,8 @@ def text_classifier(
         `"residual_0"` and so on.
 
     Raises:
-        ValueError: For an unknown name, a size out of range, options if `attention` is a layer, or
-            `feedforward` without `hidden_units`.
+        ValueError: For an unknown name, a size out of range, options if `attention` is a layer,
+            `feedforward` without `hidden_units`, or `max_length` without learned positions.
 
     Example:
         >>> import numpy as np
@@ -106,6 +106,14 @@ def text_classifier(
             "Expected hidden_units for a hidden layer with a tensor-train kernel. "
             f"Received: hidden_units=None, feedforward={feedforward!r}"
         )
+    if max_length is not None and position_encoding != "learned":
+        raise ValueError(
+            "Expected max_length, the number of learned positions, only with "
+            "position_encoding='learned'. "
+            f"Received: max_length={max_length}, position_encoding={position_encoding!r}"
+        )
+    check_int("embedding_ranks", embedding_ranks)
+    check_int("feedforward_ranks", feedforward_ranks)
     ids = keras.Input((sequence_length,), dtype="int32", name="ids")
     x = make_embedding(
         embedding, vocabulary_size, embedding_dim, embedding_ranks, name="embedding"

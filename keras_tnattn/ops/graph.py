@@ -139,12 +139,25 @@ def spectral_convolution(x: Tensor, basis: Tensor, multipliers: Tensor) -> Tenso
     return graph_fourier_transform(spectrum, basis, inverse=True)
 
 
+def check_edge_weights(edges: Tensor | None, edge_weights: Tensor | None) -> None:
+    """Refuses weights without the edges that they are for.
+
+    Example:
+        >>> check_edge_weights(None, None)
+    """
+    if edge_weights is not None and edges is None:
+        raise ValueError(
+            "Expected edge_weights only with edges; put the weights of a dense graph into its "
+            f"adjacency. Received: edges=None, edge_weights={edge_weights}"
+        )
+
+
 class Edges:
     """The edges of a batch of graphs, as one graph of `B L` nodes.
 
     Args:
         edges: Int tensor `(E, 2)`, the same for all graphs, or `(B, E, 2)`: rows
-            `(sender, receiver)`. A row with a negative id is padding.
+            `(sender, receiver)`. A row with an id outside `[0, L)` is padding.
         batch: Number `B` of graphs; an int or a scalar int tensor.
         length: Number `L` of nodes in each graph; an int or a scalar int tensor.
         weights: Float tensor `(E,)` or `(B, E)`. Default: 1 for each edge.
@@ -180,7 +193,8 @@ class Edges:
             )
         edges = ops.cast(edges, "int32")
         edges = ops.broadcast_to(edges, (batch, *ops.shape(edges)[-2:]))
-        kept = ops.min(edges, axis=-1) >= 0
+        inside = ops.logical_and(edges >= 0, edges < length)
+        kept = ops.all(inside, axis=-1)
         if weights is not None:
             weights = ops.broadcast_to(weights, ops.shape(edges)[:2])
         if self_loops:
@@ -192,7 +206,8 @@ class Edges:
                 ones = ops.ones_like(nodes, dtype=weights.dtype)
                 weights = ops.concatenate([weights, ones], axis=1)
         first = ops.arange(batch, dtype="int32")[:, None, None] * length
-        edges = ops.reshape(first + ops.maximum(edges, 0), (-1, 2))
+        # Padding becomes an edge of node 0, which is dropped.
+        edges = ops.reshape(first + ops.where(kept[..., None], edges, 0), (-1, 2))
         self.num_nodes = batch * length
         self.senders, self.receivers = edges[:, 0], edges[:, 1]
         kept = ops.reshape(kept, (-1,))

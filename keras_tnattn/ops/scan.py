@@ -21,9 +21,10 @@ sites in bit-reversed order. The left halves of all segments of a level are then
 the first axis and the right halves the second, so that a level is one batched product of two
 slices at any length. The last block of a chain is padded with the identity.
 
-With `normalize`, each product is divided by its Frobenius norm. The returned contexts have norm 1
-and do not depend on the scale of any matrix, so the gradient may treat the norms of intermediate
-products as constants.
+With `normalize`, each product is divided by its largest entry, and the contexts by their Frobenius
+norms. They then do not depend on the scale of any matrix, as long as products of two entries stay
+in the range of the dtype, and the gradient may treat the scales of intermediate products as
+constants.
 """
 
 from collections.abc import Callable
@@ -38,8 +39,8 @@ _BLOCK = 32
 _MAX_TIERS = 4
 # `dominant_eigenvectors` squares a matrix 24 times and differentiates the first 10 squarings.
 _SQUARINGS, _GRADIENT_SQUARINGS = 24, 10
-# The square of a norm that counts as 0.
-_TINY = 1e-30
+# A largest entry that counts as 0; its inverse is in the range of float32.
+_TINY = 1e-37
 
 
 def fold_sites(x: Tensor, fill: Tensor = 0) -> Tensor:
@@ -219,7 +220,7 @@ def chain_product(matrices: Tensor) -> tuple[Tensor, Tensor]:
     for tier in range(1, _MAX_TIERS + 1):
         while matrices.shape[0] > 1:
             product = matmul(*ops.split(matrices, 2, axis=0))
-            inverse = ops.stop_gradient(_inverse_norm(product))
+            inverse = ops.stop_gradient(_inverse_largest(product))
             matrices = product * inverse
             inverse = ops.where(inverse > 0, inverse, ops.ones_like(inverse))[..., 0, 0]
             scales = sum(ops.split(scales, 2, axis=0)) - ops.log(inverse)
@@ -283,9 +284,11 @@ def normalized(x: Tensor) -> Tensor:
         >>> keras.ops.convert_to_numpy(normalized(keras.ops.array([[3.0, 4.0]]))).tolist()
         [[0.6000000238418579, 0.800000011920929]]
     """
-    # Rescaling first keeps the derivative of the inverse root within the range of float32.
+    # Rescaling first keeps squares and the derivative of the inverse root in range.
     x = _rescaled(x)
-    return x * _inverse_norm(x)
+    square = ops.sum(ops.square(x), axis=(-2, -1), keepdims=True)
+    # `where` differentiates both branches, so the unused one must be finite too.
+    return x * ops.rsqrt(ops.where(square > 0, square, ops.ones_like(square)))
 
 
 def _contexts(
@@ -317,14 +320,14 @@ def _contexts(
 
 
 def _rescaled(x: Tensor) -> Tensor:
-    return x * ops.stop_gradient(_inverse_norm(x))
+    return x * ops.stop_gradient(_inverse_largest(x))
 
 
-def _inverse_norm(x: Tensor) -> Tensor:
-    square = ops.sum(ops.square(x), axis=(-2, -1), keepdims=True)
-    # `where` differentiates both branches, so the unused one must be finite too.
-    inverse = ops.rsqrt(ops.where(square > _TINY, square, ops.ones_like(square)))
-    return ops.where(square > _TINY, inverse, ops.zeros_like(inverse))
+def _inverse_largest(x: Tensor) -> Tensor:
+    """Returns the inverse of the largest magnitude in each matrix, and 0 for a matrix of zeros."""
+    largest = ops.max(ops.abs(x), axis=(-2, -1), keepdims=True)
+    inverse = 1 / ops.where(largest > _TINY, largest, ops.ones_like(largest))
+    return ops.where(largest > _TINY, inverse, ops.zeros_like(inverse))
 
 
 def _block(length: Tensor) -> int:

@@ -1,6 +1,7 @@
 """Greedy and beam search with a translator, in batches of sentences."""
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import keras
@@ -105,7 +106,7 @@ class BeamSearch:
     ) -> None:
         model = Translator.from_model(model)
         vocabulary_size = model.target_vocabulary_size
-        if not 1 <= beam_size <= vocabulary_size:
+        if not isinstance(beam_size, Integral) or not 1 <= beam_size <= vocabulary_size:
             raise ValueError(
                 f"Expected a beam of 1 to {vocabulary_size}, the size of the target vocabulary. "
                 f"Received: beam_size={beam_size}"
@@ -117,7 +118,7 @@ class BeamSearch:
             )
         ids = {"start_id": start_id} | ({} if end_id is None else {"end_id": end_id})
         for name, value in ids.items():
-            if not 0 < value < vocabulary_size:
+            if not isinstance(value, Integral) or not 0 < value < vocabulary_size:
                 raise ValueError(
                     f"Expected an id of 1 to {vocabulary_size - 1}, of the target vocabulary. "
                     f"Received: {name}={value}"
@@ -138,8 +139,8 @@ class BeamSearch:
         self.extra_tokens = extra_tokens
         self.length_penalty = length_penalty
         self._keeps_keys = all(decoder.keeps_keys for decoder in model.decoders)
-        self._start = _Compiled(self.start)
-        self._advance = _Compiled(lambda state: self.advance(state, _CHUNK))
+        self._start = _Compiled(model, self.start)
+        self._advance = _Compiled(model, lambda state: self.advance(state, _CHUNK))
 
     def __call__(self, source: np.ndarray, batch_size: int = 32) -> Hypotheses:
         """Translates sentences in compiled steps; finished sentences are not computed further.
@@ -348,10 +349,15 @@ class BeamSearch:
 
 
 class _Compiled(keras.Model):
-    """A function of tensors as a model, whose `predict_on_batch` every backend compiles."""
+    """A function of tensors as a model, whose `predict_on_batch` every backend compiles.
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    The model whose weights the function reads is a sublayer: on JAX the weights of other models
+    would be compiled as constants.
+    """
+
+    def __init__(self, model: keras.Model, function: Callable[[Any], Any]) -> None:
         super().__init__(name="search", autocast=False)
+        self.model = model
         self.function = function
         # XLA is a tenth faster at best on a CPU, and compiles each size that is left of a batch
         # for itself; without it TensorFlow traces once for all. JAX has nothing else.

@@ -434,7 +434,7 @@ def test_other_outputs_do_not_hide_what_reads_the_ids(other):
 
 
 @pytest.mark.parametrize(
-    ("bits", "hint"), [(None, "bits=8 or bits=4"), (8, "Try bits=4"), (4, None)]
+    ("bits", "hint"), [(None, "Try 8 or 4 bits"), (8, "Try 4 bits"), (4, None)]
 )
 def test_an_impossible_target_tells_what_is_possible(bits, hint):
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64, "relu")])

@@ -45,3 +45,33 @@ def test_errors_of_kernels_are_those_before_the_activation(activation):
     assert row.ranks == (4,)
     assert row.error < 1e-4
     assert dense.activation is activation or dense.activation is keras.activations.softmax
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"batch_size": -1}, "batch_size=-1"),
+        ({"filters": "["}, r"regular expressions.*filters='\['"),
+        ({"filters": ["a", 3]}, "regular expressions"),
+        ({"filters": "zzz"}, r"(?s)layers that can be replaced.*target=2.*not selected by"),
+    ],
+)
+def test_arguments_out_of_range(options, message):
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
+    with pytest.raises(ValueError, match=message):
+        compress(model, target=2, data=np.ones((4, 64), "float32"), **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"epochs": -1}, {"epochs": 1.5}, {"batch_size": 0}, {"learning_rate": -1.0}],
+)
+def test_numbers_of_healing_out_of_range(options):
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
+    result = compress(model, target=2)
+    (name, value), before = next(iter(options.items())), result.model.get_weights()
+    with pytest.raises(ValueError, match=f"{name}={value}"):
+        result.heal(np.ones((4, 64), "float32"), **options)
+    for old, new in zip(before, result.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)

@@ -1,5 +1,7 @@
 """SavedModels, ONNX and LiteRT files of numeric models, run and compared with the model."""
 
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -67,3 +69,21 @@ def test_a_file_that_computes_something_else_is_not_kept(tmp_path, monkeypatch):
         EXPORTS[form](classifier(), tmp_path / "model", IDS)
     assert "something else" in str(raised.value.__cause__)
     assert not list(tmp_path.iterdir())
+
+
+def test_files_of_a_killed_export_do_not_become_part_of_the_next(tmp_path, monkeypatch):
+    form = next(form for form, backends in formats.BACKENDS.items() if BACKEND in backends)
+
+    def export(self, path, **kwargs):
+        Path(path).mkdir(exist_ok=True)
+        (Path(path) / "new").touch()
+
+    monkeypatch.setattr(keras.Model, "export", export)
+    for name in ("_run_saved_model", "_run_onnx", "_run_litert"):
+        monkeypatch.setattr(formats, name, lambda path, example: model.predict(IDS, verbose=0))
+    model = classifier()
+    (tmp_path / ".partial-model").mkdir()
+    (tmp_path / ".partial-model" / "old").touch()
+    options = {"length": 9} if BACKEND == "jax" else {}
+    path = EXPORTS[form](model, tmp_path / "model", IDS, **options)
+    assert [file.name for file in path.iterdir()] == ["new"]

@@ -231,3 +231,86 @@ def test_options_of_an_embedding_are_kept(kind):
 def test_errors(make, match):
     with pytest.raises(ValueError, match=match):
         make()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: LowRankEmbedding(20, 8, 3, mask_zero=True),
+        lambda: TTEmbedding(20, 8, tt_ranks=3, mask_zero=True),
+    ],
+    ids=["low rank", "tensor train"],
+)
+def test_tied_weights_keep_the_mask_of_the_ids(make):
+    embedding = make()
+    ids = keras.Input((None,), dtype="int32")
+    logits = embedding(embedding(ids), reverse=True)
+    model = keras.Model(ids, logits)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    rows = np.array([[3, 5, 0, 0], [4, 0, 0, 0]])
+    # Scores of padding count nothing: other labels there leave the loss as it is.
+    others = np.where(rows == 0, 7, rows)
+    losses = [model.evaluate(rows, labels, verbose=0) for labels in (rows, others)]
+    assert losses[0] == losses[1]
+    assert model.evaluate(rows, np.array([[9, 5, 0, 0], [4, 0, 0, 0]]), verbose=0) != losses[0]
+    # Ids that are floats have a mask, too.
+    assert to_numpy(embedding.compute_mask(rows)).tolist() == (rows != 0).tolist()
+    embedding(rows.astype("float32"))
+    mask = embedding.compute_mask(rows.astype("float32"))
+    assert to_numpy(mask).tolist() == (rows != 0).tolist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "convert"),
+    [
+        ("Dense", lambda layer: LowRankDense.from_dense(layer, rank=1)),
+        ("Dense", lambda layer: TTDense.from_dense(layer, tt_ranks=1)),
+        ("EinsumDense", lambda layer: LowRankEinsumDense.from_einsum_dense(layer, rank=1)),
+        ("Embedding", lambda layer: LowRankEmbedding.from_embedding(layer, rank=1)),
+        ("Embedding", lambda layer: TTEmbedding.from_embedding(layer, tt_ranks=1)),
+    ],
+)
+def test_quantized_layers_are_refused(kind, convert):
+    layer = {
+        "Dense": lambda: keras.layers.Dense(4),
+        "EinsumDense": lambda: keras.layers.EinsumDense("ab,bc->ac", 4),
+        "Embedding": lambda: keras.layers.Embedding(8, 4),
+    }[kind]()
+    layer.build() if kind == "Embedding" else layer.build((None, 8))
+    layer.quantize("int8")
+    with pytest.raises(ValueError, match=r"float weights.*quantization_mode='int8'"):
+        convert(layer)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.ones(50), r"20 row_weights.*shape \(50,\)"),
+        (np.ones(1), r"20 row_weights.*shape \(1,\)"),
+        (-np.ones(20), "from -1.0 to -1.0"),
+        (np.zeros(20), "from 0.0 to 0.0"),
+        (np.full(20, np.nan), "from nan"),
+    ],
+)
+def test_row_weights_fit_the_table(weights, message):
+    dense = keras.layers.Embedding(20, 8)
+    dense.build()
+    with pytest.raises(ValueError, match=message):
+        LowRankEmbedding.from_embedding(dense, rank=2, row_weights=weights)
+    with pytest.raises(ValueError, match=message):
+        TTEmbedding.from_embedding(dense, tt_ranks=2, row_weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("order", "reorder_rows", "message"),
+    [
+        (np.arange(20), False, "reorder_rows=False"),
+        (np.zeros(20, int), True, "0 to 19 once"),
+        (np.arange(19), True, r"shape \(19,\)"),
+    ],
+)
+def test_an_order_has_every_row_once(order, reorder_rows, message):
+    dense = keras.layers.Embedding(20, 8)
+    dense.build()
+    with pytest.raises(ValueError, match=message):
+        TTEmbedding.from_embedding(dense, tt_ranks=2, order=order, reorder_rows=reorder_rows)

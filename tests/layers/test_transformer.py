@@ -5,6 +5,7 @@ from conformance import to_numpy, tokens
 from keras import ops
 
 from keras_tnattn import layers
+from keras_tnattn.layers.residual_attention import ResidualAttention
 from keras_tnattn.models import PRESETS, translator
 
 DIM = 6
@@ -290,3 +291,44 @@ def test_translator_errors():
         translator(9, 9, num_layers=0)
     with pytest.raises(ValueError, match="residual_units"):
         translator(9, 9, attention=plga(), residual_units=2)
+
+
+class Halves(keras.layers.Layer):
+    """An attention that Keras knows no output shape of."""
+
+    def call(self, inputs):
+        return inputs / 2
+
+
+@pytest.mark.parametrize(
+    ("make", "size"),
+    [
+        (lambda: layers.TensorizedSpectralAttention(2), 16),
+        (lambda: layers.TensorizedSpectralAttention(1, key_dim=1), 1),
+        (lambda: keras.layers.MultiHeadAttention(2, 4, output_shape=4), 4),
+    ],
+    ids=["concat", "broadcast", "output_shape"],
+)
+def test_an_attention_of_another_output_size_is_refused(make, size):
+    inputs = keras.Input((None, 8))
+    for layer in (layers.TransformerEncoder(make(), 16), ResidualAttention(make())):
+        with pytest.raises(ValueError, match=f"size 8 of its inputs.*outputs of size {size}"):
+            layer(inputs)
+
+
+def test_a_decoder_refuses_an_attention_of_another_output_size():
+    inputs = keras.Input((None, 8))
+    decoder = layers.TransformerDecoder(
+        sdpa(), keras.layers.MultiHeadAttention(2, 4, output_shape=4), 16
+    )
+    with pytest.raises(ValueError, match="outputs of size 4"):
+        decoder(inputs, inputs)
+
+
+def test_transformer_layers_know_their_output_shape():
+    encoder = layers.TransformerEncoder(Halves(), 16)
+    assert encoder.compute_output_shape((2, 5, 8)) == (2, 5, 8)
+    frames = keras.layers.TimeDistributed(encoder)(keras.Input((3, 5, 8)))
+    assert frames.shape == (None, 3, 5, 8)
+    decoder = layers.TransformerDecoder(sdpa(), sdpa(), 16)
+    assert decoder.compute_output_shape((2, 5, 8), (2, 7, 8)) == (2, 5, 8)

@@ -150,7 +150,7 @@ def test_describe_prints_the_plan(capsys):
         (lambda: TTDense(8, tt_ranks=0).build((None, 8)), "tt_ranks=0"),
         (lambda: TTDense(8, (2, 2), (2, 4)).build((None, 5)), r"input_shape=\(None, 5\)"),
         (lambda: TTDense(8).build((3, None)), r"input_shape=\(3, None\)"),
-        (lambda: TTDense.from_dense(keras.layers.Dense(3), tt_ranks=1), "built Dense"),
+        (lambda: TTDense.from_dense(keras.layers.Dense(3), tt_ranks=1), "built keras.layers.Dense"),
         (lambda: TTDense.from_dense(built_dense(), (2, 2), tt_ranks=1), "tt_output_shape=None"),
         (lambda: TTDense(3).to_dense(), "built layer"),
     ],

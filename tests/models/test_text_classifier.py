@@ -216,6 +216,13 @@ def test_probabilities_are_float32_under_mixed_precision():
         (lambda: text_classifier(50, 3, "lstm"), "attention='lstm'"),
         (lambda: text_classifier(50, 3, num_layers=0), "num_layers=0"),
         (lambda: text_classifier(50, 3, position_encoding="learned"), "max_length=None"),
+        (lambda: text_classifier(50, 3, max_length=7), "max_length=7, position_encoding=None"),
+        (
+            lambda: text_classifier(50, 3, position_encoding="sinusoidal", max_length=7),
+            "max_length=7, position_encoding='sinusoidal'",
+        ),
+        (lambda: text_classifier(50, 3, embedding_ranks=0), "embedding_ranks=0"),
+        (lambda: text_classifier(50, 3, feedforward_ranks=-3), "feedforward_ranks=-3"),
         (lambda: text_classifier(50, 3, feedforward="sparse"), "feedforward='sparse'"),
         (
             lambda: text_classifier(50, 3, hidden_units=None, feedforward="tensor_train"),

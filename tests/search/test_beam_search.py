@@ -319,3 +319,23 @@ def test_errors():
     model = translator(12, 11, published, model_dim=8, feedforward_dim=8)
     with pytest.raises(ValueError, match="padding_in_metric=True"):
         BeamSearch(model)
+
+
+@pytest.mark.parametrize("kind", ["plga", "sdpa"])
+def test_a_search_uses_the_weights_that_the_model_has_now(kind):
+    model = make_model(kind)
+    search = BeamSearch(model, 2, START, END, EXTRA)
+    sources = padded(SOURCES)
+    before = search(sources)
+    rng = np.random.default_rng(0)
+    model.set_weights([rng.normal(size=w.shape, scale=0.5) for w in model.get_weights()])
+    after, fresh = search(sources), BeamSearch(model, 2, START, END, EXTRA)(sources)
+    assert not np.allclose(after.scores, before.scores)
+    np.testing.assert_array_equal(after.ids, fresh.ids)
+    np.testing.assert_allclose(after.scores, fresh.scores, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["beam_size", "start_id", "end_id"])
+def test_sizes_and_ids_are_integers(name):
+    with pytest.raises(ValueError, match=f"{name}=2.5"):
+        BeamSearch(make_model("sdpa"), **{name: 2.5})

@@ -182,7 +182,7 @@ class ClassifyConfig(ExportConfig):
         le=100_000,
     )
     exponent: float | None = option(None, MODEL, "exponent of the time graph power_law", gt=0)
-    filter_order: int = option(2, MODEL, "number of terms of the graph filter (tsa)", ge=1, le=100)
+    filter_order: int = option(2, MODEL, "number of terms of the graph filter (tsa)", ge=2, le=100)
     residual_units: int = option(
         2, MODEL, "residual units that learn the metric (plga)", ge=0, le=256
     )

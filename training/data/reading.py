@@ -18,6 +18,8 @@ from training.base.errors import InputError
 Row = dict[str, str]
 
 PACKED: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
+# The longest field of a table; that of Python's csv, 131,072 characters, is less than some texts.
+csv.field_size_limit(2**31 - 1)
 TFDS = "tfds:"
 
 
@@ -119,7 +121,7 @@ def _read(path: Path, file: TextIO, quoted_columns: Set[str]) -> tuple[list[str]
     lines: Iterator[list[str]]
     if _kind(path) == ".csv":
         first = file.readline()
-        delimiter = _delimiter(first)
+        delimiter = delimiter_of(first)
         # A quoted field of the header can also span several lines.
         lines = csv.reader(itertools.chain([first], file), delimiter=delimiter)
         header = next(lines, [])
@@ -135,8 +137,15 @@ def _read(path: Path, file: TextIO, quoted_columns: Set[str]) -> tuple[list[str]
     return header, (_row(path, header, fields, i) for i, fields in numbered if any(fields))
 
 
-def _delimiter(header: str) -> str:
-    """Returns the delimiter of a CSV file with this header line."""
+def delimiter_of(header: str) -> str:
+    """Returns the delimiter of a CSV file with this header line.
+
+    Args:
+        header: The first line of the file.
+
+    Returns:
+        The first of comma, semicolon, tab and bar that separates fields in it; otherwise a comma.
+    """
     for delimiter in ",;\t|":
         if len(next(csv.reader([header], delimiter=delimiter), [])) > 1:
             return delimiter

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import io
+import itertools
 import lzma
 import sys
 import zlib
@@ -12,7 +13,7 @@ from typing import BinaryIO, NamedTuple, TextIO
 
 from training.base.errors import InputError
 from training.base.files import reason
-from training.data.reading import PACKED
+from training.data.reading import PACKED, delimiter_of
 
 COLUMNS = ("text", "source", "sentence")  # looked for if no column is named
 
@@ -105,12 +106,12 @@ def _table(
 def _table_rows(
     text: TextIO, path: str, kind: str, column: str | None, columns: Sequence[str]
 ) -> Iterator[Row]:
-    csv.field_size_limit(2**31 - 1)
     # A tab-separated file has no quoting, as in training/data/reading.py.
     if kind == ".tsv":
         rows = csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
     else:
-        rows = csv.reader(text)
+        first = text.readline()
+        rows = csv.reader(itertools.chain([first], text), delimiter=delimiter_of(first))
     header = next(rows, [])
     names = [column] if column else [name for name in columns if name in header]
     if not names and len(header) == 1:

@@ -76,8 +76,9 @@ def finish(
 
 
 def _export_once(config: ExportConfig, run: Run, write: Callable[[Path, int], Path]) -> Path:
-    """Exports the model once. The version is written to the run's folder first, so that a resumed
-    run does not export a second time, unless the options have changed."""
+    """Exports the model once. The version is written to the run's folder before and after, so that
+    a resumed run does not export a second time, unless the options have changed. A version that
+    another run has written in the meantime is not taken for its own."""
     import tensorflow as tf
 
     from keras_tnattn.export import next_version
@@ -85,14 +86,15 @@ def _export_once(config: ExportConfig, run: Run, write: Callable[[Path, int], Pa
     folder = config.export_folder
     try:
         note = run.export_note or {}
-        if note.get("options") != config.export_options:
+        same = note.get("options") == config.export_options
+        if same and note.get("complete") and (folder / str(note["version"])).exists():
+            return folder / str(note["version"])
+        if not same or (folder / str(note["version"])).exists():
             note = {"options": config.export_options, "version": next_version(folder)}
-            run.write_export_note(note)
-        version = note["version"]
-        target = folder / str(version)
-        if target.exists():
-            return target
-        return write(folder, version)
+            run.write_export_note({**note, "complete": False})
+        target = write(folder, note["version"])
+        run.write_export_note({**note, "complete": True})
+        return target
     except (OSError, tf.errors.OpError) as error:
         text = reason(error) if isinstance(error, OSError) else error.message
         raise WriteError(f"Could not export to {folder}: {text}") from error

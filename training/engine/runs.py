@@ -184,14 +184,15 @@ class Run:
 
     @property
     def export_note(self) -> dict[str, Any] | None:
-        """The options and version of the last export that was started; `None` if there is none."""
+        """The options and version of the last export that was started, and whether it is complete;
+        `None` if there is none."""
         path = self.folder / "export.json"
         if not path.exists():
             return None
         return read_object(path, "Delete it, then continue with --resume")
 
     def write_export_note(self, note: dict[str, Any]) -> None:
-        """Writes the options and version of an export before the export starts."""
+        """Writes the options and version of an export, and whether it is complete."""
         with replacing(self.folder / "export.json") as path:
             path.write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
 

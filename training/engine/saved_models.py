@@ -1,4 +1,4 @@
-"""Loads a run's `model.keras`; a missing or damaged file is reported in one line."""
+"""Loads `.keras` files; a missing or damaged file is reported in one line."""
 
 import warnings
 import zipfile
@@ -6,15 +6,19 @@ from pathlib import Path
 
 import keras
 
+import keras_tnattn  # noqa: F401  registers its layers
 from training.base.errors import InputError
 from training.engine.checkpoints import ARCHIVE_ERRORS, first_line
 
+# Keras raises a TypeError or warns about models with unknown layers.
+_ERRORS = (*ARCHIVE_ERRORS, TypeError, UserWarning)
+
 
 def load_model(path: Path, hint: str) -> keras.Model:
-    """Reads a trained model.
+    """Reads the trained model of a run.
 
     Args:
-        path: The file.
+        path: The file, `model.keras`.
         hint: A sentence for the error message: what to do if the file is missing.
 
     Raises:
@@ -25,18 +29,36 @@ def load_model(path: Path, hint: str) -> keras.Model:
             f"Expected the model of a finished run. Received: {path}, which is missing. {hint}"
         )
     try:
-        # For a truncated file Keras would say that it does not exist.
-        with zipfile.ZipFile(path) as archive:
-            if archive.testzip() is not None:
-                raise ValueError("a checksum is wrong")
-        with warnings.catch_warnings():
-            # Keras only warns about missing weights, and leaves them at their initial values.
-            warnings.simplefilter("error", UserWarning)
-            return keras.models.load_model(path, compile=False)
-    # Keras raises a TypeError or warns about models with unknown layers.
-    except (*ARCHIVE_ERRORS, TypeError, UserWarning) as error:
+        return _read(path)
+    except _ERRORS as error:
         raise InputError(
             f"Expected the trained model of this run. Received: {path}, which is damaged or from "
             f"another program ({first_line(error)}). Delete it and results.json, then finish the "
             "run with --resume"
         ) from error
+
+
+def load_file(path: Path) -> keras.Model:
+    """Reads a Keras model of any origin.
+
+    Args:
+        path: The file, `.keras`.
+
+    Raises:
+        InputError: If the file is damaged, or not a model of known layers.
+    """
+    try:
+        return _read(path)
+    except _ERRORS as error:
+        raise InputError(f"Could not load the model {path}: {first_line(error)}") from error
+
+
+def _read(path: Path) -> keras.Model:
+    # For a truncated file Keras would say that it does not exist.
+    with zipfile.ZipFile(path) as archive:
+        if archive.testzip() is not None:
+            raise ValueError("a checksum is wrong")
+    with warnings.catch_warnings():
+        # Keras only warns about missing weights, and leaves them at their initial values.
+        warnings.filterwarnings("error", ".*could not be loaded", UserWarning)
+        return keras.models.load_model(path, compile=False)

@@ -67,7 +67,7 @@ class NodesConfig(RunConfig):
     )
     num_heads: int = option(8, MODEL, "heads of a hidden layer (gat)", ge=1, le=256)
     output_heads: int = option(1, MODEL, "heads of the last layer, averaged (gat)", ge=1, le=256)
-    filter_order: int = option(3, MODEL, "coefficients of the filter (filter)", ge=1, le=100)
+    filter_order: int = option(3, MODEL, "coefficients of the filter (filter)", ge=2, le=100)
     dropout: float = option(
         None,
         MODEL,

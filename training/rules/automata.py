@@ -34,6 +34,8 @@ class RuleBatches(keras.utils.PyDataset):
         config: The options; rule, lengths, batch size and number of batches are used.
     """
 
+    lengths_vary = True
+
     def __init__(self, config: RulesConfig) -> None:
         super().__init__()
         self.config = config

@@ -172,7 +172,9 @@ def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -
     _refuse_max_drop(args)
     if args.heal_epochs and args.data is None:
         raise InputError("--heal-epochs needs --data")
-    model = _load(path)
+    from training.engine.saved_models import load_file
+
+    model = load_file(path)
     if args.export and args.data is None and getattr(model, "inputs", None) is None:
         raise InputError("--export needs --data for a model that does not say what its inputs are")
     data = None if args.data is None else _read_arrays(Path(args.data))
@@ -228,6 +230,7 @@ def _compress_classifier(path: Path, folder: Path, args: CompressOptions) -> Non
     from training.classify.config import ClassifyConfig
     from training.classify.train import export_classifier, prepare_parts
     from training.engine.runs import Run
+    from training.engine.saved_models import load_model
     from training.engine.tables import parameter_counts, predict
 
     run = Run(path)
@@ -235,7 +238,7 @@ def _compress_classifier(path: Path, folder: Path, args: CompressOptions) -> Non
     data = load(config)
     run.check_data({"fingerprint": data.fingerprint()})
     vectorizer, parts = prepare_parts(config, data)
-    model = _load(path / "model.keras")
+    model = load_model(path / "model.keras", "Finish the run with --resume")
     train, test = parts["train"], parts["test"]
     held_out = parts.get("validation")
     if held_out is None:
@@ -371,20 +374,12 @@ def _run_files(
     }
 
 
-def _load(path: Path) -> Any:
-    import keras
-
-    import keras_tnattn  # noqa: F401  registers its layers
-
-    try:
-        return keras.models.load_model(path, compile=False)
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"Could not load the model {path}: {error}") from error
-
-
 def _read_arrays(path: Path) -> Any:
+    from training.engine.checkpoints import ARCHIVE_ERRORS, first_line
+
     try:
-        content = np.load(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"Could not read the inputs {path}: {error}") from error
-    return content if isinstance(content, np.ndarray) else dict(content)
+        with path.open("rb") as file:  # NumPy does not close a file that is damaged
+            content = np.load(file)
+            return content if isinstance(content, np.ndarray) else dict(content)
+    except ARCHIVE_ERRORS as error:
+        raise InputError(f"Could not read the inputs {path}: {first_line(error)}") from error

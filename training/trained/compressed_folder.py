@@ -10,7 +10,7 @@ from typing import Any
 from training.base.errors import InputError
 from training.base.files import writing
 
-EARLIER = ".earlier"
+EARLIER, DISCARDED = ".earlier", ".discarded"
 _REPORTS = ("report.txt", "report.csv", "report.json", "curves.png")
 _RUN_FILES = ("results.json", "data.json", "config.json")
 # What `evaluate.py` and `explain.py` write about a model.
@@ -92,7 +92,7 @@ def write(result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str
             Those that cannot be moved back either stay in `.earlier`, and the next attempt moves
             them back.
     """
-    partial, earlier = folder / ".partial", folder / EARLIER
+    partial, earlier, discarded = (folder / name for name in (".partial", EARLIER, DISCARDED))
     texts = {
         "report.txt": f"{result.report}\n",
         "report.csv": result.report.to_csv(),
@@ -102,7 +102,8 @@ def write(result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str
     try:
         with writing(folder):
             _recover(folder)
-            shutil.rmtree(partial, ignore_errors=True)
+            for path in (partial, discarded):
+                shutil.rmtree(path, ignore_errors=True)
             for path in (partial, earlier):
                 path.mkdir()
             for name, text in texts.items():
@@ -112,8 +113,12 @@ def write(result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str
                 result.model.save(partial / "model.keras")
             new = sorted(path.name for path in partial.iterdir())
             old = _names(folder) if replaces else [x for x in new if (folder / x).exists()]
-            _exchange(folder, partial, earlier, new, old)
-        shutil.rmtree(earlier, ignore_errors=True)
+            moves = [(folder / name, earlier / name) for name in old]
+            moves += [(partial / name, folder / name) for name in new]
+            # In one step: `_recover` must not find only some of the earlier files.
+            moves.append((earlier, discarded))
+            _move(moves)
+        shutil.rmtree(discarded, ignore_errors=True)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -136,12 +141,8 @@ def _names(folder: Path) -> list[str]:
     return [name for name in names if (folder / name).exists()] + measured
 
 
-def _exchange(
-    folder: Path, partial: Path, earlier: Path, new: Sequence[str], old: Sequence[str]
-) -> None:
-    """Moves old files of a folder to `earlier` and new ones from `partial`; undone if it fails."""
-    moves = [(folder / name, earlier / name) for name in old]
-    moves += [(partial / name, folder / name) for name in new]
+def _move(moves: Sequence[tuple[Path, Path]]) -> None:
+    """Moves files from sources to targets; undone if it fails."""
     done = []
     try:
         for source, target in moves:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import resource
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -179,3 +180,33 @@ def test_output_that_is_no_terminal_has_few_lines(run, capsys):
     assert len(lines) <= 10
     assert lines[0].startswith("epoch 3 of 25: loss ")
     assert lines[-1].startswith("epoch 25 of 25: loss ")
+
+
+def test_an_export_of_another_run_is_not_taken_for_ones_own(tmp_path):
+    pytest.importorskip("tensorflow")
+    config = SimpleNamespace(export_folder=tmp_path / "saved", export_options={"beam": 1})
+    config.export_folder.mkdir()
+    killed, other = Run(tmp_path / "killed"), Run(tmp_path / "other")
+    for run in (killed, other):
+        run.folder.mkdir()
+
+    def writing(text):
+        def write(folder, version):
+            (folder / str(version)).write_text(text)
+            return folder / str(version)
+
+        return write
+
+    def kill(folder, version):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finishing._export_once(config, killed, kill)
+    assert finishing._export_once(config, other, writing("other")).name == "1"
+    path = finishing._export_once(config, killed, writing("killed"))
+    assert (path.name, path.read_text()) == ("2", "killed")
+    # Once is enough.
+    assert finishing._export_once(config, killed, kill) == path
+    assert finishing._export_once(config, other, kill).read_text() == "other"
+    path.unlink()
+    assert finishing._export_once(config, killed, writing("again")).read_text() == "again"

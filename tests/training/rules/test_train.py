@@ -319,3 +319,9 @@ def test_learns_two_steps_at_once(boundary, tmp_path):
     options = ["--rule", "110", "--steps", "2", "--boundary", boundary]
     assert main(["rules", *options, "--run-dir", str(tmp_path / "run")]) == 0
     assert min(Run(tmp_path / "run").results["accuracies"].values()) >= 0.999
+
+
+def test_an_epoch_may_be_a_single_batch(tmp_path):
+    # The lengths of the batches then differ between the epochs only.
+    folder = tmp_path / "run"
+    assert main(command(folder, "--batches-per-epoch", "1", "--epochs", "3")) == 0

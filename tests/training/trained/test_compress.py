@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -357,3 +358,51 @@ def test_thinned_texts_keep_some_words_in_order():
 def test_no_thinned_text_is_empty():
     found = thinned(np.array([[7, 0, 0]] * 50))
     assert found.tolist() == [[7, 0, 0]] * 50
+
+
+def test_an_end_after_the_exchange_leaves_the_new_model(tmp_path, monkeypatch):
+    folder = tmp_path / "small"
+    an_evaluated_model(folder)
+    delete = shutil.rmtree
+
+    def killed(path, **options):
+        if Path(path).name == ".discarded" and Path(path).exists():
+            next(Path(path).iterdir()).unlink()
+            raise Interrupt
+        delete(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(Interrupt):
+            Result("new").write(folder)
+    check_output(folder, tmp_path / "model.keras", True)
+    model = {name: (folder / name).read_text() for name in ("model.keras", "report.json")}
+    assert model == {"model.keras": "new", "report.json": "new"}
+    Result("newer").write(folder)
+    assert {"old", "new"}.isdisjoint(contents(folder).values())
+
+
+@pytest.mark.parametrize("damage", ["empty.npy", "truncated.npz", "checksum.npz"])
+def test_damaged_inputs_are_reported_in_one_line(damage, tmp_path, capsys):
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
+    model.save(tmp_path / "model.keras")
+    path = tmp_path / damage
+    np.savez(path.with_suffix(".npz"), a=np.ones((8, 64)))
+    content = path.with_suffix(".npz").read_bytes()
+    broken = bytearray(content)
+    broken[200] ^= 1
+    path.write_bytes({"e": b"", "t": content[:100], "c": bytes(broken)}[damage[0]])
+    assert main([str(tmp_path / "model.keras"), "--data", str(path), "--target", "2"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: Could not read the inputs {path}: ")
+    assert error.count("\n") == 1
+
+
+def test_a_damaged_model_is_reported_in_one_line(tmp_path, capsys):
+    path = tmp_path / "model.keras"
+    keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)]).save(path)
+    path.write_bytes(path.read_bytes()[:1000])
+    assert main([str(path), "--target", "2"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: Could not load the model {path}: ")
+    assert error.count("\n") == 1
