@@ -1,7 +1,6 @@
 """Greedy and beam search with a translator, in batches of sentences."""
 
 from collections.abc import Callable
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import keras
@@ -106,7 +105,7 @@ class BeamSearch:
     ) -> None:
         model = Translator.from_model(model)
         vocabulary_size = model.target_vocabulary_size
-        if not isinstance(beam_size, Integral) or not 1 <= beam_size <= vocabulary_size:
+        if not isinstance(beam_size, int | np.integer) or not 1 <= beam_size <= vocabulary_size:
             raise ValueError(
                 f"Expected a beam of 1 to {vocabulary_size}, the size of the target vocabulary. "
                 f"Received: beam_size={beam_size}"
@@ -118,7 +117,7 @@ class BeamSearch:
             )
         ids = {"start_id": start_id} | ({} if end_id is None else {"end_id": end_id})
         for name, value in ids.items():
-            if not isinstance(value, Integral) or not 0 < value < vocabulary_size:
+            if not isinstance(value, int | np.integer) or not 0 < value < vocabulary_size:
                 raise ValueError(
                     f"Expected an id of 1 to {vocabulary_size - 1}, of the target vocabulary. "
                     f"Received: {name}={value}"
