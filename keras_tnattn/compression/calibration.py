@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_tnattn.compression.batches import are_arrays, inputs_and_labels, iterate
-from keras_tnattn.layers.low_rank_einsum_dense import kernel_axes
+from keras_tnattn.layers.low_rank_einsum_dense import kernel_axes, labels_of
 
 # The number of random input rows that measure the error of a layer for which there are no data.
 SAMPLE_ROWS = 512
@@ -204,7 +204,7 @@ def input_rows(layer: keras.layers.Layer, inputs: np.ndarray) -> np.ndarray:
     """Returns the rows `(n, I)` that the kernel of a dense or einsum layer multiplies."""
     if not isinstance(layer, keras.layers.EinsumDense):
         return inputs.reshape(-1, inputs.shape[-1])
-    labels, kernel = layer.equation.replace(" ", "").split("->")[0].split(",")
+    labels, kernel, _ = labels_of(layer.equation)
     summed = [kernel[i] for i in kernel_axes(layer.equation)[0]]
     before, _, after = labels.partition("...")
     axis = {c: i for i, c in enumerate(before)}

@@ -12,6 +12,14 @@ from keras_tnattn.ops import low_rank
 from keras_tnattn.typing import Activation, Constraint, DType, Initializer, Regularizer, Shape
 
 
+def labels_of(equation: str) -> tuple[str, str, str]:
+    """Returns the labels of the axes of inputs, kernel and outputs: `"ab,bc->ac"` has `"ab"`,
+    `"bc"` and `"ac"`."""
+    source, output = equation.replace(" ", "").split("->")
+    inputs, kernel = source.split(",")
+    return inputs, kernel, output
+
+
 def split_equation(equation: str) -> tuple[str, str]:
     """Splits the equation of a `keras.layers.EinsumDense` into two, one for each thin kernel.
 
@@ -23,8 +31,7 @@ def split_equation(equation: str) -> tuple[str, str]:
         ValueError: If an axis of the kernel is in the inputs and in the outputs, or the kernel has
             no axis that is summed over, or no axis that is new in the outputs.
     """
-    source, output = equation.replace(" ", "").split("->")
-    inputs, kernel = source.split(",")
+    inputs, kernel, output = labels_of(equation)
     summed = [c for c in kernel if c in inputs and c not in output]
     new = [c for c in kernel if c in output and c not in inputs]
     if not summed or not new or len(summed) + len(new) < len(kernel):
@@ -43,8 +50,7 @@ def split_equation(equation: str) -> tuple[str, str]:
 
 def kernel_axes(equation: str) -> tuple[list[int], list[int]]:
     """Returns the axes of the kernel that are summed over, and those new in the outputs."""
-    source, output = equation.replace(" ", "").split("->")
-    inputs, kernel = source.split(",")
+    inputs, kernel, output = labels_of(equation)
     summed = [i for i, c in enumerate(kernel) if c in inputs and c not in output]
     return summed, [i for i in range(len(kernel)) if i not in summed]
 
@@ -134,8 +140,7 @@ class LowRankEinsumDense(BaseLowRank):
         self.bias_axes = bias_axes
 
     def build(self, input_shape: Shape) -> None:
-        source, output = self.equation.replace(" ", "").split("->")
-        inputs, kernel = source.split(",")
+        inputs, kernel, output = labels_of(self.equation)
         sizes = _sizes(inputs, input_shape) | _sizes(
             output, (None, *self.partial_output_shape), skip_ellipsis=True
         )
@@ -157,8 +162,7 @@ class LowRankEinsumDense(BaseLowRank):
         self.built = True
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        source, output = self.equation.replace(" ", "").split("->")
-        inputs = source.split(",")[0]
+        inputs, _, output = labels_of(self.equation)
         sizes = _sizes(output, (None, *self.partial_output_shape), skip_ellipsis=True)
         sizes |= _sizes(inputs, input_shape)
         before, ellipsis, after = output.partition("...")
