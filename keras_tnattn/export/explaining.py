@@ -18,6 +18,7 @@ def classifier_explanation(
     to_ids: Callable[[Tensor], Tensor],
     split_words: Callable[[Tensor], Any],
     classify: Callable[[Tensor], Tensors],
+    ignores_padding: bool,
 ) -> Callable[[Tensor], Tensors] | None:
     """Returns a function from texts to what a classifier's attention computed for them.
 
@@ -36,6 +37,8 @@ def classifier_explanation(
         to_ids: Strings `(B,)` to ids `(B, N)`, 0 for padding and 1 for unknown words.
         split_words: Strings `(B,)` to the words `(B, None)` that the ids stand for.
         classify: Ids to the outputs of the other signatures.
+        ignores_padding: Whether the model computes the same without the padding; otherwise it gets
+            all of it, as in the other signatures.
 
     Returns:
         The function, or `None` if the model has no layer `attention` that returns scores.
@@ -55,18 +58,19 @@ def classifier_explanation(
         words = split_words(text)
         longest = tf.cast(words.bounding_shape(1), tf.int32)
         length = tf.clip_by_value(longest, 1, tf.shape(ids)[1])
+        read = ids[:, :length] if ignores_padding else ids
         ids = ids[:, :length]
         words = words.to_tensor("", shape=tf.shape(ids, tf.int64))
-        x = before(ids, training=False)
+        x = before(read, training=False)
         inputs = (x, x) if itself else (x,)
         _, scores = attention(*inputs, return_attention_scores=True, training=False)
         real = tf.cast(ids != PAD, tf.float32)
-        graph = tf.reduce_mean(tf.cast(scores, tf.float32), axis=1)
+        graph = tf.reduce_mean(tf.cast(scores, tf.float32), axis=1)[:, :length, :length]
         graph = graph * real[:, :, None] * real[:, None, :]
         given = tf.reduce_sum(graph, axis=1)
         largest = tf.reduce_max(given, axis=1, keepdims=True)
         return {
-            **classify(ids),
+            **classify(read),
             "words": words,
             "unknown": ids == UNK,
             "graph": graph,

@@ -6,7 +6,6 @@ function runs the written file on example inputs and keeps it only if the output
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.typing import Tensors
 
 # The backends whose conversion works. Keras offers more, but their tools cannot be installed, or
@@ -145,12 +145,10 @@ def _writing(path: Path, form: str) -> Iterator[str]:
         raise FileExistsError(
             f"Expected a new path, because exports never overwrite. Received: {path}"
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".partial-{path.name}")
-    _remove(partial)  # what a killed export left
     try:
-        yield str(partial)
-        partial.rename(path)
+        with partial_folder(path) as folder:
+            yield str(folder / path.name)
+            (folder / path.name).rename(path)
     except OSError:
         raise
     except Exception as error:  # converters raise errors of any class
@@ -161,15 +159,6 @@ def _writing(path: Path, form: str) -> Iterator[str]:
             f"{(str(error).splitlines() or [type(error).__name__])[0]}"
             + (f". {hint} the .keras file with KERAS_BACKEND=tensorflow" if hint else "")
         ) from error
-    finally:
-        _remove(partial)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _specs(model: keras.Model, length: int | None = None, like: Tensors = None) -> list[Any]:

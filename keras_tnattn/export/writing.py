@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from keras_tnattn.export.cards import MODEL_CARD, merged, technical
 from keras_tnattn.export.explaining import classifier_explanation, translator_explanation
+from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.models import Translator
 from keras_tnattn.text.reserved import PAD, UNK
 from keras_tnattn.typing import Tensor
@@ -116,7 +116,9 @@ def export(
         "serving_default": (from_text, text),
         "ids": (from_ids, tf.TensorSpec([None, None], tf.int32, "ids")),
     }
-    explain = split_words and classifier_explanation(model, to_ids, split_words, from_ids)
+    explain = split_words and classifier_explanation(
+        model, to_ids, split_words, from_ids, ignores_padding
+    )
     if explain:
         signatures["explain"] = (explain, text)
     own_card = {
@@ -125,7 +127,7 @@ def export(
         "sizes": {"parameters": model.count_params()},
         "inputs": {
             "text": {"by_length": ignores_padding},
-            "ids": {"padding": PAD, "max_length": _MAX_IDS},
+            "ids": {**({"padding": PAD} if ignores_padding else {}), "max_length": _MAX_IDS},
         },
     }
     return export_signatures(
@@ -337,37 +339,44 @@ def export_signatures(
         ```
     """
     check_backend()
-    folder = Path(folder)
+    folder, chosen = Path(folder), version is not None
     if version is None:
         version = next_version(folder)
     if version < 1:
         raise ValueError(f"Expected a positive version. Received: version={version}")
-    target = folder / str(version)
-    if target.exists():
-        raise FileExistsError(
-            f"Expected a new version, because exports are never changed. Received: {target} exists"
-        )
-    partial = folder / f".partial-{version}"
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
+    if (folder / str(version)).exists():
+        raise _existing(folder / str(version))
+    with partial_folder(folder / str(version)) as partial:
         archive = keras.export.ExportArchive()
         for layer in layers:
             archive.track(layer)
         for name, (function, spec) in signatures.items():
             archive.add_endpoint(name, function, spec if isinstance(spec, list) else [spec])
-        archive.write_out(str(partial), verbose=False)
-        path = partial / MODEL_CARD
-        path.parent.mkdir()
-        whole_card = {"name": folder.name, "version": version, **technical(), **(card or {})}
-        text = json.dumps(whole_card, indent=1, ensure_ascii=False) + "\n"
-        path.write_text(text, encoding="utf-8")
+        whole = partial / "whole"
+        archive.write_out(str(whole), verbose=False)
+        (whole / MODEL_CARD).parent.mkdir()
         if class_names is not None:
             names = json.dumps(list(class_names))
-            (partial / CLASS_NAMES).write_text(names, encoding="utf-8")
-        partial.rename(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return target
+            (whole / CLASS_NAMES).write_text(names, encoding="utf-8")
+        while True:
+            target = folder / str(version)
+            whole_card = {"name": folder.name, "version": version, **technical(), **(card or {})}
+            text = json.dumps(whole_card, indent=1, ensure_ascii=False) + "\n"
+            (whole / MODEL_CARD).write_text(text, encoding="utf-8")
+            try:
+                return whole.rename(target)
+            except OSError as error:
+                if not target.exists():
+                    raise
+                if chosen:
+                    raise _existing(target) from error
+                version = next_version(folder)  # another export has taken this one
+
+
+def _existing(target: Path) -> FileExistsError:
+    return FileExistsError(
+        f"Expected a new version, because exports are never changed. Received: {target} exists"
+    )
 
 
 def next_version(folder: str | os.PathLike) -> int:

@@ -33,10 +33,12 @@ class AttentionAdapter(abc.ABC):
         takes_memory: Whether query and value may be different sequences (cross-attention).
         can_be_causal: Whether attention to later positions can be prevented.
         keeps_keys: Whether a token can be decoded from the keys and values of earlier tokens.
+        has_details: Whether it can return details.
     """
 
     takes_memory = False
     can_be_causal = False
+    has_details = True
 
     def __init__(self, layer: keras.layers.Layer) -> None:
         self.layer = layer
@@ -201,6 +203,7 @@ class SequenceAttention(AttentionAdapter):
     ) -> None:
         super().__init__(layer)
         self.detail, self.detail_argument = detail, detail_argument
+        self.has_details = detail is not None
         self.takes_causal_mask = takes_causal_mask
         self.can_be_causal = takes_causal_mask or is_causal
         # Keras' `Identity`, for one, supports masks but does not take any.

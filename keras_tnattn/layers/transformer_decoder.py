@@ -51,7 +51,8 @@ class TransformerDecoder(BaseTransformerLayer):
 
     Returns:
         Tensor `(B, T, d)`; with `return_attention` also a dict with the keys `self` and `cross`,
-        whose values are those that `TransformerEncoder` returns.
+        whose values are those that `TransformerEncoder` returns. The key of an attention that
+        cannot return details, such as `GraphTensorNetwork`, is left out.
 
     Raises:
         TypeError: If an attention is not a layer.
@@ -128,26 +129,30 @@ class TransformerDecoder(BaseTransformerLayer):
         details: dict[str, Any] = {}
 
         def attend_to_itself(x: Tensor) -> Tensor:
-            outputs, details["self"] = self._attend_to_itself(
+            outputs, found = self._attend_to_itself(
                 x,
                 x,
                 inputs_mask,
                 inputs_mask,
                 training=training,
                 use_causal_mask=True,
-                return_details=return_attention,
+                return_details=return_attention and self._attend_to_itself.has_details,
             )
+            if found is not None:
+                details["self"] = found
             return outputs
 
         def attend_to_memory(x: Tensor) -> Tensor:
-            outputs, details["cross"] = self._attend_to_memory(
+            outputs, found = self._attend_to_memory(
                 x,
                 memory,
                 inputs_mask,
                 memory_mask,
                 training=training,
-                return_details=return_attention,
+                return_details=return_attention and self._attend_to_memory.has_details,
             )
+            if found is not None:
+                details["cross"] = found
             return outputs
 
         x = self._branches(inputs, attend_to_itself, attend_to_memory, training)

@@ -109,6 +109,11 @@ class TransformerEncoder(BaseTransformerLayer):
         x = self._add(1, x, self._feed_forward, training)
         return (x, details) if return_attention else x
 
+    @property
+    def has_details(self) -> bool:
+        """Whether the attention can return details."""
+        return self._attend.has_details
+
     def get_config(self) -> dict[str, Any]:
         attention = keras.saving.serialize_keras_object(self.attention)
         return {**super().get_config(), "attention": attention}

@@ -108,6 +108,7 @@ class Translator(keras.Model):
         Returns:
             Tensor `(B, S, d)`; with `return_attention` also a dict with the keys `encoder_0`,
             `encoder_1` and so on, whose values are those that `TransformerEncoder` returns.
+            Encoders whose attention cannot return details are left out.
         """
         source = keras.ops.convert_to_tensor(source, "int32")
         mask = keras.ops.not_equal(source, 0)
@@ -116,8 +117,9 @@ class Translator(keras.Model):
         x = keras.ops.copy(self.source_dropout(x, training=training))
         details: dict[str, Any] = {}
         for i, encoder in enumerate(self.encoders):
-            x = encoder(x, mask=mask, training=training, return_attention=return_attention)
-            if return_attention:
+            wanted = return_attention and encoder.has_details
+            x = encoder(x, mask=mask, training=training, return_attention=wanted)
+            if wanted:
                 x, details[f"encoder_{i}"] = x
         memory = keras.ops.copy(x)
         return (memory, details) if return_attention else memory
@@ -191,7 +193,8 @@ class Translator(keras.Model):
 
         Returns:
             Tensor `(B, T, V)`; with `return_attention` also a dict with the keys `decoder_0.self`,
-            `decoder_0.cross`, `decoder_1.self` and so on.
+            `decoder_0.cross`, `decoder_1.self` and so on, without those of attentions that cannot
+            return details.
         """
         outputs = self.run_decoders(target, memory, memory_mask, training, return_attention)
         if return_attention:

@@ -178,7 +178,7 @@ class Inference:
             unknown = [n for i, n in enumerate(sizes, 1) if not known.rank or known[i] is None]
             longest = max(unknown, default=0)
             limit, option, unit = self.settings.max_length, "--max-length", "entries"
-        if own and own < limit:
+        if type(own) is int and 0 < own < limit:
             limit, option = own, "the model card"
         if longest > limit:
             raise _too_large(f"{longest} {unit} of input {name}", limit, option)

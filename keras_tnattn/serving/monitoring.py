@@ -3,6 +3,7 @@
 import datetime
 import json
 import sys
+import threading
 import time
 from typing import Any
 
@@ -31,6 +32,7 @@ class Monitoring:
         self._repository = repository
         self._access_log, self.log_texts = access_log, log_texts
         self._registry = CollectorRegistry()
+        self._paging = threading.Lock()  # a page is written by one thread at a time
         prefix = "keras_tnattn_serving"
         self._requests = Counter(
             f"{prefix}_requests",
@@ -92,13 +94,14 @@ class Monitoring:
 
     def page(self) -> bytes:
         """The metrics in Prometheus' text format."""
-        self._versions.clear()
-        for name in self._repository.names():
-            versions = self._repository.versions(name)
-            for state in State:
-                count = sum(version.state is state for version in versions)
-                self._versions.labels(name, state.name).set(count)
-        return generate_latest(self._registry)
+        with self._paging:
+            self._versions.clear()
+            for name in self._repository.names():
+                versions = self._repository.versions(name)
+                for state in State:
+                    count = sum(version.state is state for version in versions)
+                    self._versions.labels(name, state.name).set(count)
+            return generate_latest(self._registry)
 
 
 class Observed:

@@ -130,7 +130,10 @@ def _tensors(servable: Servable) -> dict[str, Any]:
             {
                 "name": name,
                 "datatype": _NAMES.get(spec.dtype, spec.dtype.name),
-                "shape": [-1 if size is None else size for size in spec.shape.as_list()],
+                # The protocol has no word for a shape of any rank.
+                "shape": [-1 if size is None else size for size in spec.shape]
+                if spec.shape.rank is not None
+                else [-1],
             }
             for name, spec in specs.items()
         ]

@@ -190,20 +190,31 @@ class Repository:
             version.state = State.END
 
     def _scan(self) -> dict[str, dict[int, tuple[Path, tuple]]]:
+        """Returns path and files of each version, by model and number; leaves out models whose
+        folder cannot be read, and that are not loaded either."""
         found = {}
         for folder in _folders(self.root):
             if not re.fullmatch(r"\w[\w.-]*", folder.name):
                 continue
-            numbers = {}
-            for path in _folders(folder):
-                # A link must not lead out of the folder. `01` is not a version: the protocols name
-                # versions by their number.
-                inside = path.resolve().is_relative_to(self.root)
-                if re.fullmatch(r"[1-9][0-9]{0,17}", path.name) and inside:
-                    numbers[int(path.name)] = (path, _files(path))
+            try:
+                numbers = self._scan_model(folder)
+            except OSError as error:  # keep serving what is loaded of this model
+                _log.warning("Could not read %s: %s", folder, error)
+                loaded = self.versions(folder.name)
+                numbers = {v.number: (v.path, v.files) for v in loaded if v.loaded is not None}
             if numbers:
                 found[folder.name] = numbers
         return found
+
+    def _scan_model(self, folder: Path) -> dict[int, tuple[Path, tuple]]:
+        numbers = {}
+        for path in _folders(folder):
+            # A link must not lead out of the folder. `01` is not a version: the protocols name
+            # versions by their number.
+            inside = path.resolve().is_relative_to(self.root)
+            if re.fullmatch(r"[1-9][0-9]{0,17}", path.name) and inside:
+                numbers[int(path.name)] = (path, _files(path))
+        return numbers
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 Where a request is at fault, the messages follow those of TensorFlow Serving.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -133,11 +134,11 @@ def _from_rows(signature: Signature, instances: Any) -> Arrays:
     names = signature.inputs
     named = [_is_object(instance) for instance in instances]
     if not any(named):
-        if len(names) > 1:
+        if len(names) != 1:
             raise RequestError(
                 400,
                 "instances is a plain list, but expecting list of objects with the inputs "
-                + ", ".join(names),
+                + _listed(names),
             )
         name = next(iter(names))
         return {name: _array(signature, name, instances)}
@@ -153,12 +154,16 @@ def _from_rows(signature: Signature, instances: Any) -> Arrays:
     return {name: _array(signature, name, [row[name] for row in instances]) for name in names}
 
 
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "nothing: the signature has no inputs"
+
+
 def _from_columns(signature: Signature, inputs: Any) -> Arrays:
     names = signature.inputs
     if not _is_object(inputs):
-        if len(names) > 1:
+        if len(names) != 1:
             raise RequestError(
-                400, "inputs is a plain value, but expecting an object with " + ", ".join(names)
+                400, "inputs is a plain value, but expecting an object with " + _listed(names)
             )
         name = next(iter(names))
         return {name: _array(signature, name, inputs)}

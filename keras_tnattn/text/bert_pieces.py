@@ -5,10 +5,8 @@ punctuation mark is a word of its own, and where it stood is forgotten, so that 
 have the same pieces. `WordPieceTokenizer` keeps what stood where.
 """
 
-import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -16,7 +14,12 @@ from tensorflow_text.python.ops.bert_tokenizer import BasicTokenizer
 from tensorflow_text.tools.wordpiece_vocab.bert_vocab_from_dataset import bert_vocab_from_dataset
 
 from keras_tnattn.text.reserved import RESERVED_PIECES
-from keras_tnattn.text.word_pieces import WordPieceTokenizer, most_frequent
+from keras_tnattn.text.word_pieces import (
+    WordPieceTokenizer,
+    most_frequent,
+    other_kind,
+    read_pieces,
+)
 
 
 class BertPieceTokenizer(WordPieceTokenizer):
@@ -65,8 +68,14 @@ class BertPieceTokenizer(WordPieceTokenizer):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "BertPieceTokenizer":
-        """Reads what `save` wrote."""
-        vocabulary, options = _read(path)
+        """Reads what `save` wrote.
+
+        Raises:
+            ValueError: If the file is that of another kind of tokenizer.
+        """
+        vocabulary, options = read_pieces(path)
+        if options.get("tokenizer") != "bert":
+            raise ValueError(other_kind(path))
         return cls(vocabulary, options["lower_case"])
 
 
@@ -83,13 +92,16 @@ def learn_bert_pieces(
             `False`.
 
     Raises:
-        ValueError: If `vocabulary_size` is too small for the characters.
+        ValueError: If `vocabulary_size` is too small for the characters, or the texts have no
+            words.
 
     Example:
         >>> tokenizer = learn_bert_pieces(["a fish", "a red fish"] * 10, 40)
         >>> tokenizer.vocabulary[:4]
         ['[PAD]', '[UNK]', '[START]', '[END]']
     """
+    if not any(text.strip() for text in texts):
+        raise ValueError(f"Expected texts with at least one word. Received: {len(texts)} texts")
     vocabulary = bert_vocab_from_dataset(
         tf.data.Dataset.from_generator(
             lambda: (texts[start : start + 1000] for start in range(0, len(texts), 1000)),
@@ -110,12 +122,6 @@ def load_tokenizer(path: str | os.PathLike) -> WordPieceTokenizer:
         tokenizer = load_tokenizer("runs/mine/prepared/source.txt")
         ```
     """
-    _, options = _read(path)
+    _, options = read_pieces(path)
     kind = BertPieceTokenizer if options.get("tokenizer") == "bert" else WordPieceTokenizer
     return kind.load(path)
-
-
-def _read(path: str | os.PathLike) -> tuple[list[str], dict[str, Any]]:
-    path = Path(path)
-    options = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-    return path.read_bytes().decode("utf-8").removesuffix("\n").split("\n"), options

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_tnattn.checks import check_int
 from keras_tnattn.models import Translator
 from keras_tnattn.search.beam_search import BeamSearch
 from keras_tnattn.text.reserved import END, PAD, START, UNK
@@ -110,7 +111,9 @@ class SentenceTranslator:
 
         Raises:
             TypeError: If `sentences` is a single string.
+            ValueError: If `batch_size` is not positive.
         """
+        check_int("batch_size", batch_size)
         if isinstance(sentences, str | bytes):
             raise TypeError(
                 f"Expected a list of sentences. Received: {sentences!r}. Pass [sentence]"

@@ -195,18 +195,49 @@ class WordPieceTokenizer:
         return tf.strings.split(text)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the vocabulary to `path`, one piece per line, and the options to a JSON file."""
+        """Writes the vocabulary to `NAME.txt`, one piece per line, and the options to `NAME.json`.
+
+        Args:
+            path: The path of `NAME.txt`.
+
+        Raises:
+            ValueError: If the path does not end in `.txt`.
+        """
         path = Path(path)
+        if path.suffix != ".txt":
+            raise ValueError(
+                "Expected a path that ends in .txt, because the options are written beside it with "
+                f"the ending .json. Received: path={str(path)!r}"
+            )
         path.write_text("".join(f"{p}\n" for p in self.vocabulary), encoding="utf-8", newline="\n")
         path.with_suffix(".json").write_text(json.dumps(self.options), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "WordPieceTokenizer":
-        """Reads what `save` wrote."""
-        path = Path(path)
-        options = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        vocabulary = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+        """Reads what `save` wrote.
+
+        Raises:
+            ValueError: If the file is that of another kind of tokenizer.
+        """
+        vocabulary, options = read_pieces(path)
+        if "tokenizer" in options:
+            raise ValueError(other_kind(path))
         return cls(vocabulary, **options)
+
+
+def read_pieces(path: str | os.PathLike) -> tuple[list[str], dict[str, Any]]:
+    """Returns the vocabulary and the options that the `save` of any tokenizer wrote."""
+    path = Path(path)
+    options = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    return path.read_bytes().decode("utf-8").removesuffix("\n").split("\n"), options
+
+
+def other_kind(path: str | os.PathLike) -> str:
+    """Returns the message of an error: the file of another kind of tokenizer."""
+    return (
+        "Expected the file of this kind of tokenizer. Received: the other kind, "
+        f"path={str(path)!r}. Read it with keras_tnattn.text.bert_pieces.load_tokenizer"
+    )
 
 
 def learn_word_pieces(

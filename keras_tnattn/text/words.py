@@ -14,8 +14,9 @@ import numpy as np
 
 from keras_tnattn.typing import Tensor
 
-# The characters that separate words besides white space. An apostrophe belongs to its word.
-_SEPARATORS = r"""[!"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~]"""
+# The characters that separate words besides white space. An apostrophe belongs to its word. The
+# last one is NUL, which Keras' `StringLookup` loses at the end of a word.
+_SEPARATORS = r"""[!"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~\x00]"""
 # Those of `tf.strings.split`: white space of ASCII.
 _BETWEEN_WORDS = re.compile(rf"(?:[ \t\n\v\f\r]|{_SEPARATORS})+")
 _SPECIAL = ["", "[UNK]"]
@@ -31,7 +32,8 @@ def lower_and_separate(text: Tensor) -> Tensor:
     """
     import tensorflow as tf
 
-    return tf.strings.regex_replace(tf.strings.lower(text, encoding="utf-8"), _SEPARATORS, " ")
+    # In this order, because `lower` cuts a string at NUL.
+    return tf.strings.lower(tf.strings.regex_replace(text, _SEPARATORS, " "), encoding="utf-8")
 
 
 def split_words(texts: Tensor) -> Any:

@@ -1,6 +1,8 @@
 import json
+import os
 import subprocess
 import sys
+import time
 
 import keras
 import numpy as np
@@ -215,3 +217,80 @@ def test_a_model_of_one_length_gets_all_its_padding(tmp_path):
     text = tf.constant(["a b", "c"])
     got = tf.saved_model.load(str(folder)).signatures["serving_default"](text=text)
     np.testing.assert_allclose(got["probabilities"], model(vectorizer(text)), rtol=1e-5)
+
+
+@tensorflow_only
+def test_exports_at_the_same_time_get_versions_of_their_own(parts, tmp_path, monkeypatch):
+    from keras_tnattn.export import export, load, writing
+
+    folder, cards = tmp_path / "pets", writing.technical
+
+    def beside_another():
+        monkeypatch.setattr(writing, "technical", cards)
+        export(*parts, NAMES, folder)  # is complete before the one that began first
+        return cards()
+
+    monkeypatch.setattr(writing, "technical", beside_another)
+    path = export(*parts, NAMES, folder)
+    assert path.name == "2"
+    assert sorted(p.name for p in folder.iterdir()) == ["1", "2"]
+    for version in "12":
+        card = folder / version / "assets.extra" / "model_card.json"
+        assert json.loads(card.read_text())["version"] == int(version)
+        assert load(folder / version)(TEXTS)["label"].shape == (3,)
+    # A version that was asked for is not replaced by another.
+
+    def taken():
+        (folder / "7" / "variables").mkdir(parents=True)
+        return cards()
+
+    monkeypatch.setattr(writing, "technical", taken)
+    with pytest.raises(FileExistsError, match="7 exists"):
+        export(*parts, NAMES, folder, version=7)
+
+
+@tensorflow_only
+def test_what_killed_exports_left_is_removed_after_a_day(parts, tmp_path):
+    from keras_tnattn.export import export
+
+    for name, hours in ((".partial-1-old", 25), (".partial-1-new", 1)):
+        (tmp_path / name).mkdir()
+        then = time.time() - 3600 * hours
+        os.utime(tmp_path / name, (then, then))
+    export(*parts, NAMES, tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {".partial-1-new", "1"}
+
+
+@tensorflow_only
+@pytest.mark.parametrize("masked", [True, False])
+def test_servers_pad_ids_only_where_padding_counts_nothing(masked, tmp_path):
+    import tensorflow as tf
+
+    from keras_tnattn import TensorizedSpectralAttention
+    from keras_tnattn.export import export
+    from keras_tnattn.text.words import split_words
+
+    keras.utils.set_random_seed(0)
+    vectorizer = word_vectorizer(TEXTS, max_words=12)
+    ids = keras.Input((None,), dtype="int32")
+    size = vectorizer.vocabulary_size()
+    x = keras.layers.Embedding(size, 4, "random_normal", mask_zero=masked)(ids)
+    x = TensorizedSpectralAttention(1, name="attention")(x)
+    x = keras.layers.GlobalAveragePooling1D()(x)
+    model = keras.Model(ids, keras.layers.Dense(3, "softmax")(10 * x))
+    folder = export(model, vectorizer, NAMES, tmp_path, split_words=split_words)
+    card = json.loads((folder / "assets.extra" / "model_card.json").read_text())
+    assert ("padding" in card["inputs"]["ids"]) == masked
+    # An explanation is one of what the other signatures compute.
+    signatures = tf.saved_model.load(str(folder)).signatures
+    for texts in (TEXTS[:1], TEXTS):
+        text = tf.constant(texts)
+        explained, served = (
+            signatures["explain"](text=text),
+            signatures["serving_default"](text=text),
+        )
+        np.testing.assert_allclose(
+            explained["probabilities"], served["probabilities"], rtol=1e-5, atol=1e-6
+        )
+        longest = max(len(text.split()) for text in texts)
+        assert explained["graph"].shape == (len(texts), longest, longest)

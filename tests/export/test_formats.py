@@ -71,19 +71,21 @@ def test_a_file_that_computes_something_else_is_not_kept(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_files_of_a_killed_export_do_not_become_part_of_the_next(tmp_path, monkeypatch):
+def test_files_of_another_export_do_not_become_part_of_this_one(tmp_path, monkeypatch):
     form = next(form for form, backends in formats.BACKENDS.items() if BACKEND in backends)
+    used = []
 
     def export(self, path, **kwargs):
-        Path(path).mkdir(exist_ok=True)
+        Path(path).mkdir()
         (Path(path) / "new").touch()
+        used.append(Path(path))
 
     monkeypatch.setattr(keras.Model, "export", export)
     for name in ("_run_saved_model", "_run_onnx", "_run_litert"):
         monkeypatch.setattr(formats, name, lambda path, example: model.predict(IDS, verbose=0))
     model = classifier()
-    (tmp_path / ".partial-model").mkdir()
-    (tmp_path / ".partial-model" / "old").touch()
     options = {"length": 9} if BACKEND == "jax" else {}
-    path = EXPORTS[form](model, tmp_path / "model", IDS, **options)
-    assert [file.name for file in path.iterdir()] == ["new"]
+    paths = [EXPORTS[form](model, tmp_path / name, IDS, **options) for name in ("a", "b")]
+    assert [[file.name for file in path.iterdir()] for path in paths] == [["new"], ["new"]]
+    assert len({path.parent for path in used}) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}

@@ -332,3 +332,16 @@ def test_transformer_layers_know_their_output_shape():
     assert frames.shape == (None, 3, 5, 8)
     decoder = layers.TransformerDecoder(sdpa(), sdpa(), 16)
     assert decoder.compute_output_shape((2, 5, 8), (2, 7, 8)) == (2, 5, 8)
+
+
+def test_attentions_without_scores_are_left_out_of_the_details():
+    model = translator(
+        11, 12, "sdpa", model_dim=8, num_heads=2, encoder_attention="rgtn", decoder_attention="rgtn"
+    )
+    source, target = np.array([[2, 5, 3]]), np.array([[2, 4, 6]])
+    memory, details = model.encode(source, return_attention=True)
+    assert details == {}
+    _, details = model.decode(target, memory, return_attention=True)
+    assert set(details) == {"decoder_0.cross"}
+    with pytest.raises(ValueError, match="can return its scores"):
+        model.encoders[0](memory, return_attention=True)

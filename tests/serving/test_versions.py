@@ -5,6 +5,8 @@ import pytest
 import tensorflow as tf
 from serving_servers import get, in_thread, post, wait_for
 
+from keras_tnattn.serving import repository as repository_module
+
 
 def write(folder, version, factor, gate=None):
     """Writes a version that multiplies by a number, whole at once.
@@ -143,3 +145,30 @@ def test_what_is_no_version_is_left_alone(folder, tmp_path_factory):
     with in_thread(folder.parent) as (url, _):
         assert states(url) == {"1": "AVAILABLE"}
         assert get(f"{url}/v1/models/linked")[0] == 404
+
+
+def test_a_folder_that_cannot_be_read_does_not_stop_the_others(tmp_path, monkeypatch, caplog):
+    for name in ("good", "secret"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, 1, 1.0)
+    repository = repository_module.Repository(tmp_path, 1, 8)
+    repository.refresh()
+    assert repository.available("secret") == [1]
+    read = repository_module._folders
+
+    def refusing(folder):
+        if folder.name in ("secret", "unknown"):
+            raise PermissionError(13, "Permission denied", str(folder))
+        return read(folder)
+
+    monkeypatch.setattr(repository_module, "_folders", refusing)
+    (tmp_path / "unknown").mkdir()
+    write(tmp_path / "good", 2, 2.0)
+    repository.refresh()
+    assert repository.available("good") == [2]
+    assert repository.available("secret") == [1]  # as before
+    assert "Permission denied" in caplog.text
+    fresh = repository_module.Repository(tmp_path, 1, 8)
+    fresh.refresh()
+    assert fresh.scanned
+    assert fresh.available("good") == [2]

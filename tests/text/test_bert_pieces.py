@@ -88,3 +88,17 @@ def test_works_in_an_exported_function(tokenizer, tmp_path):
     )
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert out.stdout.strip() == str(tokenizer.tokenize(TEXTS[1:2]).to_list())
+
+
+def test_each_class_loads_its_own_kind(tmp_path):
+    learn_bert_pieces(["a fish"] * 10, 40).save(tmp_path / "bert.txt")
+    WordPieceTokenizer(RESERVED_PIECES).save(tmp_path / "ours.txt")
+    for kind, name in ((WordPieceTokenizer, "bert.txt"), (BertPieceTokenizer, "ours.txt")):
+        with pytest.raises(ValueError, match=rf"{name}.*load_tokenizer"):
+            kind.load(tmp_path / name)
+
+
+@pytest.mark.parametrize("texts", [[], ["", " "]])
+def test_no_words(texts):
+    with pytest.raises(ValueError, match=f"at least one word.*{len(texts)} texts"):
+        learn_bert_pieces(texts, 40)

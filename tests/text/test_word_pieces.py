@@ -206,3 +206,10 @@ def test_serves_without_the_package(tmp_path, tokenizer):
     ids, texts = json.loads(done.stdout)
     assert texts == [sentence, ""]
     assert ids == tokenizer.tokenize([sentence, ""]).to_tensor().numpy().tolist()
+
+
+def test_two_vocabularies_cannot_share_one_file_of_options(tmp_path, tokenizer):
+    for name in ("vocabulary.en", "vocabulary.json", "vocabulary"):
+        with pytest.raises(ValueError, match=rf"ends in \.txt.*path='.*{name}'"):
+            tokenizer.save(tmp_path / name)
+    assert not list(tmp_path.iterdir())

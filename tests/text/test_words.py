@@ -74,3 +74,11 @@ class TestLayer:
     def test_short_form(self):
         layer = word_vectorizer(["b a, A!", "a (b) a"], max_words=4)
         assert np.asarray(layer(np.array(["b c A"]))).tolist() == [[3, 1, 2, 0]]
+
+
+def test_a_character_that_keras_loses_separates_words():
+    tf = pytest.importorskip("tensorflow")
+    vectorizer = learn_words(["a fish a\x00 fish", "red\x00fish"], max_words=4)
+    assert sorted(vectorizer.get_vocabulary()[2:]) == ["a", "fish", "red"]
+    texts = ["a\x00 red\x00\x00fish"]
+    np.testing.assert_array_equal(vectorizer.layer()(tf.constant(texts)), vectorizer(texts))

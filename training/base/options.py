@@ -89,6 +89,13 @@ class Options(pydantic.BaseModel):
         name = str(info.field_name)
         field = cls.model_fields[name]
         values = value if isinstance(value, tuple) else (value,)
+        # A list that is empty by default means all or none.
+        unclear = (not values and field.default != ()) or len(set(values)) < len(values)
+        if unclear and not extras(field)["positional"]:
+            raise InputError(
+                f"Expected one or more different {name}. Received: "
+                f"{name}={' '.join(map(str, values))}"
+            )
         if choices(field) and not set(values) <= {None, *choices(field)}:
             raise InputError(
                 f"Expected {name} to be {described(field)}. Received: {name}={value!r}"

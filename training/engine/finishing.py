@@ -13,6 +13,7 @@ import keras
 from training.base.errors import InputError
 from training.base.files import WriteError, reason, replacing
 from training.base.options import ExportConfig, RunConfig
+from training.engine.checkpoints import first_line
 from training.engine.runs import RESUME, Run
 
 
@@ -79,8 +80,6 @@ def _export_once(config: ExportConfig, run: Run, write: Callable[[Path, int], Pa
     """Exports the model once. The version is written to the run's folder before and after, so that
     a resumed run does not export a second time, unless the options have changed. A version that
     another run has written in the meantime is not taken for its own."""
-    import tensorflow as tf
-
     from keras_tnattn.export import next_version
 
     folder = config.export_folder
@@ -95,6 +94,10 @@ def _export_once(config: ExportConfig, run: Run, write: Callable[[Path, int], Pa
         target = write(folder, note["version"])
         run.write_export_note({**note, "complete": True})
         return target
-    except (OSError, tf.errors.OpError) as error:
-        text = reason(error) if isinstance(error, OSError) else error.message
-        raise WriteError(f"Could not export to {folder}: {text}") from error
+    except OSError as error:
+        raise WriteError(f"Could not export to {folder}: {reason(error)}") from error
+    except Exception as error:  # the exporter of TensorFlow raises errors of any class
+        raise WriteError(
+            f"Could not export to {folder}: {first_line(error)} ({type(error).__name__}). The "
+            f"trained model is {run.folder / 'model.keras'}"
+        ) from error

@@ -26,7 +26,7 @@ def measure_missing(
         wanted: The rows to measure, by `keys`, in this order.
         measure: Called with the parts of a row's key; returns its other columns, and perhaps more.
         place: Returns what the rows are sorted by.
-        report: Called after each measurement with all rows.
+        report: Called with all rows after each measurement, or once if none was missing.
         blanks: Whether a row may lack some columns. Default `False`.
 
     Returns:
@@ -36,12 +36,13 @@ def measure_missing(
         InputError: If the file cannot be read.
     """
     rows = read_measurements(path, keys, columns, blanks)
-    for key in wanted:
-        if key in rows:
-            continue
+    missing = [key for key in wanted if key not in rows]
+    for key in missing:
         results = measure(*key)
         rows[key] = {name: results[name] for name in columns if not blanks or name in results}
         rows = {key: rows[key] for key in sorted(rows, key=place)}
         write_measurements(path, rows, keys, columns)
         report(rows)
+    if rows and not missing:
+        report(rows)  # a study may have been interrupted before its report
     return rows

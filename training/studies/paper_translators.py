@@ -232,7 +232,6 @@ def start(values: dict[str, Any]) -> None:
 
     path = folder / "results.csv"
     rows = measure_missing(path, KEYS, MEASURED, wanted, measure, _place, report, blanks=True)
-    report(rows)
     for corpus in options.corpora:
         print(f"\n{table(rows, corpus)}\n")
 

@@ -136,6 +136,12 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
     else:
         target_ids = _ids(translator.target_tokenizer, options.target)
     computed = attention_outputs(model, source_ids, target_ids[:-1])
+    if without := [block for block in options.blocks if block not in computed]:
+        raise InputError(
+            f"Expected blocks whose attention has scores: {', '.join(computed)}. "
+            f"Received: block={without[0]!r}"
+        )
+    blocks = [block for block in blocks if block in computed]
     source_pieces = _pieces(translator.source_tokenizer, source_ids)
     target_pieces = _pieces(translator.target_tokenizer, target_ids)
     folder = Path(options.out or Path(options.run, "explained"))
@@ -254,7 +260,7 @@ def attention_outputs(
     Returns:
         For each block, `encoder_0`, `decoder_0.self`, `decoder_0.cross` and so on, a dict of arrays
         whose first axis is that of the heads: the deductive outputs of power law graph attention,
-        or the `scores` of another attention.
+        or the `scores` of another attention. Attentions without scores are left out.
     """
     from keras import ops
 
@@ -267,6 +273,7 @@ def attention_outputs(
             for name, array in outputs.items()
         }
         for block, outputs in computed.items()
+        if {"E_LM", "scores"} & set(outputs)
     }
 
 

@@ -366,3 +366,17 @@ def test_the_options_of_an_earlier_version(name, kind, expected):
     assert expected.items() <= dict(config).items()
     written = json.loads(to_json(config))
     assert json.loads(text).items() <= written.items()
+
+
+@pytest.mark.parametrize("values", [(), ("tsa", "tsa")])
+def test_a_list_of_choices_has_one_or_more_different_values(values):
+    class Listed(Options):
+        attentions: tuple[str, ...] = option(("tsa",), MODEL, "which", choices=("tsa", "dpa"))
+        blocks: tuple[int, ...] = option((), MODEL, "which (default: all)")
+
+    assert Listed(attentions=("tsa", "dpa"), blocks=()).blocks == ()
+    received = " ".join(values)
+    with pytest.raises(InputError, match=f"different attentions.*attentions={received}$"):
+        Listed(attentions=values)
+    with pytest.raises(InputError, match="blocks=1 1"):
+        Listed(blocks=(1, 1))

@@ -48,3 +48,23 @@ def test_missing_columns_are_an_error_unless_they_may_be_blank(tmp_path):
         measure_missing(*arguments)
     assert measure_missing(*arguments, blanks=True) == {("tsa", 0): {"steps": 1}}
     assert path.read_text().splitlines()[1] == "tsa,0,,1"
+
+
+def test_a_report_that_was_interrupted_is_made_up_for(tmp_path):
+    reports = []
+
+    def run(report):
+        return measure_missing(
+            tmp_path / "rows.csv",
+            {"name": str},
+            {"value": int},
+            [("a",), ("b",)],
+            lambda name: {"value": len(name)},
+            lambda key: key,
+            report,
+        )
+
+    run(lambda rows: None)
+    rows = run(lambda rows: reports.append(dict(rows)))
+    assert reports == [rows]
+    assert len(rows) == 2
