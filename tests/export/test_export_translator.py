@@ -9,6 +9,7 @@ from translator_runs import make_run, small_translator
 
 from keras_tnattn.search.beam_search import BeamSearch
 from keras_tnattn.text.reserved import END, PAD, START
+from training.base.errors import InputError
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="only the TensorFlow backend exports"
@@ -109,3 +110,25 @@ def test_errors(parts, tmp_path):
     with pytest.raises(ValueError, match=rf"\({sizes}\) pieces"):
         export_translator(other, source, target, tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_attentions_without_scores_are_exported_and_explained(tmp_path):
+    import tensorflow as tf
+
+    from keras_tnattn.export import export_translator
+    from training.translate.explain import ExplainOptions, explain_run
+
+    options = {"encoder_attention": "rgtn", "decoder_attention": "rgtn"}
+    model, corpus = make_run(tmp_path / "run", "sdpa", **options)
+    path = export_translator(model, *corpus.tokenizers(), tmp_path / "saved", extra_tokens=5)
+    explain = tf.saved_model.load(str(path)).signatures["explain"]
+    texts = tf.constant(["Eu vi três gatos."]), tf.constant(["I saw three cats."])
+    attention = explain(text=texts[0], translation=texts[1])["attention"]
+    np.testing.assert_allclose(attention.numpy()[0].sum(1), 1, atol=1e-5)
+
+    run = ExplainOptions(run=str(tmp_path / "run"), sentence="Eu vi gatos.", bootstraps=0)
+    blocks = {name.partition("/")[0] for name in explain_run(run)["files"]}
+    assert blocks == {"decoder_0.cross", "decoder_1.cross"}
+    with pytest.raises(InputError, match=r"decoder_1.cross.*Received: block='encoder_0'"):
+        explain_run(run.changed(blocks=("encoder_0",)))
