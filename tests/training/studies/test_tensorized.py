@@ -4,6 +4,7 @@ from training.data.texts import LabeledTexts
 from training.studies import tensorized
 from training.studies.command_line import main
 from training.studies.tensorized import (
+    SHARED,
     SVM,
     TensorizedOptions,
     accuracy_table,
@@ -75,6 +76,15 @@ def test_tables():
     assert "TSA - none" in text
     assert f"TSA - {SVM}" in text
     assert "NONE - none" not in text
+    assert "TSA - TSA" not in text
+    others = [row("dpa", seed, a) for seed, a in enumerate((0.80, 0.80, 0.82))]
+    cells = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in difference_table([*rows(), *others]).splitlines()
+    ]
+    # 0, 4 and 3 points.
+    assert cells[-1][:2] == ["TSA - DPA", f"+2.3 ± {4.303 * 2.0817 * (1 / 3 + SHARED) ** 0.5:.1f}"]
+    assert [cells[3][0], cells[3][1].partition(" ")[0]] == ["DPA - none", "-0.3"]
 
 
 def test_the_pictures_against_the_dimension(tmp_path):
