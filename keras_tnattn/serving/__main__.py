@@ -167,6 +167,22 @@ async def _announce(inference: "Inference", address: str) -> None:
         await asyncio.sleep(0.05)
     names = [name for name in inference.repository.names() if inference.repository.available(name)]
     print(f"{address} serves {', '.join(names) or 'no model yet'}", flush=True)
+    if not names:
+        print(f"warning: {_hint(inference.repository.root)}", file=sys.stderr)
+
+
+def _hint(root: Path) -> str:
+    """Returns what may be wrong with a folder in which no model was found."""
+    if any((path / "saved_model.pb").exists() for path in root.glob("[0-9]*")):
+        return f"{root} is the folder of one model; give the one that it is in, {root.parent}"
+    if (root / "model.keras").exists():
+        return (
+            f"{root} is the folder of a run; export it with training/train.py TASK --run-dir "
+            f"{root} --resume --export, and give the folder of the exports, saved_models"
+        )
+    return (
+        f"expected exported models, NAME/VERSION/saved_model.pb, in {root}; found none that loads"
+    )
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -6,6 +6,7 @@ import tensorflow as tf
 from serving_servers import get, in_thread, post, wait_for
 
 from keras_tnattn.serving import repository as repository_module
+from keras_tnattn.serving.__main__ import _hint
 
 
 def write(folder, version, factor, gate=None):
@@ -172,3 +173,14 @@ def test_a_folder_that_cannot_be_read_does_not_stop_the_others(tmp_path, monkeyp
     fresh.refresh()
     assert fresh.scanned
     assert fresh.available("good") == [2]
+
+
+def test_a_folder_without_models_is_explained(tmp_path):
+    (tmp_path / "m").mkdir()
+    write(tmp_path / "m", 1, 1.0)
+    assert f"give the one that it is in, {tmp_path}" in _hint(tmp_path / "m")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "model.keras").touch()
+    assert f"--run-dir {tmp_path / 'run'} --resume --export" in _hint(tmp_path / "run")
+    (tmp_path / "empty").mkdir()
+    assert "NAME/VERSION/saved_model.pb" in _hint(tmp_path / "empty")

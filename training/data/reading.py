@@ -111,7 +111,12 @@ def _reading(path: Path, kind: str) -> Iterator[TextIO]:
         with opener(path, "rt", encoding="utf-8-sig", newline=newline) as file:
             yield file
     except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error, csv.Error) as error:
-        raise InputError(f"Expected a readable UTF-8 {kind}. Received: {path} ({error})") from error
+        remedy = ""
+        if isinstance(error, UnicodeDecodeError):
+            remedy = ". Convert it, for instance with iconv -f latin1 -t utf-8"
+        raise InputError(
+            f"Expected a readable UTF-8 {kind}. Received: {path} ({error}){remedy}"
+        ) from error
 
 
 def _read(path: Path, file: TextIO, quoted_columns: Set[str]) -> tuple[list[str], Iterator[Row]]:

@@ -52,8 +52,8 @@ examples:
     python training/train.py translate --corpus multi30k_pt_en --data-dir DIR \\
         --preset sdpa --epochs 120
   use your own files, English to Portuguese, and keep the best epoch:
-    python training/train.py translate --corpus train.pt,train.en --reverse \\
-        --early-stopping 5 --name mine
+    python training/train.py translate --corpus train.pt,train.en --reverse --preset plga-small \\
+        --warmup-steps 1000 --early-stopping 5 --name mine
   continue an interrupted run; export the finished one with 4 beams:
     python training/train.py translate --name mine --resume
     python training/train.py translate --name mine --resume --export --export-beam 4

@@ -141,6 +141,8 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
             f"Expected blocks whose attention has scores: {', '.join(computed)}. "
             f"Received: block={without[0]!r}"
         )
+    if without := [block for block in blocks if block not in computed]:
+        print(f"without pictures, because the attention has no scores: {', '.join(without)}")
     blocks = [block for block in blocks if block in computed]
     source_pieces = _pieces(translator.source_tokenizer, source_ids)
     target_pieces = _pieces(translator.target_tokenizer, target_ids)

@@ -68,6 +68,13 @@ _READS_AHEAD = (
 )
 
 
+_LONG_WARMUP = (
+    "warning: the {:,} warm-up steps are more than the {:,} steps of this run, so the learning "
+    "rate does not reach its peak. Set --warmup-steps to about a tenth of the steps, here {:,}, "
+    "and --learning-rate, for instance 8e-4 for a small model"
+)
+
+
 def _model_and_batches(
     config: TranslateConfig, corpus: PreparedCorpus
 ) -> tuple[keras.Model, BucketedBatches]:
@@ -78,6 +85,9 @@ def _model_and_batches(
         print(_READS_AHEAD.format(of_source), file=sys.stderr)
     try:
         train = BucketedBatches(corpus.parts["train"], config.batch_size, config.seed)
+        steps, warmup = config.epochs * len(train), config.warmup_steps
+        if warmup > steps:
+            print(_LONG_WARMUP.format(warmup, steps, max(1, steps // 10)), file=sys.stderr)
         with on_all_gpus(config.batch_size):
             model = _compiled_model(config, corpus.vocabulary_sizes, len(train))
     # Keras and our layers validate sizes; report their errors as input errors.

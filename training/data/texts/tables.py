@@ -91,14 +91,15 @@ class _LabeledRows:
 
     def rows(self) -> Iterator[tuple[str, str]]:
         seen: set[bytes] = set()  # digests of texts and labels, which take less memory than these
-        for row in self.table:
+        for number, row in enumerate(self.table, start=2):  # the header is row 1
             text, name = self.layout.text(row), self.layout.label(row)
             if name is None:
                 self.unlabeled += 1
                 continue
             if not name:
                 raise InputError(
-                    f"Expected a label in every row. Received: {self.path}: an empty label"
+                    f"Expected a label in every row. Received: {self.path}: an empty label in row "
+                    f"{number}, counted without empty lines. Label or remove such rows"
                 )
             if self.distinct:
                 digest = hashlib.blake2b(repr((text, name)).encode(), digest_size=16).digest()
@@ -153,6 +154,7 @@ def _layout(
         if column not in header:
             raise InputError(
                 f"Expected {path} to have a column {column!r}. "
-                f"Received: columns={header}. Name one with {option}"
+                f"Received: columns={header}. Name one with {option}; if these are not names of "
+                "columns, add a first line with the names"
             )
     return _Layout({text, label}, lambda row: row[text], lambda row: row[label])
