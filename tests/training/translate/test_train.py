@@ -321,3 +321,13 @@ class TestRefusals:
         np.savez(folder / "checkpoints/last.npz", *arrays)
         arguments = ["translate", "--run-dir", str(folder), "--resume"]
         assert_refused(capsys, arguments, "checkpoint of this model", "last.npz")
+
+
+@pytest.mark.parametrize(("warmup", "warned"), [(4, False), (5, True)])
+def test_a_warm_up_that_is_longer_than_the_run(whole, tmp_path, capsys, warmup, warned):
+    # An epoch has 4 steps.
+    more = ["--epochs", "1", "--warmup-steps", str(warmup)]
+    assert main(command(whole[0], tmp_path / "run", *more)) == 0
+    error = capsys.readouterr().err
+    assert ("the 5 warm-up steps are more than the 4 steps of this run" in error) == warned
+    assert ("--warmup-steps" in error) == warned
