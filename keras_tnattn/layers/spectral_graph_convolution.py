@@ -104,6 +104,12 @@ class SpectralGraphConvolution(keras.layers.Layer):
         )
         self.built = True
 
+    def load_own_variables(self, store: Any) -> None:
+        saved = {key: store[key] for key in store.keys()}  # noqa: SIM118 - an HDF5 entry only has keys()
+        # Older files have no basis, the last weight; they get the one that is computed here.
+        saved.setdefault(str(len(self.weights) - 1), self.basis)
+        super().load_own_variables(saved)
+
     def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         # The number of nodes is known even if the shape of the inputs does not have it.
         batch, _, width = ops.shape(inputs)

@@ -371,3 +371,15 @@ def test_an_edge_from_or_to_another_graph_of_the_batch_is_padding(make):
 def test_weights_without_edges_are_refused(make):
     with pytest.raises(ValueError, match=r"(?s)edge_weights only with edges.*edges=None"):
         make()(tokens(1, 3, 4), adjacency=np.ones((3, 3)), edge_weights=np.ones(2))
+
+
+def test_an_older_file_without_the_eigenvectors_loads():
+    ring = np.roll(np.eye(6), 1, axis=0)
+    layer, x = SpectralGraphConvolution(ring + ring.T, 2), tokens(2, 6, 3)
+    layer.build(x.shape)
+    rng = np.random.default_rng(0)
+    store = {str(i): rng.normal(size=w.shape) for i, w in enumerate(layer.trainable_weights)}
+    basis = to_numpy(layer.basis)
+    layer.load_own_variables(store)
+    np.testing.assert_array_equal(to_numpy(layer.basis), basis)
+    np.testing.assert_allclose(to_numpy(layer.multipliers), store["0"], rtol=1e-6)

@@ -86,7 +86,8 @@ def _export_once(config: ExportConfig, run: Run, write: Callable[[Path, int], Pa
     try:
         note = run.export_note or {}
         same = note.get("options") == config.export_options
-        if same and note.get("complete") and (folder / str(note["version"])).exists():
+        # Notes of earlier versions do not say whether the export is complete.
+        if same and note.get("complete", True) and (folder / str(note["version"])).exists():
             return folder / str(note["version"])
         if not same or (folder / str(note["version"])).exists():
             note = {"options": config.export_options, "version": next_version(folder)}
@@ -94,6 +95,8 @@ def _export_once(config: ExportConfig, run: Run, write: Callable[[Path, int], Pa
         target = write(folder, note["version"])
         run.write_export_note({**note, "complete": True})
         return target
+    except InputError:
+        raise
     except OSError as error:
         raise WriteError(f"Could not export to {folder}: {reason(error)}") from error
     except Exception as error:  # the exporter of TensorFlow raises errors of any class

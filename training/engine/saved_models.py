@@ -1,4 +1,4 @@
-"""Loads `.keras` files; a missing or damaged file is reported in one line."""
+"""Loads saved models; a missing or damaged file is reported in one line."""
 
 import warnings
 import zipfile
@@ -12,6 +12,8 @@ from training.engine.checkpoints import ARCHIVE_ERRORS, first_line
 
 # Keras raises a TypeError or warns about models with unknown layers.
 _ERRORS = (*ARCHIVE_ERRORS, TypeError, UserWarning)
+# What Keras warns of when it leaves weights at their initial values.
+_MISSING_WEIGHTS = ".*(could not be loaded|freshly-initialized)"
 
 
 def load_model(path: Path, hint: str) -> keras.Model:
@@ -29,7 +31,7 @@ def load_model(path: Path, hint: str) -> keras.Model:
             f"Expected the model of a finished run. Received: {path}, which is missing. {hint}"
         )
     try:
-        return _read(path)
+        return _read(path, "")  # our models load without any warning
     except _ERRORS as error:
         raise InputError(
             f"Expected the trained model of this run. Received: {path}, which is damaged or from "
@@ -42,23 +44,24 @@ def load_file(path: Path) -> keras.Model:
     """Reads a Keras model of any origin.
 
     Args:
-        path: The file, `.keras`.
+        path: The file, `.keras` or another format that Keras reads.
 
     Raises:
         InputError: If the file is damaged, or not a model of known layers.
     """
     try:
-        return _read(path)
+        return _read(path, _MISSING_WEIGHTS)
     except _ERRORS as error:
         raise InputError(f"Could not load the model {path}: {first_line(error)}") from error
 
 
-def _read(path: Path) -> keras.Model:
-    # For a truncated file Keras would say that it does not exist.
-    with zipfile.ZipFile(path) as archive:
-        if archive.testzip() is not None:
-            raise ValueError("a checksum is wrong")
+def _read(path: Path, refused: str) -> keras.Model:
+    """Loads a model; a warning whose text matches `refused` is an error."""
+    if path.suffix == ".keras":
+        # For a truncated file Keras would say that it does not exist.
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:
+                raise ValueError("a checksum is wrong")
     with warnings.catch_warnings():
-        # Keras only warns about missing weights, and leaves them at their initial values.
-        warnings.filterwarnings("error", ".*could not be loaded", UserWarning)
+        warnings.filterwarnings("error", refused, UserWarning)
         return keras.models.load_model(path, compile=False)

@@ -208,5 +208,15 @@ def test_an_export_of_another_run_is_not_taken_for_ones_own(tmp_path):
     # Once is enough.
     assert finishing._export_once(config, killed, kill) == path
     assert finishing._export_once(config, other, kill).read_text() == "other"
+    # Notes of earlier versions do not say that an export is complete.
+    other.write_export_note({"options": {"beam": 1}, "version": 1})
+    assert finishing._export_once(config, other, kill).read_text() == "other"
     path.unlink()
     assert finishing._export_once(config, killed, writing("again")).read_text() == "again"
+    path.unlink()
+
+    def refuse(folder, version):
+        raise InputError("Expected something else")
+
+    with pytest.raises(InputError, match=r"^Expected something else$"):
+        finishing._export_once(config, killed, refuse)

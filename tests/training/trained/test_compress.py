@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import shutil
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from translator_runs import make_run
 
 from training.base.errors import InputError
 from training.base.files import WriteError
+from training.engine.saved_models import load_file, load_model
 from training.train import main as train
 from training.trained.compress import main, thinned
 from training.trained.compressed_folder import check_output, write
@@ -406,3 +408,36 @@ def test_a_damaged_model_is_reported_in_one_line(tmp_path, capsys):
     error = capsys.readouterr().err
     assert error.startswith(f"error: Could not load the model {path}: ")
     assert error.count("\n") == 1
+
+
+def test_other_formats_of_keras_are_read(tmp_path):
+    path = tmp_path / "model.h5"
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
+    model.save(path)
+    np.testing.assert_array_equal(load_file(path).get_weights()[0], model.get_weights()[0])
+
+
+@pytest.mark.parametrize(
+    "warning",
+    [
+        "A total of 1 objects could not be loaded.",
+        "Skipping a container. Layers will retain their freshly-initialized weights.",
+        "Something harmless.",
+    ],
+)
+def test_weights_that_are_not_loaded_are_an_error(warning, tmp_path, monkeypatch):
+    path = tmp_path / "model.keras"
+    keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)]).save(path)
+
+    def load(path, compile):
+        warnings.warn(warning, stacklevel=2)
+
+    monkeypatch.setattr(keras.models, "load_model", load)
+    with pytest.raises(InputError, match="damaged or from another program"):
+        load_model(path, "")  # of a run, which loads without any warning
+    if warning == "Something harmless.":
+        with pytest.warns(UserWarning, match="harmless"):
+            load_file(path)
+    else:
+        with pytest.raises(InputError, match="Could not load the model"):
+            load_file(path)
