@@ -1,6 +1,7 @@
 """Makes any Keras model smaller in one call."""
 
 import dataclasses
+import logging
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,8 @@ from keras_tnattn.compression.plan import Plan, measured
 from keras_tnattn.compression.rebuilding import counterparts
 from keras_tnattn.compression.report import Report
 from keras_tnattn.ops import quantization
+
+_log = logging.getLogger(__name__)
 
 
 class CompressionResult:
@@ -148,7 +151,8 @@ def compress(
     500 or more, it also tries tensor trains of some hundred pairs of ranks. Rows move to where they
     fit best, which costs about `V^2 D` FLOPs: once for each of twelve ranks, and six times for each
     tensor train that is chosen or timed. A table of 20,000 rows of 64 features takes about a minute
-    on one core.
+    on one core. The logger `keras_tnattn.compression` tells the progress; to see it, call
+    `logging.basicConfig(level=logging.INFO)`.
 
     Args:
         model: A built functional, sequential or subclassed model. It is not changed.
@@ -223,6 +227,7 @@ def compress(
 def _result(
     plan: Plan, choice: Mapping[str, Candidate], metric: Callable[[keras.Model], float] | None
 ) -> CompressionResult:
+    _log.info("building the small model")
     floating = plan.floating(choice)
     layers = counterparts(plan.model, floating, plan.layers)
     small = quantized_model(floating, layers, choice, plan.sample)

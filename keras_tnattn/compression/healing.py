@@ -1,7 +1,9 @@
 """Fine-tunes a compressed model with the original model's outputs as targets."""
 
 import contextlib
+import logging
 import math
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +20,8 @@ from keras_tnattn.compression.batches import (
     number_of_inputs,
 )
 from keras_tnattn.typing import Tensor
+
+_log = logging.getLogger(__name__)
 
 
 class _Student(keras.Model):
@@ -106,6 +110,7 @@ def heal(
             f"epochs={epochs}"
         )
     with _restored_after_errors(model):
+        start = time.perf_counter()
         losses, optimizer = [], keras.optimizers.Adam(learning_rate)
         rng = np.random.default_rng(0)
         student, num_inputs = _Student(model), number_of_inputs(teacher)
@@ -134,6 +139,14 @@ def heal(
             if not count:
                 raise ValueError("Expected a dataset of at least one batch. Received: none")
             losses.append(total / count)
+            seconds = time.perf_counter() - start
+            _log.info(
+                "healing, epoch %d of %d: loss %.5f (%.0f s)",
+                epoch + 1,
+                epochs,
+                losses[-1],
+                seconds,
+            )
             if not steps:
                 share_left = 1 - (epoch + 1) / (epochs + 1)
                 optimizer.learning_rate = learning_rate * min(1.0, 2 * share_left)

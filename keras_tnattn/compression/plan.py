@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import math
 import re
 import time
@@ -34,6 +35,7 @@ from keras_tnattn.layers import TokenEmbedding
 _REPLACED = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding, TokenEmbedding)
 # Steps of the search for the smallest model within `max_drop`.
 _BISECTIONS = 7
+_log = logging.getLogger(__name__)
 
 
 class Plan:
@@ -58,10 +60,12 @@ class Plan:
             batches, arrays = calibration.batches_of(data, batch_size, number_of_inputs(model))
         self.sample = None if batches is None else batches[0]
         self.seen = self._seen(batches, arrays)
-        self.choices = {
-            path: candidates_for(layer, self.seen[path], formats, bits, self._renumber(path))
-            for path, layer in self.layers.items()
-        }
+        self.choices = {}
+        for number, (path, layer) in enumerate(self.layers.items(), 1):
+            _log.info("layer %d of %d: %s", number, len(self.layers), path)
+            self.choices[path] = candidates_for(
+                layer, self.seen[path], formats, bits, self._renumber(path)
+            )
         self.total = byte_count(model)
         self.fixed = self.total - sum(byte_count(layer) for layer in self.layers.values())
         # The candidates without those that turned out to be too slow.
@@ -120,6 +124,7 @@ class Plan:
             return {path: Seen() for path in self.layers}
         with _fitting_data():
             self.model(batches[0])
+        _log.info("running the model on the data")
         copy = rebuilt(self.model, {}, lambda m: m(batches[0]))
         watched = counterparts(self.model, copy, self.layers)
         with _fitting_data():
@@ -224,7 +229,9 @@ class Plan:
         for step in range(_BISECTIONS):
             middle = high if step == 0 else math.sqrt(low * high)
             choice = self._shared_out(middle)
-            if choice and measured(metric, self.build(choice)) >= before - max_drop:
+            after = measured(metric, self.build(choice)) if choice else -math.inf
+            _log.info("%.3g times smaller: metric %.4g instead of %.4g", middle, after, before)
+            if choice and after >= before - max_drop:
                 low, best = middle, choice
                 if step == 0:
                     break

@@ -264,7 +264,8 @@ def test_data_make_the_outputs_better():
     assert error(data=ids) < 0.3 * error()
 
 
-def test_max_drop_is_the_budget():
+def test_max_drop_is_the_budget(caplog):
+    caplog.set_level("INFO", "keras_tnattn.compression")
     model = sequential()
     outputs = outputs_of(model, IDS)
 
@@ -275,6 +276,9 @@ def test_max_drop_is_the_budget():
     assert result.report.metric_before == 0
     assert -0.05 <= result.report.metric_after <= 0
     assert result.report.ratio > 1.2
+    steps = [m for m in caplog.messages if "times smaller: metric -" in m]
+    assert len(steps) == 7
+    assert all(m.endswith(" instead of -0") for m in steps)
     tighter = compress(model, metric=metric, max_drop=0.005, data=IDS)
     assert tighter.report.ratio < result.report.ratio
 

@@ -1,6 +1,10 @@
-"""Prints the progress of a training in a few lines, for output that is not a terminal."""
+"""Prints the progress of long work in a few lines, for output that is not a terminal."""
 
+import contextlib
+import logging
+import sys
 import time
+from collections.abc import Iterator
 
 import keras
 
@@ -31,3 +35,21 @@ class EpochLines(keras.callbacks.Callback):
             seconds = time.perf_counter() - self._start
             line = f"epoch {number} of {self.epochs}: {metrics} ({seconds:.0f} s since the start)"
             print(line, flush=True)
+
+
+@contextlib.contextmanager
+def printed(name: str) -> Iterator[None]:
+    """Prints what a logger tells of the progress of the work in the `with` block.
+
+    Args:
+        name: The logger's name.
+    """
+    log, handler = logging.getLogger(name), logging.StreamHandler(sys.stdout)
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)

@@ -342,21 +342,25 @@ def _exporting(models: Path) -> Iterator[None]:
 
 def _call(model: Any, args: CompressOptions, **options: Any) -> Any:
     from keras_tnattn.compression import compress
+    from training.engine.progress import printed
 
     try:
-        return compress(
-            model, target=args.target, tolerance=args.tolerance, bits=args.bits, **options
-        )
+        with printed("keras_tnattn.compression"):
+            return compress(
+                model, target=args.target, tolerance=args.tolerance, bits=args.bits, **options
+            )
     except (ValueError, TypeError) as error:
         raise InputError(str(error)) from error
 
 
 def _heal(result: Any, inputs: Any, args: CompressOptions, loss: Any = None) -> None:
+    from training.engine.progress import printed
+
     try:
-        losses = result.heal(inputs, args.heal_epochs, args.learning_rate, loss=loss)
+        with printed("keras_tnattn.compression"):
+            result.heal(inputs, args.heal_epochs, args.learning_rate, loss=loss)
     except ValueError as error:
         raise InputError(str(error)) from error
-    print("loss after each epoch of healing: " + ", ".join(f"{loss:.5f}" for loss in losses))
 
 
 def _run_files(

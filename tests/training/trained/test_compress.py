@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import logging
 import os
 import shutil
 import warnings
@@ -103,6 +104,23 @@ def test_a_translator_becomes_small_and_is_read_like_a_run(tmp_path, capsys):
         assert message in capsys.readouterr().err
     assert main([str(tmp_path / "run"), "--max-drop", "0.1"]) == 2
     assert "--max-drop needs" in capsys.readouterr().err
+
+
+def test_progress_is_printed(tmp_path, capsys):
+    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32), keras.layers.Dense(3)])
+    model.save(tmp_path / "model.keras")
+    np.save(tmp_path / "inputs.npy", np.ones((5, 32), "float32"))
+    data = ["--data", str(tmp_path / "inputs.npy"), "--target", "2", "--heal-epochs", "2"]
+    for _ in range(2):  # each line once, also in the second call
+        assert main([str(tmp_path / "model.keras"), *data]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == "running the model on the data"
+        assert [line.split(":")[0] for line in lines[1:6]] == [
+            *("layer 1 of 2", "layer 2 of 2", "building the small model"),
+            *("healing, epoch 1 of 2", "healing, epoch 2 of 2"),
+        ]
+        assert not any("healing" in line for line in lines[6:])
+    assert not logging.getLogger("keras_tnattn.compression").handlers
 
 
 def test_a_file_needs_no_run(tmp_path, capsys):
