@@ -42,8 +42,10 @@ def train_translator(config: TranslateConfig, run: Run, workers: int = 1) -> dic
     """
     prepare_export(config)
     check_tensorboard(config)
-    reset_session(config.seed)  # first, because it also resets the precision
     exists = run.exists
+    if not exists and config.corpus is not None:
+        _check_sizes(config)  # first, because it takes seconds and preparing a corpus minutes
+    reset_session(config.seed)  # before the model, because it also resets the precision
     wait_for_all("the start of the run")  # no process may start it before all have looked
     if exists:
         corpus = _prepared(config, run.folder / "prepared", workers, resumed=True)
@@ -238,6 +240,14 @@ class TranslatorLog(EpochLog):
 
     def _path(self, name: str) -> Path:
         return self.run.folder / "checkpoints" / f"{name}{SUFFIX}"
+
+
+def _check_sizes(config: TranslateConfig) -> None:
+    """Builds a model with the largest vocabularies, which finds sizes that do not fit together."""
+    try:
+        untrained(config, (config.vocabulary_size, config.vocabulary_size))
+    except ValueError as error:
+        raise InputError(str(error)) from error
 
 
 def _prepared(config: TranslateConfig, own: Path, workers: int, resumed: bool) -> PreparedCorpus:

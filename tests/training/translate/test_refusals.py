@@ -4,6 +4,8 @@ import pytest
 from run_folders import assert_refused
 from translate_commands import command, table
 
+from training.train import main
+
 
 @pytest.mark.parametrize(
     ("options", "parts"),
@@ -70,3 +72,11 @@ def test_a_preparation_alone_has_its_own_options(tmp_path, capsys):
     arguments = ["translate", "--prepared", str(tmp_path), "--name", "x"]
     assert_refused(capsys, arguments, "prepared.json")
     assert_refused(capsys, ["translate", "--workers", "0"], "workers=0")
+
+
+def test_sizes_are_checked_before_a_corpus_is_prepared(tmp_path, capsys):
+    arguments = command(table(tmp_path / "pairs.tsv"), tmp_path / "run", "--num-heads", "3")
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert "num_heads=3" in err
+    assert "preparing" not in out
