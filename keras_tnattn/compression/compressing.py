@@ -151,8 +151,7 @@ def compress(
     500 or more, it also tries tensor trains of some hundred pairs of ranks. Rows move to where they
     fit best, which costs about `V^2 D` FLOPs: once for each of twelve ranks, and six times for each
     tensor train that is chosen or timed. A table of 20,000 rows of 64 features takes about a minute
-    on one core. The logger `keras_tnattn.compression` tells the progress; to see it, call
-    `logging.basicConfig(level=logging.INFO)`.
+    on one core. The logger `keras_tnattn.compression` reports the progress at level `INFO`.
 
     Args:
         model: A built functional, sequential or subclassed model. It is not changed.
@@ -227,7 +226,8 @@ def compress(
 def _result(
     plan: Plan, choice: Mapping[str, Candidate], metric: Callable[[keras.Model], float] | None
 ) -> CompressionResult:
-    _log.info("building the small model")
+    if any(c.format != "dense" or c.bits for c in choice.values()):
+        _log.info("building the small model")
     floating = plan.floating(choice)
     layers = counterparts(plan.model, floating, plan.layers)
     small = quantized_model(floating, layers, choice, plan.sample)

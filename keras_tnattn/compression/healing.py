@@ -139,14 +139,8 @@ def heal(
             if not count:
                 raise ValueError("Expected a dataset of at least one batch. Received: none")
             losses.append(total / count)
-            seconds = time.perf_counter() - start
-            _log.info(
-                "healing, epoch %d of %d: loss %.5f (%.0f s)",
-                epoch + 1,
-                epochs,
-                losses[-1],
-                seconds,
-            )
+            seconds, which = time.perf_counter() - start, f"epoch {epoch + 1} of {epochs}"
+            _log.info("healing, %s: loss %.5f (%.0f s)", which, losses[-1], seconds)
             if not steps:
                 share_left = 1 - (epoch + 1) / (epochs + 1)
                 optimizer.learning_rate = learning_rate * min(1.0, 2 * share_left)

@@ -229,9 +229,13 @@ class Plan:
         for step in range(_BISECTIONS):
             middle = high if step == 0 else math.sqrt(low * high)
             choice = self._shared_out(middle)
-            after = measured(metric, self.build(choice)) if choice else -math.inf
-            _log.info("%.3g times smaller: metric %.4g instead of %.4g", middle, after, before)
-            if choice and after >= before - max_drop:
+            after = -math.inf
+            if choice is None:
+                _log.info("%.3g times smaller: not possible", middle)
+            else:
+                after = measured(metric, self.build(choice))
+                _log.info("%.3g times smaller: metric %.6g instead of %.6g", middle, after, before)
+            if choice is not None and after >= before - max_drop:
                 low, best = middle, choice
                 if step == 0:
                     break

@@ -56,13 +56,13 @@ class AttentionAdapter(abc.ABC):
 
         Raises:
             ValueError: If the outputs of the layer have another size than the query. This is not
-                known beforehand of a layer without `compute_output_shape`.
+                known beforehand of a layer without a `compute_output_shape` of these shapes.
         """
         if not self.layer.built:
             self._build(query_shape, value_shape)
         try:
             size = self._output_shape(query_shape, value_shape)[-1]
-        except (NotImplementedError, TypeError):  # or it takes other shapes
+        except NotImplementedError:
             return
         if size != query_shape[-1]:
             raise ValueError(
@@ -76,7 +76,12 @@ class AttentionAdapter(abc.ABC):
     def _build(self, query_shape: Shape, value_shape: Shape) -> None: ...
 
     def _output_shape(self, query_shape: Shape, value_shape: Shape) -> Shape:
-        return self.layer.compute_output_shape(query_shape)
+        compute = self.layer.compute_output_shape
+        try:
+            inspect.signature(compute).bind(query_shape)
+        except TypeError as error:
+            raise NotImplementedError from error
+        return compute(query_shape)
 
     @abc.abstractmethod
     def __call__(

@@ -69,15 +69,11 @@ class BaseFactoredEmbedding(keras.layers.Layer):
         """Returns the products `(..., V)` of features `(..., D)` with all rows."""
         raise NotImplementedError
 
-    def compute_mask(
-        self, inputs: Tensor, mask: Tensor | None = None, reverse: bool | None = None
-    ) -> Tensor | None:
-        if reverse is None:
-            # Keras calls this right after `call` or `compute_output_spec`, without `reverse`.
-            # Integers are ids; floats may be ids or features.
-            dtype = keras.backend.standardize_dtype(inputs.dtype)
-            reverse = self._reverse and keras.backend.is_float_dtype(dtype)
-        if reverse:
+    def compute_mask(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor | None:
+        # Keras calls this right after `call` or `compute_output_spec`, without `reverse`.
+        # Integers are ids; floats may be ids or features.
+        dtype = keras.backend.standardize_dtype(inputs.dtype)
+        if self._reverse and keras.backend.is_float_dtype(dtype):
             return mask
         return ops.not_equal(inputs, 0) if self.mask_zero else None
 

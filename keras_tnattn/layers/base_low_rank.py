@@ -108,8 +108,8 @@ def check_built(layer: keras.layers.Layer, kind: str) -> None:
 
 
 def check_float(layer: keras.layers.Layer) -> None:
-    """Refuses a layer whose weights Keras has quantized: they are integers without their scales."""
-    if layer.quantization_mode not in (None, "float8"):  # this one quantizes in the call
+    """Refuses a layer that Keras has quantized: its weights are integers without their scales."""
+    if layer.quantization_mode is not None:
         raise ValueError(
             f"Expected a layer of float weights. Received: {layer.name} with "
             f"quantization_mode={layer.quantization_mode!r}. Convert it before you quantize it"

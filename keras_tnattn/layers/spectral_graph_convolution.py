@@ -105,10 +105,15 @@ class SpectralGraphConvolution(keras.layers.Layer):
         self.built = True
 
     def load_own_variables(self, store: Any) -> None:
-        saved = {key: store[key] for key in store.keys()}  # noqa: SIM118 - an HDF5 entry only has keys()
-        # Older files have no basis, the last weight; they get the one that is computed here.
-        saved.setdefault(str(len(self.weights) - 1), self.basis)
-        super().load_own_variables(saved)
+        keys = list(store.keys())
+        if (
+            self.built
+            and len(keys) == len(self.weights) - 1
+            and tuple(store[keys[-1]].shape) != self.basis.shape
+        ):
+            # Older files have no basis, the last weight; they get the one that is computed here.
+            store = {**{key: store[key] for key in keys}, str(len(keys)): self.basis}
+        super().load_own_variables(store)
 
     def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         # The number of nodes is known even if the shape of the inputs does not have it.

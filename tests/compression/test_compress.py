@@ -283,6 +283,15 @@ def test_max_drop_is_the_budget(caplog):
     assert tighter.report.ratio < result.report.ratio
 
 
+def test_max_drop_says_what_is_not_possible(caplog):
+    caplog.set_level("INFO", "keras_tnattn.compression")
+    options = {"metric": lambda model: 0.5, "max_drop": 0.1, "data": IDS}
+    compress(sequential(), **options, min_speed=1e9)
+    steps = [m for m in caplog.messages if "times smaller" in m]
+    assert steps
+    assert all(m.endswith("times smaller: not possible") for m in steps)
+
+
 def test_max_drop_goes_as_far_as_the_formats_do():
     # Keras' scales and zeros make the smallest layers larger than they are estimated to be.
     model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32)])

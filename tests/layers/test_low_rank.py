@@ -256,9 +256,6 @@ def test_tied_weights_keep_the_mask_of_the_ids(make):
     # Ids that are floats have a mask, too.
     assert to_numpy(embedding.compute_mask(rows)).tolist() == (rows != 0).tolist()
     floats = rows.astype("float32")
-    mask = embedding.compute_mask(floats, reverse=False)
-    assert to_numpy(mask).tolist() == (rows != 0).tolist()
-    assert embedding.compute_mask(floats, mask, reverse=True) is mask
     embedding(floats)
     assert to_numpy(embedding.compute_mask(floats)).tolist() == (rows != 0).tolist()
 
@@ -317,12 +314,3 @@ def test_an_order_has_every_row_once(order, reorder_rows, message):
     dense.build()
     with pytest.raises(ValueError, match=message):
         TTEmbedding.from_embedding(dense, tt_ranks=2, order=order, reorder_rows=reorder_rows)
-
-
-def test_weights_that_stay_floats_are_converted():
-    layer = keras.layers.Dense(4)
-    layer.build((None, 8))
-    expected = to_numpy(layer.kernel)
-    layer.quantize("float8")
-    assert LowRankDense.from_dense(layer, rank=4, dtype="float32").relative_error < 1e-6
-    np.testing.assert_array_equal(to_numpy(layer.kernel), expected)

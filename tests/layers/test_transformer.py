@@ -329,11 +329,18 @@ def test_transformer_layers_know_their_output_shape():
     encoder = layers.TransformerEncoder(Halves(), 16)
     assert encoder.compute_output_shape((2, 5, 8)) == (2, 5, 8)
 
-    class Wanting(Halves):
+    class OfTwo(Halves):
         def compute_output_shape(self, query_shape, value_shape):
             return query_shape
 
-    assert layers.TransformerEncoder(Wanting(), 16)(ops.ones((2, 5, 8))).shape == (2, 5, 8)
+    assert layers.TransformerEncoder(OfTwo(), 16)(ops.ones((2, 5, 8))).shape == (2, 5, 8)
+
+    class Faulty(Halves):
+        def compute_output_shape(self, input_shape):
+            return input_shape + 1
+
+    with pytest.raises(TypeError, match="concatenate"):
+        layers.TransformerEncoder(Faulty(), 16)(ops.ones((2, 5, 8)))
     frames = keras.layers.TimeDistributed(encoder)(keras.Input((3, 5, 8)))
     assert frames.shape == (None, 3, 5, 8)
     decoder = layers.TransformerDecoder(sdpa(), sdpa(), 16)

@@ -86,9 +86,11 @@ def _export_once(config: ExportConfig, run: Run, write: Callable[[Path, int], Pa
     try:
         note = run.export_note or {}
         same = note.get("options") == config.export_options
-        # Notes of earlier versions do not say whether the export is complete.
-        if same and note.get("complete", True) and (folder / str(note["version"])).exists():
-            return folder / str(note["version"])
+        if same and (folder / str(note["version"])).exists():
+            written = folder / str(note["version"])
+            # Notes of earlier versions do not say whether the export is complete.
+            if note.get("complete", (run.results or {}).get("exported") == str(written)):
+                return written
         if not same or (folder / str(note["version"])).exists():
             note = {"options": config.export_options, "version": next_version(folder)}
             run.write_export_note({**note, "complete": False})

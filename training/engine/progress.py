@@ -1,8 +1,7 @@
-"""Prints the progress of long work in a few lines, for output that is not a terminal."""
+"""Prints the progress of long work, line by line, for output that is not a terminal."""
 
 import contextlib
 import logging
-import sys
 import time
 from collections.abc import Iterator
 
@@ -37,6 +36,13 @@ class EpochLines(keras.callbacks.Callback):
             print(line, flush=True)
 
 
+class _Printer(logging.Handler):
+    """Prints messages; unlike `StreamHandler`, it does not hide that the output is closed."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), flush=True)
+
+
 @contextlib.contextmanager
 def printed(name: str) -> Iterator[None]:
     """Prints what a logger tells of the progress of the work in the `with` block.
@@ -44,7 +50,7 @@ def printed(name: str) -> Iterator[None]:
     Args:
         name: The logger's name.
     """
-    log, handler = logging.getLogger(name), logging.StreamHandler(sys.stdout)
+    log, handler = logging.getLogger(name), _Printer()
     level = log.level
     log.addHandler(handler)
     log.setLevel(logging.INFO)

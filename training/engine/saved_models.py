@@ -10,10 +10,10 @@ import keras_tnattn  # noqa: F401  registers its layers
 from training.base.errors import InputError
 from training.engine.checkpoints import ARCHIVE_ERRORS, first_line
 
-# Keras raises a TypeError or warns about models with unknown layers.
-_ERRORS = (*ARCHIVE_ERRORS, TypeError, UserWarning)
+# Keras raises a TypeError about models with unknown layers.
+_ERRORS = (*ARCHIVE_ERRORS, TypeError)
 # What Keras warns of when it leaves weights at their initial values.
-_MISSING_WEIGHTS = ".*(could not be loaded|freshly-initialized)"
+_MISSING_WEIGHTS = ".*freshly-initialized"
 
 
 def load_model(path: Path, hint: str) -> keras.Model:
@@ -32,6 +32,11 @@ def load_model(path: Path, hint: str) -> keras.Model:
         )
     try:
         return _read(path, "")  # our models load without any warning
+    except UserWarning as warning:
+        raise InputError(
+            f"Expected a model that Keras loads without a warning. Received: {path}, with the "
+            f"warning: {first_line(warning)}"
+        ) from warning
     except _ERRORS as error:
         raise InputError(
             f"Expected the trained model of this run. Received: {path}, which is damaged or from "
@@ -51,12 +56,12 @@ def load_file(path: Path) -> keras.Model:
     """
     try:
         return _read(path, _MISSING_WEIGHTS)
-    except _ERRORS as error:
+    except (*_ERRORS, UserWarning) as error:
         raise InputError(f"Could not load the model {path}: {first_line(error)}") from error
 
 
 def _read(path: Path, refused: str) -> keras.Model:
-    """Loads a model; a warning whose text matches `refused` is an error."""
+    """Loads a model; a warning of the user whose text matches `refused` is an error."""
     if path.suffix == ".keras":
         # For a truncated file Keras would say that it does not exist.
         with zipfile.ZipFile(path) as archive:

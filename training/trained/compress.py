@@ -47,7 +47,7 @@ _HOW = ("target", "max_drop", "tolerance", "bits", "heal_epochs", "learning_rate
 class CompressOptions(Options):
     """The options of `training/compress.py`."""
 
-    model: str = argument("the folder of a run, or a .keras file")
+    model: str = argument("the folder of a run, or a .keras or .h5 file")
     target: float | None = option(None, MODEL, "make the model X times smaller", metavar="X", ge=1)
     max_drop: float | None = option(
         None,
@@ -141,7 +141,8 @@ def _compress(args: CompressOptions) -> None:
     path = Path(args.model)
     if not path.exists():
         raise InputError(
-            f"Expected the folder of a run or a .keras file. Received: {path}, which does not exist"
+            f"Expected the folder of a run, or a .keras or .h5 file. Received: {path}, which does "
+            "not exist"
         )
     if args.data is not None and not Path(args.data).is_file():
         raise InputError(f"Expected a file of inputs. Received: data={args.data}")
@@ -168,7 +169,7 @@ def _refuse_max_drop(args: CompressOptions) -> None:
 
 
 def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -> None:
-    """Compresses a `.keras` file, or the model of a run without texts."""
+    """Compresses a file, or the model of a run without texts."""
     _refuse_max_drop(args)
     if args.heal_epochs and args.data is None:
         raise InputError("--heal-epochs needs --data")

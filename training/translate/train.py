@@ -44,7 +44,7 @@ def train_translator(config: TranslateConfig, run: Run, workers: int = 1) -> dic
     check_tensorboard(config)
     exists = run.exists
     if not exists and config.corpus is not None:
-        _check_sizes(config)  # first, because it takes seconds and preparing a corpus minutes
+        _check_sizes(config)
     reset_session(config.seed)  # before the model, because it also resets the precision
     wait_for_all("the start of the run")  # no process may start it before all have looked
     if exists:
@@ -243,9 +243,10 @@ class TranslatorLog(EpochLog):
 
 
 def _check_sizes(config: TranslateConfig) -> None:
-    """Builds a model with the largest vocabularies, which finds sizes that do not fit together."""
+    """Builds a model of few words, before a corpus is prepared for sizes that do not fit."""
+    reset_session(config.seed)  # so that all processes have the same weights
     try:
-        untrained(config, (config.vocabulary_size, config.vocabulary_size))
+        untrained(config, (16, 16))
     except ValueError as error:
         raise InputError(str(error)) from error
 

@@ -284,9 +284,9 @@ def test_ten_steps_an_epoch_of_a_translator(attention, epochs, tmp_path):
 @pytest.mark.slow
 def test_two_processes_train_a_translator(tmp_path):
     pytest.importorskip("jax")
-    prepare(load_pairs("cldr:pt-en"), tmp_path / "prepared", vocabulary_size=300, max_length=8)
+    corpus = ["--corpus", "cldr:pt-en", "--vocabulary-size", "300", "--max-length", "8"]
     sizes = ["--model-dim", "8", "--num-heads", "2", "--feedforward-dim", "8", "--epochs", "1"]
-    options = ["translate", "--prepared", str(tmp_path / "prepared"), "--preset", "sdpa", *sizes]
+    options = ["translate", *corpus, "--preset", "sdpa", *sizes]
     options += ["--batch-size", "2048", "--num-layers", "1", "--run-dir", str(tmp_path / "run")]
     output = finished(launched("training/train.py", *options))
     assert output.count("run folder: ") == 1
