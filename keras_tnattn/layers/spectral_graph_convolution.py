@@ -106,11 +106,7 @@ class SpectralGraphConvolution(keras.layers.Layer):
 
     def load_own_variables(self, store: Any) -> None:
         keys = list(store.keys())
-        if (
-            self.built
-            and len(keys) == len(self.weights) - 1
-            and tuple(store[keys[-1]].shape) != self.basis.shape
-        ):
+        if len(keys) == len(self.weights) - 1 and tuple(store[keys[-1]].shape) != self.basis.shape:
             # Older files have no basis, the last weight; they get the one that is computed here.
             store = {**{key: store[key] for key in keys}, str(len(keys)): self.basis}
         super().load_own_variables(store)

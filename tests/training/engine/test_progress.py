@@ -57,6 +57,7 @@ def test_messages_of_a_logger_are_printed(capsys):
     with printed("one.of"):
         log.info("half done")
     log.info("afterwards")
+    assert not log.isEnabledFor(logging.INFO)
     assert capsys.readouterr().out == "half done\n"
 
 
