@@ -86,12 +86,12 @@ def _export_once(config: ExportConfig, run: Run, write: Callable[[Path, int], Pa
     try:
         note = run.export_note or {}
         same = note.get("options") == config.export_options
-        if same and (folder / str(note["version"])).exists():
-            written = folder / str(note["version"])
-            # Notes of earlier versions do not say whether the export is complete.
-            if note.get("complete", (run.results or {}).get("exported") == str(written)):
-                return written
-        if not same or (folder / str(note["version"])).exists():
+        written = folder / str(note.get("version"))
+        # Notes of earlier versions do not say whether the export is complete.
+        exported = (run.results or {}).get("exported") == str(written)
+        if same and written.exists() and note.get("complete", exported):
+            return written
+        if not same or written.exists():
             note = {"options": config.export_options, "version": next_version(folder)}
             run.write_export_note({**note, "complete": False})
         target = write(folder, note["version"])
