@@ -47,7 +47,9 @@ class TNAttention(keras.layers.Layer):
     under mixed precision, too.
 
     A masked site acts as the identity on the chain, and its output is 0, so that padding does not
-    change the other outputs.
+    change the other outputs. A site whose features are all 0 acts as the identity, too: by the
+    formula it would set the contexts of all other sites to 0, and a single word that training drops
+    would hide all others.
 
     Args:
         output_dim: Int, the size `k` of the output. Defaults to the size `d` of the input.
@@ -190,8 +192,7 @@ class TNAttention(keras.layers.Layer):
             inputs = ops.reshape(inputs, (batch, length, dim))
             mask = None if mask is None else ops.reshape(mask, (batch, length))
         phi = scan.fold_sites(ops.cast(apply_mask(inputs, mask), dtype))
-        real = ops.ones((batch, length), "bool") if mask is None else ops.cast(mask, "bool")
-        weights = self._local_weights(phi, scan.fold_sites(real, False))
+        weights = self._local_weights(phi)
         outputs = ops.squeeze(matmul(phi[..., None, :], weights), -2)
         if self.bias is not None:
             outputs = outputs + self.bias
@@ -202,7 +203,7 @@ class TNAttention(keras.layers.Layer):
         weights = ops.cast(scan.unfold_sites(weights, length), self.compute_dtype)
         return outputs, apply_mask(weights, mask)
 
-    def _local_weights(self, phi: Tensor, real: Tensor) -> Tensor:
+    def _local_weights(self, phi: Tensor) -> Tensor:
         """`W` of all sites, `(b, blocks, B, d, k)`, from `phi`, `(b, blocks, B, d)`."""
         bond, dim = self.bond_dim, phi.shape[-1]
         features = phi
@@ -212,7 +213,8 @@ class TNAttention(keras.layers.Layer):
         sites = () if self.uniform else (self.num_sites,)
         attention = ops.reshape(self.attention_tensor, (*sites, bond * bond, -1))
         matrices = scan.map_sites(features, ops.swapaxes(attention, -1, -2), (bond, bond))
-        matrices = ops.where(real[..., None, None], matrices, ops.eye(bond, dtype=matrices.dtype))
+        present = ops.any(phi != 0, axis=-1)[..., None, None]
+        matrices = ops.where(present, matrices, ops.eye(bond, dtype=matrices.dtype))
         # tr(C T) pairs C[b, a] with T[a, b].
         if self.normalize == "each":
             left, right = scan.side_contexts(matrices)

@@ -325,16 +325,28 @@ def _weighted_sum(target, outputs):
     return ops.sum(ops.cast(target, outputs.dtype) * outputs, axis=(1, 2))
 
 
-def test_one_dead_site_gives_finite_gradients():
-    # Two sites of zeros annihilate every context; nothing may become NaN.
+@pytest.mark.parametrize("normalize", [False, True, "each"])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_sites_of_zeros_do_not_change_the_other_outputs(options, normalize):
+    layer = make_layer(normalize=normalize, **options)
+    x = random_sites(2, 6, 2)
+    with_zeros = np.insert(x, [2, 2, 6], 0, axis=1)
+    got = to_numpy(layer(with_zeros))
+    np.testing.assert_allclose(got[:, [0, 1, 4, 5, 6, 7]], to_numpy(layer(x)), **EXACT)
+    assert (got[:, [2, 3, 8]] == 0).all()
+
+
+def test_sites_of_zeros_give_finite_gradients():
     layer = TNAttention(bond_dim=3)
     model = keras.Sequential([keras.Input((6, 2)), layer])
     model.compile("sgd", "mse")
     x = np.ones((2, 6, 2), "float32")
-    x[0, 1:3] = 0
+    x[0, 1:3] = x[1] = 0
+    before = layer.get_weights()
     model.fit(x, np.ones_like(x), verbose=0)
-    assert all(np.isfinite(w).all() for w in layer.get_weights())
-    assert (to_numpy(layer(x))[0] == 0).all()
+    for old, new in zip(before, layer.get_weights(), strict=True):
+        assert np.isfinite(new).all()
+        assert (old != new).any()
 
 
 CONFORMING = {

@@ -201,6 +201,22 @@ def test_word_dropout_drops_whole_words_in_training_and_keeps_the_mask():
     np.testing.assert_allclose(model.predict(ids, verbose=0)[1:2], alone, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "attention",
+    [name if name == "tn" else pytest.param(name, marks=pytest.mark.slow) for name in ATTENTIONS],
+)
+def test_words_are_learned_while_others_are_dropped(attention):
+    model = text_classifier(50, 3, attention, embedding_dim=6, word_dropout=0.5)
+    ids = np.random.default_rng(0).integers(1, 50, (8, 20)).astype("int32")
+    embedding = model.get_layer("embedding")
+    before = embedding.get_weights()[0]
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.fit(ids, np.arange(8) % 3, verbose=0)
+    changed = (embedding.get_weights()[0] != before).any(axis=-1)
+    # About half of the words in sight are kept.
+    assert changed.sum() > 0.3 * len(np.unique(ids))
+
+
 def test_probabilities_are_float32_under_mixed_precision():
     keras.config.set_dtype_policy("mixed_bfloat16")
     model = text_classifier(50, 3)
