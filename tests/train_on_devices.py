@@ -1,9 +1,10 @@
 """Trains a small translator in float64 by the engine; test_devices.py runs this in processes.
 
-    KERAS_BACKEND=jax JAX_NUM_CPU_DEVICES=4 python tests/train_on_devices.py FOLDER sdpa 5 4 2
+    KERAS_BACKEND=jax JAX_NUM_CPU_DEVICES=4 python tests/train_on_devices.py FOLDER sdpa 5 10 4 2
 
-The numbers are epochs, devices and devices of a model. In float64 Adam makes less of the rounding
-of sums in another order; in float32 it moves weights whose gradient is 0 but for that rounding.
+The numbers are epochs, steps of an epoch, devices and devices of a model. In float64 Adam makes
+less of the rounding of sums in another order; in float32 it moves weights whose gradient is 0 but
+for that rounding.
 """
 
 import sys
@@ -17,10 +18,10 @@ from training.engine.runs import Run
 from training.translate.config import TranslateConfig
 from training.translate.layouts import LAYOUTS
 
-BATCH, STEPS, VOCABULARY = 12, 10, 40  # steps of an epoch
+BATCH, VOCABULARY = 12, 40
 
 
-def main(folder, attention, epochs, devices, parts):
+def main(folder, attention, epochs, steps, devices, parts):
     options = DeviceOptions(devices=devices, model_parallel=parts)
     use_devices(options, BATCH, lambda parts: LAYOUTS)
     import jax
@@ -44,7 +45,7 @@ def main(folder, attention, epochs, devices, parts):
         return TokenizedPart(*sides)
 
     # The last batch has 7 pairs, and the validation part 5: devices cannot share them evenly.
-    train = BucketedBatches(part(BATCH * (STEPS - 1) + 7), BATCH, seed=0)
+    train = BucketedBatches(part(BATCH * (steps - 1) + 7), BATCH, seed=0)
     validation = BucketedBatches(part(5), BATCH)
     units = {"residual_units": 1, "residual_dim": 8} if attention == "plga" else {}
     model = translator(

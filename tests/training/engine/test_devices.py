@@ -261,13 +261,13 @@ def test_two_processes_write_one_run(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("attention", "epochs"), [("sdpa", 5), ("plga", 1)])
-def test_ten_steps_an_epoch_of_a_translator(attention, epochs, tmp_path):
+@pytest.mark.parametrize(("attention", "epochs", "steps"), [("sdpa", 5, 10), ("plga", 1, 2)])
+def test_steps_of_a_translator(attention, epochs, steps, tmp_path):
     """1, 2 and 4 devices, 2 processes, and models of which each device holds a half."""
     pytest.importorskip("jax")
 
     def words(name, devices, parts):
-        numbers = (str(n) for n in (epochs, devices, parts))
+        numbers = (str(n) for n in (epochs, steps, devices, parts))
         return ["tests/train_on_devices.py", tmp_path / name, attention, *numbers]
 
     for name, devices, parts in (("one", 1, 1), ("two", 2, 1), ("four", 4, 1), ("split", 4, 2)):
@@ -277,7 +277,7 @@ def test_ten_steps_an_epoch_of_a_translator(attention, epochs, tmp_path):
     for name in ("two", "four", "split", "processes", "halves"):
         losses = [[row["val_loss"] for row in trained(tmp_path / n)[1]] for n in (name, "one")]
         np.testing.assert_allclose(*losses, rtol=0, atol=1e-5)
-        if attention == "sdpa":  # the power law makes much of rounding: see docs
+        if attention == "sdpa":  # the power law amplifies rounding: see docs/several_devices.md
             assert_same_training(tmp_path / name, tmp_path / "one", metrics=0.1)
 
 
