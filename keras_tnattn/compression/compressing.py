@@ -71,7 +71,8 @@ class CompressionResult:
         """Trains the small model with the original's outputs as targets.
 
         Integers cannot be trained: with `bits` the model before quantization is trained, and then
-        quantized again.
+        quantized again. Both models run as at inference, without dropout. If `compress` was given
+        a metric and the healed model has less of it, the small model stays as it was.
 
         Args:
             dataset: Inputs or `(inputs, labels)`, as arrays or as an iterable of batches; the same
@@ -92,6 +93,7 @@ class CompressionResult:
                 missing for `label_weight`, or the loss becomes infinite or NaN. In this case the
                 model keeps its weights.
         """
+        before = self._floating.get_weights()
         losses = heal(
             self._floating,
             self._original,
@@ -103,11 +105,17 @@ class CompressionResult:
             loss,
             self.renumbered,
         )
-        self.model = quantized_model(self._floating, self._layers, self._choice, self._sample)
-        if self._metric is not None:
-            self.report = dataclasses.replace(
-                self.report, metric_after=measured(self._metric, self.model)
-            )
+        healed = quantized_model(self._floating, self._layers, self._choice, self._sample)
+        kept = self.report.metric_after
+        if self._metric is not None and kept is not None:
+            metric = measured(self._metric, healed)
+            if metric < kept:
+                self._floating.set_weights(before)
+                message = "healing takes the metric from %.4f to %.4f: the model stays as it was"
+                _log.info(message, kept, metric)
+                return losses
+            self.report = dataclasses.replace(self.report, metric_after=metric)
+        self.model = healed
         return losses
 
     def renumbered(self, inputs: Any) -> Any:

@@ -25,14 +25,17 @@ _log = logging.getLogger(__name__)
 
 
 class _Student(keras.Model):
-    """Trains a model without compiling it, so that no optimizer state is saved with it."""
+    """Trains a model without compiling it, so that no optimizer state is saved with it.
+
+    It has no dropout, as the outputs of the original that it is to reproduce have none.
+    """
 
     def __init__(self, model: keras.Model) -> None:
         super().__init__(name="student")  # TensorFlow refuses the default, _student
         self.model = model
 
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
-        return self.model(inputs, training=training)
+    def call(self, inputs: Any) -> Any:
+        return self.model(inputs, training=False)
 
 
 def logits_divergence(targets: Tensor, outputs: Tensor) -> Tensor:
@@ -69,7 +72,7 @@ def heal(
     loss: Any,
     renumbered: Callable[[Any], Any],
 ) -> list[float]:
-    """Trains `model` towards the outputs of `teacher`.
+    """Trains `model` towards the outputs of `teacher`, both as at inference, without dropout.
 
     The targets are `(1 - w) teacher(x) + w onehot(y)`; with outputs that are probabilities (none
     negative, rows of sum 1) the loss is the Kullback-Leibler divergence, otherwise the mean squared

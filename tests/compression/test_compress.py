@@ -556,6 +556,28 @@ def test_healing_brings_outputs_nearer():
         result.heal(x, label_weight=0.5)
 
 
+def test_healing_uses_no_dropout():
+    inputs = keras.Input((64,))
+    x = keras.layers.Dropout(0.9)(keras.layers.Dense(64, "relu")(inputs))
+    result = compress(keras.Model(inputs, keras.layers.Dense(3)(x)), target=1.1)
+    rows = RNG.normal(size=(64, 64)).astype("float32")
+    (loss,) = result.heal(rows, learning_rate=1e-9, batch_size=64)
+    error = outputs_of(result.model, rows) - outputs_of(result._original, rows)
+    np.testing.assert_allclose(loss, np.square(error).mean(), rtol=1e-3)
+
+
+@pytest.mark.parametrize("bits", [None, 8])
+def test_a_healing_that_lowers_the_metric_is_undone(bits):
+    values = iter([0.9, 0.8, 0.7])  # of the original, the small and the healed model
+    result = compress(
+        sequential(), target=2.0, bits=bits, data=IDS, metric=lambda model: next(values)
+    )
+    before = outputs_of(result.model, IDS)
+    assert len(result.heal(IDS)) == 1
+    np.testing.assert_array_equal(outputs_of(result.model, IDS), before)
+    assert (result.report.metric_before, result.report.metric_after) == (0.9, 0.8)
+
+
 def test_a_healed_model_is_saved_without_the_state_of_its_training(tmp_path):
     result = compress(sequential(), target=2.0)
     result.model.save(tmp_path / "before.keras")

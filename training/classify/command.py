@@ -43,7 +43,7 @@ COMMAND = training_command(
 examples:
   classify the docstrings of the installed libraries; no network needed:
     python training/train.py classify --attention tsa --epochs 5
-  classify Reuters newswires, then again with dot-product attention of as many parameters:
+  classify Reuters newswires, then again with a dot-product attention of as many weights:
     python training/train.py classify --dataset reuters
     python training/train.py classify --dataset reuters --attention dpa --embedding-dim 6
   use your own table, keep the best epoch, and export to saved_models/mine/1/:

@@ -53,11 +53,12 @@ class CompressOptions(Options):
         None,
         MODEL,
         "make a classifier as small as possible with a loss of accuracy of at most D, for instance "
-        "0.005; measured on the validation part, which a run has only with --early-stopping; "
-        "otherwise on a tenth of the rows it was trained on, so that the loss on new texts may be "
-        "larger",
+        "0.005 for half a point; measured on the validation part, which a run has only with "
+        "--early-stopping; otherwise on a tenth of the rows it was trained on, so that the loss on "
+        "new texts may be larger",
         metavar="D",
         ge=0,
+        lt=1,
     )
     tolerance: float | None = option(
         None,
