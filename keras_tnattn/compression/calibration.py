@@ -77,7 +77,8 @@ def batches_of(data: Any, batch_size: int, num_inputs: int | None = None) -> tup
         A list of batches of inputs; and all inputs if they are arrays, otherwise `None`.
 
     Raises:
-        ValueError: If there are no rows, or the number of arrays does not fit the model.
+        ValueError: If there are no rows, the number of arrays does not fit the model, or a batch
+            has NaN.
     """
     limit = 1024
     all_inputs = None
@@ -102,6 +103,12 @@ def batches_of(data: Any, batch_size: int, num_inputs: int | None = None) -> tup
                 break
     if not batches:
         raise ValueError("Expected data of at least one row. Received: no rows")
+    for array in keras.tree.flatten(batches):
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            raise ValueError(
+                "Expected data without NaN. Received: a batch of inputs with "
+                f"{np.isnan(array).sum()} NaN"
+            )
     return batches, all_inputs
 
 

@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import pytest
 
 from keras_tnattn.compression import calibration
 
@@ -41,3 +42,12 @@ def test_ids_of_an_embedding_that_reads_two_inputs_are_counted_in_both():
     both = np.concatenate([array.ravel() for array in data.values()])
     counts = seen_by_embeddings(model, data)["table"].counts
     np.testing.assert_array_equal(counts, np.bincount(both, minlength=50))
+
+
+@pytest.mark.parametrize("as_batches", [False, True])
+def test_nan_in_the_data_is_reported(as_batches):
+    rows = np.ones((4, 8), "float32")
+    rows[2, 3] = np.nan
+    data = iter([rows[:2], rows[2:]]) if as_batches else rows
+    with pytest.raises(ValueError, match="a batch of inputs with 1 NaN"):
+        calibration.batches_of(data, batch_size=2)

@@ -153,6 +153,7 @@ def test_a_file_needs_no_run(tmp_path, capsys):
         ([file, "--target", "1000"], "target of at most"),
         ([file, "--max-drop", "0.1"], "--max-drop needs"),
         ([file, "--target", "2", "--data", str(tmp_path / "none.npy")], "a file of inputs"),
+        ([file, "--max-drop", "5"], "max_drop=5"),
         ([file, "--export"], "without them nothing is replaced"),
         ([file, "--max-drop", "0.1", "--export"], "--max-drop needs"),
         ([file, "--target", "2", "--output", f"{file}/x"], "Could not write"),
