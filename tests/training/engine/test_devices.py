@@ -261,9 +261,14 @@ def test_two_processes_write_one_run(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("attention", "epochs", "steps"), [("sdpa", 5, 10), ("plga", 1, 2)])
-def test_steps_of_a_translator(attention, epochs, steps, tmp_path):
-    """1, 2 and 4 devices, 2 processes, and models of which each device holds a half."""
+@pytest.mark.parametrize(
+    ("attention", "epochs", "steps", "tolerance"), [("sdpa", 5, 10, 1e-5), ("plga", 1, 2, 1e-7)]
+)
+def test_steps_of_a_translator(attention, epochs, steps, tolerance, tmp_path):
+    """1, 2 and 4 devices, 2 processes, and models of which each device holds a half.
+
+    The power law amplifies rounding (docs/several_devices.md), so few of its steps are compared.
+    """
     pytest.importorskip("jax")
 
     def words(name, devices, parts):
@@ -276,8 +281,8 @@ def test_steps_of_a_translator(attention, epochs, steps, tmp_path):
         finished(launched(*words(name, 1, parts)))
     for name in ("two", "four", "split", "processes", "halves"):
         losses = [[row["val_loss"] for row in trained(tmp_path / n)[1]] for n in (name, "one")]
-        np.testing.assert_allclose(*losses, rtol=0, atol=1e-5)
-        if attention == "sdpa":  # the power law amplifies rounding: see docs/several_devices.md
+        np.testing.assert_allclose(*losses, rtol=0, atol=tolerance)
+        if attention == "sdpa":
             assert_same_training(tmp_path / name, tmp_path / "one", metrics=0.1)
 
 
