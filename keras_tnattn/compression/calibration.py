@@ -77,8 +77,7 @@ def batches_of(data: Any, batch_size: int, num_inputs: int | None = None) -> tup
         A list of batches of inputs; and all inputs if they are arrays, otherwise `None`.
 
     Raises:
-        ValueError: If there are no rows, the number of arrays does not fit the model, or a batch
-            has NaN.
+        ValueError: If there are no rows, or the number of arrays does not fit the model.
     """
     limit = 1024
     all_inputs = None
@@ -103,12 +102,6 @@ def batches_of(data: Any, batch_size: int, num_inputs: int | None = None) -> tup
                 break
     if not batches:
         raise ValueError("Expected data of at least one row. Received: no rows")
-    for array in keras.tree.flatten(batches):
-        if array.dtype.kind == "f" and np.isnan(array).any():
-            raise ValueError(
-                "Expected data without NaN. Received: a batch of inputs with "
-                f"{np.isnan(array).sum()} NaN"
-            )
     return batches, all_inputs
 
 
@@ -190,6 +183,11 @@ def observe(
     for path, note in seen.items():
         if note.moment is not None:
             note.moment /= max(note.rows, 1)
+            if not np.isfinite(note.moment).all():
+                raise ValueError(
+                    "Expected data for which the inputs of every layer are finite. Received: "
+                    f"infinite or NaN inputs of the layer {path}; look for NaN in the data"
+                )
         if note.inputs_read and None not in note.inputs_read and all_inputs is not None:
             arrays = keras.tree.flatten(all_inputs)
             read = [np.ravel(arrays[i]) for i in note.inputs_read if i is not None]

@@ -13,7 +13,7 @@ import numpy as np
 from keras_tnattn.checks import check_int
 from keras_tnattn.compression.batches import renumbered
 from keras_tnattn.compression.candidates import FORMATS, Candidate, quantized_model
-from keras_tnattn.compression.healing import heal
+from keras_tnattn.compression.healing import heal, restored_after_errors
 from keras_tnattn.compression.plan import Plan, measured
 from keras_tnattn.compression.rebuilding import counterparts
 from keras_tnattn.compression.report import Report
@@ -90,29 +90,29 @@ class CompressionResult:
 
         Raises:
             ValueError: If a number is not positive, the dataset does not fit the model, labels are
-                missing for `label_weight`, or the loss becomes infinite or NaN. In this case the
-                model keeps its weights.
+                missing for `label_weight`, or the loss, a weight or the metric becomes infinite or
+                NaN. The model then keeps its weights.
         """
-        before = self._floating.get_weights()
-        losses = heal(
-            self._floating,
-            self._original,
-            dataset,
-            epochs,
-            learning_rate,
-            batch_size,
-            label_weight,
-            loss,
-            self.renumbered,
-        )
-        healed = quantized_model(self._floating, self._layers, self._choice, self._sample)
-        kept = self.report.metric_after
-        if self._metric is not None and kept is not None:
-            metric = measured(self._metric, healed)
+        before, kept = self._floating.get_weights(), self.report.metric_after
+        with restored_after_errors(self._floating):
+            losses = heal(
+                self._floating,
+                self._original,
+                dataset,
+                epochs,
+                learning_rate,
+                batch_size,
+                label_weight,
+                loss,
+                self.renumbered,
+            )
+            healed = quantized_model(self._floating, self._layers, self._choice, self._sample)
+            metric = None if self._metric is None else measured(self._metric, healed)
+        if metric is not None and kept is not None:
             if metric < kept:
                 self._floating.set_weights(before)
                 message = "healing takes the metric from %.4f to %.4f: the model stays as it was"
-                _log.info(message, kept, metric)
+                _log.warning(message, kept, metric)
                 return losses
             self.report = dataclasses.replace(self.report, metric_after=metric)
         self.model = healed

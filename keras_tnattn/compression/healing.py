@@ -99,8 +99,7 @@ def heal(
     Raises:
         ValueError: If `epochs`, `batch_size` or `learning_rate` is not positive, `label_weight` is
             set without labels or for outputs that are not probabilities, the dataset is empty or
-            does not fit the model, or a loss is not finite. The model then has the weights it had
-            before.
+            does not fit the model, or a loss or weight is not finite.
     """
     check_int("epochs", epochs)
     check_int("batch_size", batch_size)
@@ -112,52 +111,61 @@ def heal(
             f"set. Received: a {type(dataset).__name__}, which can be iterated over only once, and "
             f"epochs={epochs}"
         )
-    with _restored_after_errors(model):
-        start = time.perf_counter()
-        losses, optimizer = [], keras.optimizers.Adam(learning_rate)
-        rng = np.random.default_rng(0)
-        student, num_inputs = _Student(model), number_of_inputs(teacher)
-        steps, step = epochs * _number_of_batches(dataset, batch_size, num_inputs), 0
-        for epoch in range(epochs):
-            total, count = 0.0, 0
-            for inputs, labels in _batches(dataset, batch_size, num_inputs, rng):
-                targets = teacher.predict_on_batch(inputs)
-                probabilities = are_probabilities(targets)
-                if label_weight:
-                    targets = _mixed(targets, labels, label_weight, probabilities)
-                if not student.compiled:
-                    default = "kl_divergence" if probabilities else "mse"
-                    student.compile(optimizer, loss or default)
-                if steps:
-                    rise, fall = (step + 1) / (0.05 * steps), (steps - step) / (0.95 * steps)
-                    optimizer.learning_rate = learning_rate * min(1.0, rise, fall)
-                    step += 1
-                value = float(np.ravel(student.train_on_batch(renumbered(inputs), targets))[0])
-                if not np.isfinite(value):
-                    raise ValueError(
-                        f"The loss became {value} in epoch {epoch + 1} of healing. "
-                        f"Choose a smaller learning_rate than {learning_rate}"
-                    )
-                total, count = total + value, count + 1
-            if not count:
-                raise ValueError("Expected a dataset of at least one batch. Received: none")
-            losses.append(total / count)
-            seconds, which = time.perf_counter() - start, f"epoch {epoch + 1} of {epochs}"
-            _log.info("healing, %s: loss %.5f (%.0f s)", which, losses[-1], seconds)
-            if not steps:
-                share_left = 1 - (epoch + 1) / (epochs + 1)
-                optimizer.learning_rate = learning_rate * min(1.0, 2 * share_left)
-        return losses
+    start = time.perf_counter()
+    losses, optimizer = [], keras.optimizers.Adam(learning_rate)
+    rng = np.random.default_rng(0)
+    student, num_inputs = _Student(model), number_of_inputs(teacher)
+    steps, step = epochs * _number_of_batches(dataset, batch_size, num_inputs), 0
+    for epoch in range(epochs):
+        total, count = 0.0, 0
+        for inputs, labels in _batches(dataset, batch_size, num_inputs, rng):
+            targets = teacher.predict_on_batch(inputs)
+            probabilities = are_probabilities(targets)
+            if label_weight:
+                targets = _mixed(targets, labels, label_weight, probabilities)
+            if not student.compiled:
+                default = "kl_divergence" if probabilities else "mse"
+                student.compile(optimizer, loss or default)
+            if steps:
+                rise, fall = (step + 1) / (0.05 * steps), (steps - step) / (0.95 * steps)
+                optimizer.learning_rate = learning_rate * min(1.0, rise, fall)
+                step += 1
+            value = float(np.ravel(student.train_on_batch(renumbered(inputs), targets))[0])
+            if not np.isfinite(value):
+                raise ValueError(
+                    f"The loss became {value} in epoch {epoch + 1} of healing. "
+                    f"Choose a smaller learning_rate than {learning_rate}"
+                )
+            total, count = total + value, count + 1
+        if not count:
+            raise ValueError("Expected a dataset of at least one batch. Received: none")
+        if not all(np.isfinite(weight).all() for weight in _trained(model)):
+            raise ValueError(
+                f"Weights became infinite or NaN in epoch {epoch + 1} of healing. Look for NaN "
+                f"in the data, or choose a smaller learning_rate than {learning_rate}"
+            )
+        losses.append(total / count)
+        seconds, which = time.perf_counter() - start, f"epoch {epoch + 1} of {epochs}"
+        _log.info("healing, %s: loss %.5f (%.0f s)", which, losses[-1], seconds)
+        if not steps:
+            share_left = 1 - (epoch + 1) / (epochs + 1)
+            optimizer.learning_rate = learning_rate * min(1.0, 2 * share_left)
+    return losses
 
 
 @contextlib.contextmanager
-def _restored_after_errors(model: keras.Model) -> Iterator[None]:
+def restored_after_errors(model: keras.Model) -> Iterator[None]:
+    """Gives a model the weights that it has now if the `with` block fails."""
     weights = model.get_weights()
     try:
         yield
     except BaseException:
         model.set_weights(weights)
         raise
+
+
+def _trained(model: keras.Model) -> list[np.ndarray]:
+    return [ops.convert_to_numpy(ops.cast(w, "float32")) for w in model.trainable_weights]
 
 
 def _number_of_batches(dataset: Any, batch_size: int, num_inputs: int | None) -> int:

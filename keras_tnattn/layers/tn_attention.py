@@ -213,7 +213,7 @@ class TNAttention(keras.layers.Layer):
         sites = () if self.uniform else (self.num_sites,)
         attention = ops.reshape(self.attention_tensor, (*sites, bond * bond, -1))
         matrices = scan.map_sites(features, ops.swapaxes(attention, -1, -2), (bond, bond))
-        present = ops.any(phi != 0, axis=-1)[..., None, None]
+        present = ops.any(features != 0, axis=-1)[..., None, None]
         matrices = ops.where(present, matrices, ops.eye(bond, dtype=matrices.dtype))
         # tr(C T) pairs C[b, a] with T[a, b].
         if self.normalize == "each":

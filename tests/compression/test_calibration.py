@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_tnattn import compress
 from keras_tnattn.compression import calibration
 
 RNG = np.random.default_rng(0)
@@ -44,10 +45,12 @@ def test_ids_of_an_embedding_that_reads_two_inputs_are_counted_in_both():
     np.testing.assert_array_equal(counts, np.bincount(both, minlength=50))
 
 
-@pytest.mark.parametrize("as_batches", [False, True])
-def test_nan_in_the_data_is_reported(as_batches):
+def test_nan_that_reaches_a_layer_is_reported():
+    inputs = keras.Input((8,))
     rows = np.ones((4, 8), "float32")
     rows[2, 3] = np.nan
-    data = iter([rows[:2], rows[2:]]) if as_batches else rows
-    with pytest.raises(ValueError, match="a batch of inputs with 1 NaN"):
-        calibration.batches_of(data, batch_size=2)
+    plain = keras.Model(inputs, keras.layers.Dense(8, name="dense")(inputs))
+    with pytest.raises(ValueError, match="NaN inputs of the layer dense"):
+        compress(plain, target=1.5, data=rows)
+    known = keras.ops.where(keras.ops.isnan(inputs), 0.0, inputs)
+    compress(keras.Model(inputs, keras.layers.Dense(8)(known)), tolerance=0.5, data=rows)

@@ -579,6 +579,34 @@ def test_a_healing_that_lowers_the_metric_is_undone(bits):
     assert (result.report.metric_before, result.report.metric_after) == (0.9, 0.8)
 
 
+@pytest.mark.parametrize("bits", [None, 8])
+def test_a_metric_that_fails_after_healing_leaves_the_model_as_it_was(bits):
+    values = iter([0.9, 0.8, np.nan, 0.85])
+    result = compress(
+        sequential(), target=2.0, bits=bits, data=IDS, metric=lambda model: next(values)
+    )
+    before, floating = outputs_of(result.model, IDS), result._floating.get_weights()
+    with pytest.raises(ValueError, match="a finite metric"):
+        result.heal(IDS, learning_rate=0.1)
+    np.testing.assert_array_equal(outputs_of(result.model, IDS), before)
+    for old, new in zip(floating, result._floating.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_nan_in_the_data_of_healing_is_reported():
+    dense = keras.layers.Dense(64, "relu")
+    model = keras.Sequential([keras.Input((64,)), dense, keras.layers.Dense(3, "softmax")])
+    result = compress(model, target=1.5)
+    rows = RNG.normal(size=(32, 64)).astype("float32")
+    rows[3, 5] = np.nan
+    before = result.model.get_weights()
+    with pytest.raises(ValueError, match=r"NaN in the data|loss became nan"):
+        result.heal(rows)
+    for old, new in zip(before, result.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
 def test_a_healed_model_is_saved_without_the_state_of_its_training(tmp_path):
     result = compress(sequential(), target=2.0)
     result.model.save(tmp_path / "before.keras")

@@ -336,6 +336,13 @@ def test_sites_of_zeros_do_not_change_the_other_outputs(options, normalize):
     assert (got[:, [2, 3, 8]] == 0).all()
 
 
+def test_a_site_whose_products_underflow_does_not_hide_the_others():
+    layer = TNAttention(bond_dim=3, attention_order=2, dtype="float32")
+    x = random_sites(1, 6, 2)
+    x[0, 2] = 1e-30
+    assert (to_numpy(layer(x))[0, [0, 1, 3, 4, 5]] != 0).all()
+
+
 def test_sites_of_zeros_give_finite_gradients():
     layer = TNAttention(bond_dim=3)
     model = keras.Sequential([keras.Input((6, 2)), layer])
