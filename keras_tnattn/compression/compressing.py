@@ -28,6 +28,8 @@ class CompressionResult:
     Attributes:
         model: The small model, a normal Keras model.
         report: A `Report` of the changes to each layer.
+        healed_epochs: For how many epochs `heal` has trained the model; those that were undone do
+            not count.
         id_orders: With `renumber`, a dict from the path of each embedding whose ids were renumbered
             to an array with the old id of each new id.
 
@@ -56,7 +58,7 @@ class CompressionResult:
     ) -> None:
         self._original, self._floating, self._choice = original, floating, choice
         self._layers, self._metric, self._sample = layers, metric, sample
-        self.model, self.report = small, report
+        self.model, self.report, self.healed_epochs = small, report, 0
         self.id_orders = dict(id_orders)
 
     def heal(
@@ -116,6 +118,7 @@ class CompressionResult:
                 return losses
             self.report = dataclasses.replace(self.report, metric_after=metric)
         self.model = healed
+        self.healed_epochs += epochs
         return losses
 
     def renumbered(self, inputs: Any) -> Any:
@@ -166,8 +169,10 @@ def compress(
         target: How many times smaller the model has to be, in bytes of all weights. With `metric`
             and `max_drop`, the maximum to try. Pass this or `tolerance`, or neither: then nothing
             is replaced, and the report shows errors against sizes.
-        tolerance: The maximum relative error of the outputs of each layer, before its activation;
-            of tensor trains before they are fitted, which reduces it.
+        tolerance: The maximum relative error of the outputs of each layer, before its activation,
+            as estimated before the layers are built. The report has the measured errors: those of
+            tensor trains are smaller, because these are fitted, and those with `bits` can be a
+            little larger.
         data: Inputs of the model: an array, or a list, tuple or dict with an array for each input;
             or an iterable of such batches, for instance a `tf.data.Dataset`, a `PyDataset` or a
             generator, but not a list. A tuple `(inputs, labels)`, as for `fit`, can stand for

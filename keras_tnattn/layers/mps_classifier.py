@@ -32,7 +32,8 @@ class MPSClassifier(keras.layers.Layer):
 
     Costs `N (2 d D^2 + 4 D^3) + 2 C D^2` FLOPs and `O(N D^2)` memory per chain, at depth
     `O(log N)`, in float32 under mixed precision, too. A masked site acts as the identity and does
-    not count towards `p`: padding changes nothing.
+    not count towards `p`: padding changes nothing. A site whose features are all 0 is treated in
+    the same way: by the formula above, its matrix of 0 would make all logits 0.
 
     Args:
         num_classes: Int, the number `C` of classes.
@@ -126,7 +127,9 @@ class MPSClassifier(keras.layers.Layer):
             inputs = ops.reshape(inputs, (batch, length, dim))
             mask = None if mask is None else ops.reshape(mask, (batch, length))
         bond = self.bond_dim
-        real = ops.ones((batch, length), "bool") if mask is None else ops.cast(mask, "bool")
+        real = ops.any(inputs != 0, axis=-1)
+        if mask is not None:
+            real = ops.logical_and(real, ops.cast(mask, "bool"))
         rank = ops.cumsum(ops.cast(real, "int32"), axis=1)
         position = self.position
         if position is None:

@@ -569,7 +569,7 @@ def test_healing_uses_no_dropout():
 
 @pytest.mark.parametrize("bits", [None, 8])
 def test_a_healing_that_lowers_the_metric_is_undone(bits):
-    values = iter([0.9, 0.8, 0.7])  # of the original, the small and the healed model
+    values = iter([0.9, 0.8, 0.7, 0.85])  # of the original, the small and two healed models
     result = compress(
         sequential(), target=2.0, bits=bits, data=IDS, metric=lambda model: next(values)
     )
@@ -577,6 +577,9 @@ def test_a_healing_that_lowers_the_metric_is_undone(bits):
     assert len(result.heal(IDS)) == 1
     np.testing.assert_array_equal(outputs_of(result.model, IDS), before)
     assert (result.report.metric_before, result.report.metric_after) == (0.9, 0.8)
+    assert result.healed_epochs == 0
+    result.heal(IDS, epochs=2)
+    assert (result.report.metric_after, result.healed_epochs) == (0.85, 2)
 
 
 @pytest.mark.parametrize("bits", [None, 8])

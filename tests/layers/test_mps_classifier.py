@@ -69,6 +69,23 @@ def test_padding_changes_nothing(position):
         np.testing.assert_allclose(to_numpy(got), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("uniform", [True, False])
+def test_sites_of_zeros_are_treated_as_masked(uniform):
+    num_sites = None if uniform else 7
+    layer = MPSClassifier(
+        4, bond_dim=3, uniform=uniform, num_sites=num_sites, position=3, initial_deviation=0.4
+    )
+    x = np.random.default_rng(0).uniform(0.1, 1, size=(2, 7, 2)).astype("float32")
+    mask = np.ones((2, 7), "bool")
+    mask[:, [1, 5]] = False
+    expected, norms = to_numpy(layer(x, mask=ops.convert_to_tensor(mask), return_log_scale=True))
+    x[~mask] = 0
+    got, got_norms = to_numpy(layer(x, return_log_scale=True))
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    np.testing.assert_allclose(got_norms, norms, rtol=1e-6)
+    assert np.abs(expected).min() > 1e-3
+
+
 @pytest.mark.slow
 def test_learns_at_ten_thousand_sites():
     layer = MPSClassifier(2, bond_dim=4, initial_deviation=0.3)

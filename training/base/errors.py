@@ -26,7 +26,11 @@ def exit_status(command: Callable[[], object]) -> int:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; files that were finished are kept", file=sys.stderr)
+        print(
+            "interrupted; finished files are kept. Continue a run of train.py with --resume, and a "
+            "study with the same command",
+            file=sys.stderr,
+        )
         return 130
     except BrokenPipeError:
         # At its exit Python would try to write the rest of the buffer, and fail again.

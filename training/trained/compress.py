@@ -40,8 +40,8 @@ examples:
 """
 
 
-# The options that `results.json` keeps.
-_HOW = ("target", "max_drop", "tolerance", "bits", "heal_epochs", "learning_rate")
+# The options that `results.json` keeps, besides the epochs of a healing that was not undone.
+_HOW = ("target", "max_drop", "tolerance", "bits", "keep_vocabulary", "data", "learning_rate")
 
 
 class CompressOptions(Options):
@@ -181,10 +181,9 @@ def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -
         raise InputError("--export needs --data for a model that does not say what its inputs are")
     data = None if args.data is None else _read_arrays(Path(args.data))
     result = _call(model, args, data=data)
-    if args.heal_epochs:
-        _heal(result, data, args)
+    _heal(result, data, args)
     print(result.report)
-    write(result, folder, args.replaces, {})
+    write(result, folder, args.replaces, _results(result, {}, args) if args.replaces else {})
     if args.export:
         from keras_tnattn.export import export_saved_model, next_version
 
@@ -262,8 +261,7 @@ def _compress_classifier(path: Path, folder: Path, args: CompressOptions) -> Non
         max_drop=args.max_drop,
         renumber=renumber,
     )
-    if args.heal_epochs:
-        _heal(result, thinned(train.ids), args)
+    _heal(result, thinned(train.ids), args)
     print(result.report)
     if not args.replaces:
         write(result, folder, False, {})
@@ -275,7 +273,8 @@ def _compress_classifier(path: Path, folder: Path, args: CompressOptions) -> Non
         vocabulary = [vocabulary[old] for old in order if old < len(vocabulary)]
     results = {"test_accuracy_before": before, "test_accuracy_after": after}
     description = {"class_names": list(data.class_names), "vocabulary": vocabulary}
-    write(result, folder, True, _run_files(path, description, results, args))
+    files = _run_files(path, description) | _results(result, results, args)
+    write(result, folder, True, files)
     print(f"accuracy on the test part: {before:.1%} -> {after:.1%}")
     if args.export:
         small = WordVectorizer(vocabulary[2:], config.max_words)
@@ -312,15 +311,15 @@ def _compress_translator(path: Path, folder: Path, args: CompressOptions) -> Non
     corpus = trained.corpus
     batches = BucketedBatches(corpus.parts["train"], 64, seed=0)
     result = _call(trained.model, args, data=batches)
-    if args.heal_epochs:
-        _heal(result, batches, args, logits_divergence)
+    _heal(result, batches, args, logits_divergence)
     print(result.report)
     if not args.replaces:
         write(result, folder, False, {})
         return
     description = read_object(path / "data.json", "Train again")
     prepared = str(corpus.folder.resolve())
-    write(result, folder, True, _run_files(path, {**description, "prepared": prepared}, {}, args))
+    files = _run_files(path, {**description, "prepared": prepared})
+    write(result, folder, True, files | _results(result, {}, args))
     print(f"for its BLEU: python training/evaluate.py {folder}")
     if args.export:
         results = {"parameters": result.model.count_params()}
@@ -356,6 +355,9 @@ def _call(model: Any, args: CompressOptions, **options: Any) -> Any:
 
 
 def _heal(result: Any, inputs: Any, args: CompressOptions, loss: Any = None) -> None:
+    """Trains the small model, if asked for."""
+    if not args.heal_epochs:
+        return
     from training.engine.progress import printed
 
     try:
@@ -365,19 +367,18 @@ def _heal(result: Any, inputs: Any, args: CompressOptions, loss: Any = None) -> 
         raise InputError(str(error)) from error
 
 
-def _run_files(
-    path: Path, description: dict[str, Any], results: dict[str, Any], args: CompressOptions
-) -> dict[str, str]:
-    """Returns what `predict.py` and `evaluate.py` read of a run, besides the model.
-
-    `results.json` also has the options of the compression.
-    """
-    how = {name: getattr(args, name) for name in _HOW}
+def _run_files(path: Path, description: dict[str, Any]) -> dict[str, str]:
+    """Returns what `predict.py` and `evaluate.py` read of a run, besides the model."""
     return {
         "config.json": (path / "config.json").read_text(encoding="utf-8"),
         "data.json": json.dumps(description, indent=2) + "\n",
-        "results.json": json.dumps({"compressed": how, **results}, indent=2) + "\n",
     }
+
+
+def _results(result: Any, scores: dict[str, Any], args: CompressOptions) -> dict[str, str]:
+    """Returns `results.json`, with the options of the compression and the epochs of healing."""
+    how = {**{name: getattr(args, name) for name in _HOW}, "heal_epochs": result.healed_epochs}
+    return {"results.json": json.dumps({"compressed": how, **scores}, indent=2) + "\n"}
 
 
 def _read_arrays(path: Path) -> Any:

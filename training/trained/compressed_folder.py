@@ -84,8 +84,8 @@ def write(result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str
         result: What `compress` returned.
         folder: The folder, which exists.
         replaces: Whether to write the model, and not only the reports.
-        run_files: The contents of `config.json`, `data.json` and `results.json`; empty for a model
-            that is no run.
+        run_files: The contents of `results.json` and, for a run, of `config.json` and `data.json`;
+            empty for reports.
 
     Raises:
         WriteError: If a file cannot be written; the files of an earlier model are then unchanged.

@@ -118,6 +118,8 @@ def test_progress_is_printed(tmp_path, capsys):
         assert main([str(tmp_path / "model.keras"), *data]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == "running the model on the data"
+        results = json.loads((tmp_path / "model-compressed" / "results.json").read_text())
+        assert results["compressed"]["heal_epochs"] == 2
         assert [line.split(":")[0] for line in lines[1:6]] == [
             *("layer 1 of 2", "layer 2 of 2", "building the small model"),
             *("healing, epoch 1 of 2", "healing, epoch 2 of 2"),
@@ -134,12 +136,16 @@ def test_a_file_needs_no_run(tmp_path, capsys):
     assert main([file, "--target", "2", "--data", str(tmp_path / "inputs.npy")]) == 0
     small = keras.models.load_model(tmp_path / "model-compressed" / "model.keras")
     assert 2 * small.count_params() <= model.count_params()
+    results = json.loads((tmp_path / "model-compressed" / "results.json").read_text())["compressed"]
+    assert results["target"] == 2
+    assert results["data"].endswith("inputs.npy")
+    assert results["heal_epochs"] == 0
     # Reports of another choice would not fit the model.
     folder = tmp_path / "model-compressed"
     assert main([file, "--output", str(folder)]) == 2
     assert "without a model" in capsys.readouterr().err
     # The files of an earlier model would not fit the new one.
-    earlier = {"config.json": "{}", "data.json": "{}", "results.json": '{"compressed": true}'}
+    earlier = {"config.json": "{}", "data.json": "{}"}
     for name, text in earlier.items():
         (folder / name).write_text(text)
     export = ["--export", "--saved-models", str(tmp_path / "saved")]
