@@ -14,7 +14,7 @@ from training.data.texts import LabeledTexts
 from training.engine.backend import start_backend
 from training.engine.commands import Command
 from training.engine.devices import check_one_process
-from training.engine.runs import finish_all, write_text
+from training.engine.runs import Run, finish_all, write_text
 
 HEADER = (
     "attention",
@@ -137,7 +137,8 @@ def compare(
         baseline = []
     results = train_all(configs, folder, data)
     text = table(configs, results, baseline)
-    write_text(folder / "table.md", text)
+    with Run(folder).locked(wait=True):
+        write_text(folder / "table.md", text)
     print(f"\n{text}\n")
     return results
 

@@ -10,7 +10,7 @@ import cyclopts
 from pydantic.fields import FieldInfo
 
 from training.base.command_line import function_of, new_app, run
-from training.base.errors import exit_status
+from training.base.errors import InputError, exit_status
 from training.base.options import (
     EXPORTING,
     RUN,
@@ -154,7 +154,13 @@ def training_command(
         options, run = chosen
         if several_devices:
             use_devices(devices, options.batch_size, layouts and partial(layouts, options))
-        train(options, run, *more)
+        with run.locked() as free:
+            if not free:
+                raise InputError(
+                    f"Expected a run that no other process trains. Received: {run.folder}. Wait "
+                    "until that process ends, or choose another --run-dir or --name"
+                )
+            train(options, run, *more)
         print(f"run folder: {run.folder}")
         results = run.results or {}
         if "exported" in results:

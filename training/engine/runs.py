@@ -16,6 +16,7 @@ from typing import Any
 
 from training.base.errors import InputError
 from training.base.files import read_object, reason, replacing, write_table
+from training.base.locks import locked
 from training.base.options import Options, SomeOptions, from_json, to_json
 from training.engine.devices import process_id, wait_for_all
 
@@ -32,6 +33,19 @@ class Run:
 
     def __init__(self, folder: str | os.PathLike) -> None:
         self.folder = Path(folder)
+
+    def locked(self, wait: bool = False) -> contextlib.AbstractContextManager[bool]:
+        """Keeps other processes that lock the run from training it meanwhile.
+
+        Args:
+            wait: Whether to wait until no other process trains it. Default `False`.
+
+        Returns:
+            A context manager that yields `False` if another process trains the run.
+        """
+        if process_id() > 0:  # process 0 locks it for all
+            return contextlib.nullcontext(True)
+        return locked(self.folder, wait)
 
     @property
     def exists(self) -> bool:
@@ -113,9 +127,10 @@ class Run:
         Raises:
             InputError: If the folder holds something else, or cannot be created.
         """
-        if self.exists:
-            self.read_config(type(config), dict(config))
-        self.start_or_check(config, data)
+        with self.locked(wait=True):
+            if self.exists:
+                self.read_config(type(config), dict(config))
+            self.start_or_check(config, data)
 
     def check_new(self) -> None:
         """Raises `InputError` if the folder exists and is not empty."""
@@ -248,6 +263,9 @@ def finish_all(
 ) -> list[dict[str, Any]]:
     """Trains each config in `folder/NAME/`; finished runs are not trained again.
 
+    Several processes may do this in one folder at the same time: each run is trained by one of
+    them, and those that others train are waited for at the end.
+
     Args:
         configs: The configs, one for each run.
         folder: The folder that holds the runs.
@@ -265,8 +283,18 @@ def finish_all(
         if run.exists:
             run.read_config(type(config), dict(config))
             run.check_data(data or {})
+    elsewhere = []
     for i, (config, run) in enumerate(zip(configs, runs, strict=True)):
         if not run.results:
-            print(f"run {i + 1} of {len(configs)}: {config.name}", flush=True)
-            train(config, run)
+            with run.locked() as free:
+                if not free:
+                    elsewhere.append((config, run))
+                elif not run.results:
+                    print(f"run {i + 1} of {len(configs)}: {config.name}", flush=True)
+                    train(config, run)
+    for config, run in elsewhere:
+        print(f"waiting for {config.name}, which another process trains", flush=True)
+        with run.locked(wait=True):
+            if not run.results:  # that process was ended
+                train(config, run)
     return [run.results or {} for run in runs]

@@ -65,7 +65,8 @@ def start(values: dict[str, Any]) -> None:
     folder = Path(options.run_dir)
     Run(folder).start_study(common, {})
     finish_all(configs, folder, train_rule)
-    print(f"\n{report(folder)}\n")
+    with Run(folder).locked(wait=True):
+        print(f"\n{report(folder)}\n")
 
 
 COMMAND = Command(
@@ -81,6 +82,7 @@ COMMAND = Command(
     """\
 example:
     python training/reproduce.py rules --steps 1 2 --models tn lstm --seeds 0 1 2
-Run the same command again to continue an interrupted study.
+Run the same command again to continue an interrupted study. Several processes with the same
+--run-dir share the runs.
 """,
 )

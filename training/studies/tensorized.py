@@ -200,9 +200,8 @@ def difference_table(rows: Sequence[dict[str, Any]]) -> str:
 def study(options: TensorizedOptions) -> None:
     """Trains what is not trained yet, and writes tables and pictures after each data set."""
     folder = Path(options.run_dir)
-    # Runs are read from their folders; only the table has what was measured of the baseline.
-    before = read_measurements(folder / "results.csv", KEYS, MEASURED)
-    baseline = {key: row for key, row in before.items() if SVM in key}
+    table = folder / "results.csv"
+    read_measurements(table, KEYS, MEASURED)  # reports a damaged table first
     for dataset in options.datasets:
         load(configs_of(options, options.settings[0], dataset)[0])  # reports invalid data first
     for dataset in options.datasets:
@@ -210,11 +209,16 @@ def study(options: TensorizedOptions) -> None:
         data = load(some[0])
         print(f"fitting the baseline, {SVM}", flush=True)
         found = linear_svms(some, data)
+        baseline: Measurements = {}
         for setting in options.settings:
             configs = configs_of(options, setting, dataset)
             train_all(configs, folder, data)
             baseline |= fitted(setting, configs, found)
-        report(finished_runs(folder) | baseline, folder)
+        with Run(folder).locked(wait=True):
+            # Runs are read from their folders; only the table has the scores of the baseline.
+            before = read_measurements(table, KEYS, MEASURED)
+            baseline = {key: row for key, row in before.items() if SVM in key} | baseline
+            report(finished_runs(folder) | baseline, folder)
 
 
 def report(measurements: Measurements, folder: Path) -> None:
@@ -264,6 +268,7 @@ examples:
   weights and accuracies against the embedding dimension, as the papers draw them:
     python training/reproduce.py tensorized --data-dir DIR --settings paper \\
         --attentions tsa tga dpa ada --embedding-dims 4 8 16 32 64 128 --run-dir runs/dimensions
-Run the same command again to continue an interrupted study.
+Run the same command again to continue an interrupted study. Several processes with the same
+--run-dir share the runs, but their seconds are then those of a busy machine.
 """,
 )

@@ -341,6 +341,17 @@ class TestRefusals:
         table, folder = uninterrupted
         assert_refused(capsys, command(table, folder), "which exists", "--resume")
 
+    def test_a_run_of_another_process(self, uninterrupted, capsys, tmp_path):
+        table, folder = uninterrupted
+        shutil.copytree(folder, tmp_path / "run")
+        (tmp_path / "run" / "results.json").unlink()
+        resumed = command(table, tmp_path / "run", "--resume")
+        with Run(tmp_path / "run").locked():
+            assert_refused(capsys, resumed, "no other process trains", str(tmp_path / "run"))
+        with Run(tmp_path / "new").locked():
+            assert_refused(capsys, command(table, tmp_path / "new"), "no other process trains")
+        assert not (tmp_path / "new").exists()
+
     def test_nothing_to_resume(self, capsys, tmp_path):
         folder = tmp_path / "run"
         assert_refused(

@@ -1,3 +1,5 @@
+import contextlib
+
 import pytest
 
 from training.base.errors import InputError
@@ -45,3 +47,28 @@ def test_finish_all_trains_what_is_not_finished(tmp_path, capsys):
     assert capsys.readouterr().out == "run 2 of 2: second\n"
     with pytest.raises(InputError):
         finish_all(configs, tmp_path, train, {"digest": "y"})
+
+
+def test_finish_all_leaves_a_run_to_the_process_that_trains_it(tmp_path, capsys):
+    configs = [ClassifyConfig(name=name) for name in ("first", "second", "third")]
+    elsewhere, trained = contextlib.ExitStack(), []
+    for name in ("first", "second"):
+        assert elsewhere.enter_context(Run(tmp_path / name).locked())
+
+    def train(config, run):
+        trained.append(config.name)
+        run.start(config, {})
+        run.finish({"loss": 3.0})
+        if config is configs[2]:  # the other process finishes one of its runs, and is ended
+            Run(tmp_path / "first").start(configs[0], {})
+            Run(tmp_path / "first").finish({"loss": 1.0})
+            elsewhere.close()
+
+    results = finish_all(configs, tmp_path, train)
+    assert results == [{"loss": 1.0}, {"loss": 3.0}, {"loss": 3.0}]
+    assert trained == ["third", "second"]
+    assert capsys.readouterr().out.splitlines() == [
+        "run 3 of 3: third",
+        "waiting for first, which another process trains",
+        "waiting for second, which another process trains",
+    ]

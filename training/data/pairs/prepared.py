@@ -12,17 +12,17 @@ import dataclasses
 import functools
 import hashlib
 import json
-import os
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from training.base.errors import InputError
-from training.base.files import reason, replacing, writing
+from training.base.files import reason, replacing
+from training.base.locks import locked
 from training.data.pairs.corpus import PARTS, Pair, ParallelCorpus, Side
 from training.data.pairs.tokenizing import (
     PAIRS,
@@ -189,7 +189,12 @@ def prepare(
         return found
     start_tensorflow()
     partial, replaced = folder.with_name(f".partial-{folder.name}"), _replaced(folder)
-    with _locked(folder):
+    with locked(folder, required=True) as free:
+        if not free:
+            raise InputError(
+                f"Expected a folder in which no other process prepares a corpus. Received: {folder}"
+                ". Wait until that process ends and start again, or choose another folder"
+            )
         if found := _finished(folder, made_of):  # by another process, meanwhile
             return found
         try:
@@ -246,43 +251,6 @@ def _finished(folder: Path, made_of: dict[str, Any]) -> PreparedCorpus | None:
 
 def _replaced(folder: Path) -> Path:
     return folder.with_name(f".replaced-{folder.name}")
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes from preparing a corpus in the folder; the system frees the lock of a
-    process that is killed.
-
-    Raises:
-        InputError: If another process prepares one.
-    """
-    import fcntl  # which only Unix has
-
-    path = folder.with_name(f".lock-{folder.name}")
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        is_new = not path.exists()
-        file = path.open("w")
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.fstat(file.fileno()).st_nlink:
-                raise BlockingIOError  # another process has just ended and deleted the file
-        except BlockingIOError as error:
-            raise InputError(
-                f"Expected a folder in which no other process prepares a corpus. Received: {folder}"
-                ". Wait until that process ends and start again, or choose another folder"
-            ) from error
-        except OSError as error:  # some network file systems have no locks
-            if is_new:
-                path.unlink(missing_ok=True)
-            raise InputError(
-                f"Could not lock {path}: {reason(error)}. Choose a folder on another disk"
-            ) from error
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
 
 
 def _start_or_continue(partial: Path, made_of: dict[str, Any]) -> None:
