@@ -293,6 +293,8 @@ def finish_all(
                     print(f"run {i + 1} of {len(configs)}: {config.name}", flush=True)
                     train(config, run)
     for config, run in elsewhere:
+        if run.results:
+            continue
         print(f"waiting for {config.name}, which another process trains", flush=True)
         with run.locked(wait=True):
             if not run.results:  # that process was ended

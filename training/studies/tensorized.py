@@ -268,7 +268,7 @@ examples:
   weights and accuracies against the embedding dimension, as the papers draw them:
     python training/reproduce.py tensorized --data-dir DIR --settings paper \\
         --attentions tsa tga dpa ada --embedding-dims 4 8 16 32 64 128 --run-dir runs/dimensions
-Run the same command again to continue an interrupted study. Several processes with the same
---run-dir share the runs, but their seconds are then those of a busy machine.
+Run the same command again to continue an interrupted study. Several processes
+with the same --run-dir share the runs, whose seconds are then those of a busy machine.
 """,
 )

@@ -69,6 +69,5 @@ def test_finish_all_leaves_a_run_to_the_process_that_trains_it(tmp_path, capsys)
     assert trained == ["third", "second"]
     assert capsys.readouterr().out.splitlines() == [
         "run 3 of 3: third",
-        "waiting for first, which another process trains",
         "waiting for second, which another process trains",
     ]
