@@ -47,8 +47,8 @@ COLUMNS = ("seed", "method", "asked", "bytes", "ratio", "accuracy", "lost", "spe
 TOLERANCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 # The targets of our method in floats and in 4 bits.
 TARGETS = {None: (4, 8, 16, 32), 4: (16, 30, 50, 100)}
-# The target and the bits of the model that is healed for an epoch.
-HEALED = {"tsa": (50, 4), "transformer": (8, None)}
+# The targets and the bits of the models that are healed for an epoch.
+HEALED = {"tsa": ((30, 50, 100), 4), "transformer": ((8, 16), None)}
 
 
 def main():
@@ -179,8 +179,9 @@ def jobs(model, data, args):
         for target in targets[1:2] if args.quick else targets:
             yield method, target, partial(ours, target, bits)
     if not args.quick:
-        target, bits = HEALED[args.model]
-        yield "ours, healed", target, partial(ours, target, bits, epochs=1)
+        targets, bits = HEALED[args.model]
+        for target in targets:
+            yield "ours, healed", target, partial(ours, target, bits, epochs=1)
 
 
 def measurer(model, test):

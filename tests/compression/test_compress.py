@@ -580,6 +580,9 @@ def test_a_healing_that_lowers_the_metric_is_undone(bits):
     assert result.healed_epochs == 0
     result.heal(IDS, epochs=2)
     assert (result.report.metric_after, result.healed_epochs) == (0.85, 2)
+    values = iter([0.86])
+    result.heal(IDS)
+    assert result.healed_epochs == 3
 
 
 @pytest.mark.parametrize("bits", [None, 8])

@@ -76,6 +76,7 @@ def test_sites_of_zeros_are_treated_as_masked(uniform):
         4, bond_dim=3, uniform=uniform, num_sites=num_sites, position=3, initial_deviation=0.4
     )
     x = np.random.default_rng(0).uniform(0.1, 1, size=(2, 7, 2)).astype("float32")
+    x[:, 2, 0] = x[:, 3, 1] = 0  # sites with another feature than 0 count
     mask = np.ones((2, 7), "bool")
     mask[:, [1, 5]] = False
     expected, norms = to_numpy(layer(x, mask=ops.convert_to_tensor(mask), return_log_scale=True))

@@ -27,8 +27,8 @@ def exit_status(command: Callable[[], object]) -> int:
         return 2
     except KeyboardInterrupt:
         print(
-            "interrupted; finished files are kept. Continue a run of train.py with --resume, and a "
-            "study with the same command",
+            "interrupted; finished files are kept. Continue a run that has started with --resume, "
+            "and anything else with the same command",
             file=sys.stderr,
         )
         return 130

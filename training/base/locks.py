@@ -1,13 +1,16 @@
-"""Locks by which processes agree who works in a folder."""
+"""Locks by which processes agree on which of them works in a folder."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
 
 from training.base.errors import InputError
 from training.base.files import reason
+
+# What `flock` answers on network file systems that have no locks.
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 @contextlib.contextmanager
@@ -19,57 +22,74 @@ def locked(folder: Path, wait: bool = False, required: bool = False) -> Iterator
     Args:
         folder: The folder.
         wait: Whether to wait until no other process has it locked. Default `False`.
-        required: Whether a system or a disk without locks is an error. By default the work goes on
-            without a lock.
+        required: Whether it is an error if the folder cannot be locked. By default the work goes on
+            without a lock; unless the system or the disk has no locks, this is told.
 
     Yields:
         `False` if another process has the folder locked, else `True`.
 
     Raises:
-        InputError: If a lock is required, and there are no locks.
+        InputError: If a lock is required, and the folder cannot be locked.
     """
-    path = folder.with_name(f".lock-{folder.name}")
-    new = [parent for parent in path.parents if not parent.exists()]
-    is_new = not path.exists()
+    real = Path(os.path.realpath(folder))
+    path = real.parent / f".lock-{real.name}"
+    new: list[Path] = []
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        new = [parent for parent in path.parents if not parent.exists()]
         file = _acquired(path, wait)
     except BlockingIOError:
         yield False
         return
-    except (ImportError, OSError) as error:  # some network file systems have no locks
-        if is_new:
-            _remove(path, new)
+    except (ImportError, OSError) as error:
+        why = reason(error) if isinstance(error, OSError) else "this system has no locks"
+        _remove_empty(new)
         if required:
-            why = reason(error) if isinstance(error, OSError) else "this system has no locks"
             raise InputError(f"Could not lock {path}: {why}. Choose another folder") from error
+        if isinstance(error, OSError) and error.errno not in _NO_LOCKS and os.path.exists(folder):
+            print(f"could not lock {path}: {why}. No other process may use {folder}", flush=True)
         yield True
         return
-    with file:
-        try:
-            yield True
-        finally:
-            _remove(path, new)
+    try:
+        yield True
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        os.close(file)
+        _remove_empty(new)
 
 
-def _acquired(path: Path, wait: bool) -> TextIO:
+def _acquired(path: Path, wait: bool) -> int:
+    """Returns the locked file, which is open."""
     import fcntl  # which only Unix has
 
     while True:
-        file = path.open("w")
+        is_new = not path.exists()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file = _opened(path)
+        except FileNotFoundError:  # another process has just removed the folder that it had made
+            continue
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            if os.fstat(file.fileno()).st_nlink:
+            if os.fstat(file).st_nlink:
                 return file
-        except BaseException:
-            file.close()
+        except BaseException as error:
+            os.close(file)
+            if is_new and isinstance(error, OSError) and error.errno in _NO_LOCKS:
+                path.unlink(missing_ok=True)
             raise
-        file.close()  # another process has just ended and deleted the file
+        os.close(file)  # another process has just ended and deleted the file
 
 
-def _remove(path: Path, parents: list[Path]) -> None:
-    """Removes the file, and the folders made for it that nothing else was written to."""
+def _opened(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # another user made it
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Removes the folders that were made for the lock, unless something was written there."""
     with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)
-        for parent in parents:
-            parent.rmdir()
+        for folder in folders:
+            folder.rmdir()

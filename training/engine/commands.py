@@ -157,8 +157,8 @@ def training_command(
         with run.locked() as free:
             if not free:
                 raise InputError(
-                    f"Expected a run that no other process trains. Received: {run.folder}. Wait "
-                    "until that process ends, or choose another --run-dir or --name"
+                    f"Expected a run that no other process is training. Received: {run.folder}. "
+                    "Wait until that process ends, or choose another --run-dir or --name"
                 )
             train(options, run, *more)
         print(f"run folder: {run.folder}")

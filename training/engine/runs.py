@@ -35,17 +35,28 @@ class Run:
         self.folder = Path(folder)
 
     def locked(self, wait: bool = False) -> contextlib.AbstractContextManager[bool]:
-        """Keeps other processes that lock the run from training it meanwhile.
+        """Keeps other processes from training the run in the meantime, if they lock it, too.
 
         Args:
-            wait: Whether to wait until no other process trains it. Default `False`.
+            wait: Whether to wait until no other process has it locked. Default `False`.
 
         Returns:
-            A context manager that yields `False` if another process trains the run.
+            A context manager that yields `False` if another process has the run locked.
         """
         if process_id() > 0:  # process 0 locks it for all
             return contextlib.nullcontext(True)
         return locked(self.folder, wait)
+
+    @contextlib.contextmanager
+    def waited_for(self, why: str) -> Iterator[None]:
+        """Locks the run, after a message with the reason if this takes a while."""
+        with self.locked() as free:
+            if free:
+                yield
+                return
+        print(f"waiting for {self.folder}, {why}", flush=True)
+        with self.locked(wait=True):
+            yield
 
     @property
     def exists(self) -> bool:
@@ -127,7 +138,9 @@ class Run:
         Raises:
             InputError: If the folder holds something else, or cannot be created.
         """
-        with self.locked(wait=True):
+        if self.exists:
+            self.read_config(type(config), dict(config))
+        with self.waited_for("in which another process is working"):
             if self.exists:
                 self.read_config(type(config), dict(config))
             self.start_or_check(config, data)
@@ -279,24 +292,30 @@ def finish_all(
         InputError: If a run exists with other options or other data.
     """
     runs = [Run(folder / config.name) for config in configs]
-    for config, run in zip(configs, runs, strict=True):
+    todo = list(zip(range(1, len(runs) + 1), configs, runs, strict=True))
+
+    def check(config: Any, run: Run) -> None:
         if run.exists:
             run.read_config(type(config), dict(config))
             run.check_data(data or {})
+
+    def finish(number: int, config: Any, run: Run) -> None:
+        check(config, run)  # again: another process may have started it
+        if not run.results:
+            print(f"run {number} of {len(configs)}: {config.name}", flush=True)
+            train(config, run)
+
+    for _, config, run in todo:
+        check(config, run)
     elsewhere = []
-    for i, (config, run) in enumerate(zip(configs, runs, strict=True)):
+    for number, config, run in todo:
         if not run.results:
             with run.locked() as free:
-                if not free:
-                    elsewhere.append((config, run))
-                elif not run.results:
-                    print(f"run {i + 1} of {len(configs)}: {config.name}", flush=True)
-                    train(config, run)
-    for config, run in elsewhere:
-        if run.results:
-            continue
-        print(f"waiting for {config.name}, which another process trains", flush=True)
-        with run.locked(wait=True):
-            if not run.results:  # that process was ended
-                train(config, run)
+                if free:
+                    finish(number, config, run)
+                else:
+                    elsewhere.append((number, config, run))
+    for number, config, run in elsewhere:
+        with run.waited_for("which another process is training"):
+            finish(number, config, run)
     return [run.results or {} for run in runs]

@@ -269,6 +269,6 @@ examples:
     python training/reproduce.py tensorized --data-dir DIR --settings paper \\
         --attentions tsa tga dpa ada --embedding-dims 4 8 16 32 64 128 --run-dir runs/dimensions
 Run the same command again to continue an interrupted study. Several processes
-with the same --run-dir share the runs, whose seconds are then those of a busy machine.
+with the same --run-dir share the runs; the measured seconds are then longer.
 """,
 )

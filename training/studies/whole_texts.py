@@ -182,8 +182,9 @@ def start(values: dict[str, Any]) -> None:
     folder = Path(options.run_dir)
     Run(folder).start_study(common, {})
     finish_all(configs, folder, train)
-    text = table(finished_runs(folder))
-    write_text(folder / "table.md", text)
+    with Run(folder).locked(wait=True):
+        text = table(finished_runs(folder))
+        write_text(folder / "table.md", text)
     print(f"\n{text}\n")
 
 

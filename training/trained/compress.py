@@ -40,8 +40,8 @@ examples:
 """
 
 
-# The options that `results.json` keeps, besides the epochs of a healing that was not undone.
-_HOW = ("target", "max_drop", "tolerance", "bits", "keep_vocabulary", "data", "learning_rate")
+# The options that `results.json` keeps, besides those of a healing.
+_HOW = ("target", "max_drop", "tolerance", "bits", "keep_vocabulary", "data")
 
 
 class CompressOptions(Options):
@@ -376,8 +376,9 @@ def _run_files(path: Path, description: dict[str, Any]) -> dict[str, str]:
 
 
 def _results(result: Any, scores: dict[str, Any], args: CompressOptions) -> dict[str, str]:
-    """Returns `results.json`, with the options of the compression and the epochs of healing."""
-    how = {**{name: getattr(args, name) for name in _HOW}, "heal_epochs": result.healed_epochs}
+    """Returns `results.json`, with the options and how many epochs of healing were kept."""
+    names = (*_HOW, "heal_epochs", *(["learning_rate"] if args.heal_epochs else []))
+    how = {name: getattr(args, name) for name in names} | {"healed_epochs": result.healed_epochs}
     return {"results.json": json.dumps({"compressed": how, **scores}, indent=2) + "\n"}
 
 

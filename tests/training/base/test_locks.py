@@ -1,8 +1,12 @@
 """The lock of a folder, between processes and threads."""
 
+import fcntl
+import os
 import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +28,73 @@ def test_one_at_a_time(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", [".", "../run", "link", "sub/..", "../run/"])
+def test_another_name_of_the_same_folder(tmp_path, monkeypatch, name):
+    (tmp_path / "run" / "sub").mkdir(parents=True)
+    (tmp_path / "run" / "link").symlink_to(tmp_path / "run")
+    monkeypatch.chdir(tmp_path / "run")
+    with locked(Path(name)), locked(tmp_path / "run") as free:
+        assert not free
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_lock_whose_file_is_deleted_meanwhile_is_taken_again(tmp_path, monkeypatch):
+    path, attempts = tmp_path / ".lock-run", []
+
+    def delete_first(file, operation):
+        if not attempts:
+            path.unlink()
+        attempts.append(operation)
+        flock(file, operation)
+
+    flock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", delete_first)
+    with locked(tmp_path / "run") as first, locked(tmp_path / "run") as second:
+        assert (first, second) == (True, False)
+    assert len(attempts) == 3
+
+
+def test_a_lock_whose_folder_is_deleted_meanwhile_is_taken_again(tmp_path, monkeypatch):
+    def delete_first(path, *arguments):
+        if not attempts:
+            Path(path).parent.rmdir()
+        attempts.append(path)
+        return open_file(path, *arguments)
+
+    attempts, open_file = [], os.open
+    monkeypatch.setattr(os, "open", delete_first)
+    with locked(tmp_path / "new" / "run") as first, locked(tmp_path / "new" / "run") as second:
+        assert (first, second) == (True, False)
+
+
+def test_the_lock_of_another_user_counts(tmp_path, monkeypatch):
+    def of_another_user(path, flags, *mode):
+        if flags & os.O_RDWR:
+            raise PermissionError(13, "Permission denied", str(path))
+        return open_file(path, flags, *mode)
+
+    open_file = os.open
+    with locked(tmp_path / "run"):
+        monkeypatch.setattr(os, "open", of_another_user)
+        with locked(tmp_path / "run") as free:
+            assert not free
+
+
+def test_a_folder_that_cannot_be_locked_is_told(tmp_path, monkeypatch, capsys):
+    def refused(path, *arguments):
+        raise OSError(30, "Read-only file system")
+
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(os, "open", refused)
+    with locked(tmp_path / "run") as free:
+        assert free
+    assert "could not lock" in capsys.readouterr().out
+    with locked(tmp_path / ("x" * 300)) as free:  # whoever makes the folder will say why
+        assert free
+    with pytest.raises(InputError, match="read-only"), locked(tmp_path / "run", required=True):
+        pass
+
+
 def test_what_was_written_beside_the_lock_stays(tmp_path):
     with locked(tmp_path / "new" / "run"):
         (tmp_path / "new" / "run").mkdir()
@@ -31,7 +102,7 @@ def test_what_was_written_beside_the_lock_stays(tmp_path):
 
 
 def test_waiting(tmp_path):
-    order, is_free = [], threading.Event()
+    order = []
 
     def wait():
         with locked(tmp_path / "run", wait=True) as free:
@@ -41,7 +112,7 @@ def test_waiting(tmp_path):
     with locked(tmp_path / "run"):
         for thread in waiting:
             thread.start()
-        is_free.wait(0.2)
+        time.sleep(0.2)
         order.append("first")
     for thread in waiting:
         thread.join(10)

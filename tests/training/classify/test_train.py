@@ -347,9 +347,9 @@ class TestRefusals:
         (tmp_path / "run" / "results.json").unlink()
         resumed = command(table, tmp_path / "run", "--resume")
         with Run(tmp_path / "run").locked():
-            assert_refused(capsys, resumed, "no other process trains", str(tmp_path / "run"))
+            assert_refused(capsys, resumed, "no other process is training", str(tmp_path / "run"))
         with Run(tmp_path / "new").locked():
-            assert_refused(capsys, command(table, tmp_path / "new"), "no other process trains")
+            assert_refused(capsys, command(table, tmp_path / "new"), "no other process is")
         assert not (tmp_path / "new").exists()
 
     def test_nothing_to_resume(self, capsys, tmp_path):

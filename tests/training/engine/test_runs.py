@@ -1,4 +1,6 @@
 import contextlib
+import threading
+import time
 
 import pytest
 
@@ -50,7 +52,7 @@ def test_finish_all_trains_what_is_not_finished(tmp_path, capsys):
 
 
 def test_finish_all_leaves_a_run_to_the_process_that_trains_it(tmp_path, capsys):
-    configs = [ClassifyConfig(name=name) for name in ("first", "second", "third")]
+    configs = [ClassifyConfig(name=name) for name in ("first", "second", "third", "fourth")]
     elsewhere, trained = contextlib.ExitStack(), []
     for name in ("first", "second"):
         assert elsewhere.enter_context(Run(tmp_path / name).locked())
@@ -59,15 +61,71 @@ def test_finish_all_leaves_a_run_to_the_process_that_trains_it(tmp_path, capsys)
         trained.append(config.name)
         run.start(config, {})
         run.finish({"loss": 3.0})
-        if config is configs[2]:  # the other process finishes one of its runs, and is ended
-            Run(tmp_path / "first").start(configs[0], {})
-            Run(tmp_path / "first").finish({"loss": 1.0})
-            elsewhere.close()
 
-    results = finish_all(configs, tmp_path, train)
-    assert results == [{"loss": 1.0}, {"loss": 3.0}, {"loss": 3.0}]
+    def end():  # the other process finishes one of its runs, and is killed
+        time.sleep(0.5)
+        Run(tmp_path / "first").start(configs[0], {})
+        Run(tmp_path / "first").finish({"loss": 1.0})
+        elsewhere.close()
+
+    class Finishing(Run):
+        """A run that another process finishes before this one has the lock."""
+
+        def locked(self, wait=False):
+            if self.folder.name == "fourth" and not self.exists:
+                self.start(configs[3], {})
+                self.finish({"loss": 4.0})
+            return super().locked(wait)
+
+    other = threading.Thread(target=end)
+    other.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("training.engine.runs.Run", Finishing)
+        results = finish_all(configs, tmp_path, train)
+    other.join()
+    assert [found["loss"] for found in results] == [1.0, 3.0, 3.0, 4.0]
     assert trained == ["third", "second"]
     assert capsys.readouterr().out.splitlines() == [
-        "run 3 of 3: third",
-        "waiting for second, which another process trains",
+        "run 3 of 4: third",
+        f"waiting for {tmp_path / 'first'}, which another process is training",
+        "run 2 of 4: second",
     ]
+
+
+def test_a_run_that_another_process_started_with_other_options_is_refused(tmp_path):
+    run = Run(tmp_path / "run")
+
+    def end():
+        time.sleep(0.5)
+        run.start(ClassifyConfig(name="run", epochs=1), {})
+        run.finish({"loss": 1.0})
+        elsewhere.close()
+
+    elsewhere = contextlib.ExitStack()
+    elsewhere.enter_context(run.locked())
+    other = threading.Thread(target=end)
+    other.start()
+    with pytest.raises(InputError, match=r"epochs=1\. Received: epochs=5"):
+        finish_all([ClassifyConfig(name="run", epochs=5)], tmp_path, lambda config, run: None)
+    other.join()
+
+
+def test_a_study_with_other_options_is_refused_without_waiting(tmp_path, capsys):
+    study = Run(tmp_path / "study")
+    study.start_study(ClassifyConfig(epochs=1), {})
+    with study.locked(), pytest.raises(InputError, match="epochs=1"):
+        study.start_study(ClassifyConfig(epochs=2), {})
+    with study.locked():
+        other = threading.Timer(0.5, study.start_study, (ClassifyConfig(epochs=1), {}))
+        other.start()
+        time.sleep(1)
+        assert other.is_alive()
+        assert "waiting for" in capsys.readouterr().out
+    other.join()
+
+
+def test_only_the_first_of_several_processes_locks_a_run(tmp_path, monkeypatch):
+    with Run(tmp_path / "run").locked():
+        monkeypatch.setattr("training.engine.runs.process_id", lambda: 1)
+        with Run(tmp_path / "run").locked() as free:
+            assert free

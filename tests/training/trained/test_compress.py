@@ -119,7 +119,11 @@ def test_progress_is_printed(tmp_path, capsys):
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == "running the model on the data"
         results = json.loads((tmp_path / "model-compressed" / "results.json").read_text())
-        assert results["compressed"]["heal_epochs"] == 2
+        assert results["compressed"] == {
+            **{"target": 2.0, "max_drop": None, "tolerance": None, "bits": None},
+            **{"keep_vocabulary": False, "data": str(tmp_path / "inputs.npy")},
+            **{"heal_epochs": 2, "learning_rate": 1e-3, "healed_epochs": 2},
+        }
         assert [line.split(":")[0] for line in lines[1:6]] == [
             *("layer 1 of 2", "layer 2 of 2", "building the small model"),
             *("healing, epoch 1 of 2", "healing, epoch 2 of 2"),
@@ -140,6 +144,7 @@ def test_a_file_needs_no_run(tmp_path, capsys):
     assert results["target"] == 2
     assert results["data"].endswith("inputs.npy")
     assert results["heal_epochs"] == 0
+    assert "learning_rate" not in results
     # Reports of another choice would not fit the model.
     folder = tmp_path / "model-compressed"
     assert main([file, "--output", str(folder)]) == 2
