@@ -28,8 +28,7 @@ class CompressionResult:
     Attributes:
         model: The small model, a normal Keras model.
         report: A `Report` of the changes to each layer.
-        healed_epochs: For how many epochs `heal` has trained the model; those that were undone do
-            not count.
+        healed_epochs: The number of epochs of healing, without those that were undone.
         id_orders: With `renumber`, a dict from the path of each embedding whose ids were renumbered
             to an array with the old id of each new id.
 
@@ -74,7 +73,7 @@ class CompressionResult:
 
         Integers cannot be trained: with `bits` the model before quantization is trained, and then
         quantized again. Both models run as at inference, without dropout. If `compress` was given
-        a metric and the healed model has less of it, the small model stays as it was.
+        a metric and the healed model has a lower value, the small model stays as it was.
 
         Args:
             dataset: Inputs or `(inputs, labels)`, as arrays or as an iterable of batches; the same
@@ -113,7 +112,9 @@ class CompressionResult:
         if metric is not None and kept is not None:
             if metric < kept:
                 self._floating.set_weights(before)
-                message = "healing takes the metric from %.4f to %.4f: the model stays as it was"
+                message = (
+                    "healing would lower the metric from %.4f to %.4f: the model stays as it is"
+                )
                 _log.warning(message, kept, metric)
                 return losses
             self.report = dataclasses.replace(self.report, metric_after=metric)

@@ -111,6 +111,7 @@ def heal(
             f"set. Received: a {type(dataset).__name__}, which can be iterated over only once, and "
             f"epochs={epochs}"
         )
+    hint = f"Look for NaN in the data, or choose a smaller learning_rate than {learning_rate}"
     start = time.perf_counter()
     losses, optimizer = [], keras.optimizers.Adam(learning_rate)
     rng = np.random.default_rng(0)
@@ -132,17 +133,13 @@ def heal(
                 step += 1
             value = float(np.ravel(student.train_on_batch(renumbered(inputs), targets))[0])
             if not np.isfinite(value):
-                raise ValueError(
-                    f"The loss became {value} in epoch {epoch + 1} of healing. "
-                    f"Choose a smaller learning_rate than {learning_rate}"
-                )
+                raise ValueError(f"The loss became {value} in epoch {epoch + 1} of healing. {hint}")
             total, count = total + value, count + 1
         if not count:
             raise ValueError("Expected a dataset of at least one batch. Received: none")
-        if not all(np.isfinite(weight).all() for weight in _trained(model)):
+        if not all(bool(ops.all(ops.isfinite(weight))) for weight in model.trainable_weights):
             raise ValueError(
-                f"Weights became infinite or NaN in epoch {epoch + 1} of healing. Look for NaN "
-                f"in the data, or choose a smaller learning_rate than {learning_rate}"
+                f"Weights became infinite or NaN in epoch {epoch + 1} of healing. {hint}"
             )
         losses.append(total / count)
         seconds, which = time.perf_counter() - start, f"epoch {epoch + 1} of {epochs}"
@@ -155,17 +152,13 @@ def heal(
 
 @contextlib.contextmanager
 def restored_after_errors(model: keras.Model) -> Iterator[None]:
-    """Gives a model the weights that it has now if the `with` block fails."""
+    """Restores the model's current weights if the `with` block fails."""
     weights = model.get_weights()
     try:
         yield
     except BaseException:
         model.set_weights(weights)
         raise
-
-
-def _trained(model: keras.Model) -> list[np.ndarray]:
-    return [ops.convert_to_numpy(ops.cast(w, "float32")) for w in model.trainable_weights]
 
 
 def _number_of_batches(dataset: Any, batch_size: int, num_inputs: int | None) -> int:

@@ -580,7 +580,7 @@ def test_a_healing_that_lowers_the_metric_is_undone(bits):
     assert result.healed_epochs == 0
     result.heal(IDS, epochs=2)
     assert (result.report.metric_after, result.healed_epochs) == (0.85, 2)
-    values = iter([0.86])
+    values = iter([0.85])  # one that is as good as before is kept
     result.heal(IDS)
     assert result.healed_epochs == 3
 
@@ -607,7 +607,7 @@ def test_nan_in_the_data_of_healing_is_reported():
     rows = RNG.normal(size=(32, 64)).astype("float32")
     rows[3, 5] = np.nan
     before = result.model.get_weights()
-    with pytest.raises(ValueError, match=r"NaN in the data|loss became nan"):
+    with pytest.raises(ValueError, match="Look for NaN in the data"):
         result.heal(rows)
     for old, new in zip(before, result.model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)

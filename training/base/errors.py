@@ -27,8 +27,8 @@ def exit_status(command: Callable[[], object]) -> int:
         return 2
     except KeyboardInterrupt:
         print(
-            "interrupted; finished files are kept. Continue a run that has started with --resume, "
-            "and anything else with the same command",
+            "interrupted; finished files are kept. To continue a run, repeat the command with "
+            "--resume; repeat any other command as it was",
             file=sys.stderr,
         )
         return 130

@@ -23,7 +23,7 @@ def locked(folder: Path, wait: bool = False, required: bool = False) -> Iterator
         folder: The folder.
         wait: Whether to wait until no other process has it locked. Default `False`.
         required: Whether it is an error if the folder cannot be locked. By default the work goes on
-            without a lock; unless the system or the disk has no locks, this is told.
+            without a lock, and a message says so, unless the system or the disk has no locks.
 
     Yields:
         `False` if another process has the folder locked, else `True`.
@@ -31,31 +31,37 @@ def locked(folder: Path, wait: bool = False, required: bool = False) -> Iterator
     Raises:
         InputError: If a lock is required, and the folder cannot be locked.
     """
-    real = Path(os.path.realpath(folder))
-    path = real.parent / f".lock-{real.name}"
+    file, free, path = None, True, folder
     new: list[Path] = []
     try:
+        real = Path(os.path.realpath(folder))
+        path = real.parent / f".lock-{real.name}"
         new = [parent for parent in path.parents if not parent.exists()]
         file = _acquired(path, wait)
     except BlockingIOError:
-        yield False
-        return
-    except (ImportError, OSError) as error:
-        why = reason(error) if isinstance(error, OSError) else "this system has no locks"
+        free = False
+    except ImportError as error:
+        if required:
+            raise InputError(f"Could not lock {path}: this system has no locks") from error
+    except OSError as error:
         _remove_empty(new)
         if required:
+            why = reason(error)
             raise InputError(f"Could not lock {path}: {why}. Choose another folder") from error
-        if isinstance(error, OSError) and error.errno not in _NO_LOCKS and os.path.exists(folder):
-            print(f"could not lock {path}: {why}. No other process may use {folder}", flush=True)
-        yield True
-        return
+        if error.errno not in _NO_LOCKS and os.path.exists(folder):
+            print(
+                f"could not lock {path}: {reason(error)}. Make sure that no other process uses "
+                f"{folder}",
+                flush=True,
+            )
     try:
-        yield True
+        yield free
     finally:
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
-        os.close(file)
-        _remove_empty(new)
+        if file is not None:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            os.close(file)
+            _remove_empty(new)
 
 
 def _acquired(path: Path, wait: bool) -> int:
@@ -83,9 +89,11 @@ def _acquired(path: Path, wait: bool) -> int:
 
 def _opened(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except PermissionError:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # another user made it
+        if not path.exists():
+            raise
+        return os.open(path, os.O_RDONLY)  # another user made it
 
 
 def _remove_empty(folders: list[Path]) -> None:

@@ -137,7 +137,7 @@ def compare(
         baseline = []
     results = train_all(configs, folder, data)
     text = table(configs, results, baseline)
-    with Run(folder).locked(wait=True):
+    with Run(folder).waited_for():
         write_text(folder / "table.md", text)
     print(f"\n{text}\n")
     return results

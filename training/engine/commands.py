@@ -151,15 +151,19 @@ def training_command(
         chosen = run_to_train(config, values, which)
         if chosen is None:
             return
-        options, run = chosen
-        if several_devices:
-            use_devices(devices, options.batch_size, layouts and partial(layouts, options))
-        with run.locked() as free:
+        with chosen[1].locked() as free:
             if not free:
                 raise InputError(
-                    f"Expected a run that no other process is training. Received: {run.folder}. "
-                    "Wait until that process ends, or choose another --run-dir or --name"
+                    "Expected a run that no other process is training. Received: "
+                    f"{chosen[1].folder}. Wait until that process ends, or choose another "
+                    "--run-dir or --name"
                 )
+            chosen = run_to_train(config, values, which)  # another process may have finished it
+            if chosen is None:
+                return
+            options, run = chosen
+            if several_devices:
+                use_devices(devices, options.batch_size, layouts and partial(layouts, options))
             train(options, run, *more)
         print(f"run folder: {run.folder}")
         results = run.results or {}

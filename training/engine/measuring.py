@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from training.base.files import Columns, Measurements, read_measurements, write_measurements
+from training.engine.runs import Run
 
 
 def measure_missing(
@@ -18,6 +19,8 @@ def measure_missing(
     blanks: bool = False,
 ) -> Measurements:
     """Measures the rows of a table that are missing; the file is written after each of them.
+
+    Rows that other processes write to the file in the meantime are kept, and not measured again.
 
     Args:
         path: The CSV file; it need not exist yet.
@@ -38,11 +41,15 @@ def measure_missing(
     rows = read_measurements(path, keys, columns, blanks)
     missing = [key for key in wanted if key not in rows]
     for key in missing:
+        if key in read_measurements(path, keys, columns, blanks):
+            continue
         results = measure(*key)
-        rows[key] = {name: results[name] for name in columns if not blanks or name in results}
-        rows = {key: rows[key] for key in sorted(rows, key=place)}
-        write_measurements(path, rows, keys, columns)
-        report(rows)
+        row = {name: results[name] for name in columns if not blanks or name in results}
+        with Run(path.parent).waited_for():
+            rows = read_measurements(path, keys, columns, blanks) | {key: row}
+            rows = {key: rows[key] for key in sorted(rows, key=place)}
+            write_measurements(path, rows, keys, columns)
+            report(rows)
     if rows and not missing:
         report(rows)  # a study may have been interrupted before its report
     return rows

@@ -35,7 +35,7 @@ class Run:
         self.folder = Path(folder)
 
     def locked(self, wait: bool = False) -> contextlib.AbstractContextManager[bool]:
-        """Keeps other processes from training the run in the meantime, if they lock it, too.
+        """Locks the run, so that no other process that locks it can train it.
 
         Args:
             wait: Whether to wait until no other process has it locked. Default `False`.
@@ -48,15 +48,22 @@ class Run:
         return locked(self.folder, wait)
 
     @contextlib.contextmanager
-    def waited_for(self, why: str) -> Iterator[None]:
-        """Locks the run, after a message with the reason if this takes a while."""
+    def waited_for(self, why: str = "in which another process is working") -> Iterator[bool]:
+        """Locks the run; if another process has it locked, prints the reason and waits.
+
+        Args:
+            why: The reason: what the other process does.
+
+        Yields:
+            `True`, as `locked` does.
+        """
         with self.locked() as free:
             if free:
-                yield
+                yield True
                 return
         print(f"waiting for {self.folder}, {why}", flush=True)
         with self.locked(wait=True):
-            yield
+            yield True
 
     @property
     def exists(self) -> bool:
@@ -138,12 +145,16 @@ class Run:
         Raises:
             InputError: If the folder holds something else, or cannot be created.
         """
+        self.check_same(config, data)
+        with self.waited_for():
+            self.check_same(config, data)  # another process may have started it
+            self.start_or_check(config, data)
+
+    def check_same(self, config: Options, data: dict[str, Any]) -> None:
+        """Raises `InputError` if the run exists with other options or other data."""
         if self.exists:
             self.read_config(type(config), dict(config))
-        with self.waited_for("in which another process is working"):
-            if self.exists:
-                self.read_config(type(config), dict(config))
-            self.start_or_check(config, data)
+            self.check_data(data)
 
     def check_new(self) -> None:
         """Raises `InputError` if the folder exists and is not empty."""
@@ -292,30 +303,18 @@ def finish_all(
         InputError: If a run exists with other options or other data.
     """
     runs = [Run(folder / config.name) for config in configs]
-    todo = list(zip(range(1, len(runs) + 1), configs, runs, strict=True))
-
-    def check(config: Any, run: Run) -> None:
-        if run.exists:
-            run.read_config(type(config), dict(config))
-            run.check_data(data or {})
-
-    def finish(number: int, config: Any, run: Run) -> None:
-        check(config, run)  # again: another process may have started it
-        if not run.results:
-            print(f"run {number} of {len(configs)}: {config.name}", flush=True)
-            train(config, run)
-
-    for _, config, run in todo:
-        check(config, run)
-    elsewhere = []
-    for number, config, run in todo:
-        if not run.results:
-            with run.locked() as free:
-                if free:
-                    finish(number, config, run)
-                else:
-                    elsewhere.append((number, config, run))
-    for number, config, run in elsewhere:
-        with run.waited_for("which another process is training"):
-            finish(number, config, run)
+    for config, run in zip(configs, runs, strict=True):
+        run.check_same(config, data or {})
+    for wait in (False, True):  # those that other processes train come last
+        for i, (config, run) in enumerate(zip(configs, runs, strict=True)):
+            if run.results:
+                continue
+            why = "which another process is training"
+            with run.waited_for(why) if wait else run.locked() as free:
+                if not free:
+                    continue
+                run.check_same(config, data or {})  # another process may have started it
+                if not run.results:
+                    print(f"run {i + 1} of {len(configs)}: {config.name}", flush=True)
+                    train(config, run)
     return [run.results or {} for run in runs]

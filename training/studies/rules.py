@@ -65,7 +65,7 @@ def start(values: dict[str, Any]) -> None:
     folder = Path(options.run_dir)
     Run(folder).start_study(common, {})
     finish_all(configs, folder, train_rule)
-    with Run(folder).locked(wait=True):
+    with Run(folder).waited_for():
         print(f"\n{report(folder)}\n")
 
 

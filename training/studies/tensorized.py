@@ -214,7 +214,7 @@ def study(options: TensorizedOptions) -> None:
             configs = configs_of(options, setting, dataset)
             train_all(configs, folder, data)
             baseline |= fitted(setting, configs, found)
-        with Run(folder).locked(wait=True):
+        with Run(folder).waited_for():
             # Runs are read from their folders; only the table has the scores of the baseline.
             before = read_measurements(table, KEYS, MEASURED)
             baseline = {key: row for key, row in before.items() if SVM in key} | baseline

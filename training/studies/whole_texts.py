@@ -182,7 +182,7 @@ def start(values: dict[str, Any]) -> None:
     folder = Path(options.run_dir)
     Run(folder).start_study(common, {})
     finish_all(configs, folder, train)
-    with Run(folder).locked(wait=True):
+    with Run(folder).waited_for():
         text = table(finished_runs(folder))
         write_text(folder / "table.md", text)
     print(f"\n{text}\n")

@@ -52,10 +52,9 @@ class CompressOptions(Options):
     max_drop: float | None = option(
         None,
         MODEL,
-        "make a classifier as small as possible with a loss of accuracy of at most D, for instance "
-        "0.005 for half a point; measured on the validation part, which a run has only with "
-        "--early-stopping; otherwise on a tenth of the rows it was trained on, so that the loss on "
-        "new texts may be larger",
+        "make a classifier as small as possible with a loss of accuracy of at most D (0.005 is "
+        "half a point). Measured on the validation part, if the run has one (--early-stopping), "
+        "otherwise on a tenth of its training rows, where it may be smaller than on new texts",
         metavar="D",
         ge=0,
         lt=1,

@@ -95,6 +95,25 @@ def test_a_folder_that_cannot_be_locked_is_told(tmp_path, monkeypatch, capsys):
         pass
 
 
+def test_a_folder_where_no_file_can_be_made(tmp_path, monkeypatch, capsys):
+    def denied(path, *arguments):
+        if os.path.exists(path):
+            return open_file(path, *arguments)
+        raise PermissionError(13, "Permission denied")
+
+    open_file = os.open
+    monkeypatch.setattr(os, "open", denied)
+    with locked(tmp_path / "new" / "run") as free:
+        assert free
+    assert not capsys.readouterr().out  # whoever makes the folder will say why
+    assert not list(tmp_path.iterdir())
+    with (
+        pytest.raises(InputError, match="permission denied"),
+        locked(tmp_path / "run", required=True),
+    ):
+        pass
+
+
 def test_what_was_written_beside_the_lock_stays(tmp_path):
     with locked(tmp_path / "new" / "run"):
         (tmp_path / "new" / "run").mkdir()
@@ -140,7 +159,7 @@ def test_a_killed_process_leaves_no_lock(tmp_path):
 
 
 @pytest.mark.parametrize("found", [OSError(95, "Operation not supported"), None])
-def test_without_locks(tmp_path, monkeypatch, found):
+def test_without_locks(tmp_path, monkeypatch, capsys, found):
     def unsupported(file, operation):
         raise found
 
@@ -151,6 +170,9 @@ def test_without_locks(tmp_path, monkeypatch, found):
     message = "operation not supported" if found else "this system has no locks"
     with pytest.raises(InputError, match=message), locked(tmp_path / "run", required=True):
         pass
-    with locked(tmp_path / "run") as free:
-        assert free
-    assert not list(tmp_path.iterdir())
+    (tmp_path / "run").mkdir()
+    for folder in (tmp_path / "run", tmp_path / "new" / "run"):
+        with locked(folder) as free:
+            assert free
+    assert not capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -1,6 +1,9 @@
+import threading
+
 import pytest
 
 from training.engine.measuring import measure_missing
+from training.engine.runs import Run
 
 KEYS = {"model": str, "seed": int}
 COLUMNS = {"accuracy": float, "steps": int}
@@ -39,6 +42,30 @@ def test_only_what_is_missing_is_measured(tmp_path):
         "tsa,1,0.25,10",
     ]
     assert reported == [1, 2, 3]
+
+
+def test_rows_of_other_processes_are_kept(tmp_path):
+    path, measured = tmp_path / "table.csv", []
+
+    def measure(model, seed):
+        measured.append(model)
+        if model == "tsa":  # meanwhile another process measures two rows
+            run("rgtn", "mha")
+        return {"accuracy": 0.5, "steps": 10}
+
+    def run(*models):
+        wanted = [(model, 1) for model in models]
+        return measure_missing(path, KEYS, COLUMNS, wanted, measure, lambda key: key)
+
+    assert [model for model, _ in run("tsa", "mha")] == ["mha", "rgtn", "tsa"]
+    assert measured == ["tsa", "rgtn", "mha"]
+    with Run(tmp_path).locked():
+        other = threading.Thread(target=run, args=("dpa",))
+        other.start()
+        other.join(0.5)
+        assert "dpa" not in path.read_text()
+    other.join()
+    assert "dpa" in path.read_text()
 
 
 def test_missing_columns_are_an_error_unless_they_may_be_blank(tmp_path):

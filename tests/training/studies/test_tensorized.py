@@ -1,6 +1,8 @@
 import csv
+import threading
 
 from training.data.texts import LabeledTexts
+from training.engine.runs import Run
 from training.studies import tensorized
 from training.studies.command_line import main
 from training.studies.tensorized import (
@@ -118,9 +120,16 @@ def test_a_study_continues(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "run 1 of 1: tuned-reuters-none-64-0" in out
     assert "run 1 of 1: tuned-reuters-none-64-1" in out
-    assert main([*arguments, "0"]) == 0
+    table = tmp_path / "study/results.csv"
+    assert f"tuned,reuters,{SVM},0,0," in table.read_text()
+    with Run(tmp_path / "study").locked():  # another process writes the tables
+        third = threading.Thread(target=main, args=([*arguments, "0"],))
+        third.start()
+        third.join(0.5)
+        assert third.is_alive()
+    third.join()
     assert "run " not in capsys.readouterr().out
-    with (tmp_path / "study/results.csv").open(newline="") as file:
+    with table.open(newline="") as file:
         found = list(csv.DictReader(file))
     assert [(r["attention"], r["seed"]) for r in found] == [
         *(("none", "0"), ("none", "1"), (SVM, "0"), (SVM, "1"))

@@ -48,6 +48,7 @@ def test_a_run_becomes_small_and_serves_texts(tmp_path, capsys):
     assert report["bytes_after"] <= report["bytes_before"] / 2
     results = json.loads((small / "results.json").read_text())
     assert 0 <= results["test_accuracy_after"] <= 1
+    assert results["compressed"]["target"] == 2
     assert (small / "curves.png").exists()
     assert (small / "report.csv").read_text().startswith("path,kind,format")
     assert predict([str(small), "x a a"]) == 0
