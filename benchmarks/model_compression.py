@@ -114,8 +114,6 @@ def trained(args, seed):
         seed=seed,
         word_dropout=0.5,
         dropout_rate=0.1,
-        num_heads=2,
-        tt_rank=2,
         name=f"{args.dataset}-{args.model}-{seed}",
     )
     data = load(config)

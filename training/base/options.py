@@ -235,8 +235,8 @@ class RunConfig(Options, abc.ABC):
     def refuse(self, reason: str, *names: str) -> None:
         """Raises `InputError` if one of the named options differs from its default."""
         for name in names:
-            value, field = getattr(self, name), type(self).model_fields[name]
-            if value != field.get_default(call_default_factory=True, validated_data=dict(self)):
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
                 raise InputError(f"Expected no {name} with {reason}. Received: {name}={value}")
 
 

@@ -38,24 +38,19 @@ def _default_name(values: dict[str, Any]) -> str:
     return f"{short_name(values['dataset'])}-{values['attention']}{layers}-{values['seed']}"
 
 
-def _by_recipe(
-    tuned: Any, paper: Any, without: Any = None, tensorized: Any = None
-) -> Callable[[dict[str, Any]], Any]:
+def _by_recipe(tuned: Any, paper: Any, without: Any = None) -> Callable[[dict[str, Any]], Any]:
     """Returns what computes a default from the recipe.
 
     Args:
         tuned: The value of the tuned recipe.
         paper: The value of the paper's recipe.
         without: The value of the tuned recipe without an attention. Default: `tuned`.
-        tensorized: The value of the tuned recipe for tsa and tga. Default: `tuned`.
     """
 
     def default(values: dict[str, Any]) -> Any:
         if values["recipe"] == "paper":
             return paper
-        if values["attention"] == "none" and without is not None:
-            return without
-        return tensorized if values["attention"] in TENSORIZED and tensorized is not None else tuned
+        return without if without is not None and values["attention"] == "none" else tuned
 
     return default
 
@@ -148,8 +143,8 @@ class ClassifyConfig(ExportConfig):
         None,
         MODEL,
         "rate of the dropout after the average over the words, and after the hidden layer "
-        "(tuned: 0.5, 0.7 with tsa and tga, or 0.1 with --attention none; paper: 0.1)",
-        compute=_by_recipe(0.5, 0.1, without=0.1, tensorized=0.7),
+        "(tuned: 0.5, or 0.1 with --attention none; paper: 0.1)",
+        compute=_by_recipe(0.5, 0.1, without=0.1),
         ge=0,
         lt=1,
     )
@@ -168,23 +163,8 @@ class ClassifyConfig(ExportConfig):
         ge=0,
         le=65_536,
     )
-    num_heads: int = option(
-        None,
-        MODEL,
-        f"attention heads (not {', '.join(HEADLESS)}) (tuned: 1 with tsa and tga, else 2; paper: "
-        "2)",
-        compute=_by_recipe(2, 2, tensorized=1),
-        ge=1,
-        le=256,
-    )
-    tt_rank: int = option(
-        None,
-        MODEL,
-        "maximum tensor-train rank (tsa, tga) (tuned: 8; paper: 2)",
-        compute=_by_recipe(2, 2, tensorized=8),
-        ge=1,
-        le=4096,
-    )
+    num_heads: int = option(2, MODEL, f"attention heads (not {', '.join(HEADLESS)})", ge=1, le=256)
+    tt_rank: int = option(2, MODEL, "maximum tensor-train rank (tsa, tga)", ge=1, le=4096)
     damping: float = option(0.9, MODEL, "damping of the time graph (tsa, tga, rgtn)", ge=0, lt=1)
     time_graph: str = option(
         "geometric",

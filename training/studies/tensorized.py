@@ -21,14 +21,12 @@ DATASETS = ("reuters", "newsgroups", "spooky_authors", "drug_review", "ohsumed")
 SETTINGS: dict[str, dict[str, Any]] = {
     "paper": {"recipe": "paper"},
     "tuned": {"recipe": "tuned"},
-    # The same dropout with and without an attention, and the papers' heads and ranks.
+    # The same dropout with and without an attention.
     "small": {
         "recipe": "tuned",
         "embedding": "tensor_train",
         "word_dropout": 0.5,
         "dropout_rate": 0.1,
-        "num_heads": 2,
-        "tt_rank": 2,
     },
 }
 # The columns of results.csv, with their types.

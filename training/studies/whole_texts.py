@@ -84,8 +84,7 @@ class WholeTextsConfig(WholeTextsTraining, FitConfig):
     def classifier(self) -> ClassifyConfig:
         """The options of `classify` for the same texts and model.
 
-        The recipe is the tuned one, with the dropout that it has without an attention, and two
-        heads of rank 2.
+        The recipe is the tuned one, with the dropout that it has without an attention.
         """
         names = (
             *("dataset", "data_dir", "max_words", "word_dropout", "dropout_rate", "epochs"),
@@ -93,7 +92,7 @@ class WholeTextsConfig(WholeTextsTraining, FitConfig):
         )
         options = {name: getattr(self, name) for name in names}
         if self.model == "tsa":
-            options |= {"damping": self.damping, "num_heads": 2, "tt_rank": 2}
+            options["damping"] = self.damping
         # XLA would compile every length anew.
         return ClassifyConfig(**options, attention=MODELS[self.model], jit_compile="off")
 

@@ -10,7 +10,6 @@ import pytest
 from run_folders import FILES, assert_equal, assert_refused, interrupted_after, killed_after
 
 from keras_tnattn.models import ATTENTIONS as CLASSIFIERS
-from training.base.errors import InputError
 from training.base.options import from_json, to_json
 from training.classify.config import ATTENTIONS, ClassifyConfig
 from training.classify.train import compiled_model
@@ -216,8 +215,7 @@ def test_a_recipe_decides_defaults():
 @pytest.mark.parametrize(
     ("recipe", "attention", "rates"),
     [
-        ("tuned", "tsa", (0.6, 0.7)),
-        ("tuned", "dpa", (0.6, 0.5)),
+        ("tuned", "tsa", (0.6, 0.5)),
         ("tuned", "none", (0.5, 0.1)),
         ("paper", "tsa", (0.0, 0.1)),
         ("paper", "none", (0.0, 0.1)),
@@ -232,24 +230,6 @@ def test_the_dropout_of_a_recipe(recipe, attention, rates):
     assert words == [rate for rate in rates[:1] if rate]
     given = ClassifyConfig(recipe=recipe, attention=attention, word_dropout=0.2, dropout_rate=0.3)
     assert (given.word_dropout, given.dropout_rate) == (0.2, 0.3)
-
-
-def test_the_heads_and_ranks_of_a_recipe():
-    found = {
-        (recipe, name): ClassifyConfig(recipe=recipe, attention=name)
-        for recipe in ("tuned", "paper")
-        for name in ("tsa", "tga", "sdpa", "none")
-    }
-    assert {key: config.num_heads for key, config in found.items()} == {
-        **{("tuned", name): 1 for name in ("tsa", "tga")},
-        **{("tuned", "sdpa"): 2, ("tuned", "none"): 2},
-        **{("paper", name): 2 for name in ("tsa", "tga", "sdpa", "none")},
-    }
-    assert found["tuned", "tsa"].attention_options["tt_ranks"] == 8
-    assert found["paper", "tga"].attention_options["tt_ranks"] == 2
-    for options in ({"num_heads": 1}, {"tt_rank": 8}):
-        with pytest.raises(InputError, match="attention='none'"):
-            ClassifyConfig(attention="none", **options)
 
 
 def test_the_schedule_ends_at_zero():
