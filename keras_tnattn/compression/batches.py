@@ -4,6 +4,7 @@ Both can be inputs alone, or a tuple `(inputs, labels, ...)` as for `fit`; the n
 inputs tells them apart.
 """
 
+import contextlib
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -116,3 +117,23 @@ def are_probabilities(outputs: Any) -> bool:
     half_precision = outputs.dtype.itemsize < 4
     sums = outputs.astype("float32").sum(axis=-1)
     return bool(outputs.min() >= 0 and np.allclose(sums, 1, atol=2e-2 if half_precision else 1e-3))
+
+
+@contextlib.contextmanager
+def fitting_data() -> Iterator[None]:
+    """Reports errors of a model that is called on the data."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # each backend has its own
+        if _is_out_of_memory(error):
+            raise
+        raise ValueError(f"The data do not fit the model: {error}") from error
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether TensorFlow, JAX or PyTorch ran out of memory."""
+    names = ("ResourceExhaustedError", "OutOfMemoryError")
+    signs = ("RESOURCE_EXHAUSTED", "can't allocate memory")
+    return type(error).__name__ in names or any(sign in str(error) for sign in signs)

@@ -15,6 +15,7 @@ from keras_tnattn.checks import check_int
 from keras_tnattn.compression.batches import (
     are_arrays,
     are_probabilities,
+    fitting_data,
     inputs_and_labels,
     iterate,
     number_of_inputs,
@@ -120,7 +121,8 @@ def heal(
     for epoch in range(epochs):
         total, count = 0.0, 0
         for inputs, labels in _batches(dataset, batch_size, num_inputs, rng):
-            targets = teacher.predict_on_batch(inputs)
+            with fitting_data():
+                targets = teacher.predict_on_batch(inputs)
             probabilities = are_probabilities(targets)
             if label_weight:
                 targets = _mixed(targets, labels, label_weight, probabilities)

@@ -1,19 +1,18 @@
 """Which layers of a model are replaced, and by what."""
 
-import contextlib
 import functools
 import logging
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
 import keras
 import numpy as np
 
 from keras_tnattn.compression import calibration
-from keras_tnattn.compression.batches import are_equal, number_of_inputs, renumbered
+from keras_tnattn.compression.batches import are_equal, fitting_data, number_of_inputs, renumbered
 from keras_tnattn.compression.budget import share_out, within_tolerance
 from keras_tnattn.compression.calibration import Seen
 from keras_tnattn.compression.candidates import (
@@ -122,12 +121,12 @@ class Plan:
     def _seen(self, batches: list | None, arrays: Any) -> dict[str, Seen]:
         if batches is None:
             return {path: Seen() for path in self.layers}
-        with _fitting_data():
+        with fitting_data():
             self.model(batches[0])
         _log.info("running the model on the data")
         copy = rebuilt(self.model, {}, lambda m: m(batches[0]))
         watched = counterparts(self.model, copy, self.layers)
-        with _fitting_data():
+        with fitting_data():
             seen, outputs = calibration.observe(copy, watched, batches, arrays)
         for path in [path for path, note in seen.items() if note.batch is None]:
             reason = "never called on the data"
@@ -396,26 +395,6 @@ def measured(metric: Callable[[keras.Model], float], model: keras.Model) -> floa
     if not math.isfinite(value):
         raise ValueError(f"Expected a finite metric. Received: metric(model)={value}")
     return value
-
-
-@contextlib.contextmanager
-def _fitting_data() -> Iterator[None]:
-    """Reports errors of a model that is called on the data."""
-    try:
-        yield
-    except MemoryError:
-        raise
-    except Exception as error:  # each backend has its own
-        if _is_out_of_memory(error):
-            raise
-        raise ValueError(f"The data do not fit the model: {error}") from error
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Whether TensorFlow, JAX or PyTorch ran out of memory."""
-    names = ("ResourceExhaustedError", "OutOfMemoryError")
-    signs = ("RESOURCE_EXHAUSTED", "can't allocate memory")
-    return type(error).__name__ in names or any(sign in str(error) for sign in signs)
 
 
 def _passes(layer: keras.layers.Layer, filters: Any) -> bool:

@@ -521,6 +521,13 @@ def test_a_failed_healing_changes_nothing():
         np.testing.assert_array_equal(before, after)
 
 
+def test_healing_with_data_of_another_shape_is_refused():
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8)])
+    result = compress(model, target=1.5)
+    with pytest.raises(ValueError, match="The data do not fit the model"):
+        result.heal(np.ones((5, 7), "float32"))
+
+
 def test_ids_out_of_range_do_not_fit_the_model():
     with pytest.raises(ValueError, match="The data do not fit the model"):
         compress(sequential(300), target=2.0, data=IDS + 1000)
