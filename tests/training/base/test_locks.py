@@ -96,10 +96,10 @@ def test_a_folder_that_cannot_be_locked_is_told(tmp_path, monkeypatch, capsys):
 
 
 def test_a_folder_where_no_file_can_be_made(tmp_path, monkeypatch, capsys):
-    def denied(path, *arguments):
-        if os.path.exists(path):
-            return open_file(path, *arguments)
-        raise PermissionError(13, "Permission denied")
+    def denied(path, flags, *mode):
+        if flags & os.O_CREAT and not os.path.exists(path):
+            raise PermissionError(13, "Permission denied")
+        return open_file(path, flags, *mode)
 
     open_file = os.open
     monkeypatch.setattr(os, "open", denied)

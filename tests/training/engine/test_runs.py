@@ -115,6 +115,18 @@ def test_a_study_with_other_options_is_refused_without_waiting(tmp_path, capsys)
     study.start_study(ClassifyConfig(epochs=1), {})
     with study.locked(), pytest.raises(InputError, match="epochs=1"):
         study.start_study(ClassifyConfig(epochs=2), {})
+    new = Run(tmp_path / "new")
+
+    class Started(Run):
+        """A study that another process starts before this one has the lock."""
+
+        def locked(self, wait=False):
+            if not self.exists:
+                new.start(ClassifyConfig(epochs=1), {})
+            return super().locked(wait)
+
+    with pytest.raises(InputError, match="epochs=1"):
+        Started(new.folder).start_study(ClassifyConfig(epochs=2), {})
     with study.locked():
         other = threading.Timer(0.5, study.start_study, (ClassifyConfig(epochs=1), {}))
         other.start()
