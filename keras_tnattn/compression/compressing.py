@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import math
+import numbers
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -283,6 +284,15 @@ def _check_arguments(
             "Expected a built model with weights: call it on data, or give it an Input. "
             f"Received: model={model.name}"
         )
+    numbers_given = {
+        "target": target,
+        "tolerance": tolerance,
+        "max_drop": max_drop,
+        "min_speed": min_speed,
+    }
+    for name, value in numbers_given.items():
+        if value is not None and not isinstance(value, numbers.Real):
+            raise ValueError(f"Expected a number. Received: {name}={value!r}")
     if target is not None and tolerance is not None:
         raise ValueError(
             "Expected either `target` or `tolerance`. "

@@ -635,6 +635,8 @@ def test_a_healed_model_is_saved_without_the_state_of_its_training(tmp_path):
     ("options", "match"),
     [
         ({"target": 0.5}, "target=0.5"),
+        ({"target": "8"}, "target='8'"),
+        ({"tolerance": [0.1]}, r"tolerance=\[0.1\]"),
         ({"target": 2.0, "tolerance": 0.1}, "tolerance=0.1"),
         ({"tolerance": -1}, "tolerance=-1"),
         ({"target": 1e6}, "target of at most"),

@@ -114,6 +114,10 @@ def _reading(path: Path, kind: str) -> Iterator[TextIO]:
         remedy = ""
         if isinstance(error, UnicodeDecodeError):
             remedy = ". Convert it, for instance with iconv -f latin1 -t utf-8"
+        if isinstance(error, FileNotFoundError):
+            raise InputError(
+                f"Expected a {kind}. Received: {path}, which does not exist"
+            ) from error
         raise InputError(
             f"Expected a readable UTF-8 {kind}. Received: {path} ({error}){remedy}"
         ) from error

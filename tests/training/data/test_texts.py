@@ -114,6 +114,10 @@ class TestTables:
             load_texts(path)
         assert len(str(error.value)) < 200 + len(path)
 
+    def test_a_missing_file(self, tmp_path):
+        with pytest.raises(InputError, match=r"Expected a table.*\.tsv\.xz, which does not exist"):
+            load_texts("reuters", data_dir=str(tmp_path / "none"))
+
     def test_not_utf_8(self, tmp_path):
         (tmp_path / "a.csv").write_bytes(b"text,label\n\xff,a\n")
         with pytest.raises(InputError, match="UTF-8"):
