@@ -14,7 +14,7 @@ import numpy as np
 from keras_tnattn.checks import check_int
 from keras_tnattn.compression.batches import renumbered
 from keras_tnattn.compression.candidates import FORMATS, Candidate, quantized_model
-from keras_tnattn.compression.healing import heal, restored_after_errors
+from keras_tnattn.compression.healing import heal
 from keras_tnattn.compression.plan import Plan, measured
 from keras_tnattn.compression.rebuilding import counterparts
 from keras_tnattn.compression.report import Report
@@ -96,7 +96,7 @@ class CompressionResult:
                 NaN. The model then keeps its weights.
         """
         before, kept = self._floating.get_weights(), self.report.metric_after
-        with restored_after_errors(self._floating):
+        try:
             losses = heal(
                 self._floating,
                 self._original,
@@ -110,6 +110,9 @@ class CompressionResult:
             )
             healed = quantized_model(self._floating, self._layers, self._choice, self._sample)
             metric = None if self._metric is None else measured(self._metric, healed)
+        except BaseException:  # also of Ctrl-C
+            self._floating.set_weights(before)
+            raise
         if metric is not None and kept is not None:
             if metric < kept:
                 self._floating.set_weights(before)

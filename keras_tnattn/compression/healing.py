@@ -1,6 +1,5 @@
 """Fine-tunes a compressed model with the original model's outputs as targets."""
 
-import contextlib
 import logging
 import math
 import time
@@ -150,17 +149,6 @@ def heal(
             share_left = 1 - (epoch + 1) / (epochs + 1)
             optimizer.learning_rate = learning_rate * min(1.0, 2 * share_left)
     return losses
-
-
-@contextlib.contextmanager
-def restored_after_errors(model: keras.Model) -> Iterator[None]:
-    """Restores the model's current weights if the `with` block fails."""
-    weights = model.get_weights()
-    try:
-        yield
-    except BaseException:
-        model.set_weights(weights)
-        raise
 
 
 def _number_of_batches(dataset: Any, batch_size: int, num_inputs: int | None) -> int:

@@ -23,7 +23,8 @@ def locked(folder: Path, wait: bool = False, required: bool = False) -> Iterator
         folder: The folder.
         wait: Whether to wait until no other process has it locked. Default `False`.
         required: Whether it is an error if the folder cannot be locked. By default the work goes on
-            without a lock, and a message says so, unless the system or the disk has no locks.
+            without a lock, and a message says so, unless the system or the disk has no locks or
+            the folder does not exist.
 
     Yields:
         `False` if another process has the folder locked, else `True`.

@@ -110,14 +110,12 @@ def _reading(path: Path, kind: str) -> Iterator[TextIO]:
     try:
         with opener(path, "rt", encoding="utf-8-sig", newline=newline) as file:
             yield file
+    except FileNotFoundError as error:
+        raise InputError(f"Expected a {kind}. Received: {path}, which does not exist") from error
     except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error, csv.Error) as error:
         remedy = ""
         if isinstance(error, UnicodeDecodeError):
             remedy = ". Convert it, for instance with iconv -f latin1 -t utf-8"
-        if isinstance(error, FileNotFoundError):
-            raise InputError(
-                f"Expected a {kind}. Received: {path}, which does not exist"
-            ) from error
         raise InputError(
             f"Expected a readable UTF-8 {kind}. Received: {path} ({error}){remedy}"
         ) from error

@@ -151,17 +151,15 @@ def training_command(
         chosen = run_to_train(config, values, which)
         if chosen is None:
             return
-        with chosen[1].locked() as free:
+        options, run = chosen
+        with run.locked() as free:
             if not free:
                 raise InputError(
-                    "Expected a run that no other process is training. Received: "
-                    f"{chosen[1].folder}. Wait until that process ends, or choose another "
-                    "--run-dir or --name"
+                    f"Expected a run that no other process is training. Received: {run.folder}. "
+                    "Wait until that process ends, or choose another --run-dir or --name"
                 )
-            chosen = run_to_train(config, values, which)  # another process may have finished it
-            if chosen is None:
+            if run_to_train(config, values, which) is None:  # another process has finished it
                 return
-            options, run = chosen
             if several_devices:
                 use_devices(devices, options.batch_size, layouts and partial(layouts, options))
             train(options, run, *more)

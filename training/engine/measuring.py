@@ -41,7 +41,8 @@ def measure_missing(
     rows = read_measurements(path, keys, columns, blanks)
     missing = [key for key in wanted if key not in rows]
     for key in missing:
-        if key in read_measurements(path, keys, columns, blanks):
+        rows = read_measurements(path, keys, columns, blanks)
+        if key in rows:
             continue
         results = measure(*key)
         row = {name: results[name] for name in columns if not blanks or name in results}

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import shutil
 import subprocess
@@ -351,6 +352,23 @@ class TestRefusals:
         with Run(tmp_path / "new").locked():
             assert_refused(capsys, command(table, tmp_path / "new"), "no other process is")
         assert not (tmp_path / "new").exists()
+
+    def test_a_run_that_another_process_has_just_begun(
+        self, uninterrupted, capsys, tmp_path, monkeypatch
+    ):
+        table, folder = uninterrupted
+
+        class Late(Run):
+            """A run that another process trains between the first look at it and the lock."""
+
+            @contextlib.contextmanager
+            def locked(self):
+                shutil.copytree(folder, self.folder)
+                with super().locked() as free:
+                    yield free
+
+        monkeypatch.setattr("training.engine.commands.Run", Late)
+        assert_refused(capsys, command(table, tmp_path / "run"), "which exists")
 
     def test_nothing_to_resume(self, capsys, tmp_path):
         folder = tmp_path / "run"

@@ -59,13 +59,21 @@ def test_rows_of_other_processes_are_kept(tmp_path):
 
     assert [model for model, _ in run("tsa", "mha")] == ["mha", "rgtn", "tsa"]
     assert measured == ["tsa", "rgtn", "mha"]
+
+    def measure_last(model, seed):  # another process measures the last row, too
+        run("dpa")
+        return measure(model, seed)
+
+    wanted = [("sdpa", 1), ("dpa", 1)]
+    rows = measure_missing(path, KEYS, COLUMNS, wanted, measure_last, lambda key: key)
+    assert {("sdpa", 1), ("dpa", 1)} <= rows.keys()
     with Run(tmp_path).locked():
-        other = threading.Thread(target=run, args=("dpa",))
+        other = threading.Thread(target=run, args=("plga",))
         other.start()
         other.join(0.5)
-        assert "dpa" not in path.read_text()
+        assert "plga" not in path.read_text()
     other.join()
-    assert "dpa" in path.read_text()
+    assert "plga" in path.read_text()
 
 
 def test_missing_columns_are_an_error_unless_they_may_be_blank(tmp_path):
