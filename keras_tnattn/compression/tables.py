@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 
@@ -38,6 +39,7 @@ _ROUNDS = 6
 # Numbers in the Gram matrices with which a tensor train is fitted, `R^2` for each group; the
 # largest ranks of large tables are not tried.
 _GRAM_NUMBERS = 2**27
+_log = logging.getLogger(__name__)
 
 
 def embedding_candidates(
@@ -104,33 +106,27 @@ def embedding_candidates(
         )
     if "tensor_train" not in formats or len(table) < _FEWEST_ROWS:
         return found
-    trains = list(_grouped_rows(layer, weights, coordinates, basis, renumber, bits))
-    # Only the chosen one will be improved. How much that helps depends mostly on the width, and is
-    # measured on one of the middle ranks of each.
-    by_width: dict[int, list[_GroupedRows]] = {}
-    for train in trains:
-        by_width.setdefault(len(train.basis), []).append(train)
-    error_left = {
-        width: some[len(some) // 2].measured_error_left() for width, some in by_width.items()
-    }
-    for train in trains:
-        near, size = train.rounded(number)
-        share = error_left[len(train.basis)] - 1
-        improved = near + share * train.errors(*train.first) @ train.basis
-        found.append(
-            Candidate(
-                "tensor_train",
-                train.ranks,
-                bits,
-                size,
-                error_of(near),
-                2 * max(train.ranks) * table.shape[1],
-                train.make,
-                error_of(improved),
-                weighted_error_of(improved),
-                train.id_order,
+    for trains in _grouped_rows(layer, weights, coordinates, basis, renumber, bits):
+        # Only the chosen one will be improved. How much that helps depends mostly on the width, and
+        # is measured on one of the middle ranks.
+        share = trains[len(trains) // 2].measured_error_left() - 1
+        for train in trains:
+            near, size = train.rounded(number)
+            improved = near + share * train.errors(*train.first) @ train.basis
+            found.append(
+                Candidate(
+                    "tensor_train",
+                    train.ranks,
+                    bits,
+                    size,
+                    error_of(near),
+                    2 * max(train.ranks) * table.shape[1],
+                    train.make,
+                    error_of(improved),
+                    weighted_error_of(improved),
+                    train.id_order,
+                )
             )
-        )
     return found
 
 
@@ -268,19 +264,31 @@ def _grouped_rows(
     basis: np.ndarray,
     renumber: int | None,
     bits: int | None,
-) -> Iterator[_GroupedRows]:
+) -> Iterator[list[_GroupedRows]]:
+    """Yields the tensor trains to try: a list for each number of columns of the coordinates."""
     num_rows, columns = len(coordinates), len(basis)
     places = grouped_rows.similar_places(coordinates, renumber or 0)
-    for width in sorted({max(1, round(share * columns)) for share in _WIDTHS}):
+    widths = sorted({max(1, round(share * columns)) for share in _WIDTHS})
+    for number, width in enumerate(widths, 1):
+        _log.info("  tensor trains: group %d of %d", number, len(widths))
         rows = coordinates[:, :width]
         shape = grouped_rows.grid_shape(num_rows, width)
         largest = num_rows * width // (2 * (shape[0] + shape[1] * width))
         largest = min(largest, math.isqrt(_GRAM_NUMBERS // max(shape)))
         ranks = sorted({max(1, round(share * largest)) for share in _DEPTHS})
         a, b = grouped_rows.factors(rows, weights, places, shape, ranks[-1])
-        for rank in ranks:
-            first = (a[:, :rank], b[:rank], places)
-            yield _GroupedRows(layer, rows, weights, basis[:width], renumber, bits, first)
+        yield [
+            _GroupedRows(
+                layer,
+                rows,
+                weights,
+                basis[:width],
+                renumber,
+                bits,
+                (a[:, :rank], b[:rank], places),
+            )
+            for rank in ranks
+        ]
 
 
 def row_weights(layer: keras.layers.Embedding, seen: Seen) -> np.ndarray:

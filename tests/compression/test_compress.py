@@ -352,6 +352,15 @@ def test_renumbered_ids():
     assert np.linalg.norm(small - outputs) < 1.5 * row.error * np.linalg.norm(outputs)
 
 
+def test_the_progress_of_a_large_table_is_reported(caplog):
+    caplog.set_level("INFO", "keras_tnattn.compression")
+    ids = keras.Input((12,), dtype="int32")
+    model = keras.Model(ids, keras.layers.Embedding(600, 16, name="words")(ids))
+    compress(model, target=2, formats="tensor_train")
+    groups = [f"  tensor trains: group {number} of 12" for number in range(1, 13)]
+    assert caplog.messages == ["layer 1 of 1: words", *groups, "building the small model"]
+
+
 def test_ids_that_several_layers_read_keep_their_numbers():
     ids = keras.Input((12,), dtype="int32")
     tables = [keras.layers.Embedding(600, 16)(ids) for _ in range(2)]

@@ -24,10 +24,12 @@ def classify(config: ClassifyConfig, run: Run) -> None:
     from training.classify.train import train_classifier
 
     results = train_classifier(config, run, data)
+    counts = results["parameters"]
     print(
         f"accuracy: {results['train_accuracy']:.1%} on the training part, "
         f"{results['test_accuracy']:.1%} on the test part\n"
-        f"parameters: {results['parameters']}"
+        f"parameters: {counts['all']:,}, {counts['attention']:,} of them in the attention; "
+        f"training: {results['seconds']:.0f} s"
     )
 
 

@@ -95,7 +95,7 @@ def table(
         results: The results of each run.
         baseline: What `linear_svms` returned for each seed, for the last line; or nothing.
     """
-    from training.engine.tables import spread, table_of
+    from training.engine.tables import attention_title, spread, table_of
 
     lines: list[tuple[str, ...]] = [HEADER]
     for name in dict.fromkeys(config.attention for config in configs):
@@ -103,7 +103,7 @@ def table(
         counts = runs[0]["parameters"]
         lines.append(
             (
-                name.upper(),
+                attention_title(name),
                 str(TABLE_DIMS[name]),
                 *(f"{counts[part]:,}" for part in ("attention", "embedding", "all")),
                 _kilobytes(counts["all"]),

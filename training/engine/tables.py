@@ -52,6 +52,11 @@ def table_of(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(map(str.rjust, line, widths)) + " |" for line in ruled)
 
 
+def attention_title(name: str) -> str:
+    """Returns how tables and pictures call an attention of an option: `TSA`, `no attention`."""
+    return "no attention" if name == "none" else name.upper()
+
+
 def spread(values: Sequence[float]) -> str:
     """Formats the mean of some values and, if there are several, their standard deviation."""
     mean = f"{statistics.mean(values):.1f}"

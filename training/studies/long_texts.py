@@ -114,7 +114,7 @@ def table(cells: Measurements) -> str:
     The last two columns are shares of the time per step and of the memory that
     `MultiHeadAttention` takes.
     """
-    from training.engine.tables import spread, table_of
+    from training.engine.tables import attention_title, spread, table_of
 
     lines: list[Sequence[str]] = [HEADER]
     for length in sorted({length for _, length, _ in cells}):
@@ -126,7 +126,7 @@ def table(cells: Measurements) -> str:
             mean = means(cells, model, length)
             done = [cell for cell in of_model if "accuracy" in cell]
             if not done:
-                lines.append((f"{length:,}", model.upper(), TOO_LARGE, *5 * ("-",)))
+                lines.append((f"{length:,}", attention_title(model), TOO_LARGE, *5 * ("-",)))
                 continue
             ratios = [
                 f"{mean[name] / peer[name]:.3f}" if peer else "-"
@@ -138,7 +138,7 @@ def table(cells: Measurements) -> str:
             lines.append(
                 (
                     f"{length:,}",
-                    model.upper(),
+                    attention_title(model),
                     f"{accuracy}{some} ({TIMED_OUT})" if early else f"{accuracy}{some}",
                     " ".join(map(str, sorted({cell["steps"] for cell in done}))),
                     f"{mean['seconds_per_step']:.3f}",

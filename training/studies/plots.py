@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
 from training.engine.plots import save
+from training.engine.tables import attention_title
 
 
 def by_dimension(rows: Sequence[dict[str, Any]], path: Path) -> None:
@@ -33,7 +34,7 @@ def by_dimension(rows: Sequence[dict[str, Any]], path: Path) -> None:
                 own = [r for r in rows if (r["attention"], r["dataset"]) == (name, dataset)]
                 dims = sorted({row["dim"] for row in own})
                 values = [fmean(row[column] for row in own if row["dim"] == dim) for dim in dims]
-                axes.plot(dims, values, marker=".", label=name.upper())
+                axes.plot(dims, values, marker=".", label=attention_title(name))
             axes.set(title=f"{dataset}: {title}", xlabel="embedding dimension")
             axes.set_xscale("log", base=2)
             axes.set_yscale(scale)
@@ -81,7 +82,7 @@ def by_cost(rows: Sequence[dict[str, Any]], path: Path) -> None:
                     marker="*" if is_baseline else "os^"[settings.index(setting)],
                     markersize=6,
                     linewidth=0.8,
-                    label=name if is_baseline else f"{name.upper()}, {setting}",
+                    label=name if is_baseline else f"{attention_title(name)}, {setting}",
                 )
             axes.set(title=dataset, xlabel=title, xscale="log")
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))

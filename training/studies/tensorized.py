@@ -135,7 +135,7 @@ def _place(key: tuple[str, str, str, int, int]) -> tuple[int, ...]:
 
 def accuracy_table(rows: Sequence[dict[str, Any]]) -> str:
     """Returns the test accuracies in percent: attentions by data sets, mean ± deviation."""
-    from training.engine.tables import spread, table_of
+    from training.engine.tables import attention_title, spread, table_of
 
     datasets = list(dict.fromkeys(row["dataset"] for row in rows))
     lines: list[tuple[str, ...]] = [("attention", "dim", "weights (largest)", *datasets)]
@@ -146,7 +146,7 @@ def accuracy_table(rows: Sequence[dict[str, Any]]) -> str:
             found = [100 * r["test_accuracy"] for r in own if r["dataset"] == dataset]
             cells.append(spread(found) if found else "-")
         heaviest = max(row["weights"] for row in own)
-        title = name if name == SVM else name.upper()
+        title = name if name == SVM else attention_title(name)
         lines.append((title, str(dim) if dim else "-", f"{heaviest:,}", *cells))
     return table_of(lines)
 
@@ -181,7 +181,7 @@ def differences(rows: Sequence[dict[str, Any]], one: str, other: str) -> dict[st
 
 def difference_table(rows: Sequence[dict[str, Any]]) -> str:
     """Returns the differences of each attention from none, from the baseline, and from TSA."""
-    from training.engine.tables import table_of
+    from training.engine.tables import attention_title, table_of
 
     datasets = list(dict.fromkeys(row["dataset"] for row in rows))
     names = list(dict.fromkeys(row["attention"] for row in rows))
@@ -192,8 +192,8 @@ def difference_table(rows: Sequence[dict[str, Any]]) -> str:
     for one, other in pairs:
         found = differences(rows, one, other)
         cells = (found.get(dataset, "-") for dataset in datasets)
-        shown = other.upper() if other in attentions else other
-        lines.append((f"{one.upper()} - {shown}", *cells))
+        titles = (name if name == SVM else attention_title(name) for name in (one, other))
+        lines.append((" - ".join(titles), *cells))
     return table_of(lines)
 
 
@@ -238,8 +238,9 @@ def report(measurements: Measurements, folder: Path) -> None:
             tables.append(difference_table(own))
         else:
             plots.by_dimension(own, folder / f"{setting}-dimensions.png")
-        write_text(folder / f"{setting}.md", "\n\n".join(tables))
-        print(f"\n{setting}:\n{tables[0]}\n", flush=True)
+        text = "\n\n".join(tables)
+        write_text(folder / f"{setting}.md", text)
+        print(f"\n{setting}:\n{text}\n", flush=True)
 
 
 def start(values: dict[str, Any]) -> None:

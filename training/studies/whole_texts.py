@@ -125,7 +125,7 @@ def finished_runs(folder: Path) -> list[Finished]:
 
 def table(runs: Sequence[Finished]) -> str:
     """Returns a table with a line for each data set and model: means over its seeds."""
-    from training.engine.tables import spread, table_of
+    from training.engine.tables import attention_title, spread, table_of
 
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for config, results in runs:
@@ -134,7 +134,7 @@ def table(runs: Sequence[Finished]) -> str:
     for (dataset, model), measured in groups.items():
         done = [results for results in measured if "test_accuracy" in results]
         if not done:
-            lines.append((dataset, model.upper(), "-", OUT_OF_MEMORY, "-", "-", "-"))
+            lines.append((dataset, attention_title(model), "-", OUT_OF_MEMORY, "-", "-", "-"))
             continue
         columns = [
             [100 * results["validation_accuracy"] for results in done],
@@ -144,7 +144,7 @@ def table(runs: Sequence[Finished]) -> str:
             [results["megabytes"] for results in done],
         ]
         some = "" if len(done) == len(measured) else f" ({len(done)} of {len(measured)} seeds)"
-        lines.append((dataset, f"{model.upper()}{some}", *map(spread, columns)))
+        lines.append((dataset, f"{attention_title(model)}{some}", *map(spread, columns)))
     return table_of(lines)
 
 

@@ -86,6 +86,12 @@ class CompressOptions(Options):
         le=100_000,
     )
     learning_rate: float = option(1e-3, TRAINING, "learning rate for --heal-epochs", gt=0)
+    from_logits: bool = option(
+        False,
+        TRAINING,
+        "the outputs of a model without texts are logits: --heal-epochs minimizes the "
+        "Kullback-Leibler divergence of their softmax in place of the mean squared error",
+    )
     output: str | None = option(
         None,
         OUTPUT,
@@ -113,6 +119,11 @@ class CompressOptions(Options):
             raise ValueError(
                 "Expected --learning-rate only with --heal-epochs, because nothing is trained "
                 f"without it. Received: learning_rate={self.learning_rate}"
+            )
+        if not self.heal_epochs and self.from_logits:
+            raise ValueError(
+                "Expected --from-logits only with --heal-epochs, because nothing is trained "
+                f"without it. Received: from_logits={self.from_logits}"
             )
         limits = {name: getattr(self, name) for name in ("tolerance", "target", "max_drop")}
         given = {name: limit for name, limit in limits.items() if limit is not None}
@@ -173,6 +184,7 @@ def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -
     _refuse_max_drop(args)
     if args.heal_epochs and args.data is None:
         raise InputError("--heal-epochs needs --data")
+    from keras_tnattn.compression import logits_divergence
     from training.engine.saved_models import load_file
 
     model = load_file(path)
@@ -180,7 +192,7 @@ def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -
         raise InputError("--export needs --data for a model that does not say what its inputs are")
     data = None if args.data is None else _read_arrays(Path(args.data))
     result = _call(model, args, data=data)
-    _heal(result, data, args)
+    _heal(result, data, args, logits_divergence if args.from_logits else None)
     print(result.report)
     write(result, folder, args.replaces, _results(result, {}, args) if args.replaces else {})
     if args.export:
@@ -213,6 +225,8 @@ def _compress_run(path: Path, folder: Path, args: CompressOptions) -> None:
     if {"digest", "vocabulary"} & set(description):
         if args.data is not None:
             raise InputError("--data is for other models: a run of texts has its own data")
+        if args.from_logits:
+            raise InputError("--from-logits is for other models: a run of texts has its own loss")
         if "compressed" in (Run(path).results or {}):
             raise InputError(f"Expected the original run. Received: {path}, a compressed one")
     if "digest" in description:
@@ -375,10 +389,17 @@ def _run_files(path: Path, description: dict[str, Any]) -> dict[str, str]:
 
 
 def _results(result: Any, scores: dict[str, Any], args: CompressOptions) -> dict[str, str]:
-    """Returns `results.json`, with the options and how many epochs of healing were kept."""
-    names = (*_HOW, "heal_epochs", *(["learning_rate"] if args.heal_epochs else []))
+    """Returns `results.json`: options, how many epochs of healing were kept, sizes and scores."""
+    names = (*_HOW, "heal_epochs", *(("learning_rate", "from_logits") if args.heal_epochs else ()))
     how = {name: getattr(args, name) for name in names} | {"healed_epochs": result.healed_epochs}
-    return {"results.json": json.dumps({"compressed": how, **scores}, indent=2) + "\n"}
+    report = result.report
+    sizes = {
+        f"{name}_{when}": getattr(report, f"{name}_{when}")
+        for name in ("weights", "bytes")
+        for when in ("before", "after")
+    }
+    found = {"compressed": how, **sizes, "times_smaller": report.ratio, **scores}
+    return {"results.json": json.dumps(found, indent=2) + "\n"}
 
 
 def _read_arrays(path: Path) -> Any:

@@ -3,7 +3,11 @@
 import pytest
 from scipy import stats
 
-from training.engine.tables import half_width, interval
+from training.engine.tables import attention_title, half_width, interval
+
+
+def test_titles():
+    assert [attention_title(name) for name in ("tsa", "none")] == ["TSA", "no attention"]
 
 
 def test_the_interval_is_that_of_students_t():

@@ -75,9 +75,9 @@ def test_tables():
     assert cells[2] == ["TSA", "64", "6,400", "83.0 ± 2.6", "50.0 ± 0.0"]
     assert cells[4] == [SVM, "-", "0", "90.0 ± 0.0", "-"]
     text = difference_table(rows())
-    assert "TSA - none" in text
+    assert "TSA - no attention" in text
     assert f"TSA - {SVM}" in text
-    assert "NONE - none" not in text
+    assert "no attention -" not in text
     assert "TSA - TSA" not in text
     others = [row("dpa", seed, a) for seed, a in enumerate((0.80, 0.80, 0.82))]
     cells = [
@@ -86,7 +86,7 @@ def test_tables():
     ]
     # 0, 4 and 3 points.
     assert cells[-1][:2] == ["TSA - DPA", f"+2.3 ± {4.303 * 2.0817 * (1 / 3 + SHARED) ** 0.5:.1f}"]
-    assert [cells[3][0], cells[3][1].partition(" ")[0]] == ["DPA - none", "-0.3"]
+    assert [cells[3][0], cells[3][1].partition(" ")[0]] == ["DPA - no attention", "-0.3"]
 
 
 def test_the_pictures_against_the_dimension(tmp_path):

@@ -58,7 +58,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(arguments, tmp_path, mo
     assert losses[0] == losses[1]
     lines = (tmp_path / "whole/table.md").read_text().splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
-    assert [row[1] for row in cells] == ["NONE"]
+    assert [row[1] for row in cells] == ["no attention"]
     assert cells[0][3] == f"{100 * whole.results['test_accuracy']:.1f}"
 
 

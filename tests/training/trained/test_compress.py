@@ -5,6 +5,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import shutil
 import warnings
 import zipfile
@@ -100,6 +101,7 @@ def test_a_translator_becomes_small_and_is_read_like_a_run(tmp_path, capsys):
     for arguments, message in (
         ([str(small), "--target", "2"], "Expected the original run"),
         ([str(tmp_path / "run"), "--data", inputs], "has its own data"),
+        ([str(tmp_path / "run"), "--bits", "8", "--heal-epochs", "1", "--from-logits"], "own loss"),
         ([str(tmp_path / "run"), *into_run], "without a trained model"),
         ([model_file, *into_run], "without a trained model"),
         ([other_file, *into_run], "without a trained model"),
@@ -123,14 +125,40 @@ def test_progress_is_printed(tmp_path, capsys):
         assert results["compressed"] == {
             **{"target": 2.0, "max_drop": None, "tolerance": None, "bits": None},
             **{"keep_vocabulary": False, "data": str(tmp_path / "inputs.npy")},
-            **{"heal_epochs": 2, "learning_rate": 1e-3, "healed_epochs": 2},
+            **{"heal_epochs": 2, "learning_rate": 1e-3, "from_logits": False, "healed_epochs": 2},
         }
+        report = json.loads((tmp_path / "model-compressed" / "report.json").read_text())
+        sizes = ("weights_before", "weights_after", "bytes_before", "bytes_after")
+        assert {name: results[name] for name in sizes} == {name: report[name] for name in sizes}
+        assert results["times_smaller"] == report["bytes_before"] / report["bytes_after"] >= 2
         assert [line.split(":")[0] for line in lines[1:6]] == [
             *("layer 1 of 2", "layer 2 of 2", "building the small model"),
             *("healing, epoch 1 of 2", "healing, epoch 2 of 2"),
         ]
         assert not any("healing" in line for line in lines[6:])
     assert not logging.getLogger("keras_tnattn.compression").handlers
+
+
+def test_logits_are_healed_by_their_divergence(tmp_path, capsys):
+    layers = [keras.layers.Dense(32, activation="tanh"), keras.layers.Dense(3)]
+    keras.Sequential([keras.Input((32,)), *layers]).save(tmp_path / "model.keras")
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "inputs.npy", rng.normal(size=(8, 32)).astype("float32"))
+    command = [str(tmp_path / "model.keras"), "--data", str(tmp_path / "inputs.npy")]
+    command += ["--target", "3", "--heal-epochs", "1", "--learning-rate", "1e-9"]
+    losses = []
+    for options in ((), ("--from-logits",)):
+        assert main([*command, *options]) == 0
+        losses.append(float(re.search(r"healing, .* loss ([\d.]+)", capsys.readouterr().out)[1]))
+        small = tmp_path / "model-compressed"
+        results = json.loads((small / "results.json").read_text())["compressed"]
+        assert results["from_logits"] is bool(options)
+    data = np.load(tmp_path / "inputs.npy")
+    old, new = (keras.models.load_model(path) for path in (command[0], small / "model.keras"))
+    targets, outputs = old.predict(data, verbose=0), new.predict(data, verbose=0)
+    assert losses[0] == pytest.approx(np.mean((targets - outputs) ** 2), abs=2e-5)
+    p, q = (np.exp(x) / np.exp(x).sum(axis=1, keepdims=True) for x in (targets, outputs))
+    assert losses[1] == pytest.approx(np.sum(p * np.log(p / q), axis=1).mean(), abs=2e-5)
 
 
 def test_a_file_needs_no_run(tmp_path, capsys):
@@ -171,6 +199,7 @@ def test_a_file_needs_no_run(tmp_path, capsys):
         ([file, "--target", "2", "--output", f"{file}/x"], "Could not write"),
         ([file, "--tolerance", "0.1", "--target", "2"], "Received: tolerance=0.1, target=2.0\n"),
         ([file, "--bits", "8", "--learning-rate", "0.1"], "Received: learning_rate=0.1\n"),
+        ([file, "--bits", "8", "--from-logits"], "Received: from_logits=True\n"),
     ):
         assert main(arguments) == 2
         assert message in capsys.readouterr().err
