@@ -1,5 +1,6 @@
 """Preparations in several processes, and interrupted ones."""
 
+import contextlib
 import multiprocessing
 import os
 import shutil
@@ -130,6 +131,17 @@ def test_two_preparations_do_not_share_a_folder(whole, tmp_path):
 
     assert files(prepare(CORPUS, folder, **OPTIONS, progress=prepare_another)) == files(whole)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+
+
+def test_what_another_process_has_just_prepared_is_taken(whole, tmp_path, monkeypatch):
+    def late(folder, required):
+        shutil.copytree(whole.folder, folder)
+        return contextlib.nullcontext(True)
+
+    monkeypatch.setattr(prepared, "locked", late)
+    progress = Interrupting()
+    assert files(prepare(CORPUS, tmp_path / "corpus", **OPTIONS, progress=progress)) == files(whole)
+    assert progress.told == []
 
 
 def test_an_interrupt_at_the_very_end_loses_nothing(whole, tmp_path, monkeypatch):

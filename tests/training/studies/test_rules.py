@@ -108,7 +108,13 @@ def test_the_runs_of_a_study_share_their_options(tmp_path, monkeypatch, capsys, 
                 run.start(config, {})
                 run.finish(finished(1.0, length=config.length).results)
 
+    def report(folder, written=rules_report.report):
+        with Run(folder).locked() as free:
+            assert not free  # no other process writes its table at the same time
+        return written(folder)
+
     monkeypatch.setattr(study, "finish_all", finish)
+    monkeypatch.setattr(rules_report, "report", report)
     command = ["rules", "--models", "tn", "--run-dir", str(tmp_path / "study"), "--seeds"]
     assert main([*command, "0"]) == 0
     assert main([*command, "1", *other]) == 2

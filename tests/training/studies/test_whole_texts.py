@@ -81,7 +81,13 @@ def test_too_little_memory_is_a_result(arguments, tmp_path, monkeypatch, capsys)
 
 
 def test_the_table_has_all_finished_runs(arguments, tmp_path, monkeypatch, capsys):
+    def write(path, text, written=whole_texts.write_text):
+        with Run(path.parent).locked() as free:
+            assert not free  # no other process writes its table at the same time
+        written(path, text)
+
     monkeypatch.setattr(processes, "run_alone", lambda *some, gigabytes: None)
+    monkeypatch.setattr(whole_texts, "write_text", write)
     for model in ("mha", "gru", "tsa"):
         assert main([*arguments, model]) == 0
     lines = (tmp_path / "study/table.md").read_text().splitlines()
