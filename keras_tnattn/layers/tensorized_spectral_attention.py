@@ -140,7 +140,7 @@ class TensorizedSpectralAttention(SelfAttention):
                 f"Received: head_combination={head_combination!r}"
             )
         tensor_train.check_both_factors(tt_input_shape, tt_output_shape)
-        self.tt_ranks = tensor_train.as_ints(tt_ranks, "tt_ranks")
+        self.tt_ranks = tensor_train.as_ranks(tt_ranks)
         self.filter_order = check_int("filter_order", filter_order, at_least=2)
         self.damping = _check_damping(damping, num_heads, trainable_damping)
         self.head_combination = head_combination

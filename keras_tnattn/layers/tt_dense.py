@@ -54,7 +54,8 @@ class TTDense(keras.layers.Layer):
         Tensor `(..., J)` in the compute dtype; the mask of `inputs` is kept.
 
     Raises:
-        ValueError: If the products of the factors are not the sizes, or a rank is above its bound.
+        ValueError: If the products of the factors are not the sizes, or a rank is below 1 or above
+            its bound.
 
     Example:
         >>> layer = TTDense(64, tt_ranks=4)
@@ -88,7 +89,7 @@ class TTDense(keras.layers.Layer):
         self.units = check_int("units", units)
         self.tt_input_shape = tensor_train.as_ints(tt_input_shape, "tt_input_shape")
         self.tt_output_shape = tensor_train.as_ints(tt_output_shape, "tt_output_shape")
-        self.tt_ranks = tensor_train.as_ints(tt_ranks, "tt_ranks")
+        self.tt_ranks = tensor_train.as_ranks(tt_ranks)
         self.activation = keras.activations.get(activation)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)

@@ -111,7 +111,7 @@ class TTEmbedding(BaseFactoredEmbedding):
         )
         self.tt_input_shape = tensor_train.as_ints(tt_input_shape, "tt_input_shape")
         self.tt_output_shape = tensor_train.as_ints(tt_output_shape, "tt_output_shape")
-        self.tt_ranks = tensor_train.as_ints(tt_ranks, "tt_ranks")
+        self.tt_ranks = tensor_train.as_ranks(tt_ranks)
         self.reorder_rows = bool(reorder_rows)
         self.factors = self._resolved_factors()
         self.ranks = tensor_train.resolve_ranks(self.tt_ranks, *self.factors)

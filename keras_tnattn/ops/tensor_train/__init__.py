@@ -21,6 +21,7 @@ from keras_tnattn.ops.tensor_train.contraction import (
 from keras_tnattn.ops.tensor_train.decomposition import matrix_to_tt
 from keras_tnattn.ops.tensor_train.factors import (
     as_ints,
+    as_ranks,
     balanced_factors,
     check_both_factors,
     check_factors,
@@ -37,6 +38,7 @@ __all__ = [
     "ContractionPlan",
     "SuggestedShapes",
     "as_ints",
+    "as_ranks",
     "balanced_factors",
     "check_both_factors",
     "check_factors",

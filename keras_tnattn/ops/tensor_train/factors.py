@@ -167,6 +167,27 @@ def as_ints(value: int | Sequence[int] | None, name: str) -> int | tuple[int, ..
     return int(array) if array.ndim == 0 else tuple(map(int, array))
 
 
+def as_ranks(tt_ranks: int | Sequence[int]) -> int | tuple[int, ...]:
+    """Returns TT-ranks as a Python int or a tuple of them.
+
+    Args:
+        tt_ranks: The maximum TT-rank, or the rank of each bond.
+
+    Raises:
+        ValueError: If `tt_ranks` is neither an int nor a sequence of ints, or a rank is below 1.
+
+    Example:
+        >>> as_ranks([2, 4])
+        (2, 4)
+    """
+    if tt_ranks is None:
+        raise ValueError("Expected an int or a sequence of ints. Received: tt_ranks=None")
+    ranks = as_ints(tt_ranks, "tt_ranks")
+    if np.any(np.less(ranks, 1)):
+        raise ValueError(f"Expected TT-ranks of at least 1. Received: tt_ranks={ranks}")
+    return ranks
+
+
 def resolve_ranks(
     tt_ranks: int | Sequence[int],
     tt_input_shape: Sequence[int],
@@ -188,17 +209,12 @@ def resolve_ranks(
         (4, 8, 4)
     """
     bounds = rank_bounds(tt_input_shape, tt_output_shape)
-    ranks = as_ints(tt_ranks, "tt_ranks")
+    ranks = as_ranks(tt_ranks)
     if isinstance(ranks, int):
-        if ranks < 1:
-            raise ValueError(f"Expected a positive TT-rank. Received: tt_ranks={ranks}")
         return tuple(min(ranks, bound) for bound in bounds)
-    fits = len(ranks) == len(bounds) and all(
-        1 <= r <= bound for r, bound in zip(ranks, bounds, strict=True)
-    )
-    if not fits:
+    if len(ranks) != len(bounds) or any(np.greater(ranks, bounds)):
         raise ValueError(
-            f"Expected {len(bounds)} TT-ranks, each at least 1 and at most {bounds} for "
+            f"Expected {len(bounds)} TT-ranks of at most {bounds} for "
             f"tt_input_shape={tuple(tt_input_shape)} and tt_output_shape={tuple(tt_output_shape)}. "
             f"Received: tt_ranks={ranks}. Pass an int to have the ranks clipped to the bound."
         )
