@@ -1,6 +1,6 @@
 """The command `compare`: several attentions over several seeds, in one table."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -15,6 +15,7 @@ from training.engine.backend import start_backend
 from training.engine.commands import Command
 from training.engine.devices import check_one_process
 from training.engine.runs import Run, finish_all, write_text
+from training.engine.workers import replaced_process
 
 HEADER = (
     "attention",
@@ -62,9 +63,15 @@ def table_configs(
 
 
 def train_all(
-    configs: Sequence[ClassifyConfig], folder: Path, data: LabeledTexts
+    configs: Sequence[ClassifyConfig], folder: Path, data: LabeledTexts, call: Callable[..., Any]
 ) -> list[dict[str, Any]]:
     """Trains each config in `folder/NAME/`; finished runs are not trained again.
+
+    Args:
+        configs: The configs.
+        folder: The folder that holds the runs.
+        data: The texts.
+        call: What `replaced_process` yields.
 
     Returns:
         The results of each run.
@@ -78,7 +85,7 @@ def train_all(
     return finish_all(
         configs,
         folder,
-        lambda config, run: train_classifier(config, run, data),
+        lambda config, run: call(train_classifier, config, run, data),
         {"fingerprint": data.fingerprint()},
     )
 
@@ -135,7 +142,8 @@ def compare(
     except InputError as error:  # our models may learn from texts in which it finds no words
         print(error, flush=True)
         baseline = []
-    results = train_all(configs, folder, data)
+    with replaced_process(len(configs)) as call:
+        results = train_all(configs, folder, data, call)
     text = table(configs, results, baseline)
     with Run(folder).waited_for():
         write_text(folder / "table.md", text)

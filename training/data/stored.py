@@ -72,6 +72,10 @@ class StoredTexts(StoredSequence[str]):
         self._ends.append(self._ends[-1] + len(content))
         return content
 
+    def __reduce__(self) -> tuple[type, tuple[list[str]]]:
+        """Pickles the texts; another process stores them in a file of its own."""
+        return StoredTexts, (list(self),)
+
     def __len__(self) -> int:
         return len(self._ends) - 1
 

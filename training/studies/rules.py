@@ -8,6 +8,7 @@ from training.engine.backend import start_backend
 from training.engine.commands import Command
 from training.engine.devices import check_one_process
 from training.engine.runs import Run, finish_all
+from training.engine.workers import replaced_process
 from training.rules.config import (
     BOUNDARIES,
     MODEL_DIMS,
@@ -64,7 +65,8 @@ def start(values: dict[str, Any]) -> None:
 
     folder = Path(options.run_dir)
     Run(folder).start_study(common, {})
-    finish_all(configs, folder, train_rule)
+    with replaced_process(len(configs)) as call:
+        finish_all(configs, folder, lambda config, run: call(train_rule, config, run))
     with Run(folder).waited_for():
         print(f"\n{report(folder)}\n")
 

@@ -14,6 +14,7 @@ from training.classify.config import ATTENTIONS, TABLE_DIMS, ClassifyConfig
 from training.engine.commands import Command
 from training.engine.devices import check_one_process
 from training.engine.runs import Run, write_text
+from training.engine.workers import replaced_process
 
 DATASETS = ("reuters", "newsgroups", "spooky_authors", "drug_review", "ohsumed")
 # What the rows of a table have in common. The papers' attentions differ in their dimensions, so
@@ -202,23 +203,28 @@ def study(options: TensorizedOptions) -> None:
     folder = Path(options.run_dir)
     table = folder / "results.csv"
     read_measurements(table, KEYS, MEASURED)  # reports a damaged table first
-    for dataset in options.datasets:
-        load(configs_of(options, options.settings[0], dataset)[0])  # reports invalid data first
-    for dataset in options.datasets:
-        some = configs_of(options, options.settings[0], dataset)
-        data = load(some[0])
-        print(f"fitting the baseline, {SVM}", flush=True)
-        found = linear_svms(some, data)
-        baseline: Measurements = {}
-        for setting in options.settings:
-            configs = configs_of(options, setting, dataset)
-            train_all(configs, folder, data)
-            baseline |= fitted(setting, configs, found)
-        with Run(folder).waited_for():
-            # Runs are read from their folders; only the table has the scores of the baseline.
-            before = read_measurements(table, KEYS, MEASURED)
-            baseline = {key: row for key, row in before.items() if SVM in key} | baseline
-            report(finished_runs(folder) | baseline, folder)
+    configs = {
+        dataset: {setting: configs_of(options, setting, dataset) for setting in options.settings}
+        for dataset in options.datasets
+    }
+    for own in configs.values():
+        load(own[options.settings[0]][0])  # reports invalid data first
+    trainings = sum(len(some) for own in configs.values() for some in own.values())
+    with replaced_process(trainings) as call:
+        for own in configs.values():
+            some = own[options.settings[0]]
+            data = load(some[0])
+            print(f"fitting the baseline, {SVM}", flush=True)
+            found = linear_svms(some, data)
+            baseline: Measurements = {}
+            for setting, some in own.items():
+                train_all(some, folder, data, call)
+                baseline |= fitted(setting, some, found)
+            with Run(folder).waited_for():
+                # Runs are read from their folders; only the table has the scores of the baseline.
+                before = read_measurements(table, KEYS, MEASURED)
+                baseline = {key: row for key, row in before.items() if SVM in key} | baseline
+                report(finished_runs(folder) | baseline, folder)
 
 
 def report(measurements: Measurements, folder: Path) -> None:

@@ -2,6 +2,7 @@ import contextlib
 import functools
 import gc
 import os
+import pickle
 import tracemalloc
 from pathlib import Path
 
@@ -48,6 +49,9 @@ class TestTexts:
         assert StoredTexts("ab") != ["a", "c"]
         assert StoredTexts("ab") != ["a", "b", "c"]
         assert StoredTexts("ab") != 3
+
+    def test_they_can_be_sent_to_another_process(self):
+        assert list(pickle.loads(pickle.dumps(StoredTexts(TEXTS)))) == TEXTS
 
     @pytest.mark.parametrize("texts", [[], [""], ["", ""]])
     def test_without_a_single_byte(self, texts):
