@@ -21,6 +21,7 @@ DATASETS = ("reuters", "newsgroups", "spooky_authors", "drug_review", "ohsumed")
 # that their attention weights are about equal in number; elsewhere all have the same.
 SETTINGS: dict[str, dict[str, Any]] = {
     "paper": {"recipe": "paper"},
+    "stopped": {"recipe": "paper", "epochs": 50, "early_stopping": 5},
     "tuned": {"recipe": "tuned"},
     # The same dropout with and without an attention.
     "small": {
@@ -53,9 +54,11 @@ class TensorizedOptions(Options):
     settings: tuple[str, ...] = option(
         tuple(SETTINGS),
         RUN,
-        "paper: options as published, 6 dimensions for dpa and ada, 64 for all others; tuned: the "
-        "tuned recipe and one number of dimensions for all; small: the same with tensor-train "
-        "embeddings, so that all weights are few, and with the dropout of no attention",
+        "paper: options as published, 6 dimensions for dpa and ada, 64 for all others; stopped: "
+        "the same with one number of dimensions for all, and the best of up to 50 epochs of each "
+        "model; tuned: the tuned recipe and one number of dimensions for all; small: the same with "
+        "tensor-train embeddings, so that all weights are few, and with the dropout of no "
+        "attention",
         choices=tuple(SETTINGS),
     )
     attentions: tuple[str, ...] = option(

@@ -43,16 +43,20 @@ def rows():
 
 def test_the_settings_of_the_configs():
     options = TensorizedOptions(attentions=("tsa", "dpa"), seeds=(3,))
-    paper, tuned, small = (
-        configs_of(options, setting, "reuters") for setting in ("paper", "tuned", "small")
+    paper, stopped, tuned, small = (
+        configs_of(options, setting, "reuters")
+        for setting in ("paper", "stopped", "tuned", "small")
     )
     assert [c.embedding_dim for c in paper] == [64, 6]
     assert {c.recipe for c in paper} == {"paper"}
-    assert [c.embedding_dim for c in tuned] == [64, 64]
+    assert {c.early_stopping for c in paper} == {None}
+    for own in (stopped, tuned, small):
+        assert [c.embedding_dim for c in own] == [64, 64]
+    assert {(c.recipe, c.early_stopping, c.epochs) for c in stopped} == {("paper", 5, 50)}
     assert {(c.recipe, c.embedding) for c in small} == {("tuned", "tensor_train")}
     assert {(c.word_dropout, c.dropout_rate) for c in tuned} == {(0.6, 0.5)}
     assert {(c.word_dropout, c.dropout_rate) for c in small} == {(0.5, 0.1)}
-    assert len({c.name for c in (*paper, *tuned, *small)}) == 6
+    assert len({c.name for c in (*paper, *stopped, *tuned, *small)}) == 8
     dims = configs_of(options.changed(embedding_dims=(4, 8)), "paper", "reuters")
     assert [(c.attention, c.embedding_dim) for c in dims] == [
         *(("tsa", 4), ("tsa", 8), ("dpa", 4), ("dpa", 8))
