@@ -1,4 +1,7 @@
-"""The baseline beside which every comparison stands: TF-IDF and a linear support vector machine."""
+"""The baselines beside which every comparison stands.
+
+They are TF-IDF with a linear support vector machine, and the most frequent class.
+"""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -10,7 +13,7 @@ from training.base.errors import InputError
 from training.classify.config import ClassifyConfig
 from training.data.texts import LabeledTexts, split_rows
 
-NAME = "TF-IDF + SVM"
+SVM, MOST_FREQUENT = BASELINES = ("TF-IDF + SVM", "most frequent class")
 
 
 def linear_svms(configs: Iterable[ClassifyConfig], data: LabeledTexts) -> dict[int, dict[str, Any]]:
@@ -42,7 +45,7 @@ def linear_svms(configs: Iterable[ClassifyConfig], data: LabeledTexts) -> dict[i
         try:
             classifier.fit(_texts(data, train), data.labels[train])
         except ValueError as error:  # no words of two letters, or a single class
-            raise InputError(f"Could not fit {NAME}: {error}") from error
+            raise InputError(f"Could not fit {SVM}: {error}") from error
         seconds = time.perf_counter() - started
         words, machine = classifier[0], classifier[1]
         results[config.seed] = {
@@ -50,6 +53,29 @@ def linear_svms(configs: Iterable[ClassifyConfig], data: LabeledTexts) -> dict[i
             "test_accuracy": classifier.score(_texts(data, test), data.labels[test]),
             "seconds": seconds,
             "parameters": words.idf_.size + machine.coef_.size + machine.intercept_.size,
+        }
+    return results
+
+
+def most_frequent_class(
+    configs: Iterable[ClassifyConfig], data: LabeledTexts
+) -> dict[int, dict[str, Any]]:
+    """Measures the answer that is always the most frequent class of the training part.
+
+    Returns:
+        For each seed the same entries as `linear_svms`.
+    """
+    results = {}
+    for config in {config.seed: config for config in configs}.values():
+        train, test = (
+            data.labels[rows] for rows in split_rows(data.labels, config.test_fraction, config.seed)
+        )
+        answer = np.bincount(train).argmax()
+        results[config.seed] = {
+            "train_accuracy": float(np.mean(train == answer)),
+            "test_accuracy": float(np.mean(test == answer)),
+            "seconds": 0.0,
+            "parameters": 0,
         }
     return results
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from training.base.errors import InputError
 from training.base.options import RUN, Options, Seeds, option
-from training.classify.baseline import NAME, linear_svms
+from training.classify.baseline import MOST_FREQUENT, SVM, linear_svms, most_frequent_class
 from training.classify.command import load
 from training.classify.config import TABLE_DIMS, ClassifyConfig, recipe_option
 from training.data.texts import LabeledTexts
@@ -93,14 +93,14 @@ def train_all(
 def table(
     configs: Sequence[ClassifyConfig],
     results: Sequence[dict[str, Any]],
-    baseline: Sequence[dict[str, Any]],
+    baselines: dict[str, dict[int, dict[str, Any]]],
 ) -> str:
     """Returns a table with means and standard deviations over the seeds for each attention.
 
     Args:
         configs: The config of each run.
         results: The results of each run.
-        baseline: What `linear_svms` returned for each seed, for the last line; or nothing.
+        baselines: For the last lines, what `linear_svms` and `most_frequent_class` returned.
     """
     from training.engine.tables import attention_title, spread, table_of
 
@@ -119,12 +119,13 @@ def table(
                 spread([1000 * r["seconds_per_step"] for r in runs]),
             )
         )
-    if baseline:
-        weights = round(fmean(r["parameters"] for r in baseline))
+    for name, found in baselines.items():
+        fits = found.values()
+        weights = round(fmean(r["parameters"] for r in fits))
         parts = ("train", "test")
-        accuracies = (spread([100 * r[f"{part}_accuracy"] for r in baseline]) for part in parts)
-        numbers = (f"{weights:,}", _kilobytes(weights))
-        lines.append((NAME, "-", "-", "-", *numbers, *accuracies, "-"))
+        accuracies = (spread([100 * r[f"{part}_accuracy"] for r in fits]) for part in parts)
+        numbers = (f"{weights:,}", _kilobytes(weights)) if weights else ("-", "-")
+        lines.append((name, "-", "-", "-", *numbers, *accuracies, "-"))
     return table_of(lines)
 
 
@@ -136,15 +137,16 @@ def compare(
     configs: Sequence[ClassifyConfig], folder: Path, data: LabeledTexts
 ) -> list[dict[str, Any]]:
     """Trains each config, then prints the table and writes it to `folder/table.md`."""
-    print(f"fitting the baseline, {NAME}", flush=True)
+    print(f"fitting the baseline, {SVM}", flush=True)
+    baselines = {}
     try:
-        baseline = list(linear_svms(configs, data).values())
+        baselines[SVM] = linear_svms(configs, data)
     except InputError as error:  # our models may learn from texts in which it finds no words
         print(error, flush=True)
-        baseline = []
+    baselines[MOST_FREQUENT] = most_frequent_class(configs, data)
     with replaced_process(len(configs)) as call:
         results = train_all(configs, folder, data, call)
-    text = table(configs, results, baseline)
+    text = table(configs, results, baselines)
     with Run(folder).waited_for():
         write_text(folder / "table.md", text)
     print(f"\n{text}\n")
@@ -167,7 +169,8 @@ COMMAND = Command(
     "Train several attentions with several seeds, and print one table",
     "The table has the parameters, accuracies and times of each attention. The tensorized ones "
     "have 64 embedding dimensions and the others 6, so that all have about 300 parameters. The "
-    "last line is that of TF-IDF and a linear support vector machine on the same splits. "
+    "last lines are those of TF-IDF with a linear support vector machine on the same splits, and "
+    "of always answering with the most frequent class. "
     "Finished runs are not trained again.",
     {
         **CompareOptions.model_fields,

@@ -6,8 +6,13 @@ from typing import Any
 
 from training.base.files import Columns, Measurements, read_measurements, write_measurements
 from training.base.options import DATA, RUN, Options, Seeds, option
-from training.classify.baseline import NAME as SVM
-from training.classify.baseline import linear_svms
+from training.classify.baseline import (
+    BASELINES,
+    MOST_FREQUENT,
+    SVM,
+    linear_svms,
+    most_frequent_class,
+)
 from training.classify.command import load
 from training.classify.compare import train_all
 from training.classify.config import ATTENTIONS, TABLE_DIMS, ClassifyConfig
@@ -116,30 +121,37 @@ def finished_runs(folder: Path) -> Measurements:
 
 
 def fitted(
-    setting: str, configs: Sequence[ClassifyConfig], found: dict[int, dict[str, Any]]
+    setting: str, dataset: str, baselines: dict[str, dict[int, dict[str, Any]]]
 ) -> Measurements:
-    """Returns the measurements of the baseline, one for each seed."""
+    """Returns the measurements of the baselines, one for each seed."""
     return {
-        (setting, configs[0].dataset, SVM, 0, seed): {
+        (setting, dataset, name, 0, seed): {
             "attention_weights": 0,
             "weights": results["parameters"],
-            **{name: results[name] for name in ("train_accuracy", "test_accuracy", "seconds")},
+            **{part: results[part] for part in ("train_accuracy", "test_accuracy", "seconds")},
         }
+        for name, found in baselines.items()
         for seed, results in found.items()
     }
 
 
 def _place(key: tuple[str, str, str, int, int]) -> tuple[int, ...]:
-    """Returns a row's place in the tables: the order of the options, the baseline last."""
+    """Returns a row's place in the tables: the order of the options, the baselines last."""
     setting, dataset, attention, dim, seed = key
-    names = (*ATTENTIONS, SVM)
+    names = (*ATTENTIONS, *BASELINES)
     places = (list(SETTINGS).index(setting), DATASETS.index(dataset), names.index(attention))
     return (*places, dim, seed)
 
 
+def _title(name: str) -> str:
+    from training.engine.tables import attention_title
+
+    return name if name in BASELINES else attention_title(name)
+
+
 def accuracy_table(rows: Sequence[dict[str, Any]]) -> str:
     """Returns the test accuracies in percent: attentions by data sets, mean ± deviation."""
-    from training.engine.tables import attention_title, spread, table_of
+    from training.engine.tables import spread, table_of
 
     datasets = list(dict.fromkeys(row["dataset"] for row in rows))
     lines: list[tuple[str, ...]] = [("attention", "dim", "weights (largest)", *datasets)]
@@ -150,8 +162,8 @@ def accuracy_table(rows: Sequence[dict[str, Any]]) -> str:
             found = [100 * r["test_accuracy"] for r in own if r["dataset"] == dataset]
             cells.append(spread(found) if found else "-")
         heaviest = max(row["weights"] for row in own)
-        title = name if name == SVM else attention_title(name)
-        lines.append((title, str(dim) if dim else "-", f"{heaviest:,}", *cells))
+        sizes = (f"{size:,}" if size else "-" for size in (dim, heaviest))
+        lines.append((_title(name), *sizes, *cells))
     return table_of(lines)
 
 
@@ -161,7 +173,7 @@ def differences(rows: Sequence[dict[str, Any]], one: str, other: str) -> dict[st
     Args:
         rows: The rows of one setting.
         one: An attention, with one dimension.
-        other: Another attention, or the baseline.
+        other: Another attention, or a baseline.
 
     Returns:
         For each data set the mean difference over the seeds and, if there are several, its 95 %
@@ -184,20 +196,19 @@ def differences(rows: Sequence[dict[str, Any]], one: str, other: str) -> dict[st
 
 
 def difference_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Returns the differences of each attention from none, from the baseline, and from TSA."""
-    from training.engine.tables import attention_title, table_of
+    """Returns the differences of each attention from none, from the SVM, and of TSA from others."""
+    from training.engine.tables import table_of
 
     datasets = list(dict.fromkeys(row["dataset"] for row in rows))
     names = list(dict.fromkeys(row["attention"] for row in rows))
     lines: list[tuple[str, ...]] = [("difference", *datasets)]
-    attentions = [name for name in names if name not in ("none", SVM)]
+    attentions = [name for name in names if name not in ("none", *BASELINES)]
     pairs = [(name, other) for other in ("none", SVM) if other in names for name in attentions]
     pairs += [("tsa", other) for other in attentions if other != "tsa" and "tsa" in attentions]
     for one, other in pairs:
         found = differences(rows, one, other)
         cells = (found.get(dataset, "-") for dataset in datasets)
-        titles = (name if name == SVM else attention_title(name) for name in (one, other))
-        lines.append((" - ".join(titles), *cells))
+        lines.append((f"{_title(one)} - {_title(other)}", *cells))
     return table_of(lines)
 
 
@@ -214,20 +225,23 @@ def study(options: TensorizedOptions) -> None:
         load(own[options.settings[0]][0])  # reports invalid data first
     trainings = sum(len(some) for own in configs.values() for some in own.values())
     with replaced_process(trainings) as call:
-        for own in configs.values():
+        for dataset, own in configs.items():
             some = own[options.settings[0]]
             data = load(some[0])
             print(f"fitting the baseline, {SVM}", flush=True)
-            found = linear_svms(some, data)
-            baseline: Measurements = {}
+            baselines = {
+                SVM: linear_svms(some, data),
+                MOST_FREQUENT: most_frequent_class(some, data),
+            }
+            fits: Measurements = {}
             for setting, some in own.items():
                 train_all(some, folder, data, call)
-                baseline |= fitted(setting, some, found)
+                fits |= fitted(setting, dataset, baselines)
             with Run(folder).waited_for():
-                # Runs are read from their folders; only the table has the scores of the baseline.
+                # Runs are read from their folders; only the table has the scores of the baselines.
                 before = read_measurements(table, KEYS, MEASURED)
-                baseline = {key: row for key, row in before.items() if SVM in key} | baseline
-                report(finished_runs(folder) | baseline, folder)
+                kept = {key: row for key, row in before.items() if key[2] in BASELINES}
+                report(finished_runs(folder) | kept | fits, folder)
 
 
 def report(measurements: Measurements, folder: Path) -> None:
@@ -237,7 +251,7 @@ def report(measurements: Measurements, folder: Path) -> None:
     ordered = {key: measurements[key] for key in sorted(measurements, key=_place)}
     write_measurements(folder / "results.csv", ordered, KEYS, MEASURED)
     rows = [dict(zip(KEYS, key, strict=True)) | row for key, row in ordered.items()]
-    plots.by_cost(rows, folder / "cost.png")
+    plots.by_cost([row for row in rows if row["attention"] != MOST_FREQUENT], folder / "cost.png")
     for setting in dict.fromkeys(row["setting"] for row in rows):
         own = [row for row in rows if row["setting"] == setting]
         tables = [accuracy_table(own)]

@@ -6,7 +6,7 @@ import pytest
 from run_folders import assert_refused
 
 from training.base.errors import exit_status
-from training.classify.baseline import linear_svms
+from training.classify.baseline import linear_svms, most_frequent_class
 from training.classify.compare import table, table_configs
 from training.data.texts import LabeledTexts, docstrings
 from training.demos import classify as demo
@@ -29,11 +29,17 @@ def test_the_table_has_the_papers_columns():
     assert len({c.name for c in configs}) == 4
     results = [result(320, 64000, 66000, 0.8), result(320, 64000, 66000, 0.9)]
     results += [result(288, 6000, 7000, 0.5)] * 2
-    baseline = [
-        {"train_accuracy": 1.0, "test_accuracy": accuracy, "parameters": parameters}
-        for accuracy, parameters in ((0.9, 10_000), (0.92, 12_000))
-    ]
-    lines = table(configs, results, baseline).splitlines()
+    baselines = {
+        name: {
+            seed: {"train_accuracy": train, "test_accuracy": test, "parameters": parameters}
+            for seed, (test, parameters) in enumerate(fits)
+        }
+        for name, train, fits in (
+            ("TF-IDF + SVM", 1.0, ((0.9, 10_000), (0.92, 12_000))),
+            ("most frequent class", 0.3, ((0.25, 0), (0.25, 0))),
+        )
+    }
+    lines = table(configs, results, baselines).splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     assert cells[2] == [
         *("TSA", "64", "320", "64,000", "66,000", "264", "90.0 ± 0.0", "85.0 ± 7.1", "12.3 ± 0.0")
@@ -41,6 +47,9 @@ def test_the_table_has_the_papers_columns():
     assert cells[3][:3] == ["DPA", "6", "288"]
     assert cells[4] == [
         *("TF-IDF + SVM", "-", "-", "-", "11,000", "44", "100.0 ± 0.0", "91.0 ± 1.4", "-")
+    ]
+    assert cells[5] == [
+        *("most frequent class", "-", "-", "-", "-", "-", "30.0 ± 0.0", "25.0 ± 0.0", "-")
     ]
     assert len({len(line) for line in lines}) == 1
 
@@ -59,6 +68,16 @@ def test_the_baseline_learns_words_on_the_split_of_the_seed():
 
 
 @pytest.mark.slow
+def test_the_most_frequent_class_is_that_of_the_training_part():
+    # 60 rows for training and 40 for the test, stratified.
+    data = LabeledTexts.from_rows((f"text {n}", "ab"[n % 10 < 3]) for n in range(100))
+    results = most_frequent_class(table_configs({}, ["tsa"], [0, 1]), data)
+    assert list(results) == [0, 1]
+    for result in results.values():
+        assert result["train_accuracy"] == result["test_accuracy"] == 0.7
+        assert result["parameters"] == 0
+
+
 def test_texts_in_which_the_baseline_finds_no_words_are_compared_without_it(tmp_path, capsys):
     rows = [f"{'a c' if i % 2 else 'g t'},{i % 2}" for i in range(40)]
     (tmp_path / "dna.csv").write_text("\n".join(["text,label", *rows]) + "\n")

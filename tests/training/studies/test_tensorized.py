@@ -6,6 +6,8 @@ from training.engine.runs import Run
 from training.studies import tensorized
 from training.studies.command_line import main
 from training.studies.tensorized import (
+    MOST_FREQUENT,
+    SETTINGS,
     SHARED,
     SVM,
     TensorizedOptions,
@@ -77,7 +79,7 @@ def test_tables():
     cells = [[cell.strip() for cell in line[1:-1]] for line in lines]
     assert cells[0] == ["attention", "dim", "weights (largest)", "reuters", "ohsumed"]
     assert cells[2] == ["TSA", "64", "6,400", "83.0 ± 2.6", "50.0 ± 0.0"]
-    assert cells[4] == [SVM, "-", "0", "90.0 ± 0.0", "-"]
+    assert cells[4] == [SVM, "-", "-", "90.0 ± 0.0", "-"]
     text = difference_table(rows())
     assert "TSA - no attention" in text
     assert f"TSA - {SVM}" in text
@@ -96,13 +98,14 @@ def test_tables():
 def test_the_pictures_against_the_dimension(tmp_path):
     report(
         {
-            ("tuned", "reuters", "tsa", dim, 0): {
+            (setting, "reuters", "tsa", dim, 0): {
                 "attention_weights": 4 * dim,
                 "weights": 100 * dim,
                 "train_accuracy": 0.9,
                 "test_accuracy": 0.1 * dim,
                 "seconds": 1.5,
             }
+            for setting in SETTINGS
             for dim in (4, 8)
         },
         tmp_path,
@@ -136,9 +139,11 @@ def test_a_study_continues(tmp_path, monkeypatch, capsys):
     with table.open(newline="") as file:
         found = list(csv.DictReader(file))
     assert [(r["attention"], r["seed"]) for r in found] == [
-        *(("none", "0"), ("none", "1"), (SVM, "0"), (SVM, "1"))
+        *(("none", "0"), ("none", "1"), (SVM, "0"), (SVM, "1")),
+        *((MOST_FREQUENT, "0"), (MOST_FREQUENT, "1")),
     ]
-    assert all(float(r["seconds"]) > 0 for r in found)
+    assert all(float(r["seconds"]) > 0 for r in found[:4])
+    assert [r["test_accuracy"] for r in found[4:]] == ["0.5", "0.5"]
     assert "difference" in (tmp_path / "study/tuned.md").read_text()
 
     # A run with other options than those of its setting is of another kind.
