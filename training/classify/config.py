@@ -227,8 +227,15 @@ class ClassifyConfig(ExportConfig):
         choices=("constant", "cosine"),
     )
     early_stopping: int | None = early_stopping_option(
-        "stop after this many epochs without a lower validation loss, and keep the best epoch; "
-        "the validation part is a tenth of the training part"
+        "stop after this many epochs without a better validation loss, or what --monitor names, "
+        "and keep the best epoch; the validation part is a tenth of the training part"
+    )
+    monitor: str = option(
+        "loss",
+        TRAINING,
+        "what --early-stopping watches on the validation part: the lowest loss or the highest "
+        "accuracy",
+        choices=("loss", "accuracy"),
     )
     class_weights: str = option(
         "none",
@@ -266,6 +273,8 @@ class ClassifyConfig(ExportConfig):
             self.refuse(reason, "num_heads")
         if self.embedding == "dense":
             self.refuse("embedding='dense', which has none", "embedding_rank")
+        if not self.early_stopping:
+            self.refuse("early_stopping=None", "monitor")
         if not self.hidden_units:
             reason = "hidden_units=0 (the default of recipe='tuned'), which has no kernel"
             self.refuse(reason, "feedforward")

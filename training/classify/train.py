@@ -20,6 +20,7 @@ from training.data.stored import stored_array
 from training.data.texts import LabeledTexts, split_rows
 from training.engine import tables as evaluation
 from training.engine.cards import describe
+from training.engine.checkpoints import EpochLog
 from training.engine.finishing import finish, prepare_export
 from training.engine.fitting import check_tensorboard, fit, reset_session
 from training.engine.plots import confusion_matrix, learning_curves
@@ -79,8 +80,8 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
         batches,
         config,
         run,
-        config.early_stopping,
         validation and TextBatches(validation.ids, validation.labels, 256),
+        EpochLog(run, config.early_stopping, config.monitor),
     )
     model = log.model
     probabilities = text_probabilities(model, test.ids)

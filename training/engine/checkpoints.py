@@ -140,7 +140,8 @@ class EpochLog(keras.callbacks.Callback):
 
     Args:
         run: The run.
-        patience: Stop after this many epochs without a lower `val_loss`. Default: never.
+        patience: Stop after this many epochs without a better value of `monitor`. Default: never.
+        monitor: `"loss"` or `"accuracy"` of the validation part. Default: `"loss"`.
 
     Attributes:
         own_columns: The columns of `metrics.csv` besides Keras' metrics.
@@ -148,8 +149,9 @@ class EpochLog(keras.callbacks.Callback):
 
     own_columns: tuple[str, ...] = ("epoch", "seconds_per_step", "seconds")
 
-    def __init__(self, run: Run, patience: int | None = None) -> None:
+    def __init__(self, run: Run, patience: int | None = None, monitor: str = "loss") -> None:
         super().__init__()
+        self._monitor = monitor
         self._validated = False
         self.run = run
         self.patience = patience
@@ -207,16 +209,20 @@ class EpochLog(keras.callbacks.Callback):
         """Whether the patience is exhausted."""
         if not self.patience:
             return False
-        return len(self.rows) - self.best_epoch() >= self.patience
+        return len(self.rows) - self._monitored_epoch >= self.patience
+
+    @property
+    def _monitored_epoch(self) -> int:
+        return self.best_epoch(f"val_{self._monitor}", highest=self._monitor == "accuracy")
 
     def restore_best(self) -> None:
-        """Restores the model of the lowest validation loss, if there is a patience."""
+        """Restores the model of the best epoch by `monitor`, if there is a patience."""
         if self.patience:
             load_state(self.model, self._best)
 
     def keep_weights(self) -> None:
         """Writes further checkpoints of the last epoch, besides the state to resume from."""
-        if self.patience and self.best_epoch() == len(self.rows):
+        if self.patience and self._monitored_epoch == len(self.rows):
             save_state(self.model, len(self.rows), self._best)
 
     def best_epoch(self, metric: str = "val_loss", highest: bool = False) -> int:

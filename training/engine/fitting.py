@@ -63,7 +63,6 @@ def fit(
     batches: keras.utils.PyDataset,
     config: FitConfig,
     run: Run,
-    patience: int | None = None,
     validation: keras.utils.PyDataset | None = None,
     log: EpochLog | None = None,
 ) -> EpochLog:
@@ -77,10 +76,9 @@ def fit(
             which depend only on the epoch and the seed; `filled` fills them up for several devices.
         config: The options; only `epochs`, `tensorboard` and `learning_rate` are used.
         run: The run, already started.
-        patience: Stop after this many epochs without a lower validation loss, and restore the
-            model with the lowest one. Default: never.
         validation: The validation batches. Default: none.
-        log: The callback that writes metrics and checkpoints. Default: `EpochLog(run, patience)`.
+        log: The callback that writes metrics and checkpoints, and may stop early and restore the
+            best epoch. Default: `EpochLog(run)`.
 
     Returns:
         The callback, with the metrics of all epochs. Its `model` is the trained model; if several
@@ -89,7 +87,7 @@ def fit(
     Raises:
         InputError: If the loss is not finite, or a checkpoint cannot be read or written.
     """
-    log = log or EpochLog(run, patience)
+    log = log or EpochLog(run)
     log.set_model(model)
     epoch = log.restore(validation is not None)
     if epoch < config.epochs and not log.done:

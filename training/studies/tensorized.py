@@ -26,7 +26,7 @@ DATASETS = ("reuters", "newsgroups", "spooky_authors", "drug_review", "ohsumed")
 # that their attention weights are about equal in number; elsewhere all have the same.
 SETTINGS: dict[str, dict[str, Any]] = {
     "paper": {"recipe": "paper"},
-    "stopped": {"recipe": "paper", "epochs": 50, "early_stopping": 5},
+    "stopped": {"recipe": "paper", "epochs": 50, "early_stopping": 5, "monitor": "accuracy"},
     "tuned": {"recipe": "tuned"},
     # The same dropout with and without an attention.
     "small": {

@@ -76,7 +76,6 @@ def train_whole(config: WholeTextsConfig, folder: str) -> dict[str, Any]:
         train,
         config,
         run,
-        config.early_stopping,
         batches(parts["validation"]),
         CostLog(run, config.early_stopping),
     )

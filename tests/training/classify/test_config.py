@@ -13,6 +13,12 @@ def test_config_survives_json():
         from_json(ClassifyConfig, '{"color": "red"}')
 
 
+def test_a_monitor_needs_early_stopping():
+    assert ClassifyConfig(early_stopping=3, monitor="accuracy").monitor == "accuracy"
+    with pytest.raises(InputError, match="no monitor with early_stopping=None"):
+        ClassifyConfig(monitor="accuracy")
+
+
 @pytest.mark.parametrize(
     ("dataset", "source"),
     [

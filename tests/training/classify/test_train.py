@@ -292,13 +292,14 @@ def test_both_ways_to_start(script):
     assert "--dataset reuters --attention dpa" in shown
 
 
-def test_early_stopping_keeps_the_best_epoch(tmp_path):
+@pytest.mark.parametrize(("monitor", "sign"), [("loss", 1), ("accuracy", -1)])
+def test_early_stopping_keeps_the_best_epoch(tmp_path, monitor, sign):
     table = small_table(tmp_path / "table.csv")
     # A learning rate this high is soon past its best.
-    options = ["--early-stopping", "2", "--learning-rate", "0.3"]
+    options = ["--early-stopping", "2", "--learning-rate", "0.3", "--monitor", monitor]
     assert main(command(table, tmp_path / "run", *options)) == 0
-    losses = [row["val_loss"] for row in Run(tmp_path / "run").read_metrics()]
-    assert len(losses) == min(EPOCHS, int(np.argmin(losses)) + 3)
+    values = [sign * row[f"val_{monitor}"] for row in Run(tmp_path / "run").read_metrics()]
+    assert len(values) == min(EPOCHS, int(np.argmin(values)) + 3)
     assert Run(tmp_path / "run").results["rows"] == {"train": 129, "test": 96, "validation": 15}
 
     model = keras.models.load_model(tmp_path / "run/model.keras")

@@ -4,6 +4,7 @@ import pytest
 
 from training.base.errors import InputError
 from training.classify.config import ClassifyConfig
+from training.engine import checkpoints
 from training.engine.checkpoints import (
     EpochLog,
     first_line,
@@ -127,6 +128,19 @@ def test_a_loss_that_is_no_number_is_not_the_best(tmp_path):
     assert log.done
     log.rows.append({"val_loss": 0.5})
     assert not log.done
+
+
+def test_the_accuracy_may_decide_which_epoch_is_best(tmp_path, monkeypatch):
+    run, saved, done = Run(tmp_path / "run"), [], []
+    run.start(ClassifyConfig(), {})
+    monkeypatch.setattr(checkpoints, "save_state", lambda model, epoch, path: saved.append(epoch))
+    log = EpochLog(run, patience=2, monitor="accuracy")
+    for loss, accuracy in ((2, 0.5), (3, 0.7), (1, 0.6), (0, 0.7)):
+        log.rows.append({"val_loss": loss, "val_accuracy": accuracy})
+        log.keep_weights()
+        done.append(log.done)
+    assert saved == [1, 2]
+    assert done == [False, False, False, True]
 
 
 def test_the_best_epoch_of_a_loss_and_of_an_accuracy(tmp_path):

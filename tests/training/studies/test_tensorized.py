@@ -55,6 +55,7 @@ def test_the_settings_of_the_configs():
     for own in (stopped, tuned, small):
         assert [c.embedding_dim for c in own] == [64, 64]
     assert {(c.recipe, c.early_stopping, c.epochs) for c in stopped} == {("paper", 5, 50)}
+    assert {c.monitor for c in stopped} == {"accuracy"}
     assert {(c.recipe, c.embedding) for c in small} == {("tuned", "tensor_train")}
     assert {(c.word_dropout, c.dropout_rate) for c in tuned} == {(0.6, 0.5)}
     assert {(c.word_dropout, c.dropout_rate) for c in small} == {(0.5, 0.1)}
