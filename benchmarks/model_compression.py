@@ -112,6 +112,7 @@ def trained(args, seed):
         dataset=args.dataset,
         data_dir=args.data_dir,
         seed=seed,
+        initial_weights="random",
         word_dropout=0.5,
         dropout_rate=0.1,
         name=f"{args.dataset}-{args.model}-{seed}",

@@ -1,6 +1,6 @@
 """The options of `classify`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from training.base.attentions import registered_attentions
@@ -25,6 +25,7 @@ TABLE_DIMS = {"tsa": 64, "tga": 64, "dpa": 6, "ada": 6}
 RECIPES = ("tuned", "paper")
 SWITCH = ("on", "off")
 CLASS_WEIGHTS = ("none", "balanced")
+INITIAL_WEIGHTS = ("svm", "random")
 EMBEDDINGS = ("dense", "tensor_train", "low_rank")
 TENSORIZED = ("tsa", "tga")  # these have tensor-train maps
 TIME_GRAPHED = (*TENSORIZED, "rgtn")
@@ -44,15 +45,27 @@ def _by_recipe(tuned: Any, paper: Any, without: Any = None) -> Callable[[dict[st
     Args:
         tuned: The value of the tuned recipe.
         paper: The value of the paper's recipe.
-        without: The value of the tuned recipe without an attention. Default: `tuned`.
+        without: The value of the tuned recipe without an attention, if the initial weights are
+            random. Default: `tuned`.
     """
 
     def default(values: dict[str, Any]) -> Any:
         if values["recipe"] == "paper":
             return paper
-        return without if without is not None and values["attention"] == "none" else tuned
+        other = without is not None and values["attention"] == "none"
+        return without if other and values["initial_weights"] == "random" else tuned
 
     return default
+
+
+def _default_initial_weights(values: dict[str, Any]) -> str:
+    possible = _can_start_from_svm(values)
+    return "svm" if values["recipe"] == "tuned" and possible else "random"
+
+
+def _can_start_from_svm(values: Mapping[str, Any]) -> bool:
+    dense = values["embedding"] == "dense" and values["embedding_dim"] >= 2
+    return dense and not values["hidden_units"]
 
 
 def recipe_option(default: str) -> Any:
@@ -130,11 +143,28 @@ class ClassifyConfig(ExportConfig):
     embedding_rank: int = option(
         16, MODEL, "maximum rank of the embedding (tensor_train, low_rank)", ge=1, le=4096
     )
+    hidden_units: int = option(
+        None,
+        MODEL,
+        "units of the hidden layer before the output; 0: no such layer (tuned: 0; paper: 20)",
+        compute=_by_recipe(0, 20),
+        ge=0,
+        le=65_536,
+    )
+    initial_weights: str = option(
+        None,
+        MODEL,
+        "svm: embedding and last layer start from a linear support vector machine of TF-IDF "
+        "weights, fitted to the training part (needs a dense embedding of at least 2 dimensions "
+        "and no hidden layer); random (tuned: svm where possible; paper: random)",
+        compute=_default_initial_weights,
+        choices=INITIAL_WEIGHTS,
+    )
     word_dropout: float = option(
         None,
         MODEL,
         "rate at which training drops whole words after the embedding (tuned: 0.6, or 0.5 "
-        "with --attention none; paper: 0)",
+        "with --attention none and random initial weights; paper: 0)",
         compute=_by_recipe(0.6, 0.0, without=0.5),
         ge=0,
         lt=1,
@@ -143,7 +173,7 @@ class ClassifyConfig(ExportConfig):
         None,
         MODEL,
         "rate of the dropout after the average over the words, and after the hidden layer "
-        "(tuned: 0.5, or 0.1 with --attention none; paper: 0.1)",
+        "(tuned: 0.5, or 0.1 with --attention none and random initial weights; paper: 0.1)",
         compute=_by_recipe(0.5, 0.1, without=0.1),
         ge=0,
         lt=1,
@@ -154,14 +184,6 @@ class ClassifyConfig(ExportConfig):
         "on: normalize the average over the words (tuned: on; paper: off)",
         compute=_by_recipe("on", "off"),
         choices=SWITCH,
-    )
-    hidden_units: int = option(
-        None,
-        MODEL,
-        "units of the hidden layer before the output; 0: no such layer (tuned: 0; paper: 20)",
-        compute=_by_recipe(0, 20),
-        ge=0,
-        le=65_536,
     )
     num_heads: int = option(2, MODEL, f"attention heads (not {', '.join(HEADLESS)})", ge=1, le=256)
     tt_rank: int = option(2, MODEL, "maximum tensor-train rank (tsa, tga)", ge=1, le=4096)
@@ -273,6 +295,12 @@ class ClassifyConfig(ExportConfig):
             self.refuse(reason, "num_heads")
         if self.embedding == "dense":
             self.refuse("embedding='dense', which has none", "embedding_rank")
+        if self.initial_weights == "svm" and not _can_start_from_svm(dict(self)):
+            raise ValueError(
+                "Expected embedding='dense', embedding_dim >= 2 and hidden_units=0 with "
+                f"initial_weights='svm'. Received: embedding={self.embedding!r}, "
+                f"embedding_dim={self.embedding_dim}, hidden_units={self.hidden_units}"
+            )
         if not self.early_stopping:
             self.refuse("early_stopping=None", "monitor")
         if not self.hidden_units:
@@ -281,7 +309,8 @@ class ClassifyConfig(ExportConfig):
 
     @classmethod
     def of_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return {"recipe": "paper", "dropout_rate": 0.1, **values}
+        earlier = {"recipe": "paper", "dropout_rate": 0.1, "initial_weights": "random"}
+        return {**earlier, **values}
 
     @property
     def source(self) -> str:

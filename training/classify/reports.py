@@ -16,8 +16,8 @@ from training.engine.fitting import as_dataset
 MISTAKES = 100
 
 
-def text_probabilities(model: keras.Model, ids: np.ndarray) -> np.ndarray:
-    """Returns the probabilities `(R, C)` for texts `(R, L)`, read without needless padding."""
+def outputs_of(model: keras.Model, ids: np.ndarray) -> np.ndarray:
+    """Returns the outputs `(R, ...)` for texts `(R, L)`, read without needless padding."""
     texts = TextBatches(ids, np.zeros(len(ids)), 256)
     texts.order = np.argsort(texts.lengths, kind="stable")
     found = model.predict(as_dataset(texts), verbose=0)

@@ -14,7 +14,8 @@ from keras_tnattn.text.words import WordVectorizer, learn_words, split_words
 from training.base.errors import InputError
 from training.classify import plots
 from training.classify.config import TENSORIZED, ClassifyConfig
-from training.classify.reports import text_probabilities, write_mistakes, write_report
+from training.classify.initial_weights import weights_from_svm
+from training.classify.reports import outputs_of, write_mistakes, write_report
 from training.data.batches import TextBatches
 from training.data.stored import stored_array
 from training.data.texts import LabeledTexts, split_rows
@@ -57,9 +58,8 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
         reset_session(config.seed)
         vectorizer, parts = prepare_parts(config, data)
         batches = _training_batches(config, parts["train"])
-        model = compiled_model(
-            config, vectorizer.vocabulary_size(), len(data.class_names), len(batches)
-        )
+        sizes = vectorizer.vocabulary_size(), len(data.class_names), len(batches)
+        model = compiled_model(config, *sizes)
     except ValueError as error:
         # Keras and our layers validate sizes; report their errors as input errors.
         raise InputError(str(error)) from error
@@ -75,16 +75,19 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
     run.start_or_check(config, description)
 
     train, test, validation = parts["train"], parts["test"], parts.get("validation")
-    log = fit(
+    log = EpochLog(run, config.early_stopping, config.monitor)
+    if config.initial_weights == "svm" and not log.has_checkpoint:
+        model.set_weights(_weights_from_svm(config, sizes, train))
+    fit(
         model,
         batches,
         config,
         run,
         validation and TextBatches(validation.ids, validation.labels, 256),
-        EpochLog(run, config.early_stopping, config.monitor),
+        log,
     )
     model = log.model
-    probabilities = text_probabilities(model, test.ids)
+    probabilities = outputs_of(model, test.ids)
     predictions = probabilities.argmax(axis=-1)
     write_report(test.labels, predictions, data.class_names, run.folder / "report.csv")
     write_mistakes(
@@ -95,7 +98,7 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
         data.class_names,
         run.folder / "mistakes.csv",
     )
-    train_predictions = text_probabilities(model, train.ids).argmax(axis=-1)
+    train_predictions = outputs_of(model, train.ids).argmax(axis=-1)
     results: dict[str, Any] = {
         "train_accuracy": float(np.mean(train_predictions == train.labels)),
         "test_accuracy": float(np.mean(predictions == test.labels)),
@@ -186,6 +189,18 @@ def _ids_of(vectorizer: WordVectorizer, texts: Sequence[str], rows: np.ndarray) 
         ),
         (len(rows), vectorizer.max_words),
     )
+
+
+def _weights_from_svm(
+    config: ClassifyConfig, sizes: tuple[int, int, int], train: Part
+) -> list[np.ndarray]:
+    """Computes the initial weights without a distribution, as any process on its own would."""
+    distribution = keras.distribution.distribution()
+    keras.distribution.set_distribution(None)
+    try:
+        return weights_from_svm(config, compiled_model(config, *sizes), train.ids, train.labels)
+    finally:
+        keras.distribution.set_distribution(distribution)
 
 
 def _training_batches(config: ClassifyConfig, part: Part) -> TextBatches:

@@ -200,6 +200,11 @@ class EpochLog(keras.callbacks.Callback):
         )
 
     @property
+    def has_checkpoint(self) -> bool:
+        """Whether `restore` will find a state, from which the training continues."""
+        return self._last.exists()
+
+    @property
     def last_checkpoint(self) -> Path | None:
         """The checkpoint to resume from; `None` before the end of the first epoch."""
         return self._last if self.rows else None

@@ -79,7 +79,7 @@ def by_cost(rows: Sequence[dict[str, Any]], path: Path) -> None:
                 axes.plot(
                     *zip(*points, strict=True),
                     color=f"C{names.index(name)}",
-                    marker="*" if is_baseline else "os^D"[settings.index(setting)],
+                    marker="*" if is_baseline else "os^vD"[settings.index(setting)],
                     markersize=6,
                     linewidth=0.8,
                     label=name if is_baseline else f"{attention_title(name)}, {setting}",

@@ -27,7 +27,8 @@ DATASETS = ("reuters", "newsgroups", "spooky_authors", "drug_review", "ohsumed")
 SETTINGS: dict[str, dict[str, Any]] = {
     "paper": {"recipe": "paper"},
     "stopped": {"recipe": "paper", "epochs": 50, "early_stopping": 5, "monitor": "accuracy"},
-    "tuned": {"recipe": "tuned"},
+    "tuned": {"recipe": "tuned", "initial_weights": "random"},
+    "svm_start": {"recipe": "tuned"},
     # The same dropout with and without an attention.
     "small": {
         "recipe": "tuned",
@@ -61,7 +62,9 @@ class TensorizedOptions(Options):
         RUN,
         "paper: options as published, 6 dimensions for dpa and ada, 64 for all others; stopped: "
         "the same with one number of dimensions for all, and the best of up to 50 epochs of each "
-        "model; tuned: the tuned recipe and one number of dimensions for all; small: the same with "
+        "model; tuned: the tuned recipe with random initial weights, and one number of dimensions "
+        "for all; svm_start: the tuned recipe, whose weights start from a linear support vector "
+        "machine; small: as tuned, with "
         "tensor-train embeddings, so that all weights are few, and with the dropout of no "
         "attention",
         choices=tuple(SETTINGS),

@@ -84,13 +84,15 @@ class WholeTextsConfig(WholeTextsTraining, FitConfig):
     def classifier(self) -> ClassifyConfig:
         """The options of `classify` for the same texts and model.
 
-        The recipe is the tuned one, with the dropout that it has without an attention.
+        The recipe is the tuned one with random initial weights, and with the dropout that this has
+        without an attention.
         """
         names = (
             *("dataset", "data_dir", "max_words", "word_dropout", "dropout_rate", "epochs"),
             *("batch_size", "learning_rate", "early_stopping", "seed"),
         )
         options = {name: getattr(self, name) for name in names}
+        options["initial_weights"] = "random"
         if self.model == "tsa":
             options["damping"] = self.damping
         # XLA would compile every length anew.

@@ -71,4 +71,4 @@ def test_predictions_do_not_depend_on_padding_and_order():
         ]
     )
     expected = keras.ops.convert_to_numpy(model(ids))
-    np.testing.assert_allclose(reports.text_probabilities(model, ids), expected, rtol=1e-5)
+    np.testing.assert_allclose(reports.outputs_of(model, ids), expected, rtol=1e-5)

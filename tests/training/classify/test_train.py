@@ -60,6 +60,25 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(uninterrupted, tmp_path):
     assert [row["epoch"] for row in Run(folder).read_metrics()] == list(range(1, EPOCHS + 1))
 
 
+def test_a_resumed_run_fits_no_second_svm(tmp_path, monkeypatch):
+    table = small_table(tmp_path / "table.csv")
+    fits = []
+
+    def weights(config, model, ids, labels):
+        fits.append(ids.shape)
+        return [np.zeros_like(weight) for weight in model.get_weights()]
+
+    monkeypatch.setattr("training.classify.train.weights_from_svm", weights)
+    folder = tmp_path / "run"
+    options = ["--learning-rate", "1e-30", "--attention", "none"]
+    interrupted_after(1, command(table, folder, *options), monkeypatch)
+    assert fits == [(144, 8)]
+    assert main(["classify", "--run-dir", str(folder), "--resume"]) == 0
+    assert fits == [(144, 8)]
+    model = keras.models.load_model(folder / "model.keras")
+    assert all(np.abs(weight).max() < 1e-20 for weight in model.get_weights())
+
+
 @pytest.mark.slow
 def test_texts_of_many_lengths_are_resumed_to_the_same_weights(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
@@ -217,7 +236,7 @@ def test_a_recipe_decides_defaults():
     ("recipe", "attention", "rates"),
     [
         ("tuned", "tsa", (0.6, 0.5)),
-        ("tuned", "none", (0.5, 0.1)),
+        ("tuned", "none", (0.6, 0.5)),
         ("paper", "tsa", (0.0, 0.1)),
         ("paper", "none", (0.0, 0.1)),
     ],
@@ -229,6 +248,9 @@ def test_the_dropout_of_a_recipe(recipe, attention, rates):
     assert model.get_layer("pooling_dropout").rate == rates[1]
     words = [layer.rate for layer in model.layers if layer.name == "word_dropout"]
     assert words == [rate for rate in rates[:1] if rate]
+    if recipe == "tuned" and attention == "none":
+        config = ClassifyConfig(attention=attention, initial_weights="random")
+        assert (config.word_dropout, config.dropout_rate) == (0.5, 0.1)
     given = ClassifyConfig(recipe=recipe, attention=attention, word_dropout=0.2, dropout_rate=0.3)
     assert (given.word_dropout, given.dropout_rate) == (0.2, 0.3)
 
@@ -250,8 +272,8 @@ def test_an_earlier_config_keeps_the_recipe_of_the_paper():
 
 def test_an_earlier_tuned_config_keeps_its_dropout():
     stored = json.loads(to_json(ClassifyConfig(word_dropout=0.5)))
-    del stored["dropout_rate"]
-    expected = ClassifyConfig(word_dropout=0.5, dropout_rate=0.1)
+    del stored["dropout_rate"], stored["initial_weights"]
+    expected = ClassifyConfig(word_dropout=0.5, dropout_rate=0.1, initial_weights="random")
     assert from_json(ClassifyConfig, json.dumps(stored)) == expected
 
 

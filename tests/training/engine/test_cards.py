@@ -38,9 +38,9 @@ def test_the_command_trains_the_same_again(command, config, words):
         (ClassifyConfig(recipe="paper"), "--recipe paper"),
         (ClassifyConfig(attention="none"), "--attention none"),
         (
-            # The rates that only other attentions have by default.
-            ClassifyConfig(attention="none", word_dropout=0.6, dropout_rate=0.5),
-            "--attention none --word-dropout 0.6 --dropout-rate 0.5",
+            # The rates that it has by default with random initial weights only.
+            ClassifyConfig(attention="none", word_dropout=0.5, dropout_rate=0.1),
+            "--attention none --word-dropout 0.5 --dropout-rate 0.1",
         ),
         (
             ClassifyConfig(recipe="paper", epochs=8, seed=3, early_stopping=2),

@@ -45,21 +45,24 @@ def rows():
 
 def test_the_settings_of_the_configs():
     options = TensorizedOptions(attentions=("tsa", "dpa"), seeds=(3,))
-    paper, stopped, tuned, small = (
-        configs_of(options, setting, "reuters")
-        for setting in ("paper", "stopped", "tuned", "small")
+    names = ("paper", "stopped", "svm_start", "tuned", "small")
+    paper, stopped, svm_start, tuned, small = (
+        configs_of(options, setting, "reuters") for setting in names
     )
     assert [c.embedding_dim for c in paper] == [64, 6]
     assert {c.recipe for c in paper} == {"paper"}
     assert {c.early_stopping for c in paper} == {None}
-    for own in (stopped, tuned, small):
+    for own in (stopped, svm_start, tuned, small):
         assert [c.embedding_dim for c in own] == [64, 64]
     assert {(c.recipe, c.early_stopping, c.epochs) for c in stopped} == {("paper", 5, 50)}
     assert {c.monitor for c in stopped} == {"accuracy"}
     assert {(c.recipe, c.embedding) for c in small} == {("tuned", "tensor_train")}
-    assert {(c.word_dropout, c.dropout_rate) for c in tuned} == {(0.6, 0.5)}
+    starts = [{c.initial_weights for c in own} for own in (paper, svm_start, tuned, small)]
+    assert starts == [{"random"}, {"svm"}, {"random"}, {"random"}]
+    for own in (svm_start, tuned):
+        assert {(c.word_dropout, c.dropout_rate) for c in own} == {(0.6, 0.5)}
     assert {(c.word_dropout, c.dropout_rate) for c in small} == {(0.5, 0.1)}
-    assert len({c.name for c in (*paper, *stopped, *tuned, *small)}) == 8
+    assert len({c.name for c in (*paper, *stopped, *svm_start, *tuned, *small)}) == 10
     dims = configs_of(options.changed(embedding_dims=(4, 8)), "paper", "reuters")
     assert [(c.attention, c.embedding_dim) for c in dims] == [
         *(("tsa", 4), ("tsa", 8), ("dpa", 4), ("dpa", 8))

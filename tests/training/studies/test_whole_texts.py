@@ -103,7 +103,8 @@ def test_the_models_have_the_tuned_recipe_without_attention(model):
     config = whole_texts.WholeTextsConfig(model=model, max_words=50, epochs=2)
     options = config.classifier
     assert (options.recipe, options.max_words) == ("tuned", 50)
-    tuned = ClassifyConfig(attention="none")
+    tuned = ClassifyConfig(attention="none", initial_weights="random")
+    assert options.initial_weights == "random"
     for name in ("batch_size", "learning_rate", "word_dropout", "dropout_rate"):
         assert getattr(options, name) == getattr(tuned, name)
     built = compiled_model(options, 20, 3, 5)
