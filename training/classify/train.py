@@ -14,7 +14,7 @@ from keras_tnattn.text.words import WordVectorizer, learn_words, split_words
 from training.base.errors import InputError
 from training.classify import plots
 from training.classify.config import TENSORIZED, ClassifyConfig
-from training.classify.initial_weights import weights_from_svm
+from training.classify.initial_weights import start_from_svm
 from training.classify.reports import outputs_of, write_mistakes, write_report
 from training.data.batches import TextBatches
 from training.data.stored import stored_array
@@ -77,6 +77,7 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
     train, test, validation = parts["train"], parts["test"], parts.get("validation")
     log = EpochLog(run, config.early_stopping, config.monitor)
     if config.initial_weights == "svm" and not log.has_checkpoint:
+        print("fitting the linear SVM from which the weights start", flush=True)
         model.set_weights(_weights_from_svm(config, sizes, train))
     fit(
         model,
@@ -198,7 +199,9 @@ def _weights_from_svm(
     distribution = keras.distribution.distribution()
     keras.distribution.set_distribution(None)
     try:
-        return weights_from_svm(config, compiled_model(config, *sizes), train.ids, train.labels)
+        model = compiled_model(config, *sizes)
+        start_from_svm(config, model, train.ids, train.labels)
+        return model.get_weights()
     finally:
         keras.distribution.set_distribution(distribution)
 

@@ -28,7 +28,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "paper": {"recipe": "paper"},
     "stopped": {"recipe": "paper", "epochs": 50, "early_stopping": 5, "monitor": "accuracy"},
     "tuned": {"recipe": "tuned", "initial_weights": "random"},
-    "svm_start": {"recipe": "tuned"},
+    "svm_start": {"recipe": "tuned", "initial_weights": "svm"},
     # The same dropout with and without an attention.
     "small": {
         "recipe": "tuned",
@@ -64,9 +64,8 @@ class TensorizedOptions(Options):
         "the same with one number of dimensions for all, and the best of up to 50 epochs of each "
         "model; tuned: the tuned recipe with random initial weights, and one number of dimensions "
         "for all; svm_start: the tuned recipe, whose weights start from a linear support vector "
-        "machine; small: as tuned, with "
-        "tensor-train embeddings, so that all weights are few, and with the dropout of no "
-        "attention",
+        "machine; small: as tuned, with tensor-train embeddings, so that all weights are few, and "
+        "with the dropout of no attention",
         choices=tuple(SETTINGS),
     )
     attentions: tuple[str, ...] = option(

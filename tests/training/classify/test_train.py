@@ -64,11 +64,11 @@ def test_a_resumed_run_fits_no_second_svm(tmp_path, monkeypatch):
     table = small_table(tmp_path / "table.csv")
     fits = []
 
-    def weights(config, model, ids, labels):
+    def start(config, model, ids, labels):
         fits.append(ids.shape)
-        return [np.zeros_like(weight) for weight in model.get_weights()]
+        model.set_weights([np.zeros_like(weight) for weight in model.get_weights()])
 
-    monkeypatch.setattr("training.classify.train.weights_from_svm", weights)
+    monkeypatch.setattr("training.classify.train.start_from_svm", start)
     folder = tmp_path / "run"
     options = ["--learning-rate", "1e-30", "--attention", "none"]
     interrupted_after(1, command(table, folder, *options), monkeypatch)
@@ -77,6 +77,16 @@ def test_a_resumed_run_fits_no_second_svm(tmp_path, monkeypatch):
     assert fits == [(144, 8)]
     model = keras.models.load_model(folder / "model.keras")
     assert all(np.abs(weight).max() < 1e-20 for weight in model.get_weights())
+
+
+def test_a_run_starts_from_an_svm(tmp_path):
+    table = small_table(tmp_path / "table.csv")
+    # What does not learn is right from the start.
+    options = ["--learning-rate", "1e-30", "--attention", "none", "--epochs", "1"]
+    for start, right in (("svm", True), ("random", False)):
+        folder = tmp_path / start
+        assert main([*command(table, folder, *options), "--initial-weights", start]) == 0
+        assert (Run(folder).results["test_accuracy"] > 0.95) == right
 
 
 @pytest.mark.slow
