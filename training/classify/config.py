@@ -154,9 +154,9 @@ class ClassifyConfig(ExportConfig):
     initial_weights: str = option(
         None,
         MODEL,
-        "svm: embedding and last layer start from a linear support vector machine of TF-IDF "
-        "weights, fitted to the training part (needs a dense embedding of at least 2 dimensions "
-        "and no hidden layer); random (tuned: svm where possible; paper: random)",
+        "svm: the embedding and the last layer start from a linear support vector machine of "
+        "TF-IDF weights, fitted to the training part (needs a dense embedding of at least 2 "
+        "dimensions and no hidden layer); random (tuned: svm where possible; paper: random)",
         compute=_default_initial_weights,
         choices=INITIAL_WEIGHTS,
     )

@@ -288,8 +288,8 @@ COMMAND = Command(
     start,
     """\
 examples:
-  a part of the tables; all of them take, by our estimate, a day on two cores:
-    python training/reproduce.py tensorized --data-dir DIR --settings tuned --seeds 0 1 2 \\
+  a part of the tables; all of them take, by our estimate, days on two cores:
+    python training/reproduce.py tensorized --data-dir DIR --settings svm_start --seeds 0 1 2 \\
         --attentions tsa none
   weights and accuracies against the embedding dimension, as the papers draw them:
     python training/reproduce.py tensorized --data-dir DIR --settings paper \\
