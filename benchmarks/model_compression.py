@@ -4,15 +4,16 @@
     python benchmarks/model_compression.py --dataset newsgroups --data-dir DIR --seeds 0 1 2
     python benchmarks/model_compression.py --dataset reuters --data-dir DIR --model transformer
 
-`--model tsa` is what `train.py classify --initial-weights random --word-dropout 0.5
---dropout-rate 0.1` trains, with 1.28 million weights; `transformer` has Keras' own
-`MultiHeadAttention` and feed-forward layers of 512 units. Each is trained once per seed and kept in `--folder`. Only the rows called healed are trained
-after the compression, for an epoch on the training texts, thinned to 30 % of their words. The test
-part is used for measuring only, and its first 32 texts for the speed, relative to the trained
-model. The peers are Keras' int8 and int4 quantization of the whole model, and the plain SVD of each
-layer to the same relative error, as keras_compressor does it. tensorly-torch needs PyTorch:
-`tensorly_torch.py` measures it with the models and test parts that this leaves in FOLDER; run this
-again to draw both in one picture (models and rows are kept, also after an interruption).
+`--model tsa` is what `train.py classify --initial-weights random --word-dropout 0.5 --dropout-rate
+0.1` trains, with 1.28 million weights; `transformer` has Keras' own `MultiHeadAttention` and
+feed-forward layers of 512 units. Each is trained once per seed and kept in `--folder`. Only the
+rows called healed are trained after the compression, for an epoch on the training texts, thinned to
+30 % of their words. The test part is used for measuring only, and its first 32 texts for the speed,
+relative to the trained model. The peers are Keras' int8 and int4 quantization of the whole model,
+and the plain SVD of each layer to the same relative error, as keras_compressor does it.
+tensorly-torch needs PyTorch: `tensorly_torch.py` measures it with the models and test parts that
+this leaves in FOLDER; run this again to draw both in one picture (models and rows are kept, also
+after an interruption).
 
 Writes FOLDER/DATASET-MODEL.csv and a picture of it.
 """
