@@ -93,3 +93,16 @@ def test_invalid_input_is_reported_once(tmp_path):
 def test_what_is_refused(arguments, capsys):
     assert main(arguments) == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_it_runs_as_a_script_too(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "training/launch.py"), "--help"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Starts processes that train one run together" in done.stdout
