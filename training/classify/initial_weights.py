@@ -19,7 +19,7 @@ from training.classify.config import ClassifyConfig
 from training.classify.reports import outputs_of
 from training.data.stored import stored_array
 
-# Chosen with the recipe, on validation parts.
+# The first two were chosen with the recipe, on validation parts.
 PENALTY = 0.3  # `C` of scikit-learn's `LinearSVC`
 AVERAGE = 0.1  # root mean square of the averages of the embeddings of a text's words
 RIDGE = 1e-3  # for each text

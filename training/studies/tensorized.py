@@ -198,14 +198,16 @@ def differences(rows: Sequence[dict[str, Any]], one: str, other: str) -> dict[st
 
 
 def difference_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Returns the differences of each attention from none, from the SVM, and of TSA from others."""
+    """Returns the differences from no attention, from the SVM, and of TSA from the others."""
     from training.engine.tables import table_of
 
     datasets = list(dict.fromkeys(row["dataset"] for row in rows))
     names = list(dict.fromkeys(row["attention"] for row in rows))
     lines: list[tuple[str, ...]] = [("difference", *datasets)]
-    attentions = [name for name in names if name not in ("none", *BASELINES)]
-    pairs = [(name, other) for other in ("none", SVM) if other in names for name in attentions]
+    trained = [name for name in names if name not in BASELINES]
+    attentions = [name for name in trained if name != "none"]
+    pairs = [(name, "none") for name in attentions if "none" in names]
+    pairs += [(name, SVM) for name in trained if SVM in names]
     pairs += [("tsa", other) for other in attentions if other != "tsa" and "tsa" in attentions]
     for one, other in pairs:
         found = differences(rows, one, other)
