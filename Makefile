@@ -13,13 +13,13 @@ $(INSTALLED): pyproject.toml setup.cfg
 	touch $@
 
 demo: $(INSTALLED)
-	$(RUN) -m training.demos.classify
+	$(RUN) -m keras_tnattn_train.demos.classify
 
 demo-rules: $(INSTALLED)
-	$(RUN) -m training.demos.rules
+	$(RUN) -m keras_tnattn_train.demos.rules
 
 demo-translate: $(INSTALLED)
-	$(RUN) -m training.demos.translate
+	$(RUN) -m keras_tnattn_train.demos.translate
 
 # Serves what the demos exported, and prints the address of the page.
 serve: $(INSTALLED)
@@ -54,13 +54,10 @@ docs: $(INSTALLED)
 	$(RUN) -m sphinx -W --keep-going -q -b html -D nb_execution_mode=$(NOTEBOOKS) docs docs/_build/html
 	@echo "The pages are in docs/_build/html/index.html"
 
-# Builds the wheel, installs it with one backend and nothing else, and trains one step.
+# Builds the wheel and installs it in empty environments outside the checkout: with one backend and
+# nothing else, where it trains one step; and with the extras of the commands, where these run.
 wheel: $(INSTALLED)
-	rm -rf build/wheel
-	$(RUN) -m pip wheel --no-deps --wheel-dir build/wheel .
-	$(PYTHON) -m venv build/wheel/env
-	build/wheel/env/bin/python -m pip install build/wheel/*.whl "jax>=0.6"
-	cd build/wheel && KERAS_BACKEND=jax env/bin/python ../../tests/train_one_step.py
+	.ci/wheel $(PYTHON)
 
 # Runs the core of the suite on the lowest and highest supported versions, with every Python found.
 matrix:

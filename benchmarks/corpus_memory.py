@@ -71,8 +71,8 @@ def sha256(path):
 
 def measure(folder, steps):
     """Reads the corpus as training does, and prints what that took."""
-    from training.data.batches import BucketedBatches
-    from training.data.pairs.prepared import load_prepared
+    from keras_tnattn_train.data.batches import BucketedBatches
+    from keras_tnattn_train.data.pairs.prepared import load_prepared
 
     start = time.perf_counter()
     with sampled_peak() as memory:

@@ -18,9 +18,9 @@ import numpy as np
 from side_by_side import describe_machine, medians
 
 from keras_tnattn.models import translator
-from training.data.batches import BucketedBatches
-from training.data.pairs.loading import load_pairs
-from training.data.pairs.prepared import prepare
+from keras_tnattn_train.data.batches import BucketedBatches
+from keras_tnattn_train.data.pairs.loading import load_pairs
+from keras_tnattn_train.data.pairs.prepared import prepare
 
 
 def padded_row_by_row(part, batch_size=64):

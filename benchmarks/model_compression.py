@@ -37,12 +37,12 @@ from keras_tnattn import compress
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.rebuilding import leaves
 from keras_tnattn.layers import MaskedAveragePooling1D
-from training.base.files import replacing
-from training.classify.command import load
-from training.classify.config import ClassifyConfig
-from training.classify.train import prepare_parts, train_classifier
-from training.engine.runs import Run
-from training.trained.compress import thinned
+from keras_tnattn_train.classify.command import load
+from keras_tnattn_train.classify.config import ClassifyConfig
+from keras_tnattn_train.classify.train import prepare_parts, train_classifier
+from keras_tnattn_train.compress import thinned
+from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.system.files import replacing
 
 COLUMNS = ("seed", "method", "asked", "bytes", "ratio", "accuracy", "lost", "speed")
 TOLERANCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)

@@ -46,8 +46,8 @@ def measure(folder, workers):
     """Prepares the corpus, and prints what that took."""
     import tensorflow_text  # noqa: F401
 
-    from training.data.pairs.loading import load_pairs
-    from training.data.pairs.prepared import prepare
+    from keras_tnattn_train.data.pairs.loading import load_pairs
+    from keras_tnattn_train.data.pairs.prepared import prepare
 
     with sampled_peak() as memory:
         corpus = load_pairs(folder)

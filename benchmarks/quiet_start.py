@@ -5,6 +5,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from training.engine.backend import start_backend
+from keras_tnattn_train.processes.backend import start_backend
 
 start_backend()

@@ -34,13 +34,13 @@ LENGTH, VOCABULARY, WARM_UPS = 32, 8000, 2
 
 def train(given):
     """Trains in one process, and prints the seconds of a step and the number of weights."""
-    from training.base.options import DeviceOptions
-    from training.engine.devices import process_id, use_devices
+    from keras_tnattn_train.options.options import DeviceOptions
+    from keras_tnattn_train.processes.devices import process_id, use_devices
 
     use_devices(DeviceOptions(devices=1), given.batch_size, None)
     import keras
 
-    from training.engine.fitting import as_dataset
+    from keras_tnattn_train.runs.fitting import as_dataset
 
     class SameBatch(keras.utils.PyDataset):
         def __init__(self):
@@ -123,7 +123,7 @@ def estimate(given):
 
 def measured(processes, words):
     """Starts so many processes on as many cores; returns what process 0 printed."""
-    from training.engine.launching import free_port
+    from keras_tnattn_train.processes.launching import free_port
 
     address = f"127.0.0.1:{free_port()}"
     cores = sorted(os.sched_getaffinity(0))[:processes]

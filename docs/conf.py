@@ -8,7 +8,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE / "_extensions")]
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-from training.engine.backend import start_backend  # noqa: E402  after the path is set
+from keras_tnattn_train.processes.backend import start_backend  # noqa: E402  after the path is set
 
 start_backend()  # without TensorFlow's messages: the reference imports the package
 

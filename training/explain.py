@@ -1,13 +1,11 @@
-"""The command line: `python training/explain.py RUN SENTENCE`, or `-m training.explain`."""
+"""Draws the attentions of a translator, as `keras-tnattn explain`."""
 
 import sys
 from pathlib import Path
 
-if not __package__:
-    # Run as a script: put the project's folder first on the import path instead of training/.
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # keras_tnattn of this checkout
 
-from training.translate.explain import main
+from keras_tnattn_train.translate.explain import main
 
 if __name__ == "__main__":
     sys.exit(main())

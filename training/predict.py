@@ -1,13 +1,11 @@
-"""The command line: `python training/predict.py RUN_OR_SAVED_MODEL`, or `-m training.predict`."""
+"""Predicts, as `keras-tnattn predict`."""
 
 import sys
 from pathlib import Path
 
-if not __package__:
-    # Run as a script: put the project's folder first on the import path instead of training/.
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # keras_tnattn of this checkout
 
-from training.trained.predict import main
+from keras_tnattn_train.predict import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,13 +1,11 @@
-"""The command line: `python training/reproduce.py STUDY`, or `-m training.reproduce STUDY`."""
+"""Runs studies, as `keras-tnattn reproduce`."""
 
 import sys
 from pathlib import Path
 
-if not __package__:
-    # Run as a script: put the project's folder first on the import path instead of training/.
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # keras_tnattn of this checkout
 
-from training.studies.command_line import main
+from keras_tnattn_train.studies.command_line import main
 
 if __name__ == "__main__":
     sys.exit(main())

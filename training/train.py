@@ -1,13 +1,11 @@
-"""Trains models: `python training/train.py COMMAND ...`, or `python -m training.train`."""
+"""Trains models: the commands of `keras-tnattn` that train."""
 
 import sys
 from pathlib import Path
 
-if not __package__:
-    # Run as a script: put the project's folder first on the import path instead of training/.
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # keras_tnattn of this checkout
 
-from training.cli import main
+from keras_tnattn_train.cli import train as main
 
 if __name__ == "__main__":
     sys.exit(main())

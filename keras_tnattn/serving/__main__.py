@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:  # their libraries may be missing
     from keras_tnattn.serving.inference import Inference
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not Path(options.saved_models).is_dir():
         print(
             f"error: Expected a folder of exported models. Received: {options.saved_models}. "
-            "Export one with training/train.py ... --export",
+            "Export one with keras-tnattn classify ... --export",
             file=sys.stderr,
         )
         return 2
@@ -81,8 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser(settings: type) -> argparse.ArgumentParser:
+    console = Path(sys.argv[0]).stem == "keras-tnattn"
+    prog = "keras-tnattn serve" if console else "python -m keras_tnattn.serving"
     parser = argparse.ArgumentParser(
-        prog="python -m keras_tnattn.serving",
+        prog=prog,
         description="Serves exported models through TensorFlow Serving's REST API and the Open "
         "Inference Protocol v2, with a page at / to try them on.",
     )
@@ -177,7 +179,7 @@ def _hint(root: Path) -> str:
         return f"{root} is the folder of one model; give the one that it is in, {root.parent}"
     if (root / "model.keras").exists():
         return (
-            f"{root} is the folder of a run; export it with training/train.py TASK --run-dir "
+            f"{root} is the folder of a run; export it with keras-tnattn TASK --run-dir "
             f"{root} --resume --export, and give the folder of the exports, saved_models"
         )
     return (
@@ -197,9 +199,13 @@ def _listening(host: str, port: int) -> socket.socket:
     return listening
 
 
-if __name__ == "__main__":
-    status = main()
+def run(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs `main` and exits, without waiting for a batch that outlasts `--stop-s`."""
+    status = main(arguments)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Exit without waiting for a batch that outlasts `--stop-s` or a version that is loading.
     os._exit(status)
+
+
+if __name__ == "__main__":
+    run()

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from import_path import IMPORT_PATH
 
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
@@ -26,7 +27,7 @@ def test_notebook_is_kept_without_outputs(path):
 @pytest.mark.filterwarnings("ignore")  # of the notebook server, not of ours
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", IMPORT_PATH)
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
         pytest.skip("the notebooks use the default backend")

@@ -133,7 +133,7 @@ def test_a_translator_shows_the_attention_between_pieces(translator):
     assert got["unknown"].sum() == 1
 
     # The same as training/explain.py computes.
-    from training.translate.explain import attention_outputs
+    from keras_tnattn_train.translate.explain import attention_outputs
 
     ids = source.tokenize(texts[:1])[0].numpy()
     target_ids = target.tokenize(translations[:1])[0].numpy()

@@ -9,7 +9,7 @@ from translator_runs import make_run, small_translator
 
 from keras_tnattn.search.beam_search import BeamSearch
 from keras_tnattn.text.reserved import END, PAD, START
-from training.base.errors import InputError
+from keras_tnattn_train.options.errors import InputError
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="only the TensorFlow backend exports"
@@ -117,7 +117,7 @@ def test_attentions_without_scores_are_exported_and_explained(tmp_path):
     import tensorflow as tf
 
     from keras_tnattn.export import export_translator
-    from training.translate.explain import ExplainOptions, explain_run
+    from keras_tnattn_train.translate.explain import ExplainOptions, explain_run
 
     options = {"encoder_attention": "rgtn", "decoder_attention": "rgtn"}
     model, corpus = make_run(tmp_path / "run", "sdpa", **options)

@@ -247,7 +247,7 @@ def test_models_saved_on_another_backend_compute_the_same(other, tmp_path):
         pytest.skip(f"{other} is not installed")
     tests = Path(__file__).parents[1]
     code = "import pathlib, sys, test_layers_conform as t; t.save_models(pathlib.Path(sys.argv[1]))"
-    paths = (tests.parent, tests, tests / "layers")
+    paths = (tests.parent, tests / "support", tests / "layers")
     environment = {"KERAS_BACKEND": other, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     command = [sys.executable, "-c", code, str(tmp_path)]
     subprocess.run(command, env={**os.environ, **environment}, check=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from training.train import main
+from keras_tnattn_train.cli import train as main
 
 EARLIER = Path(__file__).parents[1] / "data/earlier_runs"
 

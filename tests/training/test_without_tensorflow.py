@@ -8,15 +8,17 @@ from pathlib import Path
 
 import keras
 import pytest
+from import_path import IMPORT_PATH
 
 ROOT = Path(__file__).parents[2]
 CODE = """
-import importlib, json, sys
+import json, sys
 for name in ("tensorflow", "tensorflow_text", "tensorflow_datasets"):
     sys.modules[name] = None
+from keras_tnattn_train import cli
 statuses = [
-    importlib.import_module(f"training.{program}").main(arguments)
-    for program, *arguments in json.loads(sys.argv[1])
+    cli.main(arguments)
+    for arguments in json.loads(sys.argv[1])
 ]
 sys.exit(statuses != json.loads(sys.argv[2]))
 """
@@ -35,7 +37,7 @@ def run(commands, statuses):
     pytest.importorskip(BACKEND)
     process = subprocess.run(
         [sys.executable, "-c", CODE, json.dumps(commands), json.dumps(statuses)],
-        env={**os.environ, "KERAS_BACKEND": BACKEND, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "KERAS_BACKEND": BACKEND, "PYTHONPATH": IMPORT_PATH},
         capture_output=True,
         text=True,
         check=False,
@@ -50,12 +52,12 @@ def test_trains_and_predicts_and_names_the_extra_that_exports(tmp_path):
     rows = [f"{'good fine' if n % 2 else 'bad poor'} thing {n},{n % 2}" for n in range(40)]
     table.write_text("text,label\n" + "\n".join(rows), encoding="utf-8")
     commands = [
-        ["train", command, "--epochs", "1", "--run-dir", str(tmp_path / command), *options]
+        [command, "--epochs", "1", "--run-dir", str(tmp_path / command), *options]
         for command, options in OPTIONS.items()
     ]
     commands[0] += ["--dataset", str(table)]
     exporting = ["--export", "--saved-models", str(tmp_path), "--run-dir", str(tmp_path / "run")]
-    commands.append(["train", "rules", *exporting, *RULES])
+    commands.append(["rules", *exporting, *RULES])
     commands.append(["predict", str(tmp_path / "classify"), "good thing", "--format", "lines"])
     output, errors = run(commands, [0, 0, 0, 2, 0])
     for command in OPTIONS:
@@ -79,7 +81,7 @@ def test_commands_that_need_text_name_the_extra(tmp_path):
         ["explain", str(tmp_path / "run"), "a"],
         ["predict", str(tmp_path / "run"), "a"],
         ["predict", str(exported), "a"],
-        ["train", "translate", "--run-dir", str(tmp_path / "new")],
+        ["translate", "--run-dir", str(tmp_path / "new")],
     ]
     _, errors = run(commands, [2] * len(commands))
     told = [line for line in errors.splitlines() if line.startswith("error: ")]

@@ -1,1 +1,1 @@
-"""The demos that `make` runs."""
+"""The demos, by the paths of a checkout."""

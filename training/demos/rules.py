@@ -1,59 +1,6 @@
-"""`make demo-rules`: learns four elementary cellular automata, exports them, prints a table.
+"""The demo of this name, as `python -m keras_tnattn_train.demos.rules`."""
 
-If you run the demo again, it keeps finished runs and resumes an interrupted one.
-"""
-
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
-from training.engine.commands import run_demo
-from training.engine.runs import finish_all, write_text
-from training.rules.config import RulesConfig
-
-RUNS = Path("runs/demo-rules")
-RULES = (30, 90, 110, 184)
-OPTIONS: dict[str, Any] = {}
-
-
-def run() -> None:
-    """Runs the demo."""
-    from training.engine.tables import table_of
-    from training.rules.train import train_rule
-
-    configs = [
-        RulesConfig(rule=rule, name=f"rule-{rule}", export=True, **OPTIONS) for rule in RULES
-    ]
-    text = table_of(lines_of(configs, finish_all(configs, RUNS, train_rule)))
-    write_text(RUNS / "table.md", text)
-    lengths = ", ".join(map(str, configs[0].trained_lengths))
-    print(f"\nTrained on rows of {lengths} cells; % of correct cells on new rows:\n\n{text}\n")
-    print(f"pictures: space_time.png and learning_curves.png in {RUNS}/rule-*/")
-    print(f"exported to {', '.join(str(config.export_folder) for config in configs)}")
-
-
-def lines_of(
-    configs: Sequence[RulesConfig], results: Sequence[dict[str, Any]]
-) -> list[tuple[str, ...]]:
-    """Returns the cells of the table: the header, then one row per rule."""
-    from training.rules.train import percent
-
-    lengths = configs[0].tested_lengths
-    header = ("rule", "all trained lengths", *(f"{n} cells" for n in lengths), "weights", "seconds")
-    lines = [header]
-    for config, result in zip(configs, results, strict=True):
-        lines.append(
-            (
-                str(config.rule),
-                percent(result["trained_accuracy"]),
-                *(percent(result["accuracies"][str(length)]) for length in lengths),
-                f"{result['parameters']['all']:,}",
-                f"{result['seconds']:.0f}",
-            )
-        )
-    return lines
-
+import runpy
 
 if __name__ == "__main__":
-    sys.exit(run_demo(run))
+    runpy.run_module("keras_tnattn_train.demos.rules", run_name="__main__")

@@ -1,8 +1,8 @@
 import pytest
 
-from training.base.errors import InputError
-from training.base.options import from_json, to_json
-from training.classify.config import ClassifyConfig
+from keras_tnattn_train.classify.config import ClassifyConfig
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.options import from_json, to_json
 
 
 def test_config_survives_json():

@@ -6,12 +6,12 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.svm import LinearSVC
 
-from training.base.errors import InputError
-from training.classify import initial_weights
-from training.classify.config import ClassifyConfig
-from training.classify.initial_weights import start_from_svm
-from training.classify.reports import outputs_of
-from training.classify.train import compiled_model
+from keras_tnattn_train.classify import initial_weights
+from keras_tnattn_train.classify.config import ClassifyConfig
+from keras_tnattn_train.classify.initial_weights import start_from_svm
+from keras_tnattn_train.classify.reports import outputs_of
+from keras_tnattn_train.classify.train import compiled_model
+from keras_tnattn_train.options.errors import InputError
 
 WORDS = 60
 SIZES = {"vocabulary_size": WORDS, "max_words": 16, "embedding_dim": 16}

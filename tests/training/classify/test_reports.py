@@ -5,7 +5,7 @@ import numpy as np
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 from keras_tnattn import MaskedAveragePooling1D, TokenEmbedding
-from training.classify import reports
+from keras_tnattn_train.classify import reports
 
 
 def read(path):

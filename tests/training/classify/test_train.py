@@ -11,14 +11,14 @@ import pytest
 from run_folders import FILES, assert_equal, assert_refused, interrupted_after, killed_after
 
 from keras_tnattn.models import ATTENTIONS as CLASSIFIERS
-from training.base.options import from_json, to_json
-from training.classify.config import ATTENTIONS, ClassifyConfig
-from training.classify.train import compiled_model
-from training.data.batches import TextBatches
-from training.data.texts import split_rows
-from training.engine.checkpoints import EpochLog
-from training.engine.runs import Run
-from training.train import main
+from keras_tnattn_train.classify.config import ATTENTIONS, ClassifyConfig
+from keras_tnattn_train.classify.train import compiled_model
+from keras_tnattn_train.cli import train as main
+from keras_tnattn_train.data.batches import TextBatches
+from keras_tnattn_train.data.texts import split_rows
+from keras_tnattn_train.options.options import from_json, to_json
+from keras_tnattn_train.runs.checkpoints import EpochLog
+from keras_tnattn_train.runs.runs import Run
 
 ROOT = Path(__file__).parents[3]
 EPOCHS = 30  # far more than a run has done when it is killed
@@ -68,7 +68,7 @@ def test_a_resumed_run_fits_no_second_svm(tmp_path, monkeypatch):
         fits.append(ids.shape)
         model.set_weights([np.zeros_like(weight) for weight in model.get_weights()])
 
-    monkeypatch.setattr("training.classify.train.start_from_svm", start)
+    monkeypatch.setattr("keras_tnattn_train.classify.train.start_from_svm", start)
     folder = tmp_path / "run"
     options = ["--learning-rate", "1e-30", "--attention", "none"]
     interrupted_after(1, command(table, folder, *options), monkeypatch)
@@ -296,7 +296,7 @@ def test_rare_classes_count_as_much_as_frequent_ones(tmp_path, monkeypatch):
             super().__init__(inputs, labels, batch_size, seed, sample_weights)
             seen["labels"], seen["weights"] = labels, sample_weights
 
-    monkeypatch.setattr("training.classify.train.TextBatches", Watched)
+    monkeypatch.setattr("keras_tnattn_train.classify.train.TextBatches", Watched)
     table = tmp_path / "table.csv"
     rows = [f"word{i % 7} the,{'b' if i % 4 == 0 else 'a'}" for i in range(40)]
     table.write_text("\n".join(["text,label", *rows]) + "\n")
@@ -354,7 +354,7 @@ def test_each_epoch_has_an_order_of_its_own(tmp_path, monkeypatch):
             orders.append(self.order.tobytes())
             return super().__getitem__(index)
 
-    monkeypatch.setattr("training.classify.train.TextBatches", Watched)
+    monkeypatch.setattr("keras_tnattn_train.classify.train.TextBatches", Watched)
     table = small_table(tmp_path / "table.csv", rows=40)
     assert main(command(table, tmp_path / "run", "--attention", "dpa", "--epochs", "3")) == 0
     assert len(set(orders)) == 3
@@ -400,7 +400,7 @@ class TestRefusals:
                 with super().locked() as free:
                     yield free
 
-        monkeypatch.setattr("training.engine.commands.Run", Late)
+        monkeypatch.setattr("keras_tnattn_train.commands.Run", Late)
         assert_refused(capsys, command(table, tmp_path / "run"), "which exists")
 
     def test_nothing_to_resume(self, capsys, tmp_path):

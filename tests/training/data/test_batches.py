@@ -1,6 +1,6 @@
 import numpy as np
 
-from training.data.batches import ArrayBatches, GroupedTextBatches, TextBatches
+from keras_tnattn_train.data.batches import ArrayBatches, GroupedTextBatches, TextBatches
 
 
 def test_the_order_depends_on_seed_and_epoch():

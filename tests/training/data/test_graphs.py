@@ -3,8 +3,8 @@ import gzip
 import numpy as np
 import pytest
 
-from training.base.errors import InputError
-from training.data.graphs import load_graph
+from keras_tnattn_train.data.graphs import load_graph
+from keras_tnattn_train.options.errors import InputError
 
 NODES = "split,label,words\ntrain,b,0 2\nvalidation,10,1\ntest,b,\nnone,2,3 1 0 2\n"
 EDGES = "source,target\n0,1\n2,1\n1,0\n3,3\n"

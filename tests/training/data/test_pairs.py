@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from training.base.errors import InputError
-from training.data.pairs import cldr
-from training.data.pairs.corpus import cut_parts
-from training.data.pairs.loading import ParallelCorpus, load_pairs
+from keras_tnattn_train.data.pairs import cldr
+from keras_tnattn_train.data.pairs.corpus import cut_parts
+from keras_tnattn_train.data.pairs.loading import ParallelCorpus, load_pairs
+from keras_tnattn_train.options.errors import InputError
 
 PAIRS = [(f"fonte {i}", f"source {i}") for i in range(40)]
 

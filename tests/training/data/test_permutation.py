@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from training.data.permutation import permuted
+from keras_tnattn_train.data.permutation import permuted
 
 
 @pytest.mark.parametrize("size", [1, 7, 65_536, 65_537, 200_000])

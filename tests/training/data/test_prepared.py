@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from keras_tnattn.text.reserved import END, START
-from training.base.errors import InputError
-from training.data.batches import BucketedBatches
-from training.data.pairs.corpus import ParallelCorpus
-from training.data.pairs.prepared import (
+from keras_tnattn_train.data.batches import BucketedBatches
+from keras_tnattn_train.data.pairs.corpus import ParallelCorpus
+from keras_tnattn_train.data.pairs.prepared import (
     Sentences,
     TokenizedPart,
     load_prepared,
     prepare,
 )
-from training.engine.fitting import as_dataset
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.runs.fitting import as_dataset
 
 ROOT = Path(__file__).parents[3]
 TRAIN = [(f"O gato {i} dorme, İ.", f"The cat {i} sleeps.") for i in range(30)]
@@ -174,8 +174,8 @@ class TestPrepare:
         code = (
             "import os, sys; os.environ['KERAS_BACKEND'] = 'jax'\n"
             "sys.modules['tensorflow'] = sys.modules['tensorflow_text'] = None\n"
-            "from training.data.batches import BucketedBatches\n"
-            "from training.data.pairs.prepared import load_prepared\n"
+            "from keras_tnattn_train.data.batches import BucketedBatches\n"
+            "from keras_tnattn_train.data.pairs.prepared import load_prepared\n"
             f"part = load_prepared({str(prepared.folder)!r}).parts['train']\n"
             "print(sum(len(labels) for _, labels in map(BucketedBatches(part, 8).__getitem__, "
             "range(4))))"
@@ -202,7 +202,7 @@ class TestBatches:
     @pytest.mark.parametrize("multiple", [1, 8])
     @pytest.mark.parametrize("block", [65_536, 60, 1])  # pairs whose order is drawn at once
     def test_every_pair_once(self, seed, multiple, block, monkeypatch):
-        monkeypatch.setattr("training.data.batches.BLOCK", block)
+        monkeypatch.setattr("keras_tnattn_train.data.batches.BLOCK", block)
         part = random_part()
         batches = BucketedBatches(part, 10, seed, multiple)
         assert len(batches) == 21
@@ -228,7 +228,7 @@ class TestBatches:
 
     @pytest.mark.parametrize("block", [65_536, 60])
     def test_the_order_is_that_of_the_seed_and_the_epoch(self, block, monkeypatch):
-        monkeypatch.setattr("training.data.batches.BLOCK", block)
+        monkeypatch.setattr("keras_tnattn_train.data.batches.BLOCK", block)
         part = random_part()
 
         def orders(seed, epochs):

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from import_path import IMPORT_PATH
 
-from training.base.errors import InputError
-from training.data.pairs import prepared, tokenizing
-from training.data.pairs.corpus import ParallelCorpus
-from training.data.pairs.prepared import prepare
+from keras_tnattn_train.data.pairs import prepared, tokenizing
+from keras_tnattn_train.data.pairs.corpus import ParallelCorpus
+from keras_tnattn_train.data.pairs.prepared import prepare
+from keras_tnattn_train.options.errors import InputError
 
 ROOT = Path(__file__).parents[3]
 TRAIN = [(f"O gato {i} {'dorme ' * (i % 9)}.", f"The cat {i} sleeps.") for i in range(45)]
@@ -244,8 +245,8 @@ def test_two_processes_prepare_the_same(whole, tmp_path):
 CODE = """
 import os, sys, time
 from pathlib import Path
-from training.data.pairs import tokenizing
-from training.data.pairs.corpus import ParallelCorpus
+from keras_tnattn_train.data.pairs import tokenizing
+from keras_tnattn_train.data.pairs.corpus import ParallelCorpus
 
 def work(chunk, pairs, kind):
     if kind == "fails" and chunk.start == 16:
@@ -274,7 +275,7 @@ def compute(tmp_path):
     (tmp_path / "chunks").mkdir()
     return lambda kind: subprocess.Popen(
         [sys.executable, "script.py", kind],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": IMPORT_PATH},
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

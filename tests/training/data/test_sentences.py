@@ -3,8 +3,8 @@ import io
 
 import pytest
 
-from training.base.errors import InputError
-from training.data.sentences import Row, from_file, from_strings
+from keras_tnattn_train.data.sentences import Row, from_file, from_strings
+from keras_tnattn_train.options.errors import InputError
 
 
 def rows(path, column=None):

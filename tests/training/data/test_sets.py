@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from training.base.errors import InputError
-from training.data.pairs.loading import check_trainable, load_pairs
-from training.data.pairs.registry import PARALLEL_SETS
-from training.data.texts import load_texts
-from training.data.texts.registry import TEXT_SETS
+from keras_tnattn_train.data.pairs.loading import check_trainable, load_pairs
+from keras_tnattn_train.data.pairs.registry import PARALLEL_SETS
+from keras_tnattn_train.data.texts import load_texts
+from keras_tnattn_train.data.texts.registry import TEXT_SETS
+from keras_tnattn_train.options.errors import InputError
 
 SETS = Path(__file__).parents[2] / "data" / "sets"
 # Rows and classes of the samples.

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.base.errors import InputError
-from training.data.pairs.corpus import StoredPairs, _numbers, cut_parts
-from training.data.pairs.loading import load_pairs
-from training.data.stored import StoredTexts, stored_array
-from training.data.texts import load_texts
+from keras_tnattn_train.data.pairs.corpus import StoredPairs, _numbers, cut_parts
+from keras_tnattn_train.data.pairs.loading import load_pairs
+from keras_tnattn_train.data.stored import StoredTexts, stored_array
+from keras_tnattn_train.data.texts import load_texts
+from keras_tnattn_train.options.errors import InputError
 
 TEXTS = ["", "two\nlines", "naïve ı\u2028", "\ud800 alone", "\0", ""]
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from sklearn.utils import Bunch
 
-from training.base.errors import InputError
-from training.data.texts import LabeledTexts, docstrings, load_texts, split_rows
+from keras_tnattn_train.data.texts import LabeledTexts, docstrings, load_texts, split_rows
+from keras_tnattn_train.options.errors import InputError
 
 
 def rows(data):

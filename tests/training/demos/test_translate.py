@@ -7,8 +7,9 @@ from pathlib import Path
 
 import keras
 import pytest
+from import_path import IMPORT_PATH
 
-from training.demos.translate import SENTENCES
+from keras_tnattn_train.demos.translate import SENTENCES
 
 ROOT = Path(__file__).parents[3]
 
@@ -19,9 +20,9 @@ ROOT = Path(__file__).parents[3]
 )
 def test_demo(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "training.demos.translate"],
+        [sys.executable, "-m", "keras_tnattn_train.demos.translate"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": IMPORT_PATH},
         capture_output=True,
         text=True,
         check=False,

@@ -15,11 +15,11 @@ from run_folders import (
     interrupted_after,
 )
 
-from training.data.images import load_images
-from training.engine.runs import Run
-from training.images.config import ImagesConfig
-from training.images.train import _compiled_model, deductive_outputs
-from training.train import main
+from keras_tnattn_train.cli import train as main
+from keras_tnattn_train.data.images import load_images
+from keras_tnattn_train.images.config import ImagesConfig
+from keras_tnattn_train.images.train import _compiled_model, deductive_outputs
+from keras_tnattn_train.runs.runs import Run
 
 tensorflow_only = pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow backend exports")
 

@@ -7,15 +7,15 @@ import pytest
 from planted_graph import write
 from run_folders import FILES, assert_equal, assert_refused
 
-from training.base.options import from_json, to_json
-from training.data.graphs import load_graph
-from training.engine.commands import RunOptions, run_to_train
-from training.engine.runs import Run
-from training.nodes import fitting
-from training.nodes.config import NodesConfig
-from training.nodes.fitting import EarlyStopping
-from training.nodes.plots import neighborhood
-from training.train import main
+from keras_tnattn_train.cli import train as main
+from keras_tnattn_train.commands import RunOptions, run_to_train
+from keras_tnattn_train.data.graphs import load_graph
+from keras_tnattn_train.nodes import fitting
+from keras_tnattn_train.nodes.config import NodesConfig
+from keras_tnattn_train.nodes.fitting import EarlyStopping
+from keras_tnattn_train.nodes.plots import neighborhood
+from keras_tnattn_train.options.options import from_json, to_json
+from keras_tnattn_train.runs.runs import Run
 
 
 def command(graph, folder, *more):

@@ -2,9 +2,9 @@ import keras
 import numpy as np
 import pytest
 
-from training.base.errors import InputError
-from training.rules.config import MODEL_DIMS, RulesConfig
-from training.rules.models import network
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.rules.config import MODEL_DIMS, RulesConfig
+from keras_tnattn_train.rules.models import network
 
 BASELINES = tuple(name for name in MODEL_DIMS if name != "tn")
 

@@ -3,9 +3,9 @@ import csv
 import numpy as np
 import pytest
 
-from training.data.images import LabeledImages
-from training.studies import digits, digits_baselines
-from training.studies.command_line import main
+from keras_tnattn_train.data.images import LabeledImages
+from keras_tnattn_train.studies import digits, digits_baselines
+from keras_tnattn_train.studies.command_line import main
 
 
 def row(accuracy, weights=10):

@@ -10,25 +10,34 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from import_path import IMPORT_PATH
 
-from training.base.errors import InputError
-from training.studies import long_texts, processes, recall_training
-from training.studies.command_line import main
-from training.studies.recall import FIRST_LETTER, LETTERS, QUESTION, REACH, SECTION, recall_texts
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.processes import alone
+from keras_tnattn_train.studies import long_texts, recall_training
+from keras_tnattn_train.studies.command_line import main
+from keras_tnattn_train.studies.recall import (
+    FIRST_LETTER,
+    LETTERS,
+    QUESTION,
+    REACH,
+    SECTION,
+    recall_texts,
+)
 
 ROOT = Path(__file__).parents[3]
 # A study whose process of a training waits; the file `process` has its number.
 WAITING = """
 import os, time
 from pathlib import Path
-from training.studies import processes
+from keras_tnattn_train.processes import alone
 
 def wait():
     Path("process").write_text(str(os.getpid()))
     time.sleep(600)
 
 if __name__ == "__main__":
-    processes.run_alone(wait, gigabytes=1.0)
+    alone.run_alone(wait, gigabytes=1.0)
 """
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -135,12 +144,12 @@ class TestTraining:
 
 @needs_linux
 def test_a_process_reports_its_memory_and_its_lack_of_it():
-    before = processes.restart_peak()
-    assert 0 <= processes.peak_memory() - before < 50
+    before = alone.restart_peak()
+    assert 0 <= alone.peak_memory() - before < 50
     data = np.ones(25_000_000)  # 200 MB, touched
-    assert 150 < processes.peak_memory() - before < 260
+    assert 150 < alone.peak_memory() - before < 260
     del data
-    assert processes.run_alone(np.ones, 10**9, gigabytes=0.5) is None
+    assert alone.run_alone(np.ones, 10**9, gigabytes=0.5) is None
 
 
 @needs_linux
@@ -149,12 +158,12 @@ def test_a_process_reports_its_memory_and_its_lack_of_it():
     [("terminate called after throwing std::bad_alloc", True), ("Segmentation fault", False)],
 )
 def test_a_crash_is_no_lack_of_memory(monkeypatch, written, too_large):
-    monkeypatch.setattr(processes, "_start", _redirected)
+    monkeypatch.setattr(alone, "_start", _redirected)
     if too_large:
-        assert processes.run_alone(_crash, written, gigabytes=1.0) is None
+        assert alone.run_alone(_crash, written, gigabytes=1.0) is None
     else:
         with pytest.raises(InputError, match=r"gigabytes=1\.0\. What is finished is kept"):
-            processes.run_alone(_crash, written, gigabytes=1.0)
+            alone.run_alone(_crash, written, gigabytes=1.0)
 
 
 @needs_linux
@@ -162,7 +171,7 @@ def test_a_training_ends_with_its_study(tmp_path):
     (tmp_path / "waiting.py").write_text(WAITING)
     study = subprocess.Popen(
         [sys.executable, "waiting.py"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": IMPORT_PATH},
         cwd=tmp_path,
         stderr=subprocess.PIPE,
     )
@@ -179,7 +188,7 @@ def test_a_training_ends_with_its_study(tmp_path):
 
 
 def _redirected(gigabytes, errors):
-    """Begins a process as `processes._start` does, but without a backend and a limit."""
+    """Begins a process as `alone._start` does, but without a backend and a limit."""
     os.dup2(os.open(errors, os.O_WRONLY), 2)
 
 
@@ -233,7 +242,7 @@ def measured(monkeypatch):
         run.append((model, length, seed, settings))
         return None if (model, length) == ("mha", 128) else cell(0.5, 0.1, 10.0)
 
-    monkeypatch.setattr(processes, "run_alone", run_alone)
+    monkeypatch.setattr(alone, "run_alone", run_alone)
     return run
 
 

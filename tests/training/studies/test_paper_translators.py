@@ -6,8 +6,8 @@ import lzma
 import pytest
 
 from keras_tnattn.models import PRESETS
-from training.studies import paper_translators
-from training.studies.command_line import main
+from keras_tnattn_train.studies import paper_translators
+from keras_tnattn_train.studies.command_line import main
 
 
 def row(greedy, beam=None):

@@ -3,13 +3,13 @@ import itertools
 
 import pytest
 
-from training.engine.runs import Run
-from training.rules import train as rules
-from training.rules.config import RulesConfig
-from training.studies import rules as study
-from training.studies import rules_report
-from training.studies.command_line import main
-from training.studies.rules_report import Finished, accuracy_table, exact_table
+from keras_tnattn_train.rules import train as rules
+from keras_tnattn_train.rules.config import RulesConfig
+from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.studies import rules as study
+from keras_tnattn_train.studies import rules_report
+from keras_tnattn_train.studies.command_line import main
+from keras_tnattn_train.studies.rules_report import Finished, accuracy_table, exact_table
 
 # Rule 204 changes nothing: it is learned in a moment.
 QUICK = "--rules 204 --steps 1 --boundaries fixed --length 6 --epochs 3 --batches-per-epoch 20"

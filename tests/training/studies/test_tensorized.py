@@ -1,11 +1,11 @@
 import csv
 import threading
 
-from training.data.texts import LabeledTexts
-from training.engine.runs import Run
-from training.studies import tensorized
-from training.studies.command_line import main
-from training.studies.tensorized import (
+from keras_tnattn_train.data.texts import LabeledTexts
+from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.studies import tensorized
+from keras_tnattn_train.studies.command_line import main
+from keras_tnattn_train.studies.tensorized import (
     MOST_FREQUENT,
     SETTINGS,
     SHARED,

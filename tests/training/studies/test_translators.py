@@ -5,8 +5,8 @@ import csv
 import pytest
 from translate_commands import table
 
-from training.studies import translators
-from training.studies.command_line import main
+from keras_tnattn_train.studies import translators
+from keras_tnattn_train.studies.command_line import main
 
 
 def row(bleu, seconds=10.0):

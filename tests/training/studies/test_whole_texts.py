@@ -5,12 +5,13 @@ import sys
 import numpy as np
 import pytest
 
-from training.classify.config import ClassifyConfig
-from training.classify.train import compiled_model
-from training.engine.checkpoints import EpochLog
-from training.engine.runs import Run
-from training.studies import processes, whole_texts, whole_texts_training
-from training.studies.command_line import main
+from keras_tnattn_train.classify.config import ClassifyConfig
+from keras_tnattn_train.classify.train import compiled_model
+from keras_tnattn_train.processes import alone
+from keras_tnattn_train.runs.checkpoints import EpochLog
+from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.studies import whole_texts, whole_texts_training
+from keras_tnattn_train.studies.command_line import main
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -24,7 +25,7 @@ def arguments(tmp_path, monkeypatch):
     ]
     table = tmp_path / "table.csv"
     table.write_text("\n".join(["text,label", *(f"{row},{row[0]}" for row in rows)]) + "\n")
-    monkeypatch.setattr(processes, "run_alone", lambda f, *some, gigabytes: f(*some))
+    monkeypatch.setattr(alone, "run_alone", lambda f, *some, gigabytes: f(*some))
     arguments = ["whole-texts", "--datasets", str(table), "--run-dir", str(tmp_path / "study")]
     return [*arguments, "--epochs", "3", "--learning-rate", "0.03", "--models"]
 
@@ -70,7 +71,7 @@ def test_other_models_train(arguments, tmp_path, model):
 
 
 def test_too_little_memory_is_a_result(arguments, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(processes, "run_alone", lambda *some, gigabytes: None)
+    monkeypatch.setattr(alone, "run_alone", lambda *some, gigabytes: None)
     assert main([*arguments, "mha"]) == 0
     folder = tmp_path / "study/table-mha-0"
     assert (
@@ -86,7 +87,7 @@ def test_the_table_has_all_finished_runs(arguments, tmp_path, monkeypatch, capsy
             assert not free  # no other process writes its table at the same time
         written(path, text)
 
-    monkeypatch.setattr(processes, "run_alone", lambda *some, gigabytes: None)
+    monkeypatch.setattr(alone, "run_alone", lambda *some, gigabytes: None)
     monkeypatch.setattr(whole_texts, "write_text", write)
     for model in ("mha", "gru", "tsa"):
         assert main([*arguments, model]) == 0

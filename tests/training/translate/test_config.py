@@ -3,10 +3,15 @@ import json
 import pytest
 
 from keras_tnattn.models import PRESETS as MODELS
-from training.base.errors import InputError
-from training.base.options import from_json, to_json
-from training.translate.config import ATTENTIONS, PRESETS, PreparingOptions, TranslateConfig
-from training.translate.loading import untrained
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.options import from_json, to_json
+from keras_tnattn_train.translate.config import (
+    ATTENTIONS,
+    PRESETS,
+    PreparingOptions,
+    TranslateConfig,
+)
+from keras_tnattn_train.translate.loading import untrained
 
 
 def test_presets_and_attentions_are_those_of_the_translator():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from training.translate.distributions import describe
+from keras_tnattn_train.translate.distributions import describe
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import sacrebleu
 from translator_runs import CORPUS, PAIRS, make_run, small_translator
 
 from keras_tnattn.search.beam_search import BeamSearch, Hypotheses
-from training.base.files import replacing
-from training.engine.checkpoints import save_weights
-from training.translate.evaluate import EvaluateOptions, evaluate_run, main
+from keras_tnattn_train.runs.checkpoints import save_weights
+from keras_tnattn_train.system.files import replacing
+from keras_tnattn_train.translate.evaluate import EvaluateOptions, evaluate_run, main
 
 
 @pytest.fixture(scope="module")

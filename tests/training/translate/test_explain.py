@@ -7,10 +7,15 @@ from keras import ops
 from matplotlib.figure import Figure
 from translator_runs import make_run, small_translator
 
-from training.engine.checkpoints import save_weights
-from training.translate import plots
-from training.translate.evaluate import EvaluateOptions, evaluate_run
-from training.translate.explain import ExplainOptions, attention_outputs, explain_run, main
+from keras_tnattn_train.runs.checkpoints import save_weights
+from keras_tnattn_train.translate import plots
+from keras_tnattn_train.translate.evaluate import EvaluateOptions, evaluate_run
+from keras_tnattn_train.translate.explain import (
+    ExplainOptions,
+    attention_outputs,
+    explain_run,
+    main,
+)
 
 BLOCKS = ("encoder_0", "decoder_0.self", "decoder_0.cross")
 SOURCE, TARGET = np.array([2, 5, 9, 7, 3]), np.array([2, 8, 6, 6])

@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from scipy import stats
 from translator_runs import SIZES, make_run
 
-from training.translate import plots
-from training.translate.explain import main
-from training.translate.power_laws import fit_power_law
+from keras_tnattn_train.translate import plots
+from keras_tnattn_train.translate.explain import main
+from keras_tnattn_train.translate.power_laws import fit_power_law
 
 COLUMNS = (
     *("values", "exponent", "exponent_error", "x_min", "tail", "tail_share", "distance", "p"),

@@ -4,7 +4,7 @@ import pytest
 from run_folders import assert_refused
 from translate_commands import command, table
 
-from training.train import main
+from keras_tnattn_train.cli import train as main
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from import_path import IMPORT_PATH
 from run_folders import (
     EXPORTS,
     FILES,
@@ -19,12 +20,12 @@ from run_folders import (
 )
 from translate_commands import RESIDUAL, command, small, table
 
-from training.base.options import from_json, to_json
-from training.engine.checkpoints import load_weights
-from training.engine.runs import Run
-from training.train import main
-from training.translate.config import TranslateConfig
-from training.translate.train import TranslatorLog
+from keras_tnattn_train.cli import train as main
+from keras_tnattn_train.options.options import from_json, to_json
+from keras_tnattn_train.runs.checkpoints import load_weights
+from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.translate.config import TranslateConfig
+from keras_tnattn_train.translate.train import TranslatorLog
 
 ROOT = Path(__file__).parents[3]
 
@@ -97,7 +98,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(whole, tmp_path, monkey
     interrupted_after(2, command(corpus, run, *options), monkeypatch)
     assert Run(run).results is None
     # The corpus is prepared already: it is not read again.
-    monkeypatch.setattr("training.translate.train.load_pairs", None)
+    monkeypatch.setattr("keras_tnattn_train.translate.train.load_pairs", None)
     assert resumed(run) == 0
     assert_equal(run, folder)
 
@@ -162,7 +163,7 @@ JAX = """
 import sys
 for name in ("tensorflow", "tensorflow_text", "tensorflow_datasets"):
     sys.modules[name] = None
-from training.train import main
+from keras_tnattn_train.cli import train as main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -174,7 +175,7 @@ def test_training_on_jax_needs_no_tensorflow(whole, tmp_path):
     options += [*small("vocabulary-size"), "--epochs", "1", "--batch-size", "120"]
     subprocess.run(
         [sys.executable, "-c", JAX, "translate", *options],
-        env={**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": IMPORT_PATH},
         check=True,
     )
     assert Run(tmp_path / "run").results["epochs"] == 1
@@ -194,7 +195,7 @@ def mirrored():
     print("replicas", strategy.num_replicas_in_sync)
     return strategy
 tf.distribute.MirroredStrategy = mirrored
-from training.train import main
+from keras_tnattn_train.cli import train as main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -206,7 +207,7 @@ def test_several_devices_share_the_batches(whole, tmp_path):
     arguments = command(whole[0], tmp_path / "run", *options)
     told = subprocess.run(
         [sys.executable, "-c", MIRRORED, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": IMPORT_PATH},
         check=True,
         capture_output=True,
         text=True,

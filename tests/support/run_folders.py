@@ -1,0 +1,87 @@
+"""What tests of several commands ask of a run's folder and of the command line."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from keras_tnattn_train.cli import train as main
+from keras_tnattn_train.runs.checkpoints import EpochLog
+from keras_tnattn_train.runs.runs import Run
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPORTS = keras.backend.backend() == "tensorflow"
+# What every exported run leaves behind.
+FILES = {
+    "config.json",
+    "data.json",
+    "metrics.csv",
+    "results.json",
+    "learning_curves.png",
+    "model.keras",
+    "checkpoints",
+} | ({"export.json"} if EXPORTS else set())
+
+
+def exporting(saved_models):
+    """The options to export with, where that can be done."""
+    return ["--export", "--saved-models", str(saved_models)] if EXPORTS else []
+
+
+def state(folder):
+    """Every weight, and what was measured in each epoch but for the times."""
+    model = keras.models.load_model(folder / "model.keras")
+    weights = [keras.ops.convert_to_numpy(w) for w in model.weights]
+    rows = [
+        {k: v for k, v in row.items() if not k.startswith(("seconds", "tokens_per_second"))}
+        for row in Run(folder).read_metrics()
+    ]
+    return weights, rows
+
+
+def assert_equal(folder, other):
+    (weights, rows), (other_weights, other_rows) = state(folder), state(other)
+    assert rows == other_rows
+    for weight, other_weight in zip(weights, other_weights, strict=True):
+        np.testing.assert_array_equal(weight, other_weight)
+
+
+def assert_refused(capsys, arguments, *parts):
+    """The command ends with status 2 and one line on stderr that holds all parts."""
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert all(part in error for part in parts), error
+
+
+def interrupted_after(epochs, arguments, monkeypatch):
+    """Runs the command, interrupted as by Ctrl-C once so many epochs are written."""
+    finished = EpochLog.on_epoch_end
+
+    def interrupt(self, epoch, logs=None):
+        finished(self, epoch, logs)
+        if epoch + 1 == epochs:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EpochLog, "on_epoch_end", interrupt)
+        assert main(arguments) == 130
+
+
+def killed_after(epochs, arguments, folder):
+    """Runs the command in a process of its own; kills it when so many epochs are written."""
+    script = [sys.executable, str(ROOT / "training/train.py"), *arguments]
+    deadline = time.monotonic() + 180
+    with subprocess.Popen(script, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and len(Run(folder).read_metrics()) < epochs:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+    assert len(Run(folder).read_metrics()) >= epochs
+    assert process.returncode == -signal.SIGKILL

@@ -1,0 +1,93 @@
+"""Servers for tests: in a thread, or as a process of their own."""
+
+import contextlib
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@contextlib.contextmanager
+def in_thread(folder, **settings):
+    """Serves a folder from this process; gives the address and the `Inference` behind it."""
+    import uvicorn
+
+    from keras_tnattn.serving import Settings, create_app
+
+    app = create_app(folder, Settings(**{"poll_s": 0.1, **settings}))
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    try:
+        wait_for(lambda: app.inference.repository.scanned)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", app.inference
+    finally:
+        server.should_exit = True
+        thread.join()
+        listening.close()
+
+
+@contextlib.contextmanager
+def as_process(folder, *options, port=0):
+    """Serves a folder from a process of its own; gives the address and the process."""
+    command = [sys.executable, "-m", "keras_tnattn.serving", str(folder), "--port", str(port)]
+    process = subprocess.Popen(
+        [*command, *map(str, options)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        line = process.stdout.readline()
+        yield re.match(r"http://\S+", line).group(), process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(condition, seconds=60):
+    """Waits until a condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def get(url):
+    """Returns the status and the JSON of an answer to GET."""
+    return _answer(urllib.request.Request(url))[:2]
+
+
+def post(url, body):
+    """Returns the status and the JSON of an answer to POST."""
+    return _answer(urllib.request.Request(url, json.dumps(body).encode()))[:2]
+
+
+def post_for_headers(url, body):
+    """Returns the status, the JSON and the headers of an answer to POST."""
+    return _answer(urllib.request.Request(url, json.dumps(body).encode()))
+
+
+def _answer(request):
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return answer.status, _json(answer.read()), answer.headers
+    except urllib.error.HTTPError as answer:
+        return answer.code, _json(answer.read()), answer.headers
+
+
+def _json(body):
+    try:
+        return json.loads(body)
+    except ValueError:
+        return body.decode()

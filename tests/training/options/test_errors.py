@@ -1,0 +1,32 @@
+"""How commands end."""
+
+import pytest
+
+from keras_tnattn_train.options.errors import InputError, exit_status
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (InputError("Expected\n  one line"), 2, "error: Expected one line\n"),
+        (
+            KeyboardInterrupt(),
+            130,
+            "interrupted; finished files are kept. To continue a run, repeat the command with "
+            "--resume; repeat any other command as it was\n",
+        ),
+    ],
+)
+def test_expected_errors_are_told_in_a_line(error, status, message, capsys):
+    def command():
+        raise error
+
+    assert exit_status(command) == status
+    assert capsys.readouterr() == ("", message)
+
+
+def test_success_and_unexpected_errors(capsys):
+    assert exit_status(lambda: None) == 0
+    with pytest.raises(ZeroDivisionError):
+        exit_status(lambda: 1 / 0)
+    assert capsys.readouterr() == ("", "")

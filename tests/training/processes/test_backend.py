@@ -1,0 +1,39 @@
+"""What is shown while TensorFlow starts."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from import_path import IMPORT_PATH
+
+ROOT = Path(__file__).parents[3]
+CODE = """
+import os
+from keras_tnattn_train.options import noise
+from keras_tnattn_train.processes import backend
+
+with noise.without_noise():
+    os.write(2, b"I0000 00:00:1.5  12 port.cc:153] oneDNN custom operations are on.\\n")
+    os.write(2, b"2026-01-01 10:00:00.5: E cuda_platform.cc:51] failed call to cuInit: none\\n")
+    os.write(2, b"E0000 00:00:1.5 disk.cc:1] an error\\n")
+    os.write(2, b"a warning of another library\\n")
+backend.start_backend()
+import keras
+keras.ops.ones(2) + 1
+"""
+
+
+def test_start_up_messages_are_hidden_and_errors_shown():
+    done = subprocess.run(
+        [sys.executable, "-c", CODE],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": IMPORT_PATH},
+    )
+    assert done.stderr.splitlines() == [
+        "E0000 00:00:1.5 disk.cc:1] an error",
+        "a warning of another library",
+    ]
+    assert done.stdout == ""

@@ -1,0 +1,59 @@
+import json
+import shlex
+
+import pytest
+
+from keras_tnattn_train.classify.config import ClassifyConfig
+from keras_tnattn_train.runs.cards import describe
+from keras_tnattn_train.images.config import ImagesConfig
+from keras_tnattn_train.rules.config import RulesConfig
+from keras_tnattn_train.translate.config import TranslateConfig
+
+
+@pytest.mark.parametrize(
+    ("command", "config", "words"),
+    [
+        ("classify", ClassifyConfig(dataset="mine.csv", damping=0.5), "--damping 0.5"),
+        ("rules", RulesConfig(rule=110, export=True), "--rule 110"),
+        ("images", ImagesConfig(patch_size=2), "--patch-size 2"),
+        ("translate", TranslateConfig(checkpoint_epochs=(2, 5)), "--checkpoint-epochs 2 5"),
+    ],
+)
+def test_the_command_trains_the_same_again(command, config, words):
+    results = {"test_accuracy": 0.5, "seconds": 3, "parameters": 7, "rows": {"train": 2}}
+    card = describe(command, config, {"name": "mine"}, results)
+    assert card["command"].startswith(f"python training/train.py {command} ")
+    assert words in card["command"]
+    assert shlex.split(card["command"]).count("--export") == 1
+    assert card["scores"] == {"test_accuracy": 0.5}
+    assert card["sizes"] == {"parameters": 7, "rows": {"train": 2}}
+    assert (card["seed"], card["data"]) == (0, {"name": "mine"})
+    assert json.loads(json.dumps(card)) == card
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (ClassifyConfig(), ""),
+        (ClassifyConfig(recipe="paper"), "--recipe paper"),
+        (ClassifyConfig(attention="none"), "--attention none"),
+        (
+            # The rates that it has by default with random initial weights only.
+            ClassifyConfig(attention="none", word_dropout=0.5, dropout_rate=0.1),
+            "--attention none --word-dropout 0.5 --dropout-rate 0.1",
+        ),
+        (
+            ClassifyConfig(recipe="paper", epochs=8, seed=3, early_stopping=2),
+            "--seed 3 --recipe paper --epochs 8 --early-stopping 2",
+        ),
+        (TranslateConfig(export=True, export_beam=4), "--export-beam 4"),
+        # Each of the two is refused without the other.
+        (ClassifyConfig(time_graph="window", window=3), "--time-graph window --window 3"),
+        (TranslateConfig(preset="plga-small", data_dir="x"), "--data-dir x --preset plga-small"),
+    ],
+)
+def test_the_command_names_what_the_other_options_do_not_decide(config, words):
+    command = "classify" if isinstance(config, ClassifyConfig) else "translate"
+    described = describe(command, config, {}, {})["command"]
+    expected = ["python", "training/train.py", command, *words.split(), "--export"]
+    assert shlex.split(described) == expected

@@ -1,0 +1,71 @@
+import io
+import logging
+import time
+
+import keras
+import pytest
+
+from keras_tnattn_train.runs.progress import LINES, EpochLines, printed
+
+
+@pytest.fixture
+def passed(monkeypatch):
+    """Returns a function by which so many seconds pass."""
+    now = [0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def wait(seconds):
+        now[0] += seconds
+
+    return wait
+
+
+def callback(epochs):
+    lines = EpochLines(epochs)
+    lines.set_model(keras.Sequential())
+    lines.model.stop_training = False
+    lines.on_train_begin()
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("epochs", "printed"),
+    [(3, [1, 2, 3]), (10, list(range(1, 11))), (11, [2, 4, 6, 8, 10, 11])],
+)
+def test_prints_at_most_ten_epochs_with_the_time_since_the_start(epochs, printed, passed, capsys):
+    lines = callback(epochs)
+    for epoch in range(epochs):
+        passed(60)
+        lines.on_epoch_end(epoch, {"loss": 1 / 3})
+    out = capsys.readouterr().out.splitlines()
+    assert len(out) <= LINES
+    assert out == [
+        f"epoch {n} of {epochs}: loss 0.3333 ({60 * n} s since the start)" for n in printed
+    ]
+
+
+def test_prints_the_epoch_at_which_the_training_stops(passed, capsys):
+    lines = callback(100)
+    lines.on_epoch_end(4, {"loss": 2})
+    lines.model.stop_training = True
+    lines.on_epoch_end(5, {"loss": 1})
+    assert capsys.readouterr().out == "epoch 6 of 100: loss 1 (0 s since the start)\n"
+
+
+def test_messages_of_a_logger_are_printed(capsys):
+    log = logging.getLogger("one.of.the.tests")
+    with printed("one.of"):
+        log.info("half done")
+    log.info("afterwards")
+    assert not log.isEnabledFor(logging.INFO)
+    assert capsys.readouterr().out == "half done\n"
+
+
+def test_a_closed_output_ends_the_work(monkeypatch):
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    monkeypatch.setattr("sys.stdout", Closed())
+    with printed("one.of"), pytest.raises(BrokenPipeError):
+        logging.getLogger("one.of").info("half done")

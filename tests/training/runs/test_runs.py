@@ -1,0 +1,143 @@
+import contextlib
+import threading
+import time
+
+import pytest
+
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.classify.config import ClassifyConfig
+from keras_tnattn_train.runs.runs import Run, finish_all
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"a": 1', "\x00", None])
+def test_damaged_descriptions_of_a_run(tmp_path, content):
+    run = Run(tmp_path / "run")
+    run.start(ClassifyConfig(), {"a": 1})
+    run.finish({"loss": 1.0})
+    for name, read in (
+        ("results.json", lambda: run.results),
+        ("data.json", lambda: run.check_data({"a": 1})),
+        ("config.json", lambda: run.read_config(ClassifyConfig, {})),
+    ):
+        path = run.folder / name
+        path.write_bytes(b"\xff" if content is None else content.encode())
+        with pytest.raises(InputError, match="Received"):
+            read()
+
+
+def test_metrics_that_are_read_and_written_again_are_the_same(tmp_path):
+    run = Run(tmp_path)
+    run.write_metrics([{"epoch": n, "loss": 1 / 3, "seconds": 12.5} for n in (1, 2)])
+    text = (tmp_path / "metrics.csv").read_text()
+    run.write_metrics(run.read_metrics())
+    assert (tmp_path / "metrics.csv").read_text() == text
+
+
+def test_finish_all_trains_what_is_not_finished(tmp_path, capsys):
+    configs = [ClassifyConfig(name=name) for name in ("first", "second")]
+    done = Run(tmp_path / "first")
+    done.start(configs[0], {"digest": "x"})
+    done.finish({"loss": 1.0})
+
+    def train(config, run):
+        assert config is configs[1]
+        run.start(config, {"digest": "x"})
+        run.finish({"loss": 2.0})
+
+    results = finish_all(configs, tmp_path, train, {"digest": "x"})
+    assert results == [{"loss": 1.0}, {"loss": 2.0}]
+    assert capsys.readouterr().out == "run 2 of 2: second\n"
+    with pytest.raises(InputError):
+        finish_all(configs, tmp_path, train, {"digest": "y"})
+
+
+def test_finish_all_leaves_a_run_to_the_process_that_trains_it(tmp_path, capsys):
+    configs = [ClassifyConfig(name=name) for name in ("first", "second", "third", "fourth")]
+    elsewhere, trained = contextlib.ExitStack(), []
+    for name in ("first", "second"):
+        assert elsewhere.enter_context(Run(tmp_path / name).locked())
+
+    def train(config, run):
+        trained.append(config.name)
+        run.start(config, {})
+        run.finish({"loss": 3.0})
+
+    def end():  # the other process finishes one of its runs, and is killed
+        time.sleep(0.5)
+        Run(tmp_path / "first").start(configs[0], {})
+        Run(tmp_path / "first").finish({"loss": 1.0})
+        elsewhere.close()
+
+    class Finishing(Run):
+        """A run that another process finishes before this one has the lock."""
+
+        def locked(self, wait=False):
+            if self.folder.name == "fourth" and not self.exists:
+                self.start(configs[3], {})
+                self.finish({"loss": 4.0})
+            return super().locked(wait)
+
+    other = threading.Thread(target=end)
+    other.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("keras_tnattn_train.runs.runs.Run", Finishing)
+        results = finish_all(configs, tmp_path, train)
+    other.join()
+    assert [found["loss"] for found in results] == [1.0, 3.0, 3.0, 4.0]
+    assert trained == ["third", "second"]
+    assert capsys.readouterr().out.splitlines() == [
+        "run 3 of 4: third",
+        f"waiting for {tmp_path / 'first'}, which another process is training",
+        "run 2 of 4: second",
+    ]
+
+
+def test_a_run_that_another_process_started_with_other_options_is_refused(tmp_path):
+    run = Run(tmp_path / "run")
+
+    def end():
+        time.sleep(0.5)
+        run.start(ClassifyConfig(name="run", epochs=1), {})
+        run.finish({"loss": 1.0})
+        elsewhere.close()
+
+    elsewhere = contextlib.ExitStack()
+    elsewhere.enter_context(run.locked())
+    other = threading.Thread(target=end)
+    other.start()
+    with pytest.raises(InputError, match=r"epochs=1\. Received: epochs=5"):
+        finish_all([ClassifyConfig(name="run", epochs=5)], tmp_path, lambda config, run: None)
+    other.join()
+
+
+def test_a_study_with_other_options_is_refused_without_waiting(tmp_path, capsys):
+    study = Run(tmp_path / "study")
+    study.start_study(ClassifyConfig(epochs=1), {})
+    with study.locked(), pytest.raises(InputError, match="epochs=1"):
+        study.start_study(ClassifyConfig(epochs=2), {})
+    new = Run(tmp_path / "new")
+
+    class Started(Run):
+        """A study that another process starts before this one has the lock."""
+
+        def locked(self, wait=False):
+            if not self.exists:
+                new.start(ClassifyConfig(epochs=1), {})
+            return super().locked(wait)
+
+    with pytest.raises(InputError, match="epochs=1"):
+        Started(new.folder).start_study(ClassifyConfig(epochs=2), {})
+    with study.locked():
+        other = threading.Timer(0.5, study.start_study, (ClassifyConfig(epochs=1), {}))
+        other.start()
+        time.sleep(1)
+        assert other.is_alive()
+        assert "waiting for" in capsys.readouterr().out
+    other.join()
+
+
+def test_only_the_first_of_several_processes_locks_a_run(tmp_path, monkeypatch):
+    with Run(tmp_path / "run").locked():
+        monkeypatch.setattr("keras_tnattn_train.runs.runs.process_id", lambda: 1)
+        with Run(tmp_path / "run").locked() as free:
+            assert free

@@ -1,0 +1,531 @@
+"""A run and a file made small from the command line."""
+
+import io
+import itertools
+import json
+import logging
+import os
+import re
+import shutil
+import warnings
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import h5py
+import keras
+import numpy as np
+import pytest
+from translator_runs import make_run
+
+from keras_tnattn_train.cli import train
+from keras_tnattn_train.compress import main, thinned
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.predict import main as predict
+from keras_tnattn_train.runs.compressed_folder import check_output, write
+from keras_tnattn_train.runs.saved_models import load_file, load_model
+from keras_tnattn_train.system.files import WriteError
+from keras_tnattn_train.translate.loading import load_translator
+
+
+@pytest.mark.slow
+def test_a_run_becomes_small_and_serves_texts(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    rows = [f"{' '.join(rng.choice(['x', 'y', 'ab'[i % 2]], 5))},{i % 2}" for i in range(80)]
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(["text,label", *rows]) + "\n")
+    folder = tmp_path / "run"
+    command = ["classify", "--dataset", str(table), "--run-dir", str(folder), "--epochs", "2"]
+    assert train([*command, "--attention", "sdpa", "--embedding-dim", "32"]) == 0
+    served = tmp_path / "saved"
+    export = ["--export", "--saved-models", str(served)]
+    asked = ["--target", "2", "--bits", "8", "--heal-epochs", "1"]
+    assert main([str(folder), *asked, *export]) == 0
+    assert "times smaller" in capsys.readouterr().out
+    small = folder / "compressed"
+    model = keras.models.load_model(small / "model.keras")
+    report = json.loads((small / "report.json").read_text())
+    assert report["weights_after"] == model.count_params()
+    assert report["bytes_after"] <= report["bytes_before"] / 2
+    results = json.loads((small / "results.json").read_text())
+    assert 0 <= results["test_accuracy_after"] <= 1
+    assert results["compressed"]["target"] == 2
+    assert (small / "curves.png").exists()
+    assert (small / "report.csv").read_text().startswith("path,kind,format")
+    assert predict([str(small), "x a a"]) == 0
+    from keras_tnattn.export import load
+
+    (exported,) = served.iterdir()
+    assert exported.name.endswith("-compressed")
+    assert set(load(exported)(["x a a", "y b b"])["label"]) <= {"0", "1"}
+    card = json.loads((exported / "1" / "assets.extra" / "model_card.json").read_text())
+    assert card["scores"] == {"test_accuracy": results["test_accuracy_after"]}
+    assert card["examples"]
+
+    assert main([str(folder)]) == 0  # only reports
+    assert {path.name for path in (folder / "report").iterdir()} == {
+        *("report.txt", "report.csv", "report.json", "curves.png")
+    }
+    assert main([str(folder), "--output", str(small)]) == 2
+    assert "without a model" in capsys.readouterr().err
+    assert main([str(folder), *asked, *export]) == 0
+    assert sorted(path.name for path in exported.iterdir()) == ["1", "2"]
+
+
+@pytest.mark.slow
+def test_a_translator_becomes_small_and_is_read_like_a_run(tmp_path, capsys):
+    model, corpus = make_run(tmp_path / "run", "sdpa")
+    asked = ["--target", "1.5", "--heal-epochs", "1"]
+    export = ["--export", "--saved-models", str(tmp_path / "saved")]
+    assert main([str(tmp_path / "run"), *asked, *export]) == 0
+    small = tmp_path / "run" / "compressed"
+    report = json.loads((small / "report.json").read_text())
+    translator = load_translator(small)
+    assert translator.corpus.digest == corpus.digest
+    assert report["weights_after"] == translator.model.count_params() < model.count_params()
+    assert report["bytes_after"] <= report["bytes_before"] / 1.5
+    # The errors are those of outputs on the corpus.
+    assert any("outputs on the data" in note for note in report["notes"])
+    sentence = corpus.texts["test"][0][0]
+    capsys.readouterr()
+    assert predict([str(small), sentence]) == 0
+    found = capsys.readouterr().out
+    (exported,) = (tmp_path / "saved").iterdir()
+    assert predict([str(exported), sentence]) == 0
+    assert capsys.readouterr().out == found
+    model_file = str(tmp_path / "run" / "model.keras")
+    other_file = str(small / "model.keras")
+    into_run = ["--target", "2", "--output", str(tmp_path / "run")]
+    inputs = str(tmp_path / "inputs.npy")
+    np.save(inputs, np.zeros((2, 3)))
+    for arguments, message in (
+        ([str(small), "--target", "2"], "Expected the original run"),
+        ([str(tmp_path / "run"), "--data", inputs], "has its own data"),
+        ([str(tmp_path / "run"), "--bits", "8", "--heal-epochs", "1", "--from-logits"], "own loss"),
+        ([str(tmp_path / "run"), *into_run], "without a trained model"),
+        ([model_file, *into_run], "without a trained model"),
+        ([other_file, *into_run], "without a trained model"),
+    ):
+        assert main(arguments) == 2
+        assert message in capsys.readouterr().err
+    assert main([str(tmp_path / "run"), "--max-drop", "0.1"]) == 2
+    assert "--max-drop needs" in capsys.readouterr().err
+
+
+def test_progress_is_printed(tmp_path, capsys):
+    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32), keras.layers.Dense(3)])
+    model.save(tmp_path / "model.keras")
+    np.save(tmp_path / "inputs.npy", np.ones((5, 32), "float32"))
+    data = ["--data", str(tmp_path / "inputs.npy"), "--target", "2", "--heal-epochs", "2"]
+    for _ in range(2):  # each line once, also in the second call
+        assert main([str(tmp_path / "model.keras"), *data]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == "running the model on the data"
+        results = json.loads((tmp_path / "model-compressed" / "results.json").read_text())
+        assert results["compressed"] == {
+            **{"target": 2.0, "max_drop": None, "tolerance": None, "bits": None},
+            **{"keep_vocabulary": False, "data": str(tmp_path / "inputs.npy")},
+            **{"heal_epochs": 2, "learning_rate": 1e-3, "from_logits": False, "healed_epochs": 2},
+        }
+        report = json.loads((tmp_path / "model-compressed" / "report.json").read_text())
+        sizes = ("weights_before", "weights_after", "bytes_before", "bytes_after")
+        assert {name: results[name] for name in sizes} == {name: report[name] for name in sizes}
+        assert results["times_smaller"] == report["bytes_before"] / report["bytes_after"] >= 2
+        assert [line.split(":")[0] for line in lines[1:6]] == [
+            *("layer 1 of 2", "layer 2 of 2", "building the small model"),
+            *("healing, epoch 1 of 2", "healing, epoch 2 of 2"),
+        ]
+        assert not any("healing" in line for line in lines[6:])
+    assert not logging.getLogger("keras_tnattn.compression").handlers
+
+
+def test_logits_are_healed_by_their_divergence(tmp_path, capsys):
+    layers = [keras.layers.Dense(32, activation="tanh"), keras.layers.Dense(3)]
+    keras.Sequential([keras.Input((32,)), *layers]).save(tmp_path / "model.keras")
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "inputs.npy", rng.normal(size=(8, 32)).astype("float32"))
+    command = [str(tmp_path / "model.keras"), "--data", str(tmp_path / "inputs.npy")]
+    command += ["--target", "3", "--heal-epochs", "1", "--learning-rate", "1e-9"]
+    losses = []
+    for options in ((), ("--from-logits",)):
+        assert main([*command, *options]) == 0
+        losses.append(float(re.search(r"healing, .* loss ([\d.]+)", capsys.readouterr().out)[1]))
+        small = tmp_path / "model-compressed"
+        results = json.loads((small / "results.json").read_text())["compressed"]
+        assert results["from_logits"] is bool(options)
+    data = np.load(tmp_path / "inputs.npy")
+    old, new = (keras.models.load_model(path) for path in (command[0], small / "model.keras"))
+    targets, outputs = old.predict(data, verbose=0), new.predict(data, verbose=0)
+    assert losses[0] == pytest.approx(np.mean((targets - outputs) ** 2), abs=2e-5)
+    p, q = (np.exp(x) / np.exp(x).sum(axis=1, keepdims=True) for x in (targets, outputs))
+    assert losses[1] == pytest.approx(np.sum(p * np.log(p / q), axis=1).mean(), abs=2e-5)
+
+
+def test_a_file_needs_no_run(tmp_path, capsys):
+    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32), keras.layers.Dense(3)])
+    model.save(tmp_path / "model.keras")
+    np.save(tmp_path / "inputs.npy", np.ones((5, 32), "float32"))
+    file = str(tmp_path / "model.keras")
+    assert main([file, "--target", "2", "--data", str(tmp_path / "inputs.npy")]) == 0
+    small = keras.models.load_model(tmp_path / "model-compressed" / "model.keras")
+    assert 2 * small.count_params() <= model.count_params()
+    results = json.loads((tmp_path / "model-compressed" / "results.json").read_text())["compressed"]
+    assert results["target"] == 2
+    assert results["data"].endswith("inputs.npy")
+    assert results["heal_epochs"] == 0
+    assert "learning_rate" not in results
+    # Reports of another choice would not fit the model.
+    folder = tmp_path / "model-compressed"
+    assert main([file, "--output", str(folder)]) == 2
+    assert "without a model" in capsys.readouterr().err
+    # The files of an earlier model would not fit the new one.
+    earlier = {"config.json": "{}", "data.json": "{}"}
+    for name, text in earlier.items():
+        (folder / name).write_text(text)
+    export = ["--export", "--saved-models", str(tmp_path / "saved")]
+    for version in ("1", "2"):
+        assert main([file, "--target", "2", *export]) == 0
+        assert not any((folder / name).exists() for name in earlier)
+        (exported,) = (tmp_path / "saved").iterdir()
+        assert (exported / version / "saved_model.pb").is_file()
+    for arguments, message in (
+        ([str(tmp_path / "none.keras")], "which does not exist"),
+        ([file, "--target", "1000"], "target of at most"),
+        ([file, "--max-drop", "0.1"], "--max-drop needs"),
+        ([file, "--target", "2", "--data", str(tmp_path / "none.npy")], "a file of inputs"),
+        ([file, "--max-drop", "5"], "max_drop=5"),
+        ([file, "--export"], "without them nothing is replaced"),
+        ([file, "--max-drop", "0.1", "--export"], "--max-drop needs"),
+        ([file, "--target", "2", "--output", f"{file}/x"], "Could not write"),
+        ([file, "--tolerance", "0.1", "--target", "2"], "Received: tolerance=0.1, target=2.0\n"),
+        ([file, "--bits", "8", "--learning-rate", "0.1"], "Received: learning_rate=0.1\n"),
+        ([file, "--bits", "8", "--from-logits"], "Received: from_logits=True\n"),
+    ):
+        assert main(arguments) == 2
+        assert message in capsys.readouterr().err
+
+
+class Interrupt(BaseException):
+    pass
+
+
+def interrupted(monkeypatch, step, failure):
+    """Raises `failure` in the step-th change of a file; returns the list of the changes."""
+    changes = []
+
+    def interrupting(function):
+        def change(*arguments, **options):
+            changes.append(arguments)
+            if len(changes) == step + 1:
+                raise failure
+            return function(*arguments, **options)
+
+        return change
+
+    monkeypatch.setattr(os, "replace", interrupting(os.replace))
+    monkeypatch.setattr(Path, "mkdir", interrupting(Path.mkdir))
+    return changes
+
+
+class Result:
+    """What `compress` returns, as far as it is written."""
+
+    def __init__(self, name):
+        self.name, self.report = name, self
+        self.model = SimpleNamespace(save=lambda path: path.write_text(name))
+
+    def __str__(self):
+        return self.name
+
+    def to_csv(self):
+        return self.name
+
+    def to_json(self):
+        return self.name
+
+    def plot(self, path):
+        path.write_text(self.name)
+
+    def write(self, folder):
+        files = {"config.json": self.name, "data.json": self.name}
+        results = {"results.json": json.dumps({"compressed": True})}
+        write(self, folder, True, {**files, **results})
+
+
+def contents(folder):
+    return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
+
+
+def an_evaluated_model(folder):
+    """Writes a model with what `evaluate.py` and `explain.py` say about it, and a user's files."""
+    folder.mkdir()
+    Result("old").write(folder)
+    (folder / "explained").mkdir()
+    (folder / "evaluation-mine").mkdir()
+    for name in ("evaluation-test-beam4.json", "n_best-test-beam4.tsv", "explained/a.png"):
+        (folder / name).write_text("old")
+    for name in ("mine.txt", "evaluation-notes.md", "evaluation-mine/thesis.txt"):
+        (folder / name).write_text("mine")
+    return contents(folder)
+
+
+@pytest.mark.parametrize("failure", [Interrupt, OSError])
+def test_a_write_that_fails_changes_nothing(failure, tmp_path, monkeypatch):
+    steps = 0
+    while True:
+        folder = tmp_path / str(steps)
+        before = an_evaluated_model(folder)
+        with monkeypatch.context() as patch:
+            changes = interrupted(patch, steps, failure)
+            try:
+                Result("new").write(folder)
+            except (Interrupt, WriteError):
+                assert contents(folder) == before
+            else:
+                assert len(changes) == steps
+                break
+        check_output(folder, tmp_path / "model.keras", True)  # the command can be tried again
+        steps += 1
+    assert steps > 10
+    after = contents(folder)
+    assert set(after) == {
+        *("model.keras", "config.json", "data.json", "results.json"),
+        *("report.txt", "report.csv", "report.json", "curves.png"),
+        *("mine.txt", "evaluation-notes.md", "evaluation-mine/thesis.txt"),
+    }
+    assert after["model.keras"] == "new"
+
+
+def test_a_write_that_ends_anywhere_can_be_undone(tmp_path, monkeypatch):
+    # As if the process were killed after some moves: none is undone.
+    replace, moves = os.replace, []
+
+    def broken_disk(source, target):
+        if len(moves) == count:
+            raise OSError(5, "Input/output error")
+        moves.append(source)
+        replace(source, target)
+
+    for count in itertools.count():
+        folder = tmp_path / str(count)
+        before = an_evaluated_model(folder)
+        moves.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", broken_disk)
+            try:
+                Result("new").write(folder)
+            except WriteError:
+                # What cannot be moved back now is not deleted by another attempt that fails.
+                with pytest.raises(WriteError, match="input/output error"):
+                    Result("new").write(folder)
+            else:
+                break
+        check_output(folder, tmp_path / "model.keras", True)
+        assert contents(folder) == before
+        Result("new").write(folder)
+        assert "old" not in contents(folder).values()
+    assert count > 10
+
+
+def test_an_interrupted_compression_leaves_no_empty_folder(tmp_path, monkeypatch):
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+    model.save(tmp_path / "model.keras")
+    (tmp_path / "empty").mkdir()
+
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("keras_tnattn.compression.compress", interrupt)
+    for name in ("new", "new/er", "empty"):
+        output = ["--output", str(tmp_path / name)]
+        assert main([str(tmp_path / "model.keras"), "--bits", "8", *output]) == 130
+    assert {path.name for path in tmp_path.iterdir()} == {"model.keras", "empty"}
+
+
+def test_a_link_to_pictures_goes_and_they_stay(tmp_path):
+    folder, pictures = tmp_path / "compressed", tmp_path / "pictures"
+    an_evaluated_model(folder)
+    (folder / "explained").rename(pictures)
+    (folder / "explained").symlink_to(pictures)
+    Result("new").write(folder)
+    assert not (folder / "explained").is_symlink()
+    assert contents(pictures) == {"a.png": "old"}
+
+
+@pytest.mark.parametrize("name", ["data.json", "report.txt", "explained", "n_best-a-beam1.tsv"])
+def test_a_folder_with_other_files_of_these_names_is_refused(name, tmp_path):
+    (tmp_path / name).mkdir()
+    with pytest.raises(InputError, match=f"names: {name}. Received: output=.*--output"):
+        check_output(tmp_path, tmp_path / "net.keras", True)
+
+
+def test_a_model_that_cannot_be_saved_changes_nothing(tmp_path):
+    folder = tmp_path / "compressed"
+    folder.mkdir()
+    Result("old").write(folder)
+    before = {path.name: path.read_text() for path in folder.iterdir()}
+    new = Result("new")
+
+    def full_disk(path):
+        path.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    new.model.save = full_disk
+    with pytest.raises(WriteError, match="no space left on device"):
+        new.write(folder)
+    assert {path.name: path.read_text() for path in folder.iterdir()} == before
+
+
+def test_a_trained_file_of_that_name_is_not_overwritten(tmp_path, capsys):
+    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32)])
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        model.save(tmp_path / name / "model.keras")
+    file, other = str(tmp_path / "one" / "model.keras"), tmp_path / "other"
+    for asked, message in ((["--target", "2"], "without a trained model"), ([], "without a model")):
+        assert main([file, *asked, "--output", str(other)]) == 2
+        assert message in capsys.readouterr().err
+    assert [path.name for path in other.iterdir()] == ["model.keras"]
+
+
+def test_a_trained_run_is_not_overwritten(tmp_path, capsys):
+    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32)])
+    model.save(tmp_path / "model.keras")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+    for output in (run, tmp_path):
+        arguments = [str(tmp_path / "model.keras"), "--target", "2", "--output", str(output)]
+        assert main(arguments) == 2
+        assert (
+            f"without a trained model, which would be overwritten. Received: output={output}"
+            in (capsys.readouterr().err)
+        )
+    assert main([str(tmp_path / "model.keras"), "--output", str(run)]) == 2
+    assert "without a model" in capsys.readouterr().err
+    assert [path.name for path in run.iterdir()] == ["config.json"]
+
+
+def test_thinned_texts_keep_some_words_in_order():
+    ids = np.arange(1, 1001)[None] * np.array([[1], [1]])
+    ids[1, 500:] = 0
+    found = thinned(ids)
+    for row, limit in zip(found, (1000, 500), strict=True):
+        words = row[row != 0]
+        assert 0.2 * limit < len(words) < 0.4 * limit
+        assert (np.diff(words) > 0).all()
+        assert words.max() <= limit
+        assert (row[len(words) :] == 0).all()
+    # The first word is kept as often as any other.
+    assert 20 < np.count_nonzero(thinned(np.tile(np.arange(1, 11), (100, 1)))[:, 0] == 1) < 40
+
+
+def test_no_thinned_text_is_empty():
+    found = thinned(np.array([[7, 0, 0]] * 50))
+    assert found.tolist() == [[7, 0, 0]] * 50
+
+
+def test_an_end_after_the_exchange_leaves_the_new_model(tmp_path, monkeypatch):
+    folder = tmp_path / "small"
+    an_evaluated_model(folder)
+    delete = shutil.rmtree
+
+    def killed(path, **options):
+        if Path(path).name == ".discarded" and Path(path).exists():
+            next(Path(path).iterdir()).unlink()
+            raise Interrupt
+        delete(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(Interrupt):
+            Result("new").write(folder)
+    check_output(folder, tmp_path / "model.keras", True)
+    model = {name: (folder / name).read_text() for name in ("model.keras", "report.json")}
+    assert model == {"model.keras": "new", "report.json": "new"}
+    Result("newer").write(folder)
+    assert {"old", "new"}.isdisjoint(contents(folder).values())
+
+
+@pytest.mark.parametrize("damage", ["empty.npy", "truncated.npz", "checksum.npz"])
+def test_damaged_inputs_are_reported_in_one_line(damage, tmp_path, capsys):
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
+    model.save(tmp_path / "model.keras")
+    path = tmp_path / damage
+    np.savez(path.with_suffix(".npz"), a=np.ones((8, 64)))
+    content = path.with_suffix(".npz").read_bytes()
+    broken = bytearray(content)
+    broken[200] ^= 1
+    path.write_bytes({"e": b"", "t": content[:100], "c": bytes(broken)}[damage[0]])
+    assert main([str(tmp_path / "model.keras"), "--data", str(path), "--target", "2"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: Could not read the inputs {path}: ")
+    assert error.count("\n") == 1
+
+
+def test_a_damaged_model_is_reported_in_one_line(tmp_path, capsys):
+    path = tmp_path / "model.keras"
+    keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)]).save(path)
+    path.write_bytes(path.read_bytes()[:1000])
+    assert main([str(path), "--target", "2"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: Could not load the model {path}: ")
+    assert error.count("\n") == 1
+
+
+def test_other_formats_of_keras_are_read(tmp_path):
+    path = tmp_path / "model.h5"
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
+    model.save(path)
+    np.testing.assert_array_equal(load_file(path).get_weights()[0], model.get_weights()[0])
+
+
+@keras.saving.register_keras_serializable("tests")
+class Nested(keras.layers.Layer):
+    """Holds a layer in a list in a list, whose weights Keras can leave out with a warning."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.blocks = [[keras.layers.Dense(4)]]
+
+    def build(self, shape):
+        self.blocks[0][0].build(shape)
+
+    def call(self, inputs):
+        return self.blocks[0][0](inputs)
+
+
+@pytest.mark.filterwarnings("ignore")  # as for a user
+def test_weights_that_are_not_loaded_are_an_error(tmp_path):
+    path = tmp_path / "model.keras"
+    keras.Sequential([keras.Input((4,)), Nested(name="nested")]).save(path)
+    assert load_file(path).count_params() == load_model(path, "").count_params() == 20
+    with zipfile.ZipFile(path) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    weights = io.BytesIO(files["model.weights.h5"])
+    with h5py.File(weights, "r+") as file:
+        del file["layers/nested/blocks/container"]
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in {**files, "model.weights.h5": weights.getvalue()}.items():
+            archive.writestr(name, content)
+    with pytest.raises(InputError, match=r"without a warning.*Skipping nested container"):
+        load_model(path, "")
+    with pytest.raises(InputError, match=r"Could not load the model.*Skipping nested container"):
+        load_file(path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_harmless_warning_is_refused_in_a_run_only(tmp_path, monkeypatch):
+    path = tmp_path / "model.keras"
+    keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)]).save(path)
+    load = keras.models.load_model
+
+    def warned(path, compile):
+        warnings.warn("Something harmless.", stacklevel=2)
+        return load(path, compile=compile)
+
+    monkeypatch.setattr(keras.models, "load_model", warned)
+    with pytest.raises(InputError, match=r"with the warning: Something harmless\."):
+        load_model(path, "")
+    with pytest.warns(UserWarning, match="harmless"):
+        assert load_file(path).count_params() == 20

@@ -1,0 +1,182 @@
+import csv
+import io
+import json
+import os
+import shutil
+
+import keras
+import numpy as np
+import pytest
+from run_folders import EXPORTS, exporting
+from translator_runs import make_run
+
+from keras_tnattn_train.cli import train
+from keras_tnattn_train.predict import main
+from keras_tnattn_train.runs.runs import Run
+
+tensorflow_only = pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow backend exports")
+TEXTS = ["red blue", "one two three", "the grey"]
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    """A run folder, and the folder of the exported model."""
+    folder = tmp_path_factory.mktemp("classifier")
+    rng = np.random.default_rng(0)
+    words = {"a": ["red", "blue", "green", "grey"], "b": ["one", "two", "three", "four"]}
+    lines = [f"{' '.join(rng.choice(words['ab'[i % 2]], 6))},{'ab'[i % 2]}" for i in range(60)]
+    (folder / "table.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    options = "--max-words 8 --embedding-dim 6 --attention dpa --epochs 8 --learning-rate 0.05"
+    arguments = ["classify", "--dataset", str(folder / "table.csv"), "--name", "small"]
+    arguments += ["--run-dir", str(folder / "run"), *options.split()]
+    assert train([*arguments, *exporting(folder / "saved")]) == 0
+    return folder / "run", folder / "saved/small"
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("translator") / "run"
+    make_run(folder)
+    return folder
+
+
+def table(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_labels_of_a_run(classifier, capsys):
+    assert main([str(classifier[0]), *TEXTS]) == 0
+    out, error = capsys.readouterr()
+    assert error == ""
+    rows = table(out)
+    assert [row["row"] for row in rows] == ["1", "2", "3"]
+    assert [row["text"] for row in rows] == TEXTS
+    assert [row["label"] for row in rows] == ["a", "b", "a"]
+    for row in rows:
+        shares = {name: float(row[f"probability of {name}"]) for name in "ab"}
+        assert sum(shares.values()) == pytest.approx(1, abs=1e-5)
+        assert float(row["probability"]) == shares[row["label"]] == max(shares.values())
+
+
+@tensorflow_only
+def test_an_exported_model_says_the_same(classifier, capsys):
+    said = []
+    for path in (*classifier, classifier[1] / "1"):
+        assert main([str(path), *TEXTS, "--format", "jsonl"]) == 0
+        said.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
+    for one, *others in zip(*said, strict=True):
+        for other in others:
+            assert {**one, "probabilities": 0, "probability": 0} == {
+                **other,
+                "probabilities": 0,
+                "probability": 0,
+            }
+            assert one["probabilities"] == pytest.approx(other["probabilities"], abs=2e-6)
+
+
+def test_bad_rows_do_not_stop_the_rest(classifier, tmp_path, capsys):
+    (tmp_path / "in.csv").write_bytes(b"id,text\n1,red blue\n2\n3,\xff\n4,one two\n")
+    arguments = [str(classifier[0]), "--input", str(tmp_path / "in.csv"), "--batch-size", "1"]
+    assert main([*arguments, "--output", str(tmp_path / "out.csv")]) == 1
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert "row 3: 1 fields instead of 2" in error
+    assert "row 4: not UTF-8" in error
+    assert "bad rows left out: 2" in error
+    rows = table((tmp_path / "out.csv").read_text(encoding="utf-8"))
+    assert [(row["row"], row["label"]) for row in rows] == [("2", "a"), ("5", "b")]
+    assert main([*arguments, "--format", "lines"]) == 1
+    lines = capsys.readouterr().out.split("\n")
+    assert [line.partition("\t")[0] for line in lines] == ["a", "", "", "b", ""]
+
+
+def test_the_column_of_the_training_data_is_the_default(classifier, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(classifier[0], run)
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "text_column": "body"}))
+    (tmp_path / "in.csv").write_text("text,body\nred,two three\n")
+    for arguments, label in (([], "b"), (["--column", "text"], "a")):
+        assert main([str(run), "--input", str(tmp_path / "in.csv"), *arguments]) == 0
+        assert table(capsys.readouterr().out)[0]["label"] == label
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="minutes of compiling")
+@pytest.mark.slow
+def test_translations_of_a_run(translator, capsys):
+    from keras_tnattn_train.translate.loading import load_translator
+
+    texts = ["Eu, vi um gatos.", "rios", "dois \u2603", "\u2603"]
+    expected = load_translator(translator).searching(2).n_best(texts)
+    arguments = [str(translator), *texts, "--beam", "2"]
+    assert main([*arguments, "--n-best", "2", "--format", "jsonl"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["row"], line["rank"], line["translation"]) for line in lines] == [
+        (row, rank, found.text)
+        for row, translations in enumerate(expected, start=1)
+        for rank, found in enumerate(translations, start=1)
+    ]
+    assert main([*arguments, "--format", "lines"]) == 0
+    lines = capsys.readouterr().out.split("\n")
+    assert lines == [*(" ".join(found[0].text.split()) for found in expected), ""]
+
+
+@tensorflow_only
+@pytest.mark.slow
+def test_translations_of_an_exported_model(translator, tmp_path, capsys):
+    from keras_tnattn.export import export_translator
+    from keras_tnattn_train.translate.loading import load_translator
+
+    loaded = load_translator(translator)
+    tokenizers = (loaded.source_tokenizer, loaded.target_tokenizer)
+    export_translator(loaded.model, *tokenizers, tmp_path / "saved")
+    texts = ["Eu, vi um gatos.", "rios"]
+    said = []
+    for path in (translator, tmp_path / "saved"):
+        assert main([str(path), *texts]) == 0
+        said.append(table(capsys.readouterr().out))
+    of_the_run, exported = said
+    assert [row["text"] for row in of_the_run] == texts
+    for row, expected in zip(exported, of_the_run, strict=True):
+        assert row["translation"] == expected["translation"] != ""
+        assert float(row["score"]) == pytest.approx(float(expected["score"]), rel=1e-4)
+    assert main([str(tmp_path / "saved"), "rios", "--beam", "2"]) == 2
+    assert "an exported model, beam=2" in capsys.readouterr().err
+
+
+def test_a_reader_that_stops_ends_it_quietly(classifier, monkeypatch, capsys):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as closed, monkeypatch.context() as patched:
+        patched.setattr("sys.stdout", closed)
+        assert main([str(classifier[0]), *TEXTS]) == 141
+    assert capsys.readouterr().err == ""
+
+
+def test_bad_input(classifier, translator, tmp_path, capsys):
+    def refused(*arguments):
+        assert main([str(argument) for argument in arguments]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        return error
+
+    assert "which is not a folder" in refused(tmp_path / "none", "a")
+    assert "which holds neither" in refused(tmp_path, "a")
+    assert "n_best=2" in refused(translator, "a", "--n-best", "2")
+    assert "a classifier's run, beam=2" in refused(classifier[0], "a", "--beam", "2")
+    assert "batch_size=0" in refused(classifier[0], "a", "--batch-size", "0")
+    assert "Received: both" in refused(classifier[0], "a", "--input", "x.txt")
+    assert "no such file" in refused(classifier[0], "--input", tmp_path / "x.txt")
+    assert "Could not write" in refused(classifier[0], "a", "--output", tmp_path / "no/such.csv")
+    other = Run(tmp_path / "rules")
+    other.folder.mkdir()
+    (other.folder / "config.json").write_text("{}")
+    (other.folder / "data.json").write_text('{"trained_lengths": [4]}')
+    assert "which read text" in refused(other.folder, "a")
+
+
+def test_help_has_examples(capsys):
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--input reviews.csv.gz --column review" in shown
+    assert "bad rows" in shown

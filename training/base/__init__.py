@@ -1,1 +1,0 @@
-"""What every program of this folder builds on: options, command lines, errors, files."""

@@ -1,0 +1,1 @@
+"""The commands of `keras-tnattn`: training, evaluation, pictures. Not part of the public API."""

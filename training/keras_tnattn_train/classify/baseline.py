@@ -1,0 +1,85 @@
+"""The baselines beside which every comparison stands.
+
+They are TF-IDF with a linear support vector machine, and the most frequent class.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from keras_tnattn_train.classify.config import ClassifyConfig
+from keras_tnattn_train.data.texts import LabeledTexts, split_rows
+from keras_tnattn_train.options.errors import InputError
+
+SVM, MOST_FREQUENT = BASELINES = ("TF-IDF + SVM", "most frequent class")
+
+
+def linear_svms(configs: Iterable[ClassifyConfig], data: LabeledTexts) -> dict[int, dict[str, Any]]:
+    """Fits scikit-learn's `LinearSVC` to the TF-IDF weights of the words, once for each seed.
+
+    It sees whole texts, and the split, the maximum size of the vocabulary and the class weights are
+    those of the config. Everything else is scikit-learn's default; nothing is tuned.
+
+    Raises:
+        InputError: If the texts have no words, or the training part has a single class.
+
+    Returns:
+        For each seed `train_accuracy`, `test_accuracy`, the `seconds` of the fit and `parameters`,
+        the number of weights.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.svm import LinearSVC
+
+    results = {}
+    for config in {config.seed: config for config in configs}.values():
+        train, test = split_rows(data.labels, config.test_fraction, config.seed)
+        weights = None if config.class_weights == "none" else config.class_weights
+        classifier = make_pipeline(
+            TfidfVectorizer(max_features=config.vocabulary_size),
+            LinearSVC(class_weight=weights, random_state=config.seed),
+        )
+        started = time.perf_counter()
+        try:
+            classifier.fit(_texts(data, train), data.labels[train])
+        except ValueError as error:  # no words of two letters, or a single class
+            raise InputError(f"Could not fit {SVM}: {error}") from error
+        seconds = time.perf_counter() - started
+        words, machine = classifier[0], classifier[1]
+        results[config.seed] = {
+            "train_accuracy": classifier.score(_texts(data, train), data.labels[train]),
+            "test_accuracy": classifier.score(_texts(data, test), data.labels[test]),
+            "seconds": seconds,
+            "parameters": words.idf_.size + machine.coef_.size + machine.intercept_.size,
+        }
+    return results
+
+
+def most_frequent_class(
+    configs: Iterable[ClassifyConfig], data: LabeledTexts
+) -> dict[int, dict[str, Any]]:
+    """Measures the answer that is always the most frequent class of the training part.
+
+    Returns:
+        For each seed the same entries as `linear_svms`.
+    """
+    results = {}
+    for config in {config.seed: config for config in configs}.values():
+        train, test = (
+            data.labels[rows] for rows in split_rows(data.labels, config.test_fraction, config.seed)
+        )
+        answer = np.bincount(train).argmax()
+        results[config.seed] = {
+            "train_accuracy": float(np.mean(train == answer)),
+            "test_accuracy": float(np.mean(test == answer)),
+            "seconds": 0.0,
+            "parameters": 0,
+        }
+    return results
+
+
+def _texts(data: LabeledTexts, rows: np.ndarray) -> Iterator[str]:
+    """Reads the texts of some rows one by one."""
+    return (data.texts[row] for row in rows)

@@ -1,0 +1,57 @@
+"""The command `classify`."""
+
+from keras_tnattn_train.classify.config import ClassifyConfig
+from keras_tnattn_train.commands import training_command
+from keras_tnattn_train.data.texts import LabeledTexts, load_texts, split_rows
+from keras_tnattn_train.processes.backend import start_backend
+from keras_tnattn_train.runs.runs import Run
+
+
+def load(config: ClassifyConfig) -> LabeledTexts:
+    """Reads the data of a config, prints size and notes, and checks that they can be split."""
+    data = load_texts(config.dataset, config.data_dir, config.text_column, config.label_column)
+    print(f"{config.dataset}: {len(data.texts):,} texts in {len(data.class_names)} classes")
+    for note in data.notes:
+        print(f"  {note}")
+    split_rows(data.labels, config.test_fraction, config.seed)
+    return data
+
+
+def classify(config: ClassifyConfig, run: Run) -> None:
+    """Trains a text classifier, and prints its accuracy."""
+    data = load(config)
+    start_backend()  # takes seconds, so it comes after the checks
+    from keras_tnattn_train.classify.train import train_classifier
+
+    results = train_classifier(config, run, data)
+    counts = results["parameters"]
+    print(
+        f"accuracy: {results['train_accuracy']:.1%} on the training part, "
+        f"{results['test_accuracy']:.1%} on the test part\n"
+        f"parameters: {counts['all']:,}, {counts['attention']:,} of them in the attention; "
+        f"training: {results['seconds']:.0f} s"
+    )
+
+
+COMMAND = training_command(
+    "classify",
+    ClassifyConfig,
+    classify,
+    "Train a text classifier",
+    "Writes the run folder: config.json, data.json, metrics.csv, results.json, "
+    "learning_curves.png, confusion_matrix.png, psi.png, report.csv, mistakes.csv, model.keras "
+    "and checkpoints.",
+    """\
+examples:
+  classify the docstrings of the installed libraries; no network needed:
+    python training/train.py classify --attention tsa --epochs 5
+  classify Reuters newswires, then again with a dot-product attention of as many weights:
+    python training/train.py classify --dataset reuters
+    python training/train.py classify --dataset reuters --attention dpa --embedding-dim 6
+  use your own table, keep the best epoch, and export to saved_models/mine/1/:
+    python training/train.py classify --dataset mine.csv --text-column body \\
+        --label-column topic --early-stopping 3 --name mine --export
+  continue an interrupted run:
+    python training/train.py classify --name mine --resume
+""",
+)

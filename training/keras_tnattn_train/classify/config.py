@@ -1,0 +1,337 @@
+"""The options of `classify`."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from keras_tnattn_train.data.reading import short_name
+from keras_tnattn_train.data.texts.registry import TEXT_SETS
+from keras_tnattn_train.options.attentions import registered_attentions
+from keras_tnattn_train.options.options import (
+    DATA,
+    MODEL,
+    TRAINING,
+    ExportConfig,
+    early_stopping_option,
+    epochs_option,
+    jit_compile_option,
+    name_option,
+    option,
+    steps_per_execution_option,
+)
+
+ATTENTIONS = registered_attentions()
+# As in Table 1 of the paper, with these sizes the attention layers have about 300 parameters.
+TABLE_DIMS = {"tsa": 64, "tga": 64, "dpa": 6, "ada": 6}
+RECIPES = ("tuned", "paper")
+SWITCH = ("on", "off")
+CLASS_WEIGHTS = ("none", "balanced")
+INITIAL_WEIGHTS = ("svm", "random")
+EMBEDDINGS = ("dense", "tensor_train", "low_rank")
+TENSORIZED = ("tsa", "tga")  # these have tensor-train maps
+TIME_GRAPHED = (*TENSORIZED, "rgtn")
+TIME_GRAPHS = ("geometric", "exponential", "window", "power_law")
+UNDAMPED = ("window", "power_law")
+HEADLESS = tuple(registered_attentions(has_heads=False))
+
+
+def _default_name(values: dict[str, Any]) -> str:
+    layers = "" if values["num_layers"] == 1 else f"-{values['num_layers']}-layers"
+    return f"{short_name(values['dataset'])}-{values['attention']}{layers}-{values['seed']}"
+
+
+def _by_recipe(tuned: Any, paper: Any, without: Any = None) -> Callable[[dict[str, Any]], Any]:
+    """Returns what computes a default from the recipe.
+
+    Args:
+        tuned: The value of the tuned recipe.
+        paper: The value of the paper's recipe.
+        without: The value of the tuned recipe without an attention, if the initial weights are
+            random. Default: `tuned`.
+    """
+
+    def default(values: dict[str, Any]) -> Any:
+        if values["recipe"] == "paper":
+            return paper
+        other = without is not None and values["attention"] == "none"
+        return without if other and values["initial_weights"] == "random" else tuned
+
+    return default
+
+
+def _default_initial_weights(values: dict[str, Any]) -> str:
+    possible = _can_start_from_svm(values)
+    return "svm" if values["recipe"] == "tuned" and possible else "random"
+
+
+def _can_start_from_svm(values: Mapping[str, Any]) -> bool:
+    dense = values["embedding"] == "dense" and values["embedding_dim"] >= 2
+    return dense and not values["hidden_units"]
+
+
+def recipe_option(default: str) -> Any:
+    """Declares the recipe."""
+    return option(
+        default,
+        MODEL,
+        "decides the defaults of the options that name one for each recipe. tuned: chosen on "
+        "validation parts of five data sets; paper: as published",
+        choices=RECIPES,
+    )
+
+
+class ClassifyConfig(ExportConfig):
+    """The options of `classify`: data, model, training and output.
+
+    Raises:
+        InputError: If a value is out of its range.
+    """
+
+    dataset: str = option(
+        "docstrings",
+        DATA,
+        "; ".join(f"{name}: {entry.description}" for name, entry in TEXT_SETS.items())
+        + "; tfds:NAME: a set of TensorFlow Datasets; or the path of a .csv or .tsv file (.gz, "
+        ".xz), or of a folder with one subfolder of .txt files per class",
+    )
+    data_dir: str | None = option(
+        None,
+        DATA,
+        "folder that holds the files of the named data sets ("
+        + ", ".join(dict.fromkeys(entry.file for entry in TEXT_SETS.values() if entry.file))
+        + "), or TFDS' folder (default: the libraries' own loaders and caches)",
+        metavar="DIR",
+    )
+    text_column: str | None = option(
+        None,
+        DATA,
+        "column or feature with the texts (default: by the header, else text)",
+    )
+    label_column: str | None = option(
+        None,
+        DATA,
+        "column or feature with the labels (default: by the header, else label)",
+    )
+    test_fraction: float = option(0.4, DATA, "fraction of the rows for the test", gt=0, lt=1)
+    max_words: int = option(
+        200, DATA, "maximum number of words of a text; the rest is cut off", ge=1, le=100_000
+    )
+    vocabulary_size: int = option(
+        20_000,
+        DATA,
+        "number of ids: padding, unknown and the most frequent words of the training part",
+        ge=3,
+        le=10_000_000,
+    )
+
+    recipe: str = recipe_option("tuned")
+    attention: str = option(
+        "tsa",
+        MODEL,
+        "; ".join(f"{name}: {summary}" for name, summary in ATTENTIONS.items()),
+        choices=tuple(ATTENTIONS),
+    )
+    num_layers: int = option(
+        1, MODEL, "attention layers; two or more have residual connections", ge=1, le=64
+    )
+    embedding_dim: int = option(64, MODEL, "size of the word embedding", ge=1, le=65_536)
+    embedding: str = option(
+        "dense",
+        MODEL,
+        "dense: a full table; tensor_train, low_rank: a table with far fewer weights",
+        choices=EMBEDDINGS,
+    )
+    embedding_rank: int = option(
+        16, MODEL, "maximum rank of the embedding (tensor_train, low_rank)", ge=1, le=4096
+    )
+    hidden_units: int = option(
+        None,
+        MODEL,
+        "units of the hidden layer before the output; 0: no such layer (tuned: 0; paper: 20)",
+        compute=_by_recipe(0, 20),
+        ge=0,
+        le=65_536,
+    )
+    initial_weights: str = option(
+        None,
+        MODEL,
+        "svm: the embedding and the last layer start from a linear support vector machine of "
+        "TF-IDF weights, fitted to the training part (needs a dense embedding of at least 2 "
+        "dimensions and no hidden layer); random (tuned: svm where possible; paper: random)",
+        compute=_default_initial_weights,
+        choices=INITIAL_WEIGHTS,
+    )
+    word_dropout: float = option(
+        None,
+        MODEL,
+        "rate at which training drops whole words after the embedding (tuned: 0.6, or 0.5 "
+        "with --attention none and random initial weights; paper: 0)",
+        compute=_by_recipe(0.6, 0.0, without=0.5),
+        ge=0,
+        lt=1,
+    )
+    dropout_rate: float = option(
+        None,
+        MODEL,
+        "rate of the dropout after the average over the words, and after the hidden layer "
+        "(tuned: 0.5, or 0.1 with --attention none and random initial weights; paper: 0.1)",
+        compute=_by_recipe(0.5, 0.1, without=0.1),
+        ge=0,
+        lt=1,
+    )
+    normalization: str = option(
+        None,
+        MODEL,
+        "on: normalize the average over the words (tuned: on; paper: off)",
+        compute=_by_recipe("on", "off"),
+        choices=SWITCH,
+    )
+    num_heads: int = option(2, MODEL, f"attention heads (not {', '.join(HEADLESS)})", ge=1, le=256)
+    tt_rank: int = option(2, MODEL, "maximum tensor-train rank (tsa, tga)", ge=1, le=4096)
+    damping: float = option(0.9, MODEL, "damping of the time graph (tsa, tga, rgtn)", ge=0, lt=1)
+    time_graph: str = option(
+        "geometric",
+        MODEL,
+        "weight of a token at distance d (tsa, tga, rgtn). geometric: damping^d; exponential: "
+        "trained, initially as geometric; window: 1 up to distance --window; power_law: "
+        "d^-exponent",
+        choices=TIME_GRAPHS,
+    )
+    window: int | None = option(
+        None,
+        MODEL,
+        "reach of --time-graph window, in tokens to each side",
+        ge=1,
+        le=100_000,
+    )
+    exponent: float | None = option(None, MODEL, "exponent of the time graph power_law", gt=0)
+    filter_order: int = option(2, MODEL, "number of terms of the graph filter (tsa)", ge=2, le=100)
+    residual_units: int = option(
+        2, MODEL, "residual units that learn the metric (plga)", ge=0, le=256
+    )
+    residual_dim: int = option(64, MODEL, "width of these units (plga)", ge=1, le=65_536)
+    position_encoding: str = option(
+        "none",
+        MODEL,
+        "position encoding added to the embedding, beside the time graph",
+        choices=("none", "sinusoidal", "learned"),
+    )
+    feedforward: str = option(
+        "dense",
+        MODEL,
+        "kernel of the hidden layer before the output (needs --hidden-units above 0): dense, or a "
+        "tensor train",
+        choices=("dense", "tensor_train"),
+    )
+
+    epochs: int = epochs_option(
+        None, "passes over the training part (tuned: 8; paper: 10)", compute=_by_recipe(8, 10)
+    )
+    batch_size: int = option(
+        None,
+        TRAINING,
+        "rows per step (tuned: 64; paper: 32)",
+        compute=_by_recipe(64, 32),
+        ge=1,
+        le=1_048_576,
+    )
+    learning_rate: float = option(
+        None,
+        TRAINING,
+        "initial learning rate of Adam (tuned: 0.002; paper: 0.001)",
+        compute=_by_recipe(2e-3, 1e-3),
+        gt=0,
+    )
+    schedule: str = option(
+        None,
+        TRAINING,
+        "cosine: the learning rate decays to 0 at the end (tuned: cosine; paper: constant)",
+        compute=_by_recipe("cosine", "constant"),
+        choices=("constant", "cosine"),
+    )
+    early_stopping: int | None = early_stopping_option(
+        "stop after this many epochs without a better validation loss, or what --monitor names, "
+        "and keep the best epoch; the validation part is a tenth of the training part"
+    )
+    monitor: str = option(
+        "loss",
+        TRAINING,
+        "what --early-stopping watches on the validation part: the lowest loss or the highest "
+        "accuracy",
+        choices=("loss", "accuracy"),
+    )
+    class_weights: str = option(
+        "none",
+        TRAINING,
+        "balanced: weight each row in the loss by the inverse frequency of its class, so that rare "
+        "classes count as much as frequent ones",
+        choices=CLASS_WEIGHTS,
+    )
+    steps_per_execution: int = steps_per_execution_option()
+    jit_compile: str = jit_compile_option(
+        "as Keras decides, but always on for ada, because XLA need not store its sums over all "
+        "pairs"
+    )
+    name: str = name_option(_default_name, "DATASET-ATTENTION-SEED")
+
+    def check_together(self) -> None:
+        reason = f"attention={self.attention!r}, which has none"
+        if self.attention not in TENSORIZED:
+            self.refuse(reason, "tt_rank")
+        if self.attention not in TIME_GRAPHED:
+            self.refuse(reason, "damping", "time_graph", "window", "exponent")
+        for name, graph in (("window", "window"), ("exponent", "power_law")):
+            if (getattr(self, name) is not None) != (self.time_graph == graph):
+                raise ValueError(
+                    f"Expected {name} with time_graph={graph!r}, and with no other. Received: "
+                    f"time_graph={self.time_graph!r}, {name}={getattr(self, name)}"
+                )
+        if self.time_graph in UNDAMPED:
+            self.refuse(f"time_graph={self.time_graph!r}, which has none", "damping")
+        if self.attention != "tsa":
+            self.refuse(reason, "filter_order")
+        if self.attention != "plga":
+            self.refuse(reason, "residual_units", "residual_dim")
+        if self.attention in HEADLESS:
+            self.refuse(reason, "num_heads")
+        if self.embedding == "dense":
+            self.refuse("embedding='dense', which has none", "embedding_rank")
+        if self.initial_weights == "svm" and not _can_start_from_svm(dict(self)):
+            raise ValueError(
+                "Expected embedding='dense', embedding_dim >= 2 and hidden_units=0 with "
+                f"initial_weights='svm'. Received: embedding={self.embedding!r}, "
+                f"embedding_dim={self.embedding_dim}, hidden_units={self.hidden_units}"
+            )
+        if not self.early_stopping:
+            self.refuse("early_stopping=None", "monitor")
+        if not self.hidden_units:
+            reason = "hidden_units=0 (the default of recipe='tuned'), which has no kernel"
+            self.refuse(reason, "feedforward")
+
+    @classmethod
+    def of_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:
+        earlier = {"recipe": "paper", "dropout_rate": 0.1, "initial_weights": "random"}
+        return {**earlier, **values}
+
+    @property
+    def source(self) -> str:
+        """The data set's name without folders, suffixes, library or version, for file names."""
+        return short_name(self.dataset)
+
+    @property
+    def attention_options(self) -> dict[str, Any]:
+        """The arguments that only the chosen attention layer has."""
+        if self.attention == "plga":
+            return {"residual_units": self.residual_units, "residual_dim": self.residual_dim}
+        if self.attention not in TIME_GRAPHED:
+            return {}
+        options: dict[str, Any] = {
+            "damping": self.damping,
+            "time_graph": self.time_graph,
+            "window": self.window,
+            "exponent": self.exponent,
+        }
+        if self.attention in TENSORIZED:
+            options["tt_ranks"] = self.tt_rank
+        if self.attention == "tsa":
+            options["filter_order"] = self.filter_order
+        return options

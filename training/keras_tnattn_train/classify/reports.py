@@ -1,0 +1,102 @@
+"""Predicts texts; writes the scores of each class and the most confident mistakes as CSV files."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from sklearn.metrics import classification_report
+
+from keras_tnattn_train.data.batches import TextBatches
+from keras_tnattn_train.runs.fitting import as_dataset
+from keras_tnattn_train.system.files import replacing
+
+MISTAKES = 100
+
+
+def outputs_of(model: keras.Model, ids: np.ndarray) -> np.ndarray:
+    """Returns the outputs `(R, ...)` for texts `(R, L)`, read without needless padding."""
+    texts = TextBatches(ids, np.zeros(len(ids)), 256)
+    texts.order = np.argsort(texts.lengths, kind="stable")
+    found = model.predict(as_dataset(texts), verbose=0)
+    return found[np.argsort(texts.order)]
+
+
+def write_report(
+    labels: np.ndarray, predictions: np.ndarray, class_names: Sequence[str], path: Path
+) -> None:
+    """Writes precision, recall, F1 and support of each class, and their averages.
+
+    Args:
+        labels: The true classes `(R,)`.
+        predictions: The predicted classes `(R,)`.
+        class_names: The `C` names.
+        path: The CSV file.
+    """
+    report = classification_report(
+        labels,
+        predictions,
+        labels=range(len(class_names)),
+        target_names=list(class_names),
+        output_dict=True,
+        zero_division=0,
+    )
+    # scikit-learn reports the accuracy as "micro avg" if the test part lacks a class.
+    accuracy = float(np.mean(labels == predictions))
+    report.pop("accuracy", None)
+    report.pop("micro avg", None)
+    rows = [
+        [name, row["precision"], row["recall"], row["f1-score"], int(row["support"])]
+        for name, row in report.items()
+    ]
+    _write(
+        path,
+        ["class", "precision", "recall", "f1", "support"],
+        [*rows, ["accuracy", accuracy, accuracy, accuracy, len(labels)]],
+    )
+
+
+def write_mistakes(
+    texts: Sequence[str],
+    text_rows: np.ndarray,
+    labels: np.ndarray,
+    probabilities: np.ndarray,
+    class_names: Sequence[str],
+    path: Path,
+) -> None:
+    """Writes the 100 most confident mistakes, the most confident first.
+
+    Args:
+        texts: All texts; only those of the mistakes are read.
+        text_rows: The numbers `(R,)` of the rows in `texts`.
+        labels: The true classes `(R,)`.
+        probabilities: The predicted probabilities `(R, C)`.
+        class_names: The `C` names.
+        path: The CSV file.
+    """
+    predictions, rows = probabilities.argmax(axis=-1), np.arange(len(labels))
+    wrong = rows[predictions != labels]
+    order = np.argsort(-probabilities.max(axis=-1)[wrong], kind="stable")
+    _write(
+        path,
+        ["probability", "predicted", "label", "probability_of_label", "text"],
+        (
+            [
+                f"{probabilities[row, predictions[row]]:.6f}",
+                class_names[predictions[row]],
+                class_names[labels[row]],
+                f"{probabilities[row, labels[row]]:.6f}",
+                texts[text_rows[row]],
+            ]
+            for row in wrong[order][:MISTAKES]
+        ),
+    )
+
+
+def _write(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)

@@ -1,0 +1,274 @@
+"""Trains, measures and exports one text classifier."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from sklearn.utils.class_weight import compute_sample_weight
+
+from keras_tnattn.models import text_classifier
+from keras_tnattn.text.words import WordVectorizer, learn_words, split_words
+from keras_tnattn_train.classify import plots
+from keras_tnattn_train.classify.config import TENSORIZED, ClassifyConfig
+from keras_tnattn_train.classify.initial_weights import start_from_svm
+from keras_tnattn_train.classify.reports import outputs_of, write_mistakes, write_report
+from keras_tnattn_train.data.batches import TextBatches
+from keras_tnattn_train.data.stored import stored_array
+from keras_tnattn_train.data.texts import LabeledTexts, split_rows
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.runs import tables as evaluation
+from keras_tnattn_train.runs.cards import describe
+from keras_tnattn_train.runs.checkpoints import EpochLog
+from keras_tnattn_train.runs.finishing import finish, prepare_export
+from keras_tnattn_train.runs.fitting import check_tensorboard, fit, reset_session
+from keras_tnattn_train.runs.plots import confusion_matrix, learning_curves
+from keras_tnattn_train.runs.runs import Run
+
+VALIDATION_FRACTION = 0.1
+BLOCK = 4096  # texts that are in memory at once
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The rows of one part: their numbers `(R,)`, ids `(R, L)`, on disk, and labels `(R,)`."""
+
+    rows: np.ndarray
+    ids: np.ndarray
+    labels: np.ndarray
+
+
+def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> dict[str, Any]:
+    """Trains a classifier, or resumes an interrupted run.
+
+    Args:
+        config: The options.
+        run: The run; its folder need not exist yet.
+        data: All texts; this function splits off the test part.
+
+    Returns:
+        The content of `results.json`.
+
+    Raises:
+        InputError: If the config does not fit the data, or the run was started with other data.
+    """
+    try:
+        reset_session(config.seed)
+        vectorizer, parts = prepare_parts(config, data)
+        batches = _training_batches(config, parts["train"])
+        sizes = vectorizer.vocabulary_size(), len(data.class_names), len(batches)
+        model = compiled_model(config, *sizes)
+    except ValueError as error:
+        # Keras and our layers validate sizes; report their errors as input errors.
+        raise InputError(str(error)) from error
+    vocabulary = vectorizer.get_vocabulary()
+    description = {
+        "fingerprint": data.fingerprint(),
+        "notes": list(data.notes),
+        "class_names": list(data.class_names),
+        "vocabulary": vocabulary,
+    }
+    prepare_export(config)
+    check_tensorboard(config)
+    run.start_or_check(config, description)
+
+    train, test, validation = parts["train"], parts["test"], parts.get("validation")
+    log = EpochLog(run, config.early_stopping, config.monitor)
+    if config.initial_weights == "svm" and not log.has_checkpoint:
+        print("fitting the linear SVM from which the weights start", flush=True)
+        model.set_weights(_weights_from_svm(config, sizes, train))
+    fit(
+        model,
+        batches,
+        config,
+        run,
+        validation and TextBatches(validation.ids, validation.labels, 256),
+        log,
+    )
+    model = log.model
+    probabilities = outputs_of(model, test.ids)
+    predictions = probabilities.argmax(axis=-1)
+    write_report(test.labels, predictions, data.class_names, run.folder / "report.csv")
+    write_mistakes(
+        data.texts,
+        test.rows,
+        test.labels,
+        probabilities,
+        data.class_names,
+        run.folder / "mistakes.csv",
+    )
+    train_predictions = outputs_of(model, train.ids).argmax(axis=-1)
+    results: dict[str, Any] = {
+        "train_accuracy": float(np.mean(train_predictions == train.labels)),
+        "test_accuracy": float(np.mean(predictions == test.labels)),
+        "epochs": len(log.rows),
+        "seconds_per_step": min(row["seconds_per_step"] for row in log.rows),
+        "seconds": sum(row["seconds"] for row in log.rows),
+        "parameters": evaluation.parameter_counts(model),
+        "rows": {name: len(part.labels) for name, part in parts.items()},
+        "classes": len(data.class_names),
+    }
+    learning_curves(log.rows, results["test_accuracy"], run.folder / "learning_curves.png")
+    confusion_matrix(
+        test.labels, predictions, data.class_names, run.folder / "confusion_matrix.png"
+    )
+    if config.attention in TENSORIZED:
+        sentence = _a_sentence(train.ids)
+        plots.psi(
+            evaluation.attention_scores(model, sentence),
+            [vocabulary[i] for i in sentence],
+            run.folder / "psi.png",
+        )
+    return finish(
+        config,
+        run,
+        model,
+        results,
+        lambda folder, version: export_classifier(
+            config, model, vectorizer, data, test, results, folder, version
+        ),
+    )
+
+
+def export_classifier(
+    config: ClassifyConfig,
+    model: keras.Model,
+    vectorizer: WordVectorizer,
+    data: LabeledTexts,
+    test: Part,
+    results: dict[str, Any],
+    folder: Path,
+    version: int | None = None,
+) -> Path:
+    """Exports a classifier with a model card and examples from the test part.
+
+    Returns:
+        The path of the new version.
+    """
+    from keras_tnattn.export import export  # which needs TensorFlow
+
+    source = {
+        "name": config.dataset,
+        "fingerprint": data.fingerprint(),
+        "notes": list(data.notes),
+    }
+    examples = [data.texts[row][:200] for row in test.rows[:: max(1, len(test.rows) // 5)][:5]]
+    card = {"examples": examples, **describe("classify", config, source, results)}
+    return export(model, vectorizer.layer(), data.class_names, folder, version, split_words, card)
+
+
+def prepare_parts(
+    config: ClassifyConfig, data: LabeledTexts
+) -> tuple[WordVectorizer, dict[str, Part]]:
+    """Splits the rows, learns the vocabulary of the training part and turns all texts into ids.
+
+    Returns:
+        The vectorizer and the parts `train`, `test` and, with early stopping, `validation`.
+    """
+    train, test = split_rows(data.labels, config.test_fraction, config.seed)
+    rows = {"train": train, "test": test}
+    if config.early_stopping:
+        kept, validation = split_rows(data.labels[train], VALIDATION_FRACTION, config.seed)
+        rows |= {"train": train[kept], "validation": train[validation]}
+    vectorizer = learn_words(
+        (data.texts[row] for row in rows["train"]), config.vocabulary_size, config.max_words
+    )
+    return vectorizer, {
+        name: Part(r, _ids_of(vectorizer, data.texts, r), data.labels[r])
+        for name, r in rows.items()
+    }
+
+
+def _ids_of(vectorizer: WordVectorizer, texts: Sequence[str], rows: np.ndarray) -> np.ndarray:
+    """Returns int32 ids `(R, L)` of the texts of some rows, in a temporary file."""
+    return stored_array(
+        (
+            vectorizer([texts[row] for row in rows[start : start + BLOCK]])
+            for start in range(0, len(rows), BLOCK)
+        ),
+        (len(rows), vectorizer.max_words),
+    )
+
+
+def _weights_from_svm(
+    config: ClassifyConfig, sizes: tuple[int, int, int], train: Part
+) -> list[np.ndarray]:
+    """Computes the initial weights without a distribution, as any process on its own would."""
+    distribution = keras.distribution.distribution()
+    keras.distribution.set_distribution(None)
+    try:
+        model = compiled_model(config, *sizes)
+        start_from_svm(config, model, train.ids, train.labels)
+        return model.get_weights()
+    finally:
+        keras.distribution.set_distribution(distribution)
+
+
+def _training_batches(config: ClassifyConfig, part: Part) -> TextBatches:
+    sample_weights = None
+    if config.class_weights == "balanced":
+        sample_weights = compute_sample_weight("balanced", part.labels).astype("float32")
+    return TextBatches(part.ids, part.labels, config.batch_size, config.seed, sample_weights)
+
+
+def compiled_model(
+    config: ClassifyConfig,
+    vocabulary_size: int,
+    classes: int,
+    steps: int,
+    attention: keras.layers.Layer | None = None,
+) -> keras.Model:
+    """Builds a compiled classifier.
+
+    Args:
+        config: The options of the model and of the training.
+        vocabulary_size: The number of ids.
+        classes: The number of classes.
+        steps: The number of steps in an epoch.
+        attention: A layer in place of the attention of the config, which is then `"none"`.
+
+    Returns:
+        A model from ids `(B, L)` to probabilities `(B, classes)`.
+    """
+    positions = None if config.position_encoding == "none" else config.position_encoding
+    model = text_classifier(
+        vocabulary_size,
+        classes,
+        attention=attention or config.attention,
+        embedding_dim=config.embedding_dim,
+        num_heads=config.num_heads,
+        num_layers=config.num_layers,
+        embedding=config.embedding,
+        embedding_ranks=config.embedding_rank,
+        word_dropout=config.word_dropout,
+        dropout_rate=config.dropout_rate,
+        normalization=config.normalization == "on",
+        hidden_units=config.hidden_units or None,
+        position_encoding=positions,
+        max_length=config.max_words if positions == "learned" else None,
+        feedforward=config.feedforward,
+        **config.attention_options,
+    )
+    jit_compile = {"auto": config.attention == "ada" or "auto", "on": True, "off": False}
+    rate: Any = config.learning_rate
+    if config.schedule == "cosine":
+        rate = keras.optimizers.schedules.CosineDecay(rate, config.epochs * steps)
+    model.compile(
+        optimizer=keras.optimizers.Adam(rate),
+        loss="sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+        steps_per_execution=config.steps_per_execution,
+        jit_compile=jit_compile[config.jit_compile],
+    )
+    return model
+
+
+def _a_sentence(ids: np.ndarray) -> np.ndarray:
+    """Returns the first text of 10 to 30 words or, if there is none, the start of the longest."""
+    blocks = (ids[start : start + BLOCK] for start in range(0, len(ids), BLOCK))
+    lengths = np.concatenate([np.count_nonzero(block, axis=1) for block in blocks])
+    fitting = np.flatnonzero((lengths >= 10) & (lengths <= 30))
+    row = fitting[0] if len(fitting) else lengths.argmax()
+    return ids[row, : min(lengths[row], 30)]

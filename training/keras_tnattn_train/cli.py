@@ -1,0 +1,93 @@
+"""The command line `keras-tnattn`, and that of `training/train.py`."""
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# The commands that train; each module has a `COMMAND`.
+TASKS = {
+    "classify": "keras_tnattn_train.classify.command",
+    "compare": "keras_tnattn_train.classify.compare",
+    "rules": "keras_tnattn_train.rules.command",
+    "images": "keras_tnattn_train.images.command",
+    "nodes": "keras_tnattn_train.nodes.command",
+    "compare-nodes": "keras_tnattn_train.nodes.compare",
+    "translate": "keras_tnattn_train.translate.command",
+}
+# The programs around them: a function of the arguments, and the line in the list of commands.
+PROGRAMS = {
+    "predict": ("keras_tnattn_train.predict:main", "Predict with a run or an exported model"),
+    "compress": ("keras_tnattn_train.compress:main", "Make the model of a run or a file smaller"),
+    "evaluate": ("keras_tnattn_train.translate.evaluate:main", "Score a translator: BLEU, chrF"),
+    "explain": ("keras_tnattn_train.translate.explain:main", "Draw a translator's attentions"),
+    "serve": ("keras_tnattn.serving.__main__:run", "Serve exported models over HTTP"),
+    "reproduce": ("keras_tnattn_train.studies.command_line:main", "Run a study: many trainings"),
+    "launch": ("keras_tnattn_train.processes.launching:main", "Train a run in several processes"),
+}
+# The extra of the package that a module comes with.
+EXTRAS = {
+    "cyclopts": "train",
+    "pydantic": "train",
+    "sklearn": "train",
+    "scipy": "train",
+    "matplotlib": "train",
+    "babel": "train",
+    "sacrebleu": "train",
+    "powerlaw": "train",
+    "fastapi": "serve",
+    "starlette": "serve",
+    "anyio": "serve",
+    "uvicorn": "serve",
+    "prometheus_client": "serve",
+    "tensorflow": "tensorflow",
+    "tensorflow_text": "text",
+    "jax": "jax",
+    "torch": "torch",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs `keras-tnattn`.
+
+    Args:
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
+
+    Returns:
+        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it; 2 if a
+        package is missing that an extra brings.
+    """
+    return _run(arguments, PROGRAMS)
+
+
+def train(arguments: Sequence[str] | None = None) -> int:
+    """Runs `training/train.py`: as `main`, with the commands that train only."""
+    return _run(arguments, {})
+
+
+def task_commands() -> list[Any]:
+    """Returns the `keras_tnattn_train.commands.Command` of each entry of `TASKS`."""
+    return [importlib.import_module(module).COMMAND for module in TASKS.values()]
+
+
+def _run(arguments: Sequence[str] | None, programs: Mapping[str, tuple[str, str]]) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if words and words[0] in programs:
+            module, _, function = programs[words[0]][0].partition(":")
+            return getattr(importlib.import_module(module), function)(words[1:])
+        from keras_tnattn_train.commands import run_commands
+
+        summaries = {name: summary for name, (_, summary) in programs.items()}
+        text = "Trains models of keras_tnattn"
+        text += ", and predicts, compresses and serves with them." if programs else "."
+        return run_commands("train", text, task_commands(), words, summaries)
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        print(
+            f"error: {error.name} is not installed: pip install 'keras-tnattn[{extra}]'",
+            file=sys.stderr,
+        )
+        return 2

@@ -1,0 +1,236 @@
+"""Commands that train or run a study, and how a command starts or resumes a run."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cyclopts
+from pydantic.fields import FieldInfo
+
+from keras_tnattn_train.options.command_line import function_of, new_app, run
+from keras_tnattn_train.options.errors import InputError, exit_status
+from keras_tnattn_train.options.options import (
+    EXPORTING,
+    RUN,
+    DeviceOptions,
+    ExportConfig,
+    Options,
+    RunConfig,
+    option,
+)
+from keras_tnattn_train.options.program import with_programs
+from keras_tnattn_train.processes.backend import start_backend
+from keras_tnattn_train.processes.devices import (
+    Layouts,
+    check_one_process,
+    join,
+    process_id,
+    use_devices,
+)
+from keras_tnattn_train.runs.runs import Run
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command of the command line.
+
+    Args:
+        name: What the user types.
+        summary: Its line in the list of commands.
+        description: The text in its own `--help`.
+        options: Its options by name, fields of `Options` classes.
+        start: Runs the command with the options that the user typed.
+        examples: Command lines, shown at the end of `--help`.
+    """
+
+    name: str
+    summary: str
+    description: str
+    options: Mapping[str, FieldInfo]
+    start: Callable[[dict[str, Any]], None]
+    examples: str
+
+
+def app_of(
+    script: str, text: str, commands: Sequence[Command], others: Mapping[str, str] | None = None
+) -> cyclopts.App:
+    """Returns a program with commands.
+
+    Args:
+        script: The name of its script in `training/`.
+        text: The text in its `--help`.
+        commands: The commands.
+        others: The summaries of commands that other programs run, by name; for the list only.
+    """
+    app = new_app(script, text)
+    for command in commands:
+        app.command(
+            function_of(command.options, command.start),
+            name=command.name,
+            help=f"{command.summary}.\n\n{command.description}",
+            help_epilogue=with_programs(command.examples),
+        )
+    for name, summary in (others or {}).items():
+        app.command(lambda: None, name=name, help=summary)
+    return app
+
+
+def run_commands(
+    script: str,
+    text: str,
+    commands: Sequence[Command],
+    arguments: Sequence[str] | None,
+    others: Mapping[str, str] | None = None,
+) -> int:
+    """Runs a program with commands.
+
+    Args:
+        script: The name of its script in `training/`.
+        text: The text in its `--help`.
+        commands: The commands.
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
+        others: The summaries of commands that other programs run, by name; for the list only.
+
+    Returns:
+        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
+    """
+    return run(app_of(script, text, commands, others), arguments)
+
+
+def run_demo(demo: Callable[[], None]) -> int:
+    """Starts the backend and runs a demo.
+
+    Returns:
+        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
+    """
+
+    def start() -> None:
+        start_backend()
+        demo()
+
+    return exit_status(start)
+
+
+class RunOptions(Options):
+    """The options that choose the run; they are not part of its config."""
+
+    run_dir: str | None = option(None, RUN, "the run's folder (default: runs/NAME)", metavar="DIR")
+    resume: bool = option(
+        False,
+        RUN,
+        "continue the run in this folder with the options in its config.json; only options of an "
+        "export may change, also for a finished run",
+    )
+
+
+def training_command(
+    name: str,
+    config: type[RunConfig],
+    train: Callable[..., None],
+    summary: str,
+    description: str,
+    examples: str,
+    several_devices: bool = True,
+    layouts: Callable[[Any, int], Layouts] | None = None,
+    others: type[Options] | None = None,
+) -> Command:
+    """Returns a command that trains one run.
+
+    Args:
+        name: What the user types.
+        config: The class of its options, which are written to the run's `config.json`.
+        train: Takes such a config and a `Run`, trains or resumes it, and prints its results.
+        summary: Its line in the list of commands.
+        description: The text in its own `--help`.
+        examples: Command lines, shown at the end of `--help`.
+        several_devices: Whether several devices and processes can train the run. Default `True`.
+        layouts: A function from the config and the number of devices of `--model-parallel` to the
+            weights that are split among them. Default: the command has no `--model-parallel`.
+        others: The class of options that do not affect what is trained, and are no part of the
+            config; `train` takes them as its third argument. Default: the command has none.
+    """
+
+    def start(values: dict[str, Any]) -> None:
+        which = RunOptions(**_taken(values, RunOptions))
+        devices = DeviceOptions(**_taken(values, DeviceOptions))
+        more = () if others is None else (others(**_taken(values, others)),)
+        join(devices)
+        if not several_devices:
+            check_one_process(name)
+        chosen = run_to_train(config, values, which)
+        if chosen is None:
+            return
+        options, run = chosen
+        with run.locked() as free:
+            if not free:
+                raise InputError(
+                    f"Expected a run that no other process is training. Received: {run.folder}. "
+                    "Wait until that process ends, or choose another --run-dir or --name"
+                )
+            if run_to_train(config, values, which) is None:  # another process has finished it
+                return
+            if several_devices:
+                use_devices(devices, options.batch_size, layouts and partial(layouts, options))
+            train(options, run, *more)
+        print(f"run folder: {run.folder}")
+        results = run.results or {}
+        if "exported" in results:
+            print(f"exported to {results['exported']}")
+
+    fields = {**RunOptions.model_fields, **config.model_fields}
+    if others is not None:
+        fields |= others.model_fields
+    if several_devices:
+        fields |= DeviceOptions.model_fields
+    if layouts is None:
+        fields.pop("model_parallel", None)
+    return Command(name, summary, description, fields, start, examples)
+
+
+def _taken(values: dict[str, Any], kind: type[Options]) -> dict[str, Any]:
+    """Removes the options of a class from `values`, and returns them."""
+    return {name: values.pop(name) for name in kind.model_fields if name in values}
+
+
+def run_to_train(
+    kind: type[RunConfig], values: dict[str, Any], which: RunOptions
+) -> tuple[Any, Run] | None:
+    """Returns the config and the run to start or to continue.
+
+    Args:
+        kind: The class of the config.
+        values: The options that the user typed.
+        which: The folder, and whether to continue the run in it.
+
+    Returns:
+        The config and the run. `None`, with a message, if the run is finished and no new export is
+        requested.
+    """
+    if not which.resume:
+        config = kind(**values)
+        run = Run(which.run_dir or Path("runs", config.name))
+        if process_id() == 0:  # which may have started the run before another process is here
+            run.check_new()
+        return config, run
+    # A resumed run keeps its options, so those that the user typed need not be complete.
+    run = Run(which.run_dir or Path("runs", values.get("name") or kind(**values).name))
+    exporting = {name: values[name] for name in EXPORTING if name in values}
+    others = {name: value for name, value in values.items() if name not in EXPORTING}
+    hint = "Leave out --resume to start a new run"
+    config = run.read_config(kind, others, hint).changed(**exporting)
+    if run.results:
+        note = run.export_note or {}
+        exported = run.results.get("exported")
+        missing = not exported or not Path(exported).is_dir()
+        # To export a finished run, finish it once more; nothing is left to train.
+        if not (
+            exporting
+            and isinstance(config, ExportConfig)
+            and config.export
+            and (missing or note.get("options") != config.export_options)
+        ):
+            print(f"The run in {run.folder} is finished; there is nothing to do.")
+            return None
+    return config, run

@@ -1,0 +1,420 @@
+"""The command line `python training/compress.py`, or `python -m training.compress`."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_tnattn_train.options.command_line import run_one
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.options import (
+    DATA,
+    MODEL,
+    OUTPUT,
+    TRAINING,
+    Options,
+    argument,
+    option,
+)
+from keras_tnattn_train.options.program import program
+from keras_tnattn_train.processes.backend import start_backend
+from keras_tnattn_train.runs.compressed_folder import check_output, output_folder, write
+from keras_tnattn_train.system.files import read_object
+
+# The share of a text's words with which a classifier is healed.
+_KEPT = 0.3
+
+TEXT = (
+    "Makes a trained model smaller, and writes FOLDER/model.keras, report.txt, report.csv, "
+    "report.json and curves.png; without any of --target, --tolerance, --max-drop and --bits only "
+    "the reports. For the run of a classifier or a translator, ranks are chosen on its training "
+    "part, and predict.py and (translators) evaluate.py read FOLDER like a run."
+)
+EXAMPLES = """\
+examples:
+  make a classifier's run 8 times smaller, and export it from text to labels:
+    python training/compress.py runs/reuters-tsa-0 --target 8 --export
+  make a translator's run 4 times smaller, train it for an epoch, and measure its BLEU:
+    python training/compress.py runs/demo-translate/plga-pt-en --target 4 --bits 8 \\
+        --heal-epochs 1 --learning-rate 3e-4
+    python training/evaluate.py runs/demo-translate/plga-pt-en/compressed
+  find the smallest model in 4 bits that loses at most 0.005 of accuracy:
+    python training/compress.py runs/reuters-tsa-0 --bits 4 --max-drop 0.005
+  compress any Keras model, with ranks chosen on your own inputs (without --target: only report):
+    python training/compress.py model.keras --data inputs.npy
+    python training/compress.py model.keras --data inputs.npy --target 4
+"""
+
+
+# The options that `results.json` keeps, besides those of a healing.
+_HOW = ("target", "max_drop", "tolerance", "bits", "keep_vocabulary", "data")
+
+
+class CompressOptions(Options):
+    """The options of `training/compress.py`."""
+
+    model: str = argument("the folder of a run, or a .keras or .h5 file")
+    target: float | None = option(None, MODEL, "make the model X times smaller", metavar="X", ge=1)
+    max_drop: float | None = option(
+        None,
+        MODEL,
+        "make a classifier as small as possible with a loss of accuracy of at most D (0.005 is "
+        "half a point). Measured on the validation part, if the run has one (--early-stopping), "
+        "otherwise on a tenth of its training rows, where it may be smaller than on new texts",
+        metavar="D",
+        ge=0,
+        lt=1,
+    )
+    tolerance: float | None = option(
+        None,
+        MODEL,
+        "largest relative error of each layer (of its outputs with data, else of its weights); not "
+        "with --target or --max-drop",
+        metavar="E",
+        ge=0,
+    )
+    bits: int | None = option(None, MODEL, "also quantize the weights", choices=(8, 4))
+    keep_vocabulary: bool = option(
+        False,
+        MODEL,
+        "do not reorder a run's vocabulary; by default similar words get neighboring ids if the "
+        "embedding is replaced by a tensor train",
+    )
+    data: str | None = option(
+        None, DATA, ".npy file of inputs, or .npz file with one array per input", metavar="FILE"
+    )
+    heal_epochs: int = option(
+        0,
+        TRAINING,
+        "epochs of training the small model to reproduce the original's outputs",
+        metavar="N",
+        ge=0,
+        le=100_000,
+    )
+    learning_rate: float = option(1e-3, TRAINING, "learning rate for --heal-epochs", gt=0)
+    from_logits: bool = option(
+        False,
+        TRAINING,
+        "the outputs of a model without texts are logits: --heal-epochs minimizes the "
+        "Kullback-Leibler divergence of their softmax in place of the mean squared error",
+    )
+    output: str | None = option(
+        None,
+        OUTPUT,
+        "where to write (default: RUN/compressed, or MODEL-compressed for a file; RUN/report, or "
+        "MODEL-report, if only the reports)",
+        metavar="FOLDER",
+    )
+    export: bool = option(
+        False, OUTPUT, "export the small model to DIR/NAME-compressed/VERSION/, for the server"
+    )
+    saved_models: str = option("saved_models", OUTPUT, "where to export", metavar="DIR")
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a smaller model is asked for, and not only a report."""
+        return any(x is not None for x in (self.target, self.tolerance, self.max_drop, self.bits))
+
+    def check_together(self) -> None:
+        if not self.replaces and (self.heal_epochs or self.export):
+            raise ValueError(
+                "--heal-epochs and --export need --target, --tolerance, --max-drop or --bits, "
+                "because without them nothing is replaced"
+            )
+        if not self.heal_epochs and "learning_rate" in self.model_fields_set:
+            raise ValueError(
+                "Expected --learning-rate only with --heal-epochs, because nothing is trained "
+                f"without it. Received: learning_rate={self.learning_rate}"
+            )
+        if not self.heal_epochs and self.from_logits:
+            raise ValueError(
+                "Expected --from-logits only with --heal-epochs, because nothing is trained "
+                f"without it. Received: from_logits={self.from_logits}"
+            )
+        limits = {name: getattr(self, name) for name in ("tolerance", "target", "max_drop")}
+        given = {name: limit for name, limit in limits.items() if limit is not None}
+        if "tolerance" in given and len(given) > 1:
+            raise ValueError(
+                "Expected --tolerance without --target and --max-drop. Received: "
+                + ", ".join(f"{name}={limit}" for name, limit in given.items())
+            )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
+
+    Returns:
+        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
+    """
+    return run_one("compress", TEXT, EXAMPLES, CompressOptions, _compress, arguments)
+
+
+def _compress(args: CompressOptions) -> None:
+    path = Path(args.model)
+    if not path.exists():
+        raise InputError(
+            f"Expected the folder of a run, or a .keras or .h5 file. Received: {path}, which does "
+            "not exist"
+        )
+    if args.data is not None and not Path(args.data).is_file():
+        raise InputError(f"Expected a file of inputs. Received: data={args.data}")
+    if path.is_file():
+        _refuse_max_drop(args)
+    start_backend()  # takes seconds, so invalid input is reported first
+    if path.is_dir():
+        folder = Path(args.output or path / ("compressed" if args.replaces else "report"))
+        check_output(folder, path / "model.keras", args.replaces)
+        with output_folder(folder):
+            _compress_run(path, folder, args)
+    else:
+        suffix = "compressed" if args.replaces else "report"
+        folder = Path(args.output or path.with_name(f"{path.stem}-{suffix}"))
+        check_output(folder, path, args.replaces)
+        with output_folder(folder):
+            _compress_file(path, path.stem, folder, args)
+    print(f"wrote {folder}")
+
+
+def _refuse_max_drop(args: CompressOptions) -> None:
+    if args.max_drop is not None:
+        raise InputError("--max-drop needs the folder of a classifier's run, which has labels")
+
+
+def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -> None:
+    """Compresses a file, or the model of a run without texts."""
+    _refuse_max_drop(args)
+    if args.heal_epochs and args.data is None:
+        raise InputError("--heal-epochs needs --data")
+    from keras_tnattn.compression import logits_divergence
+    from keras_tnattn_train.runs.saved_models import load_file
+
+    model = load_file(path)
+    if args.export and args.data is None and getattr(model, "inputs", None) is None:
+        raise InputError("--export needs --data for a model that does not say what its inputs are")
+    data = None if args.data is None else _read_arrays(Path(args.data))
+    result = _call(model, args, data=data)
+    _heal(result, data, args, logits_divergence if args.from_logits else None)
+    print(result.report)
+    write(result, folder, args.replaces, _results(result, {}, args) if args.replaces else {})
+    if args.export:
+        from keras_tnattn.export import export_saved_model, next_version
+
+        models = _export_folder(name, args)
+        with _exporting(models):
+            version = models / str(next_version(models))
+            export_saved_model(result.model, version, _example(model, data))
+
+
+def _example(model: Any, data: Any) -> Any:
+    """Returns two rows of inputs: of the data, or zeros."""
+    import keras
+
+    if data is not None:
+        return keras.tree.map_structure(lambda array: array[:2], data)
+    return keras.tree.map_structure(
+        lambda x: np.zeros((2, *(size or 8 for size in x.shape[1:])), x.dtype),
+        model.inputs[0] if isinstance(model, keras.Sequential) else model.input,
+    )
+
+
+def _compress_run(path: Path, folder: Path, args: CompressOptions) -> None:
+    if not (path / "model.keras").is_file():
+        raise InputError(f"Expected a finished run with model.keras. Received: {path}")
+    from keras_tnattn_train.runs.runs import Run
+
+    description = read_object(path / "data.json", "Train again")
+    if {"digest", "vocabulary"} & set(description):
+        if args.data is not None:
+            raise InputError("--data is for other models: a run of texts has its own data")
+        if args.from_logits:
+            raise InputError("--from-logits is for other models: a run of texts has its own loss")
+        if "compressed" in (Run(path).results or {}):
+            raise InputError(f"Expected the original run. Received: {path}, a compressed one")
+    if "digest" in description:
+        _compress_translator(path, folder, args)
+    elif "vocabulary" in description:
+        _compress_classifier(path, folder, args)
+    else:
+        _compress_file(path / "model.keras", path.resolve().name, folder, args)
+
+
+def _compress_classifier(path: Path, folder: Path, args: CompressOptions) -> None:
+    """Compresses a classifier, with the texts it was trained on as data."""
+    from keras_tnattn.text.words import WordVectorizer
+    from keras_tnattn_train.classify.command import load
+    from keras_tnattn_train.classify.config import ClassifyConfig
+    from keras_tnattn_train.classify.train import export_classifier, prepare_parts
+    from keras_tnattn_train.runs.runs import Run
+    from keras_tnattn_train.runs.saved_models import load_model
+    from keras_tnattn_train.runs.tables import parameter_counts, predict
+
+    run = Run(path)
+    config = run.read_config(ClassifyConfig, {})
+    data = load(config)
+    run.check_data({"fingerprint": data.fingerprint()})
+    vectorizer, parts = prepare_parts(config, data)
+    model = load_model(path / "model.keras", "Finish the run with --resume")
+    train, test = parts["train"], parts["test"]
+    held_out = parts.get("validation")
+    if held_out is None:
+        chosen = np.arange(len(train.labels)) % 10 == 0
+        ids, labels = train.ids[chosen], train.labels[chosen]
+    else:
+        ids, labels = held_out.ids, held_out.labels
+
+    def accuracy(candidate: Any) -> float:
+        return float(np.mean(predict(candidate, ids) == labels))
+
+    # With a metric the ids cannot be renumbered, because the metric uses the original ids.
+    renumber = None if args.keep_vocabulary or args.max_drop is not None else 2
+    result = _call(
+        model,
+        args,
+        data=train.ids,
+        metric=accuracy if args.max_drop is not None else None,
+        max_drop=args.max_drop,
+        renumber=renumber,
+    )
+    _heal(result, thinned(train.ids), args)
+    print(result.report)
+    if not args.replaces:
+        write(result, folder, False, {})
+        return
+    before = float(np.mean(predict(model, test.ids) == test.labels))
+    after = float(np.mean(predict(result.model, result.renumbered(test.ids)) == test.labels))
+    vocabulary = vectorizer.get_vocabulary()
+    for order in result.id_orders.values():
+        vocabulary = [vocabulary[old] for old in order if old < len(vocabulary)]
+    results = {"test_accuracy_before": before, "test_accuracy_after": after}
+    description = {"class_names": list(data.class_names), "vocabulary": vocabulary}
+    files = _run_files(path, description) | _results(result, results, args)
+    write(result, folder, True, files)
+    print(f"accuracy on the test part: {before:.1%} -> {after:.1%}")
+    if args.export:
+        small = WordVectorizer(vocabulary[2:], config.max_words)
+        scores = {"test_accuracy": after, "parameters": parameter_counts(result.model)}
+        models = _export_folder(config.name, args)
+        with _exporting(models):
+            export_classifier(config, result.model, small, data, test, scores, models)
+
+
+def thinned(ids: np.ndarray) -> np.ndarray:
+    """Returns texts with about 30 % of their words, which the model does not know by heart.
+
+    Args:
+        ids: Integers `(R, L)`, padded with 0.
+    """
+    kept = (np.random.default_rng(0).random(ids.shape) < _KEPT) & (ids != 0)
+    kept[~kept.any(axis=1), 0] = True  # no text becomes empty
+    order = np.argsort(~kept, axis=1, kind="stable")
+    return np.take_along_axis(np.where(kept, ids, 0), order, axis=1)
+
+
+def _compress_translator(path: Path, folder: Path, args: CompressOptions) -> None:
+    """Compresses a translator, with the pairs it was trained on as data."""
+    _refuse_max_drop(args)
+    from keras_tnattn.compression import logits_divergence
+    from keras_tnattn_train.data.batches import BucketedBatches
+    from keras_tnattn_train.runs.runs import Run
+    from keras_tnattn_train.translate.config import TranslateConfig
+    from keras_tnattn_train.translate.loading import load_translator
+    from keras_tnattn_train.translate.train import export_trained
+
+    config = Run(path).read_config(TranslateConfig, {})
+    trained = load_translator(path)
+    corpus = trained.corpus
+    batches = BucketedBatches(corpus.parts["train"], 64, seed=0)
+    result = _call(trained.model, args, data=batches)
+    _heal(result, batches, args, logits_divergence)
+    print(result.report)
+    if not args.replaces:
+        write(result, folder, False, {})
+        return
+    description = read_object(path / "data.json", "Train again")
+    prepared = str(corpus.folder.resolve())
+    files = _run_files(path, {**description, "prepared": prepared})
+    write(result, folder, True, files | _results(result, {}, args))
+    print(f"for its BLEU: {program('evaluate')} {folder}")
+    if args.export:
+        results = {"parameters": result.model.count_params()}
+        models = _export_folder(config.name, args)
+        with _exporting(models):
+            export_trained(config, result.model, corpus, results, models)
+
+
+def _export_folder(name: str, args: CompressOptions) -> Path:
+    return Path(args.saved_models, f"{name}-compressed")
+
+
+@contextlib.contextmanager
+def _exporting(models: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"Could not export to {models}: {error}") from error
+    print(f"exported to {models}")
+
+
+def _call(model: Any, args: CompressOptions, **options: Any) -> Any:
+    from keras_tnattn.compression import compress
+    from keras_tnattn_train.runs.progress import printed
+
+    try:
+        with printed("keras_tnattn.compression"):
+            return compress(
+                model, target=args.target, tolerance=args.tolerance, bits=args.bits, **options
+            )
+    except (ValueError, TypeError) as error:
+        raise InputError(str(error)) from error
+
+
+def _heal(result: Any, inputs: Any, args: CompressOptions, loss: Any = None) -> None:
+    """Trains the small model, if asked for."""
+    if not args.heal_epochs:
+        return
+    from keras_tnattn_train.runs.progress import printed
+
+    try:
+        with printed("keras_tnattn.compression"):
+            result.heal(inputs, args.heal_epochs, args.learning_rate, loss=loss)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def _run_files(path: Path, description: dict[str, Any]) -> dict[str, str]:
+    """Returns what `predict.py` and `evaluate.py` read of a run, besides the model."""
+    return {
+        "config.json": (path / "config.json").read_text(encoding="utf-8"),
+        "data.json": json.dumps(description, indent=2) + "\n",
+    }
+
+
+def _results(result: Any, scores: dict[str, Any], args: CompressOptions) -> dict[str, str]:
+    """Returns `results.json`: options, how many epochs of healing were kept, sizes and scores."""
+    names = (*_HOW, "heal_epochs", *(("learning_rate", "from_logits") if args.heal_epochs else ()))
+    how = {name: getattr(args, name) for name in names} | {"healed_epochs": result.healed_epochs}
+    report = result.report
+    sizes = {
+        f"{name}_{when}": getattr(report, f"{name}_{when}")
+        for name in ("weights", "bytes")
+        for when in ("before", "after")
+    }
+    found = {"compressed": how, **sizes, "times_smaller": report.ratio, **scores}
+    return {"results.json": json.dumps(found, indent=2) + "\n"}
+
+
+def _read_arrays(path: Path) -> Any:
+    from keras_tnattn_train.runs.checkpoints import ARCHIVE_ERRORS, first_line
+
+    try:
+        with path.open("rb") as file:  # NumPy does not close a file that is damaged
+            content = np.load(file)
+            return content if isinstance(content, np.ndarray) else dict(content)
+    except ARCHIVE_ERRORS as error:
+        raise InputError(f"Could not read the inputs {path}: {first_line(error)}") from error

@@ -1,0 +1,302 @@
+"""Loads parallel corpora by name or path."""
+
+import collections
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from keras_tnattn_train.data.pairs import cldr
+from keras_tnattn_train.data.pairs.corpus import PARTS, Pair, ParallelCorpus, StoredPairs, cut_parts
+from keras_tnattn_train.data.pairs.registry import PARALLEL_SETS
+from keras_tnattn_train.data.reading import PACKED, TFDS, open_lines, open_table, unknown_source
+from keras_tnattn_train.data.texts.libraries import load_tfds_pairs
+from keras_tnattn_train.options.errors import InputError
+
+__all__ = ["ParallelCorpus", "load_pairs"]
+
+# Other common names of the parts.
+ALIASES = {"training": "train", "valid": "validation", "val": "validation", "dev": "validation"}
+CLDR = "cldr:"
+WHOLE = "data.tsv.xz"  # a corpus of a data folder that is not divided into parts
+
+
+def load_pairs(
+    corpus: str = "cldr:pt-en",
+    data_dir: str | None = None,
+    reverse: bool = False,
+    seed: int = 0,
+    cut: bool = True,
+) -> ParallelCorpus:
+    """Reads a parallel corpus.
+
+    Args:
+        corpus: One of
+            `cldr:SOURCE-TARGET`, two of `en`, `pt` and `tr`: CLDR data rendered by Babel;
+            a name in `keras_tnattn_train.data.pairs.registry.PARALLEL_SETS`: tables in `data_dir`;
+            `tfds:NAME`: a translation set of TensorFlow Datasets;
+            the path of a `.tsv` or `.csv` file (`.gz`, `.xz`) with a header line and the columns
+            `source` and `target`, or only two columns, named after their languages;
+            two paths `A,B` of text files with one sentence per line (`train.pt,train.en`);
+            a folder for `tfds.TranslateFolder`: files `LANGUAGE.PART.txt` in two languages.
+        data_dir: The folder of the tables; TFDS' folder for `tfds:NAME`.
+        reverse: Whether to exchange source and target. Default `False`.
+        seed: Seed of the content (`cldr`) and of the parts that are split off.
+        cut: Whether to split missing parts off the training part; `cldr` always has all parts.
+            Default `True`.
+
+    Returns:
+        The pairs; the same corpus and seed always give the same pairs in the same order. Parts that
+        the corpus has stay as they are. With `cut` a missing validation or test part is split off
+        the training part, so that none of its sentences, source or target, is trained on.
+
+    Raises:
+        InputError: If there is no such corpus, or it cannot be read or has too few pairs.
+    """
+    name = corpus.removeprefix(TFDS)
+    table = _table_name(corpus)
+    if corpus.startswith(CLDR):
+        _refuse_data_dir(corpus, data_dir)
+        loaded = _load_cldr(corpus.removeprefix(CLDR), seed)
+    elif table and data_dir and Path(data_dir, table).is_dir():
+        loaded = _load_tables(Path(data_dir, table), PARALLEL_SETS[table].languages, seed, cut)
+    elif corpus in PARALLEL_SETS:
+        raise InputError(
+            f"Expected --data-dir with a folder that holds {corpus}. Received: data_dir={data_dir}"
+        )
+    elif corpus.startswith(TFDS):
+        languages, parts = load_tfds_pairs(name, data_dir)
+        loaded = _assembled(languages, _renamed(parts), seed, cut, drop_empty=True)
+    else:
+        _refuse_data_dir(corpus, data_dir)
+        loaded = _load_path(corpus, seed, cut)
+    return loaded.reversed() if reverse else loaded
+
+
+def check_trainable(corpus: str, data_dir: str | None = None) -> None:
+    """Checks, without reading it, that a corpus exists and has a training part.
+
+    Raises:
+        InputError: If the corpus is neither a known name nor an existing path, or has no training
+            part.
+    """
+    table = _table_name(corpus)
+    folder = Path(data_dir, table) if table and data_dir else None
+    if folder and folder.is_dir():
+        if not any((folder / name).exists() for name in (WHOLE, "train.tsv.xz")):
+            raise InputError(
+                f"Expected a corpus with a training part. Received: corpus={corpus!r}, but there "
+                f"is no train.tsv.xz in {folder}. Train on another corpus, such as {CLDR}pt-en or "
+                "multi30k_pt_en"
+            )
+    elif corpus in PARALLEL_SETS:
+        load_pairs(corpus, data_dir)  # raises an error that says what is missing
+    elif not corpus.startswith((CLDR, TFDS)):
+        _paths(corpus)
+
+
+def _table_name(corpus: str) -> str | None:
+    """Returns the name of the folder that may hold the corpus."""
+    if not corpus.startswith(TFDS):
+        return corpus if corpus in PARALLEL_SETS else None
+    name = corpus.removeprefix(TFDS)
+    return next((table for table, entry in PARALLEL_SETS.items() if entry.tfds == name), None)
+
+
+def _load_cldr(languages: str, seed: int) -> ParallelCorpus:
+    source, _, target = languages.partition("-")
+    pairs, held = cldr.render_pairs(source, target, seed), cldr.HELD_OUT
+    parts = (pairs[2 * held :], pairs[:held], pairs[held : 2 * held])
+    return ParallelCorpus((source, target), *parts)
+
+
+def _load_tables(folder: Path, languages: tuple[str, str], seed: int, cut: bool) -> ParallelCorpus:
+    if (folder / WHOLE).exists():
+        return _assembled(languages, {"train": _read_pairs(folder / WHOLE)[1]}, seed, cut)
+    paths = {name: folder / f"{name}.tsv.xz" for name in PARTS}
+    parts = {
+        name: _read_pairs(path)[1]
+        for name, path in paths.items()
+        if name != "train" or path.exists()
+    }
+    return _assembled(languages, parts, seed, cut)
+
+
+def _paths(corpus: str) -> list[Path]:
+    """Returns the path of a corpus, or the two paths of its source and target file."""
+    both = [name.strip() for name in corpus.split(",")]
+    if Path(corpus).exists():
+        return [Path(corpus)]
+    if len(both) == 2 and all(both):
+        for name in both:
+            if not Path(name).is_file():
+                raise InputError(f"There is no file {name!r} (corpus={corpus!r})")
+        return [Path(name) for name in both]
+    raise unknown_source("corpus", corpus, [f"{CLDR}pt-en", *PARALLEL_SETS, f"{TFDS}NAME"])
+
+
+def _load_path(corpus: str, seed: int, cut: bool) -> ParallelCorpus:
+    path, *others = _paths(corpus)
+    if path.is_dir():
+        return _load_translate_folder(path, seed, cut)
+    if others:
+        languages = (_language(path), _language(others[0]))
+        pairs = _zipped(path, others[0])
+    else:
+        languages, pairs = _read_pairs(path)
+    if len(set(languages)) < 2:
+        languages = ("source", "target")
+    return _assembled(languages, {"train": pairs}, seed, cut)
+
+
+def _load_translate_folder(folder: Path, seed: int, cut: bool) -> ParallelCorpus:
+    files: dict[str, dict[str, Path]] = collections.defaultdict(dict)
+    for path in sorted(folder.glob("*.*.txt")):
+        language, part = path.name.split(".")[:2]
+        files[language][part] = path
+    if len(files) != 2:
+        raise InputError(
+            "Expected a folder with LANGUAGE.PART.txt files of two languages. "
+            f"Received: {folder}, with languages={list(files)}"
+        )
+    (source, sources), (target, targets) = files.items()
+    if set(sources) != set(targets):
+        raise InputError(
+            f"Expected the same parts in both languages. Received: {folder}: "
+            f"{source}={list(sources)}, {target}={list(targets)}"
+        )
+    parts = _renamed({part: _zipped(path, targets[part]) for part, path in sources.items()})
+    return _assembled((source, target), parts, seed, cut)
+
+
+def _renamed(parts: Mapping[str, Iterable[Pair]]) -> dict[str, Iterable[Pair]]:
+    renamed = {ALIASES.get(name, name): pairs for name, pairs in parts.items()}
+    return {name: renamed[name] for name in PARTS if name in renamed}
+
+
+def _assembled(
+    languages: Iterable[str],
+    parts: Mapping[str, Iterable[Pair]],
+    seed: int,
+    cut: bool,
+    drop_empty: bool = False,
+) -> ParallelCorpus:
+    """Checks the pairs, perhaps splits off missing parts, and notes what the user should know.
+
+    Args:
+        languages: The names of the two languages.
+        parts: The pairs of the parts that the corpus has, which are read once.
+        seed: Seed of the parts that are split off.
+        cut: Whether to split off missing parts.
+        drop_empty: Whether to drop pairs with an empty side, and note it. Otherwise they are an
+            error, because users can correct their own files.
+    """
+    notes = []
+    stored: dict[str, Sequence[Pair]] = {}
+    for name, pairs in parts.items():
+        dropped: list[int] = []  # numbers of pairs
+        stored[name] = StoredPairs(_checked(name, pairs, dropped if drop_empty else None))
+        if dropped:
+            notes.append(f"{len(dropped)} {name} pairs with an empty side dropped")
+    if not any(stored.values()):
+        raise InputError("Expected pairs of sentences. Received: none")
+    if stored.get("train"):
+        held_out = {name: stored[name] for name in PARTS[1:] if stored.get(name)}
+        for name, met in _met_in_training(stored["train"], held_out).items():
+            if met:
+                notes.append(f"{met} {name} pairs share a sentence with the training part")
+        missing = [name for name in PARTS[1:] if name not in held_out]
+        if cut and missing:
+            stored |= cut_parts(stored["train"], seed, missing)
+            notes += [
+                f"{len(stored[name])} {name} pairs split off the training part" for name in missing
+            ]
+    train, validation, test = (stored.get(name, []) for name in PARTS)
+    source, target = languages
+    return ParallelCorpus((source, target), train, validation, test, tuple(notes))
+
+
+def _checked(name: str, pairs: Iterable[Pair], dropped: list[int] | None) -> Iterator[Pair]:
+    """Yields the pairs with two sentences, and appends the numbers of the others to `dropped`."""
+    for number, pair in enumerate(pairs, start=1):
+        if all(map(str.strip, pair)):
+            yield pair
+        elif dropped is not None:
+            dropped.append(number)
+        else:
+            side = "target" if pair[0].strip() else "source"
+            raise InputError(
+                f"Expected a sentence on both sides of every pair. Received: {name} pair {number} "
+                f"with an empty {side}; leave it out on both sides"
+            )
+
+
+def _met_in_training(
+    train: Sequence[Pair], held_out: Mapping[str, Sequence[Pair]]
+) -> dict[str, int]:
+    """Returns how many pairs of each part share a source or a target with the training part."""
+    known: list[set[str]] = []
+    for side in (0, 1):
+        sentences = {pair[side] for pairs in held_out.values() for pair in pairs}
+        known.append({pair[side] for pair in train if pair[side] in sentences})
+    return {
+        name: sum(pair[0] in known[0] or pair[1] in known[1] for pair in pairs)
+        for name, pairs in held_out.items()
+    }
+
+
+def _read_pairs(path: Path) -> tuple[tuple[str, str], Iterator[Pair]]:
+    """Opens a table; returns the names of its two columns, and an iterator over its pairs."""
+    with open_table(path) as (header, _):
+        columns = ["source", "target"] if {"source", "target"} <= set(header) else header
+    if len(columns) != 2:
+        raise InputError(
+            f"Expected {path} to have the columns source and target, or two columns. "
+            f"Received: columns={header}"
+        )
+    if any(len(name.split()) > 2 for name in columns):
+        raise InputError(
+            f"Expected {path} to start with the names of its columns, such as source and target. "
+            f"Received: columns={columns}, which look like sentences. Add a line with names"
+        )
+    source, target = columns
+
+    def pairs() -> Iterator[Pair]:
+        with open_table(path) as (_, rows):
+            for row in rows:
+                yield row[source], row[target]
+
+    return (source, target), pairs()
+
+
+def _zipped(source: Path, target: Path) -> Iterator[Pair]:
+    if source.exists() and target.exists() and source.samefile(target):
+        raise InputError(
+            f"Expected a source file and another target file. Received: {source} as both"
+        )
+    with open_lines(source) as sources, open_lines(target) as targets:
+        for number, pair in enumerate(itertools.zip_longest(sources, targets)):
+            if None in pair:
+                more = number + 1 + sum(1 for _ in itertools.chain(sources, targets))
+                counts = (number, more) if pair[0] is None else (more, number)
+                raise InputError(
+                    "Expected the same number of lines in both files. Received: "
+                    f"{counts[0]} in {source}, {counts[1]} in {target}"
+                )
+            yield pair
+
+
+def _language(path: Path) -> str:
+    """Returns the language in a file name such as `train.pt`, `train.pt.gz` or `pt.txt`."""
+    name = path.name
+    for suffix in (*PACKED, ".txt"):
+        name = name.removesuffix(suffix)
+    return re.split(r"[._-]", name)[-1]
+
+
+def _refuse_data_dir(corpus: str, data_dir: str | None) -> None:
+    if data_dir is not None:
+        raise InputError(
+            f"Expected no data_dir with corpus={corpus!r}, which has none. "
+            f"Received: data_dir={data_dir!r}"
+        )

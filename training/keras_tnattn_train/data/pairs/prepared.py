@@ -1,0 +1,418 @@
+"""Tokenized corpora on disk. They are written once, and read with only NumPy.
+
+A folder holds `source.txt` and `target.txt` (the vocabularies, with files of their options), ids
+and offsets of each part (`train_source_ids.npy` and so on), `texts.json` (the original sentences of
+the validation and the test part) and `prepared.json`, which is written last. It describes the
+corpus and the options that the folder was made from, and has the SHA-256 of every file. The ids
+stay on disk, and are read where they are needed.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_tnattn_train.data.pairs.corpus import PARTS, Pair, ParallelCorpus, Side
+from keras_tnattn_train.data.pairs.tokenizing import (
+    PAIRS,
+    SIDES,
+    Workers,
+    all_counts,
+    assemble,
+    chunks_of,
+    count_words,
+    forget_tokenizers,
+    load_tokenizers,
+    start_tensorflow,
+    tokenize,
+)
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.system.files import reason, replacing
+from keras_tnattn_train.system.locks import locked
+
+INDEX = "prepared.json"
+INDEXED = {"made_of", "files"}
+VERSION = 1  # of the folder's layout and of the tokenization
+CHUNKS = "chunks"  # the folder of what an unfinished preparation has computed
+Progress = Callable[[str, int, int], None]
+# In these languages the lower case of I is ı, and that of İ is i.
+TURKIC = {"tr", "az"}
+BLOCK = 65_536  # sentences whose lengths are computed at once
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences:
+    """The ids of sentences, one after the other.
+
+    Args:
+        ids: int32 `(N,)`; every sentence begins with `[START]` and ends with `[END]`.
+        offsets: int64 `(R + 1,)`; sentence `r` is `ids[offsets[r]:offsets[r + 1]]`.
+    """
+
+    ids: np.ndarray
+    offsets: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self.ids[self.offsets[index] : self.offsets[index + 1]]
+
+    def lengths_of(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the numbers of ids of some sentences."""
+        return self.offsets[rows + 1] - self.offsets[rows]
+
+    def longest(self) -> int:
+        """Returns the greatest number of ids of a sentence, without holding all of them."""
+        starts = range(0, len(self), BLOCK)
+        return max(int(np.diff(self.offsets[i : i + BLOCK + 1]).max()) for i in starts)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizedPart:
+    """The `R` pairs of one part."""
+
+    source: Sentences
+    target: Sentences
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparedCorpus:
+    """A tokenized corpus.
+
+    Args:
+        folder: Its folder.
+        languages: The names of the source and the target language.
+        vocabulary_sizes: The number of ids of each language.
+        max_length: The maximum number of ids of a sentence.
+        parts: The ids of `"train"`, `"validation"` and `"test"`.
+        texts: The original pairs of `"validation"` and `"test"`.
+        digest: A SHA-256 of the corpus, the vocabularies and the options; preparing the corpus
+            again gives the same one.
+        notes: Sentences that describe how the corpus was changed.
+    """
+
+    folder: Path
+    languages: tuple[str, str]
+    vocabulary_sizes: tuple[int, int]
+    max_length: int
+    parts: dict[str, TokenizedPart]
+    texts: dict[str, list[Pair]]
+    digest: str
+    notes: tuple[str, ...]
+
+    def tokenizers(self) -> tuple[Any, Any]:
+        """Returns the two tokenizers. Only this method needs TensorFlow Text.
+
+        Raises:
+            InputError: If TensorFlow Text is not installed.
+        """
+        source, target = load_tokenizers(self.folder)
+        return source, target
+
+
+def prepare(
+    corpus: ParallelCorpus,
+    folder: str | Path,
+    vocabulary_size: int = 8000,
+    max_length: int = 128,
+    lower_case: bool = False,
+    keep_accents: bool = True,
+    form: str = "NFC",
+    tokenizer: str = "joiners",
+    workers: int = 1,
+    progress: Progress = lambda what, done, total: None,
+) -> PreparedCorpus:
+    """Learns the vocabularies, tokenizes the corpus and writes both to a folder.
+
+    The content does not depend on the number of processes. Memory does not grow with the number of
+    pairs, but for a few bytes per pair and the counts of all words; until the end, the disk holds
+    the ids twice. An interrupted preparation is continued in `.partial-NAME` beside the folder.
+
+    If another process prepares a corpus in the folder, this is an error.
+
+    If the folder was made from the same corpus with the same options, it is used again. If one of
+    its files is missing or has changed, the corpus is prepared again in another folder, which then
+    replaces it. A folder with another corpus, which runs may depend on, is an error.
+
+    Args:
+        corpus: The corpus; the vocabularies are learned from its training part.
+        folder: The folder; it need not exist.
+        vocabulary_size: The maximum number of pieces of each language. Default 8,000.
+        max_length: The maximum number of ids of a sentence, including `[START]` and `[END]`. Longer
+            training pairs are left out; longer validation and test sentences are cut. Default 128.
+        lower_case: Whether to lower-case the text; languages named `tr` or `az` have dotted and
+            dotless i. Default `False`.
+        keep_accents: Whether letters keep their accents. Default `True`.
+        form: The Unicode form, `"NFC"` or `"NFKC"`. Default `"NFC"`.
+        tokenizer: `"joiners"` for word pieces from which the sentence can be restored exactly;
+            `"bert"` for BERT's word pieces, which ignore `keep_accents` and `form`, and with
+            `lower_case` also remove accents. Default `"joiners"`.
+        workers: The number of processes that count words and tokenize. BERT's vocabularies are
+            learned in one process. Default 1, this process.
+        progress: Called with what was done to the pairs (`"counted"`, then `"tokenized"`), the
+            number done and the number of all.
+
+    Returns:
+        The tokenized corpus.
+
+    Raises:
+        InputError: If the corpus has no training part or none of its pairs is short enough, if an
+            option is invalid, if the folder holds something else or cannot be written, if a
+            process was killed, or if TensorFlow Text is not installed.
+    """
+    folder, training = Path(folder), corpus.part("train")
+    cases: list[str] = ["turkish" if name in TURKIC else "lower" for name in corpus.languages]
+    cases = cases if lower_case else ["keep", "keep"]
+    options = {
+        "vocabulary_size": vocabulary_size,
+        "max_length": max_length,
+        "cases": cases,
+        "keep_accents": keep_accents,
+        "form": form,
+    }
+    if tokenizer == "bert":
+        options |= {"tokenizer": "bert", "cases": ["bert" if lower_case else "keep"] * 2}
+    made_of = {"version": VERSION, "fingerprint": corpus.fingerprint(), "options": options}
+    if found := _finished(folder, made_of):
+        return found
+    start_tensorflow()
+    partial, replaced = folder.with_name(f".partial-{folder.name}"), _replaced(folder)
+    with locked(folder, required=True) as free:
+        if not free:
+            raise InputError(
+                f"Expected a folder in which no other process prepares a corpus. Received: {folder}"
+                ". Wait until that process ends and start again, or choose another folder"
+            )
+        if found := _finished(folder, made_of):  # by another process, meanwhile
+            return found
+        try:
+            shutil.rmtree(replaced, ignore_errors=True)
+            _start_or_continue(partial, made_of)
+            with Workers(min(workers, -(-len(training) // PAIRS))) as processes:
+                _learn(corpus, partial, options, processes, progress)
+                notes = _tokenize(corpus, partial, max_length, processes, progress)
+            description = {
+                "made_of": made_of,
+                "languages": corpus.languages,
+                "vocabulary_sizes": [side.vocabulary_size for side in load_tokenizers(partial)],
+                "max_length": max_length,
+                "notes": [*corpus.notes, *notes],
+            }
+            _write_index(corpus, partial, description)
+            # Not deleted at once: half of a folder could neither be used nor be replaced.
+            if folder.exists():
+                folder.rename(replaced)
+            partial.rename(folder)
+            # Only now: without the chunks an interrupted preparation would begin again.
+            shutil.rmtree(folder / CHUNKS, ignore_errors=True)
+            shutil.rmtree(replaced, ignore_errors=True)
+        except ValueError as error:  # an option, which the tokenizers check
+            shutil.rmtree(partial, ignore_errors=True)
+            raise InputError(str(error)) from error
+        except OSError as error:
+            raise InputError(
+                f"Could not write the prepared corpus: {reason(error)}. Solve this, then continue "
+                "with the same command"
+            ) from error
+    return load_prepared(folder)
+
+
+def _finished(folder: Path, made_of: dict[str, Any]) -> PreparedCorpus | None:
+    """Returns the corpus in the folder; `None` if there is none or it is damaged."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return None
+    index = _read_index(folder, f"Choose another folder than {folder}")
+    if index["made_of"] != made_of:
+        raise InputError(
+            f"Expected a folder without another prepared corpus. Received: {folder}, made of "
+            "another corpus or with other options. Choose another folder, or delete it if no "
+            "run needs it"
+        )
+    try:
+        found = load_prepared(folder)
+    except InputError:  # damaged: prepare it again
+        return None
+    for left in (folder / CHUNKS, _replaced(folder)):  # by an interrupt at the very end
+        shutil.rmtree(left, ignore_errors=True)
+    return found
+
+
+def _replaced(folder: Path) -> Path:
+    return folder.with_name(f".replaced-{folder.name}")
+
+
+def _start_or_continue(partial: Path, made_of: dict[str, Any]) -> None:
+    """Creates the folder to fill, unless an interrupted preparation of the same corpus has."""
+    manifest = partial / CHUNKS / "made_of.json"
+    chunked = {**made_of, "pairs_per_chunk": PAIRS}
+    with contextlib.suppress(OSError, ValueError):
+        if json.loads(manifest.read_text(encoding="utf-8")) == chunked:
+            return
+    shutil.rmtree(partial, ignore_errors=True)
+    manifest.parent.mkdir(parents=True)
+    with replacing(manifest) as path:
+        path.write_text(json.dumps(chunked), encoding="utf-8")
+
+
+def _learn(
+    corpus: ParallelCorpus,
+    partial: Path,
+    options: dict[str, Any],
+    processes: Workers,
+    progress: Progress,
+) -> None:
+    """Writes the two tokenizers, unless an interrupted preparation has."""
+    learned = partial / CHUNKS / "learned"
+    if learned.exists():
+        return
+    size, cases = options["vocabulary_size"], options["cases"]
+    if "tokenizer" in options:
+        from keras_tnattn.text.bert_pieces import learn_bert_pieces
+
+        sides = (Side(corpus.train, i) for i in (0, 1))
+        tokenizers: list[Any] = [
+            learn_bert_pieces(side, size, case != "keep")
+            for side, case in zip(sides, cases, strict=True)
+        ]
+    else:
+        from keras_tnattn.text.word_pieces import learn_from_counts
+
+        both = [
+            {"case": case, **{n: options[n] for n in ("keep_accents", "form")}} for case in cases
+        ]
+        chunks = chunks_of(corpus, ["train"], partial / CHUNKS, "words")
+        processes.compute(count_words, corpus, chunks, functools.partial(progress, "counted"), both)
+        tokenizers = [
+            learn_from_counts(counts, size, **side)
+            for counts, side in zip(all_counts(chunks), both, strict=True)
+        ]
+    for side, tokenizer in zip(SIDES, tokenizers, strict=True):
+        tokenizer.save(partial / f"{side}.txt")
+    learned.touch()
+
+
+def _tokenize(
+    corpus: ParallelCorpus,
+    partial: Path,
+    max_length: int,
+    processes: Workers,
+    progress: Progress,
+) -> list[str]:
+    """Writes the ids of all parts; returns sentences about longer pairs."""
+    chunks = chunks_of(corpus, PARTS, partial / CHUNKS, "ids")
+    forget_tokenizers()
+    processes.compute(
+        tokenize, corpus, chunks, functools.partial(progress, "tokenized"), partial, max_length
+    )
+    too_long = assemble(chunks, partial)
+    if too_long["train"] == len(corpus.train):
+        raise ValueError(
+            "Expected training pairs of at most max_length word pieces. "
+            f"Received: max_length={max_length}, and all {len(corpus.train)} pairs are longer"
+        )
+    return [
+        f"{number} {part} pairs longer than {max_length} word pieces "
+        + ("left out" if part == "train" else "cut")
+        for part, number in too_long.items()
+        if number
+    ]
+
+
+def _write_index(corpus: ParallelCorpus, partial: Path, description: dict[str, Any]) -> None:
+    texts = {part: list(getattr(corpus, part)) for part in PARTS[1:]}
+    (partial / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
+    names = (path.name for path in partial.iterdir() if path.is_file() and path.name != INDEX)
+    files = {name: _sha256(partial / name) for name in sorted(names)}
+    text = json.dumps({**description, "files": files}, indent=1)
+    (partial / INDEX).write_text(text, encoding="utf-8")
+
+
+def load_prepared(folder: str | Path) -> PreparedCorpus:
+    """Reads what `prepare` wrote, with only NumPy.
+
+    Raises:
+        InputError: If there is no such folder, or one of its files is missing or has changed.
+    """
+    folder = Path(folder)
+    index = _read_index(folder, "Prepare the corpus first")
+    again = f"Delete {folder} and prepare the corpus again"
+    try:
+        for name, digest in index["files"].items():
+            if _sha256(folder / name) != digest:
+                raise InputError(
+                    f"{folder / name} is damaged or was changed after it was written. {again}"
+                )
+        # Leave out the archives, which contain the time when they were written.
+        decided = [index["made_of"], *(index["files"][f"{side}.txt"] for side in SIDES)]
+        texts = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
+        return PreparedCorpus(
+            folder,
+            tuple(index["languages"]),
+            tuple(index["vocabulary_sizes"]),
+            index["max_length"],
+            {name: _read_part(folder, name) for name in PARTS},
+            {name: [tuple(pair) for pair in pairs] for name, pairs in texts.items()},
+            hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).hexdigest(),
+            tuple(index["notes"]),
+        )
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        zipfile.BadZipFile,
+    ) as error:
+        raise InputError(f"Could not read the prepared corpus: {error}. {again}") from error
+
+
+_FIELDS = [field.name for field in dataclasses.fields(Sentences)]
+
+
+def _read_index(folder: Path, hint: str) -> dict[str, Any]:
+    try:
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        if not isinstance(index, dict) or not INDEXED.issubset(index):
+            raise ValueError(f"{INDEX} is damaged or from another program")
+        if not isinstance(index["files"], dict):
+            raise ValueError(f"files={index['files']!r} in {INDEX}, which is damaged")
+        return index
+    except (OSError, ValueError) as error:
+        raise InputError(f"Expected a folder with {INDEX}. Received: {error}. {hint}") from error
+
+
+def _read_part(folder: Path, name: str) -> TokenizedPart:
+    archive = folder / f"{name}.npz"  # as earlier versions wrote it
+    if archive.exists():
+        with np.load(archive) as arrays:
+            return TokenizedPart(
+                *(Sentences(**{f: arrays[f"{side}_{f}"] for f in _FIELDS}) for side in SIDES)
+            )
+
+    def mapped(field: str) -> np.ndarray:
+        # A plain view of the mapped file: indexing it gives plain arrays.
+        return np.asarray(np.load(folder / f"{name}_{field}.npy", mmap_mode="r"))
+
+    return TokenizedPart(
+        *(Sentences(**{f: mapped(f"{side}_{f}") for f in _FIELDS}) for side in SIDES)
+    )
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,132 @@
+"""Texts and arrays in temporary files instead of in memory.
+
+The files lie in the folder that the environment variable `TMPDIR` names, and are deleted together
+with what is in them. They are mapped into memory: the system keeps the parts that were read as long
+as there is room.
+"""
+
+import abc
+import contextlib
+import itertools
+import mmap
+import operator
+import tempfile
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar, overload
+
+import numpy as np
+
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.system.files import reason
+
+Item = TypeVar("Item")
+
+
+class StoredSequence(Sequence[Item]):
+    """A sequence whose items are read from a file. Subclasses define `__len__` and `_item`."""
+
+    @abc.abstractmethod
+    def _item(self, place: int) -> Item:
+        """Returns the item at a place of 0 to `len(self) - 1`."""
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+
+    def __getitem__(self, index: int | slice) -> Item | list[Item]:
+        if isinstance(index, slice):
+            return [self._item(place) for place in range(len(self))[index]]
+        return self._item(range(len(self))[index])
+
+    def __iter__(self) -> Iterator[Item]:
+        return map(self._item, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        """Returns whether another sequence, of any kind, has the same items."""
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(map(operator.eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class StoredTexts(StoredSequence[str]):
+    """Texts in a temporary file; memory holds 8 bytes per text.
+
+    Args:
+        texts: `R` strings, which are read once.
+
+    Raises:
+        InputError: If the file cannot be written.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._ends = array("q", [0])
+        self._bytes = _stored(map(self._encoded, texts))
+
+    def _encoded(self, text: str) -> bytes:
+        content = text.encode("utf-8", "surrogatepass")
+        self._ends.append(self._ends[-1] + len(content))
+        return content
+
+    def __reduce__(self) -> tuple[type, tuple[list[str]]]:
+        """Pickles the texts; another process stores them in a file of its own."""
+        return StoredTexts, (list(self),)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __iter__(self) -> Iterator[str]:
+        for start, end in itertools.pairwise(self._ends):
+            yield self._bytes[start:end].decode("utf-8", "surrogatepass")
+
+    def _item(self, place: int) -> str:
+        content = self._bytes[self._ends[place] : self._ends[place + 1]]
+        return content.decode("utf-8", "surrogatepass")
+
+
+def stored_array(blocks: Iterable[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    """Returns an array in a temporary file, which cannot be written to.
+
+    Args:
+        blocks: One or more arrays of the same dtype, which make up the array one after the other
+            on the first axis. They are read once.
+        shape: The shape of the whole array.
+
+    Raises:
+        InputError: If the file cannot be written.
+    """
+    blocks = iter(blocks)
+    first = next(blocks)
+    content = _stored(block.tobytes() for block in itertools.chain([first], blocks))
+    return np.frombuffer(content, first.dtype).reshape(shape)
+
+
+def _stored(chunks: Iterable[bytes]) -> mmap.mmap | bytes:
+    """Writes bytes to a temporary file, and maps it."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115
+    try:
+        for chunk in chunks:  # whose own errors are not those of the file
+            try:
+                file.write(chunk)
+            except OSError as error:
+                raise _unwritable(error) from error
+        try:
+            file.flush()
+            # An empty file cannot be mapped.
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.tell() else b""
+        except OSError as error:
+            raise _unwritable(error) from error
+    finally:
+        with contextlib.suppress(OSError):  # what could not be written before
+            file.close()
+
+
+def _unwritable(error: OSError) -> InputError:
+    return InputError(
+        f"Could not store the data in {tempfile.gettempdir()}: {reason(error)}. Name a folder with "
+        "more room in the environment variable TMPDIR"
+    )

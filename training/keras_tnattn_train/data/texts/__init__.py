@@ -1,0 +1,78 @@
+"""Loads labeled texts by name or path."""
+
+from pathlib import Path
+
+from keras_tnattn_train.data.reading import TFDS, unknown_source
+from keras_tnattn_train.data.texts.labeled import LabeledTexts, split_rows
+from keras_tnattn_train.data.texts.libraries import load_tfds
+from keras_tnattn_train.data.texts.registry import TEXT_SETS
+from keras_tnattn_train.data.texts.tables import load_folders, load_table
+from keras_tnattn_train.options.errors import InputError
+
+__all__ = ["LabeledTexts", "load_texts", "split_rows"]
+
+
+def load_texts(
+    dataset: str,
+    data_dir: str | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
+) -> LabeledTexts:
+    """Reads a data set.
+
+    Args:
+        dataset: A name in `keras_tnattn_train.data.texts.registry.TEXT_SETS`; `tfds:NAME`; the path
+            of a `.csv` or `.tsv` file (`.gz`, `.xz`); or the path of a folder with one subfolder of
+            `.txt` files per class.
+        data_dir: A folder with the files of the named data sets; TFDS' folder for `tfds:NAME`.
+            Default: the libraries' own loaders and caches.
+        text_column: The column or feature with the texts. Default: recognized from the header, else
+            `text`.
+        label_column: The column or feature with the labels. Default: recognized from the header,
+            else `label`.
+
+    Returns:
+        The rows; the same source always gives the same rows in the same order.
+
+    Raises:
+        InputError: If the data set does not exist or cannot be read, or if an option does not apply
+            to it.
+    """
+    columns = {"text_column": text_column, "label_column": label_column}
+    if dataset.startswith(TFDS):
+        return load_tfds(dataset.removeprefix(TFDS), data_dir, text_column, label_column)
+    if dataset in TEXT_SETS:
+        _refuse(dataset, **columns)
+        return _load_named(dataset, data_dir)
+    path = Path(dataset)
+    if path.exists():
+        _refuse(dataset, data_dir=data_dir)
+    if path.is_dir():
+        _refuse(dataset, **columns)
+        return load_folders(path)
+    if path.is_file():
+        return load_table(path, text_column, label_column)
+    raise unknown_source("dataset", dataset, [*TEXT_SETS, f"{TFDS}NAME"])
+
+
+def _load_named(name: str, data_dir: str | None) -> LabeledTexts:
+    entry = TEXT_SETS[name]
+    if entry.file is None:
+        _refuse(name, data_dir=data_dir)
+    elif data_dir is not None:
+        return load_table(Path(data_dir, entry.file), drop_repeats=entry.drop_repeats)
+    if entry.load is None:
+        raise InputError(
+            f"Expected --data-dir with dataset={name!r}: a folder that holds {entry.file}. "
+            "Alternatively, give the path of a table as --dataset"
+        )
+    return entry.load()
+
+
+def _refuse(dataset: str, **options: str | None) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise InputError(
+                f"Expected no {name} with dataset={dataset!r}, which has none. "
+                f"Received: {name}={value!r}"
+            )

@@ -1,0 +1,54 @@
+"""The named data sets of labeled texts. To add one, add an entry here."""
+
+import dataclasses
+from collections.abc import Callable
+
+from keras_tnattn_train.data.texts.docstrings import load_docstrings
+from keras_tnattn_train.data.texts.labeled import LabeledTexts
+from keras_tnattn_train.data.texts.libraries import load_newsgroups, load_reuters
+
+
+@dataclasses.dataclass(frozen=True)
+class TextSet:
+    """A data set for `--dataset NAME`. It has a file, a loader or both.
+
+    Args:
+        description: Its description in `--help`.
+        file: The path of its table in the folder of `--data-dir`, which `load_table` reads.
+        load: The function that reads it without `--data-dir`.
+        drop_repeats: Whether to drop rows of the file that repeat an earlier text and label.
+            Default `False`.
+    """
+
+    description: str
+    file: str | None = None
+    load: Callable[[], LabeledTexts] | None = None
+    drop_repeats: bool = False
+
+
+_NEWSGROUPS = TextSet(
+    "20 Newsgroups without headers, footers and quotes",
+    "twenty_newsgroups/data_stripped.tsv.xz",
+    load_newsgroups,
+)
+TEXT_SETS = {
+    "docstrings": TextSet(
+        "docstrings of installed Python libraries, no network needed", load=load_docstrings
+    ),
+    "reuters": TextSet("Reuters newswires by topic", "reuters/data.tsv.xz", load_reuters),
+    "newsgroups": _NEWSGROUPS,
+    "twenty_newsgroups": dataclasses.replace(_NEWSGROUPS, description="the same"),
+    # Reviews appear twice, under the brand name and the generic name of a drug.
+    "drug_review": TextSet(
+        "Drugs.com reviews by rating (needs --data-dir)",
+        "drug_review/data.tsv.xz",
+        drop_repeats=True,
+    ),
+    "spooky_authors": TextSet(
+        "sentences of three authors (needs --data-dir)", "spooky_authors/data.tsv.xz"
+    ),
+    "ohsumed": TextSet("medical abstracts by disease (needs --data-dir)", "ohsumed/data.tsv.xz"),
+    "research_articles": TextSet(
+        "Kaggle's abstracts by topic (needs --data-dir)", "research_articles/train.csv"
+    ),
+}

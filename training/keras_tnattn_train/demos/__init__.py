@@ -1,0 +1,1 @@
+"""The demos that `make` runs."""

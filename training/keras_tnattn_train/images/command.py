@@ -1,0 +1,45 @@
+"""The command `images`."""
+
+from keras_tnattn_train.commands import training_command
+from keras_tnattn_train.data.images import load_images
+from keras_tnattn_train.images.config import ImagesConfig
+from keras_tnattn_train.processes.backend import start_backend
+from keras_tnattn_train.runs.runs import Run
+
+
+def images(config: ImagesConfig, run: Run) -> None:
+    """Trains a classifier of images, and prints its accuracy."""
+    data = load_images(config.dataset, config.data_dir, config.seed)
+    if config.patch_size is not None:
+        data.check_patches(config.patch_size)
+    start_backend()  # takes seconds, so it comes after the checks
+    from keras_tnattn_train.images.train import train_images
+
+    results = train_images(config, run, data)
+    print(
+        f"accuracy: {results['train_accuracy']:.1%} on {len(data.labels):,} training images, "
+        f"{results['test_accuracy']:.1%} on {len(data.test_labels):,} test images\n"
+        f"parameters: {results['parameters']['all']:,}; training: {results['seconds']:.0f} s"
+    )
+
+
+COMMAND = training_command(
+    "images",
+    ImagesConfig,
+    images,
+    "Train an attention network to classify images",
+    "The rows of pixels, the patches or the pixels of an image are the sites of a deep tensor "
+    "network, or the tokens of a transformer encoder with power law graph attention. Writes the "
+    "run folder: config.json, data.json, metrics.csv, results.json, learning_curves.png, "
+    "confusion_matrix.png, deductive.png for plga, model.keras and checkpoints.",
+    """\
+examples:
+  classify scikit-learn's digits, with each row of pixels as a site; no network needed:
+    python training/train.py images
+  classify the digits by power law graph attention to patches of 2 by 2 pixels:
+    python training/train.py images --attention plga --patch-size 2
+  classify MNIST from Keras' loader or from DIR/mnist.npz, with patches of 4 by 4 pixels as sites:
+    python training/train.py images --dataset mnist --patch-size 4
+    python training/train.py images --dataset mnist --patch-size 4 --data-dir DIR
+""",
+)

@@ -1,0 +1,110 @@
+"""The options of `images`."""
+
+from typing import Any
+
+from keras_tnattn_train.options.options import (
+    DATA,
+    MODEL,
+    TRAINING,
+    ExportConfig,
+    batch_size_option,
+    epochs_option,
+    name_option,
+    option,
+)
+
+PLGA_ONLY = ("model_dim", "num_heads", "residual_units", "residual_dim")
+IMAGE_SETS = ("digits", "mnist", "fashion_mnist")
+
+
+def _default_name(values: dict[str, Any]) -> str:
+    size = values["patch_size"]
+    sites = "rows" if size is None else f"patches-{size}"
+    attention = "" if values["attention"] == "tn" else f"-{values['attention']}"
+    return f"{values['dataset']}{attention}-{sites}-{values['seed']}"
+
+
+def _default_epochs(values: dict[str, Any]) -> int:
+    return 40 if values["dataset"] == "digits" else 5
+
+
+def _default_learning_rate(values: dict[str, Any]) -> float:
+    return 5e-3 if values["attention"] == "tn" else 1e-3
+
+
+class ImagesConfig(ExportConfig):
+    """The options of `images`: data, model, training and output.
+
+    Raises:
+        InputError: If a value is out of its range.
+    """
+
+    dataset: str = option(
+        "digits",
+        DATA,
+        "digits: scikit-learn's, 8 by 8 pixels, no network needed; mnist, fashion_mnist: from "
+        "Keras' loaders or --data-dir",
+        choices=IMAGE_SETS,
+    )
+    data_dir: str | None = option(
+        None, DATA, "folder of DATASET.npz, laid out as Keras' mnist.npz", metavar="DIR"
+    )
+    patch_size: int | None = option(
+        None,
+        DATA,
+        "use patches of N by N pixels as sites; 1: single pixels (default: rows of pixels)",
+        metavar="N",
+        ge=1,
+        le=65_536,
+    )
+
+    attention: str = option(
+        "tn",
+        MODEL,
+        "tn: a deep tensor network of tensor-network attention; plga: a transformer encoder with "
+        "power law graph attention",
+        choices=("tn", "plga"),
+    )
+    num_layers: int = option(1, MODEL, "number of attention layers", ge=1, le=100)
+    bond_dim: int = option(
+        10, MODEL, "bond dimension: size of the network's matrices (tn)", ge=1, le=65_536
+    )
+    # The best of 0.1, 0.2, 0.4 and 0.8 on a part of the digits' training part.
+    initial_deviation: float = option(
+        0.2, MODEL, "standard deviation of the noise on the initial identity matrices (tn)", ge=0
+    )
+    model_dim: int = option(32, MODEL, "size of the sites' features (plga)", ge=1, le=65_536)
+    num_heads: int = option(2, MODEL, "attention heads (plga)", ge=1, le=256)
+    residual_units: int = option(
+        2, MODEL, "residual units that learn the metric (plga)", ge=0, le=256
+    )
+    residual_dim: int = option(32, MODEL, "width of these units (plga)", ge=1, le=65_536)
+
+    epochs: int = epochs_option(
+        40, "passes over the training part (default: 40 for digits, else 5)", _default_epochs
+    )
+    batch_size: int = batch_size_option(64, "images")
+    learning_rate: float = option(
+        None,
+        TRAINING,
+        "initial learning rate of AdamW; with cosine decay to 0 (default: 0.005 for tn, 0.001 "
+        "for plga)",
+        compute=_default_learning_rate,
+        gt=0,
+    )
+    weight_decay: float = option(1e-2, TRAINING, "weight decay of AdamW", ge=0)
+    name: str = name_option(_default_name, "DATASET-SITES-SEED")
+
+    def check_together(self) -> None:
+        if self.dataset == "digits":
+            self.refuse("dataset='digits', which is a part of scikit-learn", "data_dir")
+        reason = f"attention={self.attention!r}, which has none"
+        if self.attention == "tn":
+            self.refuse(reason, *PLGA_ONLY)
+        else:
+            self.refuse(reason, "bond_dim", "initial_deviation")
+            if self.model_dim % self.num_heads:
+                raise ValueError(
+                    "Expected a model_dim that num_heads divides. Received: "
+                    f"model_dim={self.model_dim}, num_heads={self.num_heads}"
+                )

@@ -1,0 +1,173 @@
+"""Trains, measures and exports a network of attention that classifies images."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_tnattn.layers import (
+    LearnedPositionEncoding,
+    LocalEmbedding,
+    PowerLawGraphAttention,
+    TransformerEncoder,
+)
+from keras_tnattn.models import deep_tensor_network
+from keras_tnattn.typing import Tensor
+from keras_tnattn_train.data.batches import ArrayBatches
+from keras_tnattn_train.data.images import LabeledImages
+from keras_tnattn_train.images import plots
+from keras_tnattn_train.images.config import ImagesConfig
+from keras_tnattn_train.runs import tables as evaluation
+from keras_tnattn_train.runs.cards import describe
+from keras_tnattn_train.runs.finishing import finish, prepare_export
+from keras_tnattn_train.runs.fitting import check_tensorboard, fit, reset_session
+from keras_tnattn_train.runs.plots import confusion_matrix, learning_curves
+from keras_tnattn_train.runs.runs import Run
+
+
+def train_images(config: ImagesConfig, run: Run, data: LabeledImages) -> dict[str, Any]:
+    """Trains a network on images, or resumes an interrupted run.
+
+    Args:
+        config: The options.
+        run: The run; its folder need not exist yet.
+        data: The images of the training and the test part.
+
+    Returns:
+        The content of `results.json`.
+
+    Raises:
+        InputError: If the run was started with other data.
+    """
+    reset_session(config.seed)
+    model = _compiled_model(config, data)
+    description = {"fingerprint": data.fingerprint(), "class_names": list(data.class_names)}
+    prepare_export(config)
+    check_tensorboard(config)
+    run.start_or_check(config, description)
+
+    batches = ArrayBatches(data.images, data.labels, config.batch_size, config.seed)
+    log = fit(model, batches, config, run)
+    model = log.model
+    predictions = evaluation.predict(model, data.test_images)
+    train_predictions = evaluation.predict(model, data.images)
+    results: dict[str, Any] = {
+        "train_accuracy": float(np.mean(train_predictions == data.labels)),
+        "test_accuracy": float(np.mean(predictions == data.test_labels)),
+        "parameters": {"all": model.count_params()},
+        "rows": {"train": len(data.labels), "test": len(data.test_labels)},
+        "epochs": len(log.rows),
+        "seconds_per_step": min(row["seconds_per_step"] for row in log.rows),
+        "seconds": sum(row["seconds"] for row in log.rows),
+    }
+    learning_curves(log.rows, results["test_accuracy"], run.folder / "learning_curves.png")
+    confusion_matrix(
+        data.test_labels, predictions, data.class_names, run.folder / "confusion_matrix.png"
+    )
+    if config.attention == "plga":
+        image = data.test_images[0]
+        plots.deductive(image, deductive_outputs(model, image), run.folder / "deductive.png")
+
+    return finish(
+        config,
+        run,
+        model,
+        results,
+        lambda folder, version: _export(model, data, folder, version, _card(config, data, results)),
+    )
+
+
+def _export(
+    model: keras.Model, data: LabeledImages, folder: Path, version: int, card: dict[str, Any]
+) -> Path:
+    import tensorflow as tf
+
+    from keras_tnattn.export import export_signatures, labels_and_probabilities
+
+    def probabilities(images: tf.Tensor, training: bool) -> tf.Tensor:
+        return tf.nn.softmax(model(images, training=training))
+
+    images = tf.TensorSpec([None, *data.images.shape[1:]], tf.float32, "images")
+    classify = labels_and_probabilities(probabilities, data.class_names)
+    signatures = {"serving_default": (classify, images)}
+    return export_signatures(signatures, [model], folder, version, data.class_names, card)
+
+
+def _card(config: ImagesConfig, data: LabeledImages, results: dict[str, Any]) -> dict[str, Any]:
+    source = {"name": config.dataset, "fingerprint": data.fingerprint()}
+    return {
+        "task": "images",
+        "labels": list(data.class_names),
+        "image_size": list(data.images.shape[1:]),
+        **describe("images", config, source, results),
+    }
+
+
+def _compiled_model(config: ImagesConfig, data: LabeledImages) -> keras.Model:
+    height, width = data.images.shape[1:]
+    size = config.patch_size
+    # A row of pixels is a patch as wide as the image.
+    high, wide = (size, size) if size else (1, width)
+    num_sites = (height // high) * (width // wide)
+    images = keras.Input((height, width), name="images")
+    x = keras.layers.Reshape((height // high, high, width // wide, wide))(images)
+    x = keras.layers.Permute((1, 3, 2, 4))(x)
+    x = keras.layers.Reshape((num_sites, high * wide), name="patches")(x)
+    classes = len(data.class_names)
+    if config.attention == "tn":
+        logits = _tensor_network(config, classes, num_sites, high * wide)(x)
+    else:
+        logits = _power_law_encoder(config, classes, num_sites, x)
+    model = keras.Model(images, logits, name="image_classifier")
+    steps = config.epochs * -(-len(data.labels) // config.batch_size)
+    schedule = keras.optimizers.schedules.CosineDecay(config.learning_rate, steps)
+    model.compile(
+        keras.optimizers.AdamW(schedule, weight_decay=config.weight_decay),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return model
+
+
+def _tensor_network(
+    config: ImagesConfig, classes: int, num_sites: int, num_features: int
+) -> keras.Model:
+    return deep_tensor_network(
+        classes,
+        LocalEmbedding("trigonometric"),
+        num_layers=config.num_layers,
+        bond_dim=config.bond_dim,
+        num_sites=num_sites,
+        num_features=num_features,
+        initial_deviation=config.initial_deviation,
+        skip=True,
+    )
+
+
+def _power_law_encoder(config: ImagesConfig, classes: int, num_sites: int, sites: Tensor) -> Tensor:
+    x = keras.layers.Dense(config.model_dim, name="embedding")(sites)
+    x = LearnedPositionEncoding(num_sites, name="positions")(x)
+    for n in range(config.num_layers):
+        attention = PowerLawGraphAttention(
+            config.num_heads,
+            residual_units=config.residual_units,
+            residual_dim=config.residual_dim,
+            name=f"attention_{n}",
+        )
+        x = TransformerEncoder(attention, 2 * config.model_dim, name=f"encoder_{n}")(x)
+    x = keras.layers.GlobalAveragePooling1D(name="pooling")(x)
+    return keras.layers.Dense(classes, dtype="float32", name="logits")(x)
+
+
+def deductive_outputs(model: keras.Model, image: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the deductive outputs of the last attention for one image `(H, W)`, by name.
+
+    Each is an array whose first axis is that of the heads.
+    """
+    encoder = [layer for layer in model.layers if isinstance(layer, TransformerEncoder)][-1]
+    inputs = keras.Model(model.input, encoder.input)(image[None])
+    _, details = encoder(inputs, return_attention=True)
+    arrays = {name: keras.ops.convert_to_numpy(value) for name, value in details.items()}
+    # What is computed from the image has a batch axis; what is learned of all images has not.
+    return {name: array[0] if array.ndim == 4 else array for name, array in arrays.items()}

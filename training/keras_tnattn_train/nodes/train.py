@@ -1,0 +1,103 @@
+"""Trains and measures a classifier of the nodes of one graph."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_tnattn.models import graph_classifier
+from keras_tnattn_train.data.graphs import LabeledGraph
+from keras_tnattn_train.nodes import plots
+from keras_tnattn_train.nodes.config import NodesConfig
+from keras_tnattn_train.nodes.fitting import GraphTrainer, fit
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.runs.finishing import finish
+from keras_tnattn_train.runs.fitting import reset_session
+from keras_tnattn_train.runs.plots import confusion_matrix, learning_curves
+from keras_tnattn_train.runs.runs import Run
+
+
+def train_nodes(config: NodesConfig, run: Run, graph: LabeledGraph) -> dict[str, Any]:
+    """Trains a classifier of nodes, or resumes an interrupted run.
+
+    Args:
+        config: The options.
+        run: The run; its folder need not exist yet.
+        graph: The graph.
+
+    Returns:
+        The content of `results.json`.
+
+    Raises:
+        InputError: If the folder belongs to another run, or the training fails.
+    """
+    trainer = _trainer(config, graph)
+    run.start_or_check(config, data_description(graph))
+    results = _train(trainer, config, run)
+    rows = run.read_metrics()
+    learning_curves(rows, results["test_accuracy"], run.folder / "learning_curves.png")
+    logits = keras.ops.convert_to_numpy(trainer.model.predict_on_batch(trainer.inputs))[0]
+    predictions, tested = logits.argmax(axis=-1), graph.parts["test"]
+    confusion_matrix(
+        graph.labels[tested],
+        predictions[tested],
+        graph.class_names,
+        run.folder / "confusion_matrix.png",
+    )
+    if config.layer == "gat":
+        plots.attention(trainer.model, trainer.inputs, graph, run.folder / "attention.png")
+    return finish(config, run, trainer.model, results)
+
+
+def measure_once(config: NodesConfig, graph: LabeledGraph) -> dict[str, Any]:
+    """Trains a classifier without a run folder, and returns the measurements."""
+    return _train(_trainer(config, graph), config, None)
+
+
+def data_description(graph: LabeledGraph) -> dict[str, Any]:
+    """Returns what a run records about its data."""
+    return {"fingerprint": graph.fingerprint(), "class_names": list(graph.class_names)}
+
+
+def _train(trainer: GraphTrainer, config: NodesConfig, run: Run | None) -> dict[str, Any]:
+    rows, stopping = fit(trainer, config, run)
+    measured = {part: trainer.measure(part)["accuracy"] for part in trainer.weights}
+    return {
+        **{f"{part}_accuracy": accuracy for part, accuracy in measured.items()},
+        "parameters": {"all": trainer.model.count_params()},
+        "epochs": len(rows),
+        "best_epoch": stopping.best_epoch,
+        "seconds_per_step": float(np.median([row["seconds"] for row in rows])),
+        "seconds": sum(row["seconds"] for row in rows),
+    }
+
+
+def _trainer(config: NodesConfig, graph: LabeledGraph) -> GraphTrainer:
+    reset_session(config.seed)
+    try:
+        model = graph_classifier(
+            graph.features.shape[1],
+            len(graph.class_names),
+            layer=config.layer,
+            num_layers=config.num_layers,
+            hidden_dim=config.hidden_dim,
+            num_heads=config.num_heads,
+            output_heads=config.output_heads,
+            filter_order=config.filter_order,
+            dropout=config.dropout,
+            l2=config.l2,
+        )
+    except ValueError as error:
+        # Keras and our layers validate sizes; report their errors as input errors.
+        raise InputError(str(error)) from error
+    model.compile(
+        keras.optimizers.Adam(config.learning_rate),
+        keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="mean_with_sample_weight"
+        ),
+        weighted_metrics=[
+            "accuracy",
+            keras.metrics.SparseCategoricalCrossentropy(name="cross_entropy", from_logits=True),
+        ],
+    )
+    return GraphTrainer(model, graph)

@@ -1,0 +1,1 @@
+"""What every command builds on: declared options, command lines, errors."""

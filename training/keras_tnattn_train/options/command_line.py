@@ -1,0 +1,155 @@
+"""Builds command lines from declared options, with cyclopts."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, get_args
+
+import cyclopts
+from pydantic.fields import FieldInfo
+
+from keras_tnattn_train.options.errors import InputError, exit_status
+from keras_tnattn_train.options.options import GROUPS, SomeOptions, choices, extras, interval
+from keras_tnattn_train.options.program import program, with_programs
+
+_GROUPS = {name: cyclopts.Group(name, sort_key=i) for i, name in enumerate(GROUPS)}
+
+
+def new_app(script: str, text: str, examples: str = "") -> cyclopts.App:
+    """Returns a program to add commands to.
+
+    Args:
+        script: The name of its script in `training/`.
+        text: The text in its `--help`.
+        examples: Command lines, shown at the end of `--help`.
+    """
+    return cyclopts.App(
+        name=program(script),
+        help=text,
+        help_epilogue=with_programs(examples),
+        version_flags=(),
+        help_format="plaintext",
+        default_parameter=cyclopts.Parameter(negative=(), allow_repeating=True),
+        result_action="return_value",
+    )
+
+
+def function_of(
+    options: Mapping[str, FieldInfo], start: Callable[[dict[str, Any]], None]
+) -> Callable[..., Callable[[], None]]:
+    """Returns a function with one parameter per option, for cyclopts.
+
+    Cyclopts calls it with only the options that the user typed; it returns a call of `start` with
+    them.
+    """
+    signature = inspect.Signature([_parameter(name, field) for name, field in options.items()])
+
+    def call(*arguments: Any, **values: Any) -> Callable[[], None]:
+        return functools.partial(start, dict(signature.bind(*arguments, **values).arguments))
+
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    return call
+
+
+def run(app: cyclopts.App, arguments: Sequence[str] | None) -> int:
+    """Runs what the command line asks for.
+
+    Args:
+        app: The program; its functions are those of `function_of`.
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
+
+    Returns:
+        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
+    """
+
+    def start() -> None:
+        try:
+            chosen = app(arguments, exit_on_error=False, print_error=False)
+        except cyclopts.CycloptsError as error:
+            raise InputError(f"{str(error).rstrip('.')}. See --help") from error
+        if chosen is not None:  # None after --help
+            chosen()
+
+    return exit_status(start)
+
+
+def run_one(
+    script: str,
+    text: str,
+    examples: str,
+    kind: type[SomeOptions],
+    start: Callable[[SomeOptions], None],
+    arguments: Sequence[str] | None,
+) -> int:
+    """Runs a program without sub-commands.
+
+    Args:
+        script: The name of its script in `training/`.
+        text: The text in its `--help`.
+        examples: Command lines, shown at the end of `--help`.
+        kind: The class of its options.
+        start: Runs it with such options.
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
+
+    Returns:
+        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
+    """
+    app = new_app(script, text, examples)
+    app.default(function_of(kind.model_fields, lambda values: start(kind(**values))))
+    return run(app, arguments)
+
+
+def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    default = inspect.Parameter.empty if field.is_required() else _default(field)
+    if isinstance(default, tuple) and extras(field)["positional"]:
+        # Any number of them, of this type each.
+        annotation = _type(get_args(field.annotation)[0], field)
+        return inspect.Parameter(name, inspect.Parameter.VAR_POSITIONAL, annotation=annotation)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.POSITIONAL_ONLY
+        if extras(field)["positional"]
+        else inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=_type(field.annotation, field),
+    )
+
+
+def _type(kind: Any, field: FieldInfo) -> Any:
+    """Returns the type of an option, annotated with its presentation in `--help`."""
+    if choices(field):
+        one: Any = Literal[choices(field)]  # type: ignore[valid-type]
+        kind = tuple[one, ...] if isinstance(field.default, tuple) else one
+    allowed = interval(field) and f" [{interval(field)}]"
+    parameter = cyclopts.Parameter(
+        group=_GROUPS[extras(field)["group"]],
+        help=f"{field.description}{allowed}",
+        metavar=extras(field)["metavar"],
+        show_default=_shown_default,
+        consume_multiple=True,
+        converter=_integers if kind in (int, int | None, tuple[int, ...]) else None,
+    )
+    # Cyclopts checks the default against the type, too.
+    return Annotated[kind | None if _default(field) is None else kind, parameter]
+
+
+def _default(field: FieldInfo) -> Any:
+    """Returns the default of an option; `None` if it depends on other options."""
+    return None if field.default_factory else field.default
+
+
+def _shown_default(value: Any) -> str | None:
+    """Formats a default for `--help`; `None` for flags and defaults that the help text explains."""
+    if value is None or value is False or value == ():
+        return None
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _integers(kind: Any, tokens: Sequence[cyclopts.Token]) -> int | tuple[int, ...]:
+    """Parses integers; cyclopts itself would round 3.5."""
+    try:
+        values = tuple(int(token.value) for token in tokens)
+    except ValueError as error:
+        words = " ".join(token.value for token in tokens)
+        raise ValueError(f"expected an integer, received {words!r}") from error
+    return values if kind == tuple[int, ...] else values[-1]

@@ -1,0 +1,42 @@
+"""Errors caused by the user's input, reported in one line."""
+
+import os
+import sys
+from collections.abc import Callable
+
+from keras_tnattn_train.options.program import with_programs
+
+
+class InputError(Exception):
+    """The user's input is invalid; the message says what was expected and what was received.
+
+    It does not derive from `ValueError`, which pydantic would replace by an error of its own.
+    """
+
+
+def exit_status(command: Callable[[], object]) -> int:
+    """Runs a command and returns its exit status.
+
+    Returns:
+        0; 2 for invalid input, which is reported in one line on stderr; 130 if interrupted; 141 if
+        the reader of the output closed it, as `| head` does.
+    """
+    try:
+        command()
+        sys.stdout.flush()
+    except InputError as error:
+        text = with_programs(" ".join(str(error).split()))
+        print(f"error: {text}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(
+            "interrupted; finished files are kept. To continue a run, repeat the command with "
+            "--resume; repeat any other command as it was",
+            file=sys.stderr,
+        )
+        return 130
+    except BrokenPipeError:
+        # At its exit Python would try to write the rest of the buffer, and fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return 0

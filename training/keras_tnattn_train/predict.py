@@ -1,0 +1,302 @@
+"""The command line: `python training/predict.py RUN_OR_SAVED_MODEL`, or `-m training.predict`."""
+
+import contextlib
+import csv
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from keras_tnattn_train.data.sentences import COLUMNS, Row, from_file, from_strings
+from keras_tnattn_train.options.command_line import run_one
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.options import DATA, OUTPUT, SEARCH, Options, argument, option
+from keras_tnattn_train.options.search import LARGEST_BEAM, check_n_best, search_batch_option
+from keras_tnattn_train.processes.backend import start_backend
+from keras_tnattn_train.runs.counter import Counter
+from keras_tnattn_train.system.files import read_object, replacing
+
+FORMATS = ("csv", "jsonl", "lines")
+BATCHES = 32  # that are read and sorted by length together
+Prediction = dict[str, Any]
+Predictor = Callable[[list[str]], list[list[Prediction]]]
+EXAMPLES = """\
+examples:
+  predict for sentences on the command line, with an exported model or with a run:
+    python training/predict.py saved_models/docstrings "Draws a line." "Fits the classifier."
+    python training/predict.py runs/mine "uma frase" --format lines
+  read a text file with one sentence per line, and write JSON lines:
+    python training/predict.py runs/mine --input sentences.txt --format jsonl \\
+        --output predictions.jsonl
+  read a column of a table, compressed or not, and write the probability of every class:
+    python training/predict.py runs/mine --input reviews.csv.gz --column review \\
+        --output labels.csv
+  read the standard input, and write the three best of four hypotheses:
+    cat sentences.txt | python training/predict.py runs/pt-en --beam 4 --n-best 3
+exit status: 0; 1 if there were bad rows (empty or unreadable), which are left out and reported
+with their numbers (--format lines writes an empty line for each); 2 for invalid input; 130 if
+interrupted; 141 if the output is closed, as by head. Row 1 of a table is its header.
+"""
+
+
+class PredictOptions(Options):
+    """The options of `training/predict.py`."""
+
+    model: str = argument(
+        "the folder of a finished run of classify or translate, or of an exported model"
+    )
+    sentences: tuple[str, ...] = argument("sentences to predict for", repeated=True)
+    input: str | None = option(
+        None,
+        DATA,
+        "a text file with one sentence per line, or a .csv or .tsv table (.gz, .xz) (default: the "
+        "standard input, if there are no sentences)",
+        metavar="FILE",
+    )
+    column: str | None = option(
+        None,
+        DATA,
+        "the column with the sentences (default: the --text-column that a classifier was trained "
+        "with, text, source, sentence or the only one)",
+    )
+    beam: int | None = option(
+        None,
+        SEARCH,
+        "number of beams, with a translator's run (default: 1, greedy search)",
+        metavar="K",
+        ge=1,
+        le=LARGEST_BEAM,
+    )
+    n_best: int | None = option(
+        None,
+        SEARCH,
+        "write the K best translations of each sentence, with a translator's run",
+        metavar="K",
+        ge=1,
+        le=LARGEST_BEAM,
+    )
+    batch_size: int = search_batch_option()
+    output: str | None = option(
+        None, OUTPUT, "where to write (default: standard output)", metavar="FILE"
+    )
+    format: str = option("csv", OUTPUT, "what to write", choices=FORMATS)
+
+    def check_together(self) -> None:
+        check_n_best(self.n_best, self.beam or 1)
+        if self.sentences and self.input:
+            raise ValueError(
+                "Expected sentences or --input. Received: both, "
+                f"{self.sentences[0]!r} and input={self.input!r}"
+            )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
+
+    Returns:
+        The exit status: 1 if there were bad rows; otherwise as `exit_status` returns it.
+    """
+    bad: list[int] = []
+    status = run_one(
+        "predict",
+        "Classifies or translates sentences with a finished run or an exported model, and writes "
+        "labels with probabilities, or translations with scores (lower is better).",
+        EXAMPLES,
+        PredictOptions,
+        lambda options: bad.append(_predict(options)),
+        arguments,
+    )
+    return status or int(any(bad))
+
+
+def _predict(args: PredictOptions) -> int:
+    """Writes the predictions; returns the number of bad rows."""
+    kind = _kind(Path(args.model))
+    if kind != "a translator's run" and (args.beam or args.n_best):
+        raise InputError(
+            f"Expected beam and n_best with a translator's run only. Received: {kind}, "
+            f"beam={args.beam}, n_best={args.n_best}"
+        )
+    with contextlib.ExitStack() as stack:
+        if args.sentences:
+            rows = from_strings(args.sentences)
+        else:
+            columns = _columns(Path(args.model), kind)
+            rows = stack.enter_context(from_file(args.input or "-", args.column, columns))
+        # Read the header of a table before loading the model, which takes seconds.
+        rows = _started(rows)
+        predictor = _predictor(Path(args.model), kind, args)
+        if args.output:
+            path = stack.enter_context(replacing(Path(args.output)))
+            file: TextIO = stack.enter_context(path.open("w", encoding="utf-8", newline=""))
+        else:
+            file = sys.stdout
+        return _write(rows, predictor, args, file)
+
+
+def _started(rows: Iterator[Row]) -> Iterator[Row]:
+    first = next(rows, None)
+    return iter(()) if first is None else itertools.chain([first], rows)
+
+
+def _write(rows: Iterator[Row], predictor: Predictor, args: PredictOptions, file: TextIO) -> int:
+    writer, counter, bad, done = _Writer(file, args.format), Counter("rows"), 0, 0
+    while chunk := list(itertools.islice(rows, BATCHES * args.batch_size)):
+        good = [row for row in chunk if row.problem is None]
+        # Sentences of similar length need the least padding.
+        good.sort(key=lambda row: len(row.text or ""))
+        predictions: dict[int, Any] = {}
+        for start in range(0, len(good), args.batch_size):
+            batch = good[start : start + args.batch_size]
+            texts = [row.text or "" for row in batch]
+            predictions |= {r.number: p for r, p in zip(batch, predictor(texts), strict=True)}
+            done += len(batch)
+            if not args.sentences:
+                counter.show(done)
+        for row in chunk:
+            if row.problem is not None:
+                bad += 1
+                print(f"row {row.number}: {row.problem}; left out", file=sys.stderr)
+            writer.write(row, predictions.get(row.number))
+        file.flush()
+    counter.close()
+    if bad:
+        print(f"bad rows left out: {bad}", file=sys.stderr)
+    return bad
+
+
+class _Writer:
+    def __init__(self, file: TextIO, form: str) -> None:
+        self.file, self.form = file, form
+        self._csv = csv.writer(file, lineterminator="\n")
+        self._header_written = False
+
+    def write(self, row: Row, predictions: Sequence[Prediction] | None) -> None:
+        """Writes the predictions of a row, if it has any."""
+        if self.form == "lines":
+            print(_line(predictions or []), file=self.file)
+            return
+        for prediction in predictions or []:
+            cells = {"row": row.number, "text": row.text, **prediction}
+            if self.form == "jsonl":
+                print(json.dumps(cells, ensure_ascii=False), file=self.file)
+                continue
+            # A column for each class.
+            probabilities = cells.pop("probabilities", {})
+            cells |= {f"probability of {name}": p for name, p in probabilities.items()}
+            if not self._header_written:
+                self._csv.writerow(cells)
+                self._header_written = True
+            self._csv.writerow(cells.values())
+
+
+def _line(predictions: Sequence[Prediction]) -> str:
+    """Returns labels and probabilities, or translations, separated by tabs."""
+    words = []
+    for prediction in predictions:
+        if "label" in prediction:
+            words += [prediction["label"], f"{prediction['probability']:.4f}"]
+        else:
+            words.append(prediction["translation"])
+    return "\t".join(" ".join(str(word).split()) for word in words)
+
+
+def _kind(path: Path) -> str:
+    """Returns what kind of model a folder holds, without loading TensorFlow."""
+    if (path / "saved_model.pb").is_file() or any(path.glob("[0-9]*/saved_model.pb")):
+        return "an exported model"
+    if not (path / "config.json").is_file():
+        raise InputError(
+            f"Expected the folder of a run or of an exported model. Received: {path}, "
+            + ("which holds neither" if path.is_dir() else "which is not a folder")
+        )
+    data = read_object(path / "data.json", "Choose the folder of a run")
+    if "vocabulary" in data:
+        return "a classifier's run"
+    if "digest" in data:
+        return "a translator's run"
+    raise InputError(
+        f"Expected a run of classify or translate, which read text. Received: {path}, another run"
+    )
+
+
+def _columns(path: Path, kind: str) -> tuple[str, ...]:
+    """Returns usual names of the column with the sentences: the one of the training data first."""
+    if kind != "a classifier's run":
+        return COLUMNS
+    config = read_object(path / "config.json", "Choose the folder of a run")
+    trained = config.get("text_column")
+    return (trained, *COLUMNS) if isinstance(trained, str) else COLUMNS
+
+
+def _predictor(path: Path, kind: str, args: PredictOptions) -> Predictor:
+    start_backend()  # takes seconds, so invalid input is reported first
+    if kind == "an exported model":
+        return _exported(path)
+    if kind == "a classifier's run":
+        from keras_tnattn_train.classify.loading import load_classifier
+
+        classifier = load_classifier(path)
+        return lambda texts: _labels(classifier.probabilities(texts), classifier.class_names)
+    from keras_tnattn_train.translate.loading import load_translator
+
+    translate = load_translator(path).searching(args.beam or 1)
+
+    def n_best(texts: list[str]) -> list[list[Prediction]]:
+        return [
+            [
+                ({"rank": rank} if args.n_best else {})
+                | {"translation": best.text, "score": round(best.score, 6)}
+                for rank, best in enumerate(translations[: args.n_best or 1], start=1)
+            ]
+            for translations in translate.n_best(texts, args.batch_size)
+        ]
+
+    return n_best
+
+
+def _exported(path: Path) -> Predictor:
+    from keras_tnattn.export import Classifier, load
+
+    try:
+        model = load(path)
+    except ImportError as error:
+        raise InputError(
+            "Expected TensorFlow and tensorflow-text, which run exported models, whatever the "
+            f"backend. Received: {error}. Install them with: pip install 'keras-tnattn[text]', or "
+            "predict with the run's folder"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise InputError(str(error)) from error
+    if isinstance(model, Classifier):
+        return lambda texts: _labels(model(texts)["probabilities"], model.class_names)
+
+    def translate(texts: list[str]) -> list[list[Prediction]]:
+        outputs = model.with_scores(texts)
+        pairs = zip(outputs["translation"].tolist(), outputs["score"].tolist(), strict=True)
+        return [[{"translation": text, "score": round(score, 6)}] for text, score in pairs]
+
+    return translate
+
+
+def _labels(probabilities: Iterable[Any], class_names: Sequence[str]) -> list[list[Prediction]]:
+    """Returns the most probable class of each row of `(B, C)`, with all probabilities."""
+    predictions = []
+    for row in probabilities:
+        shares = [round(float(p), 6) for p in row]
+        best = int(row.argmax())
+        predictions.append(
+            [
+                {
+                    "label": class_names[best],
+                    "probability": shares[best],
+                    "probabilities": dict(zip(class_names, shares, strict=True)),
+                }
+            ]
+        )
+    return predictions

@@ -1,0 +1,1 @@
+"""Devices, and the other processes that a command works with or starts."""

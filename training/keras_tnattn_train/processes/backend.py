@@ -1,0 +1,22 @@
+"""Starts Keras and its backend without TensorFlow's messages."""
+
+import os
+
+from keras_tnattn_train.system.noise import without_noise
+
+
+def start_backend() -> None:
+    """Imports Keras and its backend, and hides TensorFlow's start-up and retracing messages.
+
+    This takes seconds, so commands check their input first. Errors during the start are shown.
+    """
+    # TensorFlow raises real errors; those that it only logs are about missing hardware.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with without_noise():
+        import keras
+
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            tf.config.list_physical_devices()  # looks for GPUs
+            tf.get_logger().setLevel("ERROR")  # retracing is a warning

@@ -1,0 +1,151 @@
+"""Trains, measures and exports a network on one elementary cellular automaton."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_tnattn_train.rules import plots
+from keras_tnattn_train.rules.automata import RuleBatches, evolve
+from keras_tnattn_train.rules.config import RulesConfig
+from keras_tnattn_train.rules.models import network
+from keras_tnattn_train.runs.cards import describe
+from keras_tnattn_train.runs.finishing import finish, prepare_export
+from keras_tnattn_train.runs.fitting import check_tensorboard, fit, reset_session
+from keras_tnattn_train.runs.plots import learning_curves
+from keras_tnattn_train.runs.runs import Run
+
+TEST_CELLS = 65_536  # at each length
+CELLS_AT_ONCE = 8_192
+WIDTH, TIMES = 128, 96  # of the space-time diagrams
+
+
+def train_rule(config: RulesConfig, run: Run) -> dict[str, Any]:
+    """Trains a network on a rule, or resumes an interrupted run.
+
+    Args:
+        config: The options.
+        run: The run; its folder need not exist yet.
+
+    Returns:
+        The content of `results.json`.
+
+    Raises:
+        InputError: If the folder holds a run with other rows, or cannot be written to.
+    """
+    reset_session(config.seed)
+    model = _compiled_model(config)
+    prepare_export(config)
+    check_tensorboard(config)
+    run.start_or_check(config, {"trained_lengths": list(config.trained_lengths)})
+
+    log = fit(model, RuleBatches(config), config, run)
+    model = log.model
+    by_length = accuracies(model, config, sorted({*config.trained_lengths, *config.tested_lengths}))
+    results: dict[str, Any] = {
+        "test_accuracy": by_length[config.length],
+        "accuracies": {str(length): accuracy for length, accuracy in by_length.items()},
+        "trained_lengths": list(config.trained_lengths),
+        "trained_accuracy": min(by_length[length] for length in config.trained_lengths),
+        "parameters": {"all": model.count_params()},
+        "epochs": len(log.rows),
+        "seconds_per_step": min(row["seconds_per_step"] for row in log.rows),
+        "seconds": sum(row["seconds"] for row in log.rows),
+    }
+    learning_curves(log.rows, results["test_accuracy"], run.folder / "learning_curves.png")
+    truth, predicted = space_time(model, config)
+    plots.space_time(truth, predicted, config.steps, run.folder / "space_time.png")
+
+    return finish(
+        config,
+        run,
+        model,
+        results,
+        lambda folder, version: _export(model, folder, version, _card(config, results)),
+    )
+
+
+def _export(model: keras.Model, folder: Path, version: int, card: dict[str, Any]) -> Path:
+    import tensorflow as tf
+
+    from keras_tnattn.export import export_signatures
+
+    @tf.function  # traced once for both names
+    def predict(bits: tf.Tensor) -> dict[str, tf.Tensor]:
+        probabilities = tf.nn.softmax(model(bits, training=False))
+        bits = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
+        return {"bits": bits, "probabilities": probabilities}
+
+    signature = (predict, tf.TensorSpec([None, None], tf.int32, "bits"))
+    signatures = {"serving_default": signature, "ids": signature}
+    return export_signatures(signatures, [model], folder, version, card=card)
+
+
+def _card(config: RulesConfig, results: dict[str, Any]) -> dict[str, Any]:
+    data = {"name": f"random rows of cells by rule {config.rule}"}
+    rule = {"rule": config.rule, "steps": config.steps, "boundary": config.boundary}
+    return {"task": "rules", **rule, **describe("rules", config, data, results)}
+
+
+def accuracies(model: keras.Model, config: RulesConfig, lengths: Iterable[int]) -> dict[int, float]:
+    """Returns the share of correct cells at each length, on new random rows."""
+    by_length = {}
+    for length in lengths:
+        # Three numbers: the batches are seeded with two, so these rows are new.
+        rng = np.random.default_rng((config.seed, length, 1))
+        rows = rng.integers(0, 2, (-(-TEST_CELLS // length), length), "int32")
+        logits = model.predict(rows, batch_size=max(1, CELLS_AT_ONCE // length), verbose=0)
+        truth = evolve(rows, config.rule, config.steps, config.boundary)
+        by_length[length] = float(np.mean(logits.argmax(-1) == truth))
+    return by_length
+
+
+def space_time(model: keras.Model, config: RulesConfig) -> tuple[np.ndarray, np.ndarray]:
+    """Evolves a random row by the rule, and by the network fed with its own outputs.
+
+    Returns:
+        Two arrays of bits `(T, N)`, a row every `config.steps` steps, with the same first row.
+    """
+    row = np.random.default_rng((config.seed, WIDTH, 2)).integers(0, 2, (1, WIDTH), "int32")
+    truth, predicted = [row], [row]
+    for _ in range(1, TIMES):
+        truth.append(evolve(truth[-1], config.rule, config.steps, config.boundary))
+        predicted.append(model.predict_on_batch(predicted[-1]).argmax(-1).astype("int32"))
+    return np.concatenate(truth), np.concatenate(predicted)
+
+
+def summary(results: dict[str, Any]) -> str:
+    """Summarizes the accuracy at the trained lengths and beyond."""
+    trained = results["trained_lengths"]
+    longer = (
+        f"{percent(accuracy)} % at {length}"
+        for length, accuracy in results["accuracies"].items()
+        if int(length) >= max(trained)
+    )
+    return (
+        f"trained on rows of {', '.join(map(str, trained))} cells\n"
+        f"accuracy on new rows: {percent(results['trained_accuracy'])} % at the worst of these "
+        f"lengths, {', '.join(longer)} cells\n"
+        f"parameters: {results['parameters']['all']:,}; training: {results['seconds']:.0f} s"
+    )
+
+
+def percent(accuracy: float) -> str:
+    """Formats a share in percent; `100` means exactly 1, not a rounded value."""
+    return "100" if accuracy == 1 else f"{100 * accuracy:.3f}"
+
+
+def _compiled_model(config: RulesConfig) -> keras.Model:
+    model = network(config)
+    steps = config.epochs * config.batches_per_epoch
+    schedule = keras.optimizers.schedules.CosineDecay(config.learning_rate, steps)
+    model.compile(
+        # Without clipping, a rare large gradient undoes some of the learning: a few wrong cells
+        # remain with rule 90.
+        keras.optimizers.Adam(schedule, clipnorm=1.0),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return model

@@ -1,0 +1,73 @@
+"""The part of an export's model card that comes from the run."""
+
+import contextlib
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from keras_tnattn_train.options.program import program
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.options import ExportConfig, to_json
+
+# Results whose names end like this are the scores on a card.
+_SCORES = ("accuracy", "loss", "bleu", "exact")
+_NOT_THE_MODEL = ("export", "saved_models")
+
+
+def describe(
+    command: str, config: ExportConfig, data: Mapping[str, Any], results: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the entries of a model card that come from a run.
+
+    Args:
+        command: The command's name, such as `classify`.
+        config: The options of the run.
+        data: The name and, if there is one, the fingerprint of the data that the model was trained
+            on.
+        results: The measurements.
+
+    Returns:
+        A dict of `data`, `seed`, `scores`, `sizes`, `options` and `command`, ready for JSON.
+    """
+    options = json.loads(to_json(config))
+    sizes = {name: results[name] for name in ("rows", "pairs", "parameters") if name in results}
+    return {
+        "data": dict(data),
+        "seed": options["seed"],
+        "scores": {name: v for name, v in results.items() if name.endswith(_SCORES)},
+        "sizes": sizes,
+        "options": {
+            name: value
+            for name, value in options.items()
+            if value is not None and name not in _NOT_THE_MODEL
+        },
+        "command": _command(command, config),
+    }
+
+
+def _command(command: str, config: ExportConfig) -> str:
+    """Returns the command line that trains the same model again."""
+    words = [*program("train").split(), command]
+    for name, value in _needed(config).items():
+        words.append(f"--{name.replace('_', '-')}")
+        if isinstance(value, tuple):
+            words += map(str, value)
+        elif value is not True:
+            words.append(str(value))
+    return shlex.join([*words, "--export"])
+
+
+def _needed(config: ExportConfig) -> dict[str, Any]:
+    """Returns the options without those that follow from the others, or do not make the model."""
+    kind = type(config)
+    # The command exports, and some options are allowed only with that.
+    needed = {name: value for name, value in config.changed(export=True) if name != "saved_models"}
+    model = kind(**needed)
+    for name in [name for name in needed if name != "export"]:
+        others = {other: value for other, value in needed.items() if other != name}
+        with contextlib.suppress(InputError):  # the others contradict the default
+            if kind(**others) == model:
+                needed = others
+    return {name: value for name, value in needed.items() if name != "export"}

@@ -1,0 +1,155 @@
+"""The folder that `compress.py` writes: a small model, its reports and what a run needs."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.system.files import writing
+
+EARLIER, DISCARDED = ".earlier", ".discarded"
+_REPORTS = ("report.txt", "report.csv", "report.json", "curves.png")
+_RUN_FILES = ("results.json", "data.json", "config.json")
+# What `evaluate.py` and `explain.py` write about a model.
+_MEASURED = (
+    "evaluation-*-beam*.json",
+    "hypotheses-*-beam*.txt",
+    "n_best-*-beam*.tsv",
+    "explained",
+)
+
+
+def check_output(folder: Path, original: Path, replaces: bool) -> None:
+    """Refuses a folder whose model or other files are not those of an earlier compression.
+
+    The files of a model that a killed process was about to replace are first moved back.
+
+    Args:
+        folder: The folder to write.
+        original: The model that is compressed.
+        replaces: Whether a small model is written, and not only reports.
+
+    Raises:
+        InputError: If the folder has a trained model or, without `replaces`, any model; or if it
+            has no report, but files of these names.
+        WriteError: If files cannot be moved back.
+    """
+    from keras_tnattn_train.runs.runs import Run
+
+    with writing(folder):
+        _recover(folder)
+    model, config = folder / "model.keras", folder / "config.json"
+    compressed = (folder / "report.json").exists() and model.resolve() != original.resolve()
+    if config.exists():
+        compressed = compressed and "compressed" in (Run(folder).results or {})
+    if (model.exists() or config.exists()) and not (replaces and compressed):
+        what = "a trained model, which would be overwritten" if replaces else "a model"
+        raise InputError(
+            f"Expected an output folder without {what}. Received: output={folder}. Choose another "
+            "with --output"
+        )
+    others = _names(folder)
+    if others and not (folder / "report.json").exists():
+        raise InputError(
+            "Expected an output folder of an earlier compression, or without files of these names: "
+            f"{', '.join(others)}. Received: output={folder}. Choose another with --output"
+        )
+
+
+@contextlib.contextmanager
+def output_folder(folder: Path) -> Iterator[None]:
+    """Makes a folder before the long computations; new ones that stay empty are removed.
+
+    Raises:
+        WriteError: If the folder cannot be made.
+    """
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            for path in new:
+                path.rmdir()
+
+
+def write(result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str]) -> None:
+    """Writes reports and, if asked for, the model; all files of an earlier one give way, or none.
+
+    Args:
+        result: What `compress` returned.
+        folder: The folder, which exists.
+        replaces: Whether to write the model, and not only the reports.
+        run_files: The contents of `results.json` and, for a run, of `config.json` and `data.json`;
+            empty for reports.
+
+    Raises:
+        WriteError: If a file cannot be written; the files of an earlier model are then unchanged.
+            Those that cannot be moved back either stay in `.earlier`, and the next attempt moves
+            them back.
+    """
+    partial, earlier, discarded = (folder / name for name in (".partial", EARLIER, DISCARDED))
+    texts = {
+        "report.txt": f"{result.report}\n",
+        "report.csv": result.report.to_csv(),
+        "report.json": result.report.to_json(),
+        **run_files,
+    }
+    try:
+        with writing(folder):
+            _recover(folder)
+            for path in (partial, discarded):
+                shutil.rmtree(path, ignore_errors=True)
+            for path in (partial, earlier):
+                path.mkdir()
+            for name, text in texts.items():
+                (partial / name).write_text(text, encoding="utf-8")
+            result.report.plot(partial / "curves.png")
+            if replaces:
+                result.model.save(partial / "model.keras")
+            new = sorted(path.name for path in partial.iterdir())
+            old = _names(folder) if replaces else [x for x in new if (folder / x).exists()]
+            moves = [(folder / name, earlier / name) for name in old]
+            moves += [(partial / name, folder / name) for name in new]
+            # In one step: `_recover` must not find only some of the earlier files.
+            moves.append((earlier, discarded))
+            _move(moves)
+        shutil.rmtree(discarded, ignore_errors=True)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            earlier.rmdir()  # unless an earlier file could not be moved back
+
+
+def _recover(folder: Path) -> None:
+    """Moves back the files of an earlier model that a write, which did not end, moved away."""
+    earlier = folder / EARLIER
+    if earlier.is_dir():
+        for path in earlier.iterdir():
+            os.replace(path, folder / path.name)
+        earlier.rmdir()
+
+
+def _names(folder: Path) -> list[str]:
+    """Returns the names of the files in a folder that belong to a compressed model."""
+    measured = [path.name for pattern in _MEASURED for path in folder.glob(pattern)]
+    names = ("model.keras", *_REPORTS, *_RUN_FILES)
+    return [name for name in names if (folder / name).exists()] + measured
+
+
+def _move(moves: Sequence[tuple[Path, Path]]) -> None:
+    """Moves files from sources to targets; undone if it fails."""
+    done = []
+    try:
+        for source, target in moves:
+            done.append((source, target))
+            os.replace(source, target)
+    except BaseException:
+        for source, target in reversed(done):
+            if os.path.lexists(target):
+                os.replace(target, source)
+        raise

@@ -1,0 +1,108 @@
+"""Saves and exports a trained model; checks before the training that it can be exported.
+
+Only runs that export import TensorFlow.
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.system.files import WriteError, reason, replacing
+from keras_tnattn_train.options.options import ExportConfig, RunConfig
+from keras_tnattn_train.runs.checkpoints import first_line
+from keras_tnattn_train.runs.runs import RESUME, Run
+
+
+def prepare_export(config: ExportConfig) -> None:
+    """Checks before the training that the model can be exported afterwards, if requested.
+
+    Raises:
+        InputError: If the backend cannot export, or the folder cannot be written to.
+    """
+    if not config.export:
+        return
+    from keras_tnattn.export import check_backend
+
+    folder = config.export_folder
+    try:
+        check_backend()
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except RuntimeError as error:
+        raise InputError(str(error)) from error
+    except OSError as error:
+        raise InputError(
+            f"Could not write to the export folder {folder}: {reason(error)}. Choose another with "
+            "--saved-models"
+        ) from error
+
+
+def finish(
+    config: RunConfig,
+    run: Run,
+    model: keras.Model,
+    results: dict[str, Any],
+    write: Callable[[Path, int], Path] | None = None,
+) -> dict[str, Any]:
+    """Saves the model, exports it if requested, and writes the results.
+
+    Args:
+        config: The options of the run.
+        run: The run that trained the model.
+        model: The model.
+        results: The measurements.
+        write: A function that exports the model to a folder as a version, and returns the path of
+            that version. Default: the task does not export.
+
+    Returns:
+        The results; `exported` is the path of the exported model, if there is one.
+
+    Raises:
+        InputError: If a file cannot be written.
+    """
+    try:
+        with replacing(run.folder / "model.keras") as path:
+            model.save(path)
+        if write is not None and isinstance(config, ExportConfig) and config.export:
+            results["exported"] = str(_export_once(config, run, write))
+        run.finish(results)
+    except WriteError as error:
+        raise InputError(f"{error}. {RESUME}") from error
+    return results
+
+
+def _export_once(config: ExportConfig, run: Run, write: Callable[[Path, int], Path]) -> Path:
+    """Exports the model once. The version is written to the run's folder before and after, so that
+    a resumed run does not export a second time, unless the options have changed. A version that
+    another run has written in the meantime is not taken for its own."""
+    from keras_tnattn.export import next_version
+
+    folder = config.export_folder
+    try:
+        note = run.export_note or {}
+        same = note.get("options") == config.export_options
+        written = folder / str(note.get("version"))
+        # Notes of earlier versions do not say whether the export is complete.
+        exported = (run.results or {}).get("exported") == str(written)
+        if same and written.exists() and note.get("complete", exported):
+            return written
+        if not same or written.exists():
+            note = {"options": config.export_options, "version": next_version(folder)}
+            run.write_export_note({**note, "complete": False})
+        target = write(folder, note["version"])
+        run.write_export_note({**note, "complete": True})
+        return target
+    except InputError:
+        raise
+    except OSError as error:
+        raise WriteError(f"Could not export to {folder}: {reason(error)}") from error
+    except Exception as error:  # the exporter of TensorFlow raises errors of any class
+        raise WriteError(
+            f"Could not export to {folder}: {first_line(error)} ({type(error).__name__}). The "
+            f"trained model is {run.folder / 'model.keras'}"
+        ) from error

@@ -1,0 +1,38 @@
+"""The command line of `training/reproduce.py`, built from the studies."""
+
+from collections.abc import Sequence
+
+from keras_tnattn_train.commands import Command, run_commands
+from keras_tnattn_train.studies.digits import COMMAND as DIGITS
+from keras_tnattn_train.studies.long_texts import COMMAND as LONG_TEXTS
+from keras_tnattn_train.studies.paper_translators import COMMAND as PAPER_TRANSLATORS
+from keras_tnattn_train.studies.rules import COMMAND as RULES
+from keras_tnattn_train.studies.tensorized import COMMAND as TENSORIZED
+from keras_tnattn_train.studies.translators import COMMAND as TRANSLATORS
+from keras_tnattn_train.studies.whole_texts import COMMAND as WHOLE_TEXTS
+
+STUDIES: tuple[Command, ...] = (
+    TENSORIZED,
+    LONG_TEXTS,
+    WHOLE_TEXTS,
+    TRANSLATORS,
+    PAPER_TRANSLATORS,
+    RULES,
+    DIGITS,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a study.
+
+    Args:
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
+
+    Returns:
+        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
+    """
+    text = (
+        "Runs a study: trains many models, and writes tables and pictures; a study that was "
+        "interrupted continues."
+    )
+    return run_commands("reproduce", text, STUDIES, arguments)

@@ -1,0 +1,99 @@
+"""Draws the pictures of the studies."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
+from keras_tnattn_train.runs.plots import save
+from keras_tnattn_train.runs.tables import attention_title
+
+
+def by_dimension(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draws weights and accuracies against the embedding dimension, a row of panels per data set.
+
+    Args:
+        rows: The runs of one setting.
+        path: The image file to write.
+    """
+    panels = {
+        "attention weights": ("attention_weights", "log"),
+        "training accuracy": ("train_accuracy", "linear"),
+        "test accuracy": ("test_accuracy", "linear"),
+    }
+    datasets = list(dict.fromkeys(row["dataset"] for row in rows))
+    figure = Figure(figsize=(10, 2.8 * len(datasets)), layout="constrained")
+    grid = figure.subplots(len(datasets), len(panels), squeeze=False)
+    for line, dataset in zip(grid, datasets, strict=True):
+        for axes, (title, (column, scale)) in zip(line, panels.items(), strict=True):
+            for name in dict.fromkeys(row["attention"] for row in rows if row["dim"]):
+                own = [r for r in rows if (r["attention"], r["dataset"]) == (name, dataset)]
+                dims = sorted({row["dim"] for row in own})
+                values = [fmean(row[column] for row in own if row["dim"] == dim) for dim in dims]
+                axes.plot(dims, values, marker=".", label=attention_title(name))
+            axes.set(title=f"{dataset}: {title}", xlabel="embedding dimension")
+            axes.set_xscale("log", base=2)
+            axes.set_yscale(scale)
+            axes.grid(alpha=0.3)
+    grid[0][0].legend()
+    save(figure, path)
+
+
+def by_cost(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draws the test accuracy against the bytes of the weights and the seconds of training.
+
+    Each data set has a column of panels; colors are attentions, and markers are settings.
+
+    Args:
+        rows: The runs of all settings, and the fits of the baseline, whose dimension is 0.
+        path: The image file to write.
+    """
+    costs: dict[str, Callable[[dict[str, Any]], float]] = {
+        "bytes (4 for each weight)": lambda row: 4 * row["weights"],
+        "seconds of training": lambda row: row["seconds"],
+    }
+    datasets, names, settings = (
+        list(dict.fromkeys(row[column] for row in rows))
+        for column in ("dataset", "attention", "setting")
+    )
+    figure = Figure(figsize=(2 + 2.6 * len(datasets), 5.5), layout="constrained")
+    grid = figure.subplots(len(costs), len(datasets), squeeze=False)
+    for line, (title, cost) in zip(grid, costs.items(), strict=True):
+        for axes, dataset in zip(line, datasets, strict=True):
+            for name, setting in itertools.product(names, settings):
+                wanted = (name, setting, dataset)
+                own = [r for r in rows if (r["attention"], r["setting"], r["dataset"]) == wanted]
+                points = []
+                for dim in sorted({row["dim"] for row in own}):
+                    same = [row for row in own if row["dim"] == dim]
+                    accuracy = 100 * fmean(row["test_accuracy"] for row in same)
+                    points.append((fmean(map(cost, same)), accuracy))
+                if not points:
+                    continue
+                # The baseline is the same in all settings.
+                is_baseline = not own[0]["dim"]
+                axes.plot(
+                    *zip(*points, strict=True),
+                    color=f"C{names.index(name)}",
+                    marker="*" if is_baseline else "os^vD"[settings.index(setting)],
+                    markersize=6,
+                    linewidth=0.8,
+                    label=name if is_baseline else f"{attention_title(name)}, {setting}",
+                )
+            axes.set(title=dataset, xlabel=title, xscale="log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+            axes.xaxis.set_minor_formatter(NullFormatter())
+            axes.grid(alpha=0.3)
+        line[0].set_ylabel("test accuracy, %")
+    labels = {
+        label: handle
+        for axes in grid[0]
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(labels.values(), labels, loc="outside right upper", fontsize=8)
+    save(figure, path)

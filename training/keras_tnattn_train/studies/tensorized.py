@@ -1,0 +1,307 @@
+"""The study `tensorized`: the comparison of the tensorized attention papers, and fair ones."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_tnattn_train.classify.baseline import (
+    BASELINES,
+    MOST_FREQUENT,
+    SVM,
+    linear_svms,
+    most_frequent_class,
+)
+from keras_tnattn_train.classify.command import load
+from keras_tnattn_train.classify.compare import train_all
+from keras_tnattn_train.classify.config import ATTENTIONS, TABLE_DIMS, ClassifyConfig
+from keras_tnattn_train.commands import Command
+from keras_tnattn_train.options.options import DATA, RUN, Options, Seeds, option
+from keras_tnattn_train.processes.devices import check_one_process
+from keras_tnattn_train.processes.workers import replaced_process
+from keras_tnattn_train.runs.runs import Run, write_text
+from keras_tnattn_train.system.files import (
+    Columns,
+    Measurements,
+    read_measurements,
+    write_measurements,
+)
+
+DATASETS = ("reuters", "newsgroups", "spooky_authors", "drug_review", "ohsumed")
+# What the rows of a table have in common. The papers' attentions differ in their dimensions, so
+# that their attention weights are about equal in number; elsewhere all have the same.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "paper": {"recipe": "paper"},
+    "stopped": {"recipe": "paper", "epochs": 50, "early_stopping": 5, "monitor": "accuracy"},
+    "tuned": {"recipe": "tuned", "initial_weights": "random"},
+    "svm_start": {"recipe": "tuned", "initial_weights": "svm"},
+    # The same dropout with and without an attention.
+    "small": {
+        "recipe": "tuned",
+        "embedding": "tensor_train",
+        "word_dropout": 0.5,
+        "dropout_rate": 0.1,
+    },
+}
+# The columns of results.csv, with their types.
+KEYS: Columns = {"setting": str, "dataset": str, "attention": str, "dim": int, "seed": int}
+MEASURED: Columns = {
+    "attention_weights": int,
+    "weights": int,
+    "train_accuracy": float,
+    "test_accuracy": float,
+    "seconds": float,
+}
+_TEST = ClassifyConfig.model_fields["test_fraction"].default
+SHARED = _TEST / (1 - _TEST)  # test rows to a training row
+
+
+class TensorizedOptions(Options):
+    """The options of the study."""
+
+    data_dir: str | None = option(
+        None, DATA, "folder that holds the files of the data sets", metavar="DIR"
+    )
+    datasets: tuple[str, ...] = option(DATASETS, DATA, "data sets", choices=DATASETS)
+    settings: tuple[str, ...] = option(
+        tuple(SETTINGS),
+        RUN,
+        "paper: options as published, 6 dimensions for dpa and ada, 64 for all others; stopped: "
+        "the same with one number of dimensions for all, and the best of up to 50 epochs of each "
+        "model; tuned: the tuned recipe with random initial weights, and one number of dimensions "
+        "for all; svm_start: the tuned recipe, whose weights start from a linear support vector "
+        "machine; small: as tuned, with tensor-train embeddings, so that all weights are few, and "
+        "with the dropout of no attention",
+        choices=tuple(SETTINGS),
+    )
+    attentions: tuple[str, ...] = option(
+        tuple(ATTENTIONS), RUN, "attentions to compare", choices=tuple(ATTENTIONS)
+    )
+    embedding_dims: tuple[int, ...] = option(
+        (), RUN, "embedding dimensions (default: those of the setting)"
+    )
+    seeds: Seeds = option((0, 1, 2, 3, 4), RUN, "seeds of the split and of the weights")
+    run_dir: str = option("runs/tensorized", RUN, "folder of the runs and tables", metavar="DIR")
+
+
+def configs_of(options: TensorizedOptions, setting: str, dataset: str) -> list[ClassifyConfig]:
+    """Returns the configs of one setting on one data set: attentions, dimensions and seeds."""
+    configs = []
+    for attention in options.attentions:
+        own = TABLE_DIMS.get(attention, 64) if setting == "paper" else 64
+        for dim in options.embedding_dims or (own,):
+            for seed in options.seeds:
+                config = ClassifyConfig(
+                    dataset=dataset,
+                    data_dir=options.data_dir,
+                    attention=attention,
+                    embedding_dim=dim,
+                    seed=seed,
+                    name=f"{setting}-{dataset}-{attention}-{dim}-{seed}",
+                    **SETTINGS[setting],
+                )
+                configs.append(config)
+    return configs
+
+
+def finished_runs(folder: Path) -> Measurements:
+    """Returns the measurements of the finished runs in the folder of a study.
+
+    Runs of an earlier version with other options of their setting are left out.
+    """
+    found: Measurements = {}
+    paths = [(name, path) for name in SETTINGS for path in folder.glob(f"{name}-*/results.json")]
+    for setting, path in paths:
+        run = Run(path.parent)
+        config, results = run.read_config(ClassifyConfig, {}), run.results or {}
+        names = ("dataset", "data_dir", "attention", "embedding_dim", "seed", "name")
+        varied = {name: getattr(config, name) for name in names}
+        if config != ClassifyConfig(**varied, **SETTINGS[setting]):
+            continue
+        key = (setting, config.dataset, config.attention, config.embedding_dim, config.seed)
+        counts = results["parameters"]
+        found[key] = {
+            "attention_weights": counts["attention"],
+            "weights": counts["all"],
+            **{name: results[name] for name in ("train_accuracy", "test_accuracy", "seconds")},
+        }
+    return found
+
+
+def fitted(
+    setting: str, dataset: str, baselines: dict[str, dict[int, dict[str, Any]]]
+) -> Measurements:
+    """Returns the measurements of the baselines, one for each seed."""
+    return {
+        (setting, dataset, name, 0, seed): {
+            "attention_weights": 0,
+            "weights": results["parameters"],
+            **{part: results[part] for part in ("train_accuracy", "test_accuracy", "seconds")},
+        }
+        for name, found in baselines.items()
+        for seed, results in found.items()
+    }
+
+
+def _place(key: tuple[str, str, str, int, int]) -> tuple[int, ...]:
+    """Returns a row's place in the tables: the order of the options, the baselines last."""
+    setting, dataset, attention, dim, seed = key
+    names = (*ATTENTIONS, *BASELINES)
+    places = (list(SETTINGS).index(setting), DATASETS.index(dataset), names.index(attention))
+    return (*places, dim, seed)
+
+
+def _title(name: str) -> str:
+    from keras_tnattn_train.runs.tables import attention_title
+
+    return name if name in BASELINES else attention_title(name)
+
+
+def accuracy_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Returns the test accuracies in percent: attentions by data sets, mean ± deviation."""
+    from keras_tnattn_train.runs.tables import spread, table_of
+
+    datasets = list(dict.fromkeys(row["dataset"] for row in rows))
+    lines: list[tuple[str, ...]] = [("attention", "dim", "weights (largest)", *datasets)]
+    for name, dim in dict.fromkeys((row["attention"], row["dim"]) for row in rows):
+        own = [row for row in rows if (row["attention"], row["dim"]) == (name, dim)]
+        cells = []
+        for dataset in datasets:
+            found = [100 * r["test_accuracy"] for r in own if r["dataset"] == dataset]
+            cells.append(spread(found) if found else "-")
+        heaviest = max(row["weights"] for row in own)
+        sizes = (f"{size:,}" if size else "-" for size in (dim, heaviest))
+        lines.append((_title(name), *sizes, *cells))
+    return table_of(lines)
+
+
+def differences(rows: Sequence[dict[str, Any]], one: str, other: str) -> dict[str, str]:
+    """Returns by how many points `one` is better than `other` on the same splits.
+
+    Args:
+        rows: The rows of one setting.
+        one: An attention, with one dimension.
+        other: Another attention, or a baseline.
+
+    Returns:
+        For each data set the mean difference over the seeds and, if there are several, its 95 %
+        confidence interval, which allows for splits of the same texts.
+    """
+    from keras_tnattn_train.runs.tables import interval
+
+    found = {}
+    for dataset in dict.fromkeys(row["dataset"] for row in rows):
+        accuracies: dict[str, dict[int, float]] = {one: {}, other: {}}
+        for row in rows:
+            if row["dataset"] == dataset and row["attention"] in accuracies:
+                accuracies[row["attention"]][row["seed"]] = 100 * row["test_accuracy"]
+        seeds = sorted(accuracies[one].keys() & accuracies[other].keys())
+        if not seeds:
+            continue
+        gains = [accuracies[one][seed] - accuracies[other][seed] for seed in seeds]
+        found[dataset] = interval(gains, "+.1f", SHARED)
+    return found
+
+
+def difference_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Returns the differences from no attention, from the SVM, and of TSA from the others."""
+    from keras_tnattn_train.runs.tables import table_of
+
+    datasets = list(dict.fromkeys(row["dataset"] for row in rows))
+    names = list(dict.fromkeys(row["attention"] for row in rows))
+    lines: list[tuple[str, ...]] = [("difference", *datasets)]
+    trained = [name for name in names if name not in BASELINES]
+    attentions = [name for name in trained if name != "none"]
+    pairs = [(name, "none") for name in attentions if "none" in names]
+    pairs += [(name, SVM) for name in trained if SVM in names]
+    pairs += [("tsa", other) for other in attentions if other != "tsa" and "tsa" in attentions]
+    for one, other in pairs:
+        found = differences(rows, one, other)
+        cells = (found.get(dataset, "-") for dataset in datasets)
+        lines.append((f"{_title(one)} - {_title(other)}", *cells))
+    return table_of(lines)
+
+
+def study(options: TensorizedOptions) -> None:
+    """Trains what is not trained yet, and writes tables and pictures after each data set."""
+    folder = Path(options.run_dir)
+    table = folder / "results.csv"
+    read_measurements(table, KEYS, MEASURED)  # reports a damaged table first
+    configs = {
+        dataset: {setting: configs_of(options, setting, dataset) for setting in options.settings}
+        for dataset in options.datasets
+    }
+    for own in configs.values():
+        load(own[options.settings[0]][0])  # reports invalid data first
+    trainings = sum(len(some) for own in configs.values() for some in own.values())
+    with replaced_process(trainings) as call:
+        for dataset, own in configs.items():
+            some = own[options.settings[0]]
+            data = load(some[0])
+            print(f"fitting the baseline, {SVM}", flush=True)
+            baselines = {
+                SVM: linear_svms(some, data),
+                MOST_FREQUENT: most_frequent_class(some, data),
+            }
+            fits: Measurements = {}
+            for setting, some in own.items():
+                train_all(some, folder, data, call)
+                fits |= fitted(setting, dataset, baselines)
+            with Run(folder).waited_for():
+                # Runs are read from their folders; only the table has the scores of the baselines.
+                before = read_measurements(table, KEYS, MEASURED)
+                kept = {key: row for key, row in before.items() if key[2] in BASELINES}
+                report(finished_runs(folder) | kept | fits, folder)
+
+
+def report(measurements: Measurements, folder: Path) -> None:
+    """Writes `results.csv`, `cost.png`, and for each setting a table and perhaps a picture."""
+    from keras_tnattn_train.studies import plots
+
+    ordered = {key: measurements[key] for key in sorted(measurements, key=_place)}
+    write_measurements(folder / "results.csv", ordered, KEYS, MEASURED)
+    rows = [dict(zip(KEYS, key, strict=True)) | row for key, row in ordered.items()]
+    plots.by_cost([row for row in rows if row["attention"] != MOST_FREQUENT], folder / "cost.png")
+    for setting in dict.fromkeys(row["setting"] for row in rows):
+        own = [row for row in rows if row["setting"] == setting]
+        tables = [accuracy_table(own)]
+        if len({(row["attention"], row["dim"]) for row in own}) == len(
+            {row["attention"] for row in own}
+        ):
+            tables.append(difference_table(own))
+        else:
+            plots.by_dimension(own, folder / f"{setting}-dimensions.png")
+        text = "\n\n".join(tables)
+        write_text(folder / f"{setting}.md", text)
+        print(f"\n{setting}:\n{text}\n", flush=True)
+
+
+def start(values: dict[str, Any]) -> None:
+    """Runs the study with the options that the user typed."""
+    check_one_process("tensorized")
+    options = TensorizedOptions(**values)
+    study(options)
+    print(f"tables and pictures: {options.run_dir}")
+
+
+COMMAND = Command(
+    "tensorized",
+    "Compare attentions on the five data sets of the tensorized attention papers",
+    "Ohsumed stands in for the papers' Research Articles. Each table has the mean and standard "
+    "deviation of the test accuracy over the seeds, and the differences of each attention from no "
+    "attention, from TF-IDF with a linear support vector machine, and from tsa on the same splits, "
+    "with their 95 % confidence intervals. The tables are those of all runs that are finished in "
+    "DIR; these are not trained again.",
+    dict(TensorizedOptions.model_fields),
+    start,
+    """\
+examples:
+  a part of the tables; all of them take, by our estimate, days on two cores:
+    python training/reproduce.py tensorized --data-dir DIR --settings svm_start --seeds 0 1 2 \\
+        --attentions tsa none
+  weights and accuracies against the embedding dimension, as the papers draw them:
+    python training/reproduce.py tensorized --data-dir DIR --settings paper \\
+        --attentions tsa tga dpa ada --embedding-dims 4 8 16 32 64 128 --run-dir runs/dimensions
+Run the same command again to continue an interrupted study. Several processes
+with the same --run-dir share the runs; the measured seconds are then longer.
+""",
+)

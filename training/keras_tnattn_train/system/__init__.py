@@ -1,0 +1,1 @@
+"""Files, locks and child processes: what is asked of the operating system."""

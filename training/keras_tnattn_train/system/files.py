@@ -1,0 +1,134 @@
+"""Writes files atomically; reads JSON files and tables. Errors are reported in one line."""
+
+import contextlib
+import csv
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_tnattn_train.options.errors import InputError
+
+# The columns of a table, with their types.
+Columns = Mapping[str, Callable[[str], Any]]
+# The measured columns of each row, by the columns that identify it.
+Measurements = dict[tuple, dict[str, Any]]
+
+
+class WriteError(InputError):
+    """A file or folder could not be written; the message says which one and why."""
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Converts an `OSError` (disk full, permission denied, ...) to a `WriteError` about `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise WriteError(f"Could not write {path}: {reason(error)}") from error
+
+
+def reason(error: OSError) -> str:
+    """Returns the message of an `OSError` without number and path: `no space left on device`."""
+    text = error.strerror or str(error)
+    return text[:1].lower() + text[1:]
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yields a temporary path in the same folder; the file written there then replaces `path`.
+
+    Raises:
+        WriteError: If the file cannot be written; `path` is then unchanged.
+    """
+    partial = path.with_name(f".partial-{path.name}")
+    try:
+        with writing(path):
+            yield partial
+            os.replace(partial, path)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes a CSV file atomically; the keys of the first row are the columns."""
+    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_measurements(
+    path: Path, measurements: Measurements, keys: Columns, columns: Columns
+) -> None:
+    """Writes the CSV file that `read_measurements` reads, in the order of the measurements.
+
+    Args:
+        path: The file.
+        measurements: The other columns of each row, by those that identify it. The cell of a
+            column that is left out is empty.
+        keys: The columns that identify a row.
+        columns: The other columns.
+    """
+    blank = dict.fromkeys(columns, "")
+    rows = [dict(zip(keys, key, strict=True)) | blank | row for key, row in measurements.items()]
+    write_table(path, rows)
+
+
+def read_measurements(
+    path: Path, keys: Columns, columns: Columns, blanks: bool = False
+) -> Measurements:
+    """Reads a CSV file of measurements, so that what it holds need not be measured again.
+
+    Args:
+        path: The file; it need not exist yet.
+        keys: The columns that identify a row, with their types.
+        columns: The other columns, with their types. Further columns of the file are left out.
+        blanks: Whether a cell may be empty; it is then left out.
+
+    Returns:
+        The other columns of each row, by those that identify it.
+
+    Raises:
+        InputError: If the file cannot be read, or a column is missing or of another type.
+    """
+    if not path.exists():
+        return {}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return {
+                tuple(kind(row[name]) for name, kind in keys.items()): {
+                    name: kind(row[name])
+                    for name, kind in columns.items()
+                    if row[name] or not blanks
+                }
+                for row in csv.DictReader(file)
+            }
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
+        raise InputError(
+            f"Expected a row for each {' and '.join(keys)}. Received: {path} ({error}). Delete it "
+            "to measure all of them again"
+        ) from error
+
+
+def read_object(path: Path, hint: str) -> dict[str, Any]:
+    """Reads a file that holds a JSON object.
+
+    Args:
+        path: The file.
+        hint: A sentence for the error message: what to do if the file cannot be read.
+
+    Raises:
+        InputError: If the file is missing or damaged.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("not a JSON object")
+        return content
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"Expected a file that the run wrote. Received: {path} ({error}). {hint}"
+        ) from error

@@ -1,0 +1,374 @@
+"""Draws the results of a trained translator's attentions for a sentence."""
+
+import collections
+import functools
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_tnattn_train.options.command_line import run_one
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.options import DATA, OUTPUT, Options, argument, option
+from keras_tnattn_train.options.search import beam_option, checkpoint_option
+from keras_tnattn_train.processes.backend import start_backend
+from keras_tnattn_train.system.files import replacing, write_table, writing
+
+LEARNED = ("P", "a", "b_a")  # the same for all sentences
+INFERRED = ("A_LM", "G_LM")  # computed for a sentence
+DESCRIBED = (*LEARNED, *INFERRED)
+FITTED = (*DESCRIBED, "E_LM", "scores")
+DISTRIBUTIONS, POWER_LAWS = "distributions.csv", "power_laws.csv"
+BLOCK = re.compile(r"encoder_\d+|decoder_\d+\.(self|cross)")
+PICTURE = re.compile(rf"E|({'|'.join(FITTED)})(_histogram|_tail)?|head_\d+_(learned|inferred)")
+EXAMPLES = """\
+examples:
+  translate a sentence, and draw all blocks and heads:
+    python training/explain.py runs/mine "este é um problema que temos que resolver ."
+  use a given translation, and draw head 4 of one attention, as in the paper's Figures 5 and 6:
+    python training/explain.py runs/mine "este é um problema ." --target "this is a problem ." \\
+        --blocks decoder_0.cross --heads 4
+"""
+
+
+class ExplainOptions(Options):
+    """The options of `training/explain.py`."""
+
+    run: str = argument("the folder of a translator's run")
+    sentence: str = argument("the sentence to translate")
+    target: str | None = option(
+        None, DATA, "its translation (default: the result of the search)", metavar="SENTENCE"
+    )
+    checkpoint: str | None = checkpoint_option()
+    beam: int = beam_option()
+    blocks: tuple[str, ...] = option(
+        (), OUTPUT, "encoder_0, decoder_0.self, decoder_0.cross, ... (default: all)"
+    )
+    heads: tuple[int, ...] = option((), OUTPUT, "heads, counted from 1 (default: all)")
+    bootstraps: int = option(
+        250,
+        OUTPUT,
+        "bootstrap samples of each test of a power law; 0: no such tests, which take half a minute "
+        "to two minutes",
+        metavar="N",
+        ge=0,
+        le=100_000,
+    )
+    seed: int = option(0, OUTPUT, "seed of these samples", ge=0, le=2**32 - 1)
+    out: str | None = option(
+        None, OUTPUT, "folder for the pictures (default: RUN/explained)", metavar="DIR"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
+
+    Returns:
+        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
+    """
+    return run_one(
+        "explain",
+        "Translates a sentence and draws what the attentions computed: the scores E_LM between "
+        "tokens, and of power law graph attention the learned P, a, b_a and the sentence's A_LM "
+        "and G_LM, as heat maps and histograms (the paper's Figures 5, 6 and A.1 to A.33), with "
+        "moments and tests of their distributions in distributions.csv, and tests of power laws in "
+        "power_laws.csv. Scaled dot-product attention has scores only.",
+        EXAMPLES,
+        ExplainOptions,
+        _explain,
+        arguments,
+    )
+
+
+def _explain(options: ExplainOptions) -> None:
+    explained = explain_run(options)
+    print(f"source: {explained['source']}\ntarget: {explained['target']}")
+    for name, verdicts in explained["verdicts"].items():
+        counts = ", ".join(f"{verdict} {count}" for verdict, count in verdicts.most_common())
+        print(f"support for a power law of {name}: {counts}")
+    print(f"wrote {len(explained['files'])} pictures into {explained['folder']}")
+
+
+def explain_run(options: ExplainOptions) -> dict[str, Any]:
+    """Draws what the attentions of a run's translator computed for one sentence.
+
+    Each block has a picture of all chosen heads: `E_LM.png` (`scores.png` for scaled dot-product
+    attention) and `E.png`, the energies before the mask, with the tokens on the axes; and a heat
+    map and a histogram of each of `P`, `a`, `b_a`, `A_LM` and `G_LM`. The rows are the tokens that
+    attend; in a decoder's cross-attention they are labeled by the tokens they predict. The chosen
+    heads, or by default the paper's head 4 (the last, if there are fewer), also have pictures of
+    their own: `head_4_learned.png` as Figure 5 and `head_4_inferred.png` as Figure 6. A causal
+    metric differs from token to token; the last token's is drawn. `explanation.json` holds
+    the sentences and their pieces; `distributions.csv` describes the entries of `P`, `a`, `b_a`,
+    `A_LM` and `G_LM` of each block and chosen head in numbers
+    (`keras_tnattn_train.translate.distributions.describe`). `power_laws.csv` tests whether the
+    magnitudes of these entries and those of `E_LM` or `scores` follow a power law
+    (`keras_tnattn_train.translate.power_laws.fit_power_law`); `P_tail.png` and so on show the fits.
+    What an earlier call wrote into the folder is removed.
+
+    Args:
+        options: The options.
+
+    Returns:
+        The content of `explanation.json`, with `folder`, `files`, the pictures in it, and
+        `verdicts`, the number of heads by matrix and verdict on a power law.
+
+    Raises:
+        InputError: If a sentence has no words, or only unknown ones, there is no such block or
+            head, the run cannot be read or the folder cannot be written to.
+    """
+    start_backend()  # takes seconds, so invalid arguments are reported first
+    from keras_tnattn_train.translate.loading import load_translator
+
+    translator = load_translator(options.run, options.checkpoint)
+    model = translator.model
+    blocks = _chosen_blocks(model, options.blocks)
+    source_ids = _ids(translator.source_tokenizer, options.sentence)
+    if options.target is None:
+        ids = translator.searching(options.beam).search(source_ids[None]).ids[0, 0]
+        target_ids = ids[ids != 0]
+    else:
+        target_ids = _ids(translator.target_tokenizer, options.target)
+    computed = attention_outputs(model, source_ids, target_ids[:-1])
+    if without := [block for block in options.blocks if block not in computed]:
+        raise InputError(
+            f"Expected blocks whose attention has scores: {', '.join(computed)}. "
+            f"Received: block={without[0]!r}"
+        )
+    if without := [block for block in blocks if block not in computed]:
+        print(f"without pictures, because the attention has no scores: {', '.join(without)}")
+    blocks = [block for block in blocks if block in computed]
+    source_pieces = _pieces(translator.source_tokenizer, source_ids)
+    target_pieces = _pieces(translator.target_tokenizer, target_ids)
+    folder = Path(options.out or Path(options.run, "explained"))
+    chosen = _chosen_heads(computed[blocks[0]], options.heads)
+    computed = {block: computed[block] for block in blocks}
+    files = []
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)  # a path that cannot be used is reported first
+        fits = _fit_power_laws(computed, chosen, options) if options.bootstraps else {}
+        _clear(folder)
+        for block in blocks:
+            (folder / block).mkdir(parents=True, exist_ok=True)
+            if block.startswith("encoder"):
+                tokens = source_pieces, source_pieces
+            elif block.endswith("self"):
+                tokens = target_pieces[:-1], target_pieces[:-1]
+            else:
+                tokens = target_pieces[1:], source_pieces
+            drawn = _draw(computed[block], chosen, options.heads or [min(4, len(chosen))], tokens)
+            drawn |= _draw_tails(fits.get(block, {}), chosen)
+            for name, draw in drawn.items():
+                draw(folder / block / name)
+                files.append(f"{block}/{name}")
+        _write_distributions(computed, chosen, folder / DISTRIBUTIONS)
+        if fits:
+            _write_power_laws(fits, chosen, folder / POWER_LAWS)
+        explanation = {
+            "source": options.sentence,
+            "target": translator.target_tokenizer.detokenize(target_ids).numpy().decode(),
+            "target_given": options.target is not None,
+            "source_pieces": source_pieces,
+            "target_pieces": target_pieces,
+        }
+        with replacing(folder / "explanation.json") as path:
+            text = json.dumps(explanation, indent=1, ensure_ascii=False) + "\n"
+            path.write_text(text, encoding="utf-8")
+    verdicts: dict[str, collections.Counter[str]] = {}
+    for matrices in fits.values():
+        for name, found in matrices.items():
+            counts = verdicts.setdefault(name, collections.Counter())
+            counts.update(fit.results["verdict"] for fit in found)
+    return {**explanation, "folder": str(folder), "files": files, "verdicts": verdicts}
+
+
+def _clear(folder: Path) -> None:
+    """Removes only the files that an earlier call wrote, which may be for another sentence."""
+    for name in ("explanation.json", DISTRIBUTIONS, POWER_LAWS):
+        (folder / name).unlink(missing_ok=True)
+    for path in folder.glob("*coder_*/*.png"):
+        if BLOCK.fullmatch(path.parent.name) and PICTURE.fullmatch(path.stem):
+            path.unlink()
+
+
+def _fit_power_laws(
+    computed: dict[str, dict[str, np.ndarray]], heads: Sequence[int], options: ExplainOptions
+) -> dict[str, dict[str, list[Any]]]:
+    """Returns by block and matrix the fits of the chosen heads; shows how many are done."""
+    from keras_tnattn_train.runs.counter import Counter
+    from keras_tnattn_train.translate.power_laws import fit_power_law
+
+    counter = Counter("tests of power laws")
+    total = sum(name in outputs for outputs in computed.values() for name in FITTED) * len(heads)
+    done = 0
+    fits: dict[str, dict[str, list[Any]]] = {}
+    for block, outputs in computed.items():
+        fits[block] = {name: [] for name in FITTED if name in outputs}
+        for name, found in fits[block].items():
+            for head in heads:
+                entries = outputs[name][head - 1]
+                found.append(fit_power_law(entries, options.bootstraps, options.seed))
+                done += 1
+                counter.show(done, total)
+    counter.close()
+    return fits
+
+
+def _write_distributions(
+    computed: dict[str, dict[str, np.ndarray]], heads: Sequence[int], path: Path
+) -> None:
+    """Writes a row for each block, head and matrix; no file if there is no such matrix."""
+    from keras_tnattn_train.translate.distributions import describe
+
+    rows = [
+        {"block": block, "head": head, "matrix": name, **describe(outputs[name][head - 1])}
+        for block, outputs in computed.items()
+        for name in DESCRIBED
+        if name in outputs
+        for head in heads
+    ]
+    if rows:
+        write_table(path, rows)
+
+
+def _write_power_laws(
+    fits: dict[str, dict[str, list[Any]]], heads: Sequence[int], path: Path
+) -> None:
+    rows = [
+        {"block": block, "head": head, "matrix": name, **fit.results}
+        for block, matrices in fits.items()
+        for name, found in matrices.items()
+        for head, fit in zip(heads, found, strict=True)
+    ]
+    write_table(path, rows)
+
+
+def attention_outputs(
+    model: Any, source: np.ndarray, target: np.ndarray
+) -> dict[str, dict[str, np.ndarray]]:
+    """Returns what the attentions of a translator compute for one sentence, with teacher forcing.
+
+    Args:
+        model: A model of `keras_tnattn.models.translator`.
+        source: Integers `(S,)`, without padding.
+        target: Integers `(T,)`, the decoder's input, without padding.
+
+    Returns:
+        For each block, `encoder_0`, `decoder_0.self`, `decoder_0.cross` and so on, a dict of arrays
+        whose first axis is that of the heads: the deductive outputs of power law graph attention,
+        or the `scores` of another attention. Attentions without scores are left out.
+    """
+    from keras import ops
+
+    memory, computed = model.encode(source[None], return_attention=True)
+    _, decoded = model.decode(target[None], memory, return_attention=True)
+    computed |= decoded
+    return {
+        block: {
+            name: _of_one_sentence(name, ops.convert_to_numpy(array))
+            for name, array in outputs.items()
+        }
+        for block, outputs in computed.items()
+        if {"E_LM", "scores"} & set(outputs)
+    }
+
+
+def _of_one_sentence(name: str, array: np.ndarray) -> np.ndarray:
+    if name in LEARNED:
+        return array
+    # A causal metric has an axis of positions, (B, H, T, k, k).
+    return array[0] if array.ndim == 4 else array[0, :, -1]
+
+
+def _block_names(model: Any) -> list[str]:
+    """Returns the names of the blocks: one per encoder layer, two per decoder layer."""
+    names = []
+    for layer in model.layers:
+        if layer.name.startswith("encoder_"):
+            names.append(layer.name)
+        elif layer.name.startswith("decoder_"):
+            names += [f"{layer.name}.self", f"{layer.name}.cross"]
+    return names
+
+
+def _chosen_blocks(model: Any, blocks: Sequence[str]) -> Sequence[str]:
+    known = _block_names(model)
+    for block in blocks:
+        if block not in known:
+            raise InputError(f"Expected blocks of {', '.join(known)}. Received: block={block!r}")
+    return blocks or known
+
+
+def _chosen_heads(outputs: dict[str, np.ndarray], heads: Sequence[int]) -> list[int]:
+    count = len(next(iter(outputs.values())))
+    for head in heads:
+        if not 1 <= head <= count:
+            raise InputError(f"Expected heads of 1 to {count}. Received: head={head}")
+    return list(heads or range(1, count + 1))
+
+
+def _ids(tokenizer: Any, sentence: str) -> np.ndarray:
+    from keras_tnattn.text.reserved import END
+
+    ids = tokenizer.tokenize([sentence])[0].numpy()
+    if len(ids) == 2:  # start and end alone
+        raise InputError(f"Expected a sentence with words. Received: {sentence!r}")
+    if (ids <= END).all():
+        raise InputError(
+            "Expected a sentence with pieces of the run's vocabulary. "
+            f"Received: {sentence!r}, unknown throughout"
+        )
+    return ids
+
+
+def _pieces(tokenizer: Any, ids: np.ndarray) -> list[str]:
+    return [tokenizer.vocabulary[i] for i in ids]
+
+
+def _draw(
+    outputs: dict[str, np.ndarray],
+    heads: list[int],
+    single_heads: Sequence[int],
+    tokens: tuple[list[str], list[str]],
+) -> dict[str, Any]:
+    """Returns the pictures of one block: functions that draw to a path, by file name."""
+    from keras_tnattn_train.translate import plots
+
+    drawn = {}
+    rows = [head - 1 for head in heads]
+    for name in ("scores", "E_LM", "E"):
+        if name in outputs:
+            drawn[f"{name}.png"] = lambda path, name=name: plots.heat_maps(
+                name, outputs[name][rows], heads, path, tokens
+            )
+    for name in (*LEARNED, *INFERRED):
+        if name in outputs:
+            drawn[f"{name}.png"] = lambda path, name=name: plots.heat_maps(
+                name, outputs[name][rows], heads, path
+            )
+            drawn[f"{name}_histogram.png"] = lambda path, name=name: plots.histograms(
+                name, outputs[name][rows], heads, path
+            )
+    if "P" in outputs:
+        for head in single_heads:
+            for kind, names in (("learned", LEARNED), ("inferred", (*INFERRED, "E_LM"))):
+                drawn[f"head_{head}_{kind}.png"] = functools.partial(
+                    plots.one_head, {n: outputs[n][head - 1] for n in names}, tokens=tokens
+                )
+    return drawn
+
+
+def _draw_tails(fits: dict[str, list[Any]], heads: list[int]) -> dict[str, Any]:
+    """Returns the pictures of the tails of one block, as `_draw` does."""
+    from keras_tnattn_train.translate import plots
+
+    return {
+        f"{name}_tail.png": functools.partial(plots.tails, name, found, heads)
+        for name, found in fits.items()
+    }

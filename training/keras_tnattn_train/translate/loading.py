@@ -1,0 +1,153 @@
+"""Loads a trained translator from its run."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from keras_tnattn.models import PRESETS, Translator, translator
+from keras_tnattn_train.data.pairs.prepared import PreparedCorpus, load_prepared
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.runs.checkpoints import load_weights
+from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.saved_models import load_model
+from keras_tnattn_train.system.files import read_object
+from keras_tnattn_train.translate.config import METRIC_ARGUMENTS, PLGA_ONLY, TranslateConfig
+
+if TYPE_CHECKING:
+    from keras_tnattn.text.sentence_translator import SentenceTranslator
+
+SUFFIX = ".weights.npz"  # of checkpoints that hold only the weights of an epoch
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedTranslator:
+    """A translator and its vocabularies.
+
+    Args:
+        model: The `keras_tnattn.models.Translator`.
+        corpus: The prepared corpus it was trained on.
+        source_tokenizer: The `WordPieceTokenizer` of the source language.
+        target_tokenizer: The `WordPieceTokenizer` of the target language.
+    """
+
+    model: Translator
+    corpus: PreparedCorpus
+    source_tokenizer: Any
+    target_tokenizer: Any
+
+    def searching(self, beam_size: int) -> "SentenceTranslator":
+        """Returns a `SentenceTranslator` that searches with a beam of `beam_size` hypotheses.
+
+        Raises:
+            InputError: If the beam is wider than the target vocabulary.
+        """
+        from keras_tnattn.text.sentence_translator import SentenceTranslator  # needs TensorFlow
+
+        try:
+            return SentenceTranslator(
+                self.model, self.source_tokenizer, self.target_tokenizer, beam_size
+            )
+        except ValueError as error:
+            raise InputError(str(error)) from error
+
+
+def load_translator(folder: str | Path, checkpoint: str | None = None) -> TrainedTranslator:
+    """Loads the translator of a run.
+
+    Args:
+        folder: The run's folder.
+        checkpoint: The name of one of its checkpoints, such as `best_accuracy` or `epoch_0010`; the
+            run need not be finished. Default: the finished model.
+
+    Raises:
+        InputError: If the run does not exist or, without a checkpoint, is not finished, a file of
+            it is damaged, or the weights belong to other vocabularies.
+    """
+    folder = Path(folder)
+    corpus = _corpus_of(folder)
+    if checkpoint is not None:
+        path = _checkpoint_path(folder, checkpoint)
+        config = Run(folder).read_config(TranslateConfig, {})
+        model = untrained(config, corpus.vocabulary_sizes)
+        load_weights(model, path, "Choose another, or train the run again")
+        return TrainedTranslator(model, corpus, *corpus.tokenizers())
+    path = folder / "model.keras"
+    model = load_model(
+        path, "Finish the run with --resume, or choose one of its checkpoints with --checkpoint"
+    )
+    try:
+        model = Translator.from_model(model)
+    except ValueError as error:
+        raise InputError(f"Expected a translator. Received: {path}, another model") from error
+    sizes = (model.source_vocabulary_size, model.target_vocabulary_size)
+    if sizes != corpus.vocabulary_sizes:
+        raise InputError(
+            f"Expected a translator of {corpus.vocabulary_sizes} source and target pieces, the "
+            f"vocabularies in {corpus.folder}. Received: {path} of {sizes} pieces"
+        )
+    return TrainedTranslator(model, corpus, *corpus.tokenizers())
+
+
+def untrained(config: TranslateConfig, sizes: tuple[int, int]) -> keras.Model:
+    """Builds the translator of a config, in its precision.
+
+    Args:
+        config: The options.
+        sizes: The sizes of the source and the target vocabulary.
+
+    Raises:
+        ValueError: If the sizes do not fit together.
+    """
+    options = {**PRESETS[config.preset], **config.overrides}
+    if config.attention != "plga":
+        names = {METRIC_ARGUMENTS.get(name, name) for name in PLGA_ONLY} & set(options)
+        of_plga = {name: options.pop(name) for name in names}
+        of_plga.pop("metric_from", None)  # of the attention to the source only
+        if config.decoder_attention == "plga":
+            options["decoder_options"] = dict(of_plga)
+        of_plga.pop("causal_metric", None)
+        if config.encoder_attention == "plga":
+            options["encoder_options"] = of_plga
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16" if config.mixed_precision else "float32")
+    try:
+        return translator(*sizes, **options)
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def _corpus_of(folder: Path) -> PreparedCorpus:
+    data = read_object(folder / "data.json", "Choose the folder of a translator's run")
+    if "digest" not in data and not (folder / "prepared").exists():
+        raise InputError(
+            f"Expected the folder of a translator's run. Received: {folder}. The scores of other "
+            "runs are in their results.json"
+        )
+    shared = data.get("prepared")
+    if not isinstance(shared, str | None):
+        raise InputError(
+            f"Expected the path of a prepared corpus in {folder / 'data.json'}, which is damaged. "
+            f"Received: prepared={shared!r}"
+        )
+    corpus = load_prepared(shared or folder / "prepared")
+    if data.get("digest", corpus.digest) != corpus.digest:
+        raise InputError(
+            f"Expected the corpus and vocabularies that the run in {folder} was trained on. "
+            f"Received: others in {corpus.folder}"
+        )
+    return corpus
+
+
+def _checkpoint_path(folder: Path, name: str) -> Path:
+    paths = {
+        path.name.removesuffix(SUFFIX): path
+        for path in sorted(folder.glob(f"checkpoints/*{SUFFIX}"))
+    }
+    if name not in paths:
+        raise InputError(
+            f"Expected a checkpoint of the run in {folder}: {', '.join(paths) or 'it has none'}. "
+            f"Received: checkpoint={name!r}"
+        )
+    return paths[name]
