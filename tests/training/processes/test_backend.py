@@ -10,7 +10,7 @@ from import_path import IMPORT_PATH
 ROOT = Path(__file__).parents[3]
 CODE = """
 import os
-from keras_tnattn_train.options import noise
+from keras_tnattn_train.system import noise
 from keras_tnattn_train.processes import backend
 
 with noise.without_noise():
