@@ -3,6 +3,7 @@
 from keras_tnattn.ops import (
     blocks,
     graph,
+    integer_groups,
     low_rank,
     masking,
     power_law,
@@ -19,6 +20,7 @@ from keras_tnattn.ops import (
 __all__ = [
     "blocks",
     "graph",
+    "integer_groups",
     "low_rank",
     "masking",
     "power_law",

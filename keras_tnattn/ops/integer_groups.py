@@ -1,0 +1,366 @@
+"""Stores matrices as integers of 2 to 8 bits, with a scale and a zero for each group of entries.
+
+A group is a run of `g` entries of a column of `W` (`axis=0`) or of a row (`axis=1`). Entry `w` of a
+group with scale `s` and zero `z` becomes `q = clip(round(w / s) + z, 0, 2^b - 1)`, and
+`w' = s (q - z)`. Scales are powers, `s = S 2^(-u / 16)` with `u` in 0, ..., 255 and one `S` for the
+whole matrix, so that a group costs one byte for `u` and `b` bits for `z`: at 4 bits and `g = 32` a
+weight takes 4.375 bits. Everything is uint8 but `S`, and is restored by sums, products, floors and
+an exponential of floats, which every runtime has.
+
+With the second moment `C` of the inputs `x` of `x W`, the integers of a column are chosen one after
+the other, and the error of each is made up for by the entries that are still to be rounded, so that
+`||C^{1/2} (W - W')||` is small (GPTQ, Frantar et al., 2022, https://arxiv.org/abs/2210.17323).
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+from keras import ops
+
+from keras_tnattn.checks import check_int
+from keras_tnattn.typing import Tensor
+
+# Of each number of bits: how many bytes hold how many integers.
+_UNITS = {2: (1, 4), 3: (3, 8), 4: (1, 2), 6: (3, 4), 8: (1, 1)}
+# A scale is the largest one divided by a power of 2^(1/16).
+_STEPS = 16
+# Shares of a group's range at which it may be clipped: finer steps can reduce the error by more
+# than the clipping adds. With 8 or 6 bits they do not.
+_CLIPPING = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
+# The share of the mean second moment that is added to each, in case the inputs span no basis.
+_DAMPING = 0.01
+# Rows that are rounded before the others make up for their errors, by one matrix product.
+_BLOCK = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class IntegerGroups:
+    """A matrix `(rows, columns)` stored as integers in groups along an axis.
+
+    Attributes:
+        integers: Packed integers, uint8: the matrix with its size along the axis replaced by
+            `packed_size` of it.
+        scales: The codes `u` of the scales, uint8: the matrix with one entry for each group.
+        zeros: Packed zeros of the groups, uint8.
+        largest: The largest scale `S`, float32 array of shape `()`.
+
+    Example:
+        >>> groups = quantize_groups(np.eye(64), bits=4, group_size=32)
+        >>> groups.scales.shape, groups.zeros.shape
+        ((2, 64), (1, 64))
+    """
+
+    integers: np.ndarray
+    scales: np.ndarray
+    zeros: np.ndarray
+    largest: np.ndarray | np.float32
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all four arrays."""
+        return sum(getattr(self, field.name).nbytes for field in dataclasses.fields(self))
+
+
+def check_group_bits(bits: int) -> None:
+    """Raises a `ValueError` unless `bits` is 2, 3, 4, 6 or 8.
+
+    Example:
+        >>> check_group_bits(3)
+        >>> check_group_bits(5)
+        Traceback (most recent call last):
+            ...
+        ValueError: Expected 2, 3, 4, 6 or 8 bits. Received: bits=5
+    """
+    if isinstance(bits, bool) or bits not in _UNITS:
+        raise ValueError(f"Expected 2, 3, 4, 6 or 8 bits. Received: bits={bits!r}")
+
+
+def packed_size(size: int, bits: int) -> int:
+    """Returns the number of bytes that hold `size` integers.
+
+    Example:
+        >>> packed_size(15, bits=8), packed_size(15, bits=4), packed_size(16, bits=3)
+        (15, 8, 6)
+    """
+    num_bytes, num_integers = _UNITS[bits]
+    return num_bytes * math.ceil(size / num_integers)
+
+
+def packed_shapes(
+    shape: tuple[int, int], bits: int, group_size: int, axis: int
+) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of the four arrays of an `IntegerGroups` by their names.
+
+    Example:
+        >>> packed_shapes((64, 10), bits=4, group_size=32, axis=0)["integers"]
+        (32, 10)
+    """
+    groups = math.ceil(shape[axis] / group_size)
+    sizes = {
+        "integers": packed_size(shape[axis], bits),
+        "scales": groups,
+        "zeros": packed_size(groups, bits),
+    }
+    shapes: dict[str, tuple[int, ...]] = {
+        name: tuple(size if i == axis else n for i, n in enumerate(shape))
+        for name, size in sizes.items()
+    }
+    return shapes | {"largest": ()}
+
+
+def stored_bytes(shape: tuple[int, int], bits: int, group_size: int, axis: int = 0) -> int:
+    """Returns the bytes that a matrix takes.
+
+    Example:
+        >>> stored_bytes((64, 10), bits=4, group_size=32)  # 320 + 20 + 10 + 4
+        354
+    """
+    shapes = packed_shapes(shape, bits, group_size, axis)
+    return 4 + sum(math.prod(shapes[name]) for name in ("integers", "scales", "zeros"))
+
+
+def quantize_groups(
+    matrix: np.ndarray,
+    bits: int,
+    group_size: int = 32,
+    axis: int = 0,
+    moment: np.ndarray | None = None,
+) -> IntegerGroups:
+    """Quantizes a matrix in groups along an axis.
+
+    Args:
+        matrix: Float array `(rows, columns)`.
+        bits: 2, 3, 4, 6 or 8.
+        group_size: Entries of a group; the last one may have fewer. Defaults to 32.
+        axis: 0 for groups within columns, such as the inputs of a unit, 1 for groups within rows,
+            such as the features of an embedded id.
+        moment: Positive semidefinite matrix `(n, n)` with `n` the size of the axis: the mean of
+            `x x^T` over the inputs of the layer. Its cost is `O(n^3 + n^2 m)`, `m` the other
+            size. Default: the squared error of the matrix itself counts.
+
+    Returns:
+        The packed arrays.
+
+    Raises:
+        ValueError: If the matrix is not a finite matrix, or an argument is out of range.
+
+    Example:
+        >>> groups = quantize_groups(np.ones((64, 10)), bits=4, group_size=32)
+        >>> groups.integers.shape, groups.nbytes
+        ((32, 10), 354)
+    """
+    check_group_bits(bits)
+    check_int("group_size", group_size)
+    matrix = np.asarray(matrix, "float32")
+    if matrix.ndim != 2 or not matrix.size or not np.isfinite(matrix).all():
+        raise ValueError(
+            f"Expected a finite matrix with entries. Received: matrix of shape {matrix.shape}, "
+            f"{np.count_nonzero(~np.isfinite(matrix))} entries infinite or NaN"
+        )
+    if axis not in (0, 1):
+        raise ValueError(f"Expected axis 0 or 1. Received: axis={axis}")
+    columns = matrix if axis == 0 else matrix.T
+    if moment is not None and np.shape(moment) != (len(columns), len(columns)):
+        raise ValueError(
+            f"Expected a moment of shape {(len(columns), len(columns))}, the size of axis {axis} "
+            f"twice. Received: moment of shape {np.shape(moment)}"
+        )
+    weights = None if moment is None else np.diag(moment) + 1e-12
+    codes, zeros, largest = _scales_and_zeros(columns, bits, group_size, weights)
+    scales = np.repeat(_scales(codes, largest), group_size, axis=0)[: len(columns)]
+    zero_of = np.repeat(zeros, group_size, axis=0)[: len(columns)]
+    if moment is None:
+        numbers = _rounded(columns, scales, zero_of, bits)
+    else:
+        numbers = _rounded_in_turn(columns, scales, zero_of, bits, moment)
+    integers, codes, zeros = (
+        np.ascontiguousarray(array if axis == 0 else array.T)
+        for array in (pack(numbers, bits), codes, pack(zeros, bits))
+    )
+    return IntegerGroups(integers, codes, zeros, largest)
+
+
+def _scales(codes: np.ndarray, largest: np.float32) -> np.ndarray:
+    return largest * np.exp2(codes.astype("float32") / -_STEPS)
+
+
+def _rounded(values: np.ndarray, scales: np.ndarray, zeros: np.ndarray, bits: int) -> np.ndarray:
+    return np.clip(np.rint(values / scales) + zeros, 0, 2**bits - 1).astype("uint8")
+
+
+def _scales_and_zeros(
+    columns: np.ndarray, bits: int, group_size: int, weights: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.float32]:
+    """Returns the codes of the scales and the zeros `(groups, columns)`, and the largest scale."""
+    rows, width = columns.shape
+    groups = math.ceil(rows / group_size)
+    padding = ((0, groups * group_size - rows), (0, 0))
+    grouped = np.pad(columns, padding).reshape(groups, group_size, width)
+    weight = np.ones(rows) if weights is None else weights
+    weight = np.pad(weight, padding[0]).astype("float32").reshape(groups, group_size, 1)
+    steps = 2**bits - 1
+    low, high = np.minimum(grouped.min(axis=1), 0), np.maximum(grouped.max(axis=1), 0)
+    widest = (high - low) / steps
+    largest = np.float32(widest.max() or 1.0)
+    best = np.full(widest.shape, np.inf, "float32")
+    codes, zeros = np.zeros(widest.shape, "uint8"), np.zeros(widest.shape, "uint8")
+    for share in _CLIPPING if bits <= 4 else (1.0,):
+        exponents = -_STEPS * np.log2(np.maximum(widest * share / largest, 1e-30))
+        # Without clipping a scale must not be rounded down, which would clip.
+        code = np.floor(exponents) if share == 1 else np.rint(exponents)
+        code = np.clip(code, 0, 255).astype("uint8")
+        scale = _scales(code, largest)
+        zero = np.clip(np.rint(-low * share / scale), 0, steps)
+        rounded = _rounded(grouped, scale[:, None], zero[:, None], bits)
+        difference = (rounded - zero[:, None]) * scale[:, None] - grouped
+        error = (weight * difference**2).sum(axis=1)
+        better = error < best
+        best = np.where(better, error, best)
+        codes, zeros = np.where(better, code, codes), np.where(better, zero, zeros)
+    return codes, zeros.astype("uint8"), largest
+
+
+def _rounded_in_turn(
+    columns: np.ndarray, scales: np.ndarray, zeros: np.ndarray, bits: int, moment: np.ndarray
+) -> np.ndarray:
+    """Rounds row by row, the rows of the largest inputs first; the others make up for the errors.
+
+    With the Cholesky factor `U^T U` of `C^{-1}`, the error `e` of row `i` is least harmful if
+    `U[i, j] / U[i, i] e` is subtracted from the rows `j > i`.
+    """
+    moment = np.asarray(moment, "float64")
+    moment = moment + (_DAMPING * np.trace(moment) / len(moment) + 1e-12) * np.eye(len(moment))
+    order = np.argsort(-np.diag(moment), kind="stable")
+    inverse = np.linalg.inv(moment[np.ix_(order, order)])
+    upper = np.linalg.cholesky((inverse + inverse.T) / 2).T.astype("float32")
+    rest, scales, zeros = columns[order], scales[order], zeros[order]
+    numbers = np.empty(columns.shape, "uint8")
+    for start in range(0, len(rest), _BLOCK):
+        stop = min(start + _BLOCK, len(rest))
+        errors = np.empty((stop - start, rest.shape[1]), "float32")
+        for i in range(start, stop):
+            numbers[i] = _rounded(rest[i], scales[i], zeros[i], bits)
+            rounded = (numbers[i].astype("float32") - zeros[i]) * scales[i]
+            error = errors[i - start] = (rest[i] - rounded) / upper[i, i]
+            rest[i + 1 : stop] -= np.outer(upper[i, i + 1 : stop], error)
+        rest[stop:] -= upper[start:stop, stop:].T @ errors
+    unordered = np.empty_like(numbers)
+    unordered[order] = numbers
+    return unordered
+
+
+def pack(numbers: np.ndarray, bits: int) -> np.ndarray:
+    """Packs integers along the first axis, the first of each byte in its lowest bits.
+
+    Args:
+        numbers: Integer array `(n, ...)` of values below `2^bits`.
+        bits: 2, 3, 4, 6 or 8.
+
+    Returns:
+        uint8 array `(packed_size(n, bits), ...)`.
+
+    Example:
+        >>> pack(np.array([1, 2, 3]), bits=4).tolist()
+        [33, 3]
+    """
+    num_bytes, num_integers = _UNITS[bits]
+    units = math.ceil(len(numbers) / num_integers)
+    padding = [(0, units * num_integers - len(numbers))] + [(0, 0)] * (numbers.ndim - 1)
+    grouped = np.pad(numbers.astype("uint32"), padding)
+    grouped = grouped.reshape(units, num_integers, *numbers.shape[1:])
+    word = sum(grouped[:, i] << (bits * i) for i in range(num_integers))
+    parts = np.stack([(word >> (8 * i)) & 255 for i in range(num_bytes)], axis=1)
+    return parts.reshape(units * num_bytes, *numbers.shape[1:]).astype("uint8")
+
+
+def unpack(packed: Tensor, size: int, bits: int, axis: int = 0) -> Tensor:
+    """Returns the integers, as float32, that were packed along an axis.
+
+    Args:
+        packed: uint8 tensor; its size along the axis is `packed_size(size, bits)`.
+        size: The number of integers along the axis.
+        bits: 2, 3, 4, 6 or 8.
+        axis: 0, or -1 for the last one.
+
+    Returns:
+        float32 tensor: whole numbers below `2^bits`, exact.
+
+    Example:
+        >>> numbers = unpack(ops.convert_to_tensor(pack(np.array([1, 2, 3]), bits=4)), 3, bits=4)
+        >>> ops.convert_to_numpy(numbers).tolist()
+        [1.0, 2.0, 3.0]
+    """
+    num_bytes, num_integers = _UNITS[bits]
+    values = ops.cast(packed, "float32")
+    if bits == 8:
+        return values
+    units = packed.shape[axis] // num_bytes
+    at = 1 if axis == 0 else -1
+    rest = tuple(packed.shape[1:]) if axis == 0 else ()
+    before = () if axis == 0 else tuple(ops.shape(packed)[:-1])
+    # A word of up to 24 bits is exact in float32, and so are its divisions by powers of 2.
+    word = values
+    if num_bytes > 1:
+        parts = ops.reshape(values, (*before, units, num_bytes, *rest))
+        first, second, third = (ops.take(parts, i, axis=at) for i in range(num_bytes))
+        word = first + 256.0 * second + 65536.0 * third
+    numbers = []
+    for _ in range(num_integers - 1):
+        higher = ops.floor(word * 2.0**-bits)
+        numbers.append(word - 2.0**bits * higher)
+        word = higher
+    stacked = ops.stack([*numbers, word], axis=at)
+    whole = ops.reshape(stacked, (*before, units * num_integers, *rest))
+    return whole[:size] if axis == 0 else whole[..., :size]
+
+
+def dequantize_groups(
+    integers: Tensor,
+    scales: Tensor,
+    zeros: Tensor,
+    largest: Tensor,
+    size: int,
+    bits: int,
+    group_size: int,
+    axis: int = 0,
+) -> Tensor:
+    """Converts the arrays of an `IntegerGroups` to floats.
+
+    Args:
+        integers: uint8 tensor, packed along the axis.
+        scales: uint8 tensor of the codes of the scales.
+        zeros: uint8 tensor, packed along the axis.
+        largest: Float tensor of shape `()`.
+        size: The size of the result along the axis.
+        bits: 2, 3, 4, 6 or 8.
+        group_size: Entries of a group.
+        axis: 0 for matrices quantized with `axis=0`; 1 or -1 for rows, or for some rows
+            `(..., n)` of them.
+
+    Returns:
+        float32 tensor `(size, columns)` or `(..., size)`.
+
+    Example:
+        >>> groups = quantize_groups(np.array([[1.0, -0.5]]), bits=8, axis=1)
+        >>> arrays = (groups.integers, groups.scales, groups.zeros, groups.largest)
+        >>> restored = dequantize_groups(*map(ops.convert_to_tensor, arrays), 2, 8, 32, axis=1)
+        >>> ops.convert_to_numpy(restored).round(2).tolist()
+        [[1.0, -0.5]]
+    """
+    axis = 0 if axis == 0 else -1
+    groups = scales.shape[axis]
+    numbers = unpack(integers, size, bits, axis)
+    zeros = unpack(zeros, groups, bits, axis)
+    steps = ops.exp(ops.cast(scales, "float32") * (-math.log(2) / _STEPS))
+    steps = steps * ops.cast(largest, "float32")
+    if groups == 1:
+        return (numbers - zeros) * steps
+    return (numbers - _repeated(zeros, size, group_size, axis)) * _repeated(
+        steps, size, group_size, axis
+    )
+
+
+def _repeated(values: Tensor, size: int, times: int, axis: int) -> Tensor:
+    repeated = ops.repeat(values, times, axis=axis)
+    return repeated[:size] if axis == 0 else repeated[..., :size]
