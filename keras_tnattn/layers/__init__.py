@@ -1,5 +1,6 @@
 """The Keras layers; importing them registers them for loading."""
 
+from keras_tnattn.layers import factored_conv as factored_conv  # registers its class
 from keras_tnattn.layers import quantized as quantized  # registers its classes
 from keras_tnattn.layers.additive_attention import MultiHeadAdditiveAttention
 from keras_tnattn.layers.dot_product_attention import MultiHeadDotProductAttention

@@ -287,9 +287,9 @@ def quantized_layer(
         >>> conv = keras.layers.Conv2D(16, 3)
         >>> conv.build((None, 8, 8, 32))
         >>> small = quantized_layer(conv, bits=4)
-        >>> small(np.ones((1, 8, 8, 32), "float32")).shape
+        >>> tuple(small(np.ones((1, 8, 8, 32), "float32")).shape)
         (1, 6, 6, 16)
-        >>> sum(np.prod(w.shape) * np.dtype(w.dtype).itemsize for w in small.weights)
+        >>> int(sum(np.prod(w.shape) * np.dtype(w.dtype).itemsize for w in small.weights))
         2596
     """
     check_group_bits(bits)

@@ -2,6 +2,7 @@
 
 from keras_tnattn.ops import (
     blocks,
+    convolution_factors,
     graph,
     integer_groups,
     low_rank,
@@ -19,6 +20,7 @@ from keras_tnattn.ops import (
 
 __all__ = [
     "blocks",
+    "convolution_factors",
     "graph",
     "integer_groups",
     "low_rank",

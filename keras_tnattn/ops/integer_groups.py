@@ -134,7 +134,7 @@ def quantize_groups(
         bits: 2, 3, 4, 6 or 8.
         group_size: Entries of a group; the last one may have fewer. Defaults to 32.
         axis: 0 for groups within columns, such as the inputs of a unit, 1 for groups within rows,
-            such as the features of an embedded id.
+            such as the features of an embedded id. Defaults to 0.
         moment: Positive semidefinite matrix `(n, n)` with `n` the size of the axis: the mean of
             `x x^T` over the inputs of the layer. Its cost is `O(n^3 + n^2 m)`, `m` the other
             size. Default: the squared error of the matrix itself counts.
@@ -281,7 +281,7 @@ def unpack(packed: Tensor, size: int, bits: int, axis: int = 0) -> Tensor:
         packed: uint8 tensor; its size along the axis is `packed_size(size, bits)`.
         size: The number of integers along the axis.
         bits: 2, 3, 4, 6 or 8.
-        axis: 0, or -1 for the last one.
+        axis: 0, or -1 for the last one. Defaults to 0.
 
     Returns:
         float32 tensor: whole numbers below `2^bits`, exact.
@@ -336,7 +336,7 @@ def dequantize_groups(
         bits: 2, 3, 4, 6 or 8.
         group_size: Entries of a group.
         axis: 0 for matrices quantized with `axis=0`; 1 or -1 for rows, or for some rows
-            `(..., n)` of them.
+            `(..., n)` of them. Defaults to 0.
 
     Returns:
         float32 tensor `(size, columns)` or `(..., size)`.
