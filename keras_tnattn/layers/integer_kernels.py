@@ -15,26 +15,62 @@ from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.ops import integer_groups
-from keras_tnattn.typing import Tensor
+from keras_tnattn.typing import Shape, Tensor, Tensors
 
 PARTS = ("integers", "scales", "zeros", "largest")
 
 
 class Kernel:
-    """An attribute that restores a kernel from integers."""
+    """An attribute that restores a kernel from what a layer stores of it."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, layer: "IntegerKernels | None", owner: type | None = None) -> Any:
+    def __get__(self, layer: Any, owner: type | None = None) -> Any:
         if layer is None:
             return self
         if self.name not in vars(layer).get("_kernel_shapes", {}):
             raise AttributeError(f"You must build the layer before accessing `{self.name}`.")
-        return layer.restored_kernel(self.name)
+        kernels = vars(layer).get("_kernels_of_loop") or {}
+        kernel = kernels.get(self.name)
+        return layer.restored_kernel(self.name) if kernel is None else kernel
 
-    def __set__(self, layer: "IntegerKernels", value: Any) -> None:
-        """Ignores the kernel that `build` assigns, because `add_weight` made its integers."""
+    def __set__(self, layer: Any, value: Any) -> None:
+        """Ignores the kernel that `build` assigns, because `add_weight` made its parts."""
+
+
+def note_shape(layer: keras.layers.Layer, name: str, shape: Shape) -> None:
+    """Notes the shape of a kernel that a layer stores in parts."""
+    # Not by `setattr`, which would wrap the dict.
+    shapes = {**vars(layer).get("_kernel_shapes", {}), name: tuple(shape)}
+    layer.__dict__["_kernel_shapes"] = shapes
+
+
+class LoopKernels(keras.layers.Layer):
+    """A cell with restored kernels, which a `keras.layers.RNN` calls in a loop over the steps.
+
+    It asks a cell for its dropout masks before the loop and lets it forget them afterwards. So that
+    the kernels are not restored in each step, they come and go with the masks.
+    """
+
+    def get_dropout_mask(self, step_input: Tensor) -> Tensors:
+        if not vars(self).get("_in_step"):
+            # Not by `setattr`, which would track the dict.
+            self.__dict__["_kernels_of_loop"] = None
+            kernels = {name: getattr(self, name) for name in ("kernel", "recurrent_kernel")}
+            self.__dict__["_kernels_of_loop"] = kernels
+        return super().get_dropout_mask(step_input)  # type: ignore[misc]
+
+    def reset_dropout_mask(self) -> None:
+        self.__dict__["_kernels_of_loop"] = None
+        super().reset_dropout_mask()  # type: ignore[misc]
+
+    def call(self, *args: Any, **kwargs: Any) -> Tensors:
+        self.__dict__["_in_step"] = True
+        try:
+            return super().call(*args, **kwargs)
+        finally:
+            self.__dict__["_in_step"] = False
 
 
 class IntegerKernels(keras.layers.Layer):
@@ -61,9 +97,7 @@ class IntegerKernels(keras.layers.Layer):
         """Makes the integers of a kernel, all 0, or any other weight as Keras does."""
         if name not in self.kernel_names:
             return super().add_weight(shape, *args, name=name, **kwargs)
-        shapes = {**vars(self).get("_kernel_shapes", {}), name: tuple(shape)}
-        # Not by `setattr`, which would wrap the dict.
-        self.__dict__["_kernel_shapes"] = shapes
+        note_shape(self, name, shape)
         matrix = self._matrix_shape(name)
         axis = self._group_axis(name)
         packed = integer_groups.packed_shapes(matrix, self.bits, self.group_size, axis)

@@ -13,10 +13,18 @@ import numpy as np
 from keras import ops
 
 from keras_tnattn.layers.base_low_rank import check_float
-from keras_tnattn.layers.integer_kernels import PARTS, IntegerKernels, Kernel
+from keras_tnattn.layers.integer_kernels import PARTS, IntegerKernels, Kernel, LoopKernels
+from keras_tnattn.layers.low_rank_cells import (
+    RECURRENT,
+    SIDES,
+    LowRankGRUCell,
+    LowRankKernels,
+    LowRankLSTMCell,
+    LowRankSimpleRNNCell,
+)
 from keras_tnattn.layers.low_rank_einsum_dense import kernel_axes
 from keras_tnattn.ops.integer_groups import check_group_bits
-from keras_tnattn.typing import Tensor, Tensors
+from keras_tnattn.typing import Tensor
 
 _register = keras.saving.register_keras_serializable(package="keras_tnattn")
 
@@ -130,43 +138,13 @@ class QuantizedSeparableConv2D(_Separable, keras.layers.SeparableConv2D):
     """`keras.layers.SeparableConv2D` with kernels of integers."""
 
 
-class _Recurrent(IntegerKernels):
-    """A cell; `keras.layers.RNN` and its subclasses call it in a loop over the steps.
-
-    They ask a cell for its dropout masks before the loop and let it forget them afterwards. So that
-    the kernels are not restored in each step, they come and go with the masks.
-    """
-
+class _Recurrent(LoopKernels, IntegerKernels):
     kernel = Kernel()
     recurrent_kernel = Kernel()
 
     @property
     def kernel_names(self) -> tuple[str, ...]:
         return ("kernel", "recurrent_kernel")
-
-    def restored_kernel(self, name: str) -> Tensor:
-        kernels = vars(self).get("_kernels_of_loop")
-        return super().restored_kernel(name) if kernels is None else kernels[name]
-
-    def get_dropout_mask(self, step_input: Tensor) -> Tensors:
-        if not vars(self).get("_in_step"):
-            self.__dict__["_kernels_of_loop"] = None
-            # Not by `setattr`, which would track the dict.
-            self.__dict__["_kernels_of_loop"] = {
-                n: self.restored_kernel(n) for n in self.kernel_names
-            }
-        return super().get_dropout_mask(step_input)
-
-    def reset_dropout_mask(self) -> None:
-        self.__dict__["_kernels_of_loop"] = None
-        super().reset_dropout_mask()
-
-    def call(self, *args: Any, **kwargs: Any) -> Tensors:
-        self.__dict__["_in_step"] = True
-        try:
-            return super().call(*args, **kwargs)
-        finally:
-            self.__dict__["_in_step"] = False
 
 
 @_register
@@ -182,6 +160,32 @@ class QuantizedLSTMCell(_Recurrent, keras.layers.LSTMCell):
 @_register
 class QuantizedGRUCell(_Recurrent, keras.layers.GRUCell):
     """`keras.layers.GRUCell` with kernels of integers."""
+
+
+class _LowRankRecurrent(LowRankKernels, IntegerKernels):
+    kernel_left = Kernel()
+    kernel_right = Kernel()
+    recurrent_kernel_left = Kernel()
+    recurrent_kernel_right = Kernel()
+
+    @property
+    def kernel_names(self) -> tuple[str, ...]:
+        return tuple(f"{name}_{side}" for name in RECURRENT for side in SIDES)
+
+
+@_register
+class QuantizedLowRankSimpleRNNCell(_LowRankRecurrent, keras.layers.SimpleRNNCell):
+    """`LowRankSimpleRNNCell` with factors of integers."""
+
+
+@_register
+class QuantizedLowRankLSTMCell(_LowRankRecurrent, keras.layers.LSTMCell):
+    """`LowRankLSTMCell` with factors of integers."""
+
+
+@_register
+class QuantizedLowRankGRUCell(_LowRankRecurrent, keras.layers.GRUCell):
+    """`LowRankGRUCell` with factors of integers."""
 
 
 @_register
@@ -236,6 +240,9 @@ QUANTIZED: dict[type[keras.layers.Layer], type[IntegerKernels]] = {
     keras.layers.SimpleRNNCell: QuantizedSimpleRNNCell,
     keras.layers.LSTMCell: QuantizedLSTMCell,
     keras.layers.GRUCell: QuantizedGRUCell,
+    LowRankSimpleRNNCell: QuantizedLowRankSimpleRNNCell,
+    LowRankLSTMCell: QuantizedLowRankLSTMCell,
+    LowRankGRUCell: QuantizedLowRankGRUCell,
     keras.layers.Embedding: QuantizedEmbedding,
     keras.layers.ReversibleEmbedding: QuantizedReversibleEmbedding,
 }

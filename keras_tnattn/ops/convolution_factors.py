@@ -179,7 +179,7 @@ def ranks_within(kernel_shape: Sequence[int], share: float) -> tuple[int, int]:
 
     Example:
         >>> ranks_within((3, 3, 64, 64), 0.25)
-        (29, 29)
+        (25, 25)
     """
     *sizes, channels, filters = kernel_shape
     taps = math.prod(sizes)

@@ -72,10 +72,10 @@ def test_patches_are_what_the_kernel_multiplies(name):
     layer, inputs = built(make, shape), RNG.normal(size=shape).astype("float32")
     rows, kernel = patches(layer, inputs), to_numpy(layer.kernel)
     layer.activation = keras.activations.linear
-    expected = to_numpy(layer(inputs)) - (to_numpy(layer.bias) if layer.use_bias else 0)
+    expected = to_numpy(layer(inputs))
     if name == "channels_first":
-        expected = to_numpy(layer(inputs)) - to_numpy(layer.bias)[:, None, None]
         expected = np.moveaxis(expected, 1, -1)
+    expected = expected - (to_numpy(layer.bias) if layer.use_bias else 0)
     matrix = kernel.reshape(-1, kernel.shape[-1])
     half = matrix.shape[1] // layer.groups
     outputs = [

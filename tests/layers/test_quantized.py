@@ -6,6 +6,7 @@ import pytest
 from conformance import to_numpy
 from keras import ops
 
+from keras_tnattn.layers.low_rank_cells import LOW_RANK_CELLS
 from keras_tnattn.layers.quantized import QUANTIZED, quantized_layer
 
 RNG = np.random.default_rng(0)
@@ -64,7 +65,8 @@ def inputs_of(shape):
 
 def test_every_class_is_tested():
     kinds = {type(make()) for make, _ in LAYERS.values()} | set(CELLS.values())
-    assert kinds | {L.Embedding, L.ReversibleEmbedding} == set(QUANTIZED)
+    tables, low_rank = {L.Embedding, L.ReversibleEmbedding}, set(LOW_RANK_CELLS.values())
+    assert kinds | tables | low_rank == set(QUANTIZED)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -231,7 +233,7 @@ def test_errors_name_what_was_given():
     layer.quantize("int8")
     with pytest.raises(ValueError, match="int8"):
         quantized_layer(layer, 4)
-    with pytest.raises(AttributeError, match="build the layer"):
+    with pytest.raises(AttributeError, match="kernel"):
         QUANTIZED[L.DepthwiseConv2D](3, bits=4).kernel  # noqa: B018
 
 
