@@ -181,6 +181,31 @@ def quantize_groups(
     return IntegerGroups(integers, codes, zeros, largest)
 
 
+def restored(
+    groups: IntegerGroups, size: int, bits: int, group_size: int = 32, axis: int = 0
+) -> np.ndarray:
+    """Returns the matrix that integers stand for, as a float32 array.
+
+    Args:
+        groups: What `quantize_groups` returned.
+        size: The size of the matrix along the axis.
+        bits: As for `quantize_groups`.
+        group_size: As for `quantize_groups`. Defaults to 32.
+        axis: As for `quantize_groups`. Defaults to 0.
+
+    Example:
+        >>> near = restored(quantize_groups(np.eye(64), bits=4), 64, bits=4)
+        >>> bool(np.abs(near - np.eye(64)).max() < 0.05)
+        True
+    """
+    arrays = (groups.integers, groups.scales, groups.zeros, groups.largest)
+    tensors = [ops.convert_to_tensor(array) for array in arrays]
+    matrix = dequantize_groups(
+        tensors[0], tensors[1], tensors[2], tensors[3], size, bits, group_size, axis
+    )
+    return ops.convert_to_numpy(matrix)
+
+
 def _scales(codes: np.ndarray, largest: np.float32) -> np.ndarray:
     return largest * np.exp2(codes.astype("float32") / -_STEPS)
 
