@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent), str(HERE / "_extensions")]
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "training"), str(HERE / "_extensions")]
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 from keras_tnattn_train.processes.backend import start_backend  # noqa: E402  after the path is set
@@ -32,9 +32,17 @@ extensions = [
 exclude_patterns = ["_build", "_extensions", ".jupyter_cache"]
 
 html_theme = "pydata_sphinx_theme"
-html_title = "keras_tnattn"
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+html_title = f"keras_tnattn {release}"
+html_theme_options = {
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "header_links_before_dropdown": 6,
+}
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
 html_show_sourcelink = False
+# Blocks without a language are formulas and outputs; those of Python say so.
+highlight_language = "none"
 
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3

@@ -1,7 +1,7 @@
 """Converts our docstrings, Markdown with Google's sections, to reStructuredText for autodoc.
 
 In our docstrings, code has single backticks, examples can be fenced, and a block indented by four
-spaces is a formula. reStructuredText needs two backticks, a directive and `::`.
+spaces is a formula. reStructuredText needs two backticks and directives.
 
 Also shows the signatures of Keras layers and models, which their `__new__` hides.
 """
@@ -28,7 +28,7 @@ def to_restructured_text(lines):
                 in_section = bool(_SECTION.match(block[0]))
             after_text = i > 1 and blocks[i - 1][0] == "blank"
             if indent >= 4 and not in_section and after_text:
-                result += ["::", "", *block]
+                result += [".. code-block:: none", "", *block]
             else:
                 result += _inline(block)
         else:
@@ -90,7 +90,8 @@ def _indent(line):
 
 
 def _process(app, what, name, obj, options, lines):
-    lines[:] = to_restructured_text(lines)
+    # The docstring of a table of names would be that of `dict`.
+    lines[:] = [] if what == "data" else to_restructured_text(lines)
 
 
 def _signature(app, what, name, obj, options, signature, return_annotation):

@@ -1,57 +1,76 @@
-"""Writes a reference page for each public module or subpackage, so that none is forgotten.
+"""Writes a reference page for each public module, and for each part of a package.
 
 A page written by hand, `reference/NAME.md`, replaces the generated one.
 """
 
 import importlib
+import inspect
 import pkgutil
 from pathlib import Path
 
 import keras_tnattn
 
 _INTERNAL = {"checks", "typing"}
-_PAGE = "# {title}\n{parts}"
-_PART = "\n{heading}```{{eval-rst}}\n.. automodule:: {name}\n```\n"
+_PAGE = "# {title}\n\n```{{eval-rst}}\n.. {directive}:: {name}\n```\n"
+_PACKAGE = "# {title}\n\n{summary}\n\n{lines}\n\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n"
 
 
 def write_pages(folder):
-    """Writes `folder/NAME.md` for each part, and removes the pages of parts that no longer exist.
+    """Writes the pages into a folder, and removes those of parts that no longer exist.
 
     Args:
         folder: Path of the folder.
     """
-    pages = {
-        f"{part.name}.md": _page(f"keras_tnattn.{part.name}", part.ispkg)
-        for part in pkgutil.iter_modules(keras_tnattn.__path__)
-        if part.name not in _INTERNAL and not (folder.parent / f"{part.name}.md").exists()
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.glob("*.md"):
-        if path.name not in pages:
+    pages = {}
+    for part in pkgutil.iter_modules(keras_tnattn.__path__):
+        if part.name not in _INTERNAL and not (folder.parent / f"{part.name}.md").exists():
+            pages |= _pages(part.name)
+    for path in folder.rglob("*.md"):
+        if str(path.relative_to(folder)) not in pages:
             path.unlink()
     for name, text in pages.items():
         path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         # An unchanged file stays, because Sphinx would read it again.
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
 
 
-def _page(name, is_package):
-    """Returns the page of a module, or of a package with what its `__all__` or its folder lists."""
+def _pages(part):
+    """Returns the pages of a part of the library by their paths in the folder."""
+    name = f"keras_tnattn.{part}"
     module = importlib.import_module(name)
-    listed = getattr(module, "__all__", None)
-    if not is_package:
-        parts = [name]
-    elif listed is None:
-        parts = [f"{name}.{part.name}" for part in pkgutil.iter_modules(module.__path__)]
-    else:
-        inner = [f"{name}.{part.name}" for part in pkgutil.iter_modules(module.__path__)]
-        parts = [part for part in inner if part.rpartition(".")[2] in listed] or [name]
-    sections = [
-        _PART.format(name=part, heading=f"## {part}\n\n" if len(parts) > 1 else "")
-        for part in parts
-    ]
-    return _PAGE.format(title=name, parts="".join(sections))
+    listed = list(getattr(module, "__all__", ()))
+    if not listed and hasattr(module, "__path__"):
+        listed = [entry.name for entry in pkgutil.iter_modules(module.__path__)]
+    if len(listed) < 2:
+        return {f"{part}.md": _PAGE.format(title=name, directive="automodule", name=name)}
+    pages, lines = {}, []
+    for entry in listed:
+        thing, directive = _documented(f"{name}.{entry}", getattr(module, entry, None))
+        path = f"{part}/{entry}.md"
+        pages[path] = _PAGE.format(title=entry, directive=directive, name=f"{name}.{entry}")
+        lines.append(f"- [{entry}]({path}): {_summary(thing)}")
+    toctree = "\n".join(f"{part}/{entry}" for entry in listed)
+    text = _PACKAGE.format(
+        title=name, summary=inspect.getdoc(module) or "", lines="\n".join(lines), pages=toctree
+    )
+    return {f"{part}.md": text, **pages}
+
+
+def _documented(name, thing):
+    """Returns what a page documents, and the directive of autodoc for it."""
+    if thing is None or inspect.ismodule(thing):
+        return thing or importlib.import_module(name), "automodule"
+    if inspect.isclass(thing):
+        return thing, "autoclass"
+    return thing, "autofunction" if callable(thing) else "autodata"
+
+
+def _summary(thing):
+    if isinstance(thing, dict):
+        return ", ".join(f"`{name}`" for name in thing)
+    return (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ")
 
 
 def setup(app):
