@@ -37,10 +37,10 @@ from keras_tnattn import compress
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.rebuilding import leaves
 from keras_tnattn.layers import MaskedAveragePooling1D
-from keras_tnattn_train.classify.command import load
 from keras_tnattn_train.classify.config import ClassifyConfig
+from keras_tnattn_train.classify.loading import thinned
+from keras_tnattn_train.classify.texts import read_texts
 from keras_tnattn_train.classify.train import prepare_parts, train_classifier
-from keras_tnattn_train.compress import thinned
 from keras_tnattn_train.runs.runs import Run
 from keras_tnattn_train.system.files import replacing
 
@@ -118,7 +118,7 @@ def trained(args, seed):
         dropout_rate=0.1,
         name=f"{args.dataset}-{args.model}-{seed}",
     )
-    data = load(config)
+    data = read_texts(config)
     words, split = prepare_parts(config, data)
     parts = {name: (np.asarray(part.ids), part.labels) for name, part in split.items()}
     path = args.folder / f"{config.name}.keras"

@@ -81,6 +81,7 @@ FLOORS = [
     {"runs"},
     {"commands"},
     TASKS,
+    {"tasks"},
     {"studies", "predict", "compress"},
     {"cli"},
     {"demos", "__main__"},

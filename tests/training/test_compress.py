@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 from translator_runs import make_run
 
+from keras_tnattn_train.classify.loading import thinned
 from keras_tnattn_train.cli import train
-from keras_tnattn_train.compress import main, thinned
+from keras_tnattn_train.compress import main
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.predict import main as predict
 from keras_tnattn_train.runs.compressed_folder import check_output, write

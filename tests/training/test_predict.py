@@ -163,7 +163,7 @@ def test_bad_input(classifier, translator, tmp_path, capsys):
     assert "which is not a folder" in refused(tmp_path / "none", "a")
     assert "which holds neither" in refused(tmp_path, "a")
     assert "n_best=2" in refused(translator, "a", "--n-best", "2")
-    assert "a classifier's run, beam=2" in refused(classifier[0], "a", "--beam", "2")
+    assert "a run of classify, beam=2" in refused(classifier[0], "a", "--beam", "2")
     assert "batch_size=0" in refused(classifier[0], "a", "--batch-size", "0")
     assert "Received: both" in refused(classifier[0], "a", "--input", "x.txt")
     assert "no such file" in refused(classifier[0], "--input", tmp_path / "x.txt")

@@ -3,18 +3,7 @@
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-# The commands that train; each module has a `COMMAND`.
-TASKS = {
-    "classify": "keras_tnattn_train.classify.command",
-    "compare": "keras_tnattn_train.classify.compare",
-    "rules": "keras_tnattn_train.rules.command",
-    "images": "keras_tnattn_train.images.command",
-    "nodes": "keras_tnattn_train.nodes.command",
-    "compare-nodes": "keras_tnattn_train.nodes.compare",
-    "translate": "keras_tnattn_train.translate.command",
-}
 # The programs around them: a function of the arguments, and the line in the list of commands.
 PROGRAMS = {
     "predict": ("keras_tnattn_train.predict:main", "Predict with a run or an exported model"),
@@ -65,11 +54,6 @@ def train(arguments: Sequence[str] | None = None) -> int:
     return _run(arguments, {})
 
 
-def task_commands() -> list[Any]:
-    """Returns the `keras_tnattn_train.commands.Command` of each entry of `TASKS`."""
-    return [importlib.import_module(module).COMMAND for module in TASKS.values()]
-
-
 def _run(arguments: Sequence[str] | None, programs: Mapping[str, tuple[str, str]]) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -77,6 +61,7 @@ def _run(arguments: Sequence[str] | None, programs: Mapping[str, tuple[str, str]
             module, _, function = programs[words[0]][0].partition(":")
             return getattr(importlib.import_module(module), function)(words[1:])
         from keras_tnattn_train.commands import run_commands
+        from keras_tnattn_train.tasks import task_commands
 
         summaries = {name: summary for name, (_, summary) in programs.items()}
         text = "Trains models of keras_tnattn"

@@ -30,6 +30,7 @@ from keras_tnattn_train.processes.devices import (
     use_devices,
 )
 from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.trained import TrainedRun
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +44,9 @@ class Command:
         options: Its options by name, fields of `Options` classes.
         start: Runs the command with the options that the user typed.
         examples: Command lines, shown at the end of `--help`.
+        loading: Loads the finished run in a folder, for `predict` and `compress`. Default: the
+            models of the command do not read texts.
+        searches: Whether its predictions are those of a search with beams.
     """
 
     name: str
@@ -51,6 +55,21 @@ class Command:
     options: Mapping[str, FieldInfo]
     start: Callable[[dict[str, Any]], None]
     examples: str
+    loading: Callable[[Path], TrainedRun] | None = None
+    searches: bool = False
+
+    def load(self, folder: Path) -> TrainedRun:
+        """Starts the backend, and loads a finished run of this command.
+
+        Raises:
+            InputError: If its models do not read texts, or the run is not finished or damaged.
+        """
+        if self.loading is None:
+            raise InputError(
+                f"Expected a run of a command that reads texts. Received: {folder}, of {self.name}"
+            )
+        start_backend()
+        return self.loading(folder)
 
 
 def app_of(
@@ -126,7 +145,6 @@ class RunOptions(Options):
 
 
 def training_command(
-    name: str,
     config: type[RunConfig],
     train: Callable[..., None],
     summary: str,
@@ -135,12 +153,14 @@ def training_command(
     several_devices: bool = True,
     layouts: Callable[[Any, int], Layouts] | None = None,
     others: type[Options] | None = None,
+    loading: Callable[[Path], TrainedRun] | None = None,
+    searches: bool = False,
 ) -> Command:
     """Returns a command that trains one run.
 
     Args:
-        name: What the user types.
-        config: The class of its options, which are written to the run's `config.json`.
+        config: The class of its options, which are written to the run's `config.json`. Its
+            `command` is what the user types.
         train: Takes such a config and a `Run`, trains or resumes it, and prints its results.
         summary: Its line in the list of commands.
         description: The text in its own `--help`.
@@ -150,7 +170,10 @@ def training_command(
             weights that are split among them. Default: the command has no `--model-parallel`.
         others: The class of options that do not affect what is trained, and are no part of the
             config; `train` takes them as its third argument. Default: the command has none.
+        loading: As for `Command`.
+        searches: As for `Command`.
     """
+    name = str(config.command)
 
     def start(values: dict[str, Any]) -> None:
         which = RunOptions(**_taken(values, RunOptions))
@@ -186,7 +209,7 @@ def training_command(
         fields |= DeviceOptions.model_fields
     if layouts is None:
         fields.pop("model_parallel", None)
-    return Command(name, summary, description, fields, start, examples)
+    return Command(name, summary, description, fields, start, examples, loading, searches)
 
 
 def _taken(values: dict[str, Any], kind: type[Options]) -> dict[str, Any]:

@@ -19,13 +19,12 @@ from keras_tnattn_train.options.options import (
     argument,
     option,
 )
-from keras_tnattn_train.options.program import program
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.compressed_folder import check_output, output_folder, write
+from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.trained import TrainedRun
 from keras_tnattn_train.system.files import read_object
-
-# The share of a text's words with which a classifier is healed.
-_KEPT = 0.3
+from keras_tnattn_train.tasks import command_of
 
 TEXT = (
     "Makes a trained model smaller, and writes FOLDER/model.keras, report.txt, report.csv, "
@@ -183,7 +182,7 @@ def _compress(args: CompressOptions) -> None:
 
 def _refuse_max_drop(args: CompressOptions) -> None:
     if args.max_drop is not None:
-        raise InputError("--max-drop needs the folder of a classifier's run, which has labels")
+        raise InputError("--max-drop needs the folder of a run with labels, such as of classify")
 
 
 def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -> None:
@@ -226,126 +225,47 @@ def _example(model: Any, data: Any) -> Any:
 def _compress_run(path: Path, folder: Path, args: CompressOptions) -> None:
     if not (path / "model.keras").is_file():
         raise InputError(f"Expected a finished run with model.keras. Received: {path}")
-    from keras_tnattn_train.runs.runs import Run
-
-    description = read_object(path / "data.json", "Train again")
-    if {"digest", "vocabulary"} & set(description):
-        if args.data is not None:
-            raise InputError("--data is for other models: a run of texts has its own data")
-        if args.from_logits:
-            raise InputError("--from-logits is for other models: a run of texts has its own loss")
-        if "compressed" in (Run(path).results or {}):
-            raise InputError(f"Expected the original run. Received: {path}, a compressed one")
-    if "digest" in description:
-        _compress_translator(path, folder, args)
-    elif "vocabulary" in description:
-        _compress_classifier(path, folder, args)
-    else:
+    command = command_of(path)
+    if command is None or command.loading is None:
         _compress_file(path / "model.keras", path.resolve().name, folder, args)
+        return
+    if args.data is not None:
+        raise InputError("--data is for other models: a run of texts has its own data")
+    if args.from_logits:
+        raise InputError("--from-logits is for other models: a run of texts has its own loss")
+    if "compressed" in (Run(path).results or {}):
+        raise InputError(f"Expected the original run. Received: {path}, a compressed one")
+    _compress_texts(command.load(path), path, folder, args)
 
 
-def _compress_classifier(path: Path, folder: Path, args: CompressOptions) -> None:
-    """Compresses a classifier, with the texts it was trained on as data."""
-    from keras_tnattn.text.words import WordVectorizer
-    from keras_tnattn_train.classify.command import load
-    from keras_tnattn_train.classify.config import ClassifyConfig
-    from keras_tnattn_train.classify.train import export_classifier, prepare_parts
-    from keras_tnattn_train.runs.runs import Run
-    from keras_tnattn_train.runs.saved_models import load_model
-    from keras_tnattn_train.runs.tables import parameter_counts, predict
-
-    run = Run(path)
-    config = run.read_config(ClassifyConfig, {})
-    data = load(config)
-    run.check_data({"fingerprint": data.fingerprint()})
-    vectorizer, parts = prepare_parts(config, data)
-    model = load_model(path / "model.keras", "Finish the run with --resume")
-    train, test = parts["train"], parts["test"]
-    held_out = parts.get("validation")
-    if held_out is None:
-        chosen = np.arange(len(train.labels)) % 10 == 0
-        ids, labels = train.ids[chosen], train.labels[chosen]
-    else:
-        ids, labels = held_out.ids, held_out.labels
-
-    def accuracy(candidate: Any) -> float:
-        return float(np.mean(predict(candidate, ids) == labels))
-
+def _compress_texts(run: TrainedRun, path: Path, folder: Path, args: CompressOptions) -> None:
+    """Compresses the model of a run, with the texts that it was trained on as data."""
+    metric = None
+    if args.max_drop is not None:
+        metric = run.accuracy()
+        if metric is None:
+            _refuse_max_drop(args)
     # With a metric the ids cannot be renumbered, because the metric uses the original ids.
-    renumber = None if args.keep_vocabulary or args.max_drop is not None else 2
+    renumber = None if args.keep_vocabulary or metric else run.renumbered
+    inputs = run.inputs()
     result = _call(
-        model,
-        args,
-        data=train.ids,
-        metric=accuracy if args.max_drop is not None else None,
-        max_drop=args.max_drop,
-        renumber=renumber,
+        run.model, args, data=inputs, metric=metric, max_drop=args.max_drop, renumber=renumber
     )
-    _heal(result, thinned(train.ids), args)
+    if args.heal_epochs:
+        _heal(result, run.healing_inputs(), args, run.loss)
     print(result.report)
     if not args.replaces:
         write(result, folder, False, {})
         return
-    before = float(np.mean(predict(model, test.ids) == test.labels))
-    after = float(np.mean(predict(result.model, result.renumbered(test.ids)) == test.labels))
-    vocabulary = vectorizer.get_vocabulary()
-    for order in result.id_orders.values():
-        vocabulary = [vocabulary[old] for old in order if old < len(vocabulary)]
-    results = {"test_accuracy_before": before, "test_accuracy_after": after}
-    description = {"class_names": list(data.class_names), "vocabulary": vocabulary}
-    files = _run_files(path, description) | _results(result, results, args)
+    scores = run.scores(result)
+    files = _run_files(path, run.description(result)) | _results(result, scores, args)
     write(result, folder, True, files)
-    print(f"accuracy on the test part: {before:.1%} -> {after:.1%}")
+    print(run.summary(scores, folder))
     if args.export:
-        small = WordVectorizer(vocabulary[2:], config.max_words)
-        scores = {"test_accuracy": after, "parameters": parameter_counts(result.model)}
-        models = _export_folder(config.name, args)
+        config = read_object(path / "config.json", "Train again")
+        models = _export_folder(config["name"], args)
         with _exporting(models):
-            export_classifier(config, result.model, small, data, test, scores, models)
-
-
-def thinned(ids: np.ndarray) -> np.ndarray:
-    """Returns texts with about 30 % of their words, which the model does not know by heart.
-
-    Args:
-        ids: Integers `(R, L)`, padded with 0.
-    """
-    kept = (np.random.default_rng(0).random(ids.shape) < _KEPT) & (ids != 0)
-    kept[~kept.any(axis=1), 0] = True  # no text becomes empty
-    order = np.argsort(~kept, axis=1, kind="stable")
-    return np.take_along_axis(np.where(kept, ids, 0), order, axis=1)
-
-
-def _compress_translator(path: Path, folder: Path, args: CompressOptions) -> None:
-    """Compresses a translator, with the pairs it was trained on as data."""
-    _refuse_max_drop(args)
-    from keras_tnattn.compression import logits_divergence
-    from keras_tnattn_train.data.batches import BucketedBatches
-    from keras_tnattn_train.runs.runs import Run
-    from keras_tnattn_train.translate.config import TranslateConfig
-    from keras_tnattn_train.translate.loading import load_translator
-    from keras_tnattn_train.translate.train import export_trained
-
-    config = Run(path).read_config(TranslateConfig, {})
-    trained = load_translator(path)
-    corpus = trained.corpus
-    batches = BucketedBatches(corpus.parts["train"], 64, seed=0)
-    result = _call(trained.model, args, data=batches)
-    _heal(result, batches, args, logits_divergence)
-    print(result.report)
-    if not args.replaces:
-        write(result, folder, False, {})
-        return
-    description = read_object(path / "data.json", "Train again")
-    prepared = str(corpus.folder.resolve())
-    files = _run_files(path, {**description, "prepared": prepared})
-    write(result, folder, True, files | _results(result, {}, args))
-    print(f"for its BLEU: {program('evaluate')} {folder}")
-    if args.export:
-        results = {"parameters": result.model.count_params()}
-        models = _export_folder(config.name, args)
-        with _exporting(models):
-            export_trained(config, result.model, corpus, results, models)
+            run.export(result, scores, models)
 
 
 def _export_folder(name: str, args: CompressOptions) -> Path:

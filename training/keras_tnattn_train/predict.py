@@ -5,10 +5,11 @@ import csv
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
+from keras_tnattn_train.commands import Command
 from keras_tnattn_train.data.sentences import COLUMNS, Row, from_file, from_strings
 from keras_tnattn_train.options.command_line import run_one
 from keras_tnattn_train.options.errors import InputError
@@ -16,12 +17,12 @@ from keras_tnattn_train.options.options import DATA, OUTPUT, SEARCH, Options, ar
 from keras_tnattn_train.options.search import LARGEST_BEAM, check_n_best, search_batch_option
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.counter import Counter
+from keras_tnattn_train.runs.predictions import Prediction, Predictor, labels, translation
 from keras_tnattn_train.system.files import read_object, replacing
+from keras_tnattn_train.tasks import command_of_texts
 
 FORMATS = ("csv", "jsonl", "lines")
 BATCHES = 32  # that are read and sorted by length together
-Prediction = dict[str, Any]
-Predictor = Callable[[list[str]], list[list[Prediction]]]
 EXAMPLES = """\
 examples:
   predict for sentences on the command line, with an exported model or with a run:
@@ -116,21 +117,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _predict(args: PredictOptions) -> int:
     """Writes the predictions; returns the number of bad rows."""
-    kind = _kind(Path(args.model))
-    if kind != "a translator's run" and (args.beam or args.n_best):
+    path = Path(args.model)
+    command = None if _exported(path) else _command(path)
+    if (args.beam or args.n_best) and not (command and command.searches):
+        kind = f"a run of {command.name}" if command else "an exported model"
         raise InputError(
-            f"Expected beam and n_best with a translator's run only. Received: {kind}, "
-            f"beam={args.beam}, n_best={args.n_best}"
+            "Expected beam and n_best with the run of a model that searches. Received: "
+            f"{kind}, beam={args.beam}, n_best={args.n_best}"
         )
     with contextlib.ExitStack() as stack:
         if args.sentences:
             rows = from_strings(args.sentences)
         else:
-            columns = _columns(Path(args.model), kind)
+            columns = _columns(path) if command else COLUMNS
             rows = stack.enter_context(from_file(args.input or "-", args.column, columns))
         # Read the header of a table before loading the model, which takes seconds.
         rows = _started(rows)
-        predictor = _predictor(Path(args.model), kind, args)
+        if command:
+            run = command.load(path)
+            predictor = run.predictor(args.batch_size, args.beam or 1, args.n_best)
+        else:
+            predictor = _predictor_of_export(path)
         if args.output:
             path = stack.enter_context(replacing(Path(args.output)))
             file: TextIO = stack.enter_context(path.open("w", encoding="utf-8", newline=""))
@@ -150,7 +157,7 @@ def _write(rows: Iterator[Row], predictor: Predictor, args: PredictOptions, file
         good = [row for row in chunk if row.problem is None]
         # Sentences of similar length need the least padding.
         good.sort(key=lambda row: len(row.text or ""))
-        predictions: dict[int, Any] = {}
+        predictions: dict[int, list[Prediction]] = {}
         for start in range(0, len(good), args.batch_size):
             batch = good[start : start + args.batch_size]
             texts = [row.text or "" for row in batch]
@@ -179,10 +186,11 @@ class _Writer:
     def write(self, row: Row, predictions: Sequence[Prediction] | None) -> None:
         """Writes the predictions of a row, if it has any."""
         if self.form == "lines":
-            print(_line(predictions or []), file=self.file)
+            words = [word for prediction in predictions or [] for word in prediction.words]
+            print("\t".join(" ".join(word.split()) for word in words), file=self.file)
             return
         for prediction in predictions or []:
-            cells = {"row": row.number, "text": row.text, **prediction}
+            cells = {"row": row.number, "text": row.text, **prediction.cells}
             if self.form == "jsonl":
                 print(json.dumps(cells, ensure_ascii=False), file=self.file)
                 continue
@@ -195,72 +203,28 @@ class _Writer:
             self._csv.writerow(cells.values())
 
 
-def _line(predictions: Sequence[Prediction]) -> str:
-    """Returns labels and probabilities, or translations, separated by tabs."""
-    words = []
-    for prediction in predictions:
-        if "label" in prediction:
-            words += [prediction["label"], f"{prediction['probability']:.4f}"]
-        else:
-            words.append(prediction["translation"])
-    return "\t".join(" ".join(str(word).split()) for word in words)
+def _exported(path: Path) -> bool:
+    return (path / "saved_model.pb").is_file() or any(path.glob("[0-9]*/saved_model.pb"))
 
 
-def _kind(path: Path) -> str:
-    """Returns what kind of model a folder holds, without loading TensorFlow."""
-    if (path / "saved_model.pb").is_file() or any(path.glob("[0-9]*/saved_model.pb")):
-        return "an exported model"
+def _command(path: Path) -> Command:
+    """Returns the command that trained a run."""
     if not (path / "config.json").is_file():
         raise InputError(
             f"Expected the folder of a run or of an exported model. Received: {path}, "
             + ("which holds neither" if path.is_dir() else "which is not a folder")
         )
-    data = read_object(path / "data.json", "Choose the folder of a run")
-    if "vocabulary" in data:
-        return "a classifier's run"
-    if "digest" in data:
-        return "a translator's run"
-    raise InputError(
-        f"Expected a run of classify or translate, which read text. Received: {path}, another run"
-    )
+    return command_of_texts(path)
 
 
-def _columns(path: Path, kind: str) -> tuple[str, ...]:
-    """Returns usual names of the column with the sentences: the one of the training data first."""
-    if kind != "a classifier's run":
-        return COLUMNS
-    config = read_object(path / "config.json", "Choose the folder of a run")
-    trained = config.get("text_column")
-    return (trained, *COLUMNS) if isinstance(trained, str) else COLUMNS
+def _columns(path: Path) -> tuple[str, ...]:
+    """Returns usual names of the column with the texts: the one of the training data first."""
+    column = read_object(path / "config.json", "Choose the folder of a run").get("text_column")
+    return (column, *COLUMNS) if isinstance(column, str) else COLUMNS
 
 
-def _predictor(path: Path, kind: str, args: PredictOptions) -> Predictor:
-    start_backend()  # takes seconds, so invalid input is reported first
-    if kind == "an exported model":
-        return _exported(path)
-    if kind == "a classifier's run":
-        from keras_tnattn_train.classify.loading import load_classifier
-
-        classifier = load_classifier(path)
-        return lambda texts: _labels(classifier.probabilities(texts), classifier.class_names)
-    from keras_tnattn_train.translate.loading import load_translator
-
-    translate = load_translator(path).searching(args.beam or 1)
-
-    def n_best(texts: list[str]) -> list[list[Prediction]]:
-        return [
-            [
-                ({"rank": rank} if args.n_best else {})
-                | {"translation": best.text, "score": round(best.score, 6)}
-                for rank, best in enumerate(translations[: args.n_best or 1], start=1)
-            ]
-            for translations in translate.n_best(texts, args.batch_size)
-        ]
-
-    return n_best
-
-
-def _exported(path: Path) -> Predictor:
+def _predictor_of_export(path: Path) -> Predictor:
+    start_backend()
     from keras_tnattn.export import Classifier, load
 
     try:
@@ -274,29 +238,11 @@ def _exported(path: Path) -> Predictor:
     except (OSError, ValueError) as error:
         raise InputError(str(error)) from error
     if isinstance(model, Classifier):
-        return lambda texts: _labels(model(texts)["probabilities"], model.class_names)
+        return lambda texts: labels(model(texts)["probabilities"], model.class_names)
 
     def translate(texts: list[str]) -> list[list[Prediction]]:
         outputs = model.with_scores(texts)
         pairs = zip(outputs["translation"].tolist(), outputs["score"].tolist(), strict=True)
-        return [[{"translation": text, "score": round(score, 6)}] for text, score in pairs]
+        return [[translation(text, score)] for text, score in pairs]
 
     return translate
-
-
-def _labels(probabilities: Iterable[Any], class_names: Sequence[str]) -> list[list[Prediction]]:
-    """Returns the most probable class of each row of `(B, C)`, with all probabilities."""
-    predictions = []
-    for row in probabilities:
-        shares = [round(float(p), 6) for p in row]
-        best = int(row.argmax())
-        predictions.append(
-            [
-                {
-                    "label": class_names[best],
-                    "probability": shares[best],
-                    "probabilities": dict(zip(class_names, shares, strict=True)),
-                }
-            ]
-        )
-    return predictions

@@ -11,7 +11,6 @@ from run_folders import assert_refused
 
 from keras_tnattn_train import compress, predict
 from keras_tnattn_train.classify.config import ClassifyConfig
-from keras_tnattn_train.cli import task_commands
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.commands import RunOptions, app_of, run_to_train
 from keras_tnattn_train.images.config import ImagesConfig
@@ -30,9 +29,10 @@ from keras_tnattn_train.options.options import (
 )
 from keras_tnattn_train.rules.config import RulesConfig
 from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.tasks import task_commands
 from keras_tnattn_train.translate import evaluate, explain
 from keras_tnattn_train.translate.config import TranslateConfig
-from keras_tnattn_train.translate.loading import untrained
+from keras_tnattn_train.translate.models import untrained
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMANDS = task_commands()
@@ -90,7 +90,7 @@ class TestValues:
     def test_json(self, kind):
         config = kind()
         assert from_json(kind, to_json(config)) == config
-        assert set(json.loads(to_json(config))) == set(kind.model_fields)
+        assert set(json.loads(to_json(config))) == {*kind.model_fields, "command"}
 
     @pytest.mark.parametrize("text", ["[1]", "3", "{", '"options"'])
     def test_no_options_at_all(self, text):

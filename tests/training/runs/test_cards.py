@@ -4,9 +4,9 @@ import shlex
 import pytest
 
 from keras_tnattn_train.classify.config import ClassifyConfig
-from keras_tnattn_train.runs.cards import describe
 from keras_tnattn_train.images.config import ImagesConfig
 from keras_tnattn_train.rules.config import RulesConfig
+from keras_tnattn_train.runs.cards import describe
 from keras_tnattn_train.translate.config import TranslateConfig
 
 
@@ -21,7 +21,7 @@ from keras_tnattn_train.translate.config import TranslateConfig
 )
 def test_the_command_trains_the_same_again(command, config, words):
     results = {"test_accuracy": 0.5, "seconds": 3, "parameters": 7, "rows": {"train": 2}}
-    card = describe(command, config, {"name": "mine"}, results)
+    card = describe(config, {"name": "mine"}, results)
     assert card["command"].startswith(f"python training/train.py {command} ")
     assert words in card["command"]
     assert shlex.split(card["command"]).count("--export") == 1
@@ -54,6 +54,6 @@ def test_the_command_trains_the_same_again(command, config, words):
 )
 def test_the_command_names_what_the_other_options_do_not_decide(config, words):
     command = "classify" if isinstance(config, ClassifyConfig) else "translate"
-    described = describe(command, config, {}, {})["command"]
+    described = describe(config, {}, {})["command"]
     expected = ["python", "training/train.py", command, *words.split(), "--export"]
     assert shlex.split(described) == expected

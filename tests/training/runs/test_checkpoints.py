@@ -2,8 +2,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.classify.config import ClassifyConfig
+from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs import checkpoints
 from keras_tnattn_train.runs.checkpoints import (
     EpochLog,
@@ -110,7 +110,9 @@ def test_the_time_of_a_step_leaves_compiling_out(tmp_path, monkeypatch, ends, se
     log.set_model(tiny_model())
     clock = iter([0.0, *(end for _, end in ends)])
     with monkeypatch.context() as patched:
-        patched.setattr("keras_tnattn_train.runs.checkpoints.time.perf_counter", lambda: next(clock))
+        patched.setattr(
+            "keras_tnattn_train.runs.checkpoints.time.perf_counter", lambda: next(clock)
+        )
         log.on_epoch_begin(0)
         for steps, _ in ends:
             log.on_train_batch_end(steps - 1)

@@ -9,12 +9,12 @@ import keras
 import numpy as np
 import pytest
 
-from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.system.files import replacing
 from keras_tnattn_train.data.batches import ArrayBatches
+from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs import finishing
 from keras_tnattn_train.runs.fitting import check_tensorboard, fit, reset_session
 from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.system.files import replacing
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.data.batches import ArrayBatches, TextBatches
+from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.fitting import as_dataset, on_all_gpus
 
 needs_tensorflow = pytest.mark.skipif(

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.classify.config import ClassifyConfig
+from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.runs import Run, finish_all
 
 

@@ -11,7 +11,7 @@ from keras_tnattn_train.translate.config import (
     PreparingOptions,
     TranslateConfig,
 )
-from keras_tnattn_train.translate.loading import untrained
+from keras_tnattn_train.translate.models import untrained
 
 
 def test_presets_and_attentions_are_those_of_the_translator():

@@ -1,25 +1,25 @@
 """The command `classify`."""
 
+from pathlib import Path
+
 from keras_tnattn_train.classify.config import ClassifyConfig
+from keras_tnattn_train.classify.texts import read_texts
 from keras_tnattn_train.commands import training_command
-from keras_tnattn_train.data.texts import LabeledTexts, load_texts, split_rows
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.trained import TrainedRun
 
 
-def load(config: ClassifyConfig) -> LabeledTexts:
-    """Reads the data of a config, prints size and notes, and checks that they can be split."""
-    data = load_texts(config.dataset, config.data_dir, config.text_column, config.label_column)
-    print(f"{config.dataset}: {len(data.texts):,} texts in {len(data.class_names)} classes")
-    for note in data.notes:
-        print(f"  {note}")
-    split_rows(data.labels, config.test_fraction, config.seed)
-    return data
+def load(folder: Path) -> TrainedRun:
+    """Loads a finished run."""
+    from keras_tnattn_train.classify.loading import ClassifierRun
+
+    return ClassifierRun(folder)
 
 
 def classify(config: ClassifyConfig, run: Run) -> None:
     """Trains a text classifier, and prints its accuracy."""
-    data = load(config)
+    data = read_texts(config)
     start_backend()  # takes seconds, so it comes after the checks
     from keras_tnattn_train.classify.train import train_classifier
 
@@ -34,7 +34,6 @@ def classify(config: ClassifyConfig, run: Run) -> None:
 
 
 COMMAND = training_command(
-    "classify",
     ClassifyConfig,
     classify,
     "Train a text classifier",
@@ -54,4 +53,5 @@ examples:
   continue an interrupted run:
     python training/train.py classify --name mine --resume
 """,
+    loading=load,
 )

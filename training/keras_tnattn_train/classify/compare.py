@@ -11,8 +11,8 @@ from keras_tnattn_train.classify.baseline import (
     linear_svms,
     most_frequent_class,
 )
-from keras_tnattn_train.classify.command import load
 from keras_tnattn_train.classify.config import TABLE_DIMS, ClassifyConfig, recipe_option
+from keras_tnattn_train.classify.texts import read_texts
 from keras_tnattn_train.commands import Command
 from keras_tnattn_train.data.texts import LabeledTexts
 from keras_tnattn_train.options.errors import InputError
@@ -166,7 +166,7 @@ def start(values: dict[str, Any]) -> None:
     values["recipe"] = options.recipe
     common = ClassifyConfig(**values)
     configs = table_configs(values, options.attentions, options.seeds)
-    compare(configs, Path(options.run_dir or f"runs/compare-{common.source}"), load(common))
+    compare(configs, Path(options.run_dir or f"runs/compare-{common.source}"), read_texts(common))
 
 
 COMMAND = Command(

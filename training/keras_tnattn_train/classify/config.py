@@ -86,6 +86,8 @@ class ClassifyConfig(ExportConfig):
         InputError: If a value is out of its range.
     """
 
+    command = "classify"
+
     dataset: str = option(
         "docstrings",
         DATA,

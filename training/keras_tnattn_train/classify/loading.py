@@ -1,59 +1,135 @@
-"""Loads a trained text classifier from its run."""
+"""A finished run of `classify`: predicts, is compressed, and exports."""
 
-import dataclasses
+import functools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_tnattn.text.words import WordVectorizer
 from keras_tnattn_train.classify.config import ClassifyConfig
+from keras_tnattn_train.classify.texts import read_texts
+from keras_tnattn_train.classify.train import Part, export_classifier, prepare_parts
+from keras_tnattn_train.data.texts import LabeledTexts
 from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.runs.predictions import Predictor, labels
 from keras_tnattn_train.runs.runs import Run
 from keras_tnattn_train.runs.saved_models import load_model
+from keras_tnattn_train.runs.tables import parameter_counts, predict
+from keras_tnattn_train.runs.trained import TrainedRun
 from keras_tnattn_train.system.files import read_object
 
+# The share of a text's words with which a small model is trained.
+HEALING_SHARE = 0.3
 
-@dataclasses.dataclass(frozen=True)
-class TrainedClassifier:
-    """A classifier and its vocabulary.
+
+class ClassifierRun(TrainedRun):
+    """The finished run of a classifier.
 
     Args:
-        model: The model, from ids `(B, L)` to probabilities `(B, C)`.
-        vectorizer: Turns `B` texts into ids `(B, L)`.
-        class_names: The names of the `C` classes.
-    """
-
-    model: keras.Model
-    vectorizer: WordVectorizer
-    class_names: list[str]
-
-    def probabilities(self, texts: list[str]) -> np.ndarray:
-        """Returns the probabilities `(B, C)` of `B` texts."""
-        return np.asarray(self.model.predict_on_batch(self.vectorizer(texts)))
-
-
-def load_classifier(folder: str | Path) -> TrainedClassifier:
-    """Loads the classifier of a finished run.
+        folder: Its folder.
 
     Raises:
         InputError: If the run does not exist or is not finished, or one of its files is damaged.
     """
-    folder = Path(folder)
-    config = Run(folder).read_config(ClassifyConfig, {})
-    hint = "Train the run again"
-    data = read_object(folder / "data.json", hint)
-    model = load_model(folder / "model.keras", "Finish the run with --resume")
-    vocabulary, names = data.get("vocabulary"), data.get("class_names")
-    if not isinstance(vocabulary, list) or not isinstance(names, list):
-        raise InputError(
-            f"Expected vocabulary and class_names in {folder / 'data.json'}. Received: "
-            f"{', '.join(data)}. {hint}"
+
+    renumbered = 2  # padding and unknown words
+
+    def __init__(self, folder: Path) -> None:
+        self.run = Run(folder)
+        self.config = self.run.read_config(ClassifyConfig, {})
+        hint = "Train the run again"
+        data = read_object(folder / "data.json", hint)
+        self.model = load_model(folder / "model.keras", "Finish the run with --resume")
+        vocabulary, names = data.get("vocabulary"), data.get("class_names")
+        if not isinstance(vocabulary, list) or not isinstance(names, list):
+            raise InputError(
+                f"Expected vocabulary and class_names in {folder / 'data.json'}. Received: "
+                f"{', '.join(data)}. {hint}"
+            )
+        if self.model.output_shape[-1] != len(names):
+            raise InputError(
+                f"Expected a classifier of {len(names)} classes, as {folder / 'data.json'} says. "
+                f"Received: {folder / 'model.keras'} with {self.model.output_shape[-1]}. {hint}"
+            )
+        self.class_names = names
+        self.vectorizer = self._vectorizer(vocabulary)
+
+    def _vectorizer(self, vocabulary: list[str]) -> WordVectorizer:
+        # The first two entries stand for padding and for unknown words.
+        return WordVectorizer(vocabulary[2:], self.config.max_words)
+
+    def predictor(self, batch_size: int, beam: int, n_best: int | None) -> Predictor:
+        def predictions(texts: list[str]) -> Any:
+            return labels(
+                np.asarray(self.model.predict_on_batch(self.vectorizer(texts))), self.class_names
+            )
+
+        return predictions
+
+    @functools.cached_property
+    def _texts(self) -> tuple[LabeledTexts, dict[str, Part]]:
+        """The texts that it was trained on, and their parts."""
+        data = read_texts(self.config)
+        self.run.check_data({"fingerprint": data.fingerprint()})
+        return data, prepare_parts(self.config, data)[1]
+
+    def inputs(self) -> np.ndarray:
+        return self._texts[1]["train"].ids
+
+    def healing_inputs(self) -> np.ndarray:
+        return thinned(self.inputs())
+
+    def accuracy(self) -> Callable[[keras.Model], float]:
+        parts = self._texts[1]
+        part = parts.get("validation", parts["train"])
+        rows = slice(None) if "validation" in parts else np.arange(len(part.labels)) % 10 == 0
+        return _accuracy(part.ids[rows], part.labels[rows])
+
+    def description(self, result: Any) -> dict[str, Any]:
+        vocabulary = self.vectorizer.get_vocabulary()
+        for order in result.id_orders.values():
+            vocabulary = [vocabulary[old] for old in order if old < len(vocabulary)]
+        return {"class_names": self.class_names, "vocabulary": vocabulary}
+
+    def scores(self, result: Any) -> dict[str, float]:
+        test = self._texts[1]["test"]
+        return {
+            "test_accuracy_before": _accuracy(test.ids, test.labels)(self.model),
+            "test_accuracy_after": _accuracy(result.renumbered(test.ids), test.labels)(
+                result.model
+            ),
+        }
+
+    def summary(self, scores: dict[str, float], folder: Path) -> str:
+        before, after = scores.values()
+        return f"accuracy on the test part: {before:.1%} -> {after:.1%}"
+
+    def export(self, result: Any, scores: dict[str, float], folder: Path) -> Path:
+        data, parts = self._texts
+        measured = {
+            "test_accuracy": scores["test_accuracy_after"],
+            "parameters": parameter_counts(result.model),
+        }
+        vectorizer = self._vectorizer(self.description(result)["vocabulary"])
+        return export_classifier(
+            self.config, result.model, vectorizer, data, parts["test"], measured, folder
         )
-    if model.output_shape[-1] != len(names):
-        raise InputError(
-            f"Expected a classifier of {len(names)} classes, as {folder / 'data.json'} says. "
-            f"Received: {folder / 'model.keras'} with {model.output_shape[-1]}. {hint}"
-        )
-    # The first two entries stand for padding and for unknown words.
-    return TrainedClassifier(model, WordVectorizer(vocabulary[2:], config.max_words), names)
+
+
+def _accuracy(ids: np.ndarray, labels: np.ndarray) -> Callable[[keras.Model], float]:
+    return lambda model: float(np.mean(predict(model, ids) == labels))
+
+
+def thinned(ids: np.ndarray) -> np.ndarray:
+    """Returns texts with about 30 % of their words, so that the model has not memorized them.
+
+    Args:
+        ids: Integers `(R, L)`, padded with 0.
+    """
+    words = (np.random.default_rng(0).random(ids.shape) < HEALING_SHARE) & (ids != 0)
+    words[~words.any(axis=1), 0] = True  # no text becomes empty
+    order = np.argsort(~words, axis=1, kind="stable")
+    return np.take_along_axis(np.where(words, ids, 0), order, axis=1)

@@ -155,7 +155,7 @@ def export_classifier(
         "notes": list(data.notes),
     }
     examples = [data.texts[row][:200] for row in test.rows[:: max(1, len(test.rows) // 5)][:5]]
-    card = {"examples": examples, **describe("classify", config, source, results)}
+    card = {"examples": examples, **describe(config, source, results)}
     return export(model, vectorizer.layer(), data.class_names, folder, version, split_words, card)
 
 

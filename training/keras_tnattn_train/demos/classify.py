@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_tnattn_train.classify.command import load
 from keras_tnattn_train.classify.config import ClassifyConfig
+from keras_tnattn_train.classify.texts import read_texts
 from keras_tnattn_train.commands import run_demo
 from keras_tnattn_train.runs.runs import exported_folder
 
@@ -38,7 +38,7 @@ print("  keras_tnattn imported:", "keras_tnattn" in sys.modules)
 
 def run() -> None:
     """Runs the demo."""
-    data = load(ClassifyConfig(**OPTIONS))
+    data = read_texts(ClassifyConfig(**OPTIONS))
     from keras_tnattn_train.classify.compare import compare, table_configs
 
     configs = table_configs(OPTIONS, ATTENTIONS, (0,))

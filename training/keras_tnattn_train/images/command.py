@@ -24,7 +24,6 @@ def images(config: ImagesConfig, run: Run) -> None:
 
 
 COMMAND = training_command(
-    "images",
     ImagesConfig,
     images,
     "Train an attention network to classify images",

@@ -39,6 +39,8 @@ class ImagesConfig(ExportConfig):
         InputError: If a value is out of its range.
     """
 
+    command = "images"
+
     dataset: str = option(
         "digits",
         DATA,

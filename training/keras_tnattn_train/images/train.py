@@ -100,7 +100,7 @@ def _card(config: ImagesConfig, data: LabeledImages, results: dict[str, Any]) ->
         "task": "images",
         "labels": list(data.class_names),
         "image_size": list(data.images.shape[1:]),
-        **describe("images", config, source, results),
+        **describe(config, source, results),
     }
 
 

@@ -35,7 +35,6 @@ def nodes(config: NodesConfig, run: Run) -> None:
 
 
 COMMAND = training_command(
-    "nodes",
     NodesConfig,
     nodes,
     "Train a classifier of the nodes of a graph",

@@ -36,6 +36,8 @@ class NodesConfig(RunConfig):
         InputError: If a value is out of its range, or options contradict each other.
     """
 
+    command = "nodes"
+
     dataset: str = option(
         "cora",
         DATA,

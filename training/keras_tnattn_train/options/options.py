@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import pydantic
 from pydantic.fields import FieldInfo
@@ -78,6 +78,9 @@ class Options(pydantic.BaseModel):
         InputError: If a value has the wrong type, is out of its range or not among its choices, if
             an option is unknown, or if options contradict each other.
     """
+
+    # The command of these options, which a run's config.json names.
+    command: ClassVar[str | None] = None
 
     model_config = pydantic.ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True
@@ -370,15 +373,18 @@ def name_option(compute: Callable[[dict[str, Any]], str], default: str) -> Any:
 
 
 def to_json(options: Options) -> str:
-    """Returns the options as JSON, which `from_json` reads."""
-    return options.model_dump_json(indent=2) + "\n"
+    """Returns the options and their command, if any, as JSON, which `from_json` reads."""
+    command = {"command": options.command} if options.command else {}
+    values = command | options.model_dump(mode="json")
+    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
 
 def from_json(kind: type[SomeOptions], text: str) -> SomeOptions:
     """Creates options of class `kind` from JSON.
 
     Raises:
-        InputError: If the text is not a JSON object, or has an unknown option or an invalid value.
+        InputError: If the text is not a JSON object, names another command, or has an unknown
+            option or an invalid value.
     """
     try:
         values = json.loads(text)
@@ -388,4 +394,8 @@ def from_json(kind: type[SomeOptions], text: str) -> SomeOptions:
         raise InputError(
             f"Expected the options of a run as a JSON object. Received: {str(values)[:40]}"
         )
+    # Runs of 0.1 do not name their command.
+    command = values.pop("command", kind.command)
+    if command != kind.command:
+        raise InputError(f"Expected a run of {kind.command}. Received: one of {command}")
     return kind(**kind.of_earlier(values))

@@ -15,7 +15,6 @@ def rules(config: RulesConfig, run: Run) -> None:
 
 
 COMMAND = training_command(
-    "rules",
     RulesConfig,
     rules,
     "Train a deep tensor network on an elementary cellular automaton",

@@ -88,6 +88,8 @@ class RulesConfig(RowsOptions, ExportConfig):
         InputError: If a value is out of its range.
     """
 
+    command = "rules"
+
     rule: int = option(30, DATA, "Wolfram's number of the rule", ge=0, le=255)
     steps: int = option(
         1, DATA, "steps of the automaton that the network computes at once", ge=1, le=100

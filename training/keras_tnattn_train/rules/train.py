@@ -86,7 +86,7 @@ def _export(model: keras.Model, folder: Path, version: int, card: dict[str, Any]
 def _card(config: RulesConfig, results: dict[str, Any]) -> dict[str, Any]:
     data = {"name": f"random rows of cells by rule {config.rule}"}
     rule = {"rule": config.rule, "steps": config.steps, "boundary": config.boundary}
-    return {"task": "rules", **rule, **describe("rules", config, data, results)}
+    return {"task": "rules", **rule, **describe(config, data, results)}
 
 
 def accuracies(model: keras.Model, config: RulesConfig, lengths: Iterable[int]) -> dict[int, float]:

@@ -1,15 +1,13 @@
 """The part of an export's model card that comes from the run."""
 
 import contextlib
-import json
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from keras_tnattn_train.options.program import program
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.options.options import ExportConfig, to_json
+from keras_tnattn_train.options.options import ExportConfig
+from keras_tnattn_train.options.program import program
 
 # Results whose names end like this are the scores on a card.
 _SCORES = ("accuracy", "loss", "bleu", "exact")
@@ -17,12 +15,11 @@ _NOT_THE_MODEL = ("export", "saved_models")
 
 
 def describe(
-    command: str, config: ExportConfig, data: Mapping[str, Any], results: Mapping[str, Any]
+    config: ExportConfig, data: Mapping[str, Any], results: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns the entries of a model card that come from a run.
 
     Args:
-        command: The command's name, such as `classify`.
         config: The options of the run.
         data: The name and, if there is one, the fingerprint of the data that the model was trained
             on.
@@ -31,7 +28,7 @@ def describe(
     Returns:
         A dict of `data`, `seed`, `scores`, `sizes`, `options` and `command`, ready for JSON.
     """
-    options = json.loads(to_json(config))
+    options = config.model_dump(mode="json")
     sizes = {name: results[name] for name in ("rows", "pairs", "parameters") if name in results}
     return {
         "data": dict(data),
@@ -43,13 +40,13 @@ def describe(
             for name, value in options.items()
             if value is not None and name not in _NOT_THE_MODEL
         },
-        "command": _command(command, config),
+        "command": _command(config),
     }
 
 
-def _command(command: str, config: ExportConfig) -> str:
+def _command(config: ExportConfig) -> str:
     """Returns the command line that trains the same model again."""
-    words = [*program("train").split(), command]
+    words = [*program("train").split(), str(config.command)]
     for name, value in _needed(config).items():
         words.append(f"--{name.replace('_', '-')}")
         if isinstance(value, tuple):

@@ -13,9 +13,14 @@ import keras
 import numpy as np
 
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.system.files import replacing, writing
-from keras_tnattn_train.processes.devices import leave_to_process_0, process_id, to_numpy, wait_for_all
+from keras_tnattn_train.processes.devices import (
+    leave_to_process_0,
+    process_id,
+    to_numpy,
+    wait_for_all,
+)
 from keras_tnattn_train.runs.runs import TRAIN_AGAIN, Run
+from keras_tnattn_train.system.files import replacing, writing
 
 # What zipfile and NumPy raise when they read a file that is damaged or not an archive.
 ARCHIVE_ERRORS = (

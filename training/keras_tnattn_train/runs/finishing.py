@@ -11,10 +11,10 @@ from typing import Any
 import keras
 
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.system.files import WriteError, reason, replacing
 from keras_tnattn_train.options.options import ExportConfig, RunConfig
 from keras_tnattn_train.runs.checkpoints import first_line
 from keras_tnattn_train.runs.runs import RESUME, Run
+from keras_tnattn_train.system.files import WriteError, reason, replacing
 
 
 def prepare_export(config: ExportConfig) -> None:

@@ -12,12 +12,12 @@ import keras
 import numpy as np
 
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.system.files import WriteError
 from keras_tnattn_train.options.options import FitConfig
-from keras_tnattn_train.runs.checkpoints import EpochLog, copied_to_one_device
 from keras_tnattn_train.processes.devices import num_processes, process_id
+from keras_tnattn_train.runs.checkpoints import EpochLog, copied_to_one_device
 from keras_tnattn_train.runs.progress import EpochLines
 from keras_tnattn_train.runs.runs import RESUME, Run
+from keras_tnattn_train.system.files import WriteError
 
 
 def reset_session(seed: int) -> None:

@@ -4,8 +4,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_tnattn_train.system.files import Columns, Measurements, read_measurements, write_measurements
 from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.system.files import (
+    Columns,
+    Measurements,
+    read_measurements,
+    write_measurements,
+)
 
 
 def measure_missing(

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.system.files import read_object, reason, replacing, write_table
-from keras_tnattn_train.system.locks import locked
 from keras_tnattn_train.options.options import Options, SomeOptions, from_json, to_json
 from keras_tnattn_train.processes.devices import process_id, wait_for_all
+from keras_tnattn_train.system.files import read_object, reason, replacing, write_table
+from keras_tnattn_train.system.locks import locked
 
 TRAIN_AGAIN = "Delete its checkpoints/ to train the run from the beginning"
 RESUME = "Solve this, then continue the run with --resume"

@@ -11,9 +11,9 @@ from keras_tnattn_train.classify.baseline import (
     linear_svms,
     most_frequent_class,
 )
-from keras_tnattn_train.classify.command import load
 from keras_tnattn_train.classify.compare import train_all
 from keras_tnattn_train.classify.config import ATTENTIONS, TABLE_DIMS, ClassifyConfig
+from keras_tnattn_train.classify.texts import read_texts
 from keras_tnattn_train.commands import Command
 from keras_tnattn_train.options.options import DATA, RUN, Options, Seeds, option
 from keras_tnattn_train.processes.devices import check_one_process
@@ -231,12 +231,12 @@ def study(options: TensorizedOptions) -> None:
         for dataset in options.datasets
     }
     for own in configs.values():
-        load(own[options.settings[0]][0])  # reports invalid data first
+        read_texts(own[options.settings[0]][0])  # reports invalid data first
     trainings = sum(len(some) for own in configs.values() for some in own.values())
     with replaced_process(trainings) as call:
         for dataset, own in configs.items():
             some = own[options.settings[0]]
-            data = load(some[0])
+            data = read_texts(some[0])
             print(f"fitting the baseline, {SVM}", flush=True)
             baselines = {
                 SVM: linear_svms(some, data),

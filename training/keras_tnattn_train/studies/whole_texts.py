@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_tnattn_train.classify.command import load
+from keras_tnattn_train.classify.texts import read_texts
 from keras_tnattn_train.commands import Command
 from keras_tnattn_train.options.options import (
     RUN,
@@ -106,7 +106,7 @@ def start(values: dict[str, Any]) -> None:
         for model in options.models
     ]
     for config in {config.dataset: config for config in configs}.values():
-        load(config.classifier)  # invalid data are reported first
+        read_texts(config.classifier)  # invalid data are reported first
     start_backend()
     folder = Path(options.run_dir)
     Run(folder).start_study(common, {})

@@ -59,6 +59,8 @@ class WholeTextsConfig(WholeTextsTraining, FitConfig):
         InputError: If a value is out of its range.
     """
 
+    command = "whole-texts"
+
     dataset: str = option("ohsumed", DATA, "the data set, as for classify")
     model: str = option("tsa", MODEL, "what mixes the words", choices=tuple(MODELS))
     name: str = name_option(

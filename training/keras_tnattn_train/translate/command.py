@@ -1,10 +1,13 @@
 """The command `translate`."""
 
+from pathlib import Path
+
 from keras_tnattn_train.commands import training_command
 from keras_tnattn_train.data.pairs.loading import check_trainable
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.trained import TrainedRun
 from keras_tnattn_train.translate.config import PreparingOptions, TranslateConfig
 from keras_tnattn_train.translate.layouts import layouts
 
@@ -34,8 +37,14 @@ def translate(config: TranslateConfig, run: Run, preparing: PreparingOptions) ->
     )
 
 
+def load(folder: Path) -> TrainedRun:
+    """Loads a finished run."""
+    from keras_tnattn_train.translate.loading import TranslatorRun
+
+    return TranslatorRun(folder)
+
+
 COMMAND = training_command(
-    "translate",
     TranslateConfig,
     translate,
     "Train a translator with power law graph attention or scaled dot-product attention",
@@ -60,4 +69,6 @@ examples:
 """,
     layouts=layouts,
     others=PreparingOptions,
+    loading=load,
+    searches=True,
 )

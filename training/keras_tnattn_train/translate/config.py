@@ -152,6 +152,8 @@ class TranslateConfig(ExportConfig):
         InputError: If a value is out of its range.
     """
 
+    command = "translate"
+
     prepared: str | None = option(
         None,
         DATA,

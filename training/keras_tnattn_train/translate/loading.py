@@ -1,24 +1,27 @@
-"""Loads a trained translator from its run."""
+"""A run of `translate`: translates, is compressed, and exports."""
 
 import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import keras
-
-from keras_tnattn.models import PRESETS, Translator, translator
+from keras_tnattn.compression import logits_divergence
+from keras_tnattn.models import Translator
+from keras_tnattn_train.data.batches import BucketedBatches
 from keras_tnattn_train.data.pairs.prepared import PreparedCorpus, load_prepared
 from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.program import program
 from keras_tnattn_train.runs.checkpoints import load_weights
+from keras_tnattn_train.runs.predictions import Prediction, Predictor, translation
 from keras_tnattn_train.runs.runs import Run
 from keras_tnattn_train.runs.saved_models import load_model
+from keras_tnattn_train.runs.trained import TrainedRun
 from keras_tnattn_train.system.files import read_object
-from keras_tnattn_train.translate.config import METRIC_ARGUMENTS, PLGA_ONLY, TranslateConfig
+from keras_tnattn_train.translate.config import TranslateConfig
+from keras_tnattn_train.translate.models import untrained
+from keras_tnattn_train.translate.train import SUFFIX, export_trained
 
 if TYPE_CHECKING:
     from keras_tnattn.text.sentence_translator import SentenceTranslator
-
-SUFFIX = ".weights.npz"  # of checkpoints that hold only the weights of an epoch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +54,52 @@ class TrainedTranslator:
             )
         except ValueError as error:
             raise InputError(str(error)) from error
+
+
+class TranslatorRun(TrainedRun):
+    """The finished run of a translator.
+
+    Args:
+        folder: Its folder.
+
+    Raises:
+        InputError: As `load_translator`.
+    """
+
+    loss = staticmethod(logits_divergence)
+
+    def __init__(self, folder: Path) -> None:
+        self.trained = load_translator(folder)
+        self.folder, self.model = folder, self.trained.model
+
+    def predictor(self, batch_size: int, beam: int, n_best: int | None) -> Predictor:
+        translate = self.trained.searching(beam)
+
+        def predictions(texts: list[str]) -> list[list[Prediction]]:
+            return [
+                [
+                    translation(best.text, best.score, **({"rank": rank} if n_best else {}))
+                    for rank, best in enumerate(translations[: n_best or 1], start=1)
+                ]
+                for translations in translate.n_best(texts, batch_size)
+            ]
+
+        return predictions
+
+    def inputs(self) -> BucketedBatches:
+        return BucketedBatches(self.trained.corpus.parts["train"], 64, seed=0)
+
+    def description(self, result: Any) -> dict[str, Any]:
+        data = read_object(self.folder / "data.json", "Train again")
+        return {**data, "prepared": str(self.trained.corpus.folder.resolve())}
+
+    def summary(self, scores: dict[str, float], folder: Path) -> str:
+        return f"for its BLEU: {program('evaluate')} {folder}"
+
+    def export(self, result: Any, scores: dict[str, float], folder: Path) -> Path:
+        config = Run(self.folder).read_config(TranslateConfig, {})
+        counts = {"parameters": result.model.count_params()}
+        return export_trained(config, result.model, self.trained.corpus, counts, folder)
 
 
 def load_translator(folder: str | Path, checkpoint: str | None = None) -> TrainedTranslator:
@@ -88,34 +137,6 @@ def load_translator(folder: str | Path, checkpoint: str | None = None) -> Traine
             f"vocabularies in {corpus.folder}. Received: {path} of {sizes} pieces"
         )
     return TrainedTranslator(model, corpus, *corpus.tokenizers())
-
-
-def untrained(config: TranslateConfig, sizes: tuple[int, int]) -> keras.Model:
-    """Builds the translator of a config, in its precision.
-
-    Args:
-        config: The options.
-        sizes: The sizes of the source and the target vocabulary.
-
-    Raises:
-        ValueError: If the sizes do not fit together.
-    """
-    options = {**PRESETS[config.preset], **config.overrides}
-    if config.attention != "plga":
-        names = {METRIC_ARGUMENTS.get(name, name) for name in PLGA_ONLY} & set(options)
-        of_plga = {name: options.pop(name) for name in names}
-        of_plga.pop("metric_from", None)  # of the attention to the source only
-        if config.decoder_attention == "plga":
-            options["decoder_options"] = dict(of_plga)
-        of_plga.pop("causal_metric", None)
-        if config.encoder_attention == "plga":
-            options["encoder_options"] = of_plga
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("mixed_bfloat16" if config.mixed_precision else "float32")
-    try:
-        return translator(*sizes, **options)
-    finally:
-        keras.config.set_dtype_policy(before)
 
 
 def _corpus_of(folder: Path) -> PreparedCorpus:

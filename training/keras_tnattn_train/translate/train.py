@@ -23,7 +23,9 @@ from keras_tnattn_train.runs.fitting import check_tensorboard, fit, on_all_gpus,
 from keras_tnattn_train.runs.plots import learning_curves
 from keras_tnattn_train.runs.runs import TRAIN_AGAIN, Run
 from keras_tnattn_train.translate.config import TranslateConfig
-from keras_tnattn_train.translate.loading import SUFFIX, untrained
+from keras_tnattn_train.translate.models import untrained
+
+SUFFIX = ".weights.npz"  # of checkpoints that hold only the weights of an epoch
 
 
 def train_translator(config: TranslateConfig, run: Run, workers: int = 1) -> dict[str, Any]:
@@ -173,7 +175,7 @@ def export_trained(
     card = {
         "languages": list(corpus.languages),
         "examples": [source.detokenize(ids).numpy().decode() for ids in examples],
-        **describe("translate", config, data, results),
+        **describe(config, data, results),
     }
     return export_translator(model, source, target, folder, version, config.export_beam, card=card)
 

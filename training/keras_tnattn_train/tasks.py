@@ -1,0 +1,60 @@
+"""The commands that train, and which of them trained a run."""
+
+import importlib
+from pathlib import Path
+
+from keras_tnattn_train.commands import Command
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.system.files import read_object
+
+# Each module has a `COMMAND`.
+TASKS = {
+    "classify": "keras_tnattn_train.classify.command",
+    "compare": "keras_tnattn_train.classify.compare",
+    "rules": "keras_tnattn_train.rules.command",
+    "images": "keras_tnattn_train.images.command",
+    "nodes": "keras_tnattn_train.nodes.command",
+    "compare-nodes": "keras_tnattn_train.nodes.compare",
+    "translate": "keras_tnattn_train.translate.command",
+}
+# Runs of 0.1 do not name their command; their data.json has one of these entries.
+EARLIER = {"vocabulary": "classify", "digest": "translate"}
+
+
+def task_commands() -> list[Command]:
+    """Returns the command of each entry of `TASKS`."""
+    return [_command(name) for name in TASKS]
+
+
+def command_of(folder: Path) -> Command | None:
+    """Returns the command that trained a run; `None` if it is none of `TASKS`.
+
+    Raises:
+        InputError: If `config.json` or `data.json` cannot be read.
+    """
+    hint = "Choose the folder of a run"
+    name = read_object(folder / "config.json", hint).get("command")
+    if name is None:
+        data = read_object(folder / "data.json", hint)
+        name = next((task for entry, task in EARLIER.items() if entry in data), None)
+    return _command(name) if name in TASKS else None
+
+
+def command_of_texts(folder: Path) -> Command:
+    """As `command_of`, for a run whose model reads texts.
+
+    Raises:
+        InputError: Also if the model does not read texts.
+    """
+    command = command_of(folder)
+    if command is None or command.loading is None:
+        names = [command.name for command in task_commands() if command.loading is not None]
+        raise InputError(
+            f"Expected a run of {' or '.join(names)}, which read text. Received: {folder}, another "
+            "run"
+        )
+    return command
+
+
+def _command(name: str) -> Command:
+    return importlib.import_module(TASKS[name]).COMMAND
