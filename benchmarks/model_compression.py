@@ -115,7 +115,7 @@ def trained(args, seed):
         seed=seed,
         initial_weights="random",
         word_dropout=0.5,
-        dropout_rate=0.1,
+        dropout=0.1,
         name=f"{args.dataset}-{args.model}-{seed}",
     )
     data = read_texts(config)

@@ -143,7 +143,7 @@ def draw_tn_attention():
 
 def draw_power_law_graph_attention():
     layer = keras_tnattn.PowerLawGraphAttention(1, 12, residual_units=1, residual_dim=32)
-    _, details = layer(0.3 * tokens(10, 12), return_deductive=True)
+    _, details = layer(0.3 * tokens(10, 12), return_details=True)
     panels = {
         r"$D_Q = Q^T Q$": "D_Q",
         r"$A_{LM}$: learned metric": "A_LM",

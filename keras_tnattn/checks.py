@@ -1,7 +1,10 @@
 """Checks of constructor arguments, with one wording for all layers."""
 
 import numbers
+from collections.abc import Mapping
 from typing import Any
+
+_NUMBERS = ("bool", "int", "uint", "float", "bfloat")
 
 
 def check_int(name: str, value: Any, at_least: int = 1) -> int:
@@ -48,6 +51,127 @@ def check_rate(name: str, value: Any) -> float:
         >>> check_rate("dropout", 0.1)
         0.1
     """
-    if not 0 <= value < 1:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < 1:
         raise ValueError(f"Expected a rate in [0, 1). Received: {name}={value!r}")
     return float(value)
+
+
+def shape_of(value: Any) -> tuple[Any, ...] | None:
+    """Returns the shape of a tensor, or `None` for anything without a known number of axes.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_tnattn.checks import shape_of
+        >>> shape_of(np.ones((2, 3))), shape_of(2)
+        ((2, 3), None)
+    """
+    try:
+        return tuple(value.shape)
+    except (AttributeError, TypeError, ValueError):  # TensorFlow's unknown rank is a ValueError
+        return None
+
+
+def check_numbers(tensors: Mapping[str, Any]) -> None:
+    """Raises a `TypeError` unless each tensor holds real numbers or booleans.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_tnattn.checks import check_numbers
+        >>> check_numbers({"inputs": np.array(["a text"])})
+        Traceback (most recent call last):
+            ...
+        TypeError: Expected numbers. Received: inputs of dtype <U6
+    """
+    for name, tensor in tensors.items():
+        dtype = getattr(tensor, "dtype", None)
+        text = str(getattr(dtype, "name", dtype)).removeprefix("torch.")
+        if dtype is not None and not text.startswith(_NUMBERS):
+            raise TypeError(f"Expected numbers. Received: {name} of dtype {dtype}")
+
+
+def check_shapes(
+    tensors: Mapping[str, Any],
+    forms: Mapping[str, str],
+    sizes: Mapping[str, Any],
+    usage: str = "",
+) -> None:
+    """Raises a `ValueError` unless the shapes of tensors have their forms and agree.
+
+    Args:
+        tensors: Tensors by name; `None` and values without a shape are not checked.
+        forms: For each name the sizes of its axes, for instance `"B L I"`, or several such forms,
+            `"L L | B L L"`. A letter is the same size everywhere. `B?` may also be 1, `2` is 2, and
+            `...` at the beginning or the end stands for any number of axes.
+        sizes: The known sizes.
+        usage: How the tensors are passed, for errors about all but the first. Defaults to `""`.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_tnattn.checks import check_shapes
+        >>> tensors = {"inputs": np.ones((3, 7, 8)), "mask": np.ones((3, 8))}
+        >>> check_shapes(tensors, {"inputs": "B L I", "mask": "B? L"}, {})
+        Traceback (most recent call last):
+            ...
+        ValueError: Expected mask (B, L), B=3, L=7. Received: mask.shape=(3, 8)
+    """
+    sizes, first = dict(sizes), next(iter(forms), "")
+    for name, form in forms.items():
+        shape = shape_of(tensors.get(name))
+        if shape is None:
+            continue
+        fitted = fitted_sizes(form, shape, sizes)
+        if fitted is None:
+            letters = [axis for axis in form.replace("?", "").split() if axis in sizes]
+            known = [f"{letter}={sizes[letter]}" for letter in dict.fromkeys(letters)]
+            raise ValueError(
+                f"Expected {name} {', '.join([_readable(form), *known])}. "
+                f"Received: {name}.shape={shape}{usage if name != first else ''}"
+            )
+        sizes |= fitted
+
+
+def fitted_sizes(
+    forms: str, shape: tuple[Any, ...], sizes: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Returns the sizes that a shape gives to the letters of the first form that it has.
+
+    Args:
+        forms: As in `check_shapes`.
+        shape: A shape; sizes other than ints are not known, and fit.
+        sizes: The known sizes.
+
+    Example:
+        >>> from keras_tnattn.checks import fitted_sizes
+        >>> fitted_sizes("L L | B L L", (2, 5, 5), {"L": 5})
+        {'L': 5, 'B': 2}
+        >>> fitted_sizes("L L | B L L", (2, 5, 4), {"L": 5}) is None
+        True
+    """
+    for form in forms.split(" | "):
+        axes, values = form.split(), shape
+        if "..." in axes:
+            first = axes.index("...")
+            last = len(shape) - (len(axes) - 1 - first)
+            values = (*shape[:first], shape[first:last], *shape[last:])
+        if len(axes) != len(values) or len(shape) < len(axes) - ("..." in axes):
+            continue
+        fitted = dict(sizes)
+        if all(_fits(axis, size, fitted) for axis, size in zip(axes, values, strict=True)):
+            return fitted
+    return None
+
+
+def _fits(axis: str, size: Any, sizes: dict[str, Any]) -> bool:
+    """Whether a size is that of an axis; notes it in `sizes` if there is none yet."""
+    letter = axis.removesuffix("?")
+    if isinstance(size, tuple):  # of several axes
+        return None in size or sizes.setdefault(letter, size) == size
+    if not isinstance(size, int) or (letter != axis and size == 1):
+        return True
+    return sizes.setdefault(letter, int(letter) if letter.isdecimal() else size) == size
+
+
+def _readable(forms: str) -> str:
+    forms = forms.replace("?", "")
+    return " or ".join(f"({', '.join(form.split())})" for form in forms.split(" | "))

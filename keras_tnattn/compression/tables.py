@@ -20,7 +20,7 @@ from keras_tnattn.compression.candidates import (
     ranks_to_try,
 )
 from keras_tnattn.layers import LowRankEmbedding, TTEmbedding
-from keras_tnattn.layers.base_embedding import options_of
+from keras_tnattn.layers.base_embedding import embedding_options
 from keras_tnattn.layers.tt_embedding import rounded_core
 from keras_tnattn.ops import low_rank, quantization
 
@@ -146,7 +146,7 @@ def _low_rank(
 ) -> LowRankEmbedding:
     coordinates, basis = factors()
     rows, columns = layer.input_dim, layer.output_dim
-    new = LowRankEmbedding(rows, columns, len(basis), **options_of(layer))
+    new = LowRankEmbedding(rows, columns, len(basis), **embedding_options(layer))
     new.build()
     new.assign_factors(coordinates, basis)
     return new
@@ -245,7 +245,7 @@ class _GroupedRows:
             tuple(core.shape[2] for core in cores),
             self.ranks,
             reorder_rows=self.renumber is None,
-            **options_of(self.layer),
+            **embedding_options(self.layer),
         )
         new.build()
         new.assign_cores(cores)

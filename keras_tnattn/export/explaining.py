@@ -106,7 +106,7 @@ def translator_explanation(
         target, target_names, _ = _pieces(target_tokenizer, translation)
         mask = source != PAD
         memory = model.encode(source, training=False)
-        _, details = model.decode(target[:, :-1], memory, mask, False, return_attention=True)
+        _, details = model.decode(target[:, :-1], memory, mask, False, return_details=True)
         last = details[f"decoder_{len(model.decoders) - 1}.cross"]
         scores = last["E_LM"] if "E_LM" in last else last["scores"]
         attention = tf.reduce_mean(tf.cast(scores, tf.float32), axis=1)

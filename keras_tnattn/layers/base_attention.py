@@ -240,10 +240,10 @@ class SequenceAttention(AttentionAdapter):
         if self.detail is None:
             raise ValueError(
                 "Expected an attention that can return its scores. "
-                f"Received: return_attention=True with {self.layer!r}"
+                f"Received: return_details=True with {self.layer!r}"
             )
         outputs, detail = self.layer(query, **{self.detail_argument: True}, **options)
-        return outputs, {self.detail: detail}
+        return outputs, detail if isinstance(detail, dict) else {self.detail: detail}
 
 
 @functools.singledispatch

@@ -1,12 +1,13 @@
 """The base class of the embeddings whose table is a product of smaller tensors."""
 
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_tnattn.checks import check_int
+from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.layers.base_low_rank import check_float
 from keras_tnattn.ops import quantization
 from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
@@ -14,7 +15,7 @@ from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Ten
 Embedding = TypeVar("Embedding", bound="BaseFactoredEmbedding")
 
 
-class BaseFactoredEmbedding(keras.layers.Layer):
+class BaseFactoredEmbedding(BaseLayer):
     """Maps ids `(...)` to rows `(..., D)`; with `reverse`, vectors `(..., D)` to logits `(..., V)`.
 
     Args:
@@ -28,6 +29,9 @@ class BaseFactoredEmbedding(keras.layers.Layer):
         embeddings_constraint: Constraint applied to each factor.
         reverse_dtype: Dtype of the logits, or `None` for the compute dtype.
     """
+
+    call_shapes: ClassVar = {"inputs": "..."}
+    fixes_sizes = False
 
     def __init__(
         self,
@@ -132,7 +136,7 @@ def checked_row_weights(row_weights: Any, num_rows: int) -> np.ndarray | None:
     return weights
 
 
-def options_of(layer: keras.layers.Embedding) -> dict[str, Any]:
+def embedding_options(layer: keras.layers.Embedding) -> dict[str, Any]:
     """Returns the constructor arguments that a factored layer takes over from an embedding.
 
     The regularizer of the table is applied to the factors. The constraint of the table is left out,

@@ -1,18 +1,22 @@
 """What the layers of low rank have in common."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import kernel_variance
+from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.typing import Activation, Constraint, DType, Initializer, Regularizer, Tensor
 
 
-class BaseLowRank(keras.layers.Layer):
+class BaseLowRank(BaseLayer):
     """Two Keras layers, `outer(inner(x))`, so that `keras.Model.quantize` can quantize both."""
+
+    call_shapes: ClassVar = {"inputs": "B ..."}
+    fixes_sizes = False
 
     def __init__(
         self,
@@ -116,7 +120,7 @@ def check_float(layer: keras.layers.Layer) -> None:
         )
 
 
-def options_of(layer: keras.layers.Layer) -> dict[str, Any]:
+def dense_options(layer: keras.layers.Layer) -> dict[str, Any]:
     """Returns the constructor arguments that a factored layer takes over from a dense layer.
 
     The regularizer of the kernel is applied to the factors. The constraint of the kernel is left

@@ -1,19 +1,22 @@
 """Base class of the encoder and the decoder layer of the transformer."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 
 from keras_tnattn.checks import check_int, check_rate
 from keras_tnattn.layers.base_attention import AttentionAdapter, adapter_of
+from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.layers.tt_dense import TTDense
+from keras_tnattn.renaming import new_names
 from keras_tnattn.typing import Activation, Shape, Tensor
 
 FEEDFORWARDS = ("dense", "tensor_train")
+OLD_NAMES = {"feedforward_ranks": "feedforward_tt_ranks"}
 
 
-class BaseTransformerLayer(keras.layers.Layer):
+class BaseTransformerLayer(BaseLayer):
     """Attentions and a feed-forward net, each with dropout, residual sum and normalization.
 
     Args:
@@ -23,8 +26,17 @@ class BaseTransformerLayer(keras.layers.Layer):
         norm_first: Whether to normalize the inputs of the branches instead of the residual sums.
         epsilon: Small number that the normalizations add to the variance.
         feedforward: The layers of the feed-forward net, `"dense"` or `"tensor_train"`.
-        feedforward_ranks: Maximum TT-rank of these layers, for `"tensor_train"`.
+        feedforward_tt_ranks: Maximum TT-rank of these layers, for `"tensor_train"`.
     """
+
+    call_shapes: ClassVar = {
+        "inputs": "B T d",
+        "memory": "B S e",
+        "mask": "B? T",
+        "inputs_mask": "B? T",
+        "memory_mask": "B? S",
+    }
+    old_call_names: ClassVar = {"return_attention": "return_details"}
 
     def __init__(
         self,
@@ -34,9 +46,11 @@ class BaseTransformerLayer(keras.layers.Layer):
         norm_first: bool,
         epsilon: float,
         feedforward: str,
-        feedforward_ranks: int,
+        feedforward_tt_ranks: int,
         **kwargs: Any,
     ) -> None:
+        kwargs = new_names(OLD_NAMES, kwargs, type(self).__name__, stacklevel=3)
+        feedforward_tt_ranks = kwargs.pop("feedforward_tt_ranks", feedforward_tt_ranks)
         super().__init__(**kwargs)
         self.feedforward_dim = check_int("feedforward_dim", feedforward_dim)
         self.dropout = check_rate("dropout", dropout)
@@ -44,7 +58,7 @@ class BaseTransformerLayer(keras.layers.Layer):
         self.norm_first = norm_first
         self.epsilon = float(epsilon)
         self.feedforward = check_feedforward(feedforward)
-        self.feedforward_ranks = check_int("feedforward_ranks", feedforward_ranks)
+        self.feedforward_tt_ranks = check_int("feedforward_tt_ranks", feedforward_tt_ranks)
         self.supports_masking = True
 
     def _build_branches(self, shape: Shape, num_attentions: int) -> None:
@@ -58,7 +72,7 @@ class BaseTransformerLayer(keras.layers.Layer):
             keras.layers.Dropout(self.dropout, dtype=dtype, name=f"dropout_{i}")
             for i in range(num_attentions + 1)
         ]
-        options = (self.feedforward, self.feedforward_ranks)
+        options = (self.feedforward, self.feedforward_tt_ranks)
         self.hidden = feedforward_map(
             self.feedforward_dim, self.activation, *options, dtype=dtype, name="hidden"
         )
@@ -86,13 +100,13 @@ class BaseTransformerLayer(keras.layers.Layer):
         return tuple(inputs_shape)
 
     def compute_output_spec(
-        self, inputs: Tensor, *args: Any, return_attention: bool = False, **kwargs: Any
+        self, inputs: Tensor, *args: Any, return_details: bool = False, **kwargs: Any
     ) -> Any:
-        if not return_attention:
+        if not return_details:
             return keras.KerasTensor(inputs.shape, self.compute_dtype)
         # The method of `Layer` takes the output shape, which has no details of the attention.
         return keras.Operation.compute_output_spec(
-            self, inputs, *args, return_attention=True, **kwargs
+            self, inputs, *args, return_details=True, **kwargs
         )
 
     def get_config(self) -> dict[str, Any]:
@@ -102,7 +116,7 @@ class BaseTransformerLayer(keras.layers.Layer):
             "norm_first",
             "epsilon",
             "feedforward",
-            "feedforward_ranks",
+            "feedforward_tt_ranks",
         )
         return {
             **super().get_config(),

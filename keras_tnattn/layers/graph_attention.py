@@ -1,6 +1,6 @@
 """Graph attention (GAT): attention of each node to its neighbors in a given graph."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
@@ -81,6 +81,15 @@ class GraphAttention(SelfAttention):
         >>> tuple(GraphAttention(num_heads=2, key_dim=5)(x, edges=edges).shape)
         (1, 3, 10)
     """
+
+    call_shapes: ClassVar = {
+        "inputs": "B L I",
+        "adjacency": "L L | B? L L",
+        "mask": "B? L",
+        "inputs_mask": "B? L",
+        "edges": "E 2 | B? E 2",
+        "edge_weights": "E | B? E",
+    }
 
     def __init__(
         self,

@@ -1,12 +1,13 @@
 """Graph convolution: each node receives the features of its neighbors, weighted by the edges."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
 
 from keras_tnattn.checks import check_int
+from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.ops.graph import Edges, check_edge_weights, inverse_root
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.precision import matmul
@@ -16,7 +17,7 @@ _NORMALIZATIONS = (None, "symmetric")
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
-class GraphConvolution(keras.layers.Layer):
+class GraphConvolution(BaseLayer):
     """Dense layer on the nodes of a graph, followed by a weighted sum over the neighbors.
 
         Y = eps((I + A) X W + b)                                  normalization=None
@@ -69,6 +70,15 @@ class GraphConvolution(keras.layers.Layer):
         (1, 3, 5)
     """
 
+    call_shapes: ClassVar = {
+        "inputs": "B L I",
+        "adjacency": "L L | B? L L",
+        "mask": "B? L",
+        "inputs_mask": "B? L",
+        "edges": "E 2 | B? E 2",
+        "edge_weights": "E | B? E",
+    }
+
     def __init__(
         self,
         units: int,
@@ -95,7 +105,6 @@ class GraphConvolution(keras.layers.Layer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.supports_masking = True
-        self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, input_shape: Shape) -> None:
         if input_shape[-1] is None:

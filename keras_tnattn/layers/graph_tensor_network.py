@@ -1,7 +1,7 @@
 """Recurrent graph tensor network: a linear filter along the time graph of a sequence."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
@@ -9,6 +9,7 @@ from keras import ops
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import UniformReflections
 from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
+from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.layers.time_graph_options import (
     add_exponential_weights,
     check_time_graph,
@@ -25,7 +26,7 @@ _PROJECTIONS = ("orthogonal", "oblique")
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
-class GraphTensorNetwork(keras.layers.Layer):
+class GraphTensorNetwork(BaseLayer):
     """Adds to each token a damped sum of the tokens after it, projected onto a subspace.
 
         Y = X + A X P        A[i, j] = c^(j - i) for j > i, else 0        P P = P
@@ -98,6 +99,13 @@ class GraphTensorNetwork(keras.layers.Layer):
         (4, 4)
     """
 
+    call_shapes: ClassVar = {
+        "inputs": "B L J ...",
+        "adjacency": "L L | B? L L",
+        "mask": "B? L",
+        "inputs_mask": "B? L",
+    }
+
     def __init__(
         self,
         propagation_rank: int | None = None,
@@ -130,7 +138,6 @@ class GraphTensorNetwork(keras.layers.Layer):
         self.window = None if window is None else check_int("window", window)
         self.exponent = None if exponent is None else float(exponent)
         self.supports_masking = True
-        self.input_spec = keras.layers.InputSpec(min_ndim=3)
 
     def build(self, input_shape: Shape) -> None:
         token_shape = tuple(input_shape[2:])

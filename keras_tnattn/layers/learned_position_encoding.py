@@ -1,16 +1,17 @@
 """Position encoding with a learned table."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
 
 from keras_tnattn.checks import check_int
+from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.typing import Initializer, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
-class LearnedPositionEncoding(keras.layers.Layer):
+class LearnedPositionEncoding(BaseLayer):
     """Adds a trained vector to each token, depending on its position.
 
     `y[b, p] = x[b, p] + E[p]` with a table `E` of shape `(max_length, d)`: the learned alternative
@@ -45,6 +46,8 @@ class LearnedPositionEncoding(keras.layers.Layer):
         800
     """
 
+    call_shapes: ClassVar = {"inputs": "B L d"}
+
     def __init__(
         self,
         max_length: int,
@@ -57,7 +60,6 @@ class LearnedPositionEncoding(keras.layers.Layer):
         self.scale = scale
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.supports_masking = True
-        self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, input_shape: Shape) -> None:
         self.embeddings = self.add_weight(

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
 
 from keras_tnattn.checks import check_int
+from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.ops.precision import matmul
 from keras_tnattn.typing import Shape, Tensor
 
@@ -15,7 +16,7 @@ _FEATURE_MAPS = ("linear", "trigonometric", "one_hot", "learned")
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
-class LocalEmbedding(keras.layers.Layer):
+class LocalEmbedding(BaseLayer):
     """Embeds each site separately as a vector of norm 1, and decodes such vectors.
 
     For a number `x` in [0, 1] (or `p` of them per site, concatenated), or an id in `0, ..., d - 1`:
@@ -61,6 +62,9 @@ class LocalEmbedding(keras.layers.Layer):
         >>> keras.ops.convert_to_numpy(layer(features, reverse=True)).round(4).tolist()
         [[0.25, 1.0]]
     """
+
+    call_shapes: ClassVar = {"inputs": "B N | B N p"}
+    fixes_sizes = False
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_tnattn.checks import check_int
-from keras_tnattn.layers.base_low_rank import BaseLowRank, check_built, options_of
+from keras_tnattn.layers.base_low_rank import BaseLowRank, check_built, dense_options
 from keras_tnattn.ops import low_rank
 from keras_tnattn.typing import Activation, Constraint, DType, Initializer, Regularizer, Shape
 
@@ -161,7 +161,7 @@ class LowRankDense(BaseLowRank):
 
         The regularizer of the kernel is applied to both factors; its constraint is left out.
         """
-        config = {**options_of(layer), "use_bias": layer.use_bias, "name": layer.name}
+        config = {**dense_options(layer), "use_bias": layer.use_bias, "name": layer.name}
         return cls(layer.units, rank, **{**config, **kwargs})
 
     def get_config(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.layers.base_low_rank import BaseLowRank, check_built, options_of
+from keras_tnattn.layers.base_low_rank import BaseLowRank, check_built, dense_options
 from keras_tnattn.ops import low_rank
 from keras_tnattn.typing import Activation, Constraint, DType, Initializer, Regularizer, Shape
 
@@ -224,7 +224,7 @@ class LowRankEinsumDense(BaseLowRank):
 
         The regularizer of the kernel is applied to both factors; its constraint is left out.
         """
-        config = {**options_of(layer), "bias_axes": layer.bias_axes, "name": layer.name}
+        config = {**dense_options(layer), "bias_axes": layer.bias_axes, "name": layer.name}
         return cls(layer.equation, layer.partial_output_shape, rank, **{**config, **kwargs})
 
     def get_config(self) -> dict[str, Any]:

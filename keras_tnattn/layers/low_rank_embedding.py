@@ -12,7 +12,7 @@ from keras_tnattn.initializers import kernel_variance
 from keras_tnattn.layers.base_embedding import (
     BaseFactoredEmbedding,
     checked_row_weights,
-    options_of,
+    embedding_options,
 )
 from keras_tnattn.ops import low_rank, quantization
 from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
@@ -182,7 +182,7 @@ class LowRankEmbedding(BaseFactoredEmbedding):
             >>> LowRankEmbedding.from_embedding(dense, rank=8).relative_error < 1e-6
             True
         """
-        config = options_of(layer) | kwargs
+        config = embedding_options(layer) | kwargs
         table = ops.convert_to_numpy(layer.embeddings)
         row_weights = checked_row_weights(row_weights, len(table))
         scale = None if row_weights is None else np.sqrt(row_weights)

@@ -1,15 +1,16 @@
 """Average over the real tokens of a text."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 
+from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.ops.masking import masked_mean
 from keras_tnattn.typing import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
-class MaskedAveragePooling1D(keras.layers.Layer):
+class MaskedAveragePooling1D(BaseLayer):
     """Averages over the tokens that are not masked; the average of an empty text is 0.
 
     `keras.layers.GlobalAveragePooling1D` divides by the number of unmasked tokens. For a text
@@ -31,10 +32,12 @@ class MaskedAveragePooling1D(keras.layers.Layer):
         (1, 4)
     """
 
+    call_shapes: ClassVar = {"inputs": "B L I ...", "mask": "B? L"}
+    fixes_sizes = False
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.input_spec = keras.layers.InputSpec(min_ndim=3)
 
     def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         return masked_mean(inputs, mask)

@@ -1,13 +1,14 @@
 """A matrix product state as a classifier of chains."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import NearIdentity
+from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.ops import scan
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.precision import at_least_float32, matmul
@@ -15,7 +16,7 @@ from keras_tnattn.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
-class MPSClassifier(keras.layers.Layer):
+class MPSClassifier(BaseLayer):
     """Classifier of chains: a matrix product state with an output tensor between two sites.
 
     With tensors `A`, `(D, D, d)`, the output tensor `O`, `(D, D, C)`, after `p` sites, and the
@@ -62,6 +63,8 @@ class MPSClassifier(keras.layers.Layer):
         >>> tuple(MPSClassifier(num_classes=10, bond_dim=4)(keras.ops.ones((2, 100, 5))).shape)
         (2, 10)
     """
+
+    call_shapes: ClassVar = {"inputs": "B N d", "mask": "B? N"}
 
     def __init__(
         self,

@@ -2,13 +2,14 @@
 
 import functools
 import numbers
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
 
 from keras_tnattn.checks import check_int, check_rate
 from keras_tnattn.layers.base_attention import AttentionAdapter, adapter_of
+from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.layers.residual_unit import ResidualUnit
 from keras_tnattn.ops.masking import apply_mask, masked_softmax
 from keras_tnattn.ops.power_law import elementwise_power
@@ -29,7 +30,7 @@ def _check_epsilon(value: Any) -> float:
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
-class PowerLawGraphAttention(keras.layers.Layer):
+class PowerLawGraphAttention(BaseLayer):
     """Multi-head power law graph attention (PLGA) of Gokden, "Power Law Graph Transformer".
 
     With `Q, K, V` the projected inputs, per head of size `k` (equations 1 to 7):
@@ -42,7 +43,7 @@ class PowerLawGraphAttention(keras.layers.Layer):
         E_LM = softmax(E),  V_LM = E_LM V             heads merged, then a dense layer
 
     `W, b, a, P, b_a`, each `(H, k, k)`, and the residual units, shared by the heads, do not depend
-    on the sentence; the paper reads them as knowledge of the language. `return_deductive=True`
+    on the sentence; the paper reads them as knowledge of the language. `return_details=True`
     returns the intermediate results, with `P`, `a` and `b_a` among them.
 
     In the published code padding changes the result, because padded queries contribute to `D_Q`.
@@ -111,12 +112,12 @@ class PowerLawGraphAttention(keras.layers.Layer):
         training: Whether dropout is active.
         use_causal_mask: Whether position `t` may attend to positions up to `t` only. Defaults to
             `False`. The metric still depends on later tokens unless `causal_metric` is set.
-        return_deductive: Whether to return the deductive outputs, too. Defaults to `False`.
+        return_details: Whether to return the deductive outputs, too. Defaults to `False`.
         mask: Same as `query_mask`; Keras fills it in if only a query is passed.
 
     Returns:
         Tensor `(B, T, d)`; with `return_attention_scores` also `(B, H, T, S)`; with
-        `return_deductive` also a dict of `D_Q` (`K^T K` with `metric_from="key"`), `A`, `A_LM`,
+        `return_details` also a dict of `D_Q` (`K^T K` with `metric_from="key"`), `A`, `A_LM`,
         `G_LM`, each `(B, H, k, k)` (`(B, H, T, k, k)` with `causal_metric`), `P`, `a`, `b_a`, each
         `(H, k, k)`, and `E` (before the mask) and `E_LM`, each `(B, H, T, S)`.
 
@@ -132,10 +133,22 @@ class PowerLawGraphAttention(keras.layers.Layer):
         >>> layer = keras_tnattn.PowerLawGraphAttention(
         ...     num_heads=2, residual_units=1, residual_dim=8
         ... )
-        >>> outputs, deductive = layer(keras.ops.ones((1, 5, 16)), return_deductive=True)
+        >>> outputs, deductive = layer(keras.ops.ones((1, 5, 16)), return_details=True)
         >>> tuple(outputs.shape), tuple(deductive["G_LM"].shape)
         ((1, 5, 16), (1, 2, 8, 8))
     """
+
+    call_shapes: ClassVar = {
+        "query": "B T d",
+        "value": "B S e",
+        "key": "B S f",
+        "query_mask": "B? T",
+        "mask": "B? T",
+        "value_mask": "B? S",
+        "key_mask": "B? S",
+        "attention_mask": "B? T? S?",
+    }
+    old_call_names: ClassVar = {"return_deductive": "return_details"}
 
     def __init__(
         self,
@@ -166,8 +179,8 @@ class PowerLawGraphAttention(keras.layers.Layer):
         self.residual_dim = check_int("residual_dim", residual_dim)
         self.dropout = check_rate("dropout", dropout)
         self.residual_dropout = check_rate("residual_dropout", residual_dropout)
-        self.query_dropout_rate = check_rate("query_dropout", query_dropout)
-        self.key_dropout_rate = check_rate("key_dropout", key_dropout)
+        self.query_dropout = check_rate("query_dropout", query_dropout)
+        self.key_dropout = check_rate("key_dropout", key_dropout)
         self.padding_in_metric = padding_in_metric
         self.causal_metric = causal_metric
         if metric_from not in _METRICS:
@@ -182,7 +195,6 @@ class PowerLawGraphAttention(keras.layers.Layer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.power_law_initializer = keras.initializers.get(power_law_initializer)
         self.supports_masking = True
-        self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(
         self,
@@ -203,14 +215,14 @@ class PowerLawGraphAttention(keras.layers.Layer):
         self.key_dense = self._dense(merged, key_shape or value_shape, "key")
         self.value_dense = self._dense(merged, value_shape, "value")
         self.output_dense = self._dense(dim, (*query_shape[:-1], merged), "attention_output")
-        self.score_dropout = keras.layers.Dropout(
+        self.score_dropout_layer = keras.layers.Dropout(
             self.dropout, dtype=self.dtype_policy, name="score_dropout"
         )
-        self.query_dropout = keras.layers.Dropout(
-            self.query_dropout_rate, dtype=self._wide_dtype, name="query_dropout"
+        self.query_dropout_layer = keras.layers.Dropout(
+            self.query_dropout, dtype=self._wide_dtype, name="query_dropout"
         )
-        self.key_dropout = keras.layers.Dropout(
-            self.key_dropout_rate, dtype=self._wide_dtype, name="key_dropout"
+        self.key_dropout_layer = keras.layers.Dropout(
+            self.key_dropout, dtype=self._wide_dtype, name="key_dropout"
         )
         self.residuals = [
             ResidualUnit(
@@ -262,6 +274,11 @@ class PowerLawGraphAttention(keras.layers.Layer):
     def _wide_dtype(self) -> str:
         return at_least_float32(self.variable_dtype)
 
+    def _tensors(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        # What stands in for a missing value has its length.
+        value = arguments["query"] if arguments["value"] is None else arguments["value"]
+        return {**arguments, "value": value}
+
     def call(
         self,
         query: Tensor,
@@ -274,7 +291,7 @@ class PowerLawGraphAttention(keras.layers.Layer):
         return_attention_scores: bool = False,
         training: bool | None = None,
         use_causal_mask: bool = False,
-        return_deductive: bool = False,
+        return_details: bool = False,
         mask: Tensor | None = None,
     ) -> Any:
         self_attention = value is None or value is query
@@ -293,8 +310,8 @@ class PowerLawGraphAttention(keras.layers.Layer):
         # (B, T, H, k) and (B, S, H, k), in the wide dtype but for the value.
         q = self._heads(self.query_dense(apply_mask(query, query_mask)), self._wide_dtype)
         k = self._heads(self.key_dense(apply_mask(key, real_keys)), self._wide_dtype)
-        q = self.query_dropout(q, training=training)
-        k = self.key_dropout(k, training=training)
+        q = self.query_dropout_layer(q, training=training)
+        k = self.key_dropout_layer(k, training=training)
         v = self._heads(self.value_dense(apply_mask(value, real_keys)), self.compute_dtype)
         if self.metric_from == "query":
             counted = apply_mask(q, query_mask)
@@ -306,13 +323,13 @@ class PowerLawGraphAttention(keras.layers.Layer):
         scores = masked_softmax(
             energy, self._attention_mask(energy, attention_mask, key_mask, use_causal_mask)
         )
-        dropped = self.score_dropout(ops.cast(scores, self.compute_dtype), training=training)
+        dropped = self.score_dropout_layer(ops.cast(scores, self.compute_dtype), training=training)
         outputs = matmul(dropped, ops.transpose(v, (0, 2, 1, 3)))
         outputs = ops.transpose(outputs, (0, 2, 1, 3))
         outputs = ops.reshape(outputs, (*ops.shape(query)[:2], self.num_heads * self.head_dim))
         outputs = apply_mask(self.output_dense(outputs), query_mask)
         extra = [ops.cast(scores, self.compute_dtype)] if return_attention_scores else []
-        extra += [{**deductive, "E": energy, "E_LM": scores}] if return_deductive else []
+        extra += [{**deductive, "E": energy, "E_LM": scores}] if return_details else []
         return (outputs, *extra) if extra else outputs
 
     def _real_queries(
@@ -431,8 +448,8 @@ class PowerLawGraphAttention(keras.layers.Layer):
         return {
             **super().get_config(),
             **{name: getattr(self, name) for name in names},
-            "query_dropout": self.query_dropout_rate,
-            "key_dropout": self.key_dropout_rate,
+            "query_dropout": self.query_dropout,
+            "key_dropout": self.key_dropout,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "power_law_initializer": keras.initializers.serialize(self.power_law_initializer),
         }
@@ -464,7 +481,7 @@ class _PowerLaw(AttentionAdapter):
             value_mask=value_mask,
             training=training,
             use_causal_mask=use_causal_mask,
-            return_deductive=return_details,
+            return_details=return_details,
         )
         return outputs if return_details else (outputs, None)
 

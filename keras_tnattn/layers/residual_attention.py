@@ -1,15 +1,16 @@
 """An attention layer with a residual sum, for stacks of attentions."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 
+from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.layers.base_transformer import adapter_for
 from keras_tnattn.typing import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
-class ResidualAttention(keras.layers.Layer):
+class ResidualAttention(BaseLayer):
     """`x + attention(x)`; the mask of `x` is kept.
 
     With separate layers the sum would have no mask, because `keras.layers.MultiHeadAttention`
@@ -37,6 +38,8 @@ class ResidualAttention(keras.layers.Layer):
         >>> tuple(layer(keras.ops.ones((1, 3, 8))).shape)
         (1, 3, 8)
     """
+
+    call_shapes: ClassVar = {"inputs": "B L d", "mask": "B? L"}
 
     def __init__(self, attention: keras.layers.Layer, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -53,7 +53,7 @@ class ResidualUnit(keras.layers.Layer):
         super().__init__(autocast=False, **kwargs)
         self.hidden_dim = check_int("hidden_dim", hidden_dim)
         self.num_hidden = check_int("num_hidden", num_hidden, at_least=0)
-        self.dropout_rate = check_rate("dropout", dropout)
+        self.dropout = check_rate("dropout", dropout)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, input_shape: Shape) -> None:
@@ -77,8 +77,8 @@ class ResidualUnit(keras.layers.Layer):
             dense(self.hidden_dim, size, f"dense_{j}", "relu") for j, size in enumerate(sizes[:-1])
         ]
         self.projection = dense(input_shape[-1], sizes[-1], "projection", None)
-        self.dropout = keras.layers.Dropout(
-            self.dropout_rate, dtype=dtype, name=f"{self.name}_dropout"
+        self.dropout_layer = keras.layers.Dropout(
+            self.dropout, dtype=dtype, name=f"{self.name}_dropout"
         )
         self.norm = keras.layers.LayerNormalization(
             epsilon=1e-6, dtype=at_least_float32(self.variable_dtype), name=f"{self.name}_norm"
@@ -89,13 +89,13 @@ class ResidualUnit(keras.layers.Layer):
     @property
     def sublayers(self) -> list[keras.layers.Layer]:
         """The hidden layers, the projection, the dropout and the normalization."""
-        return [*self.hidden, self.projection, self.dropout, self.norm]
+        return [*self.hidden, self.projection, self.dropout_layer, self.norm]
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         branch = inputs
         for layer in self.hidden:
             branch = layer(branch)
-        branch = self.dropout(self.projection(branch), training=training)
+        branch = self.dropout_layer(self.projection(branch), training=training)
         return self.norm(inputs + keras.ops.cast(branch, inputs.dtype))
 
     def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
@@ -106,6 +106,6 @@ class ResidualUnit(keras.layers.Layer):
             **super().get_config(),
             "hidden_dim": self.hidden_dim,
             "num_hidden": self.num_hidden,
-            "dropout": self.dropout_rate,
+            "dropout": self.dropout,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
         }

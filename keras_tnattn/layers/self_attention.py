@@ -1,16 +1,17 @@
 """Base class of the multi-head self-attention layers."""
 
 import inspect
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
+from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.typing import Initializer, Shape, Tensor
 
 
-class SelfAttention(keras.layers.Layer):
+class SelfAttention(BaseLayer):
     """Base class of the multi-head self-attentions.
 
     The input is `(B, L, ...)`; the output has the same shape, unless the subclass overrides this;
@@ -24,6 +25,7 @@ class SelfAttention(keras.layers.Layer):
         kernel_initializer: Initializer of the kernels. Defaults to `"glorot_uniform"`.
     """
 
+    call_shapes: ClassVar = {"inputs": "B L I", "mask": "B? L"}
     supports_causal_mask = False
 
     def __init__(
@@ -38,7 +40,6 @@ class SelfAttention(keras.layers.Layer):
         self.key_dim = None if key_dim is None else check_int("key_dim", key_dim)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.supports_masking = True
-        self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         return tuple(input_shape)

@@ -1,17 +1,18 @@
 """The position encoding of the transformer."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.ops.precision import at_least_float32
 from keras_tnattn.typing import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
-class SinusoidalPositionEncoding(keras.layers.Layer):
+class SinusoidalPositionEncoding(BaseLayer):
     """Adds a fixed vector to each token, depending on its position (Vaswani et al., section 3.5).
 
     `PE[p, 2 i] = sin(p / w^(2 i / d))` and `PE[p, 2 i + 1] = cos(p / w^(2 i / d))`, where `w` is
@@ -41,6 +42,9 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
         (2, 5, 8)
     """
 
+    call_shapes: ClassVar = {"inputs": "B L d"}
+    fixes_sizes = False
+
     def __init__(
         self, max_wavelength: float = 10_000.0, scale: bool = False, **kwargs: Any
     ) -> None:
@@ -52,7 +56,6 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
         self.max_wavelength = float(max_wavelength)
         self.scale = scale
         self.supports_masking = True
-        self.input_spec = keras.layers.InputSpec(ndim=3)
         self.built = True
 
     def call(self, inputs: Tensor, start_index: Tensor = 0) -> Tensor:

@@ -1,19 +1,20 @@
 """Convolution on a fixed graph with trained multipliers of the spectrum."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_tnattn.checks import check_int
+from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.ops import graph
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.typing import Activation, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
-class SpectralGraphConvolution(keras.layers.Layer):
+class SpectralGraphConvolution(BaseLayer):
     """Multiplies the graph Fourier transform of the features by trained multipliers.
 
         y_o = eps(sum_i Phi Gamma_io Phi^T x_i + b_o)
@@ -52,6 +53,8 @@ class SpectralGraphConvolution(keras.layers.Layer):
         >>> tuple(SpectralGraphConvolution(ring, units=5)(keras.ops.ones((2, 3, 4))).shape)
         (2, 3, 5)
     """
+
+    call_shapes: ClassVar = {"inputs": "B L I", "mask": "B? L"}
 
     def __init__(
         self,

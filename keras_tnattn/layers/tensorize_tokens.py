@@ -2,17 +2,18 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
 
+from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.ops import tensor_train
 from keras_tnattn.typing import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
-class TensorizeTokens(keras.layers.Layer):
+class TensorizeTokens(BaseLayer):
     """Reshapes the features of each token to a tensor, and keeps the mask.
 
     The tensorization `ten(X)` of Xu et al., "Low-Complexity Attention Modelling via Graph Tensor
@@ -33,11 +34,13 @@ class TensorizeTokens(keras.layers.Layer):
         (2, 7, 2, 2, 2, 2)
     """
 
+    call_shapes: ClassVar = {"inputs": "B L I"}
+    fixes_sizes = False
+
     def __init__(self, token_shape: Sequence[int] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.token_shape = tensor_train.as_ints(token_shape, "token_shape")
         self.supports_masking = True
-        self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, input_shape: Shape) -> None:
         self._shape(input_shape)

@@ -2,20 +2,21 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
+from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.layers.tensorized_spectral_attention import TensorizedSpectralAttention
 from keras_tnattn.ops import tensor_train
 from keras_tnattn.typing import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
-class TensorizedGraphAttention(keras.layers.Layer):
+class TensorizedGraphAttention(BaseLayer):
     """Attention as a filter on a graph over time, for tokens that are tensors.
 
     `Y = (I + Psi) V` on tokens `(I_1, ..., I_N)`, keys and values `(J_1, ..., J_N)` (algorithm 1 of
@@ -67,6 +68,13 @@ class TensorizedGraphAttention(keras.layers.Layer):
         (3, 7, 4, 2, 2)
     """
 
+    call_shapes: ClassVar = {
+        "inputs": "B L I ...",
+        "adjacency": "L L | B? L L",
+        "mask": "B? L",
+        "inputs_mask": "B? L",
+    }
+
     def __init__(
         self,
         num_heads: int,
@@ -105,7 +113,6 @@ class TensorizedGraphAttention(keras.layers.Layer):
         checked = TensorizedSpectralAttention(num_heads, **options).get_config()
         self._options = {name: checked[name] for name in options}
         self.supports_masking = True
-        self.input_spec = keras.layers.InputSpec(min_ndim=3)
 
     def build(self, input_shape: Shape) -> None:
         batch, length, *token_shape = input_shape

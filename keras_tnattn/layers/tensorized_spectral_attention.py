@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -111,6 +111,12 @@ class TensorizedSpectralAttention(SelfAttention):
         (3, 7, 16)
     """
 
+    call_shapes: ClassVar = {
+        "inputs": "B L I",
+        "adjacency": "L L | B? L L",
+        "mask": "B? L",
+        "inputs_mask": "B? L",
+    }
     supports_causal_mask = True
 
     def __init__(

@@ -1,6 +1,6 @@
 """Tensor-network attention: the context of each site determines its linear map."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -9,6 +9,7 @@ from keras import ops
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import NearIdentity
 from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
+from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.ops import scan
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.precision import at_least_float32, matmul
@@ -18,7 +19,7 @@ _BOUNDARIES = ("closed", "open")
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
-class TNAttention(keras.layers.Layer):
+class TNAttention(BaseLayer):
     """Attention in which the context of a site is a product of matrices, one for each other site.
 
     With embeddings `phi(j)`, attention tensor `A` and transformation tensor `T` (called `B` in the
@@ -74,10 +75,11 @@ class TNAttention(keras.layers.Layer):
     Call arguments:
         inputs: Float tensor `(B, N, d)`: batch, sites, features. `B` and `N` may be unknown.
         mask: Boolean tensor `(B, N)`, `True` for a real site.
-        return_local_weights: Whether to return `W` too. Defaults to `False`.
+        return_details: Whether to also return `{"local_weights": W}`. Defaults to `False`.
 
     Returns:
-        Tensor `(B, N, k)`; with `return_local_weights` also `W`, `(B, N, d, k)`.
+        Tensor `(B, N, k)`; with `return_details` also a dict of `local_weights`, the maps `W`,
+        `(B, N, d, k)`.
 
     Raises:
         ValueError: For an unknown option, tensors per site without `num_sites`, or an input whose
@@ -88,6 +90,10 @@ class TNAttention(keras.layers.Layer):
         >>> tuple(layer(keras.ops.ones((2, 100, 5))).shape)
         (2, 100, 3)
     """
+
+    call_shapes: ClassVar = {"inputs": "B N d", "mask": "B? N"}
+    old_call_names: ClassVar = {"return_local_weights": "return_details"}
+    old_call_results: ClassVar = {"return_local_weights": "local_weights"}
 
     def __init__(
         self,
@@ -181,7 +187,7 @@ class TNAttention(keras.layers.Layer):
         )
 
     def call(
-        self, inputs: Tensor, mask: Tensor | None = None, return_local_weights: bool = False
+        self, inputs: Tensor, mask: Tensor | None = None, return_details: bool = False
     ) -> Tensor:
         # Products of many matrices need the precision and the range of float32.
         dtype = at_least_float32(self.variable_dtype)
@@ -198,10 +204,10 @@ class TNAttention(keras.layers.Layer):
             outputs = outputs + self.bias
         outputs = self.activation(scan.unfold_sites(outputs, length))
         outputs = apply_mask(ops.cast(outputs, self.compute_dtype), mask)
-        if not return_local_weights:
+        if not return_details:
             return outputs
         weights = ops.cast(scan.unfold_sites(weights, length), self.compute_dtype)
-        return outputs, apply_mask(weights, mask)
+        return outputs, {"local_weights": apply_mask(weights, mask)}
 
     def _local_weights(self, phi: Tensor) -> Tensor:
         """`W` of all sites, `(b, blocks, B, d, k)`, from `phi`, `(b, blocks, B, d)`."""
@@ -382,14 +388,14 @@ class TNAttention(keras.layers.Layer):
         return (*input_shape[:2], self.output_dim or input_shape[-1])
 
     def compute_output_spec(
-        self, inputs: Tensor, mask: Tensor | None = None, return_local_weights: bool = False
+        self, inputs: Tensor, mask: Tensor | None = None, return_details: bool = False
     ) -> Tensor:
         shape = self.compute_output_shape(inputs.shape)
         outputs = keras.KerasTensor(shape, self.compute_dtype)
-        if not return_local_weights:
+        if not return_details:
             return outputs
         weights = (*shape[:2], inputs.shape[-1], shape[-1])
-        return outputs, keras.KerasTensor(weights, self.compute_dtype)
+        return outputs, {"local_weights": keras.KerasTensor(weights, self.compute_dtype)}
 
     def get_config(self) -> dict:
         names = (
@@ -414,4 +420,4 @@ class TNAttention(keras.layers.Layer):
 
 @adapter_of.register
 def _(layer: TNAttention) -> AttentionAdapter:
-    return SequenceAttention(layer, "local_weights", "return_local_weights")
+    return SequenceAttention(layer, "local_weights", "return_details")

@@ -7,7 +7,8 @@ import keras
 from keras import ops
 
 from keras_tnattn.layers.base_attention import AttentionAdapter, KerasAttention
-from keras_tnattn.layers.base_transformer import BaseTransformerLayer, adapter_for
+from keras_tnattn.layers.base_transformer import OLD_NAMES, BaseTransformerLayer, adapter_for
+from keras_tnattn.renaming import new_names
 from keras_tnattn.typing import Activation, Shape, Tensor
 
 
@@ -39,7 +40,7 @@ class TransformerDecoder(BaseTransformerLayer):
         epsilon: Small number that the normalizations add to the variance. Defaults to 1e-6.
         feedforward: `"dense"` (default), or `"tensor_train"` for a feed-forward net of `TTDense`
             layers.
-        feedforward_ranks: Int, the maximum TT-rank of these layers. Defaults to 8.
+        feedforward_tt_ranks: Int, the maximum TT-rank of these layers. Defaults to 8.
 
     Call arguments:
         inputs: Float tensor `(B, T, d)`.
@@ -47,10 +48,10 @@ class TransformerDecoder(BaseTransformerLayer):
         inputs_mask: Boolean tensor `(B, T)`, `True` for a real token.
         memory_mask: Boolean tensor `(B, S)`, `True` for a real token.
         training: Whether dropout is active.
-        return_attention: Whether to also return details of the attentions. Defaults to `False`.
+        return_details: Whether to also return details of the attentions. Defaults to `False`.
 
     Returns:
-        Tensor `(B, T, d)`; with `return_attention` also a dict with the keys `self` and `cross`,
+        Tensor `(B, T, d)`; with `return_details` also a dict with the keys `self` and `cross`,
         whose values are those that `TransformerEncoder` returns. The key of an attention that
         cannot return details, such as `GraphTensorNetwork`, is left out.
 
@@ -81,7 +82,7 @@ class TransformerDecoder(BaseTransformerLayer):
         norm_first: bool = False,
         epsilon: float = 1e-6,
         feedforward: str = "dense",
-        feedforward_ranks: int = 8,
+        feedforward_tt_ranks: int = 8,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -91,7 +92,7 @@ class TransformerDecoder(BaseTransformerLayer):
             norm_first,
             epsilon,
             feedforward,
-            feedforward_ranks,
+            feedforward_tt_ranks,
             **kwargs,
         )
         self._attend_to_itself = adapter_for("self_attention", self_attention)
@@ -124,7 +125,7 @@ class TransformerDecoder(BaseTransformerLayer):
         inputs_mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
         training: bool | None = None,
-        return_attention: bool = False,
+        return_details: bool = False,
     ) -> Any:
         details: dict[str, Any] = {}
 
@@ -136,7 +137,7 @@ class TransformerDecoder(BaseTransformerLayer):
                 inputs_mask,
                 training=training,
                 use_causal_mask=True,
-                return_details=return_attention and self._attend_to_itself.has_details,
+                return_details=return_details and self._attend_to_itself.has_details,
             )
             if found is not None:
                 details["self"] = found
@@ -149,14 +150,14 @@ class TransformerDecoder(BaseTransformerLayer):
                 inputs_mask,
                 memory_mask,
                 training=training,
-                return_details=return_attention and self._attend_to_memory.has_details,
+                return_details=return_details and self._attend_to_memory.has_details,
             )
             if found is not None:
                 details["cross"] = found
             return outputs
 
         x = self._branches(inputs, attend_to_itself, attend_to_memory, training)
-        return (x, details) if return_attention else x
+        return (x, details) if return_details else x
 
     def _branches(
         self,
@@ -235,6 +236,7 @@ class TransformerDecoder(BaseTransformerLayer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "TransformerDecoder":
+        config = new_names(OLD_NAMES, config, cls.__name__, stacklevel=None)
         names = ("self_attention", "cross_attention")
         layers = {name: keras.saving.deserialize_keras_object(config[name]) for name in names}
         return cls(**{**config, **layers})

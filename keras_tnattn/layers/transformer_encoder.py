@@ -4,7 +4,8 @@ from typing import Any
 
 import keras
 
-from keras_tnattn.layers.base_transformer import BaseTransformerLayer, adapter_for
+from keras_tnattn.layers.base_transformer import OLD_NAMES, BaseTransformerLayer, adapter_for
+from keras_tnattn.renaming import new_names
 from keras_tnattn.typing import Activation, Shape, Tensor
 
 
@@ -30,23 +31,23 @@ class TransformerEncoder(BaseTransformerLayer):
         epsilon: Small number that the normalizations add to the variance. Defaults to 1e-6.
         feedforward: `"dense"` (default), or `"tensor_train"` for a feed-forward net of `TTDense`
             layers.
-        feedforward_ranks: Int, the maximum TT-rank of these layers. Defaults to 8.
+        feedforward_tt_ranks: Int, the maximum TT-rank of these layers. Defaults to 8.
 
     Call arguments:
         inputs: Float tensor `(B, L, d)`.
         mask: Boolean tensor `(B, L)`, `True` for a real token.
         training: Whether dropout is active.
-        return_attention: Whether to also return details of the attention: the deductive outputs of
+        return_details: Whether to also return details of the attention: the deductive outputs of
             a `PowerLawGraphAttention`, `{"local_weights": ...}` of a `TNAttention`, `{"scores":
             ...}` of other attentions. Defaults to `False`.
 
     Returns:
-        Tensor `(B, L, d)`; with `return_attention` also a dict.
+        Tensor `(B, L, d)`; with `return_details` also a dict.
 
     Raises:
         TypeError: If `attention` is not a layer.
         ValueError: If a size or rate is out of range, if the outputs of the attention have another
-            size than its inputs, or if `return_attention` is set and the attention cannot return
+            size than its inputs, or if `return_details` is set and the attention cannot return
             its scores.
 
     Example:
@@ -54,7 +55,7 @@ class TransformerEncoder(BaseTransformerLayer):
         >>> import keras_tnattn
         >>> attention = keras_tnattn.TensorizedSpectralAttention(2, head_combination="project")
         >>> encoder = keras_tnattn.TransformerEncoder(attention, feedforward_dim=32)
-        >>> outputs, details = encoder(keras.ops.ones((1, 5, 16)), return_attention=True)
+        >>> outputs, details = encoder(keras.ops.ones((1, 5, 16)), return_details=True)
         >>> tuple(outputs.shape), tuple(details["scores"].shape)
         ((1, 5, 16), (1, 2, 5, 5))
     """
@@ -68,7 +69,7 @@ class TransformerEncoder(BaseTransformerLayer):
         norm_first: bool = False,
         epsilon: float = 1e-6,
         feedforward: str = "dense",
-        feedforward_ranks: int = 8,
+        feedforward_tt_ranks: int = 8,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -78,7 +79,7 @@ class TransformerEncoder(BaseTransformerLayer):
             norm_first,
             epsilon,
             feedforward,
-            feedforward_ranks,
+            feedforward_tt_ranks,
             **kwargs,
         )
         self._attend = adapter_for("attention", attention)
@@ -94,20 +95,20 @@ class TransformerEncoder(BaseTransformerLayer):
         inputs: Tensor,
         mask: Tensor | None = None,
         training: bool | None = None,
-        return_attention: bool = False,
+        return_details: bool = False,
     ) -> Any:
         details = None
 
         def attend(x: Tensor) -> Tensor:
             nonlocal details
             outputs, details = self._attend(
-                x, x, mask, mask, training=training, return_details=return_attention
+                x, x, mask, mask, training=training, return_details=return_details
             )
             return outputs
 
         x = self._add(0, inputs, attend, training)
         x = self._add(1, x, self._feed_forward, training)
-        return (x, details) if return_attention else x
+        return (x, details) if return_details else x
 
     @property
     def has_details(self) -> bool:
@@ -120,5 +121,6 @@ class TransformerEncoder(BaseTransformerLayer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "TransformerEncoder":
+        config = new_names(OLD_NAMES, config, cls.__name__, stacklevel=None)
         attention = keras.saving.deserialize_keras_object(config["attention"])
         return cls(**{**config, "attention": attention})

@@ -2,20 +2,21 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import tt_core_weights
-from keras_tnattn.layers.base_low_rank import check_built, options_of
+from keras_tnattn.layers.base_layer import BaseLayer
+from keras_tnattn.layers.base_low_rank import check_built, dense_options
 from keras_tnattn.ops import tensor_train
 from keras_tnattn.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
-class TTDense(keras.layers.Layer):
+class TTDense(BaseLayer):
     """Dense layer whose kernel `W` is a tensor-train matrix (a matrix product operator).
 
     `y = activation(x W + b)`, with `W` of shape `(I, J)`, `I = prod(I_n)`, `J = prod(J_n)`, given
@@ -66,6 +67,8 @@ class TTDense(keras.layers.Layer):
         >>> TTDense.from_dense(dense, tolerance=0.1).relative_error <= 0.1
         True
     """
+
+    call_shapes: ClassVar = {"inputs": "B ... M"}
 
     def __init__(
         self,
@@ -142,7 +145,6 @@ class TTDense(keras.layers.Layer):
                 constraint=self.bias_constraint,
                 name="bias",
             )
-        self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: input_dim})
         self.built = True
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -184,7 +186,7 @@ class TTDense(keras.layers.Layer):
         rows, columns = kernel.shape
         factors = tensor_train.resolve_factors(rows, columns, tt_input_shape, tt_output_shape)
         cores, error = tensor_train.matrix_to_tt(kernel, *factors, tt_ranks, tolerance)
-        config = {**options_of(layer), "use_bias": layer.use_bias, **kwargs}
+        config = {**dense_options(layer), "use_bias": layer.use_bias, **kwargs}
         ranks = tuple(core.shape[-1] for core in cores[:-1])
         new = cls(layer.units, *factors, ranks, **config)
         new.build((None, kernel.shape[0]))

@@ -12,7 +12,7 @@ from keras_tnattn.initializers import tt_core_weights
 from keras_tnattn.layers.base_embedding import (
     BaseFactoredEmbedding,
     checked_row_weights,
-    options_of,
+    embedding_options,
 )
 from keras_tnattn.ops import quantization, tensor_train, tt_table
 from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
@@ -263,7 +263,7 @@ class TTEmbedding(BaseFactoredEmbedding):
             >>> layer.relative_error <= 0.01
             True
         """
-        config = options_of(layer) | kwargs
+        config = embedding_options(layer) | kwargs
         table = ops.convert_to_numpy(layer.embeddings)
         rows, columns = table.shape
         row_weights = checked_row_weights(row_weights, rows)

@@ -9,12 +9,19 @@ from keras_tnattn.layers import MaskedAveragePooling1D, TensorizeTokens
 from keras_tnattn.layers.base_attention import adapter_of
 from keras_tnattn.layers.base_transformer import feedforward_map
 from keras_tnattn.layers.residual_attention import ResidualAttention
-from keras_tnattn.models.attentions import attend, find_attention
+from keras_tnattn.models.attentions import ATTENTIONS, attend, find_attention
 from keras_tnattn.models.embeddings import make_embedding
 from keras_tnattn.models.position_encodings import make_position_encoding
+from keras_tnattn.renaming import renamed_arguments
 from keras_tnattn.typing import Tensor
 
 
+@renamed_arguments(
+    dropout_rate="dropout",
+    hidden_units="feedforward_dim",
+    embedding_ranks="embedding_tt_ranks",
+    feedforward_ranks="feedforward_tt_ranks",
+)
 def text_classifier(
     vocabulary_size: int,
     num_classes: int,
@@ -22,17 +29,18 @@ def text_classifier(
     embedding_dim: int = 64,
     num_heads: int = 2,
     sequence_length: int | None = None,
-    dropout_rate: float = 0.1,
-    hidden_units: int | None = 20,
+    dropout: float = 0.1,
+    feedforward_dim: int | None = 20,
     num_layers: int = 1,
     position_encoding: str | None = None,
     max_length: int | None = None,
     feedforward: str = "dense",
-    feedforward_ranks: int = 8,
+    feedforward_tt_ranks: int = 8,
     embedding: str = "dense",
-    embedding_ranks: int = 16,
+    embedding_tt_ranks: int = 16,
     word_dropout: float = 0.0,
     normalization: bool = False,
+    attention_dropout: float = 0.0,
     **attention_options: Any,
 ) -> keras.Model:
     """Builds the classifier of Xu et al., "A Tensorized Spectral Attention Mechanism", section 6.
@@ -58,8 +66,8 @@ def text_classifier(
         num_heads: Number of heads of an attention given by name. Ignored for those without, such
             as `"rgtn"`. Defaults to 2.
         sequence_length: Length of the input. Default: any length.
-        dropout_rate: Rate of both dropouts. Defaults to 0.1.
-        hidden_units: Units of the hidden dense layer; `None` for no such layer and dropout.
+        dropout: Rate of both dropouts. Defaults to 0.1.
+        feedforward_dim: Units of the hidden dense layer; `None` for no such layer and dropout.
             Defaults to 20.
         num_layers: Number of attentions. Defaults to 1. If `attention` is a layer, each of them is
             a copy with its own weights.
@@ -68,16 +76,18 @@ def text_classifier(
         max_length: Number of learned positions. Defaults to `sequence_length`.
         feedforward: `"dense"` (default), or `"tensor_train"` for a hidden layer with a tensor-train
             kernel.
-        feedforward_ranks: Int, its maximum TT-rank. Defaults to 8.
+        feedforward_tt_ranks: Int, its maximum TT-rank. Defaults to 8.
         embedding: `"dense"` (default), a full table; `"tensor_train"`, a `TTEmbedding`; or
             `"low_rank"`, a `LowRankEmbedding`.
-        embedding_ranks: Int, the maximum TT-rank or the rank of the embedding. Defaults to 16.
+        embedding_tt_ranks: Int, the maximum TT-rank or the rank of the embedding. Defaults to 16.
         word_dropout: Rate at which, in training, the embedding of a whole word becomes 0; the
             others are divided by `1 - word_dropout`. The mask stays: a dropped word still counts
             as a token. Defaults to 0: no such layer.
         normalization: Whether a `LayerNormalization` follows the average over the tokens.
             The average of a long text is small, because its words point in many directions; this
             gives all texts one scale. Defaults to `False`, as in the paper.
+        attention_dropout: Dropout rate within an attention given by name, of its scores for
+            instance. Defaults to 0.
         **attention_options: Further arguments of an attention given by name, for instance
             `damping=0.5`.
 
@@ -89,7 +99,7 @@ def text_classifier(
 
     Raises:
         ValueError: For an unknown name, a size out of range, options if `attention` is a layer,
-            `feedforward` without `hidden_units`, or `max_length` without learned positions.
+            `feedforward` without `feedforward_dim`, or `max_length` without learned positions.
 
     Example:
         >>> import numpy as np
@@ -101,10 +111,10 @@ def text_classifier(
     check_int("vocabulary_size", vocabulary_size, at_least=2)
     check_int("num_classes", num_classes, at_least=2)
     check_int("num_layers", num_layers)
-    if hidden_units is None and feedforward == "tensor_train":
+    if feedforward_dim is None and feedforward == "tensor_train":
         raise ValueError(
-            "Expected hidden_units for a hidden layer with a tensor-train kernel. "
-            f"Received: hidden_units=None, feedforward={feedforward!r}"
+            "Expected feedforward_dim for a hidden layer with a tensor-train kernel. "
+            f"Received: feedforward_dim=None, feedforward={feedforward!r}"
         )
     if max_length is not None and position_encoding != "learned":
         raise ValueError(
@@ -112,11 +122,11 @@ def text_classifier(
             "position_encoding='learned'. "
             f"Received: max_length={max_length}, position_encoding={position_encoding!r}"
         )
-    check_int("embedding_ranks", embedding_ranks)
-    check_int("feedforward_ranks", feedforward_ranks)
+    check_int("embedding_tt_ranks", embedding_tt_ranks)
+    check_int("feedforward_tt_ranks", feedforward_tt_ranks)
     ids = keras.Input((sequence_length,), dtype="int32", name="ids")
     x = make_embedding(
-        embedding, vocabulary_size, embedding_dim, embedding_ranks, name="embedding"
+        embedding, vocabulary_size, embedding_dim, embedding_tt_ranks, name="embedding"
     )(ids)
     if word_dropout:
         # One decision for all features of a token.
@@ -130,11 +140,14 @@ def text_classifier(
             x = TensorizeTokens(name="tokens")(x)
         if num_layers > 1:
             attention_options = {**entry.stacked_options, **attention_options}
+        if attention_dropout:
+            attention_options |= dict.fromkeys(_dropout_options(attention), attention_dropout)
         layer = entry.make(num_heads, embedding_dim, name="attention", **attention_options)
-    elif attention_options:
+    elif attention_options or attention_dropout:
         raise ValueError(
             "Expected no further options if `attention` is a layer. "
-            f"Received: attention_options={attention_options}"
+            f"Received: attention_options={attention_options}, "
+            f"attention_dropout={attention_dropout}"
         )
     else:
         layer = attention
@@ -150,15 +163,28 @@ def text_classifier(
         x = keras.layers.Flatten(name="flatten")(x)
     if normalization:
         x = keras.layers.LayerNormalization(name="normalization")(x)
-    x = keras.layers.Dropout(dropout_rate, name="pooling_dropout")(x)
-    if hidden_units is not None:
-        x = feedforward_map(hidden_units, "relu", feedforward, feedforward_ranks, name="hidden")(x)
-        x = keras.layers.Dropout(dropout_rate, name="hidden_dropout")(x)
+    x = keras.layers.Dropout(dropout, name="pooling_dropout")(x)
+    if feedforward_dim is not None:
+        x = feedforward_map(
+            feedforward_dim, "relu", feedforward, feedforward_tt_ranks, name="hidden"
+        )(x)
+        x = keras.layers.Dropout(dropout, name="hidden_dropout")(x)
     # The probabilities are in float32 under mixed precision, too.
     outputs = keras.layers.Dense(
         num_classes, activation="softmax", dtype="float32", name="probabilities"
     )(x)
     return keras.Model(ids, outputs, name="text_classifier")
+
+
+def _dropout_options(attention: str) -> tuple[str, ...]:
+    names = find_attention(attention).dropout_options
+    if not names:
+        suitable = [name for name, entry in ATTENTIONS.items() if entry.dropout_options]
+        raise ValueError(
+            f"Expected attention_dropout only with one of {suitable}. "
+            f"Received: attention={attention!r}"
+        )
+    return names
 
 
 def _residual(attention: keras.layers.Layer, inputs: Tensor, name: str) -> Tensor:

@@ -10,6 +10,7 @@ from keras_tnattn.layers import TransformerDecoder, TransformerEncoder
 from keras_tnattn.models.embeddings import make_embedding
 from keras_tnattn.models.position_encodings import make_position_encoding
 from keras_tnattn.models.translator_attentions import attention_makers
+from keras_tnattn.renaming import renamed_arguments
 from keras_tnattn.typing import Tensor
 
 
@@ -94,19 +95,20 @@ class Translator(keras.Model):
     def target_vocabulary_size(self) -> int:
         return self.output_shape[-1]
 
+    @renamed_arguments(return_attention="return_details")
     def encode(
-        self, source: Tensor, training: bool | None = None, return_attention: bool = False
+        self, source: Tensor, training: bool | None = None, return_details: bool = False
     ) -> Any:
         """Computes the memory, to which the decoders attend.
 
         Args:
             source: Integers `(B, S)`, 0 for padding.
             training: Whether dropout is active.
-            return_attention: Whether to return what the attentions computed, too. Defaults to
+            return_details: Whether to return what the attentions computed, too. Defaults to
                 `False`.
 
         Returns:
-            Tensor `(B, S, d)`; with `return_attention` also a dict with the keys `encoder_0`,
+            Tensor `(B, S, d)`; with `return_details` also a dict with the keys `encoder_0`,
             `encoder_1` and so on, whose values are those that `TransformerEncoder` returns.
             Encoders whose attention cannot return details are left out.
         """
@@ -117,12 +119,12 @@ class Translator(keras.Model):
         x = keras.ops.copy(self.source_dropout(x, training=training))
         details: dict[str, Any] = {}
         for i, encoder in enumerate(self.encoders):
-            wanted = return_attention and encoder.has_details
-            x = encoder(x, mask=mask, training=training, return_attention=wanted)
+            wanted = return_details and encoder.has_details
+            x = encoder(x, mask=mask, training=training, return_details=wanted)
             if wanted:
                 x, details[f"encoder_{i}"] = x
         memory = keras.ops.copy(x)
-        return (memory, details) if return_attention else memory
+        return (memory, details) if return_details else memory
 
     def embed_target(
         self, target: Tensor, start_index: Tensor = 0, training: bool | None = None
@@ -141,18 +143,19 @@ class Translator(keras.Model):
         x = self.target_positions(x, start_index=start_index)
         return keras.ops.copy(self.target_dropout(x, training=training))
 
+    @renamed_arguments(return_attention="return_details")
     def run_decoders(
         self,
         target: Tensor,
         memory: Tensor,
         memory_mask: Tensor | None = None,
         training: bool | None = None,
-        return_attention: bool = False,
+        return_details: bool = False,
     ) -> Any:
         """Computes the inputs of the layer `logits`; arguments and details as in `decode`.
 
         Returns:
-            Tensor `(B, T, d)`; with `return_attention` also a dict.
+            Tensor `(B, T, d)`; with `return_details` also a dict.
         """
         target = keras.ops.convert_to_tensor(target, "int32")
         mask = keras.ops.not_equal(target, 0)
@@ -165,20 +168,21 @@ class Translator(keras.Model):
                 inputs_mask=mask,
                 memory_mask=memory_mask,
                 training=training,
-                return_attention=return_attention,
+                return_details=return_details,
             )
-            if return_attention:
+            if return_details:
                 x, both = x
                 details |= {f"decoder_{i}.{kind}": detail for kind, detail in both.items()}
-        return (x, details) if return_attention else x
+        return (x, details) if return_details else x
 
+    @renamed_arguments(return_attention="return_details")
     def decode(
         self,
         target: Tensor,
         memory: Tensor,
         memory_mask: Tensor | None = None,
         training: bool | None = None,
-        return_attention: bool = False,
+        return_details: bool = False,
     ) -> Any:
         """Computes the logits of the token after each target token.
 
@@ -188,16 +192,16 @@ class Translator(keras.Model):
             memory_mask: Boolean tensor `(B, S)`, `True` for a real source token. Default: all are
                 real.
             training: Whether dropout is active.
-            return_attention: Whether to return what the attentions computed, too. Defaults to
+            return_details: Whether to return what the attentions computed, too. Defaults to
                 `False`.
 
         Returns:
-            Tensor `(B, T, V)`; with `return_attention` also a dict with the keys `decoder_0.self`,
+            Tensor `(B, T, V)`; with `return_details` also a dict with the keys `decoder_0.self`,
             `decoder_0.cross`, `decoder_1.self` and so on, without those of attentions that cannot
             return details.
         """
-        outputs = self.run_decoders(target, memory, memory_mask, training, return_attention)
-        if return_attention:
+        outputs = self.run_decoders(target, memory, memory_mask, training, return_details)
+        if return_details:
             return self.logits(outputs[0]), outputs[1]
         return self.logits(outputs)
 
@@ -263,6 +267,7 @@ _LAYERS = (
 )
 
 
+@renamed_arguments(embedding_ranks="embedding_tt_ranks", feedforward_ranks="feedforward_tt_ranks")
 def translator(
     source_vocabulary_size: int,
     target_vocabulary_size: int,
@@ -278,11 +283,11 @@ def translator(
     encoder_options: Mapping[str, Any] | None = None,
     decoder_options: Mapping[str, Any] | None = None,
     feedforward: str = "dense",
-    feedforward_ranks: int = 8,
+    feedforward_tt_ranks: int = 8,
     position_encoding: str = "sinusoidal",
     max_length: int | None = None,
     embedding: str = "dense",
-    embedding_ranks: int = 16,
+    embedding_tt_ranks: int = 16,
     **attention_options: Any,
 ) -> Translator:
     """Builds the translator of Gokden, "Power Law Graph Transformer", section 3.
@@ -328,12 +333,12 @@ def translator(
         decoder_options: Further arguments of a `decoder_attention` given by name.
         feedforward: `"dense"` (default), or `"tensor_train"` for feed-forward nets of `TTDense`
             layers.
-        feedforward_ranks: Int, the maximum TT-rank of these layers. Defaults to 8.
+        feedforward_tt_ranks: Int, the maximum TT-rank of these layers. Defaults to 8.
         position_encoding: `"sinusoidal"` (default) or `"learned"`.
         max_length: Number of learned positions of source and target.
         embedding: The embeddings of source and target: `"dense"` (default), full tables;
             `"tensor_train"`, `TTEmbedding` layers; or `"low_rank"`, `LowRankEmbedding` layers.
-        embedding_ranks: Int, their maximum TT-rank or their rank. Defaults to 16.
+        embedding_tt_ranks: Int, their maximum TT-rank or their rank. Defaults to 16.
         **attention_options: Further arguments of an `attention` given by name, for instance
             `residual_units=2`. `causal_metric` applies to the decoder only, because the encoder
             reads whole sentences; `metric_from="key"` to the attention of the target to the source
@@ -376,12 +381,12 @@ def translator(
         "feedforward_dim": feedforward_dim,
         "dropout": dropout,
         "feedforward": feedforward,
-        "feedforward_ranks": feedforward_ranks,
+        "feedforward_tt_ranks": feedforward_tt_ranks,
     }
 
     def embedded(side: str, vocabulary_size: int) -> tuple[keras.layers.Layer, Any]:
         table = make_embedding(
-            embedding, vocabulary_size, model_dim, embedding_ranks, f"{side}_embedding"
+            embedding, vocabulary_size, model_dim, embedding_tt_ranks, f"{side}_embedding"
         )
         positions = make_position_encoding(position_encoding, max_length, True, f"{side}_positions")
         return table, positions

@@ -26,5 +26,7 @@ def test_learned_positions_are_rows_of_a_table():
     "make", [layers.SinusoidalPositionEncoding, lambda: layers.LearnedPositionEncoding(4)]
 )
 def test_positions_belong_to_sequences_of_vectors(make):
-    with pytest.raises(ValueError, match="expected ndim=3, found ndim=2"):
+    with pytest.raises(
+        ValueError, match=r"Expected inputs \(B, L, d\). Received: inputs.shape=\(2, 3\)"
+    ):
         make()(keras.ops.ones((2, 3)))

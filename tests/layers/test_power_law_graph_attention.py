@@ -46,7 +46,7 @@ def test_equals_the_equations(options):
     query, value, key = tokens(1, 5, 6), tokens(1, 4, 3, seed=1), tokens(1, 4, 7, seed=2)
     layer.build(query.shape, value.shape, key.shape)
     randomize(layer)
-    outputs, deductive = layer(query, value, key, return_deductive=True)
+    outputs, deductive = layer(query, value, key, return_details=True)
     want, scores = power_law_attention(
         query[0], value[0], key[0], weights_of(layer), num_heads=2, **options
     )
@@ -130,7 +130,7 @@ def test_a_metric_of_keys_ignores_queries_and_padding():
     layer = make_layer(metric_from="key")
     memory, real = tokens(2, 5, 6), np.arange(5) < 3
     first, second = (
-        layer(x, memory, value_mask=np.stack([real, real]), return_deductive=True)
+        layer(x, memory, value_mask=np.stack([real, real]), return_details=True)
         for x in (tokens(2, 4, 6, seed=1), tokens(2, 4, 6, seed=2))
     )
     np.testing.assert_array_equal(to_numpy(first[1]["G_LM"]), to_numpy(second[1]["G_LM"]))
@@ -170,15 +170,15 @@ def test_a_metric_of_keys_without_later_tokens_in_self_attention():
     )
     # Nor is one that attends to nothing, although others attend to it, if it is the same sequence.
     silent = np.broadcast_to(np.arange(5)[:, None] < 3, (2, 5, 5))
-    options = {"attention_mask": silent, "return_deductive": True}
+    options = {"attention_mask": silent, "return_details": True}
     alone, both = (to_numpy(layer(*args, **options)[1]["D_Q"]) for args in ((x,), (x, x.copy())))
-    expected = to_numpy(layer(x[:, :3], return_deductive=True)[1]["D_Q"])
+    expected = to_numpy(layer(x[:, :3], return_details=True)[1]["D_Q"])
     np.testing.assert_allclose(alone, expected, rtol=1e-4, atol=1e-5)
     assert np.abs(both - expected).max() > 1e-3
     published = make_layer(metric_from="key", padding_in_metric=True)
     published.build(x.shape)
     published.set_weights(layer.get_weights())
-    _, padded = published(x, mask=np.stack([real, real]), return_deductive=True)
+    _, padded = published(x, mask=np.stack([real, real]), return_details=True)
     assert np.abs(to_numpy(padded["D_Q"]) - expected).max() > 1e-3
 
 
@@ -294,8 +294,8 @@ def test_queries_and_keys_drop_out_in_training_only(option):
     layer.build(x.shape)
     layer.set_weights(plain.get_weights())
     np.testing.assert_array_equal(to_numpy(layer(x, training=False)), want)
-    _, deductive = layer(x, training=True, return_deductive=True)
-    _, expected = plain(x, return_deductive=True)
+    _, deductive = layer(x, training=True, return_details=True)
+    _, expected = plain(x, return_details=True)
     # Dropped queries change the metric, dropped keys only the energies.
     same = np.allclose(to_numpy(deductive["D_Q"]), to_numpy(expected["D_Q"]))
     assert same == (option == "key_dropout")
@@ -309,7 +309,7 @@ def test_symbolic_shapes():
     query, value = keras.Input((None, 6)), keras.Input((None, 4))
     assert layer.compute_output_shape((2, None, 6)) == (2, None, 6)
     outputs, scores, deductive = layer(
-        query, value, return_attention_scores=True, return_deductive=True
+        query, value, return_attention_scores=True, return_details=True
     )
     assert outputs.shape == (None, None, 6)
     assert scores.shape == (None, 2, None, None)

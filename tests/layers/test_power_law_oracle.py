@@ -132,8 +132,8 @@ def close(got, want, atol):
 def encode_and_decode(oracle, model):
     """Encoder output and what each attention of the last layers computed, by block."""
     source, target = oracle["inputs/src"], oracle["inputs/tgt"][:, :-1]
-    memory, encoded = model.encode(source, return_attention=True)
-    _, decoded = model.decode(target, memory, source != 0, return_attention=True)
+    memory, encoded = model.encode(source, return_details=True)
+    _, decoded = model.decode(target, memory, source != 0, return_details=True)
     last = oracle["meta/config"][0] - 1
     details = (
         encoded[f"encoder_{last}"],

@@ -124,7 +124,8 @@ def align(got, expected):
 def test_equals_the_contraction(length, options, uniform, normalize):
     layer = make_layer(length, uniform, normalize=normalize, **options)
     x = random_sites(2, length, 2, seed=length)
-    outputs, weights = to_numpy(layer(x, return_local_weights=True))
+    outputs, details = to_numpy(layer(x, return_details=True))
+    weights = details["local_weights"]
     eigenvectors = options["boundary"] == "open" and not options["trainable_boundary"]
     for i in range(2):
         expected, norms, side_norms = local_weights(layer, x[i])
@@ -375,9 +376,9 @@ def test_conforms(name, tmp_path):
 
 def test_local_weights_of_unknown_shape():
     layer = TNAttention(5, bond_dim=2)
-    outputs, weights = layer(keras.Input((None, 3)), return_local_weights=True)
+    outputs, details = layer(keras.Input((None, 3)), return_details=True)
     assert outputs.shape == (None, None, 5)
-    assert weights.shape == (None, None, 3, 5)
+    assert details["local_weights"].shape == (None, None, 3, 5)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="exports a SavedModel")

@@ -82,15 +82,15 @@ def test_decoder_sees_neither_padding_nor_the_future(make_attention):
 def test_attentions_are_returned_on_request():
     x, memory = tokens(2, 3, DIM), tokens(2, 4, DIM)
     encoder = layers.TransformerEncoder(plga(), 5)
-    outputs, attention = encoder(x, return_attention=True)
+    outputs, attention = encoder(x, return_details=True)
     np.testing.assert_array_equal(to_numpy(outputs), to_numpy(encoder(x)))
     assert set(attention) >= {"E_LM", "A_LM", "P", "a", "b_a", "G_LM", "E"}
     encoder = layers.TransformerEncoder(layers.TNAttention(bond_dim=2), 5)
-    assert encoder(x, return_attention=True)[1]["local_weights"].shape == (2, 3, DIM, DIM)
+    assert encoder(x, return_details=True)[1]["local_weights"].shape == (2, 3, DIM, DIM)
     with pytest.raises(ValueError, match="GraphTensorNetwork"):
-        layers.TransformerEncoder(layers.GraphTensorNetwork(), 5)(x, return_attention=True)
+        layers.TransformerEncoder(layers.GraphTensorNetwork(), 5)(x, return_details=True)
     decoder = layers.TransformerDecoder(plga(), sdpa(), 5)
-    outputs, attention = decoder(x, memory, return_attention=True)
+    outputs, attention = decoder(x, memory, return_details=True)
     assert attention["self"]["E_LM"].shape == (2, 2, 3, 3)
     assert attention["cross"]["scores"].shape == (2, 2, 3, 4)
 
@@ -127,7 +127,7 @@ def test_decoders_know_whether_they_keep_keys():
 
 
 def test_a_feed_forward_net_of_tensor_trains_equals_the_dense_one():
-    layer = layers.TransformerEncoder(sdpa(), 8, feedforward="tensor_train", feedforward_ranks=3)
+    layer = layers.TransformerEncoder(sdpa(), 8, feedforward="tensor_train", feedforward_tt_ranks=3)
     x = tokens(2, 4, DIM)
     got = to_numpy(layer(x))
     assert layer.hidden.tt_ranks == layer.projection.tt_ranks == 3
@@ -143,8 +143,8 @@ def test_a_feed_forward_net_of_tensor_trains_equals_the_dense_one():
     assert isinstance(decoder.hidden, layers.TTDense)
     with pytest.raises(ValueError, match="feedforward='sparse'"):
         layers.TransformerEncoder(sdpa(), 8, feedforward="sparse")
-    with pytest.raises(ValueError, match="feedforward_ranks=0"):
-        layers.TransformerEncoder(sdpa(), 8, feedforward_ranks=0)
+    with pytest.raises(ValueError, match="feedforward_tt_ranks=0"):
+        layers.TransformerEncoder(sdpa(), 8, feedforward_tt_ranks=0)
 
 
 def test_positions_are_sines_and_cosines():
@@ -352,9 +352,9 @@ def test_attentions_without_scores_are_left_out_of_the_details():
         11, 12, "sdpa", model_dim=8, num_heads=2, encoder_attention="rgtn", decoder_attention="rgtn"
     )
     source, target = np.array([[2, 5, 3]]), np.array([[2, 4, 6]])
-    memory, details = model.encode(source, return_attention=True)
+    memory, details = model.encode(source, return_details=True)
     assert details == {}
-    _, details = model.decode(target, memory, return_attention=True)
+    _, details = model.decode(target, memory, return_details=True)
     assert set(details) == {"decoder_0.cross"}
     with pytest.raises(ValueError, match="can return its scores"):
-        model.encoders[0](memory, return_attention=True)
+        model.encoders[0](memory, return_details=True)

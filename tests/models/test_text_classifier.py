@@ -49,9 +49,7 @@ def test_padding_changes_nothing_if_words_are_tensors_of_many_axes():
 
 
 def test_the_seven_layers():
-    model = text_classifier(
-        50, 3, TensorizedSpectralAttention(3, name="mine"), 16, dropout_rate=0.2
-    )
+    model = text_classifier(50, 3, TensorizedSpectralAttention(3, name="mine"), 16, dropout=0.2)
     kinds = [type(layer).__name__ for layer in model.layers]
     assert kinds == [
         *("InputLayer", "TokenEmbedding", "TensorizedSpectralAttention", "MaskedAveragePooling1D"),
@@ -96,7 +94,7 @@ def test_stacked_attentions_keep_the_size_and_ignore_padding(attention):
 
 
 def test_no_attention_is_the_average_of_the_words():
-    model = text_classifier(50, 3, "none", embedding_dim=8, hidden_units=None)
+    model = text_classifier(50, 3, "none", embedding_dim=8, feedforward_dim=None)
     assert not any(layer.name.startswith("hidden") for layer in model.layers)
     assert model.count_params() == 50 * 8 + 8 * 3 + 3
     ids = np.array([[3, 4, 0], [4, 3, 0]])
@@ -140,7 +138,7 @@ def test_positions_and_a_tensor_train_head():
         position_encoding="learned",
         sequence_length=12,
         feedforward="tensor_train",
-        feedforward_ranks=3,
+        feedforward_tt_ranks=3,
     )
     assert model.get_layer("positions").max_length == 12
     assert model.get_layer("hidden").tt_ranks == 3
@@ -155,7 +153,7 @@ def test_positions_and_a_tensor_train_head():
     [("dense", 50 * 8), ("low_rank", 3 * (50 + 8)), ("tensor_train", 6 * 3 + 18 * 4 + 6 * 5)],
 )
 def test_embeddings_of_every_kind(kind, kept):
-    model = text_classifier(50, 3, embedding_dim=8, embedding=kind, embedding_ranks=3)
+    model = text_classifier(50, 3, embedding_dim=8, embedding=kind, embedding_tt_ranks=3)
     embedding = model.get_layer("embedding")
     assert embedding.count_params() == kept
     assert ops.convert_to_numpy(embedding.compute_mask(np.array([[5, 0]]))).tolist() == [
@@ -237,12 +235,12 @@ def test_probabilities_are_float32_under_mixed_precision():
             lambda: text_classifier(50, 3, position_encoding="sinusoidal", max_length=7),
             "max_length=7, position_encoding='sinusoidal'",
         ),
-        (lambda: text_classifier(50, 3, embedding_ranks=0), "embedding_ranks=0"),
-        (lambda: text_classifier(50, 3, feedforward_ranks=-3), "feedforward_ranks=-3"),
+        (lambda: text_classifier(50, 3, embedding_tt_ranks=0), "embedding_tt_ranks=0"),
+        (lambda: text_classifier(50, 3, feedforward_tt_ranks=-3), "feedforward_tt_ranks=-3"),
         (lambda: text_classifier(50, 3, feedforward="sparse"), "feedforward='sparse'"),
         (
-            lambda: text_classifier(50, 3, hidden_units=None, feedforward="tensor_train"),
-            "hidden_units=None",
+            lambda: text_classifier(50, 3, feedforward_dim=None, feedforward="tensor_train"),
+            "feedforward_dim=None",
         ),
         (lambda: text_classifier(50, 3, embedding="sparse"), "embedding='sparse'"),
         (lambda: text_classifier(50, 3, word_dropout=-0.1), "-0.1"),

@@ -23,9 +23,9 @@ def make(attention="sdpa", **options):
 def test_encode_and_decode_are_the_model(attention):
     model = make(attention, num_layers=2)
     want = model.predict(IDS, verbose=0)
-    memory, encoded = model.encode(IDS["source"], return_attention=True)
+    memory, encoded = model.encode(IDS["source"], return_details=True)
     mask = IDS["source"] != 0
-    got, decoded = model.decode(IDS["target"], memory, mask, return_attention=True)
+    got, decoded = model.decode(IDS["target"], memory, mask, return_details=True)
     np.testing.assert_allclose(to_numpy(got), want, rtol=1e-4, atol=1e-5)
     assert set(encoded) == {"encoder_0", "encoder_1"}
     assert set(decoded) == {f"decoder_{i}.{kind}" for i in (0, 1) for kind in ("self", "cross")}

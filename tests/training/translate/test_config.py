@@ -219,6 +219,6 @@ def test_dropout_of_queries_and_keys_reaches_the_layers():
     sizes = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8, "residual_dim": 4}
     config = TranslateConfig(**sizes, residual_units=1, query_dropout=0.1, key_dropout=0.2)
     layers = untrained(config, (20, 20))._flatten_layers()
-    found = [x for x in layers if hasattr(x, "query_dropout_rate")]
+    found = [x for x in layers if hasattr(x, "query_dropout")]
     assert len(found) == 3
-    assert {(x.query_dropout_rate, x.key_dropout_rate) for x in found} == {(0.1, 0.2)}
+    assert {(x.query_dropout, x.key_dropout) for x in found} == {(0.1, 0.2)}

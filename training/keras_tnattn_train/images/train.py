@@ -167,7 +167,7 @@ def deductive_outputs(model: keras.Model, image: np.ndarray) -> dict[str, np.nda
     """
     encoder = [layer for layer in model.layers if isinstance(layer, TransformerEncoder)][-1]
     inputs = keras.Model(model.input, encoder.input)(image[None])
-    _, details = encoder(inputs, return_attention=True)
+    _, details = encoder(inputs, return_details=True)
     arrays = {name: keras.ops.convert_to_numpy(value) for name, value in details.items()}
     # What is computed from the image has a batch axis; what is learned of all images has not.
     return {name: array[0] if array.ndim == 4 else array for name, array in arrays.items()}

@@ -447,7 +447,7 @@ class TranslateConfig(ExportConfig):
         if self.position_encoding == "learned":
             options |= {"position_encoding": "learned", "max_length": self.max_length}
         if self.embedding != "dense":
-            options |= {"embedding": self.embedding, "embedding_ranks": self.embedding_rank}
+            options |= {"embedding": self.embedding, "embedding_tt_ranks": self.embedding_rank}
         if self.causal_metric:
             options["causal_metric"] = True
         metric = {METRIC_ARGUMENTS[name]: getattr(self, name) for name in METRIC_ARGUMENTS}

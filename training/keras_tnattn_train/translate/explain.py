@@ -266,8 +266,8 @@ def attention_outputs(
     """
     from keras import ops
 
-    memory, computed = model.encode(source[None], return_attention=True)
-    _, decoded = model.decode(target[None], memory, return_attention=True)
+    memory, computed = model.encode(source[None], return_details=True)
+    _, decoded = model.decode(target[None], memory, return_details=True)
     computed |= decoded
     return {
         block: {

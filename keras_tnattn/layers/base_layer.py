@@ -1,0 +1,93 @@
+"""Base class of the layers of this package: it checks how a layer is called, in one place."""
+
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import keras
+
+from keras_tnattn.checks import check_numbers, check_shapes, fitted_sizes, shape_of
+from keras_tnattn.renaming import new_names
+
+# Sizes of batch, tokens, target, source, sites and edges: they may differ from call to call.
+_FREE = frozenset("BLTSNE")
+
+
+class BaseLayer(keras.layers.Layer):
+    """A layer that refuses wrong call arguments before it computes.
+
+    Attributes:
+        call_shapes: For each tensor among the call arguments its shape, as `check_shapes` reads it.
+            A size is the same in all arguments, and sizes other than `B`, `L`, `T`, `S`, `N` and
+            `E` are those for which the layer was built.
+        fixes_sizes: Whether a built layer needs the sizes for which it was built.
+        old_call_names: The new name of each call argument that had another name.
+        old_call_results: The detail that an argument returned alone by its old name.
+    """
+
+    call_shapes: ClassVar[Mapping[str, str]] = {}
+    fixes_sizes: ClassVar[bool] = True
+    old_call_names: ClassVar[Mapping[str, str]] = {}
+    old_call_results: ClassVar[Mapping[str, str]] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        kind: Any = type(self)
+        details = [self.old_call_results[n] for n in self.old_call_results if kwargs.get(n)]
+        if not self.old_call_names.keys().isdisjoint(kwargs):
+            kwargs = new_names(self.old_call_names, kwargs, kind.__name__, stacklevel=2)
+        signature = _call_signature(kind)
+        # Keras drops `training` where a layer does not take it.
+        given = {n: v for n, v in kwargs.items() if n != "training" or n in signature.parameters}
+        try:
+            arguments = signature.bind(self, *args, **given).arguments
+        except TypeError as error:
+            names = signature.parameters
+            unknown = [f"{n}={_described(v)}" for n, v in kwargs.items() if n not in names]
+            raise TypeError(
+                f"Expected other call arguments. Received: {', '.join(unknown) or error}"
+                f"{_usage(kind)}"
+            ) from None
+        tensors = self._tensors({name: arguments.get(name) for name in self.call_shapes})
+        check_numbers(tensors)
+        check_shapes(tensors, self.call_shapes, self._built_sizes(), _usage(kind))
+        if tensors.get("adjacency") is not None and tensors["adjacency"] is tensors["inputs"]:
+            # As many features as tokens: the shape alone would do.
+            raise ValueError(f"Expected a graph. Received: adjacency=inputs{_usage(kind)}")
+        outputs = super().__call__(*args, **kwargs)
+        return (outputs[0], outputs[1][details[0]]) if details else outputs
+
+    def _tensors(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Returns the tensors whose shapes are checked."""
+        return arguments
+
+    def _built_sizes(self) -> dict[str, Any]:
+        if not self.built or not self.fixes_sizes:
+            return {}
+        config = self.get_build_config() or {}
+        first = next(iter(self.call_shapes), "")
+        shapes = config.get("shapes_dict", {f"{first}_shape": config.get("input_shape")})
+        sizes: dict[str, Any] = {}
+        for name, form in self.call_shapes.items():
+            shape = shapes.get(f"{name}_shape")
+            fitted = None if shape is None else fitted_sizes(form, tuple(shape), {})
+            free = _FREE if form.endswith("...") else _FREE | {"..."}
+            sizes |= {key: size for key, size in (fitted or {}).items() if key not in free}
+        return sizes
+
+
+@functools.cache
+def _call_signature(kind: Any) -> inspect.Signature:
+    return inspect.signature(kind.call)
+
+
+@functools.cache
+def _usage(kind: Any) -> str:
+    parameters = list(_call_signature(kind).parameters.values())[1:]
+    texts = [str(parameter.replace(annotation=inspect.Parameter.empty)) for parameter in parameters]
+    return f". {kind.__name__} takes ({', '.join(texts)})"
+
+
+def _described(value: Any) -> str:
+    shape = shape_of(value)
+    return repr(value) if shape is None else f"tensor of shape {shape}"
