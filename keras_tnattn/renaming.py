@@ -55,7 +55,7 @@ def renamed_arguments(**names: str) -> Callable[[Function], Function]:
         >>> @renamed_arguments(rate="dropout")
         ... def rate_of(dropout):
         ...     return dropout
-        >>> rate_of(rate=0.1)  # with a DeprecationWarning
+        >>> rate_of(dropout=0.1)  # or, with a DeprecationWarning, rate_of(rate=0.1)
         0.1
     """
 

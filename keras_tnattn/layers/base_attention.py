@@ -47,30 +47,23 @@ class AttentionAdapter(abc.ABC):
     def keeps_keys(self) -> bool:
         return False
 
-    def build(self, query_shape: Shape, value_shape: Shape) -> None:
+    def build(self, query_shape: Shape, value_shape: Shape) -> int:
         """Builds the layer if it is not built yet.
 
         Args:
             query_shape: Shape `(B, T, d)` of the query.
             value_shape: Shape `(B, S, d)` of the value.
 
-        Raises:
-            ValueError: If the outputs of the layer have another size than the query. This is not
-                known beforehand of a layer without a `compute_output_shape` of these shapes.
+        Returns:
+            The size of its outputs; that of the query if the layer has no `compute_output_shape` of
+            these shapes.
         """
         if not self.layer.built:
             self._build(query_shape, value_shape)
         try:
-            size = self._output_shape(query_shape, value_shape)[-1]
+            return self._output_shape(query_shape, value_shape)[-1]
         except NotImplementedError:
-            return
-        if size != query_shape[-1]:
-            raise ValueError(
-                f"Expected an attention whose outputs have the size {query_shape[-1]} of its "
-                "inputs, to which they are added; with several heads, for instance, one with "
-                f"head_combination='project'. Received: {self.layer.name} with outputs of size "
-                f"{size}"
-            )
+            return query_shape[-1]
 
     @abc.abstractmethod
     def _build(self, query_shape: Shape, value_shape: Shape) -> None: ...

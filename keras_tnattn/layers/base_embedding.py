@@ -62,6 +62,11 @@ class BaseFactoredEmbedding(BaseLayer):
         self._reverse = reverse
         if not reverse:
             return self._lookup(ops.cast(inputs, "int32"))
+        if inputs.shape[-1] != self.output_dim:
+            raise ValueError(
+                f"Expected inputs (..., {self.output_dim}) with reverse=True. "
+                f"Received: inputs.shape={tuple(inputs.shape)}"
+            )
         logits = self._logits(ops.cast(inputs, self.compute_dtype))
         return ops.cast(logits, self.reverse_dtype or self.compute_dtype)
 

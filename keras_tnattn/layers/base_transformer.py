@@ -82,6 +82,19 @@ class BaseTransformerLayer(BaseLayer):
         self.hidden.build(shape)
         self.projection.build((*shape[:-1], self.feedforward_dim))
 
+    def _build_attention(
+        self, attend: AttentionAdapter, name: str, query_shape: Shape, value_shape: Shape
+    ) -> keras.layers.Layer | None:
+        """Builds an attention; returns a map back to the size of the query if one is needed."""
+        size = attend.build(query_shape, value_shape)
+        if size == query_shape[-1]:
+            return None
+        projection = keras.layers.Dense(
+            query_shape[-1], use_bias=False, dtype=self.dtype_policy, name=name
+        )
+        projection.build((*query_shape[:-1], size))
+        return projection
+
     def _add(
         self, index: int, x: Tensor, branch: Callable[[Tensor], Tensor], training: bool | None
     ) -> Tensor:
@@ -130,6 +143,11 @@ def adapter_for(name: str, attention: Any) -> AttentionAdapter:
     if not isinstance(attention, keras.layers.Layer):
         raise TypeError(f"Expected an attention layer. Received: {name}={attention!r}")
     return adapter_of(attention)
+
+
+def projected(outputs: Tensor, projection: keras.layers.Layer | None) -> Tensor:
+    """Returns the outputs of an attention in the size of its inputs."""
+    return outputs if projection is None else projection(outputs)
 
 
 def check_feedforward(feedforward: str) -> str:

@@ -9,7 +9,7 @@ from keras_tnattn.checks import check_rate
 from keras_tnattn.layers.self_attention import SelfAttention
 from keras_tnattn.ops.graph import Edges, check_edge_weights
 from keras_tnattn.ops.masking import apply_mask, masked_softmax
-from keras_tnattn.ops.precision import at_least_float32, matmul
+from keras_tnattn.ops.precision import at_least_float32, leaky_relu, matmul
 from keras_tnattn.typing import Shape, Tensor
 
 _HEAD_COMBINATIONS = ("concat", "mean")
@@ -194,7 +194,7 @@ class GraphAttention(SelfAttention):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Returns heads `(B, L, H, J)`, `alpha` `(B, H, L, L)`, and which nodes have an edge."""
         received, sent = (ops.swapaxes(part, 1, 2) for part in self._logits(features))
-        logits = ops.leaky_relu(received[..., None] + sent[..., None, :], self.negative_slope)
+        logits = leaky_relu(received[..., None] + sent[..., None, :], self.negative_slope)
         scores = masked_softmax(logits, None if edges is None else edges[:, None])
         scores = ops.cast(scores, self.compute_dtype)
         kept = self.dropout_layer(scores, training=training)
@@ -210,7 +210,7 @@ class GraphAttention(SelfAttention):
         features = ops.reshape(features, (graph.num_nodes, num_heads, key_dim))
         received, sent = self._logits(features)
         logits = ops.take(received, graph.receivers, axis=0) + ops.take(sent, graph.senders, axis=0)
-        scores = graph.softmax(ops.leaky_relu(logits, self.negative_slope))
+        scores = graph.softmax(leaky_relu(logits, self.negative_slope))
         scores = ops.cast(scores, self.compute_dtype)
         kept = self.dropout_layer(scores, training=training)
         heads = graph.sum(kept[..., None] * ops.take(features, graph.senders, axis=0))

@@ -157,6 +157,11 @@ class LowRankEinsumDense(BaseLowRank):
         self.outer = keras.layers.EinsumDense(
             self.equations[1], self.partial_output_shape, bias_axes=self.bias_axes, **outer
         )
+        before, _, after = inputs.partition("...")
+        places = [*enumerate(before), *((i - len(after), label) for i, label in enumerate(after))]
+        self.input_spec = keras.InputSpec(
+            axes={axis: sizes[label] for axis, label in places if label in kernel}
+        )
         self.inner.build(input_shape)
         self.outer.build(self.inner.compute_output_shape(input_shape))
         self.built = True

@@ -13,7 +13,7 @@ from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.layers.residual_unit import ResidualUnit
 from keras_tnattn.ops.masking import apply_mask, masked_softmax
 from keras_tnattn.ops.power_law import elementwise_power
-from keras_tnattn.ops.precision import at_least_float32, matmul
+from keras_tnattn.ops.precision import at_least_float32, leaky_relu, matmul
 from keras_tnattn.typing import Initializer, Shape, Tensor
 
 _SLOPE = 0.2  # of equation 5, below zero
@@ -403,7 +403,7 @@ class PowerLawGraphAttention(BaseLayer):
         else:
             curved = matmul(q, curvature)
         energy = matmul(curved, ops.transpose(k, (0, 2, 3, 1)))
-        return ops.leaky_relu(energy / self.head_dim**0.5, negative_slope=_SLOPE)
+        return leaky_relu(energy / self.head_dim**0.5, _SLOPE)
 
     def _attention_mask(
         self, energy: Tensor, attention_mask: Tensor, key_mask: Tensor, causal: bool

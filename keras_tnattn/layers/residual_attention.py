@@ -48,7 +48,14 @@ class ResidualAttention(BaseLayer):
         self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
-        self._attend.build(input_shape, input_shape)
+        size = self._attend.build(input_shape, input_shape)
+        if size != input_shape[-1]:
+            raise ValueError(
+                f"Expected an attention whose outputs have the size {input_shape[-1]} of its "
+                "inputs, to which they are added; with several heads, for instance, one with "
+                f"head_combination='project'. Received: {self.attention.name} with outputs of size "
+                f"{size}"
+            )
         self.built = True
 
     def call(

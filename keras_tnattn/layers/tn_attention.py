@@ -43,6 +43,10 @@ class TNAttention(BaseLayer):
     open chain, between `1 / sqrt(D)` and 1 for a closed one. A deep stack over thousands of sites
     therefore passes on its input and can be trained from the first step.
 
+    The layer has `D^2 d (1 + k)` weights, `D^2 d (d + k)` with `attention_order=2`: 67,584 for
+    `d = k = 32` at the default `D = 8`, where `keras.layers.MultiHeadAttention(2, 32)` has 8,416.
+    `bond_dim=3` makes 9,504.
+
     Costs `N (2 d D^2 + 6 D^3 + 2 D^2 d k)` FLOPs (for an open chain `2 D^3 + 4 D^2` instead of
     `6 D^3`) and `O(N (D^2 + d k))` memory, at depth `O(log N)`. Contexts are computed in float32
     under mixed precision, too.
@@ -54,7 +58,8 @@ class TNAttention(BaseLayer):
 
     Args:
         output_dim: Int, the size `k` of the output. Defaults to the size `d` of the input.
-        bond_dim: Int, the size `D` of the matrices. Defaults to 8.
+        bond_dim: Int, the size `D` of the matrices. Defaults to 8; the number of weights grows with
+            its square.
         boundary: `"closed"` (default) or `"open"`.
         attention_order: 1 (default), or 2 for the generalized attention tensor,
             `a(j) = sum_{s,t} A[:, :, s, t] phi_s(j) phi_t(j)`.

@@ -1,13 +1,16 @@
 """An embedding with a dense gradient, so that Adam handles repeated tokens correctly."""
 
+from typing import ClassVar
+
 import keras
 from keras import ops
 
+from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
-class TokenEmbedding(keras.layers.Embedding):
+class TokenEmbedding(BaseLayer, keras.layers.Embedding):
     """`keras.layers.Embedding` with a dense gradient, summed over the occurrences of a token.
 
     On the TensorFlow backend of Keras 3.15 the gradient of an embedding is a list of rows, one for
@@ -34,6 +37,9 @@ class TokenEmbedding(keras.layers.Embedding):
         >>> tuple(embedding(np.array([[5, 7, 0]])).shape)
         (1, 3, 8)
     """
+
+    call_shapes: ClassVar = {"inputs": "..."}
+    fixes_sizes = False
 
     def call(self, inputs: Tensor) -> Tensor:
         # This product makes the gradient dense.

@@ -7,7 +7,12 @@ import keras
 from keras import ops
 
 from keras_tnattn.layers.base_attention import AttentionAdapter, KerasAttention
-from keras_tnattn.layers.base_transformer import OLD_NAMES, BaseTransformerLayer, adapter_for
+from keras_tnattn.layers.base_transformer import (
+    OLD_NAMES,
+    BaseTransformerLayer,
+    adapter_for,
+    projected,
+)
 from keras_tnattn.renaming import new_names
 from keras_tnattn.typing import Activation, Shape, Tensor
 
@@ -113,8 +118,12 @@ class TransformerDecoder(BaseTransformerLayer):
         self.cross_attention = cross_attention
 
     def build(self, inputs_shape: Shape, memory_shape: Shape) -> None:
-        self._attend_to_itself.build(inputs_shape, inputs_shape)
-        self._attend_to_memory.build(inputs_shape, memory_shape)
+        self.self_projection = self._build_attention(
+            self._attend_to_itself, "self_projection", inputs_shape, inputs_shape
+        )
+        self.cross_projection = self._build_attention(
+            self._attend_to_memory, "cross_projection", inputs_shape, memory_shape
+        )
         self._build_branches(inputs_shape, num_attentions=2)
         self.built = True
 
@@ -130,7 +139,7 @@ class TransformerDecoder(BaseTransformerLayer):
         details: dict[str, Any] = {}
 
         def attend_to_itself(x: Tensor) -> Tensor:
-            outputs, found = self._attend_to_itself(
+            outputs, detail = self._attend_to_itself(
                 x,
                 x,
                 inputs_mask,
@@ -139,12 +148,12 @@ class TransformerDecoder(BaseTransformerLayer):
                 use_causal_mask=True,
                 return_details=return_details and self._attend_to_itself.has_details,
             )
-            if found is not None:
-                details["self"] = found
-            return outputs
+            if detail is not None:
+                details["self"] = detail
+            return projected(outputs, self.self_projection)
 
         def attend_to_memory(x: Tensor) -> Tensor:
-            outputs, found = self._attend_to_memory(
+            outputs, detail = self._attend_to_memory(
                 x,
                 memory,
                 inputs_mask,
@@ -152,10 +161,11 @@ class TransformerDecoder(BaseTransformerLayer):
                 training=training,
                 return_details=return_details and self._attend_to_memory.has_details,
             )
-            if found is not None:
-                details["cross"] = found
-            return outputs
+            if detail is not None:
+                details["cross"] = detail
+            return projected(outputs, self.cross_projection)
 
+        inputs = ops.cast(inputs, self.compute_dtype)
         x = self._branches(inputs, attend_to_itself, attend_to_memory, training)
         return (x, details) if return_details else x
 
@@ -218,11 +228,13 @@ class TransformerDecoder(BaseTransformerLayer):
                 kept,
                 to_itself.keys_and_values(x),
             )
-            return to_itself.attend_to_keys(x, kept, kept_mask[:, :, None, :])
+            outputs = to_itself.attend_to_keys(x, kept, kept_mask[:, :, None, :])
+            return projected(outputs, self.self_projection)
 
         def attend_to_memory(x: Tensor) -> Tensor:
             keys = keras.tree.map_structure(lambda tensor: tensor[:, None], memory_keys)
-            return to_memory.attend_to_keys(x, keys, memory_mask[:, None, None, :])
+            outputs = to_memory.attend_to_keys(x, keys, memory_mask[:, None, None, :])
+            return projected(outputs, self.cross_projection)
 
         outputs = self._branches(inputs, attend_to_itself, attend_to_memory, training=False)
         return outputs, kept

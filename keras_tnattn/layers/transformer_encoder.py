@@ -3,8 +3,14 @@
 from typing import Any
 
 import keras
+from keras import ops
 
-from keras_tnattn.layers.base_transformer import OLD_NAMES, BaseTransformerLayer, adapter_for
+from keras_tnattn.layers.base_transformer import (
+    OLD_NAMES,
+    BaseTransformerLayer,
+    adapter_for,
+    projected,
+)
 from keras_tnattn.renaming import new_names
 from keras_tnattn.typing import Activation, Shape, Tensor
 
@@ -14,7 +20,9 @@ class TransformerEncoder(BaseTransformerLayer):
     """Encoder layer of the transformer (Vaswani et al., section 3.1) around any self-attention.
 
     `x <- LayerNorm(x + Dropout(Attention(x)))`, then the same with the feed-forward net
-    `Dense(d)(relu(Dense(f)(x)))` in place of the attention. Costs the attention's FLOPs and
+    `Dense(d)(relu(Dense(f)(x)))` in place of the attention. Outputs of another size than the
+    inputs, such as the concatenated heads of a `TensorizedSpectralAttention(2)`, are mapped back by
+    a dense layer without bias. Costs the attention's FLOPs and
     `4 B L d f`; with `feedforward="tensor_train"` those of two `TTDense` layers instead.
 
     Args:
@@ -46,9 +54,8 @@ class TransformerEncoder(BaseTransformerLayer):
 
     Raises:
         TypeError: If `attention` is not a layer.
-        ValueError: If a size or rate is out of range, if the outputs of the attention have another
-            size than its inputs, or if `return_details` is set and the attention cannot return
-            its scores.
+        ValueError: If a size or rate is out of range, or if `return_details` is set and the
+            attention cannot return its scores.
 
     Example:
         >>> import keras
@@ -86,7 +93,9 @@ class TransformerEncoder(BaseTransformerLayer):
         self.attention = attention
 
     def build(self, input_shape: Shape) -> None:
-        self._attend.build(input_shape, input_shape)
+        self.attention_projection = self._build_attention(
+            self._attend, "attention_projection", input_shape, input_shape
+        )
         self._build_branches(input_shape, num_attentions=1)
         self.built = True
 
@@ -104,8 +113,9 @@ class TransformerEncoder(BaseTransformerLayer):
             outputs, details = self._attend(
                 x, x, mask, mask, training=training, return_details=return_details
             )
-            return outputs
+            return projected(outputs, self.attention_projection)
 
+        inputs = ops.cast(inputs, self.compute_dtype)
         x = self._add(0, inputs, attend, training)
         x = self._add(1, x, self._feed_forward, training)
         return (x, details) if return_details else x

@@ -199,8 +199,14 @@ class TTEmbedding(BaseFactoredEmbedding):
         return cores
 
     def _lookup(self, ids: Tensor) -> Tensor:
+        # As in an `Embedding`, negative ids count from the end.
+        ids = ops.where(ids < 0, ids + self.input_dim, ids)
+        outside = ops.logical_or(ids < 0, ids >= self.input_dim)
         if self.reorder_rows:
-            ids = ops.take(ops.cast(self.positions, "int32"), ids, axis=0)
+            first = ops.where(outside, 0, ids)
+            ids = ops.take(ops.cast(self.positions, "int32"), first, axis=0)
+        # The tensor train may have rows without an id. None is looked up beyond its last row.
+        ids = ops.where(outside, math.prod(self.factors[0]), ids)
         sizes = tuple(ids.shape)
         num_ids = _USUAL_IDS if None in sizes else max(math.prod(sizes), 1)
         blocks = tt_table.row_blocks(*self.factors, self.ranks, num_ids)

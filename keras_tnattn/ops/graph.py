@@ -212,7 +212,8 @@ class Edges:
         self.senders, self.receivers = edges[:, 0], edges[:, 1]
         kept = ops.reshape(kept, (-1,))
         if mask is not None:
-            real = ops.reshape(ops.cast(mask, "bool"), (-1,))
+            real = ops.broadcast_to(ops.cast(mask, "bool"), (batch, length))
+            real = ops.reshape(real, (-1,))
             for ends in (self.senders, self.receivers):
                 kept = ops.logical_and(kept, ops.take(real, ends, axis=0))
         self.kept, self.weights = kept, None

@@ -35,6 +35,26 @@ def widened(x: Tensor) -> Tensor:
     return ops.cast(x, at_least_float32(keras.backend.standardize_dtype(x.dtype)))
 
 
+def leaky_relu(x: Tensor, slope: float) -> Tensor:
+    """Returns `x` where it is positive, else `slope * x`, in the precision of `x`.
+
+    TensorFlow's own function has the slope in float32, also for float64.
+
+    Args:
+        x: Float tensor of any shape.
+        slope: The slope below zero.
+
+    Example:
+        >>> import keras
+        >>> from keras_tnattn.ops.precision import leaky_relu
+        >>> keras.ops.convert_to_numpy(leaky_relu(keras.ops.array([-1.0, 2.0]), 0.5)).tolist()
+        [-0.5, 2.0]
+    """
+    if keras.backend.standardize_dtype(x.dtype) == "float64":
+        return ops.where(x > 0, x, slope * x)
+    return ops.leaky_relu(x, negative_slope=slope)
+
+
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """Returns the matrix product of the last two axes, in float64 if both factors are.
 

@@ -325,7 +325,7 @@ def _rescaled(x: Tensor) -> Tensor:
 
 def _inverse_largest(x: Tensor) -> Tensor:
     """Returns the inverse of the largest magnitude in each matrix, and 0 for a matrix of zeros."""
-    largest = ops.max(ops.abs(x), axis=(-2, -1), keepdims=True)
+    largest = ops.max(ops.abs(x), axis=(-2, -1), keepdims=True, initial=0)
     inverse = 1 / ops.where(largest > _TINY, largest, ops.ones_like(largest))
     return ops.where(largest > _TINY, inverse, ops.zeros_like(inverse))
 

@@ -121,11 +121,12 @@ def tt_rows(ids: Tensor, cores: Sequence[Tensor], blocks: Sequence[int]) -> Tens
         table = ops.reshape(
             ops.transpose(ops.multiply(block, 1), (1, 0, 2, 3)), (num_rows, -1, next_rank)
         )
-        found = ops.take(table, digits % num_rows, axis=0)
+        # The first digit of an id beyond the last row has no entry, which is an error on a CPU.
+        entries = ops.take(table, digits % num_rows if stop > size else digits, axis=0)
         digits = digits // num_rows
         columns *= width
         # (ids, R D_b, R') @ (ids, R', D_done) -> (ids, R, D_b D_done)
-        rows = found if rows is None else matmul(found, rows)
+        rows = entries if rows is None else matmul(entries, rows)
         rows = ops.reshape(rows, (-1, rank, columns))
     return ops.reshape(rows, (*ops.shape(ids), columns))
 

@@ -54,6 +54,21 @@ def test_equals_the_equations(options):
     np.testing.assert_allclose(to_numpy(deductive["E_LM"])[0], scores, rtol=1e-3, atol=1e-4)
 
 
+def test_the_slope_has_the_precision_of_the_layer():
+    layer, x = make_layer(dtype="float64"), tokens(2, 4, 6).astype("float64")
+    layer.build(x.shape)
+    randomize(layer)
+    _, details = layer(x, return_details=True)
+    q, k = (
+        (x @ to_numpy(dense.kernel) + to_numpy(dense.bias)).reshape(2, 4, 2, 3).swapaxes(1, 2)
+        for dense in (layer.query_dense, layer.key_dense)
+    )
+    energy = q @ to_numpy(details["G_LM"]) @ k.swapaxes(-1, -2) / 3**0.5
+    assert (energy < 0).any()
+    expected = np.where(energy > 0, energy, 0.2 * energy)
+    np.testing.assert_allclose(to_numpy(details["E"]), expected, rtol=1e-12)
+
+
 def test_masked_keys_get_nothing_and_a_row_without_keys_gives_zero():
     layer, x = make_layer(), tokens(2, 4, 6)
     mask = np.ones((2, 4, 4), bool)

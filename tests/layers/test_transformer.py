@@ -300,6 +300,70 @@ class Halves(keras.layers.Layer):
         return inputs / 2
 
 
+DEFAULTS = {
+    "tsa": lambda: layers.TensorizedSpectralAttention(2),
+    "tga": lambda: layers.TensorizedGraphAttention(2),
+    "gat": lambda: layers.GraphAttention(2),
+    "rgtn": lambda: layers.GraphTensorNetwork(),
+    "tn": lambda: layers.TNAttention(),
+    "plga": lambda: layers.PowerLawGraphAttention(2),
+    "ada": lambda: layers.MultiHeadAdditiveAttention(2),
+    "dpa": lambda: layers.MultiHeadDotProductAttention(2),
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_an_encoder_takes_every_self_attention_with_default_arguments(name):
+    layer = layers.TransformerEncoder(DEFAULTS[name](), 16)
+    x = tokens(2, 5, 8)
+    assert layer(keras.Input((None, 8))).shape == (None, None, 8)
+    mask = ops.convert_to_tensor(np.arange(5) < [[5], [3]])
+    got = to_numpy(layer(x, mask=mask))
+    np.testing.assert_allclose(got[1, :3], to_numpy(layer(x[1:, :3]))[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_concatenated_heads_are_mapped_back_to_the_size_of_the_inputs(norm_first):
+    attention = layers.TensorizedSpectralAttention(2)
+    layer = layers.TransformerEncoder(attention, 7, norm_first=norm_first)
+    x = tokens(2, 5, 8)
+    got = to_numpy(layer(x))
+    kernel = to_numpy(layer.attention_projection.kernel)
+    assert kernel.shape == (16, 8)
+    attended = to_numpy(attention(layer_norm(x) if norm_first else x)) @ kernel
+    hidden = x + attended if norm_first else layer_norm(x + attended)
+    branch = feed_forward(layer, layer_norm(hidden) if norm_first else hidden)
+    want = hidden + branch if norm_first else layer_norm(hidden + branch)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    one_head = layers.TransformerEncoder(layers.TensorizedSpectralAttention(1), 7)
+    one_head(x)
+    assert one_head.attention_projection is None
+
+
+def test_both_attentions_of_a_decoder_may_have_outputs_of_another_size():
+    def make():
+        return keras.layers.MultiHeadAttention(2, 4, output_shape=4)
+
+    decoder = layers.TransformerDecoder(make(), make(), 16)
+    x, memory = tokens(1, 3, 8), tokens(1, 5, 8, seed=1)
+    want = to_numpy(decoder(x, memory))
+    shapes = [p.kernel.shape for p in (decoder.self_projection, decoder.cross_projection)]
+    assert [tuple(shape) for shape in shapes] == [(4, 8), (4, 8)]
+    # One token after the other, from keys and values.
+    assert decoder.keeps_keys
+    keys, memory_keys = decoder.no_keys((1, 1, 3)), decoder.memory_keys(memory)
+    for t in range(3):
+        outputs, keys = decoder.decode_token(
+            ops.convert_to_tensor(x[:, None, t]),
+            t,
+            keys,
+            memory_keys,
+            ops.convert_to_tensor((np.arange(3) <= t)[None, None]),
+            ops.ones((1, 5), "bool"),
+        )
+        np.testing.assert_allclose(to_numpy(outputs)[:, 0], want[:, t], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("make", "size"),
     [
@@ -309,20 +373,20 @@ class Halves(keras.layers.Layer):
     ],
     ids=["concat", "broadcast", "output_shape"],
 )
-def test_an_attention_of_another_output_size_is_refused(make, size):
-    inputs = keras.Input((None, 8))
-    for layer in (layers.TransformerEncoder(make(), 16), ResidualAttention(make())):
-        with pytest.raises(ValueError, match=f"size 8 of its inputs.*outputs of size {size}"):
-            layer(inputs)
+def test_a_residual_attention_refuses_another_output_size(make, size):
+    with pytest.raises(ValueError, match=f"size 8 of its inputs.*outputs of size {size}"):
+        ResidualAttention(make())(keras.Input((None, 8)))
 
 
-def test_a_decoder_refuses_an_attention_of_another_output_size():
-    inputs = keras.Input((None, 8))
-    decoder = layers.TransformerDecoder(
-        sdpa(), keras.layers.MultiHeadAttention(2, 4, output_shape=4), 16
-    )
-    with pytest.raises(ValueError, match="outputs of size 4"):
-        decoder(inputs, inputs)
+def test_integers_are_tokens_too():
+    x = np.arange(40).reshape(1, 5, 8) % 3
+    for layer in (
+        layers.TransformerEncoder(sdpa(), 4),
+        layers.TransformerDecoder(sdpa(), sdpa(), 4),
+    ):
+        inputs = (x,) if isinstance(layer, layers.TransformerEncoder) else (x, x)
+        expected = to_numpy(layer(*(x.astype("float32") for x in inputs)))
+        np.testing.assert_array_equal(to_numpy(layer(*inputs)), expected)
 
 
 def test_transformer_layers_know_their_output_shape():

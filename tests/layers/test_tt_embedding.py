@@ -43,6 +43,21 @@ def test_looks_up_the_rows_of_the_table(shape):
     np.testing.assert_allclose(to_numpy(layer(ids)), table_of(layer)[ids], rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("reorder_rows", [False, True])
+def test_ids_out_of_range_are_treated_as_those_of_an_embedding(reorder_rows):
+    # 24 rows in the tensor train, 22 of them with an id.
+    layer = built(make(reorder_rows=reorder_rows))
+    table, embedding = to_numpy(layer(np.arange(22))), built(keras.layers.Embedding(22, 30))
+    np.testing.assert_array_equal(layer(np.array([-1, -22])), table[[21, 0]])
+    for ids in ([22], [23], [24], [1000], [-23]):
+        for other in (embedding, layer):
+            if keras.backend.backend() == "jax":
+                assert np.isnan(to_numpy(other(np.array(ids)))).all() or ids == [-23]
+            else:
+                with pytest.raises(Exception, match=r"(?i)not in \[0|out of range|out of bounds"):
+                    other(np.array(ids))
+
+
 @pytest.mark.parametrize("reorder", [False, True])
 def test_reverse_gives_the_logits_of_the_table(reorder):
     layer = built(make(reorder_rows=reorder))
