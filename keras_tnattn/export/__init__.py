@@ -11,11 +11,19 @@ A translator contains operations of TensorFlow Text, so `import tensorflow_text`
 
 Models of text can be exported on the TensorFlow backend only, because its graphs process the text.
 A Keras model of ids or other numbers can be exported as a SavedModel on the TensorFlow and JAX
-backends (`export_saved_model`), as an ONNX file on TensorFlow and PyTorch (`export_onnx`) and as a
-LiteRT file on TensorFlow (`export_litert`).
+backends (`export_saved_model`), as an ONNX file on TensorFlow and PyTorch (`export_onnx`), and as a
+LiteRT file (`export_litert`) or an OpenVINO model (`export_openvino`) on TensorFlow. Files are
+about as small as the model's weights: integers, factors and cores stay what they are.
 """
 
-from keras_tnattn.export.formats import export_litert, export_onnx, export_saved_model
+from keras_tnattn.export.formats import (
+    export_file,
+    export_litert,
+    export_onnx,
+    export_openvino,
+    export_saved_model,
+    file_sizes,
+)
 from keras_tnattn.export.loading import Classifier, Translator, load
 from keras_tnattn.export.writing import (
     CLASS_NAMES,
@@ -34,11 +42,14 @@ __all__ = [
     "Translator",
     "check_backend",
     "export",
+    "export_file",
     "export_litert",
     "export_onnx",
+    "export_openvino",
     "export_saved_model",
     "export_signatures",
     "export_translator",
+    "file_sizes",
     "labels_and_probabilities",
     "load",
     "next_version",

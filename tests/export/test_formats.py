@@ -6,14 +6,32 @@ import keras
 import numpy as np
 import pytest
 
-from keras_tnattn.export import export_litert, export_onnx, export_saved_model, formats
-from keras_tnattn.layers import TTDense
+from keras_tnattn.export import (
+    export_file,
+    export_litert,
+    export_onnx,
+    export_openvino,
+    export_saved_model,
+    file_sizes,
+    formats,
+)
+from keras_tnattn.layers import LowRankEmbedding, TTDense, TTEmbedding
 from keras_tnattn.models import text_classifier
 
 BACKEND = keras.backend.backend()
-EXPORTS = {"SavedModel": export_saved_model, "ONNX": export_onnx, "LiteRT": export_litert}
-NEEDS = {"SavedModel": "tensorflow", "ONNX": "onnxruntime", "LiteRT": "tensorflow"}
-SUFFIXES = {"SavedModel": "", "ONNX": ".onnx", "LiteRT": ".tflite"}
+EXPORTS = {
+    "SavedModel": export_saved_model,
+    "ONNX": export_onnx,
+    "LiteRT": export_litert,
+    "OpenVINO": export_openvino,
+}
+NEEDS = {
+    "SavedModel": "tensorflow",
+    "ONNX": "onnxruntime",
+    "LiteRT": "ai_edge_litert",
+    "OpenVINO": "openvino",
+}
+SUFFIXES = {"SavedModel": "", "ONNX": ".onnx", "LiteRT": ".tflite", "OpenVINO": ".xml"}
 IDS = np.random.default_rng(0).integers(1, 30, (3, 9)).astype("int32")
 IDS[0, 5:] = 0
 # Converters warn of their own libraries.
@@ -37,16 +55,22 @@ def test_computes_what_the_model_does(form, tmp_path):
     pytest.importorskip(NEEDS[form])
     options = {"length": 9} if BACKEND == "jax" else {}
     assert EXPORTS[form](model, path, IDS, **options) == path
-    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    files = {path.name, path.with_suffix(".bin").name} if form == "OpenVINO" else {path.name}
+    assert {p.name for p in tmp_path.iterdir()} == files
     with pytest.raises(FileExistsError, match="model"):
         EXPORTS[form](model, path, IDS)
-    if form == "LiteRT" or BACKEND == "torch":
+    if BACKEND == "torch":
         return
     # Another batch size and, where it is not fixed, length.
     other = IDS[:2] if BACKEND == "jax" else np.tile(IDS[:2], (1, 3))
-    run = {"SavedModel": formats._run_saved_model, "ONNX": formats._run_onnx}[form]
+    runs = {
+        "SavedModel": formats._run_saved_model,
+        "ONNX": formats._run_onnx,
+        "LiteRT": formats._run_litert,
+        "OpenVINO": formats._run_openvino,
+    }
     expected = model.predict(other, verbose=0)
-    np.testing.assert_allclose(run(str(path), other), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(runs[form](str(path), other)[0], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.skipif(BACKEND not in formats.BACKENDS["ONNX"], reason="does not write ONNX")
@@ -60,15 +84,26 @@ def test_a_model_of_two_inputs_becomes_onnx(tmp_path):
     assert export_onnx(model, tmp_path / "model.onnx", example).exists()
 
 
-def test_a_file_that_computes_something_else_is_not_kept(tmp_path, monkeypatch):
-    form = next(form for form, backends in formats.BACKENDS.items() if BACKEND in backends)
-    monkeypatch.setattr(keras.Model, "export", lambda self, path, **kwargs: open(path, "w").close())
-    for name in ("_run_saved_model", "_run_onnx"):
-        monkeypatch.setattr(formats, name, lambda path, example: np.zeros((3, 3)))
+@pytest.mark.parametrize("form", EXPORTS)
+def test_a_file_that_computes_something_else_is_not_kept(form, tmp_path):
+    if BACKEND not in formats.BACKENDS[form]:
+        pytest.skip("cannot be written on this backend")
+    pytest.importorskip(NEEDS[form])
+    model = keras.Sequential([keras.Input((4,)), Moving()])
     with pytest.raises(RuntimeError, match=f"as {form}") as raised:
-        EXPORTS[form](classifier(), tmp_path / "model", IDS)
+        EXPORTS[form](model, tmp_path / f"model{SUFFIXES[form]}", np.ones((2, 4), "float32"))
     assert "something else" in str(raised.value.__cause__)
     assert not list(tmp_path.iterdir())
+
+
+class Moving(keras.layers.Layer):
+    """Adds another number in each call."""
+
+    number = 0.0
+
+    def call(self, inputs):
+        Moving.number += 1.0
+        return inputs + Moving.number
 
 
 def test_files_of_another_export_do_not_become_part_of_this_one(tmp_path, monkeypatch):
@@ -81,11 +116,136 @@ def test_files_of_another_export_do_not_become_part_of_this_one(tmp_path, monkey
         used.append(Path(path))
 
     monkeypatch.setattr(keras.Model, "export", export)
+    run = lambda path, example: [model.predict(example, verbose=0)]  # noqa: E731
     for name in ("_run_saved_model", "_run_onnx", "_run_litert"):
-        monkeypatch.setattr(formats, name, lambda path, example: model.predict(IDS, verbose=0))
+        monkeypatch.setattr(formats, name, run)
     model = classifier()
     options = {"length": 9} if BACKEND == "jax" else {}
     paths = [EXPORTS[form](model, tmp_path / name, IDS, **options) for name in ("a", "b")]
     assert [[file.name for file in path.iterdir()] for path in paths] == [["new"], ["new"]]
     assert len({path.parent for path in used}) == 2
     assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
+
+
+def quantized(mode):
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((None,), dtype="int32"),
+            layers.Embedding(300, 64),
+            layers.Dense(128, activation="relu"),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(30),
+        ]
+    )
+    model.quantize(mode)
+    return model
+
+
+def of_layer(layer):
+    return keras.Sequential([keras.Input((None,), dtype="int32"), layer, keras.layers.Dense(8)])
+
+
+def tt_embedding(bits):
+    layer = TTEmbedding(2000, 32, tt_ranks=8, reorder_rows=True)
+    layer.build()
+    layer.positions.assign(np.random.default_rng(0).permutation(2000))
+    return of_layer(layer if bits is None else layer.quantized(bits))
+
+
+def low_rank_embedding(bits):
+    layer = LowRankEmbedding(900, 32, rank=15)
+    layer.build()
+    return of_layer(layer.quantized(bits))
+
+
+STORED = {
+    "Keras' int8": lambda: quantized("int8"),
+    "Keras' int4": lambda: quantized("int4"),
+    "tensor train": lambda: tt_embedding(None),
+    "tensor train, 4 bits": lambda: tt_embedding(4),
+    "low rank, 8 bits": lambda: low_rank_embedding(8),
+    "low rank, 4 bits": lambda: low_rank_embedding(4),
+}
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends fold weights")
+@pytest.mark.parametrize("form", ["ONNX", "LiteRT", "OpenVINO"])
+@pytest.mark.parametrize("name", STORED)
+def test_weights_keep_their_bytes(name, form, tmp_path):
+    pytest.importorskip(NEEDS[form])
+    if form == "OpenVINO" and name not in ("Keras' int4", "tensor train, 4 bits"):
+        pytest.skip("reads the same ONNX graph")
+    model = STORED[name]()
+    stored = sum(np.asarray(weight.numpy()).nbytes for weight in model.weights)
+    path = export_file(model, tmp_path / f"model{SUFFIXES[form]}")
+    sizes = file_sizes(path)
+    if form == "OpenVINO":  # its text grows with the number of operations
+        assert sizes[str(path.with_suffix(".bin"))] <= 1.02 * stored + 500
+    else:
+        assert sum(sizes.values()) <= 1.15 * stored + 10_000
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="writes LiteRT files on TensorFlow only")
+@pytest.mark.parametrize("form", ["ONNX", "LiteRT"])
+def test_recurrent_and_convolutional_models(form, tmp_path):
+    pytest.importorskip(NEEDS[form])
+    layers = keras.layers
+    models = {
+        "recurrent": [keras.Input((None, 5)), layers.Bidirectional(layers.GRU(6)), layers.Dense(2)],
+        "convolutional": [
+            keras.Input((12, 12, 3)),
+            layers.Conv2D(8, 3, padding="same"),
+            layers.BatchNormalization(),
+            layers.ReLU(),
+            layers.SeparableConv2D(6, 3, activation="relu"),
+            layers.GlobalMaxPooling2D(),
+        ],
+    }
+    for name, parts in models.items():
+        path = tmp_path / f"{name}{SUFFIXES[form]}"
+        assert export_file(keras.Sequential(parts), path) == path
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="writes LiteRT files on TensorFlow only")
+@pytest.mark.parametrize("form", ["ONNX", "LiteRT", "OpenVINO"])
+def test_several_outputs_and_masks_keep_their_names(form, tmp_path):
+    pytest.importorskip(NEEDS[form])
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    x = keras.layers.Embedding(30, 8, mask_zero=True)(ids)
+    x = keras.layers.MultiHeadAttention(2, 4)(x, x)
+    x = keras.layers.Dense(8, activation="gelu")(x)
+    model = keras.Model(ids, {"tokens": x, "mean": keras.layers.GlobalAveragePooling1D()(x)})
+    path = export_file(model, tmp_path / f"model{SUFFIXES[form]}", IDS)
+    if form == "ONNX":
+        import onnxruntime
+
+        outputs = onnxruntime.InferenceSession(str(path)).get_outputs()
+        assert [output.name for output in outputs] == ["mean", "tokens"]
+    elif form == "LiteRT":
+        from ai_edge_litert.interpreter import Interpreter
+
+        run = Interpreter(model_path=str(path)).get_signature_runner("serving_default")
+        assert set(run.get_output_details()) == {"mean", "tokens"}
+    else:
+        import openvino
+
+        names = [output.any_name for output in openvino.Core().read_model(path).outputs]
+        assert names == ["mean", "tokens"]
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="converts on TensorFlow only")
+def test_a_file_that_no_runtime_knows_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"\.onnx, \.tflite or \.xml.*model\.h5"):
+        export_file(classifier(), tmp_path / "model.h5")
+    with pytest.raises(ValueError, match=r"model\.bin"):
+        export_openvino(classifier(), tmp_path / "model.bin")
+
+
+def test_a_runtime_that_is_missing_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats.importlib.util, "find_spec", lambda name: None)
+    form = "LiteRT" if BACKEND == "tensorflow" else "ONNX"
+    if BACKEND not in formats.BACKENDS[form]:
+        pytest.skip("writes neither ONNX nor LiteRT files")
+    with pytest.raises(ImportError, match=r"pip install 'keras-tnattn\[(litert|onnx)\]'"):
+        EXPORTS[form](classifier(), tmp_path / "model")

@@ -1,0 +1,289 @@
+"""Writes LiteRT files whose constants have as few bytes as the weights they stand for.
+
+TensorFlow's converter writes the operations. The stored weights, which were inputs for it, become
+constants; constants of floats become integers or half floats with an operation `DEQUANTIZE`, which
+the runtime executes once.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_tnattn.export.narrowing import Narrow, narrowed
+from keras_tnattn.export.tracing import Traced, as_function, quiet
+
+# What LiteRT has no kernels for, and what is computed in place of it.
+WIDENED = {"float16": "float32", "uint16": "int32", "uint32": "int32", "bool": "bool"}
+_FEW = 256
+ZERO = "zero"  # an input of the converted graph, so that the converter does not know its value
+_AFTER_PRODUCTS = ("Add", "AddV2", "BiasAdd", "Relu", "Relu6", "Maximum", "Minimum")
+
+
+def litert_file(model: Traced) -> bytes:
+    """Returns the content of a LiteRT file that needs builtin operations only.
+
+    The signature `serving_default` has the inputs and outputs of the model by name.
+    """
+    import flatbuffers
+    from ai_edge_litert import schema_py_generated as schema
+
+    graph = _convertible(model.graph)
+    arguments = [*model.inputs, *model.computed, f"{ZERO}:0"]
+    file = _converted(schema, graph, arguments, model.outputs)
+    edit = _Edit(schema, file)
+    main = file.subgraphs[0]
+    places = dict(zip(arguments, map(int, main.inputs), strict=True))
+    edit.bind(main, places[f"{ZERO}:0"], np.float32(0))
+    inputs = {name.partition(":")[0]: places[name] for name in model.inputs}
+    main.inputs = np.array(list(inputs.values()), "int32")
+    edit.narrow(main)
+    if model.computed:
+        first = _converted(schema, graph, list(model.weights), model.computed)
+        edit.compute_once(first, list(model.weights.values()), [places[x] for x in model.computed])
+    edit.finish(inputs, dict(zip(model.output_names, map(int, main.outputs), strict=True)))
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(file.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
+
+
+def _converted(schema: Any, graph: Any, inputs: list[str], outputs: list[str]) -> Any:
+    """Converts the part of a graph between tensors; its inputs and outputs keep their order."""
+    import tensorflow as tf
+
+    converter = tf.lite.TFLiteConverter.from_concrete_functions(
+        [as_function(graph, inputs, outputs)]
+    )
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+    with quiet():
+        content = converter.convert()
+    return schema.ModelT.InitFromPackedBuf(content, 0)
+
+
+def _convertible(graph: Any) -> Any:
+    """Returns a graph that TensorFlow's converter converts correctly."""
+    import tensorflow as tf
+
+    result = type(graph)(library=graph.library, versions=graph.versions)
+    nodes = {node.name: node for node in graph.node}
+
+    for node in graph.node:
+        if node.op in _AFTER_PRODUCTS and _is_product(node.input[0], nodes):
+            # The converter transposes a computed matrix before a sum, and loses an activation.
+            added = result.node.add(op="AddV2", name=f"{node.name}/added")
+            added.input.extend([node.input[0], ZERO])
+            added.attr["T"].type = node.attr["T"].type
+            result.node.add().CopyFrom(node)
+            result.node[-1].input[0] = added.name
+        elif node.op == "StridedSlice" and (axes := _new_axes(node, nodes)):
+            # The converter knows new axes only where all sizes are known.
+            source = node.input[0]
+            for axis in axes:
+                name = node.name if axis == axes[-1] else f"{node.name}/axis_{axis}"
+                number = result.node.add(op="Const", name=f"{name}/number")
+                number.attr["dtype"].type = tf.int32.as_datatype_enum
+                number.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(axis, tf.int32))
+                expanded = result.node.add(op="ExpandDims", name=name, input=[source, number.name])
+                expanded.attr["T"].type = node.attr["T"].type
+                expanded.attr["Tdim"].type = tf.int32.as_datatype_enum
+                source = name
+        else:
+            result.node.add().CopyFrom(node)
+    zero = result.node.add(op="Placeholder", name=ZERO)
+    zero.attr["dtype"].type = tf.float32.as_datatype_enum
+    zero.attr["shape"].shape.SetInParent()
+    return result
+
+
+def _new_axes(node: Any, nodes: dict[str, Any]) -> list[int]:
+    """Returns the axes that a slice adds, if it does nothing else."""
+    import tensorflow as tf
+
+    strides = nodes[node.input[3].partition(":")[0]]
+    if strides.op != "Const" or node.attr["ellipsis_mask"].i or node.attr["shrink_axis_mask"].i:
+        return []
+    added, count = node.attr["new_axis_mask"].i, tf.make_ndarray(strides.attr["value"].tensor).size
+    everything = 2**count - 1
+    if any((node.attr[name].i | added) != everything for name in ("begin_mask", "end_mask")):
+        return []
+    return [axis for axis in range(count) if added >> axis & 1]
+
+
+def _is_product(name: str, nodes: dict[str, Any]) -> bool:
+    """Whether a tensor is, but for its shape, the product of two computed matrices."""
+    node = nodes[name.partition(":")[0]]
+    while node.op in ("Reshape", "Identity", "Squeeze", "ExpandDims"):
+        node = nodes[node.input[0].partition(":")[0]]
+    products = ("MatMul", "BatchMatMulV2", "BatchMatMulV3")
+    return node.op in products and nodes[node.input[1].partition(":")[0]].op != "Const"
+
+
+class _Edit:
+    """Changes a file that TensorFlow's converter wrote."""
+
+    def __init__(self, schema: Any, file: Any) -> None:
+        self._schema, self._file = schema, file
+
+    def bind(self, graph: Any, position: int, value: np.ndarray) -> None:
+        """Makes an input a constant."""
+        graph.tensors[position].buffer = self._buffer(value)
+        graph.tensors[position].shapeSignature = None
+
+    def narrow(self, graph: Any) -> None:
+        """Stores constants in fewer bytes, where it can be done without loss."""
+        first: list[Any] = []
+        for position in range(len(graph.tensors)):
+            array = self._constant(graph.tensors[position])
+            if array is None:
+                continue
+            if array.dtype == np.int32:
+                least = np.min_scalar_type(int(array.max()))
+                if array.min() >= 0 and least.itemsize < 4:
+                    kind = getattr(self._schema.TensorType, least.name.upper())
+                    source = self._tensor(graph, kind, array.shape, array.astype(least))
+                    first.append(self._cast(graph, source, position))
+                continue
+            form = narrowed(array)
+            if form is not None:
+                source = self._numbers(graph, form)
+                first.append(self._operator("DEQUANTIZE", [source], [position]))
+                graph.tensors[position].buffer = 0
+        graph.operators = [*first, *graph.operators]
+
+    def compute_once(self, other: Any, weights: list[np.ndarray], positions: list[int]) -> None:
+        """Adds a graph that computes tensors of the main one before the first call.
+
+        Args:
+            other: The file with the graph.
+            weights: The constants that become its inputs.
+            positions: Its outputs, as tensors of the main graph.
+        """
+        main, once = self._file.subgraphs[0], other.subgraphs[0]
+        for tensor in once.tensors:
+            data = other.buffers[tensor.buffer].data
+            tensor.buffer = 0 if data is None else self._buffer(np.asarray(data))
+        for operator in once.operators:
+            operator.opcodeIndex = self._code_like(other.operatorCodes[operator.opcodeIndex])
+        for position, value in zip(once.inputs, weights, strict=True):
+            self.bind(once, int(position), value)
+        operators = [
+            self._operator("CALL_ONCE", [], [], initSubgraphIndex=len(self._file.subgraphs))
+        ]
+        for n, (source, position) in enumerate(zip(once.outputs, positions, strict=True)):
+            write, read = (self._variable(graph, n) for graph in (once, main))
+            once.operators += [write, self._operator("ASSIGN_VARIABLE", [write.outputs[0], source])]
+            operators += [read, self._operator("READ_VARIABLE", read.outputs, [position])]
+        main.operators = [*operators, *main.operators]
+        once.inputs, once.outputs = (np.array([], "int32") for _ in range(2))
+        once.name = b"once"
+        self._file.subgraphs.append(once)
+
+    def finish(self, inputs: dict[str, int], outputs: dict[str, int]) -> None:
+        """Names only inputs and outputs, and drops what tells how the file was made."""
+        for graph in self._file.subgraphs:
+            for tensor in graph.tensors:
+                tensor.name = None
+                if tensor.quantization is not None and tensor.quantization.scale is None:
+                    tensor.quantization = None
+                if tensor.shapeSignature is not None and -1 not in tensor.shapeSignature:
+                    tensor.shapeSignature = None
+        signature = self._schema.SignatureDefT()
+        signature.signatureKey = b"serving_default"
+        signature.inputs, signature.outputs = self._maps(inputs), self._maps(outputs)
+        self._file.signatureDefs = [signature]
+        self._file.metadata, self._file.metadataBuffer = [], None
+        self._file.description = b""
+        self._drop_buffers()
+
+    def _drop_buffers(self) -> None:
+        """Keeps the first buffer, which is empty, and one of each content that a tensor has."""
+        buffers, places = self._file.buffers[:1], {b"": 0}
+        for tensor in (x for graph in self._file.subgraphs for x in graph.tensors):
+            data = self._file.buffers[tensor.buffer].data
+            content = b"" if data is None else bytes(data)
+            if content not in places:
+                places[content] = len(buffers)
+                buffers.append(self._file.buffers[tensor.buffer])
+            tensor.buffer = places[content]
+        self._file.buffers = buffers
+
+    def _maps(self, positions: dict[str, int]) -> list[Any]:
+        maps = []
+        for name, position in positions.items():
+            entry = self._schema.TensorMapT()
+            entry.name, entry.tensorIndex = name.encode(), position
+            self._file.subgraphs[0].tensors[position].name = name.encode()
+            maps.append(entry)
+        return maps
+
+    def _constant(self, tensor: Any) -> np.ndarray | None:
+        """Returns the value of a tensor if it is a constant that can be worth narrowing."""
+        types = self._schema.TensorType
+        dtype = {types.FLOAT32: "float32", types.INT32: "int32"}.get(tensor.type)
+        data = self._file.buffers[tensor.buffer].data
+        if data is None or dtype is None or len(data) < _FEW:
+            return None
+        return np.frombuffer(bytes(data), dtype).reshape(tensor.shape)
+
+    def _numbers(self, graph: Any, form: Narrow) -> int:
+        """Adds a constant of integers or half floats."""
+        types, data = self._schema.TensorType, form.numbers
+        if form.bits == 4:
+            flat = np.append(data.ravel(), np.zeros(data.size % 2, "int8")).view("uint8") & 15
+            data = flat[0::2] | (flat[1::2] << 4)
+        kind = {4: types.INT4, 8: types.INT8, 16: types.FLOAT16}[form.bits]
+        position = self._tensor(graph, kind, form.numbers.shape, data)
+        if form.scales is not None:
+            parameters = self._schema.QuantizationParametersT()
+            parameters.scale = form.scales
+            parameters.zeroPoint = np.zeros(len(form.scales), "int64")
+            parameters.quantizedDimension = form.axis
+            graph.tensors[position].quantization = parameters
+        return position
+
+    def _buffer(self, array: np.ndarray) -> int:
+        buffer = self._schema.BufferT()
+        buffer.data = np.frombuffer(np.ascontiguousarray(array).tobytes(), "uint8")
+        self._file.buffers.append(buffer)
+        return len(self._file.buffers) - 1
+
+    def _tensor(self, graph: Any, kind: int, shape: Any, data: np.ndarray | None = None) -> int:
+        tensor = self._schema.TensorT()
+        tensor.shape, tensor.type, tensor.hasRank = np.array(shape, "int32"), kind, True
+        tensor.buffer = 0 if data is None else self._buffer(data)
+        graph.tensors.append(tensor)
+        return len(graph.tensors) - 1
+
+    def _variable(self, graph: Any, number: int) -> Any:
+        """Returns an operation whose output is a variable of the file."""
+        handle = self._tensor(graph, self._schema.TensorType.RESOURCE, ())
+        return self._operator("VAR_HANDLE", [], [handle], container="", sharedName=str(number))
+
+    def _cast(self, graph: Any, source: int, target: int) -> Any:
+        types = [graph.tensors[position].type for position in (source, target)]
+        graph.tensors[target].buffer = 0
+        return self._operator("CAST", [source], [target], inDataType=types[0], outDataType=types[1])
+
+    def _operator(
+        self, name: str, inputs: Sequence[int], outputs: Sequence[int] = (), **options: Any
+    ) -> Any:
+        operator, code = self._schema.OperatorT(), self._schema.OperatorCodeT()
+        code.builtinCode = getattr(self._schema.BuiltinOperator, name)
+        code.deprecatedBuiltinCode = min(code.builtinCode, 127)
+        code.version = {"CAST": 6, "DEQUANTIZE": 6}.get(name, 1)
+        operator.opcodeIndex = self._code_like(code)
+        operator.inputs, operator.outputs = (np.array(x, "int32") for x in (inputs, outputs))
+        kind = "".join(word.capitalize() for word in name.split("_")) + "Options"
+        operator.builtinOptionsType = getattr(self._schema.BuiltinOptions, kind)
+        operator.builtinOptions = getattr(self._schema, f"{kind}T")()
+        vars(operator.builtinOptions).update(options)
+        return operator
+
+    def _code_like(self, wanted: Any) -> int:
+        """Returns the index of an operation's code, at least of the wanted version."""
+        for n, code in enumerate(self._file.operatorCodes):
+            if code.builtinCode == wanted.builtinCode:
+                code.version = max(code.version, wanted.version)
+                return n
+        self._file.operatorCodes.append(wanted)
+        return len(self._file.operatorCodes) - 1

@@ -1,0 +1,339 @@
+"""Traces models as TensorFlow graphs in which no converter can fold the stored weights.
+
+Converters evaluate everything that depends on constants only, and store the result: the table that
+the cores of a tensor train describe, or the floats that integers stand for. A weight from which
+something larger would be computed is therefore an input of the graph, and becomes a constant of the
+converted file; what else is computed from weights alone is a constant of the graph.
+"""
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+# What is computed from weights is larger than they are if it has so many times their bytes.
+_LARGER = 1.02
+_FEW = 64  # bytes
+_OF_BYTES = ("BitwiseAnd", "BitwiseXor", "RightShift", "Sub", "Add", "AddV2", "Mul")
+_SHORT = 1024  # up to this length the scores of all pairs fit in little memory
+_PREFIX = "weight_"
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A model as a graph.
+
+    Attributes:
+        graph: The `GraphDef`.
+        inputs: The names of the inputs' tensors.
+        outputs: The names of the outputs' tensors.
+        output_names: The names that a file gives to the outputs.
+        weights: The values of the stored weights, by the names of their tensors.
+        computed: The names of the tensors that the rest of the graph reads of what is computed from
+            the stored weights alone.
+    """
+
+    graph: Any
+    inputs: list[str]
+    outputs: list[str]
+    output_names: list[str]
+    weights: dict[str, np.ndarray]
+    computed: list[str]
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether the graph has lists of tensors, in which loops collect their results."""
+        functions = [function.node_def for function in self.graph.library.function]
+        return any(
+            node.op == "TensorListReserve"
+            for nodes in (self.graph.node, *functions)
+            for node in nodes
+        )
+
+
+def traced(
+    function: Callable[..., Any],
+    variables: Sequence[keras.Variable],
+    specs: Any,
+    stored_bytes: Callable[[np.ndarray], int] = lambda array: array.nbytes,
+    widened: Mapping[str, str] | None = None,
+) -> Traced:
+    """Traces a function of tensors and variables.
+
+    Args:
+        function: Takes one argument of the structure of `specs`, and returns tensors.
+        variables: All variables that the function reads.
+        specs: `keras.InputSpec`s.
+        stored_bytes: How many bytes a file has for a constant.
+        widened: The dtypes that the runtime does not compute with, and those to use instead.
+    """
+    import tensorflow as tf
+
+    flat = keras.tree.flatten(specs)
+    names = unique_names([spec.name for spec in flat])
+    variables = list({id(v): v for v in variables if v.dtype != "string"}.values())
+    values = [_value(v, widened or {}) for v in variables]
+    output_names: list[str] = []
+
+    def call(*args: Any) -> list[Any]:
+        inputs, weights = args[: len(flat)], args[len(flat) :]
+        scope = keras.StatelessScope()
+        # Set here, because the constructor converts values to the dtypes of the variables.
+        scope.state_mapping = {id(v): x for v, x in zip(variables, weights, strict=True)}
+        with scope:
+            result = function(keras.tree.pack_sequence_as(specs, inputs))
+        output_names[:] = _names_of(result)
+        return [tf.identity(x) for x in keras.tree.flatten(result)]
+
+    signature = [
+        tf.TensorSpec(spec.shape, spec.dtype, name) for spec, name in zip(flat, names, strict=True)
+    ] + [tf.TensorSpec(x.shape, x.dtype, f"{_PREFIX}{n}") for n, x in enumerate(values)]
+    with quiet():
+        written = tf.compat.v1.wrap_function(call, signature)
+    whole = as_function(
+        _with_plain_integers(_without_identity_n(written.graph.as_graph_def())),
+        [x.name for x in written.inputs[: len(signature)]],
+        [x.name for x in written.outputs],
+    )
+    inputs, weights = whole.inputs[: len(flat)], whole.inputs[len(flat) : len(signature)]
+    folded, stored, computed = _partition(whole, weights, values, stored_bytes)
+    feeds = [*inputs, *(x for x, _ in folded), *(weights[n] for n in stored)]
+    main = whole.prune(feeds, whole.outputs)
+    arguments = [x.name for x in main.inputs[: len(feeds)]]
+    constants = dict(zip(arguments[len(inputs) :], (value for _, value in folded), strict=False))
+    return Traced(
+        _with_constants(main.graph.as_graph_def(), constants, [x.op.name for x in main.outputs]),
+        arguments[: len(inputs)],
+        [x.name for x in main.outputs],
+        output_names,
+        dict(zip(arguments[len(inputs) + len(folded) :], (values[n] for n in stored), strict=True)),
+        computed,
+    )
+
+
+def as_function(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
+    """Returns a concrete function of a `GraphDef`, from and to the tensors of these names."""
+    import tensorflow as tf
+
+    with quiet():
+        whole = tf.compat.v1.wrap_function(lambda: tf.import_graph_def(graph, name=""), [])
+    by_name = whole.graph.get_tensor_by_name
+    return whole.prune([by_name(name) for name in inputs], [by_name(name) for name in outputs])
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Hides what converters log: functions of graphs are old, and there are no others."""
+    loggers = [logging.getLogger(name) for name in ("tensorflow", "absl", "tf2onnx")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _without_identity_n(graph: Any) -> Any:
+    """Removes the operation that ties tensors of inputs and of weights together.
+
+    TensorFlow adds it where a function has a gradient of its own.
+    """
+    sources: dict[str, str] = {}
+    for node in graph.node:
+        if node.op == "IdentityN":
+            names = [f"{node.name}:{n}" if n else node.name for n in range(len(node.input))]
+            sources |= dict(zip(names, node.input, strict=True))
+            sources[f"{node.name}:0"] = node.input[0]
+    for node in graph.node:
+        for n, name in enumerate(node.input):
+            while name in sources:
+                name = sources[name]
+            node.input[n] = name
+    return graph
+
+
+def _with_plain_integers(graph: Any) -> Any:
+    """Replaces operations on bytes, which most runtimes lack, by those of int32.
+
+    `x & (2^n - 1)` becomes a remainder, a shift a division that rounds down.
+    """
+    import tensorflow as tf
+
+    result = type(graph)(library=graph.library, versions=graph.versions)
+    nodes = {node.name: node for node in graph.node}
+    wide = tf.int32.as_datatype_enum
+
+    def cast(name: str, source: str, old: int, new: int) -> str:
+        node = result.node.add(op="Cast", name=name, input=[source])
+        node.attr["SrcT"].type, node.attr["DstT"].type = old, new
+        return name
+
+    def binary(op: str, name: str, left: str, right: str | int) -> str:
+        if isinstance(right, int):
+            number = result.node.add(op="Const", name=f"{name}_right")
+            number.attr["dtype"].type = wide
+            number.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(right, tf.int32))
+            right = number.name
+        result.node.add(op=op, name=name, input=[left, right]).attr["T"].type = wide
+        return name
+
+    for node in graph.node:
+        kind = node.attr["T"].type if node.op in _OF_BYTES else None
+        if kind is None or tf.as_dtype(kind) not in (tf.int8, tf.uint8):
+            result.node.add().CopyFrom(node)
+            continue
+        name = f"{node.name}/wide"
+        inputs = [cast(f"{name}_{n}", x, kind, wide) for n, x in enumerate(node.input)]
+        if node.op in ("BitwiseAnd", "RightShift"):
+            source = nodes[node.input[1].partition(":")[0]]
+            while source.op == "Cast":
+                source = nodes[source.input[0].partition(":")[0]]
+            value = int(tf.make_ndarray(source.attr["value"].tensor))
+            # Of a number that is not negative, because runtimes round quotients differently.
+            positive = binary("AddV2", f"{name}_positive", inputs[0], 256)
+            if node.op == "BitwiseAnd":
+                binary("FloorMod", name, positive, value + 1)
+            else:
+                quotient = binary("FloorDiv", f"{name}_quotient", positive, 2**value)
+                binary("Sub", name, quotient, 256 >> value)
+        else:
+            binary(node.op, name, *inputs)
+        cast(node.name, name, wide, kind)
+    return result
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Returns names in which only letters, digits and underscores occur, each once.
+
+    Example:
+        >>> unique_names(["ids", "a/b", "a_b"])
+        ['ids', 'a_b', 'a_b_']
+    """
+    result: list[str] = []
+    for name in names:
+        clean = "".join(c if c.isalnum() else "_" for c in name or "input")
+        while clean in result:
+            clean += "_"
+        result.append(clean)
+    return result
+
+
+def _names_of(result: Any) -> list[str]:
+    flat = keras.tree.flatten(result)
+    if isinstance(result, Mapping) and len(result) == len(flat):
+        return unique_names(sorted(result))
+    return [f"output_{n}" for n in range(len(flat))]
+
+
+def _value(variable: keras.Variable, widened: Mapping[str, str]) -> np.ndarray:
+    value = np.asarray(keras.ops.convert_to_numpy(variable))
+    return value.astype(widened.get(value.dtype.name, value.dtype))
+
+
+def _partition(
+    whole: Any,
+    weights: Sequence[Any],
+    values: Sequence[np.ndarray],
+    stored_bytes: Callable[[np.ndarray], int],
+) -> tuple[list[tuple[Any, np.ndarray]], list[int], list[str]]:
+    """Returns tensors to fold with their values, and the positions of the weights to store.
+
+    The third result are the names of the tensors that are computed from the weights to store.
+
+    It is decided for all weights together from which some tensor is computed.
+    """
+    import tensorflow as tf
+
+    sources: dict[str, frozenset[int]] = {x.name: frozenset([n]) for n, x in enumerate(weights)}
+    read: dict[str, Any] = {}  # the tensors of weights alone that the inputs' part reads
+    for op in whole.graph.get_operations():
+        if op.type == "Placeholder":
+            continue
+        arguments = [x for x in op.inputs if x.name in sources]
+        if _is_pure(op) and len(arguments) == len(op.inputs):
+            of_op = frozenset().union(*(sources[x.name] for x in arguments))
+            sources |= {x.name: of_op for x in op.outputs}
+        else:
+            read |= {x.name: x for x in arguments if sources[x.name]}
+    read |= {x.name: x for x in whole.outputs if sources.get(x.name)}
+    if not read:
+        return [], [], []
+    evaluate = whole.prune(list(weights), list(read.values()))
+    results = dict(zip(read, (x.numpy() for x in evaluate(*map(tf.constant, values))), strict=True))
+    folded: list[tuple[Any, np.ndarray]] = []
+    stored: list[int] = []
+    computed: list[str] = []
+    for group in _joined([sources[name] for name in read]):
+        names = [name for name in read if sources[name] <= group]
+        size = sum(stored_bytes(results[name]) for name in names)
+        if size <= _LARGER * sum(stored_bytes(values[n]) for n in group) + _FEW:
+            folded += [(read[name], results[name]) for name in names]
+        else:
+            stored += sorted(group)
+            computed += names
+    return folded, stored, computed
+
+
+def _is_pure(op: Any) -> bool:
+    return not (op.op_def.is_stateful or op.control_inputs or op.type.endswith("While"))
+
+
+def _joined(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    """Unites sets that share an element."""
+    result: list[frozenset[int]] = []
+    for new in sets:
+        overlapping = [old for old in result if old & new]
+        result = [old for old in result if not old & new]
+        result.append(new.union(*overlapping))
+    return result
+
+
+def _with_constants(graph: Any, constants: Mapping[str, np.ndarray], outputs: list[str]) -> Any:
+    """Turns placeholders into constants, and leaves out what nothing reads."""
+    import tensorflow as tf
+
+    graph = tf.compat.v1.graph_util.extract_sub_graph(graph, outputs)
+    by_node = {name.partition(":")[0]: value for name, value in constants.items()}
+    for node in graph.node:
+        if node.op == "Placeholder" and node.name in by_node:
+            value = by_node[node.name]
+            node.op = "Const"
+            node.attr.pop("shape", None)
+            node.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum
+            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+    return graph
+
+
+@contextlib.contextmanager
+def plain_computation(model: keras.Model, max_length: int | None = None) -> Iterator[None]:
+    """Lets the layers of a model compute in the way that files do.
+
+    Layers that Keras quantized multiply floats with their integers: Keras also rounds their inputs
+    to 8 bits, for which not every runtime has an operation. With a maximum length, a spectral
+    attention has one form and not a second one for longer sequences.
+    """
+    changes: list[tuple[Any, str, Any]] = [
+        (layer, "inputs_quantizer", None)
+        for layer in model._flatten_layers()
+        if getattr(layer, "inputs_quantizer", None) is not None
+    ]
+    if max_length is not None and max_length <= _SHORT:
+        changes += [
+            (layer, "method", "direct")
+            for layer in model._flatten_layers()
+            if getattr(layer, "method", None) == "auto"
+        ]
+    before = [getattr(layer, name) for layer, name, _ in changes]
+    try:
+        for layer, name, value in changes:
+            setattr(layer, name, value)
+        yield
+    finally:
+        for (layer, name, _), value in zip(changes, before, strict=True):
+            setattr(layer, name, value)
