@@ -65,7 +65,7 @@ class TensorizedOptions(Options):
     settings: tuple[str, ...] = option(
         tuple(SETTINGS),
         RUN,
-        "paper: options as published, 6 dimensions for dpa and ada, 64 for all others; stopped: "
+        "paper: the papers' layers, 6 dimensions for dpa and ada, 64 for all others; stopped: "
         "the same with one number of dimensions for all, and the best of up to 50 epochs of each "
         "model; tuned: the tuned recipe with random initial weights, and one number of dimensions "
         "for all; svm_start: the tuned recipe, whose weights start from a linear support vector "
