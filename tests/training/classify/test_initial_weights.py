@@ -214,9 +214,9 @@ def test_a_fit_that_does_not_converge_is_a_start_all_the_same(monkeypatch):
 @pytest.mark.parametrize(
     "options",
     [
-        {"recipe": "paper", "hidden_units": 20},
+        {"recipe": "paper", "feedforward_dim": 20},
         {"embedding": "tensor_train"},
-        {"hidden_units": 5},
+        {"feedforward_dim": 5},
         {"embedding_dim": 1},
     ],
 )
@@ -228,6 +228,6 @@ def test_the_default_is_random_where_an_svm_does_not_fit(options):
 
 
 def test_the_papers_recipe_can_start_from_an_svm():
-    assert ClassifyConfig(recipe="paper", hidden_units=0).initial_weights == "random"
-    config = ClassifyConfig(recipe="paper", hidden_units=0, initial_weights="svm")
+    assert ClassifyConfig(recipe="paper", feedforward_dim=0).initial_weights == "random"
+    config = ClassifyConfig(recipe="paper", feedforward_dim=0, initial_weights="svm")
     assert config.initial_weights == "svm"

@@ -198,7 +198,7 @@ def test_graph_attention_trains_and_is_drawn(tmp_path):
 
 
 def test_small_embeddings_and_word_dropout_reach_the_model(tmp_path):
-    options = "--attention dpa --epochs 1 --embedding tensor_train --embedding-rank 2"
+    options = "--attention dpa --epochs 1 --embedding tensor_train --embedding-tt-ranks 2"
     arguments = command(small_table(tmp_path / "table.csv", 40), tmp_path / "run", *options.split())
     assert main([*arguments, "--word-dropout", "0.25"]) == 0
     model = keras.models.load_model(tmp_path / "run/model.keras")
@@ -215,7 +215,7 @@ def test_the_options_of_the_model_reach_its_layers():
         position_encoding="learned",
         feedforward="tensor_train",
         embedding="low_rank",
-        embedding_rank=3,
+        embedding_tt_ranks=3,
         **sizes,
     )
     model = compiled_model(config, 30, 2, 100)
@@ -253,16 +253,16 @@ def test_a_recipe_decides_defaults():
 )
 def test_the_dropout_of_a_recipe(recipe, attention, rates):
     config = ClassifyConfig(recipe=recipe, attention=attention, embedding_dim=8, max_words=9)
-    assert (config.word_dropout, config.dropout_rate) == rates
+    assert (config.word_dropout, config.dropout) == rates
     model = compiled_model(config, 30, 2, 100)
     assert model.get_layer("pooling_dropout").rate == rates[1]
     words = [layer.rate for layer in model.layers if layer.name == "word_dropout"]
     assert words == [rate for rate in rates[:1] if rate]
     if recipe == "tuned" and attention == "none":
         config = ClassifyConfig(attention=attention, initial_weights="random")
-        assert (config.word_dropout, config.dropout_rate) == (0.5, 0.1)
-    given = ClassifyConfig(recipe=recipe, attention=attention, word_dropout=0.2, dropout_rate=0.3)
-    assert (given.word_dropout, given.dropout_rate) == (0.2, 0.3)
+        assert (config.word_dropout, config.dropout) == (0.5, 0.1)
+    given = ClassifyConfig(recipe=recipe, attention=attention, word_dropout=0.2, dropout=0.3)
+    assert (given.word_dropout, given.dropout) == (0.2, 0.3)
 
 
 def test_the_schedule_ends_at_zero():
@@ -275,15 +275,15 @@ def test_the_schedule_ends_at_zero():
 
 def test_an_earlier_config_keeps_the_recipe_of_the_paper():
     stored = json.loads(to_json(ClassifyConfig(recipe="paper")))
-    for name in ("recipe", "dropout_rate", "normalization", "hidden_units", "schedule"):
+    for name in ("recipe", "dropout", "normalization", "feedforward_dim", "schedule"):
         del stored[name]
     assert from_json(ClassifyConfig, json.dumps(stored)) == ClassifyConfig(recipe="paper")
 
 
 def test_an_earlier_tuned_config_keeps_its_dropout():
     stored = json.loads(to_json(ClassifyConfig(word_dropout=0.5)))
-    del stored["dropout_rate"], stored["initial_weights"]
-    expected = ClassifyConfig(word_dropout=0.5, dropout_rate=0.1, initial_weights="random")
+    del stored["dropout"], stored["initial_weights"]
+    expected = ClassifyConfig(word_dropout=0.5, dropout=0.1, initial_weights="random")
     assert from_json(ClassifyConfig, json.dumps(stored)) == expected
 
 
@@ -467,7 +467,7 @@ class TestRefusals:
             (["--attention", "dpa", "--damping", "0.5"], ["damping=0.5", "attention='dpa'"]),
             (["--attention", "dpa", "--residual-dim", "8"], ["residual_dim=8", "'dpa'"]),
             (["--attention", "tn", "--num-heads", "3"], ["num_heads=3", "attention='tn'"]),
-            (["--embedding-rank", "8"], ["embedding_rank=8", "embedding='dense'"]),
+            (["--embedding-tt-ranks", "8"], ["embedding_tt_ranks=8", "embedding='dense'"]),
             (["--word-dropout", "1"], ["word_dropout=1"]),
             (["--recipe", "tuned", "--feedforward", "tensor_train"], ["default of recipe='tuned'"]),
         ],

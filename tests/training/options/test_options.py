@@ -15,10 +15,12 @@ from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.commands import RunOptions, app_of, run_to_train
 from keras_tnattn_train.images.config import ImagesConfig
 from keras_tnattn_train.options.attentions import registered_attentions
+from keras_tnattn_train.options.command_line import function_of, new_app, run
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import (
     DATA,
     MODEL,
+    OLD_NAMES,
     Options,
     choices,
     extras,
@@ -115,13 +117,13 @@ class TestCommandLine:
             (["--max-words", "100000000000"], "max_words=100000000000"),
             (["--max-words", "0"], "max_words=0"),
             (["--vocabulary-size", "2"], "vocabulary_size=2"),
-            (["--tt-rank", "0"], "tt_rank=0"),
+            (["--tt-ranks", "0"], "tt_ranks=0"),
             (["--damping", "-0.1"], "damping=-0.1"),
             (["--time-graph", "window"], "time_graph='window', window=None"),
             (["--exponent", "2.0"], "time_graph='geometric', exponent=2.0"),
             (["--attention", "dpa", "--time-graph", "exponential"], "time_graph=exponential"),
             (["--time-graph", "window", "--window", "2", "--damping", "0.5"], "damping=0.5"),
-            (["--embedding-rank", "3"], "embedding_rank=3"),
+            (["--embedding-tt-ranks", "3"], "embedding_tt_ranks=3"),
             (["--seed", "-1"], "seed=-1"),
             (["--name", "x" * 300], "300 bytes"),
             (["--name", "é" * 150], "300 bytes"),
@@ -367,7 +369,35 @@ def test_the_options_of_an_earlier_version(name, kind, expected):
     config = from_json(kind, text)
     assert expected.items() <= dict(config).items()
     written = json.loads(to_json(config))
-    assert json.loads(text).items() <= written.items()
+    stored = {OLD_NAMES.get(option, option): value for option, value in json.loads(text).items()}
+    assert stored.items() <= written.items()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (["--dropout-rate", "0.3"], {"dropout": 0.3}),
+        (["--dropout-rate=0.3"], {"dropout": 0.3}),
+        (["--hidden-units", "7"], {"feedforward_dim": 7}),
+        (["--tt-rank", "3"], {"tt_ranks": 3}),
+        (["--embedding-rank", "5", "--embedding", "low_rank"], {"embedding_tt_ranks": 5}),
+    ],
+)
+def test_an_old_name_of_an_option(old, new, capsys):
+    typed = {}
+    app = new_app("train.py", "Text")
+    app.default(function_of(ClassifyConfig.model_fields, typed.update))
+    assert run(app, old) == 0
+    config = ClassifyConfig(**typed)
+    assert new.items() <= dict(config).items()
+    name = next(iter(new)).replace("_", "-")
+    assert f"is now called --{name}\n" in capsys.readouterr().err
+    # As a run stored it.
+    previous = {new: old for old, new in OLD_NAMES.items()}
+    stored = {
+        previous.get(name, name): value for name, value in json.loads(to_json(config)).items()
+    }
+    assert from_json(ClassifyConfig, json.dumps(stored)) == config
 
 
 @pytest.mark.parametrize("values", [(), ("tsa", "tsa")])

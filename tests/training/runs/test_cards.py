@@ -39,8 +39,8 @@ def test_the_command_trains_the_same_again(command, config, words):
         (ClassifyConfig(attention="none"), "--attention none"),
         (
             # The rates that it has by default with random initial weights only.
-            ClassifyConfig(attention="none", word_dropout=0.5, dropout_rate=0.1),
-            "--attention none --word-dropout 0.5 --dropout-rate 0.1",
+            ClassifyConfig(attention="none", word_dropout=0.5, dropout=0.1),
+            "--attention none --word-dropout 0.5 --dropout 0.1",
         ),
         (
             ClassifyConfig(recipe="paper", epochs=8, seed=3, early_stopping=2),

@@ -60,8 +60,8 @@ def test_the_settings_of_the_configs():
     starts = [{c.initial_weights for c in own} for own in (paper, svm_start, tuned, small)]
     assert starts == [{"random"}, {"svm"}, {"random"}, {"random"}]
     for own in (svm_start, tuned):
-        assert {(c.word_dropout, c.dropout_rate) for c in own} == {(0.6, 0.5)}
-    assert {(c.word_dropout, c.dropout_rate) for c in small} == {(0.5, 0.1)}
+        assert {(c.word_dropout, c.dropout) for c in own} == {(0.6, 0.5)}
+    assert {(c.word_dropout, c.dropout) for c in small} == {(0.5, 0.1)}
     assert len({c.name for c in (*paper, *stopped, *svm_start, *tuned, *small)}) == 10
     dims = configs_of(options.changed(embedding_dims=(4, 8)), "paper", "reuters")
     assert [(c.attention, c.embedding_dim) for c in dims] == [

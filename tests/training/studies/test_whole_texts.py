@@ -106,7 +106,7 @@ def test_the_models_have_the_tuned_recipe_without_attention(model):
     assert (options.recipe, options.max_words) == ("tuned", 50)
     tuned = ClassifyConfig(attention="none", initial_weights="random")
     assert options.initial_weights == "random"
-    for name in ("batch_size", "learning_rate", "word_dropout", "dropout_rate"):
+    for name in ("batch_size", "learning_rate", "word_dropout", "dropout"):
         assert getattr(options, name) == getattr(tuned, name)
     built = compiled_model(options, 20, 3, 5)
     names = {layer.name for layer in built.layers}

@@ -39,7 +39,7 @@ HEADER = (
 # default.
 LEFT_OUT = {"attention", "embedding_dim", "seed", "name", "export", "saved_models", "recipe"}
 LEFT_OUT |= {"time_graph", "window", "exponent"}
-LEFT_OUT |= {"tt_rank", "damping", "filter_order", "residual_units", "residual_dim"}
+LEFT_OUT |= {"tt_ranks", "damping", "filter_order", "residual_units", "residual_dim"}
 
 
 class CompareOptions(Options):

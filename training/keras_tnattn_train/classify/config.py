@@ -65,7 +65,7 @@ def _default_initial_weights(values: dict[str, Any]) -> str:
 
 def _can_start_from_svm(values: Mapping[str, Any]) -> bool:
     dense = values["embedding"] == "dense" and values["embedding_dim"] >= 2
-    return dense and not values["hidden_units"]
+    return dense and not values["feedforward_dim"]
 
 
 def recipe_option(default: str) -> Any:
@@ -143,10 +143,10 @@ class ClassifyConfig(ExportConfig):
         "dense: a full table; tensor_train, low_rank: a table with far fewer weights",
         choices=EMBEDDINGS,
     )
-    embedding_rank: int = option(
+    embedding_tt_ranks: int = option(
         16, MODEL, "maximum rank of the embedding (tensor_train, low_rank)", ge=1, le=4096
     )
-    hidden_units: int = option(
+    feedforward_dim: int = option(
         None,
         MODEL,
         "units of the hidden layer before the output; 0: no such layer (tuned: 0; paper: 20)",
@@ -172,7 +172,7 @@ class ClassifyConfig(ExportConfig):
         ge=0,
         lt=1,
     )
-    dropout_rate: float = option(
+    dropout: float = option(
         None,
         MODEL,
         "rate of the dropout after the average over the words, and after the hidden layer "
@@ -189,7 +189,7 @@ class ClassifyConfig(ExportConfig):
         choices=SWITCH,
     )
     num_heads: int = option(2, MODEL, f"attention heads (not {', '.join(HEADLESS)})", ge=1, le=256)
-    tt_rank: int = option(2, MODEL, "maximum tensor-train rank (tsa, tga)", ge=1, le=4096)
+    tt_ranks: int = option(2, MODEL, "maximum tensor-train rank (tsa, tga)", ge=1, le=4096)
     damping: float = option(0.9, MODEL, "damping of the time graph (tsa, tga, rgtn)", ge=0, lt=1)
     time_graph: str = option(
         "geometric",
@@ -221,8 +221,8 @@ class ClassifyConfig(ExportConfig):
     feedforward: str = option(
         "dense",
         MODEL,
-        "kernel of the hidden layer before the output (needs --hidden-units above 0): dense, or a "
-        "tensor train",
+        "kernel of the hidden layer before the output (needs --feedforward-dim above 0): dense, or "
+        "a tensor train",
         choices=("dense", "tensor_train"),
     )
 
@@ -279,7 +279,7 @@ class ClassifyConfig(ExportConfig):
     def check_together(self) -> None:
         reason = f"attention={self.attention!r}, which has none"
         if self.attention not in TENSORIZED:
-            self.refuse(reason, "tt_rank")
+            self.refuse(reason, "tt_ranks")
         if self.attention not in TIME_GRAPHED:
             self.refuse(reason, "damping", "time_graph", "window", "exponent")
         for name, graph in (("window", "window"), ("exponent", "power_law")):
@@ -297,22 +297,22 @@ class ClassifyConfig(ExportConfig):
         if self.attention in HEADLESS:
             self.refuse(reason, "num_heads")
         if self.embedding == "dense":
-            self.refuse("embedding='dense', which has none", "embedding_rank")
+            self.refuse("embedding='dense', which has none", "embedding_tt_ranks")
         if self.initial_weights == "svm" and not _can_start_from_svm(dict(self)):
             raise ValueError(
-                "Expected embedding='dense', embedding_dim >= 2 and hidden_units=0 with "
+                "Expected embedding='dense', embedding_dim >= 2 and feedforward_dim=0 with "
                 f"initial_weights='svm'. Received: embedding={self.embedding!r}, "
-                f"embedding_dim={self.embedding_dim}, hidden_units={self.hidden_units}"
+                f"embedding_dim={self.embedding_dim}, feedforward_dim={self.feedforward_dim}"
             )
         if not self.early_stopping:
             self.refuse("early_stopping=None", "monitor")
-        if not self.hidden_units:
-            reason = "hidden_units=0 (the default of recipe='tuned'), which has no kernel"
+        if not self.feedforward_dim:
+            reason = "feedforward_dim=0 (the default of recipe='tuned'), which has no kernel"
             self.refuse(reason, "feedforward")
 
     @classmethod
     def of_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:
-        earlier = {"recipe": "paper", "dropout_rate": 0.1, "initial_weights": "random"}
+        earlier = {"recipe": "paper", "dropout": 0.1, "initial_weights": "random"}
         return {**earlier, **values}
 
     @property
@@ -334,7 +334,7 @@ class ClassifyConfig(ExportConfig):
             "exponent": self.exponent,
         }
         if self.attention in TENSORIZED:
-            options["tt_ranks"] = self.tt_rank
+            options["tt_ranks"] = self.tt_ranks
         if self.attention == "tsa":
             options["filter_order"] = self.filter_order
         return options

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 
@@ -9,7 +10,14 @@ import cyclopts
 from pydantic.fields import FieldInfo
 
 from keras_tnattn_train.options.errors import InputError, exit_status
-from keras_tnattn_train.options.options import GROUPS, SomeOptions, choices, extras, interval
+from keras_tnattn_train.options.options import (
+    GROUPS,
+    OLD_NAMES,
+    SomeOptions,
+    choices,
+    extras,
+    interval,
+)
 from keras_tnattn_train.options.program import program, with_programs
 
 _GROUPS = {name: cyclopts.Group(name, sort_key=i) for i, name in enumerate(GROUPS)}
@@ -64,13 +72,27 @@ def run(app: cyclopts.App, arguments: Sequence[str] | None) -> int:
 
     def start() -> None:
         try:
-            chosen = app(arguments, exit_on_error=False, print_error=False)
+            chosen = app(_renamed(arguments), exit_on_error=False, print_error=False)
         except cyclopts.CycloptsError as error:
             raise InputError(f"{str(error).rstrip('.')}. See --help") from error
         if chosen is not None:  # None after --help
             chosen()
 
     return exit_status(start)
+
+
+def _renamed(arguments: Sequence[str] | None) -> list[str]:
+    """Returns the arguments with the new names of options, and says which were renamed."""
+    renamed = []
+    for argument in sys.argv[1:] if arguments is None else arguments:
+        option, equals, value = argument.partition("=")
+        name = OLD_NAMES.get(option.removeprefix("--").replace("-", "_"))
+        if name is not None and option.startswith("--"):
+            new = f"--{name.replace('_', '-')}"
+            print(f"{option} is now called {new}", file=sys.stderr)
+            argument = f"{new}{equals}{value}"
+        renamed.append(argument)
+    return renamed
 
 
 def run_one(

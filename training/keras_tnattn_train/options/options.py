@@ -30,6 +30,14 @@ LARGEST_SEED = 2**32 - 1
 # A file name holds at most 255 bytes, and runs add prefixes to theirs.
 LONGEST_NAME = 200
 
+# The new names of options, for command lines and stored runs that have their old ones.
+OLD_NAMES = {
+    "dropout_rate": "dropout",
+    "embedding_rank": "embedding_tt_ranks",
+    "hidden_units": "feedforward_dim",
+    "tt_rank": "tt_ranks",
+}
+
 SomeOptions = TypeVar("SomeOptions", bound="Options")
 
 
@@ -398,4 +406,5 @@ def from_json(kind: type[SomeOptions], text: str) -> SomeOptions:
     command = values.pop("command", kind.command)
     if command != kind.command:
         raise InputError(f"Expected a run of {kind.command}. Received: one of {command}")
+    values = {OLD_NAMES.get(name, name): value for name, value in values.items()}
     return kind(**kind.of_earlier(values))

@@ -39,7 +39,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "recipe": "tuned",
         "embedding": "tensor_train",
         "word_dropout": 0.5,
-        "dropout_rate": 0.1,
+        "dropout": 0.1,
     },
 }
 # The columns of results.csv, with their types.

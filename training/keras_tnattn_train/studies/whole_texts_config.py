@@ -30,7 +30,7 @@ class WholeTextsTraining(Options):
     )
     max_words: int = option(4096, DATA, "maximum number of words of a text", ge=1, le=100_000)
     word_dropout: float = option(0.5, MODEL, "share of the words dropped in training", ge=0, lt=1)
-    dropout_rate: float = option(
+    dropout: float = option(
         0.1, MODEL, "rate of the dropout after the average over the words", ge=0, lt=1
     )
     damping: float = option(0.9, MODEL, "damping of the time graph (tsa)", ge=0, lt=1)
@@ -76,7 +76,7 @@ class WholeTextsConfig(WholeTextsTraining, FitConfig):
         without an attention.
         """
         names = (
-            *("dataset", "data_dir", "max_words", "word_dropout", "dropout_rate", "epochs"),
+            *("dataset", "data_dir", "max_words", "word_dropout", "dropout", "epochs"),
             *("batch_size", "learning_rate", "early_stopping", "seed"),
         )
         options = {name: getattr(self, name) for name in names}

@@ -230,7 +230,7 @@ class TranslateConfig(ExportConfig):
         "dense: full tables; tensor_train, low_rank: tables with far fewer weights",
         choices=EMBEDDINGS,
     )
-    embedding_rank: int = option(
+    embedding_tt_ranks: int = option(
         16, MODEL, "maximum rank of the embeddings (tensor_train, low_rank)", ge=1, le=4096
     )
     feedforward_dim: int = size("hidden size of the feed-forward networks", 2048, le=262_144)
@@ -393,7 +393,7 @@ class TranslateConfig(ExportConfig):
                 f"cross_metric={cross_metric!r}, decoder_attention={self.target_attention!r}"
             )
         if self.embedding == "dense":
-            self.refuse("embedding='dense', which has none", "embedding_rank")
+            self.refuse("embedding='dense', which has none", "embedding_tt_ranks")
         if self.corpus is None and self.position_encoding == "learned":
             raise ValueError(
                 "Expected a corpus with position_encoding='learned', whose max_length says how "
@@ -447,7 +447,7 @@ class TranslateConfig(ExportConfig):
         if self.position_encoding == "learned":
             options |= {"position_encoding": "learned", "max_length": self.max_length}
         if self.embedding != "dense":
-            options |= {"embedding": self.embedding, "embedding_tt_ranks": self.embedding_rank}
+            options |= {"embedding": self.embedding, "embedding_tt_ranks": self.embedding_tt_ranks}
         if self.causal_metric:
             options["causal_metric"] = True
         metric = {METRIC_ARGUMENTS[name]: getattr(self, name) for name in METRIC_ARGUMENTS}
