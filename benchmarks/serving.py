@@ -39,14 +39,14 @@ SERVERS = ("keras_tnattn", "plain", "litserve")
 
 def write_classifier(folder: Path) -> None:
     """Exports the paper's classifier, untrained: 20,000 words, 200 words per text, 7 classes."""
-    from keras_tnattn.export import export
+    from keras_tnattn.export import export_classifier
     from keras_tnattn.models import text_classifier
     from keras_tnattn.text.words import word_vectorizer
 
     words = [f"word{i}" for i in range(20_000)]
     vectorizer = word_vectorizer([" ".join(words)])
     model = text_classifier(vectorizer.vocabulary_size(), 7)
-    export(model, vectorizer, [f"class {i}" for i in range(7)], folder)
+    export_classifier(model, vectorizer, [f"class {i}" for i in range(7)], folder)
 
 
 def load_model(path: str):

@@ -44,11 +44,13 @@ def new_names(
     return renamed
 
 
-def renamed_arguments(**names: str) -> Callable[[Function], Function]:
+def renamed_arguments(
+    **names: str | tuple[str, Callable[[Any], Any]],
+) -> Callable[[Function], Function]:
     """Decorates a function that still takes arguments by their old names.
 
     Args:
-        **names: The new name of each old one.
+        **names: The new name of each old one, or that and a function from the old value to the new.
 
     Example:
         >>> from keras_tnattn.renaming import renamed_arguments
@@ -59,17 +61,25 @@ def renamed_arguments(**names: str) -> Callable[[Function], Function]:
         0.1
     """
 
+    pairs = {old: new if isinstance(new, tuple) else (new, _as_it_is) for old, new in names.items()}
+    to_new = {old: new for old, (new, _) in pairs.items()}
+
     def decorate(function: Function) -> Function:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             if not names.keys().isdisjoint(kwargs):
-                kwargs = new_names(names, kwargs, function.__qualname__, stacklevel=2)
+                values = {n: pairs[n][1](v) if n in pairs else v for n, v in kwargs.items()}
+                kwargs = new_names(to_new, values, function.__qualname__, stacklevel=2)
             return function(*args, **kwargs)
 
         return call  # type: ignore[return-value]
 
     return decorate
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def renamed_attributes(module: str, **names: str) -> Callable[[str], Any]:

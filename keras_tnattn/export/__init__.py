@@ -24,24 +24,27 @@ from keras_tnattn.export.formats import (
     export_saved_model,
     file_sizes,
 )
-from keras_tnattn.export.loading import Classifier, Translator, load
+from keras_tnattn.export.loading import LoadedClassifier, LoadedTranslator, load
 from keras_tnattn.export.writing import (
     CLASS_NAMES,
     check_backend,
-    export,
+    class_names_file,
+    export_classifier,
     export_signatures,
     export_translator,
     labels_and_probabilities,
     next_version,
     versions_in,
 )
+from keras_tnattn.renaming import renamed_attributes
 
 __all__ = [
     "CLASS_NAMES",
-    "Classifier",
-    "Translator",
+    "LoadedClassifier",
+    "LoadedTranslator",
     "check_backend",
-    "export",
+    "class_names_file",
+    "export_classifier",
     "export_file",
     "export_litert",
     "export_onnx",
@@ -55,3 +58,10 @@ __all__ = [
     "next_version",
     "versions_in",
 ]
+
+__getattr__ = renamed_attributes(
+    __name__,
+    Classifier="LoadedClassifier",
+    Translator="LoadedTranslator",
+    export="export_classifier",
+)

@@ -27,7 +27,7 @@ class _Exported:
         return {name: _decoded(output.numpy()) for name, output in outputs.items()}
 
 
-class Classifier(_Exported):
+class LoadedClassifier(_Exported):
     """An exported classifier.
 
     ```python notest
@@ -60,7 +60,7 @@ class Classifier(_Exported):
         return self._run("ids", ids=_tensor(ids, "int32"))
 
 
-class Translator(_Exported):
+class LoadedTranslator(_Exported):
     """An exported translator.
 
     ```python notest
@@ -106,7 +106,7 @@ class Translator(_Exported):
         return self._run("ids", ids=_tensor(ids, "int32"))
 
 
-def load(path: str | os.PathLike) -> Classifier | Translator:
+def load(path: str | os.PathLike) -> LoadedClassifier | LoadedTranslator:
     """Loads an exported classifier or translator.
 
     Args:
@@ -134,9 +134,9 @@ def load(path: str | os.PathLike) -> Classifier | Translator:
     takes, gives = _served(path)
     if takes == {"text"}:
         if gives == {"label", "probabilities"} and (path / CLASS_NAMES).is_file():
-            return Classifier(path)
+            return LoadedClassifier(path)
         if gives == {"translation", "score"}:
-            return Translator(path)
+            return LoadedTranslator(path)
     raise ValueError(
         "Expected an exported model from text to label and probabilities, with "
         f"{CLASS_NAMES}, or from text to translation and score. Received: {path}, from "

@@ -13,6 +13,7 @@ from keras_tnattn.export.cards import MODEL_CARD, merged, technical
 from keras_tnattn.export.explaining import classifier_explanation, translator_explanation
 from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.models import Translator
+from keras_tnattn.renaming import renamed_arguments
 from keras_tnattn.text.reserved import PAD, UNK
 from keras_tnattn.typing import Tensor
 
@@ -41,7 +42,7 @@ def check_backend() -> None:
         )
 
 
-def export(
+def export_classifier(
     model: keras.Model,
     vectorizer: keras.layers.Layer,
     class_names: Sequence[str],
@@ -64,7 +65,7 @@ def export(
         model: A model from ids `(B, L)` to class probabilities `(B, C)`, of any batch size and
             length.
         vectorizer: Strings `(B,)` to ids `(B, L)`, e.g. from
-            `keras_tnattn.text.words.word_vectorizer`.
+            `keras_tnattn.text.word_vectorizer`.
         class_names: The `C` names.
         folder: The model's folder, e.g. `saved_models/news`.
         version: A positive integer. Default: one more than the highest existing version, or 1.
@@ -83,7 +84,7 @@ def export(
 
     Example:
         ```python notest
-        export(model, vectorizer, ["sports", "science"], "saved_models/news")
+        export_classifier(model, vectorizer, ["sports", "science"], "saved_models/news")
         ```
     """
     check_backend()
@@ -135,7 +136,7 @@ def export(
         [model, vectorizer],  # tracked, because its lookup table is not a variable
         folder,
         version,
-        class_names,
+        class_names_file(class_names),
         merged(own_card, card),
     )
 
@@ -304,12 +305,30 @@ def labels_and_probabilities(
     return classify
 
 
+def class_names_file(class_names: Sequence[str]) -> dict[str, str]:
+    """Returns the file of an exported classifier that names its classes, for `extra_files`.
+
+    Args:
+        class_names: The `C` names, in the order of the probabilities.
+
+    Example:
+        >>> class_names_file(["cat", "dog"])
+        {'assets.extra/class_names.json': '["cat", "dog"]'}
+    """
+    return {CLASS_NAMES: json.dumps(list(class_names))}
+
+
+def _extra_files(class_names: Sequence[str] | None) -> dict[str, str] | None:
+    return None if class_names is None else class_names_file(class_names)
+
+
+@renamed_arguments(class_names=("extra_files", _extra_files))
 def export_signatures(
     signatures: Mapping[str, tuple[Callable[..., dict[str, Tensor]], Any]],
     layers: Sequence[keras.layers.Layer],
     folder: str | os.PathLike,
     version: int | None = None,
-    class_names: Sequence[str] | None = None,
+    extra_files: Mapping[str, str] | None = None,
     card: Mapping[str, Any] | None = None,
 ) -> Path:
     """Writes `folder/<version>/`, a SavedModel with any signatures; completely or not at all.
@@ -320,7 +339,8 @@ def export_signatures(
         layers: All models and layers that the functions call.
         folder: The model's folder.
         version: A positive integer. Default: one more than the highest existing version, or 1.
-        class_names: The content of `assets.extra/class_names.json`. Default: no such file.
+        extra_files: The content of further text files by their paths in the version, such as that
+            of `class_names_file`.
         card: Further entries of the model card, `assets.extra/model_card.json`, besides name,
             version, versions and date.
 
@@ -355,9 +375,9 @@ def export_signatures(
         whole = partial / "whole"
         archive.write_out(str(whole), verbose=False)
         (whole / MODEL_CARD).parent.mkdir()
-        if class_names is not None:
-            names = json.dumps(list(class_names))
-            (whole / CLASS_NAMES).write_text(names, encoding="utf-8")
+        for name, content in (extra_files or {}).items():
+            (whole / name).parent.mkdir(parents=True, exist_ok=True)
+            (whole / name).write_text(content, encoding="utf-8")
         while True:
             target = folder / str(version)
             whole_card = {"name": folder.name, "version": version, **technical(), **(card or {})}
@@ -380,7 +400,7 @@ def _existing(target: Path) -> FileExistsError:
 
 
 def next_version(folder: str | os.PathLike) -> int:
-    """Returns the version that `export` takes by default in a model's folder.
+    """Returns the version that an export takes by default in a model's folder.
 
     Example:
         >>> next_version("a_folder_without_versions")

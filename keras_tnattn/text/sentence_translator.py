@@ -20,6 +20,10 @@ class Translation(NamedTuple):
         text: The translation.
         score: Its length-normalized negative log-probability; lower is better.
         finished: Whether it ended before the limit of the search.
+
+    Example:
+        >>> Translation("one cat", score=0.5, finished=True).text
+        'one cat'
     """
 
     text: str
@@ -154,8 +158,8 @@ class SentenceTranslator:
         Returns:
             A dict of `translation`, strings `(B,)`, and `score`, float32 `(B,)`.
         """
-        found = self.translate_n_best(text)
-        return {"translation": found["translations"][:, 0], "score": found["scores"][:, 0]}
+        best = self.translate_n_best(text)
+        return {"translation": best["translations"][:, 0], "score": best["scores"][:, 0]}
 
     def translate_n_best(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """Translates in one graph, for exported models.

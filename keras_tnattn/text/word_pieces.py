@@ -345,8 +345,8 @@ def most_frequent(vocabulary: Sequence[str], size: int) -> list[str]:
             f"need. Received: vocabulary_size={size}"
         )
     longer = [piece for piece in vocabulary if piece not in spelling]
-    kept = spelling.union(longer[: size - len(spelling)])
-    return [piece for piece in vocabulary if piece in kept]
+    pieces = spelling.union(longer[: size - len(spelling)])
+    return [piece for piece in vocabulary if piece in pieces]
 
 
 def _strings(texts: tf.Tensor | Sequence[str]) -> tf.Tensor:

@@ -27,7 +27,7 @@ def signature_of(path, name="explain"):
 
 @pytest.fixture(scope="module", params=["tsa", pytest.param("sdpa", marks=pytest.mark.slow)])
 def classifier(request, tmp_path_factory):
-    from keras_tnattn.export import export
+    from keras_tnattn.export import export_classifier
     from keras_tnattn.models import text_classifier
     from keras_tnattn.text.words import split_words, word_vectorizer
 
@@ -37,7 +37,7 @@ def classifier(request, tmp_path_factory):
     )
     folder = tmp_path_factory.mktemp(request.param) / "pets"
     card = {"seed": 3, "sizes": {"rows": 7}}
-    path = export(model, vectorizer, ["cat", "dog"], folder, None, split_words, card)
+    path = export_classifier(model, vectorizer, ["cat", "dog"], folder, None, split_words, card)
     return model, vectorizer, path
 
 
@@ -89,13 +89,13 @@ def test_the_card_holds_what_the_export_and_the_caller_know(classifier):
 def test_an_attention_without_scores_is_exported_without_explanation(tmp_path):
     import tensorflow as tf
 
-    from keras_tnattn.export import export
+    from keras_tnattn.export import export_classifier
     from keras_tnattn.models import text_classifier
     from keras_tnattn.text.words import split_words, word_vectorizer
 
     vectorizer = word_vectorizer(TEXTS[:2], max_words=6)
     model = text_classifier(vectorizer.vocabulary_size(), 2, attention="tn", embedding_dim=4)
-    path = export(model, vectorizer, ["cat", "dog"], tmp_path / "m", None, split_words)
+    path = export_classifier(model, vectorizer, ["cat", "dog"], tmp_path / "m", None, split_words)
     assert set(tf.saved_model.load(str(path)).signatures) == {"serving_default", "ids"}
 
 

@@ -28,9 +28,9 @@ def parts():
 
 @pytest.fixture(scope="module")
 def exported(parts, tmp_path_factory):
-    from keras_tnattn.export import export
+    from keras_tnattn.export import export_classifier
 
-    return export(*parts, NAMES, tmp_path_factory.mktemp("saved") / "pets")
+    return export_classifier(*parts, NAMES, tmp_path_factory.mktemp("saved") / "pets")
 
 
 @tensorflow_only
@@ -82,31 +82,31 @@ assert not {"keras_tnattn.export", "keras_tnattn.text.words", "tensorflow_text"}
 
 @tensorflow_only
 def test_versions_count_up_and_are_never_changed(parts, tmp_path):
-    from keras_tnattn.export import export, load
+    from keras_tnattn.export import export_classifier, load
 
     folder = tmp_path / "pets"
-    assert export(*parts, NAMES, folder, version=9).name == "9"
-    assert export(*parts, NAMES, folder).name == "10"
+    assert export_classifier(*parts, NAMES, folder, version=9).name == "9"
+    assert export_classifier(*parts, NAMES, folder).name == "10"
     assert load(folder).path == folder / "10"
     assert load(folder / "9").path == folder / "9"
     with pytest.raises(FileExistsError, match="9 exists"):
-        export(*parts, NAMES, folder, version=9)
+        export_classifier(*parts, NAMES, folder, version=9)
     with pytest.raises(ValueError, match="version=0"):
-        export(*parts, NAMES, folder, version=0)
+        export_classifier(*parts, NAMES, folder, version=0)
     with pytest.raises(ValueError, match="2 class_names"):
-        export(*parts, NAMES[:2], folder)
+        export_classifier(*parts, NAMES[:2], folder)
     assert sorted(p.name for p in folder.iterdir()) == ["10", "9"]
 
 
 @tensorflow_only
 def test_a_failed_export_leaves_nothing(parts, tmp_path):
-    from keras_tnattn.export import export
+    from keras_tnattn.export import export_classifier
 
     def broken(text):
         raise RuntimeError("no ids today")
 
     with pytest.raises((RuntimeError, ValueError)):
-        export(parts[0], broken, NAMES, tmp_path / "pets")
+        export_classifier(parts[0], broken, NAMES, tmp_path / "pets")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -122,7 +122,7 @@ def test_a_single_text_is_refused(exported):
 def test_what_is_no_model_of_text_is_refused(parts, tmp_path):
     import tensorflow as tf
 
-    from keras_tnattn.export import export_signatures, load
+    from keras_tnattn.export import class_names_file, export_signatures, load
 
     def double(bits):
         return {"bits": 2 * bits}
@@ -130,7 +130,10 @@ def test_what_is_no_model_of_text_is_refused(parts, tmp_path):
     signature = (double, tf.TensorSpec([None], tf.int32, "bits"))
     for name, names in (("plain", None), ("named", NAMES)):
         path = export_signatures(
-            {"serving_default": signature}, [parts[0]], tmp_path / name, class_names=names
+            {"serving_default": signature},
+            [parts[0]],
+            tmp_path / name,
+            extra_files=names and class_names_file(names),
         )
         with pytest.raises(ValueError, match=r"and score\. .*from bits to bits"):
             load(path)
@@ -145,10 +148,10 @@ def test_nothing_to_load(tmp_path):
 
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="TensorFlow does export")
 def test_other_backends_say_how(parts, tmp_path):
-    from keras_tnattn.export import export
+    from keras_tnattn.export import export_classifier
 
     with pytest.raises(RuntimeError, match="KERAS_BACKEND=tensorflow"):
-        export(*parts, NAMES, tmp_path / "pets")
+        export_classifier(*parts, NAMES, tmp_path / "pets")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -157,7 +160,7 @@ def test_other_backends_say_how(parts, tmp_path):
 def test_texts_are_padded_as_little_as_the_model_allows(masked, tmp_path, capfd):
     import tensorflow as tf
 
-    from keras_tnattn.export import export
+    from keras_tnattn.export import export_classifier
 
     class Shown(keras.layers.Layer):
         supports_masking = True
@@ -175,7 +178,7 @@ def test_texts_are_padded_as_little_as_the_model_allows(masked, tmp_path, capfd)
     embedding = next(x for x in model.layers if isinstance(x, keras.layers.Embedding))
     embedding.set_weights([1e4 * np.ones((6, 4)) + np.arange(24).reshape(6, 4)])
     model.layers[-1].set_weights([np.array([[1.0, -1.0]] * 4), np.zeros(2)])
-    folder = export(model, vectorizer, ["x", "y"], tmp_path)
+    folder = export_classifier(model, vectorizer, ["x", "y"], tmp_path)
     card = json.loads((folder / "assets.extra" / "model_card.json").read_text())
     assert card["inputs"]["text"] == {"by_length": masked}
     for texts, longest in ((["a b", "c a b d"], 4), ([" "], 1)):
@@ -190,7 +193,7 @@ def test_texts_are_padded_as_little_as_the_model_allows(masked, tmp_path, capfd)
 
 @tensorflow_only
 def test_outputs_of_an_operation_keep_the_padding(tmp_path):
-    from keras_tnattn.export import export
+    from keras_tnattn.export import export_classifier
 
     vectorizer = word_vectorizer(["a b c d"], max_words=12)
     ids = keras.Input((None,), dtype="int32")
@@ -198,7 +201,7 @@ def test_outputs_of_an_operation_keep_the_padding(tmp_path):
     masked = keras.layers.Dense(2)(keras.layers.GlobalAveragePooling1D()(x))
     columns = keras.ops.sum(keras.ops.ones_like(ids, "float32"), axis=1, keepdims=True)
     model = keras.Model(ids, keras.ops.softmax(masked + columns * np.array([[0.1, 0.0]])))
-    folder = export(model, vectorizer, ["x", "y"], tmp_path)
+    folder = export_classifier(model, vectorizer, ["x", "y"], tmp_path)
     card = json.loads((folder / "assets.extra" / "model_card.json").read_text())
     assert card["inputs"]["text"] == {"by_length": False}
 
@@ -207,13 +210,13 @@ def test_outputs_of_an_operation_keep_the_padding(tmp_path):
 def test_a_model_of_one_length_gets_all_its_padding(tmp_path):
     import tensorflow as tf
 
-    from keras_tnattn.export import export
+    from keras_tnattn.export import export_classifier
 
     vectorizer = word_vectorizer(["a b c d"], max_words=12)
     ids = keras.Input((12,), dtype="int32")
     x = keras.layers.Flatten()(keras.layers.Embedding(6, 4)(ids))
     model = keras.Model(ids, keras.layers.Dense(2, "softmax")(x))
-    folder = export(model, vectorizer, ["x", "y"], tmp_path)
+    folder = export_classifier(model, vectorizer, ["x", "y"], tmp_path)
     text = tf.constant(["a b", "c"])
     got = tf.saved_model.load(str(folder)).signatures["serving_default"](text=text)
     np.testing.assert_allclose(got["probabilities"], model(vectorizer(text)), rtol=1e-5)
@@ -221,17 +224,17 @@ def test_a_model_of_one_length_gets_all_its_padding(tmp_path):
 
 @tensorflow_only
 def test_exports_at_the_same_time_get_versions_of_their_own(parts, tmp_path, monkeypatch):
-    from keras_tnattn.export import export, load, writing
+    from keras_tnattn.export import export_classifier, load, writing
 
     folder, cards = tmp_path / "pets", writing.technical
 
     def beside_another():
         monkeypatch.setattr(writing, "technical", cards)
-        export(*parts, NAMES, folder)  # is complete before the one that began first
+        export_classifier(*parts, NAMES, folder)  # is complete before the one that began first
         return cards()
 
     monkeypatch.setattr(writing, "technical", beside_another)
-    path = export(*parts, NAMES, folder)
+    path = export_classifier(*parts, NAMES, folder)
     assert path.name == "2"
     assert sorted(p.name for p in folder.iterdir()) == ["1", "2"]
     for version in "12":
@@ -246,18 +249,18 @@ def test_exports_at_the_same_time_get_versions_of_their_own(parts, tmp_path, mon
 
     monkeypatch.setattr(writing, "technical", taken)
     with pytest.raises(FileExistsError, match="7 exists"):
-        export(*parts, NAMES, folder, version=7)
+        export_classifier(*parts, NAMES, folder, version=7)
 
 
 @tensorflow_only
 def test_what_killed_exports_left_is_removed_after_a_day(parts, tmp_path):
-    from keras_tnattn.export import export
+    from keras_tnattn.export import export_classifier
 
     for name, hours in ((".partial-1-old", 25), (".partial-1-new", 1)):
         (tmp_path / name).mkdir()
         then = time.time() - 3600 * hours
         os.utime(tmp_path / name, (then, then))
-    export(*parts, NAMES, tmp_path)
+    export_classifier(*parts, NAMES, tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == {".partial-1-new", "1"}
 
 
@@ -267,7 +270,7 @@ def test_servers_pad_ids_only_where_padding_counts_nothing(masked, tmp_path):
     import tensorflow as tf
 
     from keras_tnattn import TensorizedSpectralAttention
-    from keras_tnattn.export import export
+    from keras_tnattn.export import export_classifier
     from keras_tnattn.text.words import split_words
 
     keras.utils.set_random_seed(0)
@@ -278,7 +281,7 @@ def test_servers_pad_ids_only_where_padding_counts_nothing(masked, tmp_path):
     x = TensorizedSpectralAttention(1, name="attention")(x)
     x = keras.layers.GlobalAveragePooling1D()(x)
     model = keras.Model(ids, keras.layers.Dense(3, "softmax")(10 * x))
-    folder = export(model, vectorizer, NAMES, tmp_path, split_words=split_words)
+    folder = export_classifier(model, vectorizer, NAMES, tmp_path, split_words=split_words)
     card = json.loads((folder / "assets.extra" / "model_card.json").read_text())
     assert ("padding" in card["inputs"]["ids"]) == masked
     # An explanation is one of what the other signatures compute.

@@ -48,6 +48,10 @@ def test_sentences_come_back_normalized(tokenizer):
     first = "sao 3 , 5 km ate la" if tokenizer.lower_case else "São 3 , 5 km até lá"
     assert back[0].startswith(f"{first} ; 1 . 000")
     assert back[1].lower().startswith("it ' s 3 . 5 km ( about")
+    # What it says of itself is what it does.
+    assert (tokenizer.case, tokenizer.keep_accents) == (
+        ("lower", False) if tokenizer.lower_case else ("keep", True)
+    )
 
 
 def test_the_vocabulary_is_cut_to_its_size():

@@ -225,7 +225,7 @@ def _columns(path: Path) -> tuple[str, ...]:
 
 def _predictor_of_export(path: Path) -> Predictor:
     start_backend()
-    from keras_tnattn.export import Classifier, load
+    from keras_tnattn.export import LoadedClassifier, load
 
     try:
         model = load(path)
@@ -237,7 +237,7 @@ def _predictor_of_export(path: Path) -> Predictor:
         ) from error
     except (OSError, ValueError) as error:
         raise InputError(str(error)) from error
-    if isinstance(model, Classifier):
+    if isinstance(model, LoadedClassifier):
         return lambda texts: labels(model(texts)["probabilities"], model.class_names)
 
     def translate(texts: list[str]) -> list[list[Prediction]]:

@@ -147,7 +147,7 @@ def export_classifier(
     Returns:
         The path of the new version.
     """
-    from keras_tnattn.export import export  # which needs TensorFlow
+    from keras_tnattn.export import export_classifier  # which needs TensorFlow
 
     source = {
         "name": config.dataset,
@@ -156,7 +156,9 @@ def export_classifier(
     }
     examples = [data.texts[row][:200] for row in test.rows[:: max(1, len(test.rows) // 5)][:5]]
     card = {"examples": examples, **describe(config, source, results)}
-    return export(model, vectorizer.layer(), data.class_names, folder, version, split_words, card)
+    return export_classifier(
+        model, vectorizer.layer(), data.class_names, folder, version, split_words, card
+    )
 
 
 def prepare_parts(

@@ -83,7 +83,11 @@ def _export(
 ) -> Path:
     import tensorflow as tf
 
-    from keras_tnattn.export import export_signatures, labels_and_probabilities
+    from keras_tnattn.export import (
+        class_names_file,
+        export_signatures,
+        labels_and_probabilities,
+    )
 
     def probabilities(images: tf.Tensor, training: bool) -> tf.Tensor:
         return tf.nn.softmax(model(images, training=training))
@@ -91,7 +95,8 @@ def _export(
     images = tf.TensorSpec([None, *data.images.shape[1:]], tf.float32, "images")
     classify = labels_and_probabilities(probabilities, data.class_names)
     signatures = {"serving_default": (classify, images)}
-    return export_signatures(signatures, [model], folder, version, data.class_names, card)
+    files = class_names_file(data.class_names)
+    return export_signatures(signatures, [model], folder, version, files, card)
 
 
 def _card(config: ImagesConfig, data: LabeledImages, results: dict[str, Any]) -> dict[str, Any]:
