@@ -6,7 +6,7 @@ commands take its name.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 
@@ -21,6 +21,22 @@ from keras_tnattn.layers import (
 )
 from keras_tnattn.layers.base_attention import adapter_of
 from keras_tnattn.typing import Tensor
+
+Places: TypeAlias = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
+
+
+def _everywhere(options: Mapping[str, Any]) -> Places:
+    return dict(options), dict(options), dict(options)
+
+
+def _power_law_places(options: Mapping[str, Any]) -> Places:
+    """Encoders read whole sentences, and so does a metric of the source: neither is causal."""
+
+    def without(*names: str) -> dict[str, Any]:
+        return {name: value for name, value in options.items() if name not in names}
+
+    of_source = without("causal_metric") if options.get("metric_from") == "key" else without()
+    return without("causal_metric", "metric_from"), without("metric_from"), of_source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +53,8 @@ class Attention:
         stacked_options: Options that give its output the shape of its input, for residual sums.
         causal_options: Options that make it causal, if it does not take a causal mask.
         dropout_options: The names of the options that are dropout rates.
-        decoder_only: The names of the options that only apply to decoders.
-        cross_only: The names of the options that only apply to the attention to another sequence.
+        by_place: Function from the options of a translator's attention to those of its encoders, of
+            the target to itself and of the target to the source. Default: the same for all three.
         tensor_tokens: Whether its tokens are tensors, `(B, L, I_1, ..., I_N)`.
     """
 
@@ -50,8 +66,7 @@ class Attention:
     stacked_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     causal_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     dropout_options: tuple[str, ...] = ()
-    decoder_only: tuple[str, ...] = ()
-    cross_only: tuple[str, ...] = ()
+    by_place: Callable[[Mapping[str, Any]], Places] = _everywhere
     tensor_tokens: bool = False
 
 
@@ -104,8 +119,7 @@ ATTENTIONS: Mapping[str, Attention] = {
         takes_memory=True,
         can_be_causal=True,
         dropout_options=("dropout", "residual_dropout"),
-        decoder_only=("causal_metric",),
-        cross_only=("metric_from",),
+        by_place=_power_law_places,
     ),
     "sdpa": Attention(
         "scaled dot-product attention (keras.layers.MultiHeadAttention)",

@@ -296,15 +296,9 @@ def translator(
     layers for the source, `TransformerDecoder` layers for the target, and a dense layer that
     computes the logits. Id 0 is padding and masked. The model is not compiled. `PRESETS` has the
     paper's models, `translator(8000, 8000, **PRESETS["plga-2"])`, and `"plga-small"`, for small
-    corpora: there it translates better, and no token of the target depends on later ones. Call the
-    model with `{"source": ids, "target": ids}`.
-
-    As published, the metric of PLGA in the decoder sums over the whole target. With teacher forcing
-    the logits therefore depend on later tokens, including the one to predict, so that loss and
-    accuracy in training and validation differ from those in decoding. `causal_metric=True` prevents
-    this: the metric at each position of the decoder is computed from the tokens up to it, and
-    training takes many times as long. `metric_from="key"` with `decoder_attention="sdpa"` also
-    prevents it, and takes no longer than the published metric.
+    corpora: there it translates better, and no token of the target depends on later ones (see
+    `PowerLawGraphAttention`, whose published metric lets them). Call the model with
+    `{"source": ids, "target": ids}`.
 
     The attentions can differ. `encoder_attention` is the attention of the source to itself, and
     `decoder_attention` that of the target to itself, which has to be causal. The attention of the
@@ -340,9 +334,9 @@ def translator(
             `"tensor_train"`, `TTEmbedding` layers; or `"low_rank"`, `LowRankEmbedding` layers.
         embedding_tt_ranks: Int, their maximum TT-rank or their rank. Defaults to 16.
         **attention_options: Further arguments of an `attention` given by name, for instance
-            `residual_units=2`. `causal_metric` applies to the decoder only, because the encoder
-            reads whole sentences; `metric_from="key"` to the attention of the target to the source
-            only, where it replaces `causal_metric`.
+            `residual_units=2`; the layer checks them. Those that suit only some places go there, as
+            its entry in `keras_tnattn.models.attentions.ATTENTIONS` says: of PLGA, `causal_metric`
+            to the decoder, `metric_from` to the attention of the target to the source.
 
     Returns:
         A `Translator`.

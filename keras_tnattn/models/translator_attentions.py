@@ -39,31 +39,28 @@ def attention_makers(
     Raises:
         ValueError: If an attention does not suit its place, or options apply to nothing.
     """
-    of_encoder, of_target, of_source = _options_by_place(attention, attention_options)
-    only_of_target = attention_options.get("causal_metric") and not of_source.get("causal_metric")
-    if only_of_target and decoder_attention not in (None, attention):
-        raise ValueError(
-            f"Expected no causal_metric, an option of attention={attention!r}: with "
-            "metric_from='key' it applies to the attention of the target to itself only, which is "
-            f"another one. Received: causal_metric=True, decoder_attention={decoder_attention!r}"
-        )
+    places = (dict(attention_options),) * 3
+    if isinstance(attention, str) and attention in ATTENTIONS:
+        places = ATTENTIONS[attention].by_place(attention_options)
+        _check_used(attention, attention_options, places, encoder_attention, decoder_attention)
+    of_encoder, of_target, of_source = places
     sizes = (num_heads, model_dim, attention_dropout)
 
     def maker(
         place: str,
-        chosen: str | keras.layers.Layer | None,
-        own_options: Mapping[str, Any] | None,
+        other: str | keras.layers.Layer | None,
+        other_options: Mapping[str, Any] | None,
         options: dict[str, Any],
     ) -> Callable[[str], keras.layers.Layer]:
-        if chosen is None:
-            if own_options:
+        if other is None:
+            if other_options:
                 raise ValueError(
                     f"Expected `{place}_attention`, to which `{place}_options` apply. "
-                    f"Received: {place}_attention=None, {place}_options={own_options}"
+                    f"Received: {place}_attention=None, {place}_options={other_options}"
                 )
             return _attention_maker("attention", attention, options, *sizes)
-        options = {**(options if chosen == attention else {}), **(own_options or {})}
-        return _attention_maker(f"{place}_attention", chosen, options, *sizes)
+        options = {**(options if other == attention else {}), **(other_options or {})}
+        return _attention_maker(f"{place}_attention", other, options, *sizes)
 
     return (
         maker("encoder", encoder_attention, encoder_options, of_encoder),
@@ -72,24 +69,25 @@ def attention_makers(
     )
 
 
-def _options_by_place(
-    attention: str | keras.layers.Layer, options: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Returns the options of the encoders, of the target to itself and to the source."""
-    if not isinstance(attention, str) or attention not in ATTENTIONS:
-        return options, options, options
-    entry = ATTENTIONS[attention]
-
-    def without(names: Sequence[str]) -> dict[str, Any]:
-        return {name: value for name, value in options.items() if name not in names}
-
-    # A metric of the source is complete: it needs no causal one.
-    of_source = options.get("metric_from") == "key"
-    return (
-        without(entry.decoder_only + entry.cross_only),
-        without(entry.cross_only),
-        without(entry.decoder_only) if of_source else options,
-    )
+def _check_used(
+    attention: str,
+    options: Mapping[str, Any],
+    places: Sequence[Mapping[str, Any]],
+    encoder_attention: str | keras.layers.Layer | None,
+    decoder_attention: str | keras.layers.Layer | None,
+) -> None:
+    """Raises an error if an option applies to other attentions than those that are `attention`."""
+    of_encoder, of_target, used = (set(place) for place in places)
+    for other, names in ((encoder_attention, of_encoder), (decoder_attention, of_target)):
+        if other is None or other == attention:
+            used |= names
+    unused = {name: value for name, value in options.items() if name not in used}
+    if unused:
+        raise ValueError(
+            f"Expected options that apply to attention={attention!r} where it is used. Received: "
+            f"{unused} with encoder_attention={encoder_attention!r}, "
+            f"decoder_attention={decoder_attention!r}"
+        )
 
 
 def _attention_maker(

@@ -264,8 +264,23 @@ def test_the_same_attention_by_name_has_the_same_options():
     assert [x.residual_dim for x in attentions] == [4] * 3
     assert [x.epsilon for x in attentions] == [0.01, 0.1, 0.01]
     assert [x.causal_metric for x in attentions] == [False, True, False]
-    with pytest.raises(ValueError, match="attention of the target to itself only"):
+    with pytest.raises(
+        ValueError, match=r"where it is used.*{'causal_metric': True}.*decoder_attention='sdpa'"
+    ):
         translator(9, 11, **options, decoder_attention="sdpa")
+
+
+def test_an_option_that_no_attention_takes_is_refused():
+    sizes = {"model_dim": 8, "num_heads": 2, "residual_units": 1, "residual_dim": 4}
+    with pytest.raises(ValueError, match="damping"):  # by the layer itself
+        translator(9, 11, **sizes, damping=0.5)
+    with pytest.raises(ValueError, match="metric_from='neither'"):
+        translator(9, 11, **sizes, metric_from="neither")
+    # The same options in every place, for an attention that does not say otherwise.
+    model = translator(9, 11, "sdpa", model_dim=8, num_heads=2, dropout=0.0, use_bias=False)
+    decoder = model.decoders[0]
+    attentions = (model.encoders[0].attention, decoder.self_attention, decoder.cross_attention)
+    assert [layer.get_config()["use_bias"] for layer in attentions] == [False] * 3
 
 
 @pytest.mark.parametrize("decoder_attention", [None, "sdpa"])
