@@ -25,6 +25,8 @@ from keras_tnattn.export.formats import (
     file_sizes,
 )
 from keras_tnattn.export.loading import LoadedClassifier, LoadedTranslator, load
+from keras_tnattn.export.portable import export_portable
+from keras_tnattn.export.web import export_web
 from keras_tnattn.export.writing import (
     CLASS_NAMES,
     check_backend,
@@ -49,9 +51,11 @@ __all__ = [
     "export_litert",
     "export_onnx",
     "export_openvino",
+    "export_portable",
     "export_saved_model",
     "export_signatures",
     "export_translator",
+    "export_web",
     "file_sizes",
     "labels_and_probabilities",
     "load",

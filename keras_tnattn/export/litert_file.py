@@ -51,11 +51,10 @@ def _converted(schema: Any, graph: Any, inputs: list[str], outputs: list[str]) -
     """Converts the part of a graph between tensors; its inputs and outputs keep their order."""
     import tensorflow as tf
 
-    converter = tf.lite.TFLiteConverter.from_concrete_functions(
-        [as_function(graph, inputs, outputs)]
-    )
-    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+    function = as_function(graph, inputs, outputs)
     with quiet():
+        converter = tf.lite.TFLiteConverter.from_concrete_functions([function])
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         content = converter.convert()
     return schema.ModelT.InitFromPackedBuf(content, 0)
 

@@ -102,7 +102,7 @@ def export_classifier(
 
     size = getattr(vectorizer, "vocabulary_size", None)
     # Of a layer that does not say, the padding and the unknown word.
-    ignores_padding = _ignores_padding(model, size() if callable(size) else UNK + 1)
+    ignores_padding = ignores_padding(model, size() if callable(size) else UNK + 1)
 
     def from_text(text: Tensor) -> dict[str, Tensor]:
         ids = to_ids(text)
@@ -251,7 +251,7 @@ def export_translator(
     )
 
 
-def _ignores_padding(model: keras.Model, vocabulary_size: int) -> bool:
+def ignores_padding(model: keras.Model, vocabulary_size: int) -> bool:
     """Whether a classifier computes the same without the padding at the end of texts.
 
     Compares the inputs of the last layer, because probabilities near 0 and 1 hardly change. Returns

@@ -18,7 +18,8 @@ from keras_tnattn.typing import Tensor
 # last one is NUL, which Keras' `StringLookup` loses at the end of a word.
 _SEPARATORS = r"""[!"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~\x00]"""
 # Those of `tf.strings.split`: white space of ASCII.
-_BETWEEN_WORDS = re.compile(rf"(?:[ \t\n\v\f\r]|{_SEPARATORS})+")
+BETWEEN_WORDS = rf"(?:[ \t\n\v\f\r]|{_SEPARATORS})+"
+_BETWEEN_WORDS = re.compile(BETWEEN_WORDS)
 _SPECIAL = ["", "[UNK]"]
 
 

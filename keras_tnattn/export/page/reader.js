@@ -1,0 +1,74 @@
+// Reads a folder that keras_tnattn.export.export_web wrote. `ort` is onnxruntime-web.
+
+const FORMAT = 1;
+
+async function fetched(path) {
+  const response = await fetch(path);
+  if (!response.ok) throw new Error(`${path}: ${response.status} ${response.statusText}`);
+  return response;
+}
+
+export class Words {
+  constructor({ vocabulary, between, max_words: maxWords }) {
+    this.ids = new Map(vocabulary.map((word, n) => [word, n + 2]));
+    this.between = new RegExp(between, "u");
+    this.maxWords = maxWords;
+  }
+
+  split(text) {
+    return text.toLowerCase().split(this.between).filter((word) => word);
+  }
+
+  of(text) {
+    return this.split(text).slice(0, this.maxWords).map((word) => this.ids.get(word) ?? 1);
+  }
+}
+
+export class Classifier {
+  constructor(content, session) {
+    this.classNames = content.class_names;
+    this.words = new Words(content.words);
+    this.card = content.card;
+    this.byLength = content.by_length;
+    this.session = session;
+    this.queue = Promise.resolve(); // a session runs one call at a time
+  }
+
+  async labels(texts) {
+    const rows = await this.probabilities(texts);
+    return rows.map((row) => this.classNames[row.indexOf(Math.max(...row))]);
+  }
+
+  probabilities(texts) {
+    this.queue = this.queue.catch(() => {}).then(() => this.run(texts));
+    return this.queue;
+  }
+
+  async run(texts) {
+    const rows = texts.map((text) => this.words.of(text));
+    const longest = Math.max(1, ...rows.map((row) => row.length));
+    const length = this.byLength ? longest : this.words.maxWords;
+    const ids = new Int32Array(rows.length * length);
+    rows.forEach((row, n) => ids.set(row, n * length));
+    const input = new ort.Tensor("int32", ids, [rows.length, length]);
+    const outputs = await this.session.run({ [this.session.inputNames[0]]: input });
+    const { data } = outputs[this.session.outputNames[0]];
+    const count = this.classNames.length;
+    return rows.map((_, n) => Array.from(data.slice(n * count, (n + 1) * count)));
+  }
+}
+
+export async function load(folder) {
+  const content = await (await fetched(`${folder}/text.json`)).json();
+  if (content.format !== FORMAT) {
+    throw new Error(`text.json has version ${content.format} and not ${FORMAT}; export again`);
+  }
+  const { name, bytes } = content.files.model;
+  const model = new Uint8Array(await (await fetched(`${folder}/${name}`)).arrayBuffer());
+  if (model.length !== bytes) {
+    throw new Error(`${name} has ${model.length} bytes and not ${bytes}; copy it again`);
+  }
+  ort.env.wasm.numThreads = 1; // more need headers that not every server sends
+  ort.env.wasm.wasmPaths = new URL("./", import.meta.url).href;
+  return new Classifier(content, await ort.InferenceSession.create(model));
+}

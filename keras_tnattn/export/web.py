@@ -1,0 +1,123 @@
+"""Writes static pages on which a model runs in the browser, without a server of its own."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_tnattn.export.partial import partial_folder
+from keras_tnattn.export.portable import export_portable
+from keras_tnattn.text.words import WordVectorizer
+
+# The package of npm whose files run the model, and which of them are shipped.
+RUNTIME = "onnxruntime-web@1.30.0"
+_RUNTIME_FILES = (
+    "ort.wasm.min.js",
+    "ort-wasm-simd-threaded.mjs",
+    "ort-wasm-simd-threaded.wasm",
+)
+_PAGE = Path(__file__).with_name("page")
+
+
+def export_web(
+    model: keras.Model,
+    vectorizer: WordVectorizer,
+    class_names: Sequence[str],
+    folder: str | os.PathLike,
+    texts: Sequence[str] = (),
+    card: Mapping[str, Any] | None = None,
+    runtime: str | os.PathLike | None = None,
+) -> Path:
+    """Writes a folder with a page that classifies texts, for any static server.
+
+    Nothing leaves the visitor's device, and once the page is loaded no network is needed. Besides
+    the page, the folder has what `export_portable` writes, and `onnxruntime-web`.
+
+    Args:
+        model: A model from ids `(B, L)` to class probabilities `(B, C)`.
+        vectorizer: What turns texts into ids.
+        class_names: The `C` names.
+        folder: The new folder.
+        texts: Texts with which the model is tried.
+        card: Further entries of the model card; `name` is the title of the page, and the first of
+            `examples` its first text.
+        runtime: The folder of an unpacked `onnxruntime-web`, or its `.tgz` file. Default: it is
+            fetched by `npm`, once, into the user's cache.
+
+    Returns:
+        The folder. To see the page: `python -m http.server --directory FOLDER`.
+
+    Raises:
+        FileExistsError: If the folder exists.
+        FileNotFoundError: If `runtime` has no such files, or `npm` is needed and missing.
+        RuntimeError: If `npm` fails; or as `export_portable`.
+
+    Example:
+        ```python notest
+        export_web(model, vectorizer, ["sports", "science"], "page")
+        ```
+    """
+    folder = Path(folder)
+    if folder.exists():
+        raise FileExistsError(
+            f"Expected a new folder, because exports never overwrite. Received: {folder}"
+        )
+    with partial_folder(folder) as partial, _runtime_files(runtime) as files:
+        whole = export_portable(
+            model, vectorizer, class_names, partial / "page", texts=texts, card=card
+        )
+        (whole / "reader.py").unlink()
+        for file in (*_PAGE.iterdir(), *(files / name for name in _RUNTIME_FILES)):
+            shutil.copyfile(file, whole / file.name)
+        return whole.rename(folder)
+
+
+@contextlib.contextmanager
+def _runtime_files(runtime: str | os.PathLike | None) -> Iterator[Path]:
+    """Yields the folder with the runtime's files."""
+    source = _cached() if runtime is None else Path(runtime)
+    with tempfile.TemporaryDirectory() as unpacked:
+        folder = source
+        if not source.is_dir():
+            folder = Path(unpacked)
+            with tarfile.open(source) as archive:
+                archive.extractall(folder, filter="data")
+        folders = [path.parent for path in folder.rglob(_RUNTIME_FILES[0])]
+        missing = [n for n in _RUNTIME_FILES if not folders or not (folders[0] / n).is_file()]
+        if missing:
+            raise FileNotFoundError(
+                f"Expected the files of {RUNTIME}. Received: {source}, without {missing[0]}"
+            )
+        yield folders[0]
+
+
+def _cached() -> Path:
+    """Returns the file of the package, which npm fetches if it is not in the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "keras_tnattn"
+    path = cache / f"{RUNTIME.replace('@', '-')}.tgz"
+    if path.is_file():
+        return path
+    npm = shutil.which("npm")
+    if npm is None:
+        raise FileNotFoundError(
+            f"Expected npm, which fetches {RUNTIME}. Install Node.js, or pass the folder of an "
+            "unpacked package as runtime"
+        )
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as partial:
+        done = subprocess.run(
+            [npm, "pack", RUNTIME], cwd=partial, capture_output=True, text=True, check=False
+        )
+        packed = list(Path(partial).glob("*.tgz"))
+        if done.returncode or not packed:
+            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise RuntimeError(f"npm could not fetch {RUNTIME}: {reason}")
+        packed[0].rename(path)
+    return path
