@@ -14,7 +14,6 @@ import json
 import os
 import re
 import threading
-import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from typing import Any
 import numpy as np
 
 FORMAT = 1
-_LONGEST_WORD = 100  # bytes; a longer one is unknown, as in WordPiece
 
 
 class Model:
@@ -126,8 +124,10 @@ class Classifier:
         """Returns int32 ids `(B, L)`, padded with 0."""
         rows = [self.words(text) for text in texts]
         longest = max((len(row) for row in rows), default=1)
-        ids = np.zeros((len(rows), max(longest, 1) if self._by_length else self.words.max_words), "int32")
-        for row, values in zip(ids, rows):
+        ids = np.zeros(
+            (len(rows), max(longest, 1) if self._by_length else self.words.max_words), "int32"
+        )
+        for row, values in zip(ids, rows, strict=True):
             row[: len(values)] = values
         return ids
 
@@ -137,7 +137,9 @@ class Classifier:
             return np.zeros((0, len(self.class_names)), "float32")
         name = self._model.inputs[0]
         if self._model.fixed_batch:
-            return np.concatenate([self._model(**{name: ids[n : n + 1]})[0] for n in range(len(ids))])
+            return np.concatenate(
+                [self._model(**{name: ids[n : n + 1]})[0] for n in range(len(ids))]
+            )
         return self._model(**{name: ids})[0]
 
 

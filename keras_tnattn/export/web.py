@@ -1,6 +1,7 @@
 """Writes static pages on which a model runs in the browser, without a server of its own."""
 
 import contextlib
+import gzip
 import os
 import shutil
 import subprocess
@@ -74,6 +75,10 @@ def export_web(
             model, vectorizer, class_names, partial / "page", texts=texts, card=card
         )
         (whole / "reader.py").unlink()
+        text = whole / "text.json"
+        # Most bytes are those of the vocabulary.
+        (whole / "text.json.gz").write_bytes(gzip.compress(text.read_bytes(), mtime=0))
+        text.unlink()
         for file in (*_PAGE.iterdir(), *(files / name for name in _RUNTIME_FILES)):
             shutil.copyfile(file, whole / file.name)
         return whole.rename(folder)

@@ -102,11 +102,11 @@ def export_classifier(
 
     size = getattr(vectorizer, "vocabulary_size", None)
     # Of a layer that does not say, the padding and the unknown word.
-    ignores_padding = ignores_padding(model, size() if callable(size) else UNK + 1)
+    by_length = ignores_padding(model, size() if callable(size) else UNK + 1)
 
     def from_text(text: Tensor) -> dict[str, Tensor]:
         ids = to_ids(text)
-        if ignores_padding:
+        if by_length:
             columns = tf.where(tf.reduce_any(ids != PAD, axis=0))
             ids = ids[:, : tf.reduce_max(tf.concat([columns[:, 0] + 1, [1]], axis=0))]
         return from_ids(ids)
@@ -118,7 +118,7 @@ def export_classifier(
         "ids": (from_ids, tf.TensorSpec([None, None], tf.int32, "ids")),
     }
     explain = split_words and classifier_explanation(
-        model, to_ids, split_words, from_ids, ignores_padding
+        model, to_ids, split_words, from_ids, by_length
     )
     if explain:
         signatures["explain"] = (explain, text)
@@ -127,8 +127,8 @@ def export_classifier(
         "labels": list(class_names),
         "sizes": {"parameters": model.count_params()},
         "inputs": {
-            "text": {"by_length": ignores_padding},
-            "ids": {**({"padding": PAD} if ignores_padding else {}), "max_length": _MAX_IDS},
+            "text": {"by_length": by_length},
+            "ids": {**({"padding": PAD} if by_length else {}), "max_length": _MAX_IDS},
         },
     }
     return export_signatures(

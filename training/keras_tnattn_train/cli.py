@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 PROGRAMS = {
     "predict": ("keras_tnattn_train.predict:main", "Predict with a run or an exported model"),
     "compress": ("keras_tnattn_train.compress:main", "Make the model of a run or a file smaller"),
+    "export": ("keras_tnattn_train.export:main", "Write a run's model for other runtimes"),
     "evaluate": ("keras_tnattn_train.translate.evaluate:main", "Score a translator: BLEU, chrF"),
     "explain": ("keras_tnattn_train.translate.explain:main", "Draw a translator's attentions"),
     "serve": ("keras_tnattn.serving.__main__:run", "Serve exported models over HTTP"),
@@ -29,6 +30,10 @@ EXTRAS = {
     "anyio": "serve",
     "uvicorn": "serve",
     "prometheus_client": "serve",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "tf2onnx": "onnx",
+    "ai_edge_litert": "litert",
     "tensorflow": "tensorflow",
     "tensorflow_text": "text",
     "jax": "jax",

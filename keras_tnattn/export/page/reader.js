@@ -8,6 +8,13 @@ async function fetched(path) {
   return response;
 }
 
+async function unpacked(path) {
+  const bytes = new Uint8Array(await (await fetched(path)).arrayBuffer());
+  const packed = bytes[0] === 0x1f && bytes[1] === 0x8b; // some servers have unpacked it already
+  const stream = new Blob([bytes]).stream();
+  return new Response(packed ? stream.pipeThrough(new DecompressionStream("gzip")) : stream);
+}
+
 export class Words {
   constructor({ vocabulary, between, max_words: maxWords }) {
     this.ids = new Map(vocabulary.map((word, n) => [word, n + 2]));
@@ -59,9 +66,9 @@ export class Classifier {
 }
 
 export async function load(folder) {
-  const content = await (await fetched(`${folder}/text.json`)).json();
+  const content = await (await unpacked(`${folder}/text.json.gz`)).json();
   if (content.format !== FORMAT) {
-    throw new Error(`text.json has version ${content.format} and not ${FORMAT}; export again`);
+    throw new Error(`text.json.gz has version ${content.format} and not ${FORMAT}; export again`);
   }
   const { name, bytes } = content.files.model;
   const model = new Uint8Array(await (await fetched(`${folder}/${name}`)).arrayBuffer());

@@ -14,6 +14,7 @@ from keras_tnattn_train.classify.texts import read_texts
 from keras_tnattn_train.classify.train import Part, export_classifier, prepare_parts
 from keras_tnattn_train.data.texts import LabeledTexts
 from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.runs.cards import describe
 from keras_tnattn_train.runs.predictions import Predictor, labels
 from keras_tnattn_train.runs.runs import Run
 from keras_tnattn_train.runs.saved_models import load_model
@@ -117,6 +118,23 @@ class ClassifierRun(TrainedRun):
         return export_classifier(
             self.config, result.model, vectorizer, data, parts["test"], measured, folder
         )
+
+    def export_portable(self, kind: str, folder: Path, runtime: str | None) -> None:
+        from keras_tnattn.export import export_portable, export_web
+
+        card = {
+            "name": self.config.name,
+            **describe(self.config, {"name": self.config.dataset}, {}),
+        }
+        if kind == "web":
+            export_web(
+                self.model, self.vectorizer, self.class_names, folder, card=card, runtime=runtime
+            )
+        else:
+            runtime = {"onnx": "onnxruntime", "litert": "litert"}[kind]
+            export_portable(
+                self.model, self.vectorizer, self.class_names, folder, runtime, card=card
+            )
 
 
 def _accuracy(ids: np.ndarray, labels: np.ndarray) -> Callable[[keras.Model], float]:

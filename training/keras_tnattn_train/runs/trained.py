@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.predictions import Predictor
 
 if TYPE_CHECKING:
@@ -72,3 +73,13 @@ class TrainedRun(abc.ABC):
     @abc.abstractmethod
     def export(self, result: Any, scores: dict[str, float], folder: Path) -> Path:
         """Exports a small model to a new version in a folder, and returns its path."""
+
+    def export_portable(self, kind: str, folder: Path, runtime: str | None) -> None:
+        """Writes the model and its text for another runtime. Default: refused.
+
+        Args:
+            kind: `"onnx"`, `"litert"` or `"web"`.
+            folder: The new folder.
+            runtime: Where `onnxruntime-web` is, for `"web"`. Default: npm fetches it.
+        """
+        raise InputError(f"Expected a run of classify. Received: {self.model.name}, another model")

@@ -1,0 +1,54 @@
+"""The command `keras-tnattn export`."""
+
+import json
+
+import keras
+import pytest
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("texts are exported on TensorFlow", allow_module_level=True)
+
+from keras_tnattn.export import reader
+from keras_tnattn_train import export, predict
+from keras_tnattn_train.cli import main
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    rows = [
+        f"{'good' if i % 2 else 'bad'} film {i},{'plus' if i % 2 else 'minus'}" for i in range(60)
+    ]
+    (folder / "mine.csv").write_text("text,label\n" + "\n".join(rows) + "\n", "utf-8")
+    arguments = f"classify --dataset {folder / 'mine.csv'} --attention tsa --embedding-dim 8"
+    assert main([*arguments.split(), "--epochs", "2", "--run-dir", str(folder / "mine")]) == 0
+    return folder / "mine"
+
+
+def test_folders_say_what_the_run_says(run, tmp_path, capsys):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("ai_edge_litert")
+    folders = {kind: tmp_path / kind for kind in ("onnx", "litert")}
+    options = [word for kind, folder in folders.items() for word in (f"--{kind}", str(folder))]
+    assert export.main([str(run), *options]) == 0
+    printed = capsys.readouterr().out
+    assert f"{(tmp_path / 'onnx' / 'model.onnx').stat().st_size:,} bytes  model.onnx" in printed
+    texts = ["a good film", "a BAD film!", "?"]
+    assert predict.main([str(run), *texts, "--format", "jsonl"]) == 0
+    expected = [json.loads(line)["label"] for line in capsys.readouterr().out.splitlines()]
+    for folder in folders.values():
+        assert reader.load(folder)(texts) == expected
+
+
+def test_bad_input(run, tmp_path, capsys):
+    def refused(*arguments):
+        assert export.main([str(argument) for argument in arguments]) == 2
+        return capsys.readouterr().err
+
+    assert "Expected --onnx, --litert or --web" in refused(run)
+    assert "does not exist" in refused(tmp_path / "none", "--onnx", tmp_path / "new")
+    assert "which exists" in refused(run, "--onnx", tmp_path)
+    assert "only with --web" in refused(run, "--onnx", "new", "--onnxruntime-web", "folder")
+    missing = refused(run, "--web", tmp_path / "new", "--onnxruntime-web", tmp_path)
+    assert "onnxruntime-web" in missing
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,93 @@
+"""The command line `keras-tnattn export`: the model of a run, with its text, for other runtimes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from keras_tnattn_train.options.command_line import run_one
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.options import OUTPUT, Options, argument, option
+from keras_tnattn_train.processes.backend import start_backend
+from keras_tnattn_train.tasks import command_of_texts
+
+KINDS = ("onnx", "litert", "web")
+EXAMPLES = """\
+examples:
+  a folder for onnxruntime with all that turns a text into a label, and its reader.py:
+    keras-tnattn export runs/reuters-tsa-0 --onnx portable/reuters
+  the same for phones, of a compressed run:
+    keras-tnattn export runs/reuters-tsa-0/compressed --litert portable/reuters
+  a page that classifies in the browser, without a server of its own:
+    keras-tnattn export runs/reuters-tsa-0/compressed --web page
+    python -m http.server --directory page
+"""
+
+
+class ExportOptions(Options):
+    """The options of `keras-tnattn export`."""
+
+    run: str = argument("the folder of a finished run of classify, or of a compressed one")
+    onnx: str | None = option(
+        None, OUTPUT, "write this new folder for onnxruntime", metavar="FOLDER"
+    )
+    litert: str | None = option(
+        None, OUTPUT, "write this new folder for LiteRT (ai-edge-litert)", metavar="FOLDER"
+    )
+    web: str | None = option(
+        None, OUTPUT, "write this new folder with a page for any static server", metavar="FOLDER"
+    )
+    onnxruntime_web: str | None = option(
+        None,
+        OUTPUT,
+        "onnxruntime-web for --web: a folder or the .tgz of npm (default: npm fetches it once)",
+        metavar="PATH",
+    )
+
+    def check_together(self) -> None:
+        if not any(getattr(self, kind) for kind in KINDS):
+            raise ValueError("Expected --onnx, --litert or --web. Received: none of them")
+        if self.onnxruntime_web and not self.web:
+            raise ValueError(
+                "Expected --onnxruntime-web only with --web. "
+                f"Received: onnxruntime_web={self.onnxruntime_web}"
+            )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
+
+    Returns:
+        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
+    """
+    return run_one(
+        "export",
+        "Writes the model of a run with its vocabulary, classes and rules for splitting text, for "
+        "runtimes that need neither Keras nor TensorFlow.",
+        EXAMPLES,
+        ExportOptions,
+        _export,
+        arguments,
+    )
+
+
+def _export(args: ExportOptions) -> None:
+    path = Path(args.run)
+    if not path.is_dir():
+        raise InputError(f"Expected the folder of a run. Received: {path}, which does not exist")
+    command = command_of_texts(path)
+    folders = {kind: Path(getattr(args, kind)) for kind in KINDS if getattr(args, kind)}
+    for folder in folders.values():
+        if folder.exists():
+            raise InputError(f"Expected a new folder. Received: {folder}, which exists")
+    start_backend()
+    run = command.load(path)
+    for kind, folder in folders.items():
+        try:
+            run.export_portable(kind, folder, args.onnxruntime_web)
+        except (ImportError, FileNotFoundError, RuntimeError) as error:
+            raise InputError(str(error)) from error
+        print(f"wrote {folder}:")
+        for file in sorted(folder.iterdir()):
+            print(f"{file.stat().st_size:>12,} bytes  {file.name}")
