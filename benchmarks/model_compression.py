@@ -35,7 +35,7 @@ import numpy as np
 
 from keras_tnattn import compress
 from keras_tnattn.compression.candidates import byte_count
-from keras_tnattn.compression.rebuilding import leaves
+from keras_tnattn.compression.walking import places
 from keras_tnattn.layers import MaskedAveragePooling1D
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.classify.loading import thinned
@@ -228,7 +228,7 @@ def quantized_by_keras(model, mode):
     copy = compress(model, target=1).model
     kinds = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding)
     # `keras.Model.quantize` leaves subclasses out, and `TokenEmbedding` is one of `Embedding`.
-    for layer in leaves(copy, lambda layer: isinstance(layer, kinds)).values():
+    for layer in [p.layer for p in places(copy) if isinstance(p.layer, kinds)]:
         layer.quantize(mode, type_check=False)
     return copy
 

@@ -65,6 +65,14 @@ def _fit(inputs: Any, num_inputs: int | None) -> bool:
     return num_inputs is None or isinstance(inputs, dict) or number == num_inputs
 
 
+def number_of_rows(inputs: Any) -> int:
+    """Returns the number of samples in a batch."""
+    first = keras.tree.flatten(inputs)[0]
+    if not first.ndim:
+        raise ValueError(f"Expected arrays with a row for each sample. Received: {inputs!r}")
+    return len(first)
+
+
 def renumbered(inputs: Any, new_ids: np.ndarray) -> Any:
     """Returns inputs whose integer arrays have `new_ids[i]` for each id `i`."""
 
@@ -91,6 +99,24 @@ def iterate(data: Any) -> Iterator[Any]:
     else:
         raise ValueError(f"Expected arrays or an iterable of batches. Received: {data!r}")
     return (tuple(batch) if isinstance(batch, list) else batch for batch in batches)
+
+
+def outputs_of(model: keras.layers.Layer, inputs: Any) -> list[np.ndarray]:
+    """Returns the flattened outputs at inference, without a change of the model's variables.
+
+    A stateful recurrent layer, say, changes its state in each call.
+    """
+    with keras.StatelessScope():
+        outputs = model(inputs, training=False)
+    return [ops.convert_to_numpy(output) for output in keras.tree.flatten(outputs)]
+
+
+def number_of_batches(dataset: Any) -> int:
+    """Returns the number of batches of an iterable, or 0 if it is not known."""
+    try:
+        return len(dataset)
+    except TypeError:  # of a generator, or a data set of unknown size
+        return 0
 
 
 def are_equal(old: Any, new: Any) -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -9,11 +10,15 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.compression.batches import are_arrays, inputs_and_labels, iterate
-from keras_tnattn.layers.low_rank_einsum_dense import kernel_axes, labels_of
-
-# The number of random input rows that measure the error of a layer for which there are no data.
-SAMPLE_ROWS = 512
+from keras_tnattn.compression.batches import (
+    are_arrays,
+    inputs_and_labels,
+    iterate,
+    number_of_batches,
+    number_of_rows,
+    outputs_of,
+)
+from keras_tnattn.compression.kinds import input_rows, is_table
 
 
 @dataclasses.dataclass
@@ -22,7 +27,8 @@ class Seen:
 
     Attributes:
         rows: Number of input rows; only for kernels.
-        moment: Mean of `x x^T` over all input rows, float64 `(I, I)`; only for kernels.
+        moment: Mean of `x x^T` over all input rows, float64 `(I, I)`; for kernels of which `kinds`
+            knows the rows, and for tables that are also called to return logits.
         counts: The number of occurrences of each id, int64 `(V,)`; only for embeddings.
         batch: The inputs of the first call, unchanged.
         sensitivity: Relative change of the model's outputs divided by the relative change of this
@@ -30,6 +36,8 @@ class Seen:
         response: How the model's outputs respond to directions of an embedding's rows: float64
             `(D, D)`, the mean of `J^T J` for the Jacobian `J` of the outputs by a row, divided by
             its mean eigenvalue; `None` if all directions count alike.
+        renumber: The number of leading ids of an embedding that stay if all others may be
+            renumbered, or `None` if ids stay.
         inputs_read: Positions, among the flattened inputs of the model, of the inputs that an
             embedding was called with; `None` stands for ids that are no input of the model.
     """
@@ -40,6 +48,7 @@ class Seen:
     batch: np.ndarray | None = None
     sensitivity: float = 1.0
     response: np.ndarray | None = None
+    renumber: int | None = None
     inputs_read: set[int | None] = dataclasses.field(default_factory=set)
 
     @property
@@ -64,6 +73,28 @@ def activated(layer: keras.layers.Layer, function: Callable[[Any], Any]) -> Iter
             attributes["activation"] = before
 
 
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Inputs of a model.
+
+    Attributes:
+        batches: Batches of at most about 1,024 rows.
+        arrays: All inputs, if they are arrays; otherwise `None`.
+        every: Function that returns an iterator over batches of all rows.
+    """
+
+    batches: list[Any]
+    arrays: Any
+    every: Callable[[], Iterator[Any]]
+
+
+def read(data: Any, batch_size: int, num_inputs: int | None) -> Data:
+    """Reads inputs; see `batches_of` and `every_batch`."""
+    batches, arrays = batches_of(data, batch_size, num_inputs)
+    every = functools.partial(every_batch, data, batches, arrays, batch_size, num_inputs)
+    return Data(batches, arrays, every)
+
+
 def batches_of(data: Any, batch_size: int, num_inputs: int | None = None) -> tuple[list[Any], Any]:
     """Cuts arrays into batches, or takes batches from an iterable, until there are 1,024 rows.
 
@@ -84,7 +115,10 @@ def batches_of(data: Any, batch_size: int, num_inputs: int | None = None) -> tup
     if are_arrays(data):
         inputs, _ = inputs_and_labels(data, num_inputs)
         all_inputs = chosen = keras.tree.map_structure(np.asarray, inputs)
-        rows = _rows(all_inputs)
+        rows = number_of_rows(all_inputs)
+        sizes = [len(array) for array in keras.tree.flatten(all_inputs)]
+        if set(sizes) != {rows}:
+            raise ValueError(f"Expected arrays of equally many rows. Received: {sizes} rows")
         if rows > limit:
             some = np.linspace(0, rows - 1, limit).astype(int)
             chosen = keras.tree.map_structure(lambda a: a[some], all_inputs)
@@ -97,7 +131,7 @@ def batches_of(data: Any, batch_size: int, num_inputs: int | None = None) -> tup
         for batch in iterate(data):
             inputs, _ = inputs_and_labels(batch, num_inputs)
             batches.append(keras.tree.map_structure(ops.convert_to_numpy, inputs))
-            rows += _rows(batches[-1])
+            rows += number_of_rows(batches[-1])
             if rows >= limit:
                 break
     if not batches:
@@ -105,25 +139,45 @@ def batches_of(data: Any, batch_size: int, num_inputs: int | None = None) -> tup
     return batches, all_inputs
 
 
-def _rows(inputs: Any) -> int:
-    first = keras.tree.flatten(inputs)[0]
-    if not first.ndim:
-        raise ValueError(f"Expected arrays with a row for each sample. Received: {inputs!r}")
-    return len(first)
+def every_batch(
+    data: Any, batches: list[Any], arrays: Any, batch_size: int, num_inputs: int | None
+) -> Iterator[Any]:
+    """Yields batches of all rows of the data: of a generator, those that were read already.
+
+    Args:
+        data: As for `batches_of`.
+        batches: Batches that `batches_of` has returned.
+        arrays: All inputs, if they are arrays.
+        batch_size: Rows per batch, if they are.
+        num_inputs: The number of the model's inputs, if it is known.
+    """
+    if arrays is not None:
+        for start in range(0, number_of_rows(arrays), batch_size):
+            yield keras.tree.map_structure(lambda a, s=start: a[s : s + batch_size], arrays)
+    elif isinstance(data, Iterator) or not number_of_batches(data):
+        yield from batches
+    else:
+        for batch in iterate(data):
+            inputs, _ = inputs_and_labels(batch, num_inputs)
+            yield keras.tree.map_structure(ops.convert_to_numpy, inputs)
 
 
 @contextlib.contextmanager
 def watched(
     layers: Mapping[str, keras.layers.Layer],
-    watch: Callable[[str, Any, Any], Any],
+    watch: Callable[[str, Any, Any, bool], Any],
 ) -> Iterator[None]:
-    """Makes each layer return `watch(path, inputs, outputs)` instead of its outputs."""
+    """Makes each layer return `watch(path, inputs, outputs, reverse)` instead of its outputs.
+
+    `reverse` is whether an embedding was called to return logits.
+    """
     for path, layer in layers.items():
 
         def call(
             inputs: Any, *args: Any, _path: str = path, _call: Any = layer.call, **kwargs: Any
         ) -> Any:
-            return watch(_path, inputs, _call(inputs, *args, **kwargs))
+            reverse = is_table(layers[_path]) and bool(kwargs.get("reverse", args and args[0]))
+            return watch(_path, inputs, _call(inputs, *args, **kwargs), reverse)
 
         layer.call = call
     try:
@@ -154,20 +208,23 @@ def observe(
     seen = {path: Seen() for path in layers}
     flat_inputs: list[Any] = []
 
-    def watch(path: str, inputs: Any, outputs: Any) -> Any:
+    def watch(path: str, inputs: Any, outputs: Any, reverse: bool) -> Any:
         note = seen[path]
         array = ops.convert_to_numpy(inputs)
         layer = layers[path]
-        if note.batch is None:
+        if note.batch is None and not reverse:
             note.batch = array
-        if isinstance(layer, keras.layers.Embedding):
+        if is_table(layer) and not reverse:
             _check_ids(array, layer.input_dim, path)
             same = (i for i, x in enumerate(flat_inputs) if np.array_equal(x, array))
             note.inputs_read.add(next(same, None))
             counts = np.bincount(array.astype("int64").ravel(), minlength=layer.input_dim)
             note.counts = counts + (0 if note.counts is None else note.counts)
         else:
-            rows = input_rows(layer, array).astype("float64")
+            rows = array.reshape(-1, array.shape[-1]) if reverse else input_rows(layer, array)
+            if rows is None:
+                return outputs
+            rows = rows.astype("float64")
             moment = rows.T @ rows
             note.moment = moment + (0 if note.moment is None else note.moment)
             note.rows += len(rows)
@@ -177,9 +234,9 @@ def observe(
     with watched(layers, watch):
         for number, batch in enumerate(batches):
             flat_inputs[:] = keras.tree.flatten(batch)
-            outputs = model(batch, training=False)
+            outputs = outputs_of(model, batch)
             if number == 0:
-                first = [ops.convert_to_numpy(x) for x in keras.tree.flatten(outputs)]
+                first = outputs
     for path, note in seen.items():
         if note.moment is not None:
             note.moment /= max(note.rows, 1)
@@ -203,17 +260,3 @@ def _check_ids(ids: np.ndarray, num_rows: int, path: str) -> None:
             f"Expected ids from 0 to {num_rows - 1} for {path}. "
             f"Received: ids from {ids.min()} to {ids.max()}"
         )
-
-
-def input_rows(layer: keras.layers.Layer, inputs: np.ndarray) -> np.ndarray:
-    """Returns the rows `(n, I)` that the kernel of a dense or einsum layer multiplies."""
-    if not isinstance(layer, keras.layers.EinsumDense):
-        return inputs.reshape(-1, inputs.shape[-1])
-    labels, kernel, _ = labels_of(layer.equation)
-    summed = [kernel[i] for i in kernel_axes(layer.equation)[0]]
-    before, _, after = labels.partition("...")
-    axis = {c: i for i, c in enumerate(before)}
-    axis |= {c: i - len(after) for i, c in enumerate(after)}
-    moved = np.moveaxis(inputs, [axis[c] for c in summed], range(-len(summed), 0))
-    size = int(np.prod(moved.shape[-len(summed) :]))
-    return moved.reshape(-1, size)

@@ -2,25 +2,28 @@
 
 import dataclasses
 import logging
-import math
-import numbers
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_tnattn.checks import check_int
-from keras_tnattn.compression.batches import renumbered
-from keras_tnattn.compression.candidates import FORMATS, Candidate, quantized_model
+from keras_tnattn.compression import calibration
+from keras_tnattn.compression.batches import fitting_data, number_of_inputs, outputs_of, renumbered
+from keras_tnattn.compression.building import Assembly, assembled, compile_like, measured
+from keras_tnattn.compression.calibration import Data
+from keras_tnattn.compression.choosing import Chooser
+from keras_tnattn.compression.copying import check_copy, copy_of, example_inputs
+from keras_tnattn.compression.formats import FORMATS
+from keras_tnattn.compression.goals import Goal, Healing, Metric, Options, as_tuple, goal_of
 from keras_tnattn.compression.healing import heal
-from keras_tnattn.compression.plan import Plan, measured
-from keras_tnattn.compression.rebuilding import counterparts
+from keras_tnattn.compression.plan import made_plan
+from keras_tnattn.compression.progress import tell, telling
 from keras_tnattn.compression.report import Report
-from keras_tnattn.ops import quantization
+from keras_tnattn.compression.reporting import error_of_outputs, layer_rows, notes_of, report_of
 
 _log = logging.getLogger(__name__)
+_FORMATS = tuple(name for name in FORMATS if name != "dense")
 
 
 class CompressionResult:
@@ -47,18 +50,16 @@ class CompressionResult:
     def __init__(
         self,
         original: keras.Model,
-        floating: keras.Model,
-        small: keras.Model,
+        assembly: Assembly,
         report: Report,
-        layers: Mapping[str, keras.layers.Layer],
-        choice: Mapping[str, Candidate],
         id_orders: Mapping[str, np.ndarray],
-        metric: Callable[[keras.Model], float] | None,
-        sample: Any,
+        metric: Metric | None,
+        data: Data | None,
+        verbose: int,
     ) -> None:
-        self._original, self._floating, self._choice = original, floating, choice
-        self._layers, self._metric, self._sample = layers, metric, sample
-        self.model, self.report, self.healed_epochs = small, report, 0
+        self._original, self._assembly, self._metric = original, assembly, metric
+        self._data, self._verbose = data, verbose
+        self.model, self.report, self.healed_epochs = assembly.small, report, 0
         self.id_orders = dict(id_orders)
 
     def heal(
@@ -95,36 +96,47 @@ class CompressionResult:
                 missing for `label_weight`, or the loss, a weight or the metric becomes infinite or
                 NaN. The model then keeps its weights.
         """
-        before, kept = self._floating.get_weights(), self.report.metric_after
+        how = Healing(epochs, learning_rate, batch_size, label_weight, loss)
+        floating = self._assembly.floating
+        before = floating.get_weights()
         try:
-            losses = heal(
-                self._floating,
-                self._original,
-                dataset,
-                epochs,
-                learning_rate,
-                batch_size,
-                label_weight,
-                loss,
-                self.renumbered,
-            )
-            healed = quantized_model(self._floating, self._layers, self._choice, self._sample)
+            with telling(self._verbose):
+                losses = heal(floating, self._original, dataset, how, self.renumbered)
+            healed = self._assembly.quantized_again()
             metric = None if self._metric is None else measured(self._metric, healed)
+            error, rows = self._error_of(healed)
         except BaseException:  # also of Ctrl-C
-            self._floating.set_weights(before)
+            floating.set_weights(before)
             raise
-        if metric is not None and kept is not None:
-            if metric < kept:
-                self._floating.set_weights(before)
-                message = (
-                    "healing would lower the metric from %.4f to %.4f: the model stays as it is"
-                )
-                _log.warning(message, kept, metric)
-                return losses
-            self.report = dataclasses.replace(self.report, metric_after=metric)
+        former = self.report.metric_after
+        if metric is not None and former is not None and metric < former:
+            floating.set_weights(before)
+            message = "healing would lower the metric from %.4f to %.4f: the model stays as it is"
+            _log.warning(message, former, metric)
+            return losses
+        if healed is not self.model:
+            compile_like(self._original, healed)
+        self.report = dataclasses.replace(self.report, metric_after=metric, error=error, rows=rows)
         self.model = healed
         self.healed_epochs += epochs
         return losses
+
+    def _check(self, example: Any, metric_before: float | None) -> None:
+        """Calls the finished model, and measures its error and metric."""
+        if example is not None:
+            outputs_of(self.model, self.renumbered(example))
+        error, rows = self._error_of(self.model)
+        compile_like(self._original, self.model)
+        after = None if self._metric is None else measured(self._metric, self.model)
+        self.report = dataclasses.replace(
+            self.report, metric_before=metric_before, metric_after=after, error=error, rows=rows
+        )
+
+    def _error_of(self, model: keras.Model) -> tuple[float | None, int]:
+        """Returns the error of a model's outputs on the data, and the number of rows."""
+        if self._data is None:
+            return None, 0
+        return error_of_outputs(self._original, model, self._data.every(), self.renumbered)
 
     def renumbered(self, inputs: Any) -> Any:
         """Converts inputs of the original model to inputs of the small model, with renumbered ids.
@@ -141,14 +153,16 @@ def compress(
     target: float | None = None,
     tolerance: float | None = None,
     data: Any = None,
-    metric: Callable[[keras.Model], float] | None = None,
+    metric: Metric | None = None,
     max_drop: float | None = None,
-    formats: Sequence[str] = FORMATS,
+    formats: str | Sequence[str] = _FORMATS,
     bits: int | None = None,
     filters: str | Sequence[str] | Callable[[keras.layers.Layer], bool] | None = None,
     min_speed: float | None = None,
     batch_size: int = 32,
     renumber: int | None = None,
+    effort: str = "full",
+    verbose: int = 1,
 ) -> CompressionResult:
     """Makes a trained Keras model smaller.
 
@@ -157,17 +171,22 @@ def compress(
     each layer the error of its outputs is computed for many ranks. With `data` this is the error on
     the inputs that the layer really gets: `||C^{1/2} (W - W')||` for a kernel `W` and inputs of
     second moment `C`. For a table, rows are weighted by the counts of their ids, and directions of
-    rows by how much the model's outputs respond to them. The errors of each layer are weighted by
-    the sensitivity of the model's outputs to them. One budget of bytes is divided among all layers
-    so that each byte reduces the error most.
+    rows by how much the model's outputs respond to them; a table that also returns logits
+    (`ReversibleEmbedding`) counts for both. The errors of each layer are weighted by the
+    sensitivity of the model's outputs to them. One budget of bytes is divided among all layers so
+    that each byte reduces the error most.
+
+    The model is copied through Keras' saving, and only the copy is changed. A layer whose weights
+    other code reads, of a kind that is not known, or that is quantized already stays as it is; the
+    report says why.
 
     This costs an SVD for each layer and, with `data`, one run of the model over at most 1,024 rows,
-    one over a batch for each layer, and for each embedding one over a batch for each feature (of at
-    most 256; more than these count alike) and three over the rows. For an embedding of `V` rows,
-    500 or more, it also tries tensor trains of some hundred pairs of ranks. Rows move to where they
-    fit best, which costs about `V^2 D` FLOPs: once for each of twelve ranks, and six times for each
-    tensor train that is chosen or timed. A table of 20,000 rows of 64 features takes about a minute
-    on one core. The logger `keras_tnattn.compression` reports the progress at level `INFO`.
+    one over a batch for each layer, for each embedding one over a batch for each feature (of at
+    most 256; more than these count alike) and three over the rows, and one run of both models over
+    all rows for the report. For an embedding of `V` rows, 500 or more, it also tries tensor trains
+    of some hundred pairs of ranks. Rows move to where they fit best, which costs about `V^2 D`
+    FLOPs: once for each of twelve ranks, and six times for each tensor train that is chosen or
+    timed. A table of 20,000 rows of 64 features takes about a minute on one core.
 
     Args:
         model: A built functional, sequential or subclassed model. It is not changed.
@@ -202,15 +221,20 @@ def compress(
             positions of a tensor-train embedding. The caller has to reorder the vocabulary by
             `result.id_orders`. Needs `data`, no `metric`, and one integer input that a single
             embedding reads; the ids of other models stay. Default: ids stay.
+        effort: `"fast"` tries fewer ranks, and tensor trains of tables of one width only. Defaults
+            to `"full"`.
+        verbose: 1 to print the progress, 0 to be silent. The logger `keras_tnattn.compression`
+            reports it at level `INFO` in any case. Defaults to 1.
 
     Returns:
         A `CompressionResult` with `model`, `report` and `heal`.
 
     Raises:
         TypeError: If `model` is not a Keras model.
-        ValueError: If the model is not built or cannot be copied, the target cannot be reached, the
-            data do not match the model, the metric is not finite, or arguments contradict each
-            other.
+        ValueError: If the model is not built, cannot be copied by saving and loading it or its
+            copy has other outputs, if it has no layers to replace or not finite weights, the target
+            cannot be reached, the data do not match the model, the metric is not finite, or
+            arguments contradict each other.
 
     Example:
         >>> import keras, numpy as np
@@ -220,119 +244,80 @@ def compress(
         >>> result.report.ratio >= 3
         True
     """
-    check_int("batch_size", batch_size)
-    _check_filters(filters)
-    _check_arguments(
-        model, target, tolerance, formats, bits, metric, max_drop, min_speed, renumber, data
+    options = Options(
+        as_tuple(formats), bits, filters, min_speed, batch_size, renumber, effort, verbose
     )
+    goal = goal_of(target, tolerance, metric, max_drop)
+    _check_model(model)
+    _check_together(options, data, metric)
+    with telling(verbose):
+        return _compressed(model, goal, options, _read(data, model, options), metric)
+
+
+def _compressed(
+    model: keras.Model, goal: Goal, options: Options, data: Data | None, metric: Metric | None
+) -> CompressionResult:
+    # Without data an example shows whether a model answers, and what reads its weights.
+    example = example_inputs(model) if data is None else data.batches[0]
+    if example is not None:
+        with fitting_data():
+            outputs_of(model, example)
     before = None if metric is None else measured(metric, model)
-    plan = Plan(model, data, formats, bits, filters, min_speed, batch_size, renumber)
-    if max_drop is not None and metric is not None and before is not None:
-        choice = plan.within_drop(before, max_drop, metric, target)
-    elif tolerance is not None:
-        choice = plan.within_tolerance(tolerance)
-    else:
-        choice = plan.for_target(target or 1)
-    result = _result(plan, choice, metric)
-    if metric is not None:
-        result.report = dataclasses.replace(
-            result.report, metric_before=before, metric_after=measured(metric, result.model)
-        )
+    copy = copy_of(model, example)
+    if example is not None:
+        check_copy(model, copy, example)
+    plan = made_plan(model, copy, example, data, options)
+    chooser = Chooser(plan)
+    choice = chooser.choice_for(goal, before)
+    rows = layer_rows(chooser, choice)
+    orders = {
+        path: order
+        for path, candidate in choice.items()
+        if (order := candidate.id_order()) is not None
+    }
+    notes = notes_of(chooser, rows)
+    if any(not candidate.keeps_layer for candidate in choice.values()):
+        tell("building the small model")
+    assembly = assembled(plan, choice, in_place=True)
+    report = report_of(model, assembly.small, rows, notes)
+    result = CompressionResult(model, assembly, report, orders, metric, data, options.verbose)
+    result._check(example, before)
     return result
 
 
-def _result(
-    plan: Plan, choice: Mapping[str, Candidate], metric: Callable[[keras.Model], float] | None
-) -> CompressionResult:
-    if any(c.format != "dense" or c.bits for c in choice.values()):
-        _log.info("building the small model")
-    floating = plan.floating(choice)
-    layers = counterparts(plan.model, floating, plan.layers)
-    small = quantized_model(floating, layers, choice, plan.sample)
-    orders = plan.id_orders(choice)
-    report = plan.report(choice, small, orders)
-    return CompressionResult(
-        plan.model, floating, small, report, layers, choice, orders, metric, plan.sample
-    )
-
-
-def _check_filters(filters: Any) -> None:
-    if filters is None or callable(filters):
-        return
-    for pattern in [filters] if isinstance(filters, str) else filters:
-        try:
-            re.compile(pattern)
-        except (re.error, TypeError) as error:
-            raise ValueError(
-                f"Expected regular expressions. Received: filters={filters!r} ({error})"
-            ) from error
-
-
-def _check_arguments(
-    model: Any,
-    target: float | None,
-    tolerance: float | None,
-    formats: Sequence[str],
-    bits: int | None,
-    metric: Any,
-    max_drop: float | None,
-    min_speed: float | None,
-    renumber: int | None,
-    data: Any,
-) -> None:
+def _check_model(model: Any) -> None:
     if not isinstance(model, keras.Model):
-        raise TypeError(f"Expected a keras.Model. Received: model={model!r}")
+        raise TypeError(
+            f"Expected a keras.Model of the backend {keras.backend.backend()}. "
+            f"Received: model={model!r}"
+        )
     if not model.built or not model.weights:
         raise ValueError(
             "Expected a built model with weights: call it on data, or give it an Input. "
             f"Received: model={model.name}"
         )
-    numbers_given = {
-        "target": target,
-        "tolerance": tolerance,
-        "max_drop": max_drop,
-        "min_speed": min_speed,
-    }
-    for name, value in numbers_given.items():
-        if value is not None and not isinstance(value, numbers.Real):
-            raise ValueError(f"Expected a number. Received: {name}={value!r}")
-    if target is not None and tolerance is not None:
-        raise ValueError(
-            "Expected either `target` or `tolerance`. "
-            f"Received: target={target}, tolerance={tolerance}"
-        )
-    if target is not None and not 1 <= target < math.inf:
-        raise ValueError(f"Expected a target of at least 1. Received: target={target}")
-    if tolerance is not None and not 0 <= tolerance < math.inf:
-        raise ValueError(f"Expected a tolerance of at least 0. Received: tolerance={tolerance}")
-    formats = [formats] if isinstance(formats, str) else list(formats)
-    if not formats or not set(formats) <= set(FORMATS):
-        raise ValueError(f"Expected formats among {FORMATS}. Received: formats={formats}")
-    quantization.check_bits(bits)
-    if max_drop is not None and (metric is None or not 0 <= max_drop < math.inf):
-        raise ValueError(
-            "Expected a max_drop of at least 0 together with a metric. "
-            f"Received: max_drop={max_drop}, metric={metric}"
-        )
-    if max_drop is not None and tolerance is not None:
-        raise ValueError(
-            "Expected either `tolerance` or `max_drop`. "
-            f"Received: tolerance={tolerance}, max_drop={max_drop}"
-        )
-    if min_speed is not None and (data is None or min_speed <= 0):
+
+
+def _check_together(options: Options, data: Any, metric: Any) -> None:
+    speed, renumber = options.min_speed, options.renumber
+    if speed is not None and (data is None or speed <= 0):
         raise ValueError(
             "Expected a positive min_speed, and data to measure it on. "
-            f"Received: min_speed={min_speed}, data={'none' if data is None else 'some'}"
+            f"Received: min_speed={speed}, data={'none' if data is None else 'some'}"
         )
-    if renumber is not None:
-        check_int("renumber", renumber, at_least=0)
-        if metric is not None:
-            raise ValueError(
-                "Expected renumber without a metric, which measures models of the original ids. "
-                f"Received: renumber={renumber}, metric={metric}"
-            )
-        if data is None:
-            raise ValueError(
-                "Expected data, which show the embedding that reads the model's ids, together with "
-                f"renumber. Received: renumber={renumber}, data=None"
-            )
+    if renumber is not None and metric is not None:
+        raise ValueError(
+            "Expected renumber without a metric, which measures models of the original ids. "
+            f"Received: renumber={renumber}, metric={metric}"
+        )
+    if renumber is not None and data is None:
+        raise ValueError(
+            "Expected data, which show the embedding that reads the model's ids, together with "
+            f"renumber. Received: renumber={renumber}, data=None"
+        )
+
+
+def _read(data: Any, model: keras.Model, options: Options) -> Data | None:
+    if data is None:
+        return None
+    return calibration.read(data, options.batch_size, number_of_inputs(model))

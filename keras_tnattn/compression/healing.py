@@ -1,6 +1,5 @@
 """Fine-tunes a compressed model with the original model's outputs as targets."""
 
-import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -10,18 +9,18 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.checks import check_int
 from keras_tnattn.compression.batches import (
     are_arrays,
     are_probabilities,
     fitting_data,
     inputs_and_labels,
     iterate,
+    number_of_batches,
     number_of_inputs,
 )
+from keras_tnattn.compression.goals import Healing
+from keras_tnattn.compression.progress import tell
 from keras_tnattn.typing import Tensor
-
-_log = logging.getLogger(__name__)
 
 
 class _Student(keras.Model):
@@ -65,72 +64,61 @@ def heal(
     model: keras.Model,
     teacher: keras.Model,
     dataset: Any,
-    epochs: int,
-    learning_rate: float,
-    batch_size: int,
-    label_weight: float,
-    loss: Any,
+    how: Healing,
     renumbered: Callable[[Any], Any],
 ) -> list[float]:
     """Trains `model` towards the outputs of `teacher`, both as at inference, without dropout.
 
     The targets are `(1 - w) teacher(x) + w onehot(y)`; with outputs that are probabilities (none
     negative, rows of sum 1) the loss is the Kullback-Leibler divergence, otherwise the mean squared
-    error.
+    error. The learning rate of Adam rises over the first twentieth of the steps, then falls to 0.
+    For an iterable without `len`, whose end is not known, it is constant in an epoch and decreases
+    in the second half of the epochs.
 
     Args:
         model: The model to train.
-        teacher: The original.
+        teacher: The original; it is not changed.
         dataset: Arrays of inputs, or a tuple `(inputs, labels)`; or an iterable of batches of
             either, which is iterated once per epoch, so a generator works for one epoch only.
             Lists and tuples as in `compress`.
-        epochs: Passes over the dataset.
-        learning_rate: Peak learning rate of Adam: it rises over the first twentieth of the steps,
-            then falls to 0. For an iterable without `len`, whose end is not known, it is constant
-            in an epoch and decreases in the second half of the epochs.
-        batch_size: Rows per batch, if `dataset` are arrays.
-        label_weight: The weight `w` of the integer labels, for outputs that are probabilities.
-        loss: A loss for `compile`, such as `logits_divergence`, or `None` for the default.
+        how: The arguments of `CompressionResult.heal`.
         renumbered: Function from the teacher's inputs to those of `model`.
 
     Returns:
         The mean loss of each epoch.
 
     Raises:
-        ValueError: If `epochs`, `batch_size` or `learning_rate` is not positive, `label_weight` is
-            set without labels or for outputs that are not probabilities, the dataset is empty or
-            does not fit the model, or a loss or weight is not finite.
+        ValueError: If `label_weight` is set without labels or for outputs that are not
+            probabilities, the dataset is empty or does not fit the model, or a loss or weight is
+            not finite.
     """
-    check_int("epochs", epochs)
-    check_int("batch_size", batch_size)
-    if not 0 < learning_rate < math.inf:
-        raise ValueError(f"Expected a positive number. Received: learning_rate={learning_rate}")
-    if epochs > 1 and isinstance(dataset, Iterator):
+    if how.epochs > 1 and isinstance(dataset, Iterator):
         raise ValueError(
             "Expected a dataset that can be iterated over in every epoch, such as arrays or a data "
             f"set. Received: a {type(dataset).__name__}, which can be iterated over only once, and "
-            f"epochs={epochs}"
+            f"epochs={how.epochs}"
         )
-    hint = f"Look for NaN in the data, or choose a smaller learning_rate than {learning_rate}"
+    rate = how.learning_rate
+    hint = f"Look for NaN in the data, or choose a smaller learning_rate than {rate}"
     start = time.perf_counter()
-    losses, optimizer = [], keras.optimizers.Adam(learning_rate)
+    losses, optimizer = [], keras.optimizers.Adam(rate)
     rng = np.random.default_rng(0)
-    student, num_inputs = _Student(model), number_of_inputs(teacher)
-    steps, step = epochs * _number_of_batches(dataset, batch_size, num_inputs), 0
-    for epoch in range(epochs):
+    student, answers, num_inputs = _Student(model), _Teacher(teacher), number_of_inputs(teacher)
+    steps, step = how.epochs * _number_of_batches(dataset, how.batch_size, num_inputs), 0
+    for epoch in range(how.epochs):
         total, count = 0.0, 0
-        for inputs, labels in _batches(dataset, batch_size, num_inputs, rng):
+        for inputs, labels in _batches(dataset, how.batch_size, num_inputs, rng):
             with fitting_data():
-                targets = teacher.predict_on_batch(inputs)
+                targets = answers(inputs)
             probabilities = are_probabilities(targets)
-            if label_weight:
-                targets = _mixed(targets, labels, label_weight, probabilities)
+            if how.label_weight:
+                targets = _mixed(targets, labels, how.label_weight, probabilities)
             if not student.compiled:
                 default = "kl_divergence" if probabilities else "mse"
-                student.compile(optimizer, loss or default)
+                student.compile(optimizer, how.loss or default)
             if steps:
                 rise, fall = (step + 1) / (0.05 * steps), (steps - step) / (0.95 * steps)
-                optimizer.learning_rate = learning_rate * min(1.0, rise, fall)
+                optimizer.learning_rate = rate * min(1.0, rise, fall)
                 step += 1
             value = float(np.ravel(student.train_on_batch(renumbered(inputs), targets))[0])
             if not np.isfinite(value):
@@ -143,12 +131,29 @@ def heal(
                 f"Weights became infinite or NaN in epoch {epoch + 1} of healing. {hint}"
             )
         losses.append(total / count)
-        seconds, which = time.perf_counter() - start, f"epoch {epoch + 1} of {epochs}"
-        _log.info("healing, %s: loss %.5f (%.0f s)", which, losses[-1], seconds)
+        seconds, which = time.perf_counter() - start, f"epoch {epoch + 1} of {how.epochs}"
+        tell("healing, %s: loss %.5f (%.0f s)", which, losses[-1], seconds)
         if not steps:
-            share_left = 1 - (epoch + 1) / (epochs + 1)
-            optimizer.learning_rate = learning_rate * min(1.0, 2 * share_left)
+            share_left = 1 - (epoch + 1) / (how.epochs + 1)
+            optimizer.learning_rate = rate * min(1.0, 2 * share_left)
     return losses
+
+
+class _Teacher:
+    """Computes the outputs of a model without a change of the model."""
+
+    def __init__(self, model: keras.Model) -> None:
+        self.model, self.compiled = model, _Student(model)
+        self.has_state: bool | None = None
+
+    def __call__(self, inputs: Any) -> Any:
+        if self.has_state is False:
+            return self.compiled.predict_on_batch(inputs)
+        with keras.StatelessScope() as scope:
+            outputs = self.model(inputs, training=False)
+        # Such as a stateful recurrent layer, whose state a compiled call would change.
+        self.has_state = bool(scope.state_mapping)
+        return keras.tree.map_structure(ops.convert_to_numpy, outputs)
 
 
 def _number_of_batches(dataset: Any, batch_size: int, num_inputs: int | None) -> int:
@@ -156,10 +161,7 @@ def _number_of_batches(dataset: Any, batch_size: int, num_inputs: int | None) ->
     if are_arrays(dataset):
         inputs, _ = inputs_and_labels(dataset, num_inputs)
         return math.ceil(len(keras.tree.flatten(inputs)[0]) / batch_size)
-    try:
-        return len(dataset)
-    except TypeError:  # of a generator, or a data set of unknown size
-        return 0
+    return number_of_batches(dataset)
 
 
 def _batches(

@@ -58,11 +58,14 @@ class Report:
     """Describes the compression of a model. `print(report)` shows a table.
 
     Attributes:
-        layers: A `LayerReport` for each dense, einsum or embedding layer, and one for all other
-            weights.
+        layers: A `LayerReport` for each layer of a kind that can be replaced, and one for each
+            class of the others that have weights.
         weights_before, weights_after: Numbers of weights of the model.
         bytes_before, bytes_after: Bytes of the weights of the model.
         metric_before, metric_after: Values of the metric, or `None` without a metric.
+        error: Relative error of the outputs of the finished model on all rows of the data, `||y' -
+            y|| / ||y||` over all outputs; `None` without data.
+        rows: The number of these rows.
         notes: Remarks, one sentence each.
 
     Example:
@@ -78,6 +81,8 @@ class Report:
     bytes_after: int
     metric_before: float | None = None
     metric_after: float | None = None
+    error: float | None = None
+    rows: int = 0
     notes: tuple[str, ...] = ()
 
     @property
@@ -112,6 +117,8 @@ class Report:
         )
         if self.metric_before is not None:
             total += f"; metric {self.metric_before:.4f} -> {self.metric_after:.4f}"
+        if self.error is not None:
+            total += f"; error of the outputs on {self.rows:,} rows {self.error:.4f}"
         return table + total + "".join(f"\n{note}" for note in self.notes)
 
     def to_csv(self) -> str:

@@ -9,9 +9,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.compression.batches import are_probabilities, as_rows
+from keras_tnattn.compression.batches import are_probabilities, as_rows, outputs_of
 from keras_tnattn.compression.calibration import Seen, activated, watched
-from keras_tnattn.compression.tables import low_rank_table
+from keras_tnattn.compression.errors import low_rank_table
+from keras_tnattn.compression.kinds import has_kernel, is_table
 
 # The size, relative to a layer's outputs, of the changes that are made.
 _CHANGE = 0.05
@@ -69,7 +70,9 @@ def measure_responses(
     """
     change, _ = _change_of_outputs(model, batches[0], outputs, _ENTRIES)
     for path, layer in layers.items():
-        if not isinstance(layer, keras.layers.Embedding) or layer.output_dim > _MOST_FEATURES:
+        if not is_table(layer) or layer.output_dim > _MOST_FEATURES:
+            continue
+        if seen[path].moment is not None:  # it also returns logits, of other directions
             continue
         changes = []
         for feature in range(layer.output_dim):
@@ -99,8 +102,7 @@ def _errors(
     squares = np.zeros(len(tables))
     table = layer.get_weights()
     for batch in batches:
-        outputs = keras.tree.flatten(model(batch, training=False))
-        change, _ = _change_of_outputs(model, batch, [ops.convert_to_numpy(x) for x in outputs])
+        change, _ = _change_of_outputs(model, batch, outputs_of(model, batch))
         for i, near in enumerate(tables):
             layer.set_weights([near])
             squares[i] += np.square(change()).sum()
@@ -136,8 +138,7 @@ def _change_of_outputs(
     finite = [np.isfinite(x) for x in old]
 
     def change() -> np.ndarray:
-        changed = keras.tree.flatten(model(batch, training=False))
-        new = comparable([ops.convert_to_numpy(x) for x in changed])
+        new = comparable(outputs_of(model, batch))
         differences = [
             np.subtract(a, b, out=np.zeros_like(a), where=where & np.isfinite(a)).ravel()
             for a, b, where in zip(new, old, finite, strict=True)
@@ -163,10 +164,10 @@ def _some_entries(
     return some, random.permutation(columns)[: max(1, most // most_rows)]
 
 
-def _shifting(feature: int) -> Callable[[str, Any, Any], Any]:
+def _shifting(feature: int) -> Callable[[str, Any, Any, bool], Any]:
     """Returns a function that changes a feature of an embedding's outputs."""
 
-    def shifted(_path: str, _ids: Any, outputs: Any) -> Any:
+    def shifted(_path: str, _ids: Any, outputs: Any, _reverse: bool) -> Any:
         array = ops.convert_to_numpy(outputs).astype("float32")
         rng = np.random.default_rng(0)  # the same signs for each feature
         signs = rng.choice((-1.0, 1.0), size=array.shape[:-1])
@@ -186,9 +187,9 @@ def _noisy(layer: keras.layers.Layer) -> Iterator[None]:
         noise = rng.normal(size=array.shape) * np.sqrt(np.mean(np.square(array)))
         return ops.convert_to_tensor((array + _CHANGE * noise).astype("float32"), outputs.dtype)
 
-    activation = getattr(layer, "activation", None)
+    activation = layer.activation if has_kernel(layer) else None
     if activation is None:
-        with watched({"": layer}, lambda _path, _inputs, outputs: noisy(outputs)):
+        with watched({"": layer}, lambda _path, _inputs, outputs, _reverse: noisy(outputs)):
             yield
         return
     with activated(layer, lambda outputs: activation(noisy(outputs))):

@@ -6,8 +6,9 @@ import keras
 import pytest
 
 from keras_tnattn.compression.calibration import Seen
-from keras_tnattn.compression.candidates import byte_count, quantized
-from keras_tnattn.compression.choices import candidates_for
+from keras_tnattn.compression.candidates import byte_count
+from keras_tnattn.compression.formats import FORMATS, candidates_for
+from keras_tnattn.compression.formats.dense import quantized
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -15,12 +16,12 @@ from keras_tnattn.compression.choices import candidates_for
 def test_estimated_bytes_are_the_real_ones(dtype, bits):
     dense = keras.layers.Dense(96, dtype=dtype)
     dense.build((None, 64))
-    found = candidates_for(dense, Seen(), ("low_rank", "tensor_train"), bits, None)
-    assert {candidate.format for candidate in found} == {"dense", "low_rank", "tensor_train"}
-    for candidate in found[::3]:
+    candidates = candidates_for(dense, Seen(), ("low_rank", "tensor_train"), bits)
+    assert {candidate.format for candidate in candidates} == {"dense", "low_rank", "tensor_train"}
+    for candidate in candidates[::3]:
         layer = candidate.make()
-        if candidate.bits is not None and candidate.format != "tensor_train":
-            layer = quantized(layer, candidate.bits)
+        if candidate.bits is not None:
+            layer = FORMATS[candidate.format].quantized(layer, candidate.bits)
         assert byte_count(layer) == candidate.bytes
 
 

@@ -4,10 +4,10 @@ import keras
 import numpy as np
 import pytest
 
-from keras_tnattn.compression import tables
 from keras_tnattn.compression.calibration import Seen
-from keras_tnattn.compression.candidates import byte_count, quantized
-from keras_tnattn.compression.tables import embedding_candidates, row_weights, table_error
+from keras_tnattn.compression.candidates import byte_count
+from keras_tnattn.compression.errors import direction_weights, row_weights, table_error
+from keras_tnattn.compression.formats import FORMATS, candidates_for, tensor_train
 
 RNG = np.random.default_rng(0)
 
@@ -22,9 +22,16 @@ def layer():
     return layer
 
 
+def made(candidate):
+    layer = candidate.make()
+    if candidate.bits is None:
+        return layer
+    return FORMATS[candidate.format].quantized(layer, candidate.bits)
+
+
 def test_the_memory_of_a_fit_is_bounded(layer, monkeypatch):
-    monkeypatch.setattr(tables, "_GRAM_NUMBERS", 1000)
-    found = embedding_candidates(layer, Seen(), ["tensor_train"], None, None)
+    monkeypatch.setattr(tensor_train, "_GRAM_NUMBERS", 1000)
+    found = tensor_train.candidates(layer, Seen(), None)
     assert found
     for candidate in found:
         groups, rank = candidate.make().tt_input_shape[0], candidate.ranks[0]
@@ -36,11 +43,11 @@ def test_errors_are_those_of_the_table_and_costs_heed_the_response(layer, bits):
     response = np.diag([8 - 7e-3, *[1e-3] * 7])  # of trace 8
     formats = ["low_rank", "tensor_train"]
     for seen in (Seen(), Seen(response=response)):
-        found = embedding_candidates(layer, seen, formats, bits, None)
+        found = candidates_for(layer, seen, formats, bits)[1:]
         table = keras.ops.convert_to_numpy(layer.embeddings).astype("float64")
-        weights, directions = row_weights(layer, seen), tables.direction_weights(seen)
+        weights, directions = row_weights(layer, seen), direction_weights(seen)
         for candidate in [c for c in found if c.format != "tensor_train"]:
-            new = candidate.make() if candidate.bits is None else quantized(candidate.make(), bits)
+            new = made(candidate)
             near = keras.ops.convert_to_numpy(new(np.arange(600)))
             error = table_error(table, near, weights)
             assert candidate.error == pytest.approx(error, rel=1e-3, abs=1e-6)
@@ -48,7 +55,7 @@ def test_errors_are_those_of_the_table_and_costs_heed_the_response(layer, bits):
             assert candidate.cost == pytest.approx(cost, rel=1e-3, abs=1e-6)
         trains = [c for c in found if c.format == "tensor_train"]
         for candidate in trains[::60]:
-            near = candidate.make() if bits is None else quantized(candidate.make(), bits)
+            near = made(candidate)
             near = keras.ops.convert_to_numpy(near(np.arange(600)))
             cost = table_error(table, near, weights, directions)
             assert 0.6 < cost / candidate.cost < 1.5
@@ -61,14 +68,13 @@ def test_errors_are_those_of_the_table_and_costs_heed_the_response(layer, bits):
 @pytest.mark.parametrize("bits", [None, 4])
 @pytest.mark.parametrize("renumber", [None, 2])
 def test_a_chosen_tensor_train_is_better_than_stated_and_as_expected(layer, renumber, bits):
-    seen = Seen(counts=RNG.integers(0, 100, 600))
-    found = embedding_candidates(layer, seen, ["tensor_train"], bits, renumber)
+    seen = Seen(counts=RNG.integers(0, 100, 600), renumber=renumber)
+    found = tensor_train.candidates(layer, seen, bits)
     trains = [candidate for candidate in found if candidate.format == "tensor_train"]
     assert {len(candidate.ranks) for candidate in trains} == {1, 2}
     table = keras.ops.convert_to_numpy(layer.embeddings).astype("float64")
     for candidate in trains[::8]:
-        new, order = candidate.make(), candidate.id_order()
-        small = new if bits is None else quantized(new, bits)
+        small, order = made(candidate), candidate.id_order()
         assert byte_count(small) == candidate.bytes
         if renumber is None:
             assert order is None

@@ -1,10 +1,20 @@
-"""The candidates to replace an embedding."""
+"""Kernels and tables as tensor trains.
+
+The tensor train of a table has its rows on a grid, in groups of similar ones (`grouped_rows`):
+
+    table (V, D)                      tensor train
+    row of "monday"  -----------+     group of weekdays    (R)     core 1, one row for each group
+    row of "tuesday" --------+  |       place 1            (R, K)  core 2, one matrix for each place
+                             |  +--->     row = group @ place @ basis
+                             +------->  place 2            (R, K)
+                                        basis              (K, D)  core 3, or a part of core 2
+"""
 
 import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 import keras
 import numpy as np
@@ -12,22 +22,21 @@ from keras import ops
 
 from keras_tnattn.compression import grouped_rows
 from keras_tnattn.compression.calibration import Seen
-from keras_tnattn.compression.candidates import (
-    Candidate,
-    byte_count,
-    item_size,
-    quantized,
-    ranks_to_try,
+from keras_tnattn.compression.candidates import Candidate, item_size
+from keras_tnattn.compression.errors import (
+    direction_weights,
+    row_weights,
+    table_error,
+    table_of,
+    weighted_factors,
 )
-from keras_tnattn.layers import LowRankEmbedding, TTEmbedding
+from keras_tnattn.compression.kinds import is_table, kind_of
+from keras_tnattn.layers import TTDense, TTEmbedding
 from keras_tnattn.layers.base_embedding import embedding_options
 from keras_tnattn.layers.tt_embedding import rounded_core
-from keras_tnattn.ops import low_rank, quantization
+from keras_tnattn.ops import low_rank, tensor_train
 
-# The weight of an id that never occurred in the data, relative to the mean count.
-_UNSEEN = 0.06
-# The weight that every direction of the rows has at least, relative to the mean.
-_FLOOR = 0.1
+_KERNEL_RANKS = (4, 8, 16, 32, 64)
 # Tables with fewer rows get no tensor train.
 _FEWEST_ROWS = 500
 # The ranks of tensor trains that are tried: shares of the number of columns and, for each, of the
@@ -42,114 +51,75 @@ _GRAM_NUMBERS = 2**27
 _log = logging.getLogger(__name__)
 
 
-def embedding_candidates(
-    layer: keras.layers.Embedding,
-    seen: Seen,
-    formats: Sequence[str],
-    bits: int | None,
-    renumber: int | None,
-) -> list[Candidate]:
-    """Returns the candidates for an embedding, in any order.
+def candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) -> list[Candidate]:
+    """Returns the tensor trains of a dense layer of 64 units or more, or of a large table."""
+    if is_table(layer):
+        return _table_candidates(layer, seen, bits) if layer.input_dim >= _FEWEST_ROWS else []
+    if kind_of(layer) is keras.layers.Dense and min(layer.kernel.shape) >= 64:
+        return _kernel_candidates(layer, seen)
+    return []
 
-    Args:
-        layer: A built embedding.
-        seen: What was observed of it.
-        formats: The allowed formats.
-        bits: Bits of the integers, or `None` for floats.
-        renumber: The number of leading ids that stay if the others may be renumbered, or `None`.
-    """
-    table = ops.convert_to_numpy(layer.embeddings).astype("float64")
-    weights, directions = row_weights(layer, seen), direction_weights(seen)
 
-    def error_of(near: np.ndarray) -> float:
-        return table_error(table, near, weights)
+def quantized(layer: TTEmbedding, bits: int) -> TTEmbedding:
+    """Returns a copy with cores of integers; `TTDense` stays in floats."""
+    return layer.quantized(bits)
 
-    def weighted_error_of(near: np.ndarray) -> float | None:
-        return None if directions is None else table_error(table, near, weights, directions)
 
+def _kernel_candidates(layer: keras.layers.Dense, seen: Seen) -> list[Candidate]:
+    kernel = ops.convert_to_numpy(layer.kernel).astype("float64")
+    scale = None if seen.moment is None else low_rank.square_root(seen.moment)
     number = item_size(layer.variable_dtype)
-    found = []
-    for width in sorted({bits, 8}) if bits is not None else ():
-        small = quantized(layer, width)
-        near = _table(small)
-        found.append(
-            Candidate(
-                "dense",
-                (),
-                width,
-                byte_count(small),
-                error_of(near),
-                0,
-                lambda: layer,
-                weighted_error=weighted_error_of(near),
-            )
-        )
-    coordinates, basis = _factors(table, weights, directions)
-    for rank in ranks_to_try(len(basis)) if "low_rank" in formats else ():
-        factors = functools.partial(_low_rank_factors, coordinates, basis, rank, bits)
-        left, right = factors()
-        kept, size = left, number * left.size
-        if bits is not None:
-            kept, size = quantization.rounded_rows(left, bits)
-        near = kept @ right
-        found.append(
-            Candidate(
-                "low_rank",
-                (rank,),
-                bits,
-                size + number * right.size,
-                error_of(near),
-                2 * rank * len(basis),
-                functools.partial(_low_rank, layer, factors),
-                weighted_error=weighted_error_of(near),
-            )
-        )
-    if "tensor_train" not in formats or len(table) < _FEWEST_ROWS:
-        return found
-    for trains in _grouped_rows(layer, weights, coordinates, basis, renumber, bits):
+    bias_bytes = number * int(np.prod(layer.bias.shape)) if layer.bias is not None else 0
+    rows, columns = kernel.shape
+    shapes = tensor_train.balanced_factors(rows, 2), tensor_train.balanced_factors(columns, 2)
+    scaled = kernel if scale is None else scale @ kernel
+    bound = tensor_train.rank_bounds(*shapes)[0]
+    trains = []
+    for rank in (rank for rank in _KERNEL_RANKS if rank < bound):
+        cores, _ = tensor_train.matrix_to_tt(kernel, *shapes, rank)
+        difference = kernel - ops.convert_to_numpy(tensor_train.tt_to_matrix(cores))
+        difference = difference if scale is None else scale @ difference
+        error = np.linalg.norm(difference) / (np.linalg.norm(scaled) or 1.0)
+        size = number * sum(core.size for core in cores) + bias_bytes
+        make = functools.partial(TTDense.from_dense, layer, *shapes, rank, name=layer.name)
+        flops = int(tensor_train.contraction_plan(*shapes, (rank,)).flops_per_row)
+        trains.append(Candidate("tensor_train", (rank,), None, size, float(error), flops, make))
+    return trains
+
+
+def _table_candidates(
+    layer: keras.layers.Embedding, seen: Seen, bits: int | None
+) -> list[Candidate]:
+    table = table_of(layer)
+    weights, directions = row_weights(layer, seen), direction_weights(seen)
+    coordinates, basis = weighted_factors(table, weights, directions)
+    number = item_size(layer.variable_dtype)
+    candidates = []
+    for trains in _grouped_rows(layer, weights, coordinates, basis, seen.renumber, bits):
         # Only the chosen one will be improved. How much that helps depends mostly on the width, and
         # is measured on one of the middle ranks.
         share = trains[len(trains) // 2].measured_error_left() - 1
         for train in trains:
             near, size = train.rounded(number)
             improved = near + share * train.errors(*train.first) @ train.basis
-            found.append(
+            weighted = None
+            if directions is not None:
+                weighted = table_error(table, improved, weights, directions)
+            candidates.append(
                 Candidate(
                     "tensor_train",
                     train.ranks,
                     bits,
                     size,
-                    error_of(near),
+                    table_error(table, near, weights),
                     2 * max(train.ranks) * table.shape[1],
                     train.make,
-                    error_of(improved),
-                    weighted_error_of(improved),
+                    table_error(table, improved, weights),
+                    weighted,
                     train.id_order,
                 )
             )
-    return found
-
-
-def _low_rank_factors(
-    coordinates: np.ndarray, basis: np.ndarray, rank: int, bits: int | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the factors of a rank, with `bits` rotated so that they round well."""
-    left, right = coordinates[:, :rank], basis[:rank]
-    if bits is None:
-        return left, right
-    rotation = grouped_rows.random_rotation(rank)
-    return left @ rotation, rotation.T @ right
-
-
-def _low_rank(
-    layer: keras.layers.Embedding, factors: Callable[[], tuple[np.ndarray, np.ndarray]]
-) -> LowRankEmbedding:
-    coordinates, basis = factors()
-    rows, columns = layer.input_dim, layer.output_dim
-    new = LowRankEmbedding(rows, columns, len(basis), **embedding_options(layer))
-    new.build()
-    new.assign_factors(coordinates, basis)
-    return new
+    return candidates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,8 +131,8 @@ class _GroupedRows:
         rows: The coordinates of its rows in `basis`, array `(V, K)`.
         weights: The weights of the rows.
         basis: Array `(K, D)`: the third core or, if `K = D`, a factor of the second.
-        renumber: As in `embedding_candidates`.
-        bits: As in `embedding_candidates`.
+        renumber: The number of leading ids that stay if the others may be renumbered, or `None`.
+        bits: Bits of the integers, or `None` for floats.
         first: Both cores of the rows and the places of the rows, to begin with.
     """
 
@@ -289,52 +259,3 @@ def _grouped_rows(
             )
             for rank in ranks
         ]
-
-
-def row_weights(layer: keras.layers.Embedding, seen: Seen) -> np.ndarray:
-    """Returns the counts of the ids, with a small positive weight for ids that never occurred."""
-    if seen.counts is None:
-        return np.ones(layer.input_dim)
-    counts = seen.counts.astype("float64")
-    if layer.mask_zero:
-        counts[0] = 0  # the row of padding is masked
-    return counts + _UNSEEN * counts.mean() + 1e-12
-
-
-def _table(layer: keras.layers.Layer) -> np.ndarray:
-    return ops.convert_to_numpy(layer(np.arange(layer.input_dim))).astype("float64")
-
-
-def _factors(
-    table: np.ndarray, weights: np.ndarray, directions: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns coordinates `(V, K)` and a basis `(K, D)`, the most important directions first."""
-    if directions is None:
-        return low_rank.low_rank_factors(table, np.sqrt(weights))[:2]
-    coordinates, basis, _ = low_rank.low_rank_factors(table @ directions, np.sqrt(weights))
-    return coordinates, np.linalg.solve(directions, basis.T).T
-
-
-def low_rank_table(layer: keras.layers.Embedding, seen: Seen, share: float) -> np.ndarray:
-    """Returns the table of an embedding, approximated by one of a share of its full rank."""
-    table = ops.convert_to_numpy(layer.embeddings).astype("float64")
-    coordinates, basis = _factors(table, row_weights(layer, seen), direction_weights(seen))
-    rank = math.ceil(share * len(basis))
-    return (coordinates[:, :rank] @ basis[:rank]).astype("float32")
-
-
-def direction_weights(seen: Seen) -> np.ndarray | None:
-    """Returns the matrix `(D, D)` that multiplies errors of rows before they are squared."""
-    if seen.response is None:
-        return None
-    floor = _FLOOR * np.eye(len(seen.response))
-    return low_rank.square_root((1 - _FLOOR) * seen.response + floor)
-
-
-def table_error(
-    table: np.ndarray, near: np.ndarray, weights: np.ndarray, directions: np.ndarray | None = None
-) -> float:
-    """Returns the relative error of a table, with weighted rows and directions."""
-    error = table - near if directions is None else (table - near) @ directions
-    squared = (weights[:, None] * error**2).sum()
-    return float(np.sqrt(squared / ((weights[:, None] * table**2).sum() or 1.0)))

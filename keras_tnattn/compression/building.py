@@ -1,0 +1,94 @@
+"""Builds the small model from a plan and a choice."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+
+from keras_tnattn.compression.candidates import Candidate
+from keras_tnattn.compression.copying import copy_of, custom_objects, twins
+from keras_tnattn.compression.formats import FORMATS
+from keras_tnattn.compression.plan import Plan
+from keras_tnattn.compression.replacing import replace
+from keras_tnattn.compression.walking import Place
+
+
+@dataclasses.dataclass(frozen=True)
+class Assembly:
+    """A small model, and the one with float weights from which it was quantized.
+
+    Attributes:
+        floating: The model with the chosen layers, before quantization.
+        small: The finished model; `floating` itself if nothing is quantized.
+        places: Where the layers of the plan are in `floating`, by path.
+        choice: The candidate of each of these layers.
+        sample: As in `Plan`.
+    """
+
+    floating: keras.Model
+    small: keras.Model
+    places: Mapping[str, Place]
+    choice: Mapping[str, Candidate]
+    sample: Any
+
+    def quantized_again(self) -> keras.Model:
+        """Returns a new small model with the present weights of `floating`."""
+        return _quantized(self.floating, self.places, self.choice, self.sample)
+
+
+def assembled(plan: Plan, choice: Mapping[str, Candidate], in_place: bool = False) -> Assembly:
+    """Builds the model of a choice.
+
+    Args:
+        plan: The plan.
+        choice: A candidate for each of its layers.
+        in_place: Whether to change the model of the plan, which then cannot be used again, instead
+            of a copy.
+    """
+    new_layers = {
+        path: candidate.make() for path, candidate in choice.items() if candidate.format != "dense"
+    }
+    floating, spots = plan.model, plan.places
+    if not in_place:
+        floating = copy_of(plan.model, plan.sample)
+        twin_of = twins(plan.model, floating)
+        spots = {path: twin_of[id(place.layer)] for path, place in plan.places.items()}
+    for path, layer in new_layers.items():
+        replace(spots[path], layer)
+    small = _quantized(floating, spots, choice, plan.sample)
+    return Assembly(floating, small, spots, choice, plan.sample)
+
+
+def _quantized(
+    floating: keras.Model, spots: Mapping[str, Place], choice: Mapping[str, Candidate], sample: Any
+) -> keras.Model:
+    if all(candidate.bits is None for candidate in choice.values()):
+        return floating
+    small = copy_of(floating, sample)
+    twin_of = twins(floating, small)
+    for path, candidate in choice.items():
+        if candidate.bits is not None:
+            layer = spots[path].layer
+            quantized = FORMATS[candidate.format].quantized(layer, candidate.bits)
+            replace(twin_of[id(layer)], quantized)
+    return small
+
+
+def compile_like(model: keras.Model, small: keras.Model) -> None:
+    """Compiles a small model as the original is, if Keras can save how that is."""
+    if not model.compiled:
+        return
+    with keras.saving.custom_object_scope(custom_objects(model)):
+        config = model.get_compile_config()
+        if config:
+            small.compile_from_config(config)
+
+
+def measured(metric: Callable[[keras.Model], float], model: keras.Model) -> float:
+    """Returns the value of the metric."""
+    value = float(metric(model))
+    if not math.isfinite(value):
+        raise ValueError(f"Expected a finite metric. Received: metric(model)={value}")
+    return value

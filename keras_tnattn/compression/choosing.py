@@ -1,0 +1,194 @@
+"""Chooses a candidate for each layer of a plan, so that a goal is reached."""
+
+import functools
+import math
+import time
+from collections.abc import Mapping
+from typing import Any, NoReturn, cast
+
+import keras
+import numpy as np
+
+from keras_tnattn.compression.budget import share_out, within_tolerance
+from keras_tnattn.compression.building import assembled, measured
+from keras_tnattn.compression.candidates import Candidate, byte_count, copied
+from keras_tnattn.compression.formats import FORMATS
+from keras_tnattn.compression.goals import Goal, Keeping, Smaller, Within
+from keras_tnattn.compression.others import left_over
+from keras_tnattn.compression.plan import Plan
+from keras_tnattn.compression.progress import tell
+
+# Steps of the search for the smallest model within `max_drop`.
+_BISECTIONS = 7
+
+Choice = dict[str, Candidate]
+
+
+class Chooser:
+    """Chooses among the candidates of a plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        # The candidates without those that turned out to be too slow.
+        self.allowed = {path: list(group) for path, group in plan.choices.items()}
+        self.times: dict[tuple, float] = {}
+        self.reason_kept = "no candidate is better"
+
+    def choice_for(self, goal: Goal, metric_before: float | None) -> Choice:
+        """Returns the candidate of each layer, by path.
+
+        Raises:
+            ValueError: If the goal cannot be reached.
+        """
+        asked = self.plan.options.bits is not None or goal != Smaller(1.0)
+        if asked and not self.plan.places:
+            raise ValueError(
+                "Expected a model with layers that can be replaced. "
+                f"Received: {goal.argument}, and {self.plan.model.name} with "
+                f"{left_over(self.plan)}"
+            )
+        if isinstance(goal, Keeping):
+            return self._keeping(goal, cast(float, metric_before))
+        if isinstance(goal, Within):
+            return self._within_tolerance(goal.tolerance)
+        if goal.factor > 1:
+            return self._for_target(goal.factor)
+        if not asked:
+            self.reason_kept = "no smaller model was asked for"
+        return {path: self._unreplaced(path) for path in self.plan.choices}
+
+    def _within_tolerance(self, tolerance: float) -> Choice:
+        return {
+            path: within_tolerance(group, tolerance, functools.partial(self._is_fast, path))
+            for path, group in self.plan.choices.items()
+        }
+
+    def _for_target(self, target: float) -> Choice:
+        choice = self._shared_out(target)
+        if choice is None:
+            self._refuse(target)
+        return choice
+
+    def _unreplaced(self, path: str) -> Candidate:
+        """Returns the layer as it is; quantized with `bits`, if this makes it smaller."""
+        widths = (None, self.plan.options.bits)
+        dense = [
+            c
+            for c in self.plan.choices[path]
+            if c.format == "dense" and c.bits in widths and self._is_fast(path, c)
+        ]
+        return min(dense, key=lambda c: c.bytes)
+
+    def _shared_out(self, target: float) -> Choice | None:
+        """Returns the choice for a target, or `None` if the target cannot be reached."""
+        plan, most = self.plan, int(self.plan.total / target)
+        budget = most - plan.fixed
+        sensitivity = {path: note.sensitivity for path, note in plan.seen.items()}
+        while True:
+            choice = share_out(self.allowed, sensitivity, budget)
+            if choice is None:
+                return self._smallest(target)
+            slow = {path for path, c in choice.items() if not self._is_fast(path, c)}
+            for path in slow:
+                self.allowed[path].remove(choice[path])
+            if slow:
+                continue
+            excess = self.size(choice) - most
+            if excess <= 0:
+                return choice
+            budget -= excess
+
+    def _smallest(self, target: float) -> Choice | None:
+        """Returns the smallest choice if it reaches a target; `share_out` only has estimates."""
+        choice = self._within_tolerance(math.inf)
+        return choice if self.size(choice) <= int(self.plan.total / target) else None
+
+    def size(self, choice: Mapping[str, Candidate]) -> int:
+        """Returns the bytes of the model with a choice."""
+        return self.plan.fixed + sum(map(self._bytes, choice.values()))
+
+    def _bytes(self, candidate: Candidate) -> int:
+        # The scales that Keras stores depend on its block sizes, so the layer is made.
+        if candidate.bits is None or candidate.format != "low_rank":
+            return candidate.bytes
+        return byte_count(FORMATS["low_rank"].quantized(candidate.make(), candidate.bits))
+
+    def _refuse(self, target: float) -> NoReturn:
+        plan = self.plan
+        smallest = self._within_tolerance(math.inf)
+        size = self.size(smallest)
+        reached = plan.total / size
+        worst = max(smallest, key=lambda path: smallest[path].likely_error)
+        cost = (
+            f" At {reached:.2f} the error of the outputs of {worst} is "
+            f"{100 * smallest[worst].likely_error:.0f} %."
+        )
+        fixed = f"{plan.fixed:,} of {plan.total:,} bytes are in layers that are not replaced" + (
+            f" ({left_over(plan)})" if plan.fixed else ""
+        )
+        raise ValueError(
+            f"Expected a target of at most {math.floor(100 * reached) / 100}: {fixed}.{cost}"
+            f"{self._hint(size)} Received: target={target}"
+        )
+
+    def _hint(self, smallest: int) -> str:
+        """Returns the advice to use fewer bits, if the replaced layers are not all but nothing."""
+        fewer = {None: "8 or 4", 8: "4", 4: ""}[self.plan.options.bits]
+        helps = fewer and smallest - self.plan.fixed > 0.1 * smallest
+        return f" Try {fewer} bits." if helps else ""
+
+    def _keeping(self, goal: Keeping, before: float) -> Choice:
+        """Returns the choice of the highest target whose metric drops by at most `drop`."""
+        plan = self.plan
+        smallest = sum(min(c.bytes for c in group) for group in plan.choices.values())
+        highest = plan.total / max(1, plan.fixed + smallest)
+        low, high = 1.0, min(highest, goal.limit or highest)
+        best = {path: group[0] for path, group in plan.choices.items()}
+        for step in range(_BISECTIONS):
+            middle = high if step == 0 else math.sqrt(low * high)
+            choice = self._shared_out(middle)
+            after = -math.inf
+            if choice is None:
+                tell("%.3g times smaller: not possible", middle)
+            else:
+                after = measured(goal.metric, assembled(plan, choice).small)
+                tell("%.3g times smaller: metric %.6g instead of %.6g", middle, after, before)
+            if choice is not None and after >= before - goal.drop:
+                low, best = middle, choice
+                if step == 0:
+                    break
+            else:
+                high = middle
+        return best
+
+    def _is_fast(self, path: str, candidate: Candidate) -> bool:
+        speed = self.plan.options.min_speed
+        if speed is None or candidate.keeps_layer:
+            return True
+        old = self.milliseconds(path, self.plan.choices[path][0])
+        return old >= speed * self.milliseconds(path, candidate)
+
+    def milliseconds(self, path: str, candidate: Candidate) -> float:
+        """Returns the time of a call on the batch that the layer was called with."""
+        key = (path, candidate.format, candidate.ranks, candidate.bits)
+        if key not in self.times:
+            # Not `None`: `min_speed` needs data, and layers that were not called are left out.
+            batch = cast(np.ndarray, self.plan.seen[path].batch)
+            layer = candidate.make()
+            if candidate.bits is None:
+                layer = copied(layer)
+            else:
+                layer = FORMATS[candidate.format].quantized(layer, candidate.bits)
+            inputs = keras.Input(batch.shape[1:], dtype=str(batch.dtype))
+            self.times[key] = _best_time(keras.Model(inputs, layer(inputs)), batch)
+        return self.times[key]
+
+
+def _best_time(model: keras.Model, batch: Any) -> float:
+    model.predict_on_batch(batch)
+    times = []
+    for _ in range(7):
+        start = time.perf_counter()
+        model.predict_on_batch(batch)
+        times.append(time.perf_counter() - start)
+    return 1000 * min(times)

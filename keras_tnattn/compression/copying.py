@@ -1,0 +1,179 @@
+"""Copies a model through Keras' saving, with all state that its layers save.
+
+State that is neither in a config nor in the weights, such as lookup tables and what
+`save_own_variables` writes, is only known to a layer's own saving.
+"""
+
+import inspect
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_tnattn.compression.batches import fitting_data, outputs_of
+from keras_tnattn.compression.walking import Place, entries, places
+
+
+def copy_of(model: keras.Model, sample: Any = None) -> keras.Model:
+    """Returns a copy of a model that shares nothing with it, and is not compiled.
+
+    Args:
+        model: A built model; it is not changed.
+        sample: Inputs of the model, to build a copy that its config cannot build.
+
+    Raises:
+        ValueError: If the model cannot be saved and loaded.
+    """
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        keras.saving.custom_object_scope(custom_objects(model)),
+    ):
+        path = Path(folder, "model.keras")
+        try:
+            model.save(path)
+            try:
+                copy = keras.saving.load_model(path, compile=False, safe_mode=False)
+            except ValueError:
+                if sample is None:
+                    raise
+                copy = _called_copy(model, sample, path)
+            _copy_states(model, copy)
+            return copy
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever a layer's own code raises
+            raise ValueError(
+                f"Could not copy {model.name} ({type(model).__name__}) by saving and loading it. "
+                "Does `get_config` of each of its own classes return all arguments of the "
+                f"constructor? {type(error).__name__}: {_first_paragraph(error)}"
+            ) from error
+
+
+def _copy_states(model: keras.Model, copy: keras.Model) -> None:
+    """Sets variables that are no weights, such as states of recurrent layers, as in the model."""
+    for old_place, new_place in zip(places(model), places(copy), strict=False):
+        saved = {id(weight) for weight in new_place.layer.weights}
+        pairs = zip(_variables(old_place.layer), _variables(new_place.layer), strict=False)
+        for old, new in pairs:
+            if id(new) not in saved and old.shape == new.shape:
+                new.assign(old)
+
+
+def _variables(layer: keras.layers.Layer) -> list[keras.Variable]:
+    values = entries([vars(layer)[name] for name in sorted(vars(layer))])
+    return [value for value in values if isinstance(value, keras.Variable)]
+
+
+def _called_copy(model: keras.Model, sample: Any, path: Path) -> keras.Model:
+    config = dict(keras.saving.serialize_keras_object(model))
+    config.pop("compile_config", None)
+    new = keras.saving.deserialize_keras_object(config, safe_mode=False)
+    new(sample, training=False)
+    new.load_weights(path)
+    return new
+
+
+def _first_paragraph(error: Exception) -> str:
+    """Returns the text of an error without the examples and configs that Keras adds."""
+    paragraphs = str(error).strip().split("\n\n")
+    # "Example error message for object <...>:" is followed by the reason.
+    text = " ".join(paragraphs[: 2 if paragraphs[0].endswith(":") else 1])
+    return text.partition("Full object config")[0].replace("\n", " ").strip()[:500]
+
+
+def custom_objects(model: keras.Model) -> dict[str, Any]:
+    """Returns the classes and functions of a model that Keras may not know, by name."""
+    objects: dict[str, Any] = {}
+
+    def add(thing: Any) -> None:
+        if inspect.isfunction(thing):
+            objects[thing.__name__] = thing
+        elif hasattr(thing, "get_config") and not type(thing).__module__.startswith("keras."):
+            cls = type(thing)
+            objects[cls.__name__] = objects[keras.saving.get_registered_name(cls)] = cls
+
+    add(model)
+    for layer in [model, *(place.layer for place in places(model))]:
+        add(layer)
+        for value in vars(layer).values():
+            for entry in entries(value):
+                add(entry)
+    for name in ("loss", "optimizer"):
+        for entry in entries(getattr(model, name, None)):
+            add(entry)
+    return {name: thing for name, thing in objects.items() if name.isidentifier() or ">" in name}
+
+
+def check_copy(model: keras.Model, copy: keras.Model, sample: Any) -> None:
+    """Refuses a copy that does not answer as the model does.
+
+    Raises:
+        ValueError: If the outputs differ by more than the order of sums explains.
+    """
+    with fitting_data():
+        expected = outputs_of(model, sample)
+    actual = outputs_of(copy, sample)
+    if len(expected) == len(actual) and all(map(_are_same, expected, actual)):
+        return
+    raise ValueError(
+        f"Expected a model that Keras can save and load. Received: {model.name} "
+        f"({type(model).__name__}), whose copy has other outputs, because one of its layers keeps "
+        "state that is neither in its config nor in what it saves. Let it return that state from "
+        "`get_config`, make it a weight, or write it in `save_own_variables`"
+    )
+
+
+def _are_same(expected: np.ndarray, actual: np.ndarray) -> bool:
+    if expected.shape != actual.shape:
+        return False
+    if expected.dtype.kind not in "fc" and expected.dtype.name != "bfloat16":
+        return bool((expected == actual).all())
+    dtype = "complex128" if expected.dtype.kind == "c" else "float64"
+    expected, actual = expected.astype(dtype), actual.astype(dtype)
+    size = np.abs(expected[np.isfinite(expected)])
+    scale = float(size.max()) if size.size else 0.0
+    return np.allclose(actual, expected, rtol=1e-5, atol=1e-6 * scale, equal_nan=True)
+
+
+def example_inputs(model: keras.Model) -> Any:
+    """Returns one row of inputs that a model takes: random numbers, ids 0, empty texts.
+
+    `None` if the shapes of the inputs are not known.
+    """
+    try:
+        specs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
+    except (AttributeError, ValueError):
+        specs = None
+    if specs is None:
+        shape = (model.get_build_config() or {}).get("input_shape")
+        if not shape or not all(size is None or isinstance(size, int) for size in shape):
+            return None
+        specs = keras.KerasTensor(shape)
+    return keras.tree.map_structure(_example, specs)
+
+
+def _example(spec: Any) -> np.ndarray:
+    rows = spec.shape[0] or 1  # stateful recurrent layers have a fixed number of rows
+    shape = [rows, *(size or 8 for size in spec.shape[1:])]
+    if spec.dtype == "string":
+        return np.full(shape, "")
+    if keras.backend.is_float_dtype(spec.dtype):
+        return np.random.default_rng(0).normal(size=shape).astype("float32")
+    return np.zeros(shape, spec.dtype)
+
+
+def twins(model: keras.layers.Layer, copy: keras.layers.Layer) -> dict[int, Place]:
+    """Returns for the `id` of each layer inside a model the place of its copy.
+
+    Raises:
+        ValueError: If the copy does not have the same layers.
+    """
+    old, new = places(model), places(copy)
+    if [type(place.layer) for place in old] != [type(place.layer) for place in new]:
+        raise ValueError(
+            f"Expected a copy with the same layers. Received: {len(old)} and {len(new)} layers "
+            f"inside {model.name} and its copy"
+        )
+    return {id(a.layer): b for a, b in zip(old, new, strict=True)}

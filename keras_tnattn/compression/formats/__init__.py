@@ -1,0 +1,42 @@
+"""The formats in which a layer can be stored, one module each.
+
+A format is a module with two functions:
+
+- `candidates(layer, seen, bits)` returns the candidates to replace a built layer, in any order, and
+  none for a kind of layer that the format does not take. `bits` is `None` or the bits of the
+  integers; `seen` is what was observed of the layer, `calibration.Seen`.
+- `quantized(layer, bits)` returns a quantized copy of a layer that a candidate has made.
+
+CONTRIBUTING.md, "A compress format", says how to add one.
+"""
+
+from collections.abc import Sequence
+from types import ModuleType
+
+import keras
+
+from keras_tnattn.compression.calibration import Seen
+from keras_tnattn.compression.candidates import Candidate, byte_count, dense_flops
+from keras_tnattn.compression.formats import dense, low_rank, tensor_train
+
+# `dense`, the layer itself, with `bits` quantized, is always among the candidates.
+FORMATS: dict[str, ModuleType] = {
+    "dense": dense,
+    "low_rank": low_rank,
+    "tensor_train": tensor_train,
+}
+
+
+def candidates_for(
+    layer: keras.layers.Layer, seen: Seen, names: Sequence[str], bits: int | None
+) -> list[Candidate]:
+    """Returns the candidates for a layer, by decreasing size; the first is the layer itself."""
+    size = byte_count(layer)
+    kept = Candidate("dense", (), None, size, 0.0, dense_flops(layer), lambda: layer)
+    others = [
+        candidate
+        for name in dict.fromkeys(("dense", *names))
+        for candidate in FORMATS[name].candidates(layer, seen, bits)
+        if candidate.bytes < size
+    ]
+    return [kept, *sorted(others, key=lambda c: (-c.bytes, c.error))]

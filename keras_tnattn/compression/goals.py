@@ -1,0 +1,178 @@
+"""What a compression and a healing are asked for, checked once."""
+
+import dataclasses
+import math
+import numbers
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+
+from keras_tnattn.checks import check_int
+from keras_tnattn.compression.formats import FORMATS
+from keras_tnattn.ops import quantization
+
+Metric = Callable[[keras.Model], float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Smaller:
+    """A model that is `factor` times smaller, in bytes of its weights; 1 for no other reason."""
+
+    factor: float = 1.0
+
+    @property
+    def argument(self) -> str:
+        return f"target={self.factor}"
+
+    def __post_init__(self) -> None:
+        _check_number("target", self.factor)
+        if not 1 <= self.factor < math.inf:
+            raise ValueError(f"Expected a target of at least 1. Received: target={self.factor}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Within:
+    """The smallest layers whose estimated errors are at most `tolerance`."""
+
+    tolerance: float
+
+    @property
+    def argument(self) -> str:
+        return f"tolerance={self.tolerance}"
+
+    def __post_init__(self) -> None:
+        _check_number("tolerance", self.tolerance)
+        if not 0 <= self.tolerance < math.inf:
+            raise ValueError(
+                f"Expected a tolerance of at least 0. Received: tolerance={self.tolerance}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Keeping:
+    """The smallest model whose metric is at most `drop` lower than that of the original.
+
+    Attributes:
+        metric: The metric, higher is better.
+        drop: The maximum decrease.
+        limit: How many times smaller the model may become; `None` for as many as possible.
+    """
+
+    metric: Metric
+    drop: float
+    limit: float | None = None
+
+    @property
+    def argument(self) -> str:
+        return f"max_drop={self.drop}"
+
+    def __post_init__(self) -> None:
+        _check_number("max_drop", self.drop)
+        if self.metric is None or not 0 <= self.drop < math.inf:
+            raise ValueError(
+                "Expected a max_drop of at least 0 together with a metric. "
+                f"Received: max_drop={self.drop}, metric={self.metric}"
+            )
+        if self.limit is not None:
+            Smaller(self.limit)
+
+
+Goal = Smaller | Within | Keeping
+
+
+def goal_of(
+    target: float | None, tolerance: float | None, metric: Metric | None, max_drop: float | None
+) -> Goal:
+    """Returns the goal that arguments of `compress` describe."""
+    if tolerance is not None:
+        for name, value in (("target", target), ("max_drop", max_drop)):
+            if value is not None:
+                raise ValueError(
+                    f"Expected either `tolerance` or `{name}`. "
+                    f"Received: tolerance={tolerance}, {name}={value}"
+                )
+        return Within(tolerance)
+    if max_drop is not None:
+        return Keeping(metric, max_drop, target)  # type: ignore[arg-type]
+    return Smaller(1.0 if target is None else target)
+
+
+def _check_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError(f"Expected a number. Received: {name}={value!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How a model is compressed: arguments of `compress` that hold for each layer."""
+
+    formats: tuple[str, ...]
+    bits: int | None
+    filters: Any
+    min_speed: float | None
+    batch_size: int
+    renumber: int | None
+    effort: str
+    verbose: int
+
+    def __post_init__(self) -> None:
+        check_int("batch_size", self.batch_size)
+        check_int("verbose", int(self.verbose), at_least=0)
+        choices = tuple(name for name in FORMATS if name != "dense")
+        if not self.formats or not set(self.formats) <= set(choices):
+            raise ValueError(
+                f"Expected formats among {choices}. Received: formats={list(self.formats)}"
+            )
+        if self.effort not in ("full", "fast"):
+            raise ValueError(f"Expected 'full' or 'fast'. Received: effort={self.effort!r}")
+        quantization.check_bits(self.bits)
+        if self.min_speed is not None:
+            _check_number("min_speed", self.min_speed)
+        if self.renumber is not None:
+            check_int("renumber", self.renumber, at_least=0)
+        if self.filters is not None and not callable(self.filters):
+            _check_patterns(self.filters)
+
+    def selects(self, layer: keras.layers.Layer) -> bool:
+        """Whether `filters` selects a layer, as in `keras.Model.quantize`."""
+        if self.filters is None:
+            return True
+        if callable(self.filters):
+            return bool(self.filters(layer))
+        return any(re.search(pattern, layer.name) for pattern in as_tuple(self.filters))
+
+
+def as_tuple(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Returns one text or several as a tuple."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _check_patterns(filters: Any) -> None:
+    for pattern in as_tuple(filters):
+        try:
+            re.compile(pattern)
+        except (re.error, TypeError) as error:
+            raise ValueError(
+                f"Expected regular expressions. Received: filters={filters!r} ({error})"
+            ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Healing:
+    """How a small model is trained towards the original's outputs; see `CompressionResult.heal`."""
+
+    epochs: int = 1
+    learning_rate: float = 1e-3
+    batch_size: int = 32
+    label_weight: float = 0.0
+    loss: Any = None
+
+    def __post_init__(self) -> None:
+        check_int("epochs", self.epochs)
+        check_int("batch_size", self.batch_size)
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(
+                f"Expected a positive number. Received: learning_rate={self.learning_rate}"
+            )

@@ -1,0 +1,72 @@
+"""Describes the weights of a model that are not replaced: where they are, and why."""
+
+import collections
+
+import numpy as np
+
+from keras_tnattn.compression.candidates import byte_count, item_size
+from keras_tnattn.compression.plan import Plan
+from keras_tnattn.compression.report import LayerReport
+from keras_tnattn.compression.walking import places
+
+
+def rows_of_others(plan: Plan) -> list[LayerReport]:
+    """Returns a row for each layer of a known kind that stays, and for each class of the others."""
+    rows = [
+        _row(path, type(layer).__name__, layer.count_params(), byte_count(layer), reason)
+        for path, (layer, reason) in plan.reasons.items()
+    ]
+    known = [*plan.layers.values(), *(layer for layer, _ in plan.reasons.values())]
+    counted = {id(weight) for layer in known for weight in layer.weights}
+    layers: dict[str, int] = collections.Counter()
+    weights: dict[str, list] = collections.defaultdict(list)
+    # The innermost layers first, because a layer has the weights of those inside, too.
+    for layer in [*(place.layer for place in reversed(places(plan.model))), plan.model]:
+        own = [weight for weight in layer.weights if id(weight) not in counted]
+        if own:
+            counted |= {id(weight) for weight in own}
+            layers[type(layer).__name__] += 1
+            weights[type(layer).__name__] += own
+    for name, own in weights.items():
+        sizes = [int(np.prod(weight.shape)) for weight in own]
+        size = sum(n * item_size(weight.dtype) for n, weight in zip(sizes, own, strict=True))
+        path = f"({layers[name]} x {name})"
+        rows.append(_row(path, name, sum(sizes), size, "not supported"))
+    return rows
+
+
+def _row(path: str, kind: str, count: int, size: int, reason: str) -> LayerReport:
+    return LayerReport(
+        path,
+        kind,
+        weights_before=count,
+        weights_after=count,
+        bytes_before=size,
+        bytes_after=size,
+        reason=reason,
+    )
+
+
+def left_over(plan: Plan) -> str:
+    """Returns a text about the weights that are not replaced, the most first."""
+    rows = sorted(rows_of_others(plan), key=lambda row: -row.bytes_before)
+    texts = [
+        f"{row.kind if row.path.startswith('(') else row.path}: "
+        f"{_readable(row.bytes_before)}, {row.reason}"
+        for row in rows[:5]
+    ]
+    more = [f"{len(rows) - 5} more"] if len(rows) > 5 else []
+    return "; ".join(texts + more) or "no weights"
+
+
+def _readable(size: int) -> str:
+    """Returns a number of bytes in the largest unit that it fills.
+
+    Example:
+        >>> _readable(2_100_000)
+        '2.1 MB'
+    """
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size} bytes"

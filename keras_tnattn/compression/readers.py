@@ -1,0 +1,116 @@
+"""Finds layers whose weights other code reads, which therefore cannot be replaced."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+
+from keras_tnattn.compression.replacing import assume, object_of
+from keras_tnattn.compression.walking import entries, places
+
+
+class _Standin(keras.layers.Layer):
+    """Does what another layer does, and notes which of its weights are read from outside."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return vars(self)["original"](*args, **kwargs)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__"):
+            return super().__getattribute__(name)
+        state = vars(self)
+        value = getattr(state["original"], name)
+        if isinstance(value, keras.Variable) or keras.ops.is_tensor(value):
+            state["reads"].add(name)
+        return value
+
+
+@contextlib.contextmanager
+def _standins(layers: Mapping[str, keras.layers.Layer]) -> Iterator[dict[str, set[str]]]:
+    """Lets stand-ins take the places of layers; yields what is read of each, by path."""
+    former: dict[str, keras.layers.Layer] = {}
+    reads: dict[str, set[str]] = {}
+    try:
+        for path, layer in layers.items():
+            original = former[path] = object_of(type(layer), vars(layer))
+            reads[path] = set()
+            assume(layer, object_of(_Standin, {"original": original, "reads": reads[path]}))
+        yield reads
+    finally:
+        for path, original in former.items():
+            assume(layers[path], original)
+
+
+def reasons_of_readers(
+    model: keras.Model, layers: Mapping[str, keras.layers.Layer], sample: Any
+) -> dict[str, str]:
+    """Returns why layers cannot be replaced: because other code uses their weights.
+
+    Args:
+        model: A copy of the model to compress; its layers are changed while it runs.
+        layers: The layers to replace, by path.
+        sample: Inputs of the model, or `None`: then only attributes are looked at.
+
+    Returns:
+        The reasons, by path, of the layers whose weights are used elsewhere.
+    """
+    reasons = _reasons_of_holders(model, layers)
+    if sample is None:
+        return reasons
+    free = {path: layer for path, layer in layers.items() if path not in reasons}
+    try:
+        return reasons | _reasons_of_reads(model, free, sample)
+    except MemoryError:
+        raise
+    except Exception:  # of code that depends on the class of a layer
+        for path, layer in free.items():
+            try:
+                reasons |= _reasons_of_reads(model, {path: layer}, sample)
+            except Exception as error:
+                reasons[path] = f"other code needs it as it is ({type(error).__name__}: {error})"
+    return reasons
+
+
+def _reasons_of_reads(
+    model: keras.Model, layers: Mapping[str, keras.layers.Layer], sample: Any
+) -> dict[str, str]:
+    with _standins(layers) as reads:
+        with keras.StatelessScope():
+            model(sample, training=False)
+        # A penalty may be computed in training only, or when the losses are collected.
+        with contextlib.suppress(Exception), keras.StatelessScope():
+            model(sample, training=True)
+        with contextlib.suppress(Exception):
+            _ = model.losses
+    return {
+        path: f"other code reads its {', '.join(sorted(names))}"
+        for path, names in reads.items()
+        if names
+    }
+
+
+def _reasons_of_holders(
+    model: keras.Model, layers: Mapping[str, keras.layers.Layer]
+) -> dict[str, str]:
+    """Returns the reasons against layers whose weights another layer holds as an attribute."""
+    path_of = {id(weight): path for path, layer in layers.items() for weight in layer.weights}
+    own = {
+        id(inner)
+        for layer in layers.values()
+        for inner in [layer, *(place.layer for place in places(layer))]
+    }
+    reasons = {}
+    for layer in [model, *(place.layer for place in places(model))]:
+        if id(layer) in own:
+            continue
+        for weight in filter(_is_variable, entries(list(vars(layer).values()))):
+            if id(weight) in path_of:
+                reasons[path_of[id(weight)]] = (
+                    f"{layer.name} ({type(layer).__name__}) holds its {weight.name}, too"
+                )
+    return reasons
+
+
+def _is_variable(value: Any) -> bool:
+    return isinstance(value, keras.Variable)

@@ -1,0 +1,200 @@
+"""Replaces layers of a model in place, and saves and loads such models.
+
+A layer is replaced by becoming another one: it stays the same Python object, but gets the class and
+the state of its replacement. Whatever holds it (the graph of a functional model, attributes, lists,
+a wrapper, several layers at once) then holds the replacement, and nothing that holds it is created
+again.
+
+    before                                     after
+    Functional                                 Functional
+      dense: Dense 0x1                           dense: LowRankDense 0x1
+      attention: MultiHeadAttention 0x2          attention: MultiHeadAttention 0x2, marked
+        _query_dense: EinsumDense 0x3              _query_dense: LowRankEinsumDense 0x3
+
+A functional or sequential model saves the configs of the layers inside, those of replacements as
+well. Any other layer that holds replacements is marked: it gets a subclass of its class whose
+config has the config of the original layer, and those of the replacements by their addresses. When
+it is loaded, the original layer is created, its inner layers become the replacements as soon as
+they are built, and Keras then reads their weights.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from keras_tnattn.compression.walking import Place, places
+
+# Where a layer is used in graphs; the only private attributes of Keras that this package names.
+_NODES = ("_inbound_nodes", "_outbound_nodes")
+
+
+def become(layer: keras.layers.Layer, new: keras.layers.Layer) -> None:
+    """Gives a layer the class and the state of a new one.
+
+    Args:
+        layer: A layer of a model.
+        new: A built layer that no model holds. It must not be used afterwards.
+    """
+    state = vars(new)
+    state |= {name: vars(layer)[name] for name in _NODES}
+    for name, value in _plain_attributes(layer).items():
+        state.setdefault(name, value)
+    assume(layer, new)
+
+
+def assume(layer: keras.layers.Layer, other: Any) -> None:
+    """Gives a layer the class and all of the state of another object."""
+    # Not by assignment: Keras' `__setattr__` would track the values as new state.
+    object.__setattr__(layer, "__dict__", vars(other))
+    object.__setattr__(layer, "__class__", type(other))
+
+
+def _plain_attributes(layer: keras.layers.Layer) -> dict[str, Any]:
+    """Returns the public attributes that are no state of Keras: numbers, texts, functions.
+
+    A replacement keeps them, because other layers may read them.
+    """
+    plain = (bool, int, float, str, type(None), tuple)
+    return {
+        name: value
+        for name, value in vars(layer).items()
+        if not name.startswith("_") and isinstance(value, plain)
+    }
+
+
+def object_of(cls: type, state: dict) -> Any:
+    """Returns an object of a class, without a call of its constructor, with the given state."""
+    new: Any = object.__new__(cls)
+    object.__setattr__(new, "__dict__", state)
+    return new
+
+
+def replace(place: Place, new: keras.layers.Layer) -> None:
+    """Lets the layer at a place become a new one, and the model save it; see `become`."""
+    become(place.layer, new)
+    if place.holder is not None:
+        _mark(place.holder)
+        vars(place.holder)["replaced_addresses"].append(place.address)
+
+
+def _mark(layer: keras.layers.Layer) -> None:
+    if not isinstance(layer, _Marked):
+        vars(layer).update(replaced_addresses=[], awaited_replacements={})
+        object.__setattr__(layer, "__class__", _marked_class(type(layer)))  # type: ignore[arg-type]
+
+
+class _Marked:
+    """Mixed into the class of a layer that holds replacements which its config does not return.
+
+    Attributes:
+        replaced_addresses: The addresses of the replacements.
+        awaited_replacements: The configs, by address, of those that are made once the layers that
+            they replace are built.
+    """
+
+    replaced_addresses: list[str]
+    awaited_replacements: dict[str, dict]
+
+    def get_config(self) -> dict[str, Any]:
+        with _unmarked(self):
+            layer = dict(keras.saving.serialize_keras_object(self))
+        layer.pop("compile_config", None)
+        inner = {place.address: place.layer for place in places(self)}
+        replaced = {
+            address: keras.saving.serialize_keras_object(inner[address])
+            for address in self.replaced_addresses
+        }
+        return {"layer": layer, "substitutes": {**replaced, **self.awaited_replacements}}
+
+    @classmethod
+    def from_config(cls, config: dict, custom_objects: dict | None = None) -> keras.layers.Layer:
+        return Compressed.from_config(config, custom_objects)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        outputs = super().__call__(*args, **kwargs)  # type: ignore[misc]
+        # Layers without `build` build what they hold when they are called.
+        _replace_awaited(self, called=True)
+        return outputs
+
+
+# All marked classes are saved under this one name.
+_register = keras.saving.register_keras_serializable(package="keras_tnattn", name="Compressed")
+
+
+@functools.cache
+def _marked_class(base: type) -> type:
+    # The name is in the weights' paths in files.
+    names = {"__module__": __name__, "__doc__": base.__doc__}
+    marked = _register(type(f"Compressed{base.__name__}", (_Marked, base), names))
+    # Registering took the name; give it back to the class that loads models.
+    _register(Compressed)
+    return marked
+
+
+@contextlib.contextmanager
+def _unmarked(layer: keras.layers.Layer) -> Iterator[None]:
+    """Gives a layer its own class, whose `get_config` may depend on `type(self)`."""
+    marked = type(layer)
+    object.__setattr__(layer, "__class__", marked.__bases__[1])
+    try:
+        yield
+    finally:
+        object.__setattr__(layer, "__class__", marked)
+
+
+@_register
+class Compressed(keras.layers.Layer):
+    """Represents layers with replaced inner layers in saved models."""
+
+    @classmethod
+    def from_config(cls, config: dict, custom_objects: dict | None = None) -> keras.layers.Layer:
+        layer = keras.saving.deserialize_keras_object(config["layer"], custom_objects)
+        _mark(layer)
+        vars(layer)["awaited_replacements"] |= config["substitutes"]
+        _replace_awaited(layer)
+        if layer.awaited_replacements:
+            vars(layer)["build"] = _replacing_after(layer.build, layer)
+        return layer
+
+
+def _replacing_after(build: Callable, layer: keras.layers.Layer) -> Callable:
+    """Wraps a method `build` so that it also replaces the layers inside that it has built."""
+
+    @functools.wraps(build)  # Keras reads the signature
+    def build_and_replace(*args: Any, **kwargs: Any) -> None:
+        build(*args, **kwargs)
+        _replace_awaited(layer)
+
+    return build_and_replace
+
+
+def _replace_awaited(layer: Any, called: bool = False) -> None:
+    """Replaces the layers inside that are built by now.
+
+    Args:
+        layer: A marked layer.
+        called: Whether the layer was called, so that all layers inside exist.
+    """
+    if not layer.awaited_replacements:
+        return
+    inner = {place.address: place.layer for place in places(layer)}
+    for address, config in list(layer.awaited_replacements.items()):
+        if address not in inner:
+            if called:  # version 0.1 saved a layer once for each attribute that holds it
+                del layer.awaited_replacements[address]
+        elif inner[address].built:
+            become(inner[address], _built_like(inner[address], config))
+            layer.replaced_addresses.append(address)
+            del layer.awaited_replacements[address]
+
+
+def _built_like(layer: keras.layers.Layer, config: dict) -> keras.layers.Layer:
+    new = keras.saving.deserialize_keras_object(config)
+    if not new.built:
+        new.build_from_config(layer.get_build_config() or {})
+    if not new.built:
+        new.build(None)  # embeddings may be built without a shape
+    return new

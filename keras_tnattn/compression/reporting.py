@@ -1,0 +1,114 @@
+"""Makes the report of a compression."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_tnattn.compression.batches import number_of_rows, outputs_of
+from keras_tnattn.compression.candidates import Candidate, byte_count, dense_flops
+from keras_tnattn.compression.choosing import Chooser
+from keras_tnattn.compression.errors import layer_error
+from keras_tnattn.compression.formats import FORMATS
+from keras_tnattn.compression.others import rows_of_others
+from keras_tnattn.compression.report import LayerReport, Report
+
+
+def layer_rows(chooser: Chooser, choice: Mapping[str, Candidate]) -> tuple[LayerReport, ...]:
+    """Returns a row for each layer; those that will be replaced are measured before they are."""
+    rows = [_row(chooser, path, candidate) for path, candidate in choice.items()]
+    return (*rows, *rows_of_others(chooser.plan))
+
+
+def _row(chooser: Chooser, path: str, candidate: Candidate) -> LayerReport:
+    plan = chooser.plan
+    old, seen = plan.places[path].layer, plan.seen[path]
+    changed = not candidate.keeps_layer
+    new, error = old, 0.0
+    if changed:
+        new = candidate.make()
+        if candidate.bits is not None:
+            new = FORMATS[candidate.format].quantized(new, candidate.bits)
+        error = layer_error(old, new, seen, candidate.id_order())
+    timed = changed and plan.options.min_speed is not None
+    return LayerReport(
+        path,
+        type(old).__name__,
+        candidate.format if changed else "kept",
+        candidate.ranks,
+        candidate.bits or 32,
+        old.count_params(),
+        new.count_params(),
+        byte_count(old),
+        byte_count(new),
+        error,
+        dense_flops(old),
+        candidate.flops,
+        chooser.milliseconds(path, plan.choices[path][0]) if timed else None,
+        chooser.milliseconds(path, candidate) if timed else None,
+        "" if changed else chooser.reason_kept,
+        tuple((c.bytes, c.likely_error, c.format) for c in plan.choices[path]),
+    )
+
+
+def report_of(
+    model: keras.Model, small: keras.Model, rows: tuple[LayerReport, ...], notes: list[str]
+) -> Report:
+    """Returns the report of a finished model, without the errors of its outputs."""
+    return Report(
+        rows,
+        model.count_params(),
+        small.count_params(),
+        byte_count(model),
+        byte_count(small),
+        notes=tuple(notes),
+    )
+
+
+def notes_of(chooser: Chooser, rows: tuple[LayerReport, ...]) -> list[str]:
+    """Returns the remarks of a report."""
+    plan = chooser.plan
+    notes = [
+        "Errors of layers are relative errors of their outputs on the data, before activations."
+        if plan.seen and plan.sample is not None
+        else "Errors are relative errors of tables, and of kernels on random inputs, because there "
+        "are no data."
+    ]
+    if plan.options.bits is not None:
+        notes.append(
+            f"{plan.options.bits} bits: Keras quantizes layers that are dense or einsum, and also "
+            "rounds their inputs to 8 bits; LowRankEmbedding and TTEmbedding are quantized by row."
+        )
+        if all(row.format == "kept" for row in rows):
+            notes.append("No layer became smaller.")
+    return notes
+
+
+def error_of_outputs(
+    model: keras.Model,
+    small: keras.Model,
+    batches: Iterable[Any],
+    renumbered: Callable[[Any], Any],
+) -> tuple[float, int]:
+    """Returns the relative error of the small model's outputs, and the number of rows.
+
+    Entries of the original's outputs that are not finite, such as those of masked classes, do not
+    count; if they are finite in the small model, or the other way round, the error is infinite.
+    """
+    error, size, rows = 0.0, 0.0, 0
+    for batch in batches:
+        rows += number_of_rows(batch)
+        pairs = zip(outputs_of(model, batch), outputs_of(small, renumbered(batch)), strict=True)
+        for expected, actual in pairs:
+            if expected.dtype.kind in "OSU":
+                continue
+            expected, actual = expected.astype("float64"), actual.astype("float64")
+            finite = np.isfinite(expected)
+            same = np.array_equal(expected[~finite], actual[~finite], equal_nan=True)
+            difference = actual[finite] - expected[finite]
+            error += float(np.square(difference).sum()) if same else np.inf
+            size += float(np.square(expected[finite]).sum())
+    if not np.isfinite(error):
+        return float("inf"), rows
+    return float(np.sqrt(error / (size or 1.0))), rows

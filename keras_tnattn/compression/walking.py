@@ -1,0 +1,126 @@
+"""Finds every layer of a model, wherever it lives."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+
+
+@functools.cache
+def _functional_class() -> type[keras.Model]:
+    inputs = keras.Input((1,))
+    return type(keras.Model(inputs, keras.layers.Identity()(inputs)))
+
+
+def is_graph(layer: keras.layers.Layer) -> bool:
+    """Whether a layer is a functional or sequential model whose class adds no `get_config`."""
+    graphs = (_functional_class(), keras.Sequential)
+    return isinstance(layer, graphs) and type(layer).get_config in {
+        graph.get_config for graph in graphs
+    }
+
+
+def children(layer: keras.layers.Layer, named: bool = True) -> dict[str, keras.layers.Layer]:
+    """Returns the layers directly inside a layer.
+
+    Args:
+        layer: Any layer.
+        named: Whether the keys of the layers of a functional or sequential model are their names.
+            Otherwise they are their positions, which are the same in each copy.
+
+    Returns:
+        A dict with the layers by name or position (of a graph), or by attribute.
+    """
+    inner = {}
+    if isinstance(layer, _functional_class() | keras.Sequential):
+        inner = {
+            entry.name if named else str(position): entry
+            for position, entry in enumerate(layer.layers)
+        }
+        if is_graph(layer):
+            return inner
+    known = {id(entry) for entry in inner.values()}
+    for name, value in _attributes(layer).items():
+        # Keras' own lists of the same layers.
+        if name.startswith("_self_") or name in ("_layers", "_functional"):
+            continue
+        for key, entry in _layers_in(name, value):
+            if id(entry) not in known:
+                inner[key] = entry
+    return inner
+
+
+def _attributes(layer: keras.layers.Layer) -> dict[str, Any]:
+    """Returns the attributes of a layer, which on PyTorch is a module that holds layers apart."""
+    attributes = dict(vars(layer))
+    if keras.backend.backend() == "torch":
+        modules = attributes.pop("_modules", {})
+        attributes |= {k: m for k, m in modules.items() if isinstance(m, keras.layers.Layer)}
+    return attributes
+
+
+def _layers_in(key: str, value: Any) -> Iterator[tuple[str, keras.layers.Layer]]:
+    if isinstance(value, keras.layers.Layer):
+        yield key, value
+    elif isinstance(value, list | tuple):
+        for position, entry in enumerate(value):
+            yield from _layers_in(f"{key}/{position}", entry)
+    elif isinstance(value, Mapping):
+        for name, entry in value.items():
+            yield from _layers_in(f"{key}/{name}", entry)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a layer is in a model.
+
+    Attributes:
+        layer: The layer.
+        path: The names and attributes that lead to it, joined by `/`, to be read.
+        holder: The outermost layer around it that is no functional or sequential model, whose
+            `get_config` therefore does not return the layers inside; `None` if there is none.
+        address: The positions and attributes that lead from `holder` to the layer.
+    """
+
+    layer: keras.layers.Layer
+    path: str
+    holder: keras.layers.Layer | None
+    address: str
+
+
+def places(model: keras.layers.Layer) -> list[Place]:
+    """Returns all layers inside a model, each once, by the first path that leads to it."""
+    all_places = []
+    visited = {id(model)}
+
+    def visit(layer: keras.layers.Layer, path: str, holder: Any, address: str) -> None:
+        if holder is None and not is_graph(layer):
+            holder, address = layer, ""
+        pairs = zip(children(layer).items(), children(layer, named=False), strict=True)
+        for (name, inner), position in pairs:
+            if id(inner) in visited:
+                continue
+            visited.add(id(inner))
+            place = Place(inner, _joined(path, name), holder, _joined(address, position))
+            all_places.append(place)
+            visit(inner, place.path, holder, place.address)
+
+    visit(model, "", None, "")
+    return all_places
+
+
+def _joined(path: str, key: str) -> str:
+    return f"{path}/{key}" if path else key
+
+
+def entries(value: Any) -> Iterator[Any]:
+    """Yields what lists, tuples and dicts contain, at any depth."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for entry in value:
+            yield from entries(entry)
+    else:
+        yield value

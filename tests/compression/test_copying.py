@@ -1,0 +1,162 @@
+"""A model is copied with all its state, or refused; the original stays as it is."""
+
+import threading
+
+import keras
+import numpy as np
+import pytest
+from conformance import to_numpy
+
+from keras_tnattn import compress
+
+RNG = np.random.default_rng(0)
+ROWS = (50 + 7 * RNG.normal(size=(64, 32))).astype("float32")
+
+
+def relative_error(model, small, inputs):
+    expected, actual = to_numpy(model(inputs)), to_numpy(small(inputs))
+    return np.linalg.norm(actual - expected) / np.linalg.norm(expected)
+
+
+def test_adapted_statistics_come_along(tmp_path):
+    normalization = keras.layers.Normalization()
+    normalization.adapt(ROWS)
+    inputs = keras.Input((32,))
+    x = keras.layers.Dense(64, "relu")(normalization(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(3)(x))
+    result = compress(model, target=2.0, data=ROWS, verbose=0)
+    error = relative_error(model, result.model, ROWS)
+    assert error < 0.5
+    assert result.report.error == pytest.approx(error, rel=1e-4)
+    result.model.save(tmp_path / "small.keras")
+    loaded = keras.models.load_model(tmp_path / "small.keras")
+    np.testing.assert_allclose(to_numpy(loaded(ROWS)), to_numpy(result.model(ROWS)), rtol=1e-5)
+
+
+class Scaled(keras.layers.Layer):
+    """Keeps a number that only its own saving knows. It is not registered."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.scale = 1.0
+
+    def build(self, input_shape):
+        self.dense = keras.layers.Dense(32)
+        self.dense.build(input_shape)
+        self.built = True
+
+    def call(self, inputs):
+        return self.scale * self.dense(inputs)
+
+    def save_own_variables(self, store):
+        super().save_own_variables(store)
+        store["scale"] = np.array(self.scale)
+
+    def load_own_variables(self, store):
+        self.scale = float(store["scale"][()])
+
+
+def test_own_saving_and_classes_that_are_not_registered_come_along():
+    layer = Scaled()
+    model = keras.Sequential([keras.Input((32,)), layer])
+    layer.scale = 49.0
+    result = compress(model, target=2.0, data=ROWS, verbose=0)
+    assert result.report.error == pytest.approx(relative_error(model, result.model, ROWS), rel=1e-4)
+    assert result.report.error < 0.5
+    assert result.model.layers[0].scale == 49.0
+
+
+@keras.saving.register_keras_serializable(package="test_copying")
+class Forgetful(keras.layers.Layer):
+    factor = 1.0
+
+    def call(self, inputs):
+        return self.factor * inputs
+
+
+def test_a_copy_that_answers_differently_is_refused():
+    layer = Forgetful()
+    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32), layer])
+    layer.factor = 2.0
+    for data in (None, ROWS):
+        with pytest.raises(ValueError, match="whose copy has other outputs"):
+            compress(model, target=2.0, data=data, verbose=0)
+
+
+def test_the_error_of_a_model_that_cannot_be_saved_is_short():
+    class Hidden(keras.layers.Layer):
+        def __init__(self, function):
+            super().__init__()
+            self.function = function
+
+        def call(self, inputs):
+            return inputs
+
+    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32), Hidden(object())])
+    with pytest.raises(ValueError, match="Could not copy") as caught:
+        compress(model, target=2.0, verbose=0)
+    assert len(str(caught.value)) < 700
+    assert "Hidden" in str(caught.value)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="string inputs")
+def test_adapted_vocabularies_come_along(tmp_path):
+    texts = np.array([["a b c"], ["c d"], ["b e f g"]] * 8, dtype=object)
+    vectorize = keras.layers.TextVectorization(output_sequence_length=4)
+    vectorize.adapt(texts)
+    inputs = keras.Input((1,), dtype="string")
+    x = keras.layers.Embedding(600, 16)(vectorize(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Flatten()(x)))
+    data = keras.ops.convert_to_tensor(texts.tolist())
+    result = compress(model, target=2.0, data=data, verbose=0)
+    assert result.report.ratio >= 2
+    result.model.save(tmp_path / "small.keras")
+    loaded = keras.models.load_model(tmp_path / "small.keras")
+    np.testing.assert_allclose(to_numpy(loaded(data)), to_numpy(result.model(data)), rtol=1e-5)
+
+
+def test_states_of_recurrent_layers_do_not_move():
+    inputs = keras.Input(batch_shape=(8, 5, 16))
+    x = keras.layers.GRU(8, stateful=True)(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(64)(x))
+    rows = RNG.normal(size=(8, 5, 16)).astype("float32")
+    model(rows)
+    (state,) = model.layers[1].states
+    before = to_numpy(state)
+    result = compress(model, target=1.1, data=rows, batch_size=8, verbose=0)
+    np.testing.assert_array_equal(to_numpy(result.model.layers[1].states[0]), before)
+    result.heal(rows, batch_size=8)
+    assert np.abs(before).max() > 0
+    np.testing.assert_array_equal(to_numpy(state), before)
+
+
+def test_other_threads_get_the_original_answers_all_the_time():
+    model = keras.Sequential(
+        [keras.Input((32,)), keras.layers.Dense(48, "relu"), keras.layers.Dense(3)]
+    )
+    expected = to_numpy(model(ROWS))
+    wrong, done = [], threading.Event()
+
+    def ask():
+        while not done.is_set():
+            wrong.append(not np.array_equal(to_numpy(model(ROWS)), expected))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        compressing = [
+            threading.Thread(
+                target=compress, args=(model, 2.0), kwargs={"data": ROWS, "verbose": 0}
+            )
+            for _ in range(2)
+        ]
+        for thread in compressing:
+            thread.start()
+        for thread in compressing:
+            thread.join()
+    finally:
+        done.set()
+        asking.join()
+    assert wrong
+    assert not any(wrong)
+    assert model.layers[0].activation is keras.activations.relu
