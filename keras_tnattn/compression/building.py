@@ -78,7 +78,10 @@ def _quantized(
 
 def compile_like(model: keras.Model, small: keras.Model) -> None:
     """Compiles a small model as the original is, if Keras can save how that is."""
-    if not model.compiled:
+    custom = type(model).compile is not keras.Model.compile
+    if not model.compiled or (
+        custom and type(model).compile_from_config is keras.Model.compile_from_config
+    ):
         return
     with keras.saving.custom_object_scope(custom_objects(model)):
         config = model.get_compile_config()

@@ -43,8 +43,8 @@ def children(layer: keras.layers.Layer, named: bool = True) -> dict[str, keras.l
             return inner
     known = {id(entry) for entry in inner.values()}
     for name, value in _attributes(layer).items():
-        # Keras' own lists of the same layers.
-        if name.startswith("_self_") or name in ("_layers", "_functional"):
+        # Lists of the same layers that TensorFlow and Keras keep.
+        if name.startswith("_self_unconditional_") or name in ("_layers", "_functional"):
             continue
         for key, entry in _layers_in(name, value):
             if id(entry) not in known:

@@ -288,7 +288,12 @@ def _call(model: Any, args: CompressOptions, **options: Any) -> Any:
     try:
         with printed("keras_tnattn.compression"):
             return compress(
-                model, target=args.target, tolerance=args.tolerance, bits=args.bits, **options
+                model,
+                target=args.target,
+                tolerance=args.tolerance,
+                bits=args.bits,
+                verbose=0,  # `printed` does
+                **options,
             )
     except (ValueError, TypeError) as error:
         raise InputError(str(error)) from error
