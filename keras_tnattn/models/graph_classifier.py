@@ -23,6 +23,7 @@ def graph_classifier(
     filter_order: int = 3,
     dropout: float | None = None,
     l2: float = 5e-4,
+    weighted: bool = False,
 ) -> keras.Model:
     """Builds a classifier of nodes from layers of graph attention or graph convolution.
 
@@ -64,6 +65,8 @@ def graph_classifier(
         dropout: Dropout rate of the inputs of each layer and, for `"gat"`, of its coefficients.
             Default: 0.6 for `"gat"`, else 0.5.
         l2: Coefficient of the penalty. Defaults to 5e-4; 0 for none.
+        weighted: Whether the model has a third input, `"edge_weights"` `(B, E)`, for `"gcn"` and
+            `"filter"`; the attention of `"gat"` has no use for weights. Defaults to `False`.
 
     Returns:
         A functional model from `{"features": (B, L, F), "edges": (B, E, 2)}` to logits
@@ -73,7 +76,7 @@ def graph_classifier(
         coefficients of `"gat"` layers.
 
     Raises:
-        ValueError: For an unknown layer or a size out of range.
+        ValueError: For an unknown layer, a size out of range, or a weighted `"gat"`.
 
     Example:
         >>> model = graph_classifier(num_features=5, num_classes=3)
@@ -86,12 +89,19 @@ def graph_classifier(
     num_classes = check_int("num_classes", num_classes, at_least=2)
     num_layers = check_int("num_layers", num_layers)
     attends = layer == "gat"
+    if attends and weighted:
+        raise ValueError(f"Expected a layer that uses weights. Received: {layer=}, {weighted=}")
     if hidden_dim is None:
         hidden_dim = 8 if attends else 16
     if dropout is None:
         dropout = 0.6 if attends else 0.5
     features = keras.Input((None, check_int("num_features", num_features)), name="features")
     edges = keras.Input((None, 2), dtype="int32", name="edges")
+    inputs = {"features": features, "edges": edges}
+    graph = {"edges": edges}
+    if weighted:
+        weights = keras.Input((None,), name="edge_weights")
+        inputs["edge_weights"] = graph["edge_weights"] = weights
     x = features
     for n in range(num_layers):
         last = n == num_layers - 1
@@ -109,9 +119,8 @@ def graph_classifier(
         else:
             order = filter_order if layer == "filter" else None
             node_layer = GraphConvolution(width, "symmetric", order, **common)
-        x = node_layer(x, edges=edges)
+        x = node_layer(x, **graph)
     logits = keras.layers.Activation("linear", dtype="float32", name="logits")(x)
-    inputs = {"features": features, "edges": edges}
     return keras.Model(inputs, logits, name="graph_classifier")
 
 

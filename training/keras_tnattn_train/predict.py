@@ -130,7 +130,7 @@ def _predict(args: PredictOptions) -> int:
             rows = from_strings(args.sentences)
         else:
             columns = _columns(path) if command else COLUMNS
-            rows = stack.enter_context(from_file(args.input or "-", args.column, columns))
+            rows = stack.enter_context(from_file(args.input or "-", args.column, columns, _warn))
         # Read the header of a table before loading the model, which takes seconds.
         rows = _started(rows)
         if command:
@@ -144,6 +144,10 @@ def _predict(args: PredictOptions) -> int:
         else:
             file = sys.stdout
         return _write(rows, predictor, args, file)
+
+
+def _warn(note: str) -> None:
+    print(note, file=sys.stderr)
 
 
 def _started(rows: Iterator[Row]) -> Iterator[Row]:

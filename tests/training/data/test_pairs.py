@@ -139,7 +139,7 @@ class TestFiles:
     @pytest.mark.parametrize(("pair", "side"), [(("", "x"), "source"), (("x", " "), "target")])
     def test_empty_sides(self, tmp_path, pair, side):
         path = write(tmp_path / "a.tsv", table([*PAIRS, pair]))
-        with pytest.raises(InputError, match=f"train pair 41 with an empty {side}"):
+        with pytest.raises(InputError, match=f"row 42: an empty {side}"):
             load_pairs(path)
 
     @pytest.mark.parametrize(
@@ -160,7 +160,9 @@ class TestFiles:
             load_pairs(path)
         with pytest.raises(InputError, match=r"columns=\['a', 'b', 'c'\]"):
             load_pairs(write(tmp_path / "b.tsv", "a\tb\tc\n"))
-        with pytest.raises(InputError, match=r"look like sentences\. Add a line with names"):
+        with pytest.raises(
+            InputError, match=r"look like a pair of sentences\. Add a line with names"
+        ):
             load_pairs(write(tmp_path / "c.tsv", "eu vi um rio\tI saw a river\na\tb\n"))
 
     def test_translate_folder(self, tmp_path):
@@ -297,7 +299,7 @@ class TestTfds:
         assert corpus.languages == ("pt", "en")
         assert (corpus.train, corpus.validation) == (PAIRS[:10], PAIRS[10:12])
         assert corpus.test == PAIRS[12:15]
-        assert corpus.notes == ("1 train pairs with an empty side dropped",)
+        assert corpus.notes == ("train: 1 pair with an empty side left out",)
         assert load_pairs("tfds:some/pt_to_en", reverse=True).languages == ("en", "pt")
 
     def test_no_translation_set(self, builder):

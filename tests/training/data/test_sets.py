@@ -49,7 +49,7 @@ def test_labels_stay_with_their_texts():
         data.class_names[i] for i, t in zip(data.labels, data.texts, strict=True) if "lenses" in t
     }
     assert topics == {"Physics"}
-    assert data.notes == ("1 rows of no class left out",)
+    assert data.notes == ("1 row of no class left out",)
 
 
 def test_repeated_rows_are_dropped_only_where_that_is_declared(tmp_path):

@@ -27,9 +27,9 @@ def write(path, text):
 class TestTables:
     def test_tsv_has_no_quoting_and_only_newlines_end_a_row(self, tmp_path):
         path = tmp_path / "data.tsv.xz"
-        content = 'split\tlabel\ttext\ntrain\tb\t"half a quote\x0b\u2028\ntest\ta\t\n'
+        content = 'split\tlabel\ttext\ntrain\tb\t"half a quote\x0b\u2028\ntest\ta\tb"\n'
         path.write_bytes(lzma.compress(content.encode()))
-        assert rows(load_texts(str(path))) == [("b", '"half a quote\x0b\u2028'), ("a", "")]
+        assert rows(load_texts(str(path))) == [("b", '"half a quote\x0b\u2028'), ("a", 'b"')]
 
     def test_one_column_of_texts_and_labels_is_refused(self, tmp_path):
         path = write(tmp_path / "t.csv", "text,label\na,x\nb,y\n")
@@ -70,7 +70,7 @@ class TestTables:
         data = load_texts(write(path, "\n".join(map(sep.join, [columns, *lines])) + "\n"))
         assert rows(data) == [("10", f"It's{sep}good"), ("2", "bad\nbad")]
         assert data.class_names == ("2", "10")
-        assert data.notes == ("1 rows that repeat an earlier text and label dropped",)
+        assert data.notes[0] == "1 row equal to an earlier text and label left out"
 
     def test_research_articles_take_the_first_topic(self, tmp_path):
         topics = (
@@ -83,7 +83,7 @@ class TestTables:
         )
         data = load_texts(write(tmp_path / "train.csv", content))
         assert rows(data) == [("Physics", "Spin On glass."), ("Mathematics", "Proof Of it.")]
-        assert data.notes == ("1 rows of no class left out",)
+        assert data.notes[0] == "1 row of no class left out"
 
     def test_spooky_authors(self, tmp_path):
         content = '"id","text","author"\n"id1","Once, dreary","EAP"\n"id2","It","HPL"\n'
@@ -97,10 +97,10 @@ class TestTables:
             ("a.csv", "text,label\n", "no rows"),
             ("a.csv", "text,kind\nx,y\n", r"column 'label'.*columns=.*--label-column"),
             ("a.csv", "text,label\nx,y\n", "at least two classes"),
-            ("a.csv", "text,label\nx,y\nx\n", "2 fields in every row"),
-            ("a.csv", "text,label\nx,y\nx,\n", "an empty label"),
-            ("a.tsv.gz", "not packed", "Not a gzipped file"),
-            ("a.tsv.xz", "not packed", "readable UTF-8 table"),
+            ("a.csv", "text,label\nx,y\nx\n", "row 3: 1 fields instead of 2"),
+            ("a.csv", "text,label\nx,y\nx,\n", "1 bad row: row 3: an empty label"),
+            ("a.tsv.gz", "not packed", "not a gzipped file"),
+            ("a.tsv.xz", "not packed", "readable table.*is damaged"),
             ("a.doc", "text,label", r"named \.csv or \.tsv"),
         ],
     )
@@ -110,26 +110,39 @@ class TestTables:
 
     def test_a_bad_row_is_told_by_its_number(self, tmp_path):
         path = write(tmp_path / "a.csv", f"text,label\n\nx,y\n{'long ' * 999}\n")
-        with pytest.raises(InputError, match="1 fields in row 4, which begins with 'long") as error:
+        with pytest.raises(
+            InputError, match="row 4: 1 fields instead of 2, beginning with 'long"
+        ) as error:
             load_texts(path)
-        assert len(str(error.value)) < 200 + len(path)
+        assert len(str(error.value)) < 300 + len(path)
 
     def test_a_missing_file(self, tmp_path):
-        with pytest.raises(InputError, match=r"Expected a table.*\.tsv\.xz, which does not exist"):
+        with pytest.raises(InputError, match=r"readable table.*\.tsv\.xz, which does not exist"):
             load_texts("reuters", data_dir=str(tmp_path / "none"))
 
     def test_not_utf_8(self, tmp_path):
         (tmp_path / "a.csv").write_bytes(b"text,label\n\xff,a\n")
-        with pytest.raises(InputError, match="UTF-8"):
+        with pytest.raises(InputError, match=r"row 2: not UTF-8.*iconv"):
             load_texts(str(tmp_path / "a.csv"))
 
 
 def test_folder_per_class(tmp_path):
     write(tmp_path / "b/2.txt", "second")
     write(tmp_path / "b/1.txt", "first")
-    write(tmp_path / "a/1.txt", "")
+    write(tmp_path / "a/1.TXT", "zero")
+    write(tmp_path / "a/2.txt", " ")
     write(tmp_path / "a/notes.md", "not a text")
-    assert rows(load_texts(str(tmp_path))) == [("a", ""), ("b", "first"), ("b", "second")]
+    data = load_texts(str(tmp_path))
+    assert rows(data) == [("a", "zero"), ("b", "first"), ("b", "second")]
+    assert data.notes == (
+        "1 file that is not named .txt left out",
+        "1 file without text left out",
+    )
+    (tmp_path / "a/3.txt").write_bytes(b"\xff")
+    with pytest.raises(InputError, match=r"1 bad row: a/3\.txt: not UTF-8"):
+        load_texts(str(tmp_path))
+    data = load_texts(str(tmp_path), skip_bad_rows=True)
+    assert "1 bad row left out: a/3.txt: not UTF-8" in data.notes
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import csv
 import json
 import math
 
@@ -76,7 +77,9 @@ def test_early_stopping_is_that_of_the_published_code():
 
 def test_a_run_folder_holds_it_all(uninterrupted, graph):
     names = {path.name for path in uninterrupted.iterdir()}
-    assert names == FILES - {"export.json"} | {"confusion_matrix.png", "attention.png"}
+    assert names == FILES - {"export.json"} | {
+        *("confusion_matrix.png", "attention.png", "predictions.csv")
+    }
     results, rows = Run(uninterrupted).results, Run(uninterrupted).read_metrics()
     assert results["test_accuracy"] >= 0.75  # of three classes; the words alone say less
     assert results["epochs"] == len(rows) <= 60
@@ -94,6 +97,13 @@ def test_a_run_folder_holds_it_all(uninterrupted, graph):
     right = logits.argmax(-1) == data.labels
     assert right[validation].mean() == pytest.approx(best["val_accuracy"])
     assert right[data.parts["test"]].mean() == pytest.approx(results["test_accuracy"])
+
+    with (uninterrupted / "predictions.csv").open(newline="") as file:
+        predictions = list(csv.DictReader(file))
+    assert [row["node"] for row in predictions] == [str(i) for i in range(60)]
+    assert [row["predicted"] == row["label"] for row in predictions] == right.tolist()
+    assert [row["split"] == "test" for row in predictions] == data.parts["test"].tolist()
+    assert all(1 / 3 < float(row["probability"]) <= 1 for row in predictions)
 
 
 @pytest.mark.slow
@@ -195,3 +205,31 @@ class TestRefusals:
         (run / "data.json").write_bytes((uninterrupted / "data.json").read_bytes())
         (run / "config.json").write_text(json.dumps(config | {"dataset": changed}))
         assert_refused(capsys, ["nodes", "--run-dir", str(run), "--resume"], "Start another run")
+
+
+@pytest.mark.parametrize("layer", ["gcn", "gat"])
+def test_a_graph_of_names_weights_and_no_split(layer, tmp_path, capsys):
+    rng, folder = np.random.default_rng(0), tmp_path / "own"
+    folder.mkdir()
+    # Heavy edges join nodes of one class, light ones any; the features say nothing.
+    rows = [f"n{i},{'xy'[i % 2] if i < 38 else ''},{rng.random():.3f}" for i in range(40)]
+    (folder / "nodes.csv").write_text("\n".join(["id,label,feature", *rows]) + "\n")
+    edges = [f"n{i},n{(i + 2) % 40},9" for i in range(40)]
+    edges += [f"n{i},n{(i + 1) % 40},0.01" for i in range(40)]
+    (folder / "edges.csv").write_text("\n".join(["source,target,weight", *edges]) + "\n")
+    run = tmp_path / "run"
+    arguments = ["nodes", "--dataset", str(folder), "--layer", layer, "--epochs", "3"]
+    assert main([*arguments, "--test-fraction", "0.25", "--run-dir", str(run)]) == 0
+    printed = capsys.readouterr().out
+    assert "no column split: the labeled nodes are split by seed 0" in printed
+    assert "2 nodes without a label" in printed
+    assert ("weights of the edges are not used" in printed) == (layer == "gat")
+    model = keras.models.load_model(run / "model.keras")
+    assert ("edge_weights" in {tensor.name for tensor in model.inputs}) == (layer == "gcn")
+    with (run / "predictions.csv").open(newline="") as file:
+        predictions = list(csv.DictReader(file))
+    assert [(row["node"], row["split"], row["label"]) for row in predictions[38:]] == [
+        ("n38", "none", ""),
+        ("n39", "none", ""),
+    ]
+    assert sum(row["split"] == "test" for row in predictions) == 10

@@ -16,6 +16,7 @@ from keras_tnattn_train.options.options import (
     jit_compile_option,
     name_option,
     option,
+    skip_bad_rows_option,
     steps_per_execution_option,
 )
 
@@ -94,7 +95,7 @@ class ClassifyConfig(ExportConfig):
         DATA,
         "; ".join(f"{name}: {entry.description}" for name, entry in TEXT_SETS.items())
         + "; tfds:NAME: a set of TensorFlow Datasets; or the path of a .csv or .tsv file (.gz, "
-        ".xz), or of a folder with one subfolder of .txt files per class",
+        ".xz, .bz2, .zip), or of a folder with one subfolder of .txt files per class",
     )
     data_dir: str | None = option(
         None,
@@ -114,6 +115,7 @@ class ClassifyConfig(ExportConfig):
         DATA,
         "column or feature with the labels (default: by the header, else label)",
     )
+    skip_bad_rows: bool = skip_bad_rows_option()
     test_fraction: float = option(0.4, DATA, "fraction of the rows for the test", gt=0, lt=1)
     max_words: int = option(
         200, DATA, "maximum number of words of a text; the rest is cut off", ge=1, le=100_000

@@ -9,12 +9,22 @@ from keras_tnattn_train.runs.runs import Run
 
 def load(config: NodesConfig) -> LabeledGraph:
     """Reads the graph of a config, and prints its sizes."""
-    graph = load_graph(config.dataset, config.data_dir)
+    graph = load_graph(
+        config.dataset,
+        config.data_dir,
+        config.validation_fraction,
+        config.test_fraction,
+        config.seed,
+    )
     parts = ", ".join(f"{nodes.sum():,} {part}" for part, nodes in graph.parts.items())
     print(
         f"{config.dataset}: {len(graph.labels):,} nodes in {len(graph.class_names)} classes "
         f"({parts}), {len(graph.edges) // 2:,} edges"
     )
+    for note in graph.notes:
+        print(f"  {note}")
+    if graph.edge_weights is not None and config.layer == "gat":
+        print("  the weights of the edges are not used: graph attention computes its own")
     return graph
 
 
@@ -40,8 +50,8 @@ COMMAND = training_command(
     "Train a classifier of the nodes of a graph",
     "Trains a network of graph attention, graph convolutions or graph filters on the classes of "
     "some nodes, and tests it on others. Writes the run folder: config.json, data.json, "
-    "metrics.csv, results.json, learning_curves.png, confusion_matrix.png, attention.png for gat, "
-    "model.keras and checkpoints.",
+    "metrics.csv, results.json, predictions.csv, learning_curves.png, confusion_matrix.png, "
+    "attention.png for gat, model.keras and checkpoints.",
     """\
 examples:
   train the paper's graph attention network on the citation graph in DIR/cora:

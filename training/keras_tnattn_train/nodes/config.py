@@ -42,14 +42,29 @@ class NodesConfig(RunConfig):
         "cora",
         DATA,
         "; ".join(f"{name}: {text} (needs --data-dir)" for name, text in GRAPH_SETS.items())
-        + "; or the path of a folder with two tables, nodes (label, split, words) and edges "
-        "(source, target)",
+        + "; or the path of a folder with two tables, nodes (label; if wanted id and split; words "
+        "or columns of numbers) and edges (source, target; if wanted weight)",
     )
     data_dir: str | None = option(
         None,
         DATA,
         "folder that holds the folders of the named graphs, such as cora/nodes.tsv.xz",
         metavar="DIR",
+    )
+
+    validation_fraction: float | None = option(
+        None,
+        DATA,
+        "share of the labeled nodes for validation, if there is no column split (default: 0.2)",
+        gt=0,
+        lt=1,
+    )
+    test_fraction: float | None = option(
+        None,
+        DATA,
+        "share of the labeled nodes for the test, if there is no column split (default: 0.2)",
+        gt=0,
+        lt=1,
     )
 
     layer: str = option(

@@ -55,6 +55,16 @@ class EarlyStopping:
         return self.waited >= self.patience
 
 
+def inputs_of(graph: LabeledGraph, model: keras.Model) -> dict[str, np.ndarray]:
+    """Returns the inputs of a classifier of nodes for a graph."""
+    inputs = {"features": graph.features[None], "edges": graph.edges[None]}
+    if any(tensor.name == "edge_weights" for tensor in model.inputs):
+        weights = graph.edge_weights
+        weights = np.ones(len(graph.edges), "float32") if weights is None else weights
+        inputs["edge_weights"] = weights[None]
+    return inputs
+
+
 class GraphTrainer:
     """Trains a compiled classifier of nodes on one graph.
 
@@ -66,10 +76,7 @@ class GraphTrainer:
     def __init__(self, model: keras.Model, graph: LabeledGraph) -> None:
         tensor = keras.ops.convert_to_tensor  # convert once, not at every step
         self.model = model
-        self.inputs = {
-            "features": tensor(graph.features[None]),
-            "edges": tensor(graph.edges[None]),
-        }
+        self.inputs = {name: tensor(value) for name, value in inputs_of(graph, model).items()}
         self.labels = tensor(graph.labels[None])
         self.weights = {
             part: tensor(nodes.astype("float32")[None]) for part, nodes in graph.parts.items()

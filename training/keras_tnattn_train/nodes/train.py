@@ -1,5 +1,6 @@
 """Trains and measures a classifier of the nodes of one graph."""
 
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -15,6 +16,7 @@ from keras_tnattn_train.runs.finishing import finish
 from keras_tnattn_train.runs.fitting import reset_session
 from keras_tnattn_train.runs.plots import confusion_matrix, learning_curves
 from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.system.files import write_table
 
 
 def train_nodes(config: NodesConfig, run: Run, graph: LabeledGraph) -> dict[str, Any]:
@@ -38,6 +40,7 @@ def train_nodes(config: NodesConfig, run: Run, graph: LabeledGraph) -> dict[str,
     learning_curves(rows, results["test_accuracy"], run.folder / "learning_curves.png")
     logits = keras.ops.convert_to_numpy(trainer.model.predict_on_batch(trainer.inputs))[0]
     predictions, tested = logits.argmax(axis=-1), graph.parts["test"]
+    write_predictions(graph, logits, run.folder / "predictions.csv")
     confusion_matrix(
         graph.labels[tested],
         predictions[tested],
@@ -56,7 +59,41 @@ def measure_once(config: NodesConfig, graph: LabeledGraph) -> dict[str, Any]:
 
 def data_description(graph: LabeledGraph) -> dict[str, Any]:
     """Returns what a run records about its data."""
-    return {"fingerprint": graph.fingerprint(), "class_names": list(graph.class_names)}
+    return {
+        "fingerprint": graph.fingerprint(),
+        "class_names": list(graph.class_names),
+        "notes": list(graph.notes),
+    }
+
+
+def write_predictions(graph: LabeledGraph, logits: np.ndarray, path: Path) -> None:
+    """Writes a row for each node: name, part, label, predicted class and its probability.
+
+    Args:
+        graph: The graph.
+        logits: The outputs of the classifier `(L, C)`.
+        path: The CSV file.
+    """
+    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    probabilities = shifted / shifted.sum(axis=-1, keepdims=True)
+    part = np.full(len(logits), "none", object)
+    for name, nodes in graph.parts.items():
+        part[nodes] = name
+    labeled = np.ones(len(logits), bool) if graph.labeled is None else graph.labeled
+    names = graph.names or range(len(logits))
+    write_table(
+        path,
+        [
+            {
+                "node": name,
+                "split": part[i],
+                "label": graph.class_names[graph.labels[i]] if labeled[i] else "",
+                "predicted": graph.class_names[probabilities[i].argmax()],
+                "probability": round(float(probabilities[i].max()), 6),
+            }
+            for i, name in enumerate(names)
+        ],
+    )
 
 
 def _train(trainer: GraphTrainer, config: NodesConfig, run: Run | None) -> dict[str, Any]:
@@ -86,6 +123,7 @@ def _trainer(config: NodesConfig, graph: LabeledGraph) -> GraphTrainer:
             filter_order=config.filter_order,
             dropout=config.dropout,
             l2=config.l2,
+            weighted=graph.edge_weights is not None and config.layer != "gat",
         )
     except ValueError as error:
         # Keras and our layers validate sizes; report their errors as input errors.

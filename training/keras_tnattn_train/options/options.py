@@ -338,6 +338,16 @@ class DeviceOptions(Options):
             raise ValueError(f"Expected process_id < num_processes. Received: {received}")
 
 
+def skip_bad_rows_option() -> Any:
+    """Declares whether bad rows of tables and files are left out instead of refused."""
+    return option(
+        False,
+        DATA,
+        "leave out rows that cannot be read or lack a label or a sentence, and count them "
+        "(default: refuse them, with their numbers)",
+    )
+
+
 def epochs_option(
     default: int | None,
     text: str = "passes over the training part",

@@ -20,6 +20,7 @@ from keras_tnattn_train.options.options import (
     jit_compile_option,
     name_option,
     option,
+    skip_bad_rows_option,
     steps_per_execution_option,
 )
 
@@ -167,14 +168,15 @@ class TranslateConfig(ExportConfig):
         DATA,
         "cldr:SOURCE-TARGET, two of en, pt and tr: dates, units and prices, no network needed; "
         + "; ".join(f"{name}: {entry.description}" for name, entry in PARALLEL_SETS.items())
-        + "; tfds:NAME: a set of TensorFlow Datasets; a .tsv or .csv file (.gz, .xz) with the "
-        "columns source and target; two text files A,B; or a folder of LANGUAGE.PART.txt files "
+        + "; tfds:NAME: a set of TensorFlow Datasets; a .tsv or .csv file (also packed) with "
+        "the columns source and target; two text files A,B; or a folder of LANGUAGE.PART.txt files "
         f"(default: {CORPUS}, or what --prepared holds)",
         compute=_default_corpus,
     )
     data_dir: str | None = option(
         None, DATA, "folder that holds the named corpora, or TFDS' folder", metavar="DIR"
     )
+    skip_bad_rows: bool = skip_bad_rows_option()
     reverse: bool = option(False, DATA, "translate from the target to the source")
     vocabulary_size: int = option(
         8000, DATA, "maximum number of word pieces of each language", ge=1, le=1_000_000
@@ -401,7 +403,7 @@ class TranslateConfig(ExportConfig):
             )
         if self.corpus is None:
             reason = "prepared alone, which settles it"
-            self.refuse(reason, "data_dir", "reverse", *PREPARING)
+            self.refuse(reason, "data_dir", "skip_bad_rows", "reverse", *PREPARING)
 
     @classmethod
     def of_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:

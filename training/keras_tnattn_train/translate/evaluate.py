@@ -13,7 +13,14 @@ from keras_tnattn_train.data.pairs.loading import load_pairs
 from keras_tnattn_train.data.reading import short_name
 from keras_tnattn_train.options.command_line import run_one
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.options.options import DATA, OUTPUT, Options, argument, option
+from keras_tnattn_train.options.options import (
+    DATA,
+    OUTPUT,
+    Options,
+    argument,
+    option,
+    skip_bad_rows_option,
+)
 from keras_tnattn_train.options.search import (
     LARGEST_BEAM,
     beam_option,
@@ -60,6 +67,7 @@ class EvaluateOptions(Options):
     data_dir: str | None = option(
         None, DATA, "folder that holds the named corpora, for --corpus", metavar="DIR"
     )
+    skip_bad_rows: bool = skip_bad_rows_option()
     limit: int | None = option(
         None, DATA, "translate only the first N sentences", metavar="N", ge=1, le=1_000_000_000
     )
@@ -164,7 +172,12 @@ def evaluate_run(
     """
     other = None
     if options.corpus is not None:
-        other = load_pairs(options.corpus, options.data_dir, cut=False)
+        other = load_pairs(
+            options.corpus,
+            options.data_dir,
+            cut=False,
+            skip_bad_rows=options.skip_bad_rows,
+        )
     start_backend()  # takes seconds, so invalid arguments are reported first
     from keras_tnattn_train.translate.loading import load_translator
 

@@ -259,7 +259,13 @@ def _prepared(config: TranslateConfig, own: Path, workers: int, resumed: bool) -
         return load_prepared(str(config.prepared))
     folder, corpus = Path(config.prepared or own), None
     if process_id() == 0 and not (resumed and folder.exists()):
-        pairs = load_pairs(config.corpus, config.data_dir, config.reverse, config.seed)
+        pairs = load_pairs(
+            config.corpus,
+            config.data_dir,
+            config.reverse,
+            config.seed,
+            skip_bad_rows=config.skip_bad_rows,
+        )
         print(f"preparing the corpus of {config.name}", flush=True)
         corpus = prepare(pairs, folder, **config.preparing, workers=workers, progress=_shown())
     wait_for_all("the prepared corpus")

@@ -1,15 +1,26 @@
 """Loads parallel corpora by name or path."""
 
+import abc
 import collections
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from keras_tnattn_train.data.opening import PACKED, open_lines
 from keras_tnattn_train.data.pairs import cldr
 from keras_tnattn_train.data.pairs.corpus import PARTS, Pair, ParallelCorpus, StoredPairs, cut_parts
+from keras_tnattn_train.data.pairs.languages import is_name_of_side
 from keras_tnattn_train.data.pairs.registry import PARALLEL_SETS
-from keras_tnattn_train.data.reading import PACKED, TFDS, open_lines, open_table, unknown_source
+from keras_tnattn_train.data.reading import TFDS, unknown_source
+from keras_tnattn_train.data.tables import (
+    NOT_UTF_8,
+    BadRows,
+    Table,
+    counted,
+    open_table,
+    undecodable,
+)
 from keras_tnattn_train.data.texts.libraries import load_tfds_pairs
 from keras_tnattn_train.options.errors import InputError
 
@@ -27,6 +38,7 @@ def load_pairs(
     reverse: bool = False,
     seed: int = 0,
     cut: bool = True,
+    skip_bad_rows: bool = False,
 ) -> ParallelCorpus:
     """Reads a parallel corpus.
 
@@ -35,7 +47,7 @@ def load_pairs(
             `cldr:SOURCE-TARGET`, two of `en`, `pt` and `tr`: CLDR data rendered by Babel;
             a name in `keras_tnattn_train.data.pairs.registry.PARALLEL_SETS`: tables in `data_dir`;
             `tfds:NAME`: a translation set of TensorFlow Datasets;
-            the path of a `.tsv` or `.csv` file (`.gz`, `.xz`) with a header line and the columns
+            the path of a `.tsv` or `.csv` file (also packed) with a header line and the columns
             `source` and `target`, or only two columns, named after their languages;
             two paths `A,B` of text files with one sentence per line (`train.pt,train.en`);
             a folder for `tfds.TranslateFolder`: files `LANGUAGE.PART.txt` in two languages.
@@ -44,6 +56,8 @@ def load_pairs(
         seed: Seed of the content (`cldr`) and of the parts that are split off.
         cut: Whether to split missing parts off the training part; `cldr` always has all parts.
             Default `True`.
+        skip_bad_rows: Whether to leave out rows and lines of files that cannot be read or have an
+            empty side. Default `False`.
 
     Returns:
         The pairs; the same corpus and seed always give the same pairs in the same order. Parts that
@@ -59,17 +73,19 @@ def load_pairs(
         _refuse_data_dir(corpus, data_dir)
         loaded = _load_cldr(corpus.removeprefix(CLDR), seed)
     elif table and data_dir and Path(data_dir, table).is_dir():
-        loaded = _load_tables(Path(data_dir, table), PARALLEL_SETS[table].languages, seed, cut)
+        loaded = _load_tables(
+            Path(data_dir, table), PARALLEL_SETS[table].languages, seed, cut, skip_bad_rows
+        )
     elif corpus in PARALLEL_SETS:
         raise InputError(
             f"Expected --data-dir with a folder that holds {corpus}. Received: data_dir={data_dir}"
         )
     elif corpus.startswith(TFDS):
         languages, parts = load_tfds_pairs(name, data_dir)
-        loaded = _assembled(languages, _renamed(parts), seed, cut, drop_empty=True)
+        loaded = _assembled(languages, _renamed(_without_empty(parts)), seed, cut)
     else:
         _refuse_data_dir(corpus, data_dir)
-        loaded = _load_path(corpus, seed, cut)
+        loaded = _load_path(corpus, seed, cut, skip_bad_rows)
     return loaded.reversed() if reverse else loaded
 
 
@@ -110,12 +126,14 @@ def _load_cldr(languages: str, seed: int) -> ParallelCorpus:
     return ParallelCorpus((source, target), *parts)
 
 
-def _load_tables(folder: Path, languages: tuple[str, str], seed: int, cut: bool) -> ParallelCorpus:
+def _load_tables(
+    folder: Path, languages: tuple[str, str], seed: int, cut: bool, skip: bool
+) -> ParallelCorpus:
     if (folder / WHOLE).exists():
-        return _assembled(languages, {"train": _read_pairs(folder / WHOLE)[1]}, seed, cut)
+        return _assembled(languages, {"train": _TablePairs(folder / WHOLE, skip)}, seed, cut)
     paths = {name: folder / f"{name}.tsv.xz" for name in PARTS}
     parts = {
-        name: _read_pairs(path)[1]
+        name: _TablePairs(path, skip)
         for name, path in paths.items()
         if name != "train" or path.exists()
     }
@@ -135,21 +153,23 @@ def _paths(corpus: str) -> list[Path]:
     raise unknown_source("corpus", corpus, [f"{CLDR}pt-en", *PARALLEL_SETS, f"{TFDS}NAME"])
 
 
-def _load_path(corpus: str, seed: int, cut: bool) -> ParallelCorpus:
+def _load_path(corpus: str, seed: int, cut: bool, skip: bool) -> ParallelCorpus:
     path, *others = _paths(corpus)
     if path.is_dir():
-        return _load_translate_folder(path, seed, cut)
+        return _load_translate_folder(path, seed, cut, skip)
+    pairs: _Pairs
     if others:
         languages = (_language(path), _language(others[0]))
-        pairs = _zipped(path, others[0])
+        pairs = _LinePairs(path, others[0], skip)
     else:
-        languages, pairs = _read_pairs(path)
+        pairs = _TablePairs(path, skip)
+        languages = pairs.languages
     if len(set(languages)) < 2:
         languages = ("source", "target")
     return _assembled(languages, {"train": pairs}, seed, cut)
 
 
-def _load_translate_folder(folder: Path, seed: int, cut: bool) -> ParallelCorpus:
+def _load_translate_folder(folder: Path, seed: int, cut: bool, skip: bool) -> ParallelCorpus:
     files: dict[str, dict[str, Path]] = collections.defaultdict(dict)
     for path in sorted(folder.glob("*.*.txt")):
         language, part = path.name.split(".")[:2]
@@ -165,39 +185,33 @@ def _load_translate_folder(folder: Path, seed: int, cut: bool) -> ParallelCorpus
             f"Expected the same parts in both languages. Received: {folder}: "
             f"{source}={list(sources)}, {target}={list(targets)}"
         )
-    parts = _renamed({part: _zipped(path, targets[part]) for part, path in sources.items()})
+    parts = _renamed(
+        {part: _LinePairs(path, targets[part], skip) for part, path in sources.items()}
+    )
     return _assembled((source, target), parts, seed, cut)
 
 
-def _renamed(parts: Mapping[str, Iterable[Pair]]) -> dict[str, Iterable[Pair]]:
+def _renamed(parts: Mapping[str, "_Pairs"]) -> dict[str, "_Pairs"]:
     renamed = {ALIASES.get(name, name): pairs for name, pairs in parts.items()}
     return {name: renamed[name] for name in PARTS if name in renamed}
 
 
 def _assembled(
-    languages: Iterable[str],
-    parts: Mapping[str, Iterable[Pair]],
-    seed: int,
-    cut: bool,
-    drop_empty: bool = False,
+    languages: Iterable[str], parts: Mapping[str, "_Pairs"], seed: int, cut: bool
 ) -> ParallelCorpus:
-    """Checks the pairs, perhaps splits off missing parts, and notes what the user should know.
+    """Stores the pairs, perhaps splits off missing parts, and notes what the user should know.
 
     Args:
         languages: The names of the two languages.
         parts: The pairs of the parts that the corpus has, which are read once.
         seed: Seed of the parts that are split off.
         cut: Whether to split off missing parts.
-        drop_empty: Whether to drop pairs with an empty side, and note it. Otherwise they are an
-            error, because users can correct their own files.
     """
     notes = []
     stored: dict[str, Sequence[Pair]] = {}
     for name, pairs in parts.items():
-        dropped: list[int] = []  # numbers of pairs
-        stored[name] = StoredPairs(_checked(name, pairs, dropped if drop_empty else None))
-        if dropped:
-            notes.append(f"{len(dropped)} {name} pairs with an empty side dropped")
+        stored[name] = StoredPairs(pairs)
+        notes += [note if len(parts) == 1 else f"{name}: {note}" for note in pairs.notes()]
     if not any(stored.values()):
         raise InputError("Expected pairs of sentences. Received: none")
     if stored.get("train"):
@@ -216,21 +230,6 @@ def _assembled(
     return ParallelCorpus((source, target), train, validation, test, tuple(notes))
 
 
-def _checked(name: str, pairs: Iterable[Pair], dropped: list[int] | None) -> Iterator[Pair]:
-    """Yields the pairs with two sentences, and appends the numbers of the others to `dropped`."""
-    for number, pair in enumerate(pairs, start=1):
-        if all(map(str.strip, pair)):
-            yield pair
-        elif dropped is not None:
-            dropped.append(number)
-        else:
-            side = "target" if pair[0].strip() else "source"
-            raise InputError(
-                f"Expected a sentence on both sides of every pair. Received: {name} pair {number} "
-                f"with an empty {side}; leave it out on both sides"
-            )
-
-
 def _met_in_training(
     train: Sequence[Pair], held_out: Mapping[str, Sequence[Pair]]
 ) -> dict[str, int]:
@@ -245,51 +244,147 @@ def _met_in_training(
     }
 
 
-def _read_pairs(path: Path) -> tuple[tuple[str, str], Iterator[Pair]]:
-    """Opens a table; returns the names of its two columns, and an iterator over its pairs."""
-    with open_table(path) as (header, _):
-        columns = ["source", "target"] if {"source", "target"} <= set(header) else header
-    if len(columns) != 2:
-        raise InputError(
-            f"Expected {path} to have the columns source and target, or two columns. "
-            f"Received: columns={header}"
-        )
-    if any(len(name.split()) > 2 for name in columns):
-        raise InputError(
-            f"Expected {path} to start with the names of its columns, such as source and target. "
-            f"Received: columns={columns}, which look like sentences. Add a line with names"
-        )
-    source, target = columns
+class _Pairs(abc.ABC):
+    """Pairs that are read once, and then what is to be said about them."""
 
-    def pairs() -> Iterator[Pair]:
-        with open_table(path) as (_, rows):
-            for row in rows:
-                yield row[source], row[target]
+    @abc.abstractmethod
+    def __iter__(self) -> Iterator[Pair]: ...
 
-    return (source, target), pairs()
+    @abc.abstractmethod
+    def notes(self) -> list[str]:
+        """Returns sentences about the pairs, after they were read."""
 
 
-def _zipped(source: Path, target: Path) -> Iterator[Pair]:
-    if source.exists() and target.exists() and source.samefile(target):
-        raise InputError(
-            f"Expected a source file and another target file. Received: {source} as both"
-        )
-    with open_lines(source) as sources, open_lines(target) as targets:
-        for number, pair in enumerate(itertools.zip_longest(sources, targets)):
-            if None in pair:
-                more = number + 1 + sum(1 for _ in itertools.chain(sources, targets))
-                counts = (number, more) if pair[0] is None else (more, number)
-                raise InputError(
-                    "Expected the same number of lines in both files. Received: "
-                    f"{counts[0]} in {source}, {counts[1]} in {target}"
-                )
-            yield pair
+class _FilledPairs(_Pairs):
+    """The pairs with two sentences of a corpus that users cannot correct."""
+
+    def __init__(self, pairs: Iterable[Pair]) -> None:
+        self._pairs, self._dropped = pairs, 0
+
+    def __iter__(self) -> Iterator[Pair]:
+        for pair in self._pairs:
+            if all(map(str.strip, pair)):
+                yield pair
+            else:
+                self._dropped += 1
+
+    def notes(self) -> list[str]:
+        if not self._dropped:
+            return []
+        return [f"{counted(self._dropped, 'pair')} with an empty side left out"]
+
+
+class _TablePairs(_Pairs):
+    """The pairs of a table with columns `source` and `target`, or with two columns.
+
+    Raises:
+        InputError: If the table cannot be opened or has other columns; when the pairs are read, if
+            it has bad rows that are not to be left out.
+    """
+
+    def __init__(self, path: Path, skip: bool) -> None:
+        self._path, self._bad, self._notes = path, BadRows(path, skip), list[str]()
+        with open_table(path) as table:
+            source, target = self._places(table)
+            self.languages = (table.columns[source], table.columns[target])
+
+    @staticmethod
+    def _places(table: Table) -> tuple[int, int]:
+        named = table.place("source"), table.place("target")
+        if named[0] is not None and named[1] is not None:
+            return named[0], named[1]
+        if len(table.columns) != 2:
+            raise InputError(
+                f"Expected {table.path} to have the columns source and target, or two columns. "
+                f"Received: columns={table.columns}"
+            )
+        if not all(map(is_name_of_side, table.columns)):
+            raise InputError(
+                f"Expected {table.path} to start with the names of its columns: source and target, "
+                f"or two languages such as pt and en. Received: columns={table.columns}, which "
+                "look like a pair of sentences. Add a line with names"
+            )
+        return 0, 1
+
+    def __iter__(self) -> Iterator[Pair]:
+        headers = 0
+        with open_table(self._path) as table:
+            source, target = self._places(table)
+            for row in table:
+                if row.problem is not None:
+                    self._bad.add(row, row.problem)
+                elif table.repeats_header(row):
+                    headers += 1
+                else:
+                    pair = row.fields[source], row.fields[target]
+                    if problem := _problem(pair):
+                        self._bad.add(row, problem)
+                    else:
+                        yield pair
+            self._notes += [*table.notes(), *self._bad.notes()]
+        if headers:
+            self._notes.append(f"{counted(headers, 'row')} equal to the header left out")
+
+    def notes(self) -> list[str]:
+        return self._notes
+
+
+class _LinePairs(_Pairs):
+    """The lines of two files, the one the translation of the other.
+
+    Raises:
+        InputError: If both are the same file; when the pairs are read, if one has more lines, or if
+            there are bad lines that are not to be left out.
+    """
+
+    def __init__(self, source: Path, target: Path, skip: bool) -> None:
+        if source.exists() and target.exists() and source.samefile(target):
+            raise InputError(
+                f"Expected a source file and another target file. Received: {source} as both"
+            )
+        self._paths = source, target
+        self._bad = BadRows(f"{source} and {target}", skip)
+
+    def __iter__(self) -> Iterator[Pair]:
+        source, target = self._paths
+        with open_lines(source, "text file") as sources, open_lines(target, "text file") as targets:
+            for number, lines in enumerate(itertools.zip_longest(sources, targets)):
+                if None in lines:
+                    more = number + 1 + sum(1 for _ in itertools.chain(sources, targets))
+                    counts = (number, more) if lines[0] is None else (more, number)
+                    raise InputError(
+                        "Expected the same number of lines in both files. Received: "
+                        f"{counts[0]} in {source}, {counts[1]} in {target}"
+                    )
+                pair = lines[0].rstrip("\r\n"), lines[1].rstrip("\r\n")
+                if problem := _problem(pair):
+                    self._bad.add(f"line {number + 1}", problem)
+                else:
+                    yield pair
+        self._bad_notes = self._bad.notes()
+
+    def notes(self) -> list[str]:
+        return list(self._bad_notes)
+
+
+def _without_empty(parts: Mapping[str, Iterable[Pair]]) -> dict[str, _Pairs]:
+    return {name: _FilledPairs(pairs) for name, pairs in parts.items()}
+
+
+def _problem(pair: Pair) -> str | None:
+    """Returns what is wrong with a pair; `None` if nothing is."""
+    for side, sentence in zip(("source", "target"), pair, strict=True):
+        if undecodable(sentence):
+            return NOT_UTF_8
+        if not sentence.strip():
+            return f"an empty {side}"
+    return None
 
 
 def _language(path: Path) -> str:
     """Returns the language in a file name such as `train.pt`, `train.pt.gz` or `pt.txt`."""
     name = path.name
-    for suffix in (*PACKED, ".txt"):
+    while (suffix := Path(name).suffix).lower() in (*PACKED, ".txt"):
         name = name.removesuffix(suffix)
     return re.split(r"[._-]", name)[-1]
 

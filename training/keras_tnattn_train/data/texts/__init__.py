@@ -17,6 +17,7 @@ def load_texts(
     data_dir: str | None = None,
     text_column: str | None = None,
     label_column: str | None = None,
+    skip_bad_rows: bool = False,
 ) -> LabeledTexts:
     """Reads a data set.
 
@@ -30,6 +31,8 @@ def load_texts(
             `text`.
         label_column: The column or feature with the labels. Default: recognized from the header,
             else `label`.
+        skip_bad_rows: Whether to leave out rows of a file that cannot be read or have no label.
+            Default `False`.
 
     Returns:
         The rows; the same source always gives the same rows in the same order.
@@ -43,24 +46,29 @@ def load_texts(
         return load_tfds(dataset.removeprefix(TFDS), data_dir, text_column, label_column)
     if dataset in TEXT_SETS:
         _refuse(dataset, **columns)
-        return _load_named(dataset, data_dir)
+        return _load_named(dataset, data_dir, skip_bad_rows)
     path = Path(dataset)
     if path.exists():
         _refuse(dataset, data_dir=data_dir)
     if path.is_dir():
         _refuse(dataset, **columns)
-        return load_folders(path)
+        return load_folders(path, skip_bad_rows)
     if path.is_file():
-        return load_table(path, text_column, label_column)
+        return load_table(path, text_column, label_column, skip_bad_rows=skip_bad_rows)
     raise unknown_source("dataset", dataset, [*TEXT_SETS, f"{TFDS}NAME"])
 
 
-def _load_named(name: str, data_dir: str | None) -> LabeledTexts:
+def _load_named(name: str, data_dir: str | None, skip_bad_rows: bool) -> LabeledTexts:
     entry = TEXT_SETS[name]
     if entry.file is None:
         _refuse(name, data_dir=data_dir)
     elif data_dir is not None:
-        return load_table(Path(data_dir, entry.file), drop_repeats=entry.drop_repeats)
+        return load_table(
+            Path(data_dir, entry.file),
+            drop_repeats=entry.drop_repeats,
+            keep_empty=entry.keep_empty,
+            skip_bad_rows=skip_bad_rows,
+        )
     if entry.load is None:
         raise InputError(
             f"Expected --data-dir with dataset={name!r}: a folder that holds {entry.file}. "

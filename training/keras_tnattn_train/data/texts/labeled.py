@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import math
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -62,9 +63,10 @@ class LabeledTexts:
 
         stored = StoredTexts(texts())
         try:
-            class_names = sorted(number, key=float)
+            by_value = all(math.isfinite(float(name)) for name in number)
         except ValueError:
-            class_names = sorted(number)
+            by_value = False
+        class_names = sorted(number, key=float if by_value else None)
         place = {name: i for i, name in enumerate(class_names)}
         places = np.array([place[name] for name in number], "int32")
         labels = places[np.frombuffer(numbers, "int32")] if number else places

@@ -18,18 +18,22 @@ class TextSet:
         load: The function that reads it without `--data-dir`.
         drop_repeats: Whether to drop rows of the file that repeat an earlier text and label.
             Default `False`.
+        keep_empty: Whether to keep rows of the file without text, so that its rows are those of
+            published results. Default `False`.
     """
 
     description: str
     file: str | None = None
     load: Callable[[], LabeledTexts] | None = None
     drop_repeats: bool = False
+    keep_empty: bool = False
 
 
 _NEWSGROUPS = TextSet(
     "20 Newsgroups without headers, footers and quotes",
     "twenty_newsgroups/data_stripped.tsv.xz",
     load_newsgroups,
+    keep_empty=True,
 )
 TEXT_SETS = {
     "docstrings": TextSet(

@@ -1,14 +1,28 @@
 """Reads labeled texts from files: a table (CSV or TSV), or a folder per class."""
 
+import collections
 import dataclasses
 import hashlib
 import html
-from collections.abc import Callable, Iterator, Set
+import math
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 
-from keras_tnattn_train.data.reading import Row, open_table
+from keras_tnattn_train.data.tables import (
+    LISTED,
+    NOT_UTF_8,
+    BadRows,
+    Table,
+    counted,
+    open_table,
+    undecodable,
+)
 from keras_tnattn_train.data.texts.labeled import LabeledTexts
 from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.system.files import reason
+
+Fields = Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,8 +30,8 @@ class _Layout:
     """The layout of a table: how to get text and label of a row. Recognized by its columns."""
 
     columns: Set[str]
-    text: Callable[[Row], str]
-    label: Callable[[Row], str | None]  # None: the row belongs to no class
+    text: Callable[[Fields], str]
+    label: Callable[[Fields], str | None]  # None: the row belongs to no class
     drop_repeats: bool = False
 
 
@@ -47,6 +61,8 @@ SPOOKY_AUTHORS = _Layout({"text", "author"}, lambda row: row["text"], lambda row
 PLAIN = _Layout({"text", "label"}, lambda row: row["text"], lambda row: row["label"])
 # Warn about a table with more classes than this and more than one class per three rows.
 MANY_CLASSES = 10
+# How programs write that a value is missing.
+MISSING = {"nan", "none", "null", "na", "n/a", "<na>", "nat", "undefined", "?", "-"}
 LAYOUTS = (DRUG_REVIEWS, RESEARCH_ARTICLES, SPOOKY_AUTHORS, PLAIN)
 
 
@@ -55,94 +71,197 @@ def load_table(
     text_column: str | None = None,
     label_column: str | None = None,
     drop_repeats: bool = False,
+    keep_empty: bool = False,
+    skip_bad_rows: bool = False,
 ) -> LabeledTexts:
-    """Reads a table with a header line: `.csv` or `.tsv`, also compressed (`.gz`, `.xz`).
+    """Reads a table with a header line: `.csv` or `.tsv`, also packed.
 
     A CSV file may quote its fields. A TSV file, except for that of Drugs.com, has no quoting: a
-    line is a row, a tab ends a field. The headers of the papers' data sets are recognized.
+    line is a row, a tab ends a field. The headers of the papers' data sets are recognized. White
+    space around a label is no part of it. Rows without text are left out, as in predictions.
 
     Args:
-        path: The file, in UTF-8.
+        path: The file.
         text_column: The column with the texts. Default: recognized from the header, else `text`.
         label_column: The column with the labels. Default: recognized from the header, else `label`.
         drop_repeats: Whether to drop rows that repeat an earlier text and label even if the layout
             does not require it. Default `False`.
+        keep_empty: Whether to keep rows without text. Default `False`.
+        skip_bad_rows: Whether to leave out rows that cannot be read or have no label. Default
+            `False`.
 
     Returns:
         The rows in the order of the file.
 
     Raises:
-        InputError: If the file cannot be read, has no rows, lacks a column, or has a row without a
-            label.
+        InputError: If the file cannot be read, has no rows, lacks a column, or has bad rows.
     """
-    with open_table(path, quoted_columns=DRUG_REVIEWS.columns) as (header, rows):
-        layout = _layout(path, header, text_column, label_column)
-        reader = _LabeledRows(path, layout, rows, drop_repeats or layout.drop_repeats)
+    with open_table(path, quoted_columns=DRUG_REVIEWS.columns) as table:
+        layout = _layout(table, text_column, label_column)
+        reader = _LabeledRows(
+            table,
+            layout,
+            drop_repeats or layout.drop_repeats,
+            keep_empty,
+            BadRows(path, skip_bad_rows),
+        )
         return LabeledTexts.from_rows(reader.rows(), reader.notes())
 
 
 class _LabeledRows:
     """Reads texts and labels of a table row by row, and counts what it leaves out."""
 
-    def __init__(self, path: Path, layout: _Layout, rows: Iterator[Row], distinct: bool) -> None:
-        self.path, self.layout, self.table, self.distinct = path, layout, rows, distinct
-        self.unlabeled = self.repeated = self.read = 0
-        self.classes: set[str] = set()
+    def __init__(
+        self, table: Table, layout: _Layout, distinct: bool, keep_empty: bool, bad: BadRows
+    ) -> None:
+        self.table, self.layout, self.distinct, self.bad = table, layout, distinct, bad
+        self.keep_empty = keep_empty
+        self.unlabeled = self.repeated = self.headers = self.empty = 0
+        self.classes: collections.Counter[str] = collections.Counter()
 
     def rows(self) -> Iterator[tuple[str, str]]:
         seen: set[bytes] = set()  # digests of texts and labels, which take less memory than these
-        for number, row in enumerate(self.table, start=2):  # the header is row 1
-            text, name = self.layout.text(row), self.layout.label(row)
+        places = {
+            name: place
+            for name in self.layout.columns
+            if (place := self.table.place(name)) is not None
+        }
+        for row in self.table:
+            if row.problem is not None:
+                self.bad.add(row, row.problem)
+                continue
+            if self.table.repeats_header(row):
+                self.headers += 1
+                continue
+            fields = {name: row.fields[place] for name, place in places.items()}
+            if any(map(undecodable, fields.values())):
+                self.bad.add(row, NOT_UTF_8)
+                continue
+            text, name = self.layout.text(fields), self.layout.label(fields)
             if name is None:
                 self.unlabeled += 1
                 continue
+            name = name.strip()
             if not name:
-                raise InputError(
-                    f"Expected a label in every row. Received: {self.path}: an empty label in row "
-                    f"{number}, counted without empty lines. Label or remove such rows"
-                )
+                self.bad.add(row, "an empty label")
+                continue
+            if not text.strip():
+                self.empty += 1
+                if not self.keep_empty:
+                    continue
             if self.distinct:
                 digest = hashlib.blake2b(repr((text, name)).encode(), digest_size=16).digest()
                 if digest in seen:
                     self.repeated += 1
                     continue
                 seen.add(digest)
-            self.read += 1
-            self.classes.add(name)
+            self.classes[name] += 1
             yield text, name
+        self.bad_notes = self.bad.notes()
 
     def notes(self) -> Iterator[str]:
         """Describes the rows, after they were read."""
+        yield from self.table.notes()
+        yield from self.bad_notes
+        if self.headers:
+            yield f"{counted(self.headers, 'row')} equal to the header left out"
         if self.unlabeled:
-            yield f"{self.unlabeled} rows of no class left out"
+            yield f"{counted(self.unlabeled, 'row')} of no class left out"
+        if self.empty:
+            what = "kept, as in the published results" if self.keep_empty else "left out"
+            yield f"{counted(self.empty, 'row')} without text {what}"
         if self.distinct:
-            yield f"{self.repeated} rows that repeat an earlier text and label dropped"
-        classes = len(self.classes)
-        if classes > max(MANY_CLASSES, self.read / 3):
+            yield f"{counted(self.repeated, 'row')} equal to an earlier text and label left out"
+        rows = sum(self.classes.values())
+        if len(self.classes) > max(MANY_CLASSES, rows / 3):
             yield (
-                f"warning: {classes} classes in {self.read} rows. Is this the column of the "
+                f"warning: {len(self.classes)} classes in {rows} rows. Is this the column of the "
                 "labels? Name another with --label-column"
             )
+        else:
+            yield from doubtful_labels(self.classes)
 
 
-def load_folders(path: Path) -> LabeledTexts:
-    """Reads the `.txt` files (UTF-8) in a folder's subfolders, one subfolder per class."""
-    from sklearn.datasets import load_files
+def doubtful_labels(classes: Mapping[str, int]) -> Iterator[str]:
+    """Yields warnings about names of classes that may be mistakes.
 
+    Args:
+        classes: How many rows each class has.
+    """
+    for what, key in (("except for case", _folded), ("as numbers", _number)):
+        alike = collections.defaultdict(list)
+        for name in classes:
+            alike[key(name)].append(name)
+        for _, names in sorted((k, v) for k, v in alike.items() if k is not None and len(v) > 1):
+            listed = ", ".join(f"{name!r} ({counted(classes[name], 'row')})" for name in names)
+            yield f"warning: classes whose names are equal {what}: {listed}"
+    for name in classes:
+        if name.casefold() in MISSING:
+            yield (
+                f"warning: {counted(classes[name], 'row')} of the class {name!r}, which often "
+                "stands for a missing label"
+            )
+    single = [name for name, count in classes.items() if count == 1]
+    if single:
+        more = f" and {len(single) - LISTED} more" if len(single) > LISTED else ""
+        yield (
+            f"warning: classes of a single row, which cannot be tested: "
+            f"{', '.join(map(repr, single[:LISTED]))}{more}"
+        )
+
+
+def _folded(name: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+
+
+def _number(name: str) -> str | None:
     try:
-        files = load_files(path, encoding="utf-8", shuffle=False, allowed_extensions=[".txt"])
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"Expected readable UTF-8 files. Received: {path}: {error}") from error
-    names = (files.target_names[i] for i in files.target)
-    return LabeledTexts.from_rows(zip(files.data, names, strict=True))
+        return str(float(name)) if math.isfinite(float(name)) else None
+    except ValueError:
+        return None
 
 
-def _layout(
-    path: Path, header: list[str], text_column: str | None, label_column: str | None
-) -> _Layout:
+def load_folders(path: Path, skip_bad_rows: bool = False) -> LabeledTexts:
+    """Reads the `.txt` files (UTF-8) in a folder's subfolders, one subfolder per class.
+
+    Empty files are left out, and files of other kinds are counted.
+
+    Raises:
+        InputError: If files cannot be read or decoded, unless `skip_bad_rows` leaves them out.
+    """
+    bad, counts = BadRows(path, skip_bad_rows), collections.Counter[str]()
+
+    def rows() -> Iterator[tuple[str, str]]:
+        for folder in sorted(p for p in path.iterdir() if p.is_dir()):
+            for file in sorted(p for p in folder.iterdir() if p.is_file()):
+                if file.suffix.lower() != ".txt":
+                    counts["file that is not named .txt"] += 1
+                    continue
+                try:
+                    text = file.read_text(encoding="utf-8-sig")
+                except UnicodeDecodeError:
+                    bad.add(file.relative_to(path), NOT_UTF_8)
+                except OSError as error:
+                    bad.add(file.relative_to(path), reason(error))
+                else:
+                    if text.strip():
+                        yield text, folder.name
+                    else:
+                        counts["file without text"] += 1
+
+    def notes() -> Iterator[str]:
+        yield from bad.notes()
+        for what, count in sorted(counts.items()):
+            noun, _, rest = what.partition(" ")
+            yield f"{counted(count, noun)} {rest} left out"
+
+    return LabeledTexts.from_rows(rows(), notes())
+
+
+def _layout(table: Table, text_column: str | None, label_column: str | None) -> _Layout:
     if text_column is None and label_column is None:
         for layout in LAYOUTS:
-            if layout.columns <= set(header):
+            if layout.columns <= set(table.columns):
                 return layout
     text, label = text_column or "text", label_column or "label"
     if text == label:
@@ -151,10 +270,10 @@ def _layout(
             "Name the former with --text-column and the latter with --label-column"
         )
     for option, column in (("--text-column", text), ("--label-column", label)):
-        if column not in header:
+        if table.place(column) is None:
             raise InputError(
-                f"Expected {path} to have a column {column!r}. "
-                f"Received: columns={header}. Name one with {option}; if these are not names of "
-                "columns, add a first line with the names"
+                f"Expected {table.path} to have a column {column!r}. "
+                f"Received: columns={table.columns}. Name one with {option}; if these are not "
+                "names of columns, add a first line with the names"
             )
     return _Layout({text, label}, lambda row: row[text], lambda row: row[label])

@@ -1,0 +1,280 @@
+"""Reads tables, CSV and TSV: the one reader of training, prediction, pairs and graphs.
+
+A row that cannot be read does not end the reading: it comes with its problem, so that all bad rows
+of a file can be listed at once.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence, Set
+from pathlib import Path
+from typing import NamedTuple
+
+from keras_tnattn_train.data.opening import PACKED, open_lines, suffix_of
+from keras_tnattn_train.data.records import (
+    Lines,
+    QuotedRecords,
+    Record,
+    delimiter_of,
+    is_comment,
+    is_separator_line,
+    split,
+    unquoted_records,
+)
+from keras_tnattn_train.options.errors import InputError
+
+SUFFIXES = (".csv", ".tsv")
+LISTED = 10  # rows that a message names
+NOT_UTF_8 = "not UTF-8"
+
+
+class TableRow(NamedTuple):
+    """A row of a table.
+
+    Attributes:
+        number: The number of the row; the header is row 1, and empty rows count.
+        line: The number of its first line in the file.
+        fields: One for each column; empty in a bad row.
+        problem: What is wrong with a bad row; `None` in a good one.
+    """
+
+    number: int
+    line: int
+    fields: Sequence[str]
+    problem: str | None = None
+
+    def __str__(self) -> str:
+        place = f"row {self.number}"
+        return place if self.line == self.number else f"{place} (line {self.line})"
+
+
+class BadRows:
+    """Collects bad rows, to list them all at once.
+
+    Args:
+        source: What has the rows, for the messages.
+        skip: Whether bad rows are left out instead of refused; `None` if no option says so.
+        remedy: What to do about them, for the message.
+    """
+
+    def __init__(self, source: object, skip: bool | None, remedy: str = "Correct them") -> None:
+        self.source, self.skip, self.count, self._undecodable = source, skip, 0, 0
+        self._remedy = remedy
+        self._first: list[str] = []
+
+    def add(self, row: object, problem: str) -> None:
+        """Adds a row, with what is wrong with it."""
+        self.count += 1
+        self._undecodable += problem == NOT_UTF_8
+        if self.count <= LISTED:
+            self._first.append(f"{row}: {problem}")
+
+    def notes(self) -> tuple[str, ...]:
+        """Returns a sentence about the rows that were left out, if there are any.
+
+        Raises:
+            InputError: If there are bad rows, and they are not to be left out.
+        """
+        if not self.count:
+            return ()
+        more = self.count - len(self._first)
+        rows = "; ".join([*self._first, *([f"and {more} more"] if more else [])])
+        if self.skip:
+            return (f"{counted(self.count, 'bad row')} left out: {rows}",)
+        remedy = self._remedy
+        if self.skip is not None:
+            remedy += ", or leave them out with --skip-bad-rows"
+        if self._undecodable == self.count:
+            remedy += (
+                ". If the file has another encoding, convert it, for instance with iconv -f latin1 "
+                "-t utf-8"
+            )
+        raise InputError(
+            f"Expected rows that can all be read. Received: {self.source} with "
+            f"{counted(self.count, 'bad row')}: {rows}. {remedy}"
+        )
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns a number with a noun: `1 row`, `1,000 rows`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def undecodable(text: str) -> bool:
+    """Returns whether a text has bytes that are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def open_table(
+    path: str | Path, quoted_columns: Set[str] = frozenset(), suffix: str | None = None
+) -> Iterator["Table"]:
+    """Opens a table.
+
+    Args:
+        path: The file, named `.csv` or `.tsv` (also packed: `.gz`, `.xz`, `.bz2`, `.zip`), in any
+            case; `"-"` is the standard input.
+        quoted_columns: A TSV file with these columns quotes its fields as CSV files do; others have
+            no quoting. Default: no TSV file has quoting.
+        suffix: `.csv` or `.tsv`, in place of that of the file's name.
+
+    Raises:
+        InputError: If the file cannot be read as a table.
+    """
+    suffix = suffix or suffix_of(path)
+    if suffix not in SUFFIXES:
+        raise InputError(
+            f"Expected a table named .csv or .tsv ({', '.join(PACKED)}). Received: {path}"
+        )
+    with open_lines(path, "table", "" if suffix == ".csv" else "\n") as lines:
+        yield Table(path, lines, suffix, quoted_columns)
+
+
+class Table:
+    """An open table; an iterator over its rows, which are read once.
+
+    The fields of a CSV file are separated by commas or, if its header line has no commas, by
+    semicolons, tabs or bars; or by what a first line `sep=;` says. Empty lines and lines that
+    begin with `#` may come before the header.
+
+    A field that is quoted may hold line ends. If its lines look like whole rows, a stray quotation
+    mark may have opened it; such rows are counted in a warning.
+
+    Args:
+        path: The file, for the messages.
+        lines: Its lines.
+        suffix: `.csv` or `.tsv`.
+        quoted_columns: As for `open_table`.
+
+    Attributes:
+        columns: The names of the columns, without white space around them.
+
+    Raises:
+        InputError: If there is no header, or two columns have the same name.
+    """
+
+    def __init__(
+        self, path: str | Path, lines: Iterator[str], suffix: str, quoted_columns: Set[str]
+    ) -> None:
+        self.path = path
+        self._comments = self._empty = self._escaped = self._quotes = self._like_rows = 0
+        self._first_like_rows: list[TableRow] = []
+        source = Lines(lines)
+        delimiter, first = self._start(source)
+        if suffix == ".csv" or (quoted_columns and quoted_columns <= set(split(first, "\t"))):
+            self._records: Iterator[Record] = QuotedRecords(
+                source, "\t" if suffix == ".tsv" else delimiter
+            )
+            self._unquoted = False
+        else:
+            self._records, self._unquoted = unquoted_records(source, "\t"), True
+        header = next(self._records, None)
+        if header is None:
+            raise InputError(
+                f"Expected a table with a header line. Received: {path}, which is empty"
+            )
+        if header.problem:
+            raise InputError(
+                "Expected a header line with the names of the columns. Received: "
+                f"{path}: {header.problem}"
+            )
+        self._header = header.fields
+        self.columns = [name.strip() for name in header.fields]
+        for i, name in enumerate(self.columns):
+            if name and name in self.columns[:i]:
+                raise InputError(
+                    f"Expected columns of different names. Received: {path}, whose columns "
+                    f"{self.columns.index(name) + 1} and {i + 1} are both called {name!r}. Rename "
+                    "one of them"
+                )
+
+    def _start(self, lines: Lines) -> tuple[str, str]:
+        """Skips what comes before the header; returns the delimiter, and its first line."""
+        delimiter = None
+        while (line := next(lines, None)) is not None:
+            lines.mark()
+            if separator := is_separator_line(line):
+                delimiter = separator
+            elif line.lstrip().startswith("#"):
+                following = list(itertools.islice(lines, 1))
+                lines.put_back(len(following))
+                if not is_comment(line, following):
+                    break
+                self._comments += 1
+            elif line.strip():
+                break
+        if line is None:
+            return ",", ""
+        lines.since = [line]
+        lines.put_back(1)
+        return delimiter or delimiter_of(line), line
+
+    def place(self, name: str) -> int | None:
+        """Returns the place of the column of a name or, if there is none, of it in another case."""
+        if name in self.columns:
+            return self.columns.index(name)
+        alike = [i for i, other in enumerate(self.columns) if other.lower() == name.lower()]
+        return alike[0] if len(alike) == 1 else None
+
+    def repeats_header(self, row: TableRow) -> bool:
+        """Returns whether a row is the header once more, as in files that were joined."""
+        return row.fields == self._header
+
+    def __iter__(self) -> Iterator[TableRow]:
+        size = len(self.columns)
+        for number, record in enumerate(self._records, start=2):  # the header is row 1
+            fields, problem = record.fields, record.problem
+            if problem is None:
+                if not any(fields):
+                    self._empty += len(fields) > 1
+                    continue
+                if self._is_comment(fields):
+                    self._comments += 1
+                    continue
+                if len(fields) != size:
+                    begin = fields[0][:40]
+                    problem = f"{len(fields)} fields instead of {size}, beginning with {begin!r}"
+                    fields = []
+            row = TableRow(number, record.line, fields, problem)
+            self._escaped += record.escaped
+            if problem is None and record.like_rows:
+                self._like_rows += 1
+                if self._like_rows <= LISTED:
+                    self._first_like_rows.append(row)
+            if self._unquoted:
+                self._quotes += any(len(f) > 1 and f[0] == f[-1] == '"' for f in fields)
+            yield row
+
+    def _is_comment(self, fields: Sequence[str]) -> bool:
+        if not fields[0].startswith("#"):
+            return False
+        marked = fields[0][1:2] in ("", " ", "#")
+        return marked and (bool(self._comments) or len(fields) != len(self.columns))
+
+    def notes(self) -> Iterator[str]:
+        """Describes what was special about the rows, after they were read."""
+        if self._comments:
+            yield f"{counted(self._comments, 'comment line')} (#) left out"
+        if self._empty:
+            yield f"{counted(self._empty, 'row')} of empty fields left out"
+        if self._escaped:
+            rows = counted(self._escaped, "row")
+            yield f"{rows} read with quotation marks that backslashes escape"
+        if self._like_rows:
+            rows = ", ".join(map(str, self._first_like_rows))
+            yield (
+                f"warning: {counted(self._like_rows, 'row')} with a quoted field whose lines look "
+                f"like whole rows ({rows}{', ...' if self._like_rows > LISTED else ''}). If a "
+                "stray quotation mark opens it, rows are lost: remove the mark, or write it twice "
+                "within quotation marks"
+            )
+        if self._quotes:
+            yield (
+                f"warning: {counted(self._quotes, 'row')} with fields within quotation marks, "
+                "which are read as parts of the fields, because .tsv files have no quoting. If the "
+                "marks quote the fields, name the file .csv"
+            )
