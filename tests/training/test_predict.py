@@ -166,7 +166,7 @@ def test_bad_input(classifier, translator, tmp_path, capsys):
     assert "a run of classify, beam=2" in refused(classifier[0], "a", "--beam", "2")
     assert "batch_size=0" in refused(classifier[0], "a", "--batch-size", "0")
     assert "Received: both" in refused(classifier[0], "a", "--input", "x.txt")
-    assert "no such file" in refused(classifier[0], "--input", tmp_path / "x.txt")
+    assert "which does not exist" in refused(classifier[0], "--input", tmp_path / "x.txt")
     assert "Could not write" in refused(classifier[0], "a", "--output", tmp_path / "no/such.csv")
     other = Run(tmp_path / "rules")
     other.folder.mkdir()
