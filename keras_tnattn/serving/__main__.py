@@ -1,39 +1,44 @@
 """The command line: `python -m keras_tnattn.serving SAVED_MODELS`."""
 
 import argparse
-import asyncio
+import contextlib
 import dataclasses
+import ipaddress
 import logging
-import math
 import os
-import signal
 import socket
+import stat
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:  # their libraries may be missing
     from keras_tnattn.serving.inference import Inference
     from keras_tnattn.serving.settings import Settings
 
-_GRACE_S = 0.2  # in which a client that has just connected can send its request
 _HELP = {
     "max_batch": "maximum number of rows computed together",
     "batch_wait_ms": "milliseconds that a request waits for others to share its batch",
-    "max_queue": "maximum number of waiting rows; further requests are refused with status 429",
+    "max_queue": "maximum number of waiting rows of a model; further requests get status 429",
     "deadline_s": "seconds after which a request is answered with status 504",
-    "max_body": "maximum size of a request's body in bytes",
+    "max_body": "maximum size of a request's body in bytes, unpacked if it is compressed",
+    "max_answer": "maximum size of an answer in bytes",
     "max_instances": "maximum number of rows in a request",
     "max_text": "maximum size of a text in bytes",
     "max_length": "maximum size of an axis that the model leaves open",
     "served_versions": "how many of the newest versions of each model to serve",
     "poll_s": "seconds between two checks for new versions",
-    "threads": "number of batches computed at the same time",
+    "load_s": "seconds that a version may take to load",
+    "threads": "number of batches of a model computed at the same time",
     "drain_s": "seconds for which new connections are still accepted after SIGTERM",
     "stop_s": "seconds that running requests then have to finish",
+    "max_head": "maximum size of a request's head in bytes",
+    "head_s": "seconds in which a head has to arrive once it has begun",
+    "keep_alive_s": "seconds after which an idle connection is closed",
+    "max_connections": "maximum number of connections; requests on others get status 503",
 }
 
 
@@ -57,7 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     values = {name: getattr(options, name) for name in _HELP}
     try:
         settings = Settings(
-            **values, access_log=options.access_log == "json", log_texts=options.log_texts
+            **values,
+            access_log=options.access_log == "json",
+            log_texts=options.log_texts,
+            allowed_hosts=tuple(options.allowed_hosts or _default_hosts(options.host)),
         )
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -69,15 +77,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     try:
         listening = _listening(options.host, options.port)
     except (OSError, OverflowError) as error:
         print(f"error: Could not listen on {options.host}:{options.port}: {error}", file=sys.stderr)
         return 2
+    _do_not_wait_for_stderr()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     with listening:
         _serve(options.saved_models, settings, listening)
     return 0
+
+
+def _default_hosts(host: str) -> tuple[str, ...]:
+    """Any name where others may reach the server, else those of no web site.
+
+    A web site can let its own name lead to this machine, and then ask whatever listens on it.
+    """
+    with contextlib.suppress(ValueError):
+        if not ipaddress.ip_address(host).is_loopback:
+            return ("*",)
+        return ("local",)
+    return ("local",) if host == "localhost" else ("*",)
+
+
+def _do_not_wait_for_stderr() -> None:
+    """Drops what is written to stderr while its pipe is full, by TensorFlow's threads, too."""
+    with contextlib.suppress(OSError):  # there is no stderr
+        mode = os.fstat(2).st_mode
+        if stat.S_ISFIFO(mode):
+            # Opened again, because the other processes that write to it should wait.
+            pipe = os.open("/proc/self/fd/2", os.O_WRONLY | os.O_NONBLOCK)
+            os.dup2(pipe, 2)
+            os.close(pipe)
+        elif stat.S_ISSOCK(mode):
+            os.set_blocking(2, False)
+        logging.raiseExceptions = False  # logging would tell on stderr that stderr is full
 
 
 def _parser(settings: type) -> argparse.ArgumentParser:
@@ -103,6 +138,13 @@ def _parser(settings: type) -> argparse.ArgumentParser:
                 help=f"{_HELP[field.name]} (default: %(default)s)",
             )
     parser.add_argument(
+        "--allowed-hosts",
+        nargs="+",
+        metavar="NAME",
+        help="the names in the header Host that are answered: * stands for any, local for IP "
+        "addresses and names without a dot (default: local with a --host of this machine, else *)",
+    )
+    parser.add_argument(
         "--access-log",
         choices=("none", "json"),
         default="none",
@@ -115,58 +157,23 @@ def _parser(settings: type) -> argparse.ArgumentParser:
 
 
 def _serve(saved_models: str, settings: "Settings", listening: socket.socket) -> None:
-    import uvicorn
-
     from keras_tnattn.serving.app import create_app
+    from keras_tnattn.serving.server import Server
 
     app = create_app(saved_models, settings)
-    inference = app.inference
-
-    class Server(uvicorn.Server):
-        """A server that drains before it stops, and then exits with 0."""
-
-        stop_at = math.inf
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            address = _address(*listening.getsockname()[:2])
-            self.announcing = asyncio.create_task(_announce(inference, address))
-
-        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            if inference.draining:  # a second signal stops it at once
-                self.force_exit = self.should_exit = True
-                return
-            inference.draining = True
-            self.stop_at = time.monotonic() + (settings.drain_s if sig == signal.SIGTERM else 0)
-
-        async def on_tick(self, counter: int) -> bool:
-            return await super().on_tick(counter) or time.monotonic() >= self.stop_at
-
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            # Give clients that have just connected time to send a request: uvicorn closes
-            # connections without one at once.
-            for server in self.servers:
-                server.close()
-            await asyncio.sleep(_GRACE_S)
-            await super().shutdown(sockets)
-
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=max(1, round(settings.stop_s)),
-        server_header=False,
-    )
-    Server(config).run([listening])
+    address = _address(*listening.getsockname()[:2])
+    # A daemon: the reader of stdout may be slow.
+    threading.Thread(target=_announce, args=(app.inference, address), daemon=True).start()
+    Server(app, settings, listening).serve_until_stopped()
 
 
 def _address(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-async def _announce(inference: "Inference", address: str) -> None:
+def _announce(inference: "Inference", address: str) -> None:
     while not inference.repository.scanned:
-        await asyncio.sleep(0.05)
+        time.sleep(0.05)
     names = [name for name in inference.repository.names() if inference.repository.available(name)]
     print(f"{address} serves {', '.join(names) or 'no model yet'}", flush=True)
     if not names:
@@ -200,11 +207,12 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Runs `main` and exits, without waiting for a batch that outlasts `--stop-s`."""
-    status = main(arguments)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    """Runs `main` and exits.
+
+    It waits neither for a batch that outlasts `--stop-s` or a version that is loading, nor for the
+    reader of a full pipe.
+    """
+    os._exit(main(arguments))
 
 
 if __name__ == "__main__":

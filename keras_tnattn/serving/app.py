@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
@@ -17,9 +18,11 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Mount
 
 from keras_tnattn.serving import open_inference, tensorflow_serving
+from keras_tnattn.serving.batching import Batcher
 from keras_tnattn.serving.errors import RequestError
 from keras_tnattn.serving.inference import Inference
-from keras_tnattn.serving.monitoring import Monitoring, Observed
+from keras_tnattn.serving.monitoring import Monitoring
+from keras_tnattn.serving.observed import Observed
 from keras_tnattn.serving.repository import Repository
 from keras_tnattn.serving.responses import json_response
 from keras_tnattn.serving.settings import Settings
@@ -27,8 +30,10 @@ from keras_tnattn.serving.settings import Settings
 _log = logging.getLogger(__name__)
 _PAGE = Path(__file__).parent / "page"
 _PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'",
-    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Frame-Options": "DENY",
     "Cache-Control": "no-cache",
 }
 
@@ -57,7 +62,19 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
     if not Path(saved_models).is_dir():
         raise NotADirectoryError(f"Expected a folder of exported models. Received: {saved_models}")
     settings = settings or Settings()
-    repository = Repository(saved_models, settings.served_versions, settings.max_batch)
+
+    def batcher() -> Batcher:
+        return Batcher(
+            settings.max_batch,
+            settings.batch_wait_ms,
+            settings.max_queue,
+            settings.threads,
+            monitoring.batch,
+        )
+
+    repository = Repository(
+        saved_models, settings.served_versions, settings.max_batch, settings.load_s, batcher
+    )
     monitoring = Monitoring(repository, settings.access_log, settings.log_texts)
     inference = Inference(repository, settings, monitoring)
 
@@ -70,7 +87,7 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
         ).start()
         yield
         stopped.set()
-        inference.batcher.close()
+        await anyio.to_thread.run_sync(inference.close)
 
     async def request_error(request: Request, error: RequestError) -> Response:
         return json_response({"error": error.message}, error.status, error.headers)
@@ -81,7 +98,11 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
     async def hung_up(request: Request, error: ClientDisconnect) -> Response:
         return Response(status_code=499)
 
+    async def internal_error(request: Request, error: Exception) -> Response:
+        return json_response({"error": f"The server failed: {type(error).__name__}"}, 500)
+
     handlers: Any = {
+        Exception: internal_error,
         RequestError: request_error,
         HTTPException: http_error,
         ClientDisconnect: hung_up,
@@ -97,10 +118,13 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
         return Response(monitoring.page(), media_type="text/plain; version=0.0.4")
 
     @app.get("/")
-    def page() -> Response:
-        return FileResponse(_PAGE / "index.html", headers=_PAGE_HEADERS)
+    def page(request: Request) -> Response:
+        if "text/html" in request.headers.get("accept", ""):
+            return FileResponse(_PAGE / "index.html", headers={**_PAGE_HEADERS, "Vary": "Accept"})
+        # What KServe's client of protocol v1 asks to know whether the server lives.
+        return json_response({"status": "alive"}, headers={"Vary": "Accept"})
 
-    app.mount("/page", StaticFiles(directory=_PAGE))
+    app.mount("/page", _PageFiles(directory=_PAGE))
 
     inferring = [
         *tensorflow_serving.inference_routes(inference),
@@ -110,6 +134,15 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
         routes=[*inferring, Mount("/", app)], exception_handlers=handlers, lifespan=lifespan
     )
     return Observed(whole, inference)
+
+
+class _PageFiles(StaticFiles):
+    """The files of the page, with its headers."""
+
+    def file_response(self, *arguments: Any, **options: Any) -> Response:
+        response = super().file_response(*arguments, **options)
+        response.headers.update(_PAGE_HEADERS)
+        return response
 
 
 def _watch(repository: Repository, seconds: float, stopped: threading.Event) -> None:

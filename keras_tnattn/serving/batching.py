@@ -29,6 +29,7 @@ class _Item:
     rows: int
     since: float
     future: asyncio.Future
+    key: _Key | None  # of the lane that it waits in
 
 
 @dataclasses.dataclass(eq=False)
@@ -57,6 +58,9 @@ class Batcher:
         threads: Number of batches computed at the same time.
         on_batch: Called when a batch starts, with its signature, its number of rows and the
             longest wait of its requests in seconds.
+
+    Attributes:
+        waiting: The number of waiting rows.
     """
 
     def __init__(
@@ -75,7 +79,9 @@ class Batcher:
         self._timer: asyncio.TimerHandle | None = None
         self._seconds_per_row = 0.0
         self._alone = False  # whether the last batch was that of one request
-        self.waiting = 0  # rows
+        self._begun: dict[int, float] = {}  # when each batch that is computed now began
+        self._numbers = itertools.count()
+        self.waiting = 0
 
     async def run(self, signature: Signature, arrays: Arrays, rows: int) -> Arrays:
         """Computes a signature on the rows of one request.
@@ -98,6 +104,7 @@ class Batcher:
         finally:
             for item in items:  # after the deadline or an error, skip those not started
                 item.future.cancel()
+                self._forget(item)
         if len(parts) == 1:
             return results[0]
         order = np.argsort(np.concatenate([indices for *_, indices in parts]))
@@ -115,9 +122,20 @@ class Batcher:
             seconds = max(1, round(self.waiting * self._seconds_per_row))
             raise RequestError(
                 429,
-                f"The queue is full: {self.waiting} rows are waiting",
+                f"The queue is full: {self.waiting} of {self._max_queue} rows are waiting "
+                "(--max-queue)",
                 {"Retry-After": str(seconds)},
             )
+
+    def ages(self) -> list[float]:
+        """The seconds for which each batch has been computed that is computed now."""
+        now = time.monotonic()
+        return [now - began for began in list(self._begun.values())]
+
+    def stuck(self, seconds: float) -> bool:
+        """Whether every thread has been computing its batch for longer than `seconds`."""
+        ages = self.ages()
+        return len(ages) == self._threads and min(ages) > seconds
 
     def close(self) -> None:
         """Ends each thread after its current batch."""
@@ -125,12 +143,27 @@ class Batcher:
 
     def _enqueue(self, key: _Key, arrays: Arrays, rows: int) -> _Item:
         loop = asyncio.get_running_loop()
-        item = _Item(arrays, rows, time.monotonic(), loop.create_future())
+        item = _Item(arrays, rows, time.monotonic(), loop.create_future(), key)
         lane = self._lanes.setdefault(key, _Lane(key[0], collections.deque()))
         lane.items.append(item)
         lane.rows += rows
         self.waiting += rows
         return item
+
+    def _forget(self, item: _Item) -> None:
+        """Takes an item out of the queue, if it still waits."""
+        if item.key is not None:
+            lane = self._lanes[item.key]
+            lane.items.remove(item)
+            self._leave(lane, item)
+
+    def _leave(self, lane: _Lane, item: _Item) -> None:
+        """Updates the counts after an item has left its lane."""
+        lane.rows -= item.rows
+        self.waiting -= item.rows
+        if not lane.items and item.key is not None:
+            del self._lanes[item.key]
+        item.key = None
 
     def _advance(self) -> None:
         """Starts as many batches as there are idle threads, or waits for the next to be due."""
@@ -173,21 +206,19 @@ class Batcher:
         items, lane = [], self._lanes[key]
         while lane.items and (not rows or rows + lane.items[0].rows <= self._max_batch):
             item = lane.items.popleft()
-            lane.rows -= item.rows
-            self.waiting -= item.rows
+            self._leave(lane, item)
             if not item.future.done():
                 items.append(item)
                 rows += item.rows
             if not lane.signature.batches and items:
                 break
-        if not lane.items:
-            del self._lanes[key]
         return items
 
     def _start(self, signature: Signature, items: list[_Item]) -> None:
         loop = asyncio.get_running_loop()
         self._idle -= 1
-        began = time.monotonic()
+        number, began = next(self._numbers), time.monotonic()
+        self._begun[number] = began
         rows = sum(item.rows for item in items)
         computing = self._threads - self._idle
         self._alone = len(items) == computing == 1 and not self.waiting
@@ -195,6 +226,7 @@ class Batcher:
 
         def finished(results: list[Arrays | Exception]) -> None:
             self._idle += 1
+            del self._begun[number]
             self._seconds_per_row = (time.monotonic() - began) / rows
             for item, result in zip(items, results, strict=True):
                 if item.future.done():

@@ -19,3 +19,13 @@ def not_found(name: str, version: int | None = None) -> RequestError:
     """The error for a model or a version that is not served, in TensorFlow Serving's words."""
     which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
     return RequestError(404, f"Servable not found for request: {which}")
+
+
+def loading(name: str) -> RequestError:
+    """The error for a model that is being loaded."""
+    return RequestError(503, f"The model {name} is loading. Try again soon", {"Retry-After": "2"})
+
+
+def too_large(received: str, limit: int, option: str) -> RequestError:
+    """The error for what exceeds a limit that an option, or the model card, sets."""
+    return RequestError(413, f"Expected at most {limit} ({option}). Received: {received}")

@@ -1,15 +1,20 @@
 """What both protocols share: reading bodies, checking inputs and running signatures."""
 
+import asyncio
 import logging
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import anyio
 import numpy as np
 import tensorflow as tf
 from fastapi import Request
+from starlette.responses import Response
 
-from keras_tnattn.serving.batching import Arrays, Batcher
-from keras_tnattn.serving.errors import RequestError
+from keras_tnattn.serving.batching import Arrays
+from keras_tnattn.serving.bodies import read_body
+from keras_tnattn.serving.errors import RequestError, too_large
 from keras_tnattn.serving.monitoring import Monitoring
 from keras_tnattn.serving.repository import Repository, Version
 from keras_tnattn.serving.servable import Signature
@@ -17,12 +22,15 @@ from keras_tnattn.serving.settings import Settings
 from keras_tnattn.serving.tensors import parse_object
 
 DEFAULT_SIGNATURE = "serving_default"
-_READ_ON = 4  # times `max_body` is read and dropped before the connection is closed
+# What takes about a millisecond is converted at once, what takes longer in a thread.
+_SHORT_BODY = 32 * 1024  # bytes
+_SHORT_ANSWER = 8 * 1024  # entries
+_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
 class Inference:
-    """The models, the batcher and the limits of a server.
+    """The models and the limits of a server.
 
     Args:
         repository: The models.
@@ -35,69 +43,108 @@ class Inference:
 
     def __init__(self, repository: Repository, settings: Settings, monitoring: Monitoring) -> None:
         self.repository, self.settings, self.monitoring = repository, settings, monitoring
-        self.batcher = Batcher(
-            settings.max_batch,
-            settings.batch_wait_ms,
-            settings.max_queue,
-            settings.threads,
-            monitoring.batch,
-        )
-        monitoring.queue.set_function(lambda: self.batcher.waiting)
         self.draining = False
+        # One thread: Python computes in one at a time anyway, and this bounds the memory.
+        self._converting = ThreadPoolExecutor(1, thread_name_prefix="conversion")
 
     @property
     def ready(self) -> bool:
-        """Whether a model is available and the server is not about to stop."""
+        """Whether a model is available, no batch is stuck and the server is not about to stop."""
         models = self.repository
         return (
             models.scanned
             and not self.draining
             and any(models.available(name) for name in models.names())
+            and not self.overdue()
         )
 
-    async def body(self, request: Request) -> bytes:
-        """Reads the body of a request.
+    def overdue(self) -> dict[str, float]:
+        """The models that have computed a batch for longer than `deadline_s`, and the seconds."""
+        oldest = {
+            name: max([0.0, *(age for v in self.repository.versions(name) for age in v.ages())])
+            for name in self.repository.names()
+        }
+        return {name: age for name, age in oldest.items() if age > self.settings.deadline_s}
+
+    def admit(self, name: str, number: int | None) -> None:
+        """Refuses what cannot be computed now, before its body is read.
 
         Raises:
-            RequestError: With 413 if it is too large, 408 if it does not arrive in time.
+            RequestError: With 404 for what is not served, 429 if its queue is full, 503 if it is
+                loading or stuck.
         """
-        limit = self.settings.max_body
-        chunks, size = [], 0
-
-        try:
-            with anyio.fail_after(self.settings.deadline_s):
-                async for chunk in request.stream():
-                    size += len(chunk)
-                    if size <= limit:
-                        chunks.append(chunk)
-                        continue
-                    # Read on for a while: most clients read no answer before they have sent all.
-                    chunks.clear()
-                    if size > _READ_ON * limit:
-                        break
-        except TimeoutError as error:
-            raise RequestError(408, "The body did not arrive in time") from error
-        if size > limit:
-            raise _too_large(f"a body of {size} bytes or more", limit, "--max-body")
-        return b"".join(chunks)
+        batcher = self.repository.find(name, number).batches
+        if batcher.stuck(self.settings.deadline_s):
+            seconds = max(batcher.ages(), default=0.0)
+            raise RequestError(
+                503,
+                f"The model {name} has been computing one batch for {seconds:.0f} s, longer than "
+                f"{self.settings.deadline_s:g} s (--deadline-s). Restart the server if it does "
+                "not end",
+                {"Retry-After": "5"},
+            )
+        batcher.check_room()
 
     async def parsed(self, request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns a request's entry in the access log, and its body as a JSON object.
 
         Raises:
-            RequestError: With 400 if the body is not a JSON object, 408 or 413 as `body` raises it.
+            RequestError: With 400 if the body is not a JSON object, 408, 413 or 415 as `read_body`
+                raises it.
         """
         record = request.scope["record"]
-        parsed = parse_object(await self.body(request))
+        body = await read_body(request, self.settings.max_body, self.settings.deadline_s)
+        request.scope["long"] = len(body) > _SHORT_BODY
+        parsed = await self.converted(request, parse_object, body)
         if self.monitoring.log_texts:
             record["body"] = parsed
         return record, parsed
+
+    async def converted(
+        self, request: Request, function: Callable[..., _T], *arguments: object
+    ) -> _T:
+        """Calls a function on what a request has sent, in a thread if the request is long."""
+        if not request.scope["long"]:
+            return function(*arguments)
+        return await self._in_thread(function, *arguments)
+
+    async def answer(
+        self, outputs: Arrays, function: Callable[..., bytes], *arguments: object
+    ) -> Response:
+        """Returns what `function(outputs, *arguments, max_answer)` writes as a JSON response.
+
+        It is called in a thread if the answer is long, so that other requests are answered
+        meanwhile.
+
+        Raises:
+            RequestError: With 413, if the answer would exceed `max_answer`.
+        """
+        arguments = (outputs, *arguments, self.settings.max_answer)
+        if sum(output.size for output in outputs.values()) <= _SHORT_ANSWER:
+            body = function(*arguments)
+        else:
+            body = await self._in_thread(function, *arguments)
+        return Response(body, media_type="application/json")
+
+    async def _in_thread(self, function: Callable[..., _T], *arguments: object) -> _T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._converting, function, *arguments)
+
+    def close(self) -> None:
+        """Ends the threads after what they do now."""
+        self._converting.shutdown(wait=False, cancel_futures=True)
+        for name in self.repository.names():
+            for version in self.repository.versions(name):
+                if version.batcher:
+                    version.batcher.close()
+        self.monitoring.close()
 
     def signature(self, version: Version, name: Any) -> Signature:
         """Returns a signature by its name, or the default one for an empty name.
 
         Raises:
-            RequestError: With 400, if there is no such signature.
+            RequestError: With 400, if there is no such signature, or it has tensors of a dtype
+                that the protocols do not have.
         """
         if not isinstance(name, str):
             raise RequestError(
@@ -107,6 +154,7 @@ class Inference:
         signatures = version.servable.signatures
         if name not in signatures:
             raise RequestError(400, f'Serving signature name: "{name}" not found in signature def')
+        signatures[name].check_dtypes()
         return signatures[name]
 
     async def run(
@@ -129,12 +177,12 @@ class Inference:
         record |= {"signature": signature.name, "rows": rows}
         try:
             with anyio.fail_after(self.settings.deadline_s):
-                return await self.batcher.run(signature, arrays, rows)
+                return await version.batches.run(signature, arrays, rows)
         except RequestError:
             raise
         except TimeoutError as error:
             raise RequestError(
-                504, f"Deadline of {self.settings.deadline_s:g} s exceeded"
+                504, f"Deadline of {self.settings.deadline_s:g} s (--deadline-s) exceeded"
             ) from error
         except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:
             raise RequestError(400, _reason(error)) from error
@@ -156,7 +204,7 @@ class Inference:
                 )
             sizes[name] = len(array) if array.ndim else 1
             if sizes[name] > settings.max_instances:
-                raise _too_large(f"{sizes[name]} rows", settings.max_instances, "--max-instances")
+                raise too_large(f"{sizes[name]} rows", settings.max_instances, "--max-instances")
             self._check_lengths(signature, name, array)
         if signature.batches and len(set(sizes.values())) > 1:
             raise RequestError(
@@ -181,13 +229,9 @@ class Inference:
         if type(own) is int and 0 < own < limit:
             limit, option = own, "the model card"
         if longest > limit:
-            raise _too_large(f"{longest} {unit} of input {name}", limit, option)
+            raise too_large(f"{longest} {unit} of input {name}", limit, option)
 
 
 def _reason(error: tf.errors.OpError) -> str:
     """Returns the message of a failed operation without its place in the graph."""
     return error.message.rpartition("<stack traces unavailable>\n")[2].partition("\n\t [[")[0][:300]
-
-
-def _too_large(received: str, limit: int, option: str) -> RequestError:
-    return RequestError(413, f"Expected at most {limit} ({option}). Received: {received}")

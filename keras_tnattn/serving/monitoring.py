@@ -4,14 +4,12 @@ import datetime
 import json
 import sys
 import threading
-import time
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from keras_tnattn.serving.errors import RequestError
-from keras_tnattn.serving.repository import Repository, State
-from keras_tnattn.serving.responses import json_response
+from keras_tnattn.serving.lines import Lines
+from keras_tnattn.serving.repository import Repository, State, Version
 from keras_tnattn.serving.servable import Signature
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -30,7 +28,7 @@ class Monitoring:
 
     def __init__(self, repository: Repository, access_log: bool, log_texts: bool) -> None:
         self._repository = repository
-        self._access_log, self.log_texts = access_log, log_texts
+        self._log, self.log_texts = Lines(sys.stdout) if access_log else None, log_texts
         self._registry = CollectorRegistry()
         self._paging = threading.Lock()  # a page is written by one thread at a time
         prefix = "keras_tnattn_serving"
@@ -60,13 +58,34 @@ class Monitoring:
             buckets=_SECONDS,
             registry=self._registry,
         )
-        self.queue = Gauge(f"{prefix}_queue_rows", "Rows waiting", registry=self._registry)
+        queue = Gauge(f"{prefix}_queue_rows", "Rows waiting", registry=self._registry)
+        queue.set_function(lambda: sum(v.batcher.waiting for v in self._all() if v.batcher))
+        oldest = Gauge(
+            f"{prefix}_oldest_batch_seconds",
+            "For how long the oldest batch has been computed",
+            registry=self._registry,
+        )
+        oldest.set_function(lambda: max([0.0, *(age for v in self._all() for age in v.ages())]))
+        dropped = Gauge(
+            f"{prefix}_access_log_dropped_lines",
+            "Lines of the access log that nobody read in time",
+            registry=self._registry,
+        )
+        dropped.set_function(lambda: self._log.dropped if self._log else 0)
         self.in_flight = Gauge(
             f"{prefix}_requests_in_flight", "Requests being answered", registry=self._registry
         )
         self._versions = Gauge(
             f"{prefix}_versions", "Versions by state", ["model", "state"], registry=self._registry
         )
+
+    def _all(self) -> list[Version]:
+        return [v for name in self._repository.names() for v in self._repository.versions(name)]
+
+    def close(self) -> None:
+        """Writes the lines of the access log that wait."""
+        if self._log:
+            self._log.close()
 
     def batch(self, signature: Signature, rows: int, wait: float) -> None:
         """Counts a batch that begins."""
@@ -85,12 +104,11 @@ class Monitoring:
         method = record["method"] if record["method"] in _METHODS else "other"
         self._requests.labels(model, method, str(record["status"])).inc()
         self._seconds.labels(model).observe(seconds)
-        if self._access_log:
+        if self._log:
             now = datetime.datetime.now(datetime.timezone.utc)
             line = {"time": now.isoformat(timespec="milliseconds"), **record}
             line["ms"] = round(1000 * seconds, 3)
-            sys.stdout.write(json.dumps(line) + "\n")
-            sys.stdout.flush()
+            self._log.write(json.dumps(line))
 
     def page(self) -> bytes:
         """The metrics in Prometheus' text format."""
@@ -102,55 +120,3 @@ class Monitoring:
                     count = sum(version.state is state for version in versions)
                     self._versions.labels(name, state.name).set(count)
             return generate_latest(self._registry)
-
-
-class Observed:
-    """An ASGI application whose requests are counted and logged.
-
-    It refuses requests itself while the queue is full: under overload there are many, and routing
-    them and parsing their bodies would take the time of those that are accepted.
-
-    Args:
-        app: The application.
-        inference: The models behind it; while it is draining, connections are closed after an
-            answer.
-    """
-
-    def __init__(self, app: Any, inference: Any) -> None:
-        self._app, self.inference = app, inference
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Handles one connection."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        began = time.perf_counter()
-        client = scope.get("client")
-        record = {
-            "client": client[0] if client else None,
-            "method": scope["method"],
-            "path": scope["path"],
-            "status": 499,  # nginx's status for a client that hung up
-        }
-        scope["record"] = record
-
-        async def observed_send(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                record["status"] = message["status"]
-                if self.inference.draining:
-                    closing = [*message["headers"], (b"connection", b"close")]
-                    message = {**message, "headers": closing}
-            await send(message)
-
-        monitoring = self.inference.monitoring
-        monitoring.in_flight.inc()
-        try:
-            if scope["method"] == "POST":
-                self.inference.batcher.check_room()
-            await self._app(scope, receive, observed_send)
-        except RequestError as error:  # the application answers its own
-            refusal = json_response({"error": error.message}, error.status, error.headers)
-            await refusal(scope, receive, observed_send)
-        finally:
-            monitoring.in_flight.dec()
-            monitoring.request(record, time.perf_counter() - began)

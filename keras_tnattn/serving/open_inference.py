@@ -1,36 +1,26 @@
 """The Open Inference Protocol v2: `/v2/...`."""
 
 import math
+import re
 from typing import Any
 
 import numpy as np
+import orjson
 import tensorflow as tf
 from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 import keras_tnattn
+from keras_tnattn.serving import answers
 from keras_tnattn.serving.errors import RequestError, not_found
 from keras_tnattn.serving.inference import DEFAULT_SIGNATURE, Inference
 from keras_tnattn.serving.responses import json_response
-from keras_tnattn.serving.servable import Servable, Signature
-from keras_tnattn.serving.tensors import shown, to_array, to_json_values
+from keras_tnattn.serving.servable import DATATYPES, Servable, Signature
+from keras_tnattn.serving.tensors import shown, to_array
 
 _MODEL = "/v2/models/{name}"
 _VERSION = _MODEL + "/versions/{version}"
-_NAMES = {
-    tf.bool: "BOOL",
-    tf.float16: "FP16",
-    tf.bfloat16: "BF16",
-    tf.float32: "FP32",
-    tf.float64: "FP64",
-    tf.string: "BYTES",
-    **{
-        getattr(tf, f"{sign}int{bits}"): f"{sign.upper()}INT{bits}"
-        for sign in ("", "u")
-        for bits in (8, 16, 32, 64)
-    },
-}
 
 
 def routes(inference: Inference) -> APIRouter:
@@ -48,13 +38,24 @@ def routes(inference: Inference) -> APIRouter:
 
     @router.get("/v2/health/ready")
     async def ready() -> Response:
-        return json_response({"ready": inference.ready}, 200 if inference.ready else 503)
+        if inference.ready:
+            return json_response({"ready": True})
+        reasons = [
+            f"the model {name} has been computing one batch for {seconds:.0f} s"
+            for name, seconds in inference.overdue().items()
+        ]
+        reasons = ["the server is about to stop"] * inference.draining + reasons
+        return json_response(
+            {"ready": False, "error": "; ".join(reasons) or "no model is available"}, 503
+        )
 
     @router.get(_VERSION + "/ready")
     @router.get(_MODEL + "/ready")
-    async def model_ready(name: str, version: str | None = None) -> dict[str, Any]:
-        with repository.use(name, _number(name, version)):
-            return {"name": name, "ready": True}
+    async def model_ready(name: str, version: str | None = None) -> Response:
+        with repository.use(name, _number(name, version)) as used:
+            if used.batches.stuck(inference.settings.deadline_s):
+                return json_response({"name": name, "ready": False}, 503)
+            return json_response({"name": name, "ready": True})
 
     @router.get(_VERSION)
     @router.get(_MODEL)
@@ -75,29 +76,30 @@ def inference_routes(inference: Inference) -> list[Route]:
 
     async def infer(request: Request) -> Response:
         name, version = request.path_params["name"], request.path_params.get("version")
+        number = _number(name, version)
+        inference.admit(name, number)
+        if "inference-header-content-length" in request.headers:
+            raise RequestError(
+                400,
+                "Expected tensors as JSON. Received: binary ones, an extension that is not "
+                "supported. Give binary_data=False to set_data_from_numpy and "
+                "InferRequestedOutput of tritonclient",
+            )
         record, parsed = await inference.parsed(request)
-        with inference.repository.use(name, _number(name, version)) as used:
+        with inference.repository.use(name, number) as used:
             record |= {"model": name, "version": used.number}
             parameters = parsed.get("parameters", {})
             if type(parameters) is not dict:
                 raise RequestError(400, "Expected parameters to be an object")
             signature = inference.signature(used, parameters.get("signature_name", ""))
-            arrays = _inputs(signature, parsed.get("inputs"))
+            arrays = await inference.converted(request, _inputs, signature, parsed.get("inputs"))
             requested = _requested(signature, parsed.get("outputs"))
             outputs = await inference.run(record, used, signature, arrays)
-        answer: dict[str, Any] = {"model_name": name, "model_version": str(used.number)}
+        head: dict[str, Any] = {"model_name": name, "model_version": str(used.number)}
         if "id" in parsed:
-            answer["id"] = parsed["id"]
-        answer["outputs"] = [
-            {
-                "name": key,
-                "shape": list(outputs[key].shape),
-                "datatype": _NAMES[signature.outputs[key].dtype],
-                "data": to_json_values(outputs[key].reshape(-1)),
-            }
-            for key in requested
-        ]
-        return json_response(answer)
+            head["id"] = parsed["id"]
+        chosen = {key: outputs[key] for key in requested}
+        return await inference.answer(chosen, _written, head, signature)
 
     async def refuse(request: Request) -> Response:
         raise HTTPException(405, "Method Not Allowed", {"Allow": "POST"})
@@ -113,10 +115,30 @@ def inference_routes(inference: Inference) -> list[Route]:
     ]
 
 
+def _written(
+    outputs: dict[str, np.ndarray], head: dict[str, Any], signature: Signature, limit: int
+) -> bytes:
+    """Returns the answer: `head`, and the outputs as flat lists."""
+    answers.check_size(outputs.values(), limit)
+    writer = answers.JsonWriter(limit)
+    writer.raw(bytes(json_response(head).body[:-1]) + b', "outputs":[')
+    for i, (name, output) in enumerate(outputs.items()):
+        tensor = {
+            "name": name,
+            "shape": list(output.shape),
+            "datatype": DATATYPES[signature.outputs[name].dtype],
+        }
+        writer.raw((b"," if i else b"") + orjson.dumps(tensor)[:-1] + b',"data":')
+        writer.array(output.reshape(-1))
+        writer.raw(b"}")
+    writer.raw(b"]}")
+    return writer.getvalue()
+
+
 def _number(name: str, version: str | None) -> int | None:
     if version is None:
         return None
-    if not version.isdecimal() or len(version) > 18:
+    if not re.fullmatch("[0-9]{1,18}", version):
         raise RequestError(404, not_found(name).message + f": version {version[:40]}")
     return int(version)
 
@@ -129,7 +151,7 @@ def _tensors(servable: Servable) -> dict[str, Any]:
         kind: [
             {
                 "name": name,
-                "datatype": _NAMES.get(spec.dtype, spec.dtype.name),
+                "datatype": DATATYPES.get(spec.dtype, spec.dtype.name),
                 # The protocol has no word for a shape of any rank.
                 "shape": [-1 if size is None else size for size in spec.shape]
                 if spec.shape.rank is not None
@@ -164,10 +186,11 @@ def _inputs(signature: Signature, tensors: Any) -> dict[str, np.ndarray]:
 
 def _array(spec: tf.TensorSpec, tensor: dict[str, Any]) -> np.ndarray:
     name, datatype, shape = tensor["name"], tensor.get("datatype"), tensor.get("shape")
-    if datatype != _NAMES[spec.dtype]:
+    if datatype != DATATYPES[spec.dtype]:
         raise RequestError(
             400,
-            f"Expected datatype {_NAMES[spec.dtype]} of input {name}. Received: {shown(datatype)}",
+            f"Expected datatype {DATATYPES[spec.dtype]} of input {name}. "
+            f"Received: {shown(datatype)}",
         )
     if type(shape) is not list or any(type(n) is not int or n < 0 for n in shape):
         raise RequestError(400, f"Expected the shape of input {name} to be a list of sizes")

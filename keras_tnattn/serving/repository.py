@@ -6,14 +6,18 @@ import enum
 import logging
 import os
 import re
+import stat
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from keras_tnattn.serving.errors import not_found
+from keras_tnattn.serving.batching import Batcher
+from keras_tnattn.serving.errors import loading, not_found
 from keras_tnattn.serving.servable import Servable
 
 _ENDED = 100  # unloaded or failed versions that are remembered for each model
+_PATIENCE_S = 5.0  # for which the next version waits, so that usually one loads at a time
 _log = logging.getLogger(__name__)
 
 
@@ -40,7 +44,9 @@ class Version:
         error_code: TensorFlow's name for the error; `"OK"` if nothing failed.
         error_message: What failed.
         loaded: The model, or `None` while it is not loaded.
+        batcher: What computes its batches; it has one as long as it is loaded.
         requests: How many requests use it now.
+        load_began: When it began to load, in seconds of `time.monotonic`.
     """
 
     number: int
@@ -50,7 +56,9 @@ class Version:
     error_code: str = "OK"
     error_message: str = ""
     loaded: Servable | None = None
+    batcher: Batcher | None = None
     requests: int = 0
+    load_began: float = 0.0
 
     @property
     def servable(self) -> Servable:
@@ -58,6 +66,17 @@ class Version:
         if self.loaded is None:
             raise RuntimeError(f"Expected a version in use. Received: state={self.state}")
         return self.loaded
+
+    @property
+    def batches(self) -> Batcher:
+        """What computes the batches; a version in use always has it."""
+        if self.batcher is None:
+            raise RuntimeError(f"Expected a version in use. Received: state={self.state}")
+        return self.batcher
+
+    def ages(self) -> list[float]:
+        """The seconds for which each batch has been computed that is computed now."""
+        return self.batcher.ages() if self.batcher else []
 
     @property
     def failed(self) -> bool:
@@ -68,24 +87,35 @@ class Version:
 class Repository:
     """The models of every `NAME/VERSION/` below a folder.
 
-    The newest versions that load are served. A new version is loaded and warmed up while the old
-    one still answers; the old one is unloaded after its last request.
+    The newest versions that load are served. A new version is loaded and warmed up in a thread of
+    its own while the old one still answers; the old one is unloaded after its last request.
 
     Args:
         root: The folder.
         served_versions: How many of the newest versions of a model are served.
         max_batch: The batch that versions are warmed up with.
+        load_s: Seconds that a version may take to load.
+        batcher: Makes what computes the batches of a version. Default: nothing does.
 
     Attributes:
         scanned: Whether the folder has been scanned once and its models loaded.
     """
 
-    def __init__(self, root: str | os.PathLike, served_versions: int, max_batch: int) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike,
+        served_versions: int,
+        max_batch: int,
+        load_s: float = 600.0,
+        batcher: Callable[[], Batcher] | None = None,
+    ) -> None:
         self.root = Path(root).resolve()
         self._served_versions, self._max_batch = served_versions, max_batch
+        self._load_s, self._batcher = load_s, batcher
         self._models: dict[str, dict[int, Version]] = {}
         self._lock = threading.Lock()  # guards states and counts; never held during loading
-        self.scanned = False
+        self._pending: dict[str, set[int]] = {}  # new models that wait for others to load
+        self._looked = self.scanned = False
 
     def names(self) -> list[str]:
         """The names of the models that are, or were, in the folder."""
@@ -101,6 +131,35 @@ class Repository:
         """The versions of a model that answer requests, newest first."""
         return [v.number for v in self.versions(name) if v.state is State.AVAILABLE]
 
+    def find(self, name: str, number: int | None = None) -> Version:
+        """Returns a version that answers requests.
+
+        Args:
+            name: The model.
+            number: The version. Default: the newest that is available.
+
+        Raises:
+            RequestError: With 404 if there is none, 503 if it is loading.
+        """
+        with self._lock:
+            return self._find(name, number)
+
+    def _find(self, name: str, number: int | None) -> Version:
+        versions = self._models.get(name, {})
+        numbers = [n for n, v in versions.items() if v.state is State.AVAILABLE]
+        if number in numbers:
+            return versions[number]
+        if number is None and numbers:
+            return versions[max(numbers)]
+        coming = {n for n, v in versions.items() if v.state in (State.START, State.LOADING)}
+        coming |= self._pending.get(name, set())
+        if number in coming or (number is None and coming) or not self._looked:
+            raise loading(name)
+        error = not_found(name, number)
+        if any(v.failed for n, v in versions.items() if number in (None, n)):
+            error.message += f". It could not be loaded; GET /v1/models/{name} says why"
+        raise error
+
     @contextlib.contextmanager
     def use(self, name: str, number: int | None = None) -> Iterator[Version]:
         """Keeps a version loaded while a request uses it.
@@ -110,14 +169,10 @@ class Repository:
             number: The version. Default: the newest that is available.
 
         Raises:
-            RequestError: With 404, if it is not available.
+            RequestError: With 404 if there is none, 503 if it is loading.
         """
         with self._lock:
-            versions = self._models.get(name, {})
-            numbers = [n for n, v in versions.items() if v.state is State.AVAILABLE]
-            if not numbers or (number is not None and number not in numbers):
-                raise not_found(name, number)
-            version = versions[max(numbers) if number is None else number]
+            version = self._find(name, number)
             version.requests += 1
         try:
             yield version
@@ -129,64 +184,98 @@ class Repository:
     def refresh(self) -> None:
         """Scans the folder once: loads new versions, unloads those that are gone or outdated."""
         try:
-            found = self._scan()
+            folders = self._scan()
         except OSError as error:  # keep serving what is loaded
             _log.warning("Could not read %s: %s", self.root, error)
             return
-        for name in sorted({*self._models, *found}):
-            self._refresh(name, found.get(name, {}))
+        self._looked = True
+        self._pending = {n: set(v) for n, v in folders.items() if n not in self._models}
+        for name in sorted({*self._models, *folders}):
+            self._serve(name, folders.get(name, {}))
+            self._pending.pop(name, None)
         self.scanned = True
 
-    def _refresh(self, name: str, found: dict[int, tuple[Path, tuple]]) -> None:
+    def _serve(self, name: str, folders: dict[int, tuple[Path, tuple]]) -> None:
+        """Loads the newest versions that are not loaded yet, and unloads the others."""
         with self._lock:
             versions = self._models.setdefault(name, {})
+            for version in versions.values():
+                self._give_up(name, version)
         served: list[Version] = []
-        for number in sorted(found, reverse=True):
+        for number in sorted(folders, reverse=True):
             if len(served) == self._served_versions:
                 break
-            path, files = found[number]
+            path, files = folders[number]
             with self._lock:
-                version = versions.get(number)
-                if version and version.state is State.UNLOADING:
-                    version.state = State.AVAILABLE
-                if version is None or (
-                    version.state is State.END and (not version.failed or version.files != files)
+                known = versions.get(number)
+                if known and known.state is State.UNLOADING:
+                    known.state = State.AVAILABLE
+                if known is None or (
+                    known.state is State.END and (not known.failed or known.files != files)
                 ):
-                    version = versions[number] = Version(number, path, files)
-            if version.state is State.START:
-                self._load(name, version)
-            if version.state is State.AVAILABLE:
-                served.append(version)
+                    known = versions[number] = Version(number, path, files)
+            if known.state is State.START:
+                self._load(name, known)
+            if known.state is State.AVAILABLE:
+                served.append(known)
         with self._lock:
-            for version in versions.values():
-                if version.state is State.AVAILABLE and version not in served:
-                    version.state = State.UNLOADING
-                    self._release(version)
-            ended = sorted(n for n, v in versions.items() if v.state is State.END)
-            for number in ended[: max(0, len(ended) - _ENDED)]:
-                del versions[number]
+            self._retire(versions, served)
+
+    def _give_up(self, name: str, version: Version) -> None:
+        """Marks a version that loads for too long as failed; the caller holds the lock."""
+        seconds = time.monotonic() - version.load_began
+        if version.state is State.LOADING and seconds > self._load_s:
+            version.error_code = "DEADLINE_EXCEEDED"
+            version.error_message = f"It did not load within {self._load_s:g} s (--load-s)"
+            version.state = State.END
+            _log.warning("%s version %d: %s", name, version.number, version.error_message)
+
+    def _retire(self, versions: dict[int, Version], served: list[Version]) -> None:
+        """Unloads all versions but those served; the caller holds the lock."""
+        for version in versions.values():
+            if version.state is State.AVAILABLE and version not in served:
+                version.state = State.UNLOADING
+                self._release(version)
+        ended = sorted(n for n, v in versions.items() if v.state is State.END)
+        for number in ended[: max(0, len(ended) - _ENDED)]:
+            del versions[number]
 
     def _load(self, name: str, version: Version) -> None:
-        version.state = State.LOADING
+        """Loads a version in a thread of its own, and waits for it for a while."""
+        version.state, version.load_began = State.LOADING, time.monotonic()
+        # A daemon, so that a version that never loads does not delay the process's exit.
+        thread = threading.Thread(
+            target=self._load_now, args=(name, version), name=f"load {name}", daemon=True
+        )
+        thread.start()
+        thread.join(_PATIENCE_S)
+
+    def _load_now(self, name: str, version: Version) -> None:
         try:
+            _check_files(version.path.resolve(), self.root)
             servable = Servable(version.path)
             servable.warm_up(self._max_batch)
         except Exception as error:
             _log.warning("%s version %d cannot be served: %s", name, version.number, error)
             with self._lock:
-                version.error_code = _code(error)
-                version.error_message = f"{type(error).__name__}: {error}"[:1000]
-                version.state = State.END
+                if version.state is State.LOADING:  # not given up meanwhile
+                    version.error_code = _code(error)
+                    version.error_message = f"{type(error).__name__}: {error}"[:1000]
+                    version.state = State.END
             return
         with self._lock:
-            version.loaded = servable
+            if version.state is not State.LOADING:
+                return
+            version.loaded, version.batcher = servable, self._batcher and self._batcher()
             version.state = State.AVAILABLE
         _log.info("%s version %d is available", name, version.number)
 
     def _release(self, version: Version) -> None:
         """Unloads a version marked for it if no request uses it; the caller holds the lock."""
         if version.state is State.UNLOADING and not version.requests:
-            version.loaded = None
+            if version.batcher:
+                version.batcher.close()
+            version.loaded = version.batcher = None
             version.state = State.END
 
     def _scan(self) -> dict[str, dict[int, tuple[Path, tuple]]]:
@@ -221,6 +310,26 @@ def _folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir())
 
 
+def _check_files(folder: Path, root: Path) -> None:
+    """Refuses what a version must not consist of: links that lead out, and files to wait for.
+
+    Raises:
+        ValueError: For a link to a file outside `root` or to a folder outside `folder`, and for
+            what is neither a folder nor a file, such as a pipe.
+    """
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink():
+            target, inside = path.resolve(), folder if path.is_dir() else root
+            if not target.is_relative_to(inside):
+                raise ValueError(
+                    f"Expected links that stay in {inside}. Received: {path.name}, a link to "
+                    f"{target}. Copy what it leads to"
+                )
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise ValueError(f"Expected files and folders. Received: {path}, which is neither")
+
+
 def _files(folder: Path) -> tuple:
     """The names, sizes and times of a folder's files, which show whether it has changed."""
     files = []
@@ -241,5 +350,6 @@ def _code(error: Exception) -> str:
         "InvalidArgumentError": "INVALID_ARGUMENT",
         "ResourceExhaustedError": "RESOURCE_EXHAUSTED",
         "ImportError": "FAILED_PRECONDITION",
+        "ValueError": "FAILED_PRECONDITION",
     }
     return names.get(type(error).__name__, "UNKNOWN")

@@ -10,8 +10,23 @@ from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_tnattn.export.cards import MODEL_CARD
+from keras_tnattn.serving.errors import RequestError
 
 _MAX_CARD = 1024 * 1024  # bytes
+DATATYPES = {
+    tf.bool: "BOOL",
+    tf.float16: "FP16",
+    tf.bfloat16: "BF16",
+    tf.float32: "FP32",
+    tf.float64: "FP64",
+    tf.string: "BYTES",
+    **{
+        getattr(tf, f"{sign}int{bits}"): f"{sign.upper()}INT{bits}"
+        for sign in ("", "u")
+        for bits in (8, 16, 32, 64)
+    },
+}
+"""The names of the Open Inference Protocol. JSON has no other numbers."""
 
 
 class Signature:
@@ -47,6 +62,18 @@ class Signature:
         hints = self._hints[name]
         value = hints.get(key) if isinstance(hints, dict) else None
         return value if type(value) in (int, bool) else None
+
+    def check_dtypes(self) -> None:
+        """Raises `RequestError` with 400 for tensors that JSON cannot hold, as complex ones."""
+        for kind, specs in (("input", self.inputs), ("output", self.outputs)):
+            for name, spec in specs.items():
+                if spec.dtype not in DATATYPES:
+                    raise RequestError(
+                        400,
+                        f"Expected tensors of {', '.join(DATATYPES.values())}. Received: the "
+                        f"{kind} {name} of {self.name} is {spec.dtype.name}, for which JSON has no "
+                        "form. Export a signature that splits it into such tensors",
+                    )
 
     def __call__(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Computes the outputs of one batch."""
@@ -132,7 +159,8 @@ def _read_card(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _MAX_CARD:
             return {}
-        card = json.loads(path.read_text("utf-8"))
+        # Other numbers than finite ones would make the card no JSON for most readers.
+        card = json.loads(path.read_text("utf-8"), parse_constant=str)
     except (OSError, ValueError, RecursionError):
         return {}
     return card if isinstance(card, dict) else {}

@@ -3,20 +3,21 @@
 Where a request is at fault, the messages follow those of TensorFlow Serving.
 """
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
 from starlette.routing import Route
 
+from keras_tnattn.serving import answers
 from keras_tnattn.serving.errors import RequestError
 from keras_tnattn.serving.inference import Inference
 from keras_tnattn.serving.repository import Version
 from keras_tnattn.serving.responses import json_response
 from keras_tnattn.serving.servable import Signature
-from keras_tnattn.serving.tensors import to_array, to_json_values
+from keras_tnattn.serving.tensors import to_array
 
 Arrays = dict[str, np.ndarray]
 _MODEL = "/v1/models/{name}"
@@ -45,7 +46,7 @@ def routes(inference: Inference) -> APIRouter:
     @router.get(_MODEL + "/card")
     async def card(name: str, version: str | None = None) -> Response:
         with repository.use(name, _number(version)) as used:
-            return JSONResponse({**used.servable.card, "name": name, "version": used.number})
+            return json_response({**used.servable.card, "name": name, "version": used.number})
 
     @router.get(_VERSION)
     @router.get(_MODEL)
@@ -74,17 +75,17 @@ def inference_routes(inference: Inference) -> list[Route]:
 
     async def predict(request: Request) -> Response:
         name, version = request.path_params["name"], request.path_params.get("version")
+        number = _number(version)
+        inference.admit(name, number)
         record, parsed = await inference.parsed(request)
-        with inference.repository.use(name, _number(version)) as used:
+        with inference.repository.use(name, number) as used:
             record |= {"model": name, "version": used.number}
             signature = inference.signature(used, parsed.get("signature_name", ""))
-            by_rows, arrays = _inputs(signature, parsed)
+            by_rows, arrays = await inference.converted(request, _inputs, signature, parsed)
             outputs = await inference.run(record, used, signature, arrays)
         if by_rows:
-            return json_response({"predictions": _rows(outputs)})
-        values = {key: to_json_values(x, key.endswith("_bytes")) for key, x in outputs.items()}
-        only = next(iter(values.values()))
-        return json_response({"outputs": values if len(values) > 1 else only})
+            _check_rows(outputs)
+        return await inference.answer(outputs, answers.rows if by_rows else answers.columns)
 
     return [Route(path + ":predict", predict, methods=["POST"]) for path in (_VERSION, _MODEL)]
 
@@ -92,7 +93,7 @@ def inference_routes(inference: Inference) -> list[Route]:
 def _number(version: str | None) -> int | None:
     if version is None:
         return None
-    if not version.isdecimal() or len(version) > 18:
+    if not re.fullmatch("[0-9]{1,18}", version):
         raise RequestError(400, f"Failed to convert version: {version[:40]} to numeric.")
     return int(version)
 
@@ -183,14 +184,9 @@ def _is_object(value: Any) -> bool:
     return type(value) is dict and value.keys() != {"b64"}
 
 
-def _rows(outputs: Arrays) -> list[Any]:
-    """Returns an entry for each row: a value if there is one output, an object if several."""
-    columns = {name: to_json_values(x, name.endswith("_bytes")) for name, x in outputs.items()}
+def _check_rows(outputs: Arrays) -> None:
     sizes = {x.shape[:1] for x in outputs.values()}
     if len(sizes) > 1 or () in sizes:
         raise RequestError(
             400, "The outputs do not have a row for each instance: send 'inputs' instead"
         )
-    if len(columns) == 1:
-        return next(iter(columns.values()))
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -1,4 +1,4 @@
-"""Conversion of JSON values to arrays, with checks, and back."""
+"""Conversion of JSON values to arrays, with checks."""
 
 import base64
 import binascii
@@ -66,22 +66,6 @@ def to_array(value: Any, dtype: np.dtype, max_rank: int = 8) -> np.ndarray:
             return np.array(leaves, dtype).reshape(shape)
     except OverflowError as error:
         raise RequestError(400, f"JSON Value out of the range of type: {dtype}") from error
-
-
-def to_json_values(array: np.ndarray, base64_strings: bool = False) -> Any:
-    """Converts an array to nested lists: strings as text, or as `{"b64": "..."}`.
-
-    Floats get the fewest digits that restore them exactly in their own precision.
-    """
-    if array.dtype.kind == "O":
-        if base64_strings:
-            encode = np.frompyfunc(lambda b: {"b64": base64.b64encode(b).decode("ascii")}, 1, 1)
-        else:
-            encode = np.frompyfunc(lambda b: b.decode("utf-8", "replace"), 1, 1)
-        array = np.asarray(encode(array), object)
-    elif array.dtype.kind in "fV" and array.dtype != np.float64:  # V: bfloat16
-        array = array.astype(np.float32).astype(str).astype(np.float64)
-    return array.tolist()
 
 
 def pad_together(arrays: Sequence[np.ndarray], fill: Any) -> np.ndarray:

@@ -2,32 +2,11 @@ import shutil
 import threading
 
 import pytest
-import tensorflow as tf
+from serving_models import write_factor as write
 from serving_servers import get, in_thread, post, wait_for
 
 from keras_tnattn.serving import repository as repository_module
 from keras_tnattn.serving.__main__ import _hint
-
-
-def write(folder, version, factor, gate=None):
-    """Writes a version that multiplies by a number, whole at once.
-
-    With a gate (an event), it answers only while the gate is open (set).
-    """
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
-    def multiply(x):
-        if gate:
-            x = tf.numpy_function(lambda x: gate.wait(60) and x, [x], tf.float32)
-            x = tf.ensure_shape(x, [None])
-        return {"y": factor * x}
-
-    module = tf.Module()
-    module.weight = tf.Variable(tf.random.normal([1000]))  # so that there is a file to damage
-    module.f = multiply
-    partial = folder / ".partial"
-    tf.saved_model.save(module, str(partial), {"serving_default": multiply})
-    return partial.rename(folder / str(version))
 
 
 def states(url):

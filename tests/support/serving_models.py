@@ -22,6 +22,39 @@ def write(folder, card, **functions):
     (extra / "model_card.json").write_text(text, encoding="utf-8")
 
 
+def write_factor(folder, version, factor, gate=None):
+    """Writes a version that multiplies by a number, whole at once.
+
+    With a gate (an event), it answers only while the gate is open (set).
+    """
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
+    def multiply(x):
+        if gate:
+            x = tf.numpy_function(lambda x: gate.wait(60) and x, [x], tf.float32)
+            x = tf.ensure_shape(x, [None])
+        return {"y": factor * x}
+
+    module = tf.Module()
+    module.weight = tf.Variable(tf.random.normal([1000]))  # so that there is a file to damage
+    module.f = multiply
+    partial = folder / ".partial"
+    tf.saved_model.save(module, str(partial), {"serving_default": multiply})
+    return partial.rename(folder / str(version))
+
+
+def write_table(folder, rows):
+    """Writes a model whose answer has `rows` x 100,000 numbers."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
+    def table(x):
+        return {"y": tf.sin(x[:, None] + tf.range(rows * 100_000, dtype=tf.float32))}
+
+    module = tf.Module()
+    module.f = table
+    tf.saved_model.save(module, str(folder / "table" / "1"), {"serving_default": table})
+
+
 def classifier(folder):
     """`cat` with 0.7 if there is a cat, else `dog`; the attention gives all to the first word."""
     text = tf.TensorSpec([None], tf.string, "text")

@@ -18,18 +18,19 @@ ROOT = Path(__file__).resolve().parents[2]
 @contextlib.contextmanager
 def in_thread(folder, **settings):
     """Serves a folder from this process; gives the address and the `Inference` behind it."""
-    import uvicorn
-
     from keras_tnattn.serving import Settings, create_app
+    from keras_tnattn.serving.server import Server
 
-    app = create_app(folder, Settings(**{"poll_s": 0.1, **settings}))
+    settings = Settings(**{"poll_s": 0.1, **settings})
+    app = create_app(folder, settings)
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
-    thread = threading.Thread(target=server.run, args=([listening],))
+    port = listening.getsockname()[1]
+    server = Server(app, settings, listening)
+    thread = threading.Thread(target=server.serve_until_stopped)
     thread.start()
     try:
         wait_for(lambda: app.inference.repository.scanned)
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}", app.inference
+        yield f"http://127.0.0.1:{port}", app.inference
     finally:
         server.should_exit = True
         thread.join()
