@@ -104,7 +104,7 @@ def test_half_a_head_is_given_up(plain, first):
 
 @pytest.mark.parametrize("sent", [b"", GET + b"\r\n", b"\r\n"], ids=["new", "used", "empty line"])
 def test_an_idle_connection_is_closed(plain, sent):
-    with in_thread(plain, keep_alive_s=0.4, head_s=0.2) as (url, _), connected(url) as client:
+    with in_thread(plain, keep_alive_s=2, head_s=0.5) as (url, _), connected(url) as client:
         client.sendall(sent)
         assert (b" 200 OK" in received(client)) == sent.startswith(b"GET")
 
@@ -119,20 +119,20 @@ def test_a_body_that_is_not_wanted_ends(plain):
 @pytest.mark.parametrize("requests", [1, 1000], ids=["one answer", "many requests at once"])
 def test_a_client_that_does_not_read_its_answers_is_left(tmp_path, requests):
     write_table(tmp_path, 20)  # an answer of 20 MB, more than the system's buffers hold
-    with in_thread(tmp_path, keep_alive_s=0.3) as (url, _), connected(url) as client:
+    with in_thread(tmp_path, keep_alive_s=1.5) as (url, _), connected(url) as client:
         body = b'{"instances": [0.5]}'
         head = b"POST /v1/models/table:predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
         client.sendall(head % len(body) + body + (GET + b"\r\n") * (requests - 1))
         answered = 'requests_total{code="200",method="POST",model="table"} 1.0'
         wait_for(lambda: answered in get(f"{url}/metrics")[1])
-        time.sleep(1)
-        assert "in_flight 1.0" in get(f"{url}/metrics")[1]  # the one that asks
+        wait_for(lambda: "in_flight 1.0" in get(f"{url}/metrics")[1])  # the one that asks
+        time.sleep(4)
         assert 0 < len(received(client)) < 20_000_000  # the rest was thrown away
 
 
 def test_a_client_that_reads_slowly_gets_its_answer(tmp_path):
     write_table(tmp_path, 20)
-    with in_thread(tmp_path, keep_alive_s=0.3) as (url, _), connected(url) as client:
+    with in_thread(tmp_path, keep_alive_s=1.5) as (url, _), connected(url) as client:
         body = b'{"instances": [0.5]}'
         head = b"POST /v1/models/table:predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
         client.sendall(head % len(body) + body)
