@@ -1,6 +1,6 @@
 """Times greedy and beam search with the paper's model #2 and with its SDPA model.
 
-    python benchmarks/decoding.py
+    python benchmarks/decoding.py [--quick]
 
 The models are untrained, with vocabularies of 8,000, sources of 20 tokens and 30 steps (no end
 token), without XLA. `BeamSearch` translates 32 sentences together. The peer is the published loop
@@ -17,7 +17,7 @@ import time
 
 import keras
 import numpy as np
-from side_by_side import describe_machine, medians
+from side_by_side import describe_machine, medians, quick
 
 from keras_tnattn.models import PRESETS, translator
 from keras_tnattn.search.beam_search import BeamSearch
@@ -27,10 +27,10 @@ START = 2
 BEAMS = (1, 4)
 
 
-def naive_search(model: keras.Model, source: np.ndarray, beam_size: int) -> list[int]:
+def naive_search(model: keras.Model, source: np.ndarray, beam_size: int, extra: int) -> list[int]:
     """Translates the ids `(S,)` of one sentence; without an end token no hypothesis ends early."""
     live = [(0.0, [START])]
-    for _ in range(len(source) + EXTRA):
+    for _ in range(len(source) + extra):
         extended = []
         for total, ids in live:
             inputs = {"source": source[None], "target": np.array([ids], "int32")}
@@ -43,22 +43,22 @@ def naive_search(model: keras.Model, source: np.ndarray, beam_size: int) -> list
     return live[0][1]
 
 
-def compare(preset: str, sources: np.ndarray, beam_size: int) -> None:
+def compare(preset: str, sources: np.ndarray, beam_size: int, extra: int, repeats: int) -> None:
     model = translator(VOCABULARY, VOCABULARY, **PRESETS[preset])
-    search = BeamSearch(model, beam_size, START, None, EXTRA)
+    search = BeamSearch(model, beam_size, START, None, extra)
     results, expected = {}, []
 
     def ours():
         results["ids"] = search(sources).ids[:, 0].tolist()
 
     def published():  # another sentence in each round
-        expected.append(naive_search(model, sources[len(expected)], beam_size))
+        expected.append(naive_search(model, sources[len(expected)], beam_size, extra))
 
     start = time.perf_counter()
     ours()
     compiling = time.perf_counter() - start
-    seconds = medians({"ours": ours, "published": published}, repeats=3, warm_ups=1)
-    sentence, peer = seconds["ours"] / SENTENCES, seconds["published"]
+    seconds = medians({"ours": ours, "published": published}, repeats, warm_ups=1)
+    sentence, peer = seconds["ours"] / len(sources), seconds["published"]
     print(
         f"{preset:7s} beam {beam_size}: {sentence:6.3f} s per sentence "
         f"(first call {compiling:.1f} s), published loop {peer:6.2f} s ({peer / sentence:5.1f}x), "
@@ -68,12 +68,14 @@ def compare(preset: str, sources: np.ndarray, beam_size: int) -> None:
 
 
 def main():
+    trying = quick(__doc__)
+    sentences, length, extra, repeats = (2, 3, 1, 1) if trying else (SENTENCES, LENGTH, EXTRA, 3)
     describe_machine()
     rng = np.random.default_rng(0)
-    sources = rng.integers(4, VOCABULARY, (SENTENCES, LENGTH)).astype("int32")
+    sources = rng.integers(4, VOCABULARY, (sentences, length)).astype("int32")
     for preset in ("plga-2", "sdpa"):
         for beam_size in BEAMS:
-            compare(preset, sources, beam_size)
+            compare(preset, sources, beam_size, extra, repeats)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Times contenders side by side: interleaved runs in one process, and their medians."""
 
+import argparse
 import importlib.metadata
 import os
 import platform
@@ -12,6 +13,13 @@ import keras
 
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
+
+
+def quick(description: str) -> bool:
+    """Reads a command line that has one option, `--quick`; returns whether it was given."""
+    parser = argparse.ArgumentParser(description=description.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="small sizes: a try")
+    return parser.parse_args().quick
 
 
 def describe_machine():

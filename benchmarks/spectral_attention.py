@@ -1,6 +1,6 @@
 """Times the filter of tensorized spectral attention: banded, direct, and `MultiHeadAttention`.
 
-    python benchmarks/spectral_attention.py [--length 16384]
+    python benchmarks/spectral_attention.py [--length 16384] [--quick]
 
 With one head of 64 features. A ratio is the time of the direct form divided by that of the
 contender. For the longest sequence, `keras.layers.MultiHeadAttention` is a second peer, and the
@@ -21,6 +21,7 @@ from side_by_side import describe_machine, forward, forward_and_backward, median
 
 from keras_tnattn.ops.spectral_filter import spectral_filter
 
+HERE = Path(__file__).parent
 KEY_DIM = 64
 CASES = [(200, 32, 0.5), (200, 32, 0.9), (1024, 4, 0.5), (1024, 4, 0.9), (4096, 1, 0.9)]
 
@@ -68,7 +69,7 @@ def peak_memory(name: str, length: int) -> float:
     """Returns the megabytes that the forward and backward pass add to a new process."""
     code = f"import spectral_attention as s; s.print_peak_memory({name!r}, {length})"
     command = [sys.executable, "-c", code]
-    result = subprocess.run(command, check=True, capture_output=True, text=True, cwd=sys.path[0])
+    result = subprocess.run(command, check=True, capture_output=True, text=True, cwd=HERE)
     return float(result.stdout.split()[-1])
 
 
@@ -93,9 +94,11 @@ def resident_memory(field: str) -> float:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--length", type=int, default=16384, help="of the longest sequence")
-    length = parser.parse_args().length
+    parser.add_argument("--quick", action="store_true", help="small sizes: a try")
+    given = parser.parse_args()
+    length, cases = (512, [(64, 2, 0.9)]) if given.quick else (given.length, CASES)
     describe_machine()
-    for case in CASES:
+    for case in cases:
         compare(*case)
     compare(length, 1, 0.9, with_peer=True, repeats=3)
     memory = {name: peak_memory(name, length) for name in ("banded", "MultiHeadAttention")}

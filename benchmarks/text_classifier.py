@@ -1,6 +1,6 @@
 """Times a training step of the seven-layer classifier with TSA and with `MultiHeadAttention`.
 
-    python benchmarks/text_classifier.py
+    python benchmarks/text_classifier.py [--quick]
 
 With an embedding of 20,000 x 64, two heads of 64, 200 tokens, batches of 32 and Adam, without XLA.
 A ratio is the time with `keras.layers.MultiHeadAttention` divided by that of the contender.
@@ -12,7 +12,7 @@ import quiet_start  # noqa: F401
 import keras
 import numpy as np
 import tensorflow as tf
-from side_by_side import describe_machine, medians, print_row
+from side_by_side import describe_machine, medians, print_row, quick
 
 from keras_tnattn import TensorizedSpectralAttention
 from keras_tnattn.models import text_classifier
@@ -38,19 +38,20 @@ ATTENTIONS = {
 }
 
 
-def training_step(attention: keras.layers.Layer):
+def training_step(attention: keras.layers.Layer, texts: int, words: int):
     model = text_classifier(20_000, 46, attention)
     model.compile("adam", "sparse_categorical_crossentropy", jit_compile=False)
     rng = np.random.default_rng(0)
-    ids = tf.constant(rng.integers(1, 20_000, (32, 200)), tf.int32)
-    labels = tf.constant(rng.integers(0, 46, 32))
+    ids = tf.constant(rng.integers(1, 20_000, (texts, words)), tf.int32)
+    labels = tf.constant(rng.integers(0, 46, texts))
     return lambda: tf.constant(model.train_on_batch(ids, labels))
 
 
 def main():
+    texts, words, repeats = (2, 20, 3) if quick(__doc__) else (32, 200, 41)
     describe_machine()
-    steps = {name: training_step(make()) for name, make in ATTENTIONS.items()}
-    seconds = medians(steps, repeats=41)
+    steps = {name: training_step(make(), texts, words) for name, make in ATTENTIONS.items()}
+    seconds = medians(steps, repeats)
     print_row("training step", seconds, "MultiHeadAttention")
     for name, value in seconds.items():
         print(f"  {name}: {value / seconds['MultiHeadAttention']:.2f} of the time of the peer")

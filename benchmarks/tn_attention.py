@@ -1,6 +1,6 @@
 """Times the contexts of tensor-network attention: the tree of products against two `tf.scan`.
 
-    python benchmarks/tn_attention.py
+    python benchmarks/tn_attention.py [--quick]
 
 The peer multiplies the matrices of the sites one by one, from the left and from the right,
 normalizes at each step, and joins the two contexts of each site. Both start from the embeddings. A
@@ -14,7 +14,14 @@ import quiet_start  # noqa: F401
 import time
 
 import tensorflow as tf
-from side_by_side import describe_machine, forward, forward_and_backward, medians, print_row
+from side_by_side import (
+    describe_machine,
+    forward,
+    forward_and_backward,
+    medians,
+    print_row,
+    quick,
+)
 
 from keras_tnattn.ops import scan
 
@@ -58,9 +65,10 @@ def open_chain(phi, attention):
 
 
 def main():
+    cases = [(256, 4, 4, 2)] if quick(__doc__) else CASES
     describe_machine()
     functions = {"two tf.scan": two_scans, "closed": closed, "open": open_chain}
-    for length, bond, dim, batch in CASES:
+    for length, bond, dim, batch in cases:
         phi = tf.random.uniform((batch, length, dim))
         attention = tf.eye(bond) + 0.1 * tf.random.normal((dim, bond, bond))
         label = f"N {length}, D {bond}, d {dim}, B {batch}"

@@ -1,6 +1,6 @@
 """Times `TTDense` of rank 2 against `keras.layers.Dense` and against forming its kernel.
 
-    python benchmarks/tt_dense.py
+    python benchmarks/tt_dense.py [--quick]
 
 The factors are 2. A ratio is the time of `Dense` divided by that of the contender. `formed` is the
 same layer, forced to form `W` and multiply once. The time of a copy of the input is a lower bound
@@ -14,7 +14,14 @@ import dataclasses
 
 import keras
 import tensorflow as tf
-from side_by_side import describe_machine, forward, forward_and_backward, medians, print_row
+from side_by_side import (
+    describe_machine,
+    forward,
+    forward_and_backward,
+    medians,
+    print_row,
+    quick,
+)
 
 import keras_tnattn
 
@@ -30,8 +37,9 @@ SIZES = [
 
 
 def main():
+    sizes = [(64, 8), (128, 1)] if quick(__doc__) else SIZES
     describe_machine()
-    for size, rows in SIZES:
+    for size, rows in sizes:
         x = tf.random.normal((rows, size))
         layers = {
             "Dense": keras.layers.Dense(size),

@@ -174,9 +174,11 @@ def _address(host: str, port: int) -> str:
 def _announce(inference: "Inference", address: str) -> None:
     while not inference.repository.scanned:
         time.sleep(0.05)
-    names = [name for name in inference.repository.names() if inference.repository.available(name)]
-    print(f"{address} serves {', '.join(names) or 'no model yet'}", flush=True)
-    if not names:
+    models = inference.repository
+    names, loading = [name for name in models.names() if models.available(name)], models.loading()
+    more = f"; {', '.join(loading)} still loading" if loading else ""
+    print(f"{address} serves {', '.join(names) or 'no model yet'}{more}", flush=True)
+    if not names and not loading:
         print(f"warning: {_hint(inference.repository.root)}", file=sys.stderr)
 
 

@@ -13,8 +13,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from keras_tnattn.serving.responses import json_response
 from keras_tnattn.serving.settings import Settings
 
-_FIRST_REQUEST_S = 5.0  # in which a client that has connected may still send its request
-
 
 class Connection(HttpToolsProtocol):
     """A connection whose requests arrive in bounded size and time.
@@ -45,7 +43,7 @@ class Connection(HttpToolsProtocol):
         """Whether a head has begun, or the client has just connected and asked nothing yet."""
         if self._in_head and self._head_bytes:
             return True
-        return self.cycle is None and time.monotonic() - self._since < _FIRST_REQUEST_S
+        return self.cycle is None and time.monotonic() - self._since < self._settings.head_s
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Starts the timer for the first request."""

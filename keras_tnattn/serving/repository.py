@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from keras_tnattn.serving import errors
 from keras_tnattn.serving.batching import Batcher
-from keras_tnattn.serving.errors import loading, not_found
 from keras_tnattn.serving.servable import Servable
 
 _ENDED = 100  # unloaded or failed versions that are remembered for each model
-_PATIENCE_S = 5.0  # for which the next version waits, so that usually one loads at a time
+_PATIENCE_S = 10.0  # for which the next version waits, so that usually one loads at a time
 _log = logging.getLogger(__name__)
 
 
@@ -122,6 +122,11 @@ class Repository:
         with self._lock:
             return sorted(self._models)
 
+    def loading(self) -> list[str]:
+        """The names of the models of which a version is loading."""
+        states = (State.START, State.LOADING)
+        return [n for n in self.names() if any(v.state in states for v in self.versions(n))]
+
     def versions(self, name: str) -> list[Version]:
         """All known versions of a model, newest first; none if the model is unknown."""
         with self._lock:
@@ -154,8 +159,8 @@ class Repository:
         coming = {n for n, v in versions.items() if v.state in (State.START, State.LOADING)}
         coming |= self._pending.get(name, set())
         if number in coming or (number is None and coming) or not self._looked:
-            raise loading(name)
-        error = not_found(name, number)
+            raise errors.loading(name)
+        error = errors.not_found(name, number)
         if any(v.failed for n, v in versions.items() if number in (None, n)):
             error.message += f". It could not be loaded; GET /v1/models/{name} says why"
         raise error

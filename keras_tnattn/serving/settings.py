@@ -32,7 +32,8 @@ class Settings:
             server already reports that it is not ready. Defaults to 1.
         stop_s: Seconds that running requests then have to finish. Defaults to 30.
         max_head: Maximum size of a request's head in bytes. Defaults to 65,536.
-        head_s: Seconds in which a head has to arrive once it has begun. Defaults to 10.
+        head_s: Seconds in which a head has to arrive once it has begun; after SIGTERM also for
+            clients that have just connected. Defaults to 10.
         keep_alive_s: Seconds after which an idle connection is closed. Defaults to 75.
         max_connections: Maximum number of connections; requests on further ones are refused with
             status 503. Defaults to 1,000.

@@ -13,6 +13,7 @@ from serving_models import write_table
 from serving_servers import get, in_thread, post, post_for_headers, wait_for
 
 from keras_tnattn.serving import repository as repository_module
+from keras_tnattn.serving.errors import RequestError
 from keras_tnattn.serving.repository import Repository, State
 
 
@@ -160,11 +161,21 @@ def test_a_version_that_loads_for_long_does_not_stop_the_watcher(tmp_path, monke
             assert post(m, {"instances": [1.0]}) == (200, {"predictions": [2.0]})
 
 
+def test_no_thread_that_may_wait_for_ever_delays_the_end_of_the_process(tmp_path, monkeypatch):
+    (tmp_path / "m").mkdir()
+    with (
+        loading_slowly(tmp_path / "m", 1, 2.0, monkeypatch),
+        in_thread(tmp_path, loaded=False, access_log=True),
+    ):
+        daemons = {thread.name for thread in threading.enumerate() if thread.daemon}
+        assert {"watcher", "load m", "lines"} <= daemons
+
+
 def test_a_model_that_is_loading_is_not_absent(tmp_path, monkeypatch):
     (tmp_path / "m").mkdir()
     with (
         loading_slowly(tmp_path / "m", 1, 2.0, monkeypatch) as opened,
-        in_thread(tmp_path) as (url, _),
+        in_thread(tmp_path, loaded=False) as (url, _),
     ):
         wait_for(lambda: states(url) == {"1": "LOADING"})
         for answer in (
@@ -187,7 +198,7 @@ def test_names_are_not_absent_before_the_first_scan(tmp_path):
     (tmp_path / "m").mkdir()
     write(tmp_path / "m", 1, 1.0)
     repository = Repository(tmp_path, 1, 8)
-    with pytest.raises(repository_module.loading("m").__class__) as error:
+    with pytest.raises(RequestError) as error:
         repository.find("m")
     assert error.value.status == 503
     repository.refresh()

@@ -16,8 +16,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextlib.contextmanager
-def in_thread(folder, **settings):
-    """Serves a folder from this process; gives the address and the `Inference` behind it."""
+def in_thread(folder, loaded=True, **settings):
+    """Serves a folder from this process; gives the address and the `Inference` behind it.
+
+    With `loaded`, all models are loaded before.
+    """
     from keras_tnattn.serving import Settings, create_app
     from keras_tnattn.serving.server import Server
 
@@ -29,7 +32,8 @@ def in_thread(folder, **settings):
     thread = threading.Thread(target=server.serve_until_stopped)
     thread.start()
     try:
-        wait_for(lambda: app.inference.repository.scanned)
+        models = app.inference.repository
+        wait_for(lambda: models.scanned and not (loaded and models.loading()))
         yield f"http://127.0.0.1:{port}", app.inference
     finally:
         server.should_exit = True
@@ -50,7 +54,9 @@ def as_process(folder, *options, port=0):
     )
     try:
         line = process.stdout.readline()
-        yield re.match(r"http://\S+", line).group(), process
+        url = re.match(r"http://\S+", line).group()
+        wait_for(lambda: "LOADING" not in json.dumps(get(f"{url}/v1/models")[1]))
+        yield url, process
     finally:
         process.kill()
         process.communicate()

@@ -650,6 +650,14 @@ CASES = [
         error("shape"),
     ),
     Case(
+        "a shape that is no list",
+        V2,
+        INFER,
+        {"inputs": [{"name": "x", "shape": 3, "datatype": "FP32", "data": [1, 2]}]},
+        400,
+        error("Expected the shape of input x to be a list of sizes"),
+    ),
+    Case(
         "an unknown input",
         V2,
         INFER,

@@ -1,0 +1,53 @@
+"""The scripts of benchmarks/ run to their end, at a tiny size."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = {
+    "backends.py": "",
+    "corpus_memory.py": "--pairs 1000 --steps 2",
+    "decoding.py": "--quick",
+    "gpu.py": "--quick --precisions float32",
+    "graph_tensor_network.py": "--lengths 64",
+    "input_pipeline.py": "--quick",
+    "low_rank_dense.py": "--sizes 64 --rows 1",
+    "preparation.py": "--pairs 500 --workers 1",
+    "scaling.py": "--processes 1 --rounds 1 --steps 1 --batch-size 2 "
+    "--model-dim 32 --residual-dim 16",
+    "serving.py": "--servers keras_tnattn plain --clients 2 --seconds .5 --rounds 1",
+    "serving_faults.py": "--seconds 2 --swaps 1",
+    "spectral_attention.py": "--quick",
+    "table_memory.py": "--rows 1000",
+    "text_classifier.py": "--quick",
+    "tn_attention.py": "--quick",
+    "translator.py": "--quick",
+    "tt_dense.py": "--quick",
+}
+
+
+def test_every_script_of_make_bench_is_tried():
+    words = (ROOT / "Makefile").read_text().split()
+    called = {word.split("/")[1] for word in words if word.startswith("benchmarks/")}
+    assert called <= SCRIPTS.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the scripts need TensorFlow")
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_it_runs_to_its_end(script, tmp_path):
+    environment = {**os.environ, "KERAS_BACKEND": "jax" if script == "gpu.py" else "tensorflow"}
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / script, *SCRIPTS[script].split()],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert done.stdout
