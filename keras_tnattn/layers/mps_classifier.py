@@ -11,8 +11,9 @@ from keras_tnattn.initializers import NearIdentity
 from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.ops import scan
 from keras_tnattn.ops.masking import apply_mask
+from keras_tnattn.ops.norms import normalized
 from keras_tnattn.ops.precision import at_least_float32, matmul
-from keras_tnattn.typing import Tensor
+from keras_tnattn.typing import Regularizer, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -74,7 +75,7 @@ class MPSClassifier(BaseLayer):
         num_sites: int | None = None,
         position: int | None = None,
         initial_deviation: float = 0.1,
-        kernel_regularizer: str | None = None,
+        kernel_regularizer: Regularizer | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -144,14 +145,14 @@ class MPSClassifier(BaseLayer):
         identity = ops.eye(bond, dtype=dtype)
 
         def product(side: Tensor) -> tuple[Tensor, Tensor]:
-            chosen = scan.fold_sites(ops.logical_and(real, side), False)[..., None, None]
-            return scan.chain_product(ops.where(chosen, matrices, identity))
+            inside = scan.fold_sites(ops.logical_and(real, side), False)[..., None, None]
+            return scan.chain_product(ops.where(inside, matrices, identity))
 
         left, left_scale = product(rank <= position)
         right, right_scale = product(rank > position)
         row = matmul(self.left_boundary[None, None], left)
         column = matmul(right, self.right_boundary[:, None])
-        rest = ops.reshape(scan.normalized(column) * scan.normalized(row), (batch, bond * bond))
+        rest = ops.reshape(normalized(column) * normalized(row), (batch, bond * bond))
         # l O r pairs (r l)[b, a] with O[a, b].
         kernel = ops.reshape(ops.swapaxes(self.output_tensor, 0, 1), (bond * bond, -1))
         outputs = ops.cast(matmul(rest, kernel), self.compute_dtype)

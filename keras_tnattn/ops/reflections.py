@@ -18,8 +18,8 @@ columns of `Q`. It is symmetric only for `S = 0`, and its spectral norm is `sqrt
 
 from keras import ops
 
+from keras_tnattn.ops.norms import normalized
 from keras_tnattn.ops.precision import matmul
-from keras_tnattn.ops.scan import normalized
 from keras_tnattn.typing import Tensor
 
 

@@ -31,6 +31,7 @@ from collections.abc import Callable
 
 from keras import ops
 
+from keras_tnattn.ops.norms import inverse_largest, normalized, rescaled
 from keras_tnattn.ops.precision import matmul
 from keras_tnattn.typing import Tensor
 
@@ -39,8 +40,6 @@ _BLOCK = 32
 _MAX_TIERS = 4
 # `dominant_eigenvectors` squares a matrix 24 times and differentiates the first 10 squarings.
 _SQUARINGS, _GRADIENT_SQUARINGS = 24, 10
-# A largest entry that counts as 0; its inverse is in the range of float32.
-_TINY = 1e-37
 
 
 def fold_sites(x: Tensor, fill: Tensor = 0) -> Tensor:
@@ -220,7 +219,7 @@ def chain_product(matrices: Tensor) -> tuple[Tensor, Tensor]:
     for tier in range(1, _MAX_TIERS + 1):
         while matrices.shape[0] > 1:
             product = matmul(*ops.split(matrices, 2, axis=0))
-            inverse = ops.stop_gradient(_inverse_largest(product))
+            inverse = ops.stop_gradient(inverse_largest(product))
             matrices = product * inverse
             inverse = ops.where(inverse > 0, inverse, ops.ones_like(inverse))[..., 0, 0]
             scales = sum(ops.split(scales, 2, axis=0)) - ops.log(inverse)
@@ -259,36 +258,21 @@ def dominant_eigenvectors(matrix: Tensor) -> tuple[Tensor, Tensor]:
         [1.0, 0.0]
     """
     dim = matrix.shape[-1]
-    near = matrix
+    power = matrix
     for _ in range(_GRADIENT_SQUARINGS):
-        near = _rescaled(near)
-        near = matmul(near, near)
-    far = ops.stop_gradient(near)
+        power = rescaled(power)
+        power = matmul(power, power)
+    high_power = ops.stop_gradient(power)
     for _ in range(_SQUARINGS - _GRADIENT_SQUARINGS):
-        far = normalized(far)
-        far = matmul(far, far)
-    entries = ops.reshape(far, (dim * dim,))
+        high_power = normalized(high_power)
+        high_power = matmul(high_power, high_power)
+    entries = ops.reshape(high_power, (dim * dim,))
     largest = ops.argmax(ops.abs(entries))
     sign = ops.sign(ops.take(entries, largest))
-    left = sign * normalized(ops.take(far, [largest // dim], axis=0))
-    right = normalized(ops.take(far, [largest % dim], axis=1))
-    left, right = normalized(matmul(left, near)), normalized(matmul(near, right))
+    left = sign * normalized(ops.take(high_power, [largest // dim], axis=0))
+    right = normalized(ops.take(high_power, [largest % dim], axis=1))
+    left, right = normalized(matmul(left, power)), normalized(matmul(power, right))
     return left[0], right[:, 0]
-
-
-def normalized(x: Tensor) -> Tensor:
-    """Divides matrices `(..., D, E)` by their Frobenius norms; a matrix of norm 0 gives 0.
-
-    Example:
-        >>> import keras
-        >>> keras.ops.convert_to_numpy(normalized(keras.ops.array([[3.0, 4.0]]))).tolist()
-        [[0.6000000238418579, 0.800000011920929]]
-    """
-    # Rescaling first keeps squares and the derivative of the inverse root in range.
-    x = _rescaled(x)
-    square = ops.sum(ops.square(x), axis=(-2, -1), keepdims=True)
-    # `where` differentiates both branches, so the unused one must be finite too.
-    return x * ops.rsqrt(ops.where(square > 0, square, ops.ones_like(square)))
 
 
 def _contexts(
@@ -301,7 +285,7 @@ def _contexts(
     levels = [matrices]
     while levels[-1].shape[0] > 1:
         product = matmul(*ops.split(levels[-1], 2, axis=0))
-        levels.append(_rescaled(product) if normalize else product)
+        levels.append(rescaled(product) if normalize else product)
     _, count, batch, dim, _ = ops.shape(matrices)
     totals = levels[-1]
     known = isinstance(count, int)
@@ -317,17 +301,6 @@ def _contexts(
     for level in reversed(levels[:-1]):
         states = descend(*ops.split(level, 2, axis=0), states)
     return [normalized(state) for state in states] if normalize else states
-
-
-def _rescaled(x: Tensor) -> Tensor:
-    return x * ops.stop_gradient(_inverse_largest(x))
-
-
-def _inverse_largest(x: Tensor) -> Tensor:
-    """Returns the inverse of the largest magnitude in each matrix, and 0 for a matrix of zeros."""
-    largest = ops.max(ops.abs(x), axis=(-2, -1), keepdims=True, initial=0)
-    inverse = 1 / ops.where(largest > _TINY, largest, ops.ones_like(largest))
-    return ops.where(largest > _TINY, inverse, ops.zeros_like(inverse))
 
 
 def _block(length: Tensor) -> int:
