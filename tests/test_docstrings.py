@@ -50,6 +50,13 @@ def public(module):
             yield full_name(thing), thing
 
 
+def methods(thing):
+    """The functions that a class defines itself, `__call__` among them."""
+    for name, method in vars(thing).items() if inspect.isclass(thing) else ():
+        if inspect.isfunction(method) and (name == "__call__" or not name.startswith("_")):
+            yield full_name(method), method
+
+
 def listed(module):
     """What a module's `__all__` lists; a module there stands for all that it defines."""
     for name in getattr(module, "__all__", ()):
@@ -99,7 +106,9 @@ def test_everything_public_has_an_example():
 def test_documented_defaults_are_those_of_the_signatures():
     checked = 0
     for module in map(importlib.import_module, MODULES):
-        for owner, thing in public(module):
+        things = list(public(module))
+        things += [pair for _, thing in things for pair in methods(thing)]
+        for owner, thing in things:
             for name, documented, parameter in documented_defaults(thing):
                 assert parameter.default == documented, f"{owner}({name}=...)"
                 checked += 1

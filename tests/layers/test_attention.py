@@ -298,7 +298,7 @@ def test_describe_names_the_band(capsys):
     layer = TensorizedSpectralAttention(2, damping=(0.5, 0.9))
     layer.build((None, None, 64))
     text = layer.describe()
-    assert text in capsys.readouterr().out
+    assert not capsys.readouterr().out
     assert "320 parameters" in text
     assert "bandwidth 25: banded from a length of 175 on" in text
     assert "bandwidth 159: banded from a length of 718 on" in text

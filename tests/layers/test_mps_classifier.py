@@ -149,6 +149,9 @@ def test_numbers(feature_map, expected):
 def test_a_repeated_id_has_the_second_moment_of_its_whole_gradient():
     # On TensorFlow, Adam squares the rows of a sparse gradient one by one.
     layer = LocalEmbedding("learned", embedding_dim=3, num_ids=4)
+    assert layer(keras.Input((7, 3)), reverse=True).shape == (None, 7, 4)
+    assert LocalEmbedding(order=2)(keras.Input((7, 16)), reverse=True).shape == (None, 7, 2)
+    assert LocalEmbedding()(keras.Input((7, 2)), reverse=True).shape == (None, 7)
     weights = np.array([1.0, 2.0, -1.0], "float32")
     model = keras.Sequential([keras.Input((4,), dtype="int32"), layer])
 

@@ -117,6 +117,17 @@ def align(got, expected):
     return got * np.sign(np.sum(got * expected))
 
 
+@pytest.mark.parametrize("uniform", [True, False])
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_site_with_some_features_of_zero_is_there(uniform, order):
+    layer = make_layer(4, uniform, normalize=False, attention_order=order)
+    x = random_sites(1, 4, 2)
+    x[0, 1, 0] = x[0, 3, 1] = 0
+    _, details = layer(x, return_details=True)
+    expected, _, _ = local_weights(layer, x[0])
+    np.testing.assert_allclose(to_numpy(details["local_weights"])[0], expected, **EXACT)
+
+
 @pytest.mark.parametrize("normalize", [False, True, "each"])
 @pytest.mark.parametrize("uniform", [True, False])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)

@@ -131,11 +131,11 @@ def built_dense():
     return dense
 
 
-def test_describe_prints_the_plan(capsys):
+def test_describe_tells_the_plan(capsys):
     layer = TTDense(1024)
     layer.build((None, 1024))
     text = layer.describe()
-    assert text in capsys.readouterr().out
+    assert not capsys.readouterr().out
     assert "144 parameters" in text
     assert "8.0 times fewer" in text
 

@@ -103,6 +103,20 @@ def test_skip_and_normalization():
             np.testing.assert_allclose(to_numpy(model(x)), want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ("mps", ["unit_0", "unit_1", "unit_2"]),
+        ("sequence", ["unit_0", "unit_1"]),  # its last attention returns logits
+        ("decoder", ["unit_0", "unit_1", "unit_2"]),
+    ],
+)
+def test_the_layers_that_are_normalized(head, expected):
+    outputs = None if head == "decoder" else 3
+    model = deep_tensor_network(outputs, LocalEmbedding(), num_layers=3, bond_dim=2, head=head)
+    assert [layer.name for layer in model.layers if layer.name.startswith("unit_")] == expected
+
+
 def test_tensors_per_site():
     model = deep_tensor_network(3, LocalEmbedding(), bond_dim=2, num_sites=9, uniform=False)
     assert model.get_layer("attention_0").attention_tensor.shape == (9, 2, 2, 2)

@@ -93,9 +93,9 @@ def test_sums_and_shares_of_edges_are_those_of_the_receivers():
     mask = np.array([[1, 1, 1, 0], [1, 1, 1, 1]], bool)
     weights = np.array([0.5, 2.0, 1.0, 0.0, 9.0, 3.0], "float32")
     edges = graph.Edges(ops.convert_to_tensor(EDGES), 2, 4, weights, ops.convert_to_tensor(mask))
-    kept = to_numpy(edges.kept).reshape(2, 6).tolist()
+    valid = to_numpy(edges.valid).reshape(2, 6).tolist()
     # A weight of 0, padding, and the edge of a masked node are no edges.
-    assert kept == [[1, 1, 1, 0, 0, 0], [1, 1, 1, 0, 0, 1]]
+    assert valid == [[1, 1, 1, 0, 0, 0], [1, 1, 1, 0, 0, 1]]
     messages = np.arange(12, dtype="float32").reshape(12, 1)
     got = to_numpy(edges.sum(ops.convert_to_tensor(messages)))[:, 0].tolist()
     assert got == [0, 1, 2, 0, 0, 6 + 7 + 11, 8, 0]
@@ -105,13 +105,13 @@ def test_sums_and_shares_of_edges_are_those_of_the_receivers():
         chosen = [
             6 * graph_index + n
             for n in range(6)
-            if kept[graph_index][n] and EDGES[n, 1] == receiver
+            if valid[graph_index][n] and EDGES[n, 1] == receiver
         ]
         if chosen:
             exponentials = np.exp(scores[chosen] - scores[chosen].max(axis=0))
             expected = exponentials / exponentials.sum(axis=0)
             np.testing.assert_allclose(shares[chosen], expected, atol=1e-6)
-    assert (shares[~np.ravel(np.array(kept, bool))] == 0).all()
+    assert (shares[~np.ravel(np.array(valid, bool))] == 0).all()
 
 
 def test_shares_have_finite_gradients_where_nothing_is_left():
