@@ -158,22 +158,22 @@ class KerasAttention(AttentionAdapter):
             for name, size in sizes.items()
         }
 
-    def attend_to_keys(self, query: Tensor, kept: dict[str, Tensor], mask: Tensor) -> Tensor:
+    def attend_to_keys(self, query: Tensor, cache: dict[str, Tensor], mask: Tensor) -> Tensor:
         """Computes the attention of the last token of each hypothesis to keys and values.
 
         Args:
             query: Float tensor `(B, K, d)`: `K` hypotheses for each of `B` sentences.
-            kept: `keys` `(B, K or 1, L, H, k)` and `values` `(B, K or 1, L, H, v)`.
+            cache: `keys` `(B, K or 1, L, H, k)` and `values` `(B, K or 1, L, H, v)`.
             mask: Boolean tensor that broadcasts to `(B, K, H, L)`, `True` = attend.
 
         Returns:
             Tensor `(B, K, d)`.
         """
         query = self.layer.query_dense(query) / self.layer.key_dim**0.5
-        scores = ops.sum(query[:, :, None] * kept["keys"], axis=-1)  # (B, K, L, H)
+        scores = ops.sum(query[:, :, None] * cache["keys"], axis=-1)  # (B, K, L, H)
         scores = ops.swapaxes(ops.cast(scores, "float32"), -1, -2)
-        weights = ops.cast(masked_softmax(scores, mask), kept["values"].dtype)
-        outputs = ops.sum(ops.swapaxes(weights, -1, -2)[..., None] * kept["values"], axis=2)
+        weights = ops.cast(masked_softmax(scores, mask), cache["values"].dtype)
+        outputs = ops.sum(ops.swapaxes(weights, -1, -2)[..., None] * cache["values"], axis=2)
         return self.layer.output_dense(outputs)
 
 

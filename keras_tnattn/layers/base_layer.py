@@ -38,9 +38,9 @@ class BaseLayer(keras.layers.Layer):
             kwargs = new_names(self.old_call_names, kwargs, kind.__name__, stacklevel=2)
         signature = _call_signature(kind)
         # Keras drops `training` where a layer does not take it.
-        given = {n: v for n, v in kwargs.items() if n != "training" or n in signature.parameters}
+        keywords = {n: v for n, v in kwargs.items() if n != "training" or n in signature.parameters}
         try:
-            arguments = signature.bind(self, *args, **given).arguments
+            arguments = signature.bind(self, *args, **keywords).arguments
         except TypeError as error:
             names = signature.parameters
             unknown = [f"{n}={_described(v)}" for n, v in kwargs.items() if n not in names]

@@ -10,7 +10,7 @@ from keras_tnattn.layers.self_attention import SelfAttention
 from keras_tnattn.ops.graph import Edges, check_edge_weights
 from keras_tnattn.ops.masking import apply_mask, masked_softmax
 from keras_tnattn.ops.precision import at_least_float32, leaky_relu, matmul
-from keras_tnattn.typing import Shape, Tensor
+from keras_tnattn.typing import Activation, Initializer, Regularizer, Shape, Tensor
 
 _HEAD_COMBINATIONS = ("concat", "mean")
 
@@ -99,10 +99,10 @@ class GraphAttention(SelfAttention):
         negative_slope: float = 0.2,
         self_loops: bool = True,
         dropout: float = 0.0,
-        activation: str | None = None,
+        activation: Activation | None = None,
         use_bias: bool = True,
-        kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
-        kernel_regularizer: str | keras.regularizers.Regularizer | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        kernel_regularizer: Regularizer | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(num_heads, key_dim, kernel_initializer, **kwargs)
@@ -197,8 +197,8 @@ class GraphAttention(SelfAttention):
         logits = leaky_relu(received[..., None] + sent[..., None, :], self.negative_slope)
         scores = masked_softmax(logits, None if edges is None else edges[:, None])
         scores = ops.cast(scores, self.compute_dtype)
-        kept = self.dropout_layer(scores, training=training)
-        heads = matmul(kept, ops.transpose(features, (0, 2, 1, 3)))
+        weights = self.dropout_layer(scores, training=training)
+        heads = matmul(weights, ops.transpose(features, (0, 2, 1, 3)))
         connected = None if edges is None else ops.any(edges, axis=-1)[..., None]
         return ops.transpose(heads, (0, 2, 1, 3)), scores, connected
 
@@ -212,9 +212,9 @@ class GraphAttention(SelfAttention):
         logits = ops.take(received, graph.receivers, axis=0) + ops.take(sent, graph.senders, axis=0)
         scores = graph.softmax(leaky_relu(logits, self.negative_slope))
         scores = ops.cast(scores, self.compute_dtype)
-        kept = self.dropout_layer(scores, training=training)
-        heads = graph.sum(kept[..., None] * ops.take(features, graph.senders, axis=0))
-        connected = graph.sum(ops.cast(graph.kept, "int32")) > 0
+        weights = self.dropout_layer(scores, training=training)
+        heads = graph.sum(weights[..., None] * ops.take(features, graph.senders, axis=0))
+        connected = graph.sum(ops.cast(graph.valid, "int32")) > 0
         return (
             ops.reshape(heads, (batch, length, num_heads, key_dim)),
             ops.transpose(ops.reshape(scores, (batch, -1, num_heads)), (0, 2, 1)),
@@ -224,7 +224,7 @@ class GraphAttention(SelfAttention):
     def _edges(self, adjacency: Tensor, mask: Tensor, length: Tensor) -> Tensor:
         """Returns booleans `(B or 1, L, L)`, or `None` if all nodes are connected."""
         edges = None
-        own = ops.eye(length, dtype="bool")[None]
+        loops = ops.eye(length, dtype="bool")[None]
         if adjacency is not None:
             if len(adjacency.shape) not in (2, 3):
                 raise ValueError(
@@ -233,9 +233,9 @@ class GraphAttention(SelfAttention):
                 )
             edges = ops.not_equal(adjacency, ops.zeros_like(adjacency))
             edges = edges[None] if len(adjacency.shape) == 2 else edges
-            edges = ops.logical_or(edges, own) if self.self_loops else edges
+            edges = ops.logical_or(edges, loops) if self.self_loops else edges
         elif not self.self_loops:
-            edges = ops.logical_not(own)
+            edges = ops.logical_not(loops)
         if mask is None:
             return edges
         mask = ops.cast(mask, "bool")

@@ -189,18 +189,18 @@ class GraphConvolution(BaseLayer):
             edge_weights = ops.ones(ops.shape(edges)[:-1], x.dtype)
         graph = Edges(edges, batch, length, ops.cast(edge_weights, x.dtype), mask)
         weights: Tensor = graph.weights
-        own = ops.full((batch * length, 1), 1.0 if self._adds_identity else 0.0, x.dtype)
+        loops = ops.full((batch * length, 1), 1.0 if self._adds_identity else 0.0, x.dtype)
         if self.normalization == "symmetric":
-            scale = inverse_root(graph.sum(weights) + own[:, 0])
+            scale = inverse_root(graph.sum(weights) + loops[:, 0])
             ends = (ops.take(scale, ends, axis=0) for ends in (graph.senders, graph.receivers))
             for end in ends:
                 weights = weights * end
-            own = own * ops.square(scale)[:, None]
+            loops = loops * ops.square(scale)[:, None]
 
         def receive(y: Tensor) -> Tensor:
             y = ops.reshape(y, (-1, width))
             received = graph.sum(weights[:, None] * ops.take(y, graph.senders, axis=0))
-            return ops.reshape(own * y + received, (batch, length, width))
+            return ops.reshape(loops * y + received, (batch, length, width))
 
         return receive
 

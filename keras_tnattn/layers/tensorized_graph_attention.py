@@ -12,7 +12,7 @@ from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttenti
 from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.layers.tensorized_spectral_attention import TensorizedSpectralAttention
 from keras_tnattn.ops import tensor_train
-from keras_tnattn.typing import Shape, Tensor
+from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -84,9 +84,9 @@ class TensorizedGraphAttention(BaseLayer):
         head_combination: str = "concat",
         trainable_damping: bool = False,
         method: str = "auto",
-        kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
-        kernel_regularizer: str | keras.regularizers.Regularizer | None = None,
-        kernel_constraint: str | keras.constraints.Constraint | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        kernel_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
         time_graph: str = "geometric",
         window: int | None = None,
         exponent: float | None = None,

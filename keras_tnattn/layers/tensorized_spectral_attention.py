@@ -20,7 +20,7 @@ from keras_tnattn.layers.time_graph_options import (
 from keras_tnattn.ops import spectral_filter, tensor_train
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.time_graph import Geometric
-from keras_tnattn.typing import Shape, Tensor
+from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
 
 _HEAD_COMBINATIONS = ("concat", "sum", "mean", "project")
 # The upper limit of a trained damping; a sigmoid alone would reach 1 in float32.
@@ -52,7 +52,7 @@ class TensorizedSpectralAttention(SelfAttention):
     `O(F L^2 J)` FLOPs and `O(L^2)` memory per head. If the graph has a bandwidth `w` (that of a
     window, or of a fixed damping: at 0.9, `c^distance` is negligible in float32 beyond 159 steps),
     long sequences are filtered in a band, for `O(F L w J)` FLOPs and `O(L w)` memory. `describe()`
-    prints the length from which on this is done.
+    tells the length from which on this is done.
 
     A masked token neither sends nor receives; its output is 0, and other outputs do not change.
 
@@ -131,9 +131,9 @@ class TensorizedSpectralAttention(SelfAttention):
         tt_input_shape: Sequence[int] | None = None,
         tt_output_shape: Sequence[int] | None = None,
         method: str = "auto",
-        kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
-        kernel_regularizer: str | keras.regularizers.Regularizer | None = None,
-        kernel_constraint: str | keras.constraints.Constraint | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        kernel_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
         time_graph: str = "geometric",
         window: int | None = None,
         exponent: float | None = None,
@@ -320,7 +320,7 @@ class TensorizedSpectralAttention(SelfAttention):
         return (*input_shape[:2], size.get(self.head_combination, key_dim))
 
     def describe(self) -> str:
-        """Prints and returns the number of parameters and the plans of the maps and the filter."""
+        """Returns the number of parameters and the plans of the maps and the filter."""
         if not self.built:
             raise ValueError(f"Expected a built layer. Received: layer={self.name}")
         lines = [
@@ -341,9 +341,7 @@ class TensorizedSpectralAttention(SelfAttention):
                     f"  filter of bandwidth {width}: banded from {start} on, "
                     f"blocks of {block} or more, {diagonals + 1} block diagonals"
                 )
-        text = "\n".join(lines)
-        print(text)
-        return text
+        return "\n".join(lines)
 
     def get_config(self) -> dict:
         return {

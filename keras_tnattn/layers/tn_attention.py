@@ -13,7 +13,7 @@ from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.ops import scan
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.precision import at_least_float32, matmul
-from keras_tnattn.typing import Shape, Tensor
+from keras_tnattn.typing import Activation, Regularizer, Shape, Tensor
 
 _BOUNDARIES = ("closed", "open")
 
@@ -110,10 +110,10 @@ class TNAttention(BaseLayer):
         uniform: bool = True,
         num_sites: int | None = None,
         use_bias: bool = False,
-        activation: str | None = None,
+        activation: Activation | None = None,
         trainable_boundary: bool = False,
         initial_deviation: float = 0.1,
-        kernel_regularizer: str | None = None,
+        kernel_regularizer: Regularizer | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

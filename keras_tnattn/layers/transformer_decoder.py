@@ -197,9 +197,9 @@ class TransformerDecoder(BaseTransformerLayer):
         self,
         inputs: Tensor,
         position: Tensor,
-        kept: dict[str, Tensor],
+        cache: dict[str, Tensor],
         memory_keys: dict[str, Tensor],
-        kept_mask: Tensor,
+        cache_mask: Tensor,
         memory_mask: Tensor,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Computes the layer at one position of `K` hypotheses for each of `B` sentences.
@@ -207,10 +207,10 @@ class TransformerDecoder(BaseTransformerLayer):
         Args:
             inputs: Float tensor `(B, K, d)`: the tokens at the position.
             position: Scalar integer, the position.
-            kept: Keys and values `(B, K, L, H, k)` of the target, made by `no_keys` and filled by
+            cache: Keys and values `(B, K, L, H, k)` of the target, made by `no_keys` and filled by
                 earlier calls.
             memory_keys: What `memory_keys` returns.
-            kept_mask: Boolean tensor `(B, K, L)`, `True` for real tokens up to the position.
+            cache_mask: Boolean tensor `(B, K, L)`, `True` for real tokens up to the position.
             memory_mask: Boolean tensor `(B, S)`, `True` for real tokens.
 
         Returns:
@@ -220,15 +220,15 @@ class TransformerDecoder(BaseTransformerLayer):
         to_memory = _with_keys(self._attend_to_memory)
 
         def attend_to_itself(x: Tensor) -> Tensor:
-            nonlocal kept
-            kept = keras.tree.map_structure(
+            nonlocal cache
+            cache = keras.tree.map_structure(
                 lambda old, new: ops.slice_update(
                     old, [0, 0, position, 0, 0], ops.cast(new[:, :, None], old.dtype)
                 ),
-                kept,
+                cache,
                 to_itself.keys_and_values(x),
             )
-            outputs = to_itself.attend_to_keys(x, kept, kept_mask[:, :, None, :])
+            outputs = to_itself.attend_to_keys(x, cache, cache_mask[:, :, None, :])
             return projected(outputs, self.self_projection)
 
         def attend_to_memory(x: Tensor) -> Tensor:
@@ -237,7 +237,7 @@ class TransformerDecoder(BaseTransformerLayer):
             return projected(outputs, self.cross_projection)
 
         outputs = self._branches(inputs, attend_to_itself, attend_to_memory, training=False)
-        return outputs, kept
+        return outputs, cache
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -12,7 +12,7 @@ from keras_tnattn.initializers import tt_core_weights
 from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.layers.base_low_rank import check_built, dense_options
 from keras_tnattn.ops import tensor_train
-from keras_tnattn.typing import Tensor
+from keras_tnattn.typing import Constraint, Initializer, Regularizer, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -26,7 +26,7 @@ class TTDense(BaseLayer):
     Modelling via Graph Tensor Networks"). If all factors and ranks are 2 (quantized, QTT), `W` has
     `16 (log2(I) - 1)` parameters, whereas `keras.layers.Dense` has `I J`.
 
-    The order of contraction is chosen from the shapes (`describe()` prints it). With two merged
+    The order of contraction is chosen from the shapes (`describe()` tells it). With two merged
     blocks, a row costs about `2 R I (sqrt(I) + sqrt(J))` FLOPs and `R I` numbers of memory. If it
     is cheaper, `W` is formed once per call.
 
@@ -78,13 +78,13 @@ class TTDense(BaseLayer):
         tt_ranks: int | Sequence[int] = 2,
         activation: str | Callable | None = None,
         use_bias: bool = True,
-        kernel_initializer: str | keras.initializers.Initializer = "glorot_uniform",
-        bias_initializer: str | keras.initializers.Initializer = "zeros",
-        kernel_regularizer: str | keras.regularizers.Regularizer | None = None,
-        bias_regularizer: str | keras.regularizers.Regularizer | None = None,
-        activity_regularizer: str | keras.regularizers.Regularizer | None = None,
-        kernel_constraint: str | keras.constraints.Constraint | None = None,
-        bias_constraint: str | keras.constraints.Constraint | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer | None = None,
+        bias_regularizer: Regularizer | None = None,
+        activity_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        bias_constraint: Constraint | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
@@ -209,13 +209,11 @@ class TTDense(BaseLayer):
         return dense
 
     def describe(self) -> str:
-        """Prints and returns parameters, contraction plan and FLOPs compared with a dense layer."""
+        """Returns parameters, contraction plan and FLOPs compared with a dense layer."""
         if not self.built:
             raise ValueError(f"Expected a built layer. Received: layer={self.name}")
         shapes = ", ".join(str(tuple(core.shape)) for core in self.cores)
-        text = f"{self.name}: {self.plan}\n  cores {shapes}"
-        print(text)
-        return text
+        return f"{self.name}: {self.plan}\n  cores {shapes}"
 
     def get_config(self) -> dict:
         return {

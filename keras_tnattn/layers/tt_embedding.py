@@ -333,7 +333,7 @@ class TTEmbedding(BaseFactoredEmbedding):
             scales.assign(row_scales)
 
     def describe(self) -> str:
-        """Prints and returns the number of weights, the unused rows and the plan of a lookup."""
+        """Returns the number of weights, the unused rows and the plan of a lookup."""
         if not self.built:
             raise ValueError(f"Expected a built layer. Received: layer={self.name}")
         shapes = ", ".join(str(s) for s in tensor_train.core_shapes(*self.factors, self.ranks))
@@ -341,13 +341,11 @@ class TTEmbedding(BaseFactoredEmbedding):
         full = self.input_dim * self.output_dim
         blocks = tt_table.row_blocks(*self.factors, self.ranks, _USUAL_IDS)
         lookup = "the whole table is formed" if len(blocks) == 1 else f"blocks of {blocks} cores"
-        text = (
+        return (
             f"{self.name}: table ({self.input_dim}, {self.output_dim}), {stored:,} weights against "
             f"{full:,} ({full / stored:.1f} times fewer), {self.unused_rows:,} rows never used\n"
             f"  cores {shapes}; {_USUAL_IDS:,} ids at once: {lookup}"
         )
-        print(text)
-        return text
 
     def get_config(self) -> dict:
         names = ("tt_input_shape", "tt_output_shape", "tt_ranks", "reorder_rows")

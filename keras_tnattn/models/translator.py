@@ -119,9 +119,9 @@ class Translator(keras.Model):
         x = keras.ops.copy(self.source_dropout(x, training=training))
         details: dict[str, Any] = {}
         for i, encoder in enumerate(self.encoders):
-            wanted = return_details and encoder.has_details
-            x = encoder(x, mask=mask, training=training, return_details=wanted)
-            if wanted:
+            with_details = return_details and encoder.has_details
+            x = encoder(x, mask=mask, training=training, return_details=with_details)
+            if with_details:
                 x, details[f"encoder_{i}"] = x
         memory = keras.ops.copy(x)
         return (memory, details) if return_details else memory

@@ -168,7 +168,7 @@ class Edges:
     Attributes:
         senders: Node ids `(B E',)`, graph after graph, `E' = E` or, with self-loops, `E + L`.
         receivers: Node ids `(B E',)`.
-        kept: Booleans `(B E',)`, `False` for edges that are dropped.
+        valid: Booleans `(B E',)`, `False` for edges that are dropped.
         weights: Weights `(B E',)`, 0 for edges that are dropped, or `None`.
 
     Example:
@@ -194,49 +194,49 @@ class Edges:
         edges = ops.cast(edges, "int32")
         edges = ops.broadcast_to(edges, (batch, *ops.shape(edges)[-2:]))
         inside = ops.logical_and(edges >= 0, edges < length)
-        kept = ops.all(inside, axis=-1)
+        valid = ops.all(inside, axis=-1)
         if weights is not None:
             weights = ops.broadcast_to(weights, ops.shape(edges)[:2])
         if self_loops:
-            kept = ops.logical_and(kept, ops.not_equal(edges[..., 0], edges[..., 1]))
+            valid = ops.logical_and(valid, ops.not_equal(edges[..., 0], edges[..., 1]))
             nodes = ops.broadcast_to(ops.arange(length, dtype="int32"), (batch, length))
             edges = ops.concatenate([edges, ops.stack([nodes, nodes], axis=-1)], axis=1)
-            kept = ops.concatenate([kept, ops.ones_like(nodes, dtype="bool")], axis=1)
+            valid = ops.concatenate([valid, ops.ones_like(nodes, dtype="bool")], axis=1)
             if weights is not None:
                 ones = ops.ones_like(nodes, dtype=weights.dtype)
                 weights = ops.concatenate([weights, ones], axis=1)
         first = ops.arange(batch, dtype="int32")[:, None, None] * length
         # Padding becomes an edge of node 0, which is dropped.
-        edges = ops.reshape(first + ops.where(kept[..., None], edges, 0), (-1, 2))
+        edges = ops.reshape(first + ops.where(valid[..., None], edges, 0), (-1, 2))
         self.num_nodes = batch * length
         self.senders, self.receivers = edges[:, 0], edges[:, 1]
-        kept = ops.reshape(kept, (-1,))
+        valid = ops.reshape(valid, (-1,))
         if mask is not None:
             real = ops.broadcast_to(ops.cast(mask, "bool"), (batch, length))
             real = ops.reshape(real, (-1,))
             for ends in (self.senders, self.receivers):
-                kept = ops.logical_and(kept, ops.take(real, ends, axis=0))
-        self.kept, self.weights = kept, None
+                valid = ops.logical_and(valid, ops.take(real, ends, axis=0))
+        self.valid, self.weights = valid, None
         if weights is not None:
             weights = ops.reshape(weights, (-1,))
-            self.kept = ops.logical_and(kept, weights != 0)
-            self.weights = ops.where(self.kept, weights, ops.zeros_like(weights))
+            self.valid = ops.logical_and(valid, weights != 0)
+            self.weights = ops.where(self.valid, weights, ops.zeros_like(weights))
 
     def sum(self, messages: Tensor) -> Tensor:
         """Sums the messages `(B E', ...)` that each node receives; returns `(B L, ...)`."""
-        kept = ops.reshape(self.kept, (-1, *[1] * (len(messages.shape) - 1)))
-        messages = ops.where(kept, messages, ops.zeros_like(messages))
+        valid = ops.reshape(self.valid, (-1, *[1] * (len(messages.shape) - 1)))
+        messages = ops.where(valid, messages, ops.zeros_like(messages))
         return ops.segment_sum(messages, self.receivers, num_segments=self.num_nodes)
 
     def softmax(self, scores: Tensor) -> Tensor:
         """Normalizes scores `(B E', H)` over the edges of each receiver; dropped edges get 0."""
         dtype = scores.dtype
-        kept = self.kept[:, None]
+        valid = self.valid[:, None]
         scores = widened(scores)
-        scores = ops.where(kept, scores, ops.full_like(scores, _LOWEST))
+        scores = ops.where(valid, scores, ops.full_like(scores, _LOWEST))
         largest = self._segment(ops.segment_max, ops.stop_gradient(scores))
         powers = ops.exp(scores - largest)
-        powers = ops.where(kept, powers, ops.zeros_like(powers))
+        powers = ops.where(valid, powers, ops.zeros_like(powers))
         total = self._segment(ops.segment_sum, powers)
         shares = powers / ops.where(total > 0, total, ops.ones_like(total))
         return ops.cast(shares, dtype)

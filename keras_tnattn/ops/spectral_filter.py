@@ -127,9 +127,9 @@ def spectral_filter(
         >>> tuple(spectral_filter(keys, values, 0.9, causal=True).shape)
         (2, 5, 3)
     """
-    given = _is_adjacency(graph)
-    graph = graph if given else as_time_graph(graph)
-    width = None if given else graph.bandwidth
+    has_adjacency = _is_adjacency(graph)
+    graph = graph if has_adjacency else as_time_graph(graph)
+    width = None if has_adjacency else graph.bandwidth
     check_method(method, banded=width is not None)
     if coefficients is not None and coefficients.shape[0] < 2:
         raise ValueError(
@@ -179,8 +179,8 @@ def banded_plan(width: int, features: float) -> tuple[int, int, int]:
         >>> banded_plan(159, features=64), banded_plan(159, features=8)
         ((80, 2, 718), (32, 5, 478))
     """
-    wanted = round((1.1 * width / features) ** 0.5)
-    num_offsets = max(-(-width // 128), min(wanted, width // 16), 1)
+    balanced = round((1.1 * width / features) ** 0.5)
+    num_offsets = max(-(-width // 128), min(balanced, width // 16), 1)
     block = max(-(-width // num_offsets), 12)
     return block, num_offsets, 2 * width + 5 * block
 
@@ -206,8 +206,8 @@ def _given_adjacency(adjacency: Tensor, keys: Tensor, causal: bool) -> Tensor:
     adjacency = ops.cast(adjacency, at_least_float32(_dtype(keys)))
     steps = ops.arange(ops.shape(adjacency)[-1], dtype="int32")
     rows, columns = steps[:, None], steps[None, :]
-    kept = rows > columns if causal else ops.not_equal(rows, columns)
-    adjacency = ops.where(kept, adjacency, ops.zeros_like(adjacency))
+    mask = rows > columns if causal else ops.not_equal(rows, columns)
+    adjacency = ops.where(mask, adjacency, ops.zeros_like(adjacency))
     if len(adjacency.shape) == 3:
         for _ in range(len(keys.shape) - 3):
             adjacency = ops.expand_dims(adjacency, 1)

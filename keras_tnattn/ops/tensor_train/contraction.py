@@ -256,7 +256,7 @@ def tt_matmul_heads(x: Tensor, cores: Sequence, plan: ContractionPlan | None = N
     plan = plan_of(cores) if plan is None else plan
     num_heads = cores[0].shape[0]
     # A single head is computed below, because on a CPU TensorFlow 2.21 returns garbage for a
-    # product (B, 1, L, I) @ (1, I, J).
+    # product (B, 1, L, I) @ (1, I, J): tests/ops/test_tensorflow_products.py.
     if plan.split == 0 and num_heads > 1:
         return matmul(ops.expand_dims(x, 1), tt_to_matrix(cores))
     heads = range(num_heads)

@@ -24,8 +24,8 @@ class SuggestedShapes:
             a weight.
 
     Example:
-        >>> found = suggest_shapes(64, 64, max_parameters=512)
-        >>> found.tt_input_shape, found.tt_ranks
+        >>> shapes = suggest_shapes(64, 64, max_parameters=512)
+        >>> shapes.tt_input_shape, shapes.tt_ranks
         ((2, 2, 2, 2, 2, 2), (4, 6, 6, 6, 4))
     """
 
@@ -86,8 +86,8 @@ def suggest_shapes(
         ValueError: If neither limit is given, or nothing satisfies them.
 
     Example:
-        >>> found = suggest_shapes(64, 64, max_parameters=512)
-        >>> found.plan.parameters <= 512
+        >>> shapes = suggest_shapes(64, 64, max_parameters=512)
+        >>> shapes.plan.parameters <= 512
         True
     """
     if max_parameters is None and max_error is None:

@@ -288,13 +288,10 @@ def _of_one_sentence(name: str, array: np.ndarray) -> np.ndarray:
 
 def _block_names(model: Any) -> list[str]:
     """Returns the names of the blocks: one per encoder layer, two per decoder layer."""
-    names = []
-    for layer in model.layers:
-        if layer.name.startswith("encoder_"):
-            names.append(layer.name)
-        elif layer.name.startswith("decoder_"):
-            names += [f"{layer.name}.self", f"{layer.name}.cross"]
-    return names
+    encoders = [layer.name for layer in model.encoders]
+    return encoders + [
+        f"{layer.name}.{kind}" for layer in model.decoders for kind in ("self", "cross")
+    ]
 
 
 def _chosen_blocks(model: Any, blocks: Sequence[str]) -> Sequence[str]:
