@@ -36,6 +36,7 @@ def main():
     parser.add_argument("--cache", type=Path, default=Path("~/.cache/keras_tnattn").expanduser())
     parser.add_argument("--targets", type=float, nargs="*", default=(6.7, 9.5))
     parser.add_argument("--bits", type=int, default=2)
+    parser.add_argument("--formats", nargs="*", default=())
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--held-out", type=int, default=500)
     parser.add_argument("--calibration", type=int, default=1024)
@@ -67,7 +68,9 @@ def main():
             show(f"Keras {mode}", peer, time.perf_counter() - start)
     for target in options.targets:
         start = time.perf_counter()
-        result = compress(model, target=target, data=calibration, bits=options.bits)
+        result = compress(
+            model, target, data=calibration, bits=options.bits, formats=options.formats
+        )
         show(f"compress to {target}", result.model, time.perf_counter() - start)
         print(result.report)
         if options.heal:

@@ -9,7 +9,6 @@ import keras
 
 from keras_tnattn.compression.candidates import Candidate
 from keras_tnattn.compression.copying import copy_of, custom_objects, twins
-from keras_tnattn.compression.formats import FORMATS
 from keras_tnattn.compression.plan import Plan
 from keras_tnattn.compression.replacing import replace
 from keras_tnattn.compression.walking import Place
@@ -71,8 +70,7 @@ def _quantized(
     for path, candidate in choice.items():
         if candidate.bits is not None:
             layer = spots[path].layer
-            quantized = FORMATS[candidate.format].quantized(layer, candidate.bits)
-            replace(twin_of[id(layer)], quantized)
+            replace(twin_of[id(layer)], candidate.finished(layer))
     return small
 
 

@@ -21,8 +21,9 @@ class Candidate:
         bytes: Bytes of all its weights.
         error: Estimated relative error of its outputs, of a kernel before the activation.
         flops: Floating-point operations per row of inputs, or per id.
-        make: Function that returns a new, built layer with float weights; with `bits`, `quantized`
-            of its format then quantizes it.
+        make: Function that returns a new, built layer with float weights.
+        quantize: Function that returns a copy of such a layer with integers of `bits`; `None`
+            without `bits`.
         improved_error: The `error` that is expected once the layer is made, if this improves it.
         weighted_error: The likely error with directions weighted by how much the model responds to
             them, if that was measured.
@@ -37,6 +38,7 @@ class Candidate:
     error: float
     flops: int
     make: Callable[[], keras.layers.Layer]
+    quantize: Callable[[keras.layers.Layer], keras.layers.Layer] | None = None
     improved_error: float | None = None
     weighted_error: float | None = None
     id_order: Callable[[], np.ndarray | None] = lambda: None
@@ -50,6 +52,10 @@ class Candidate:
     def cost(self) -> float:
         """The error by which the budget is shared out."""
         return self.likely_error if self.weighted_error is None else self.weighted_error
+
+    def finished(self, layer: keras.layers.Layer) -> keras.layers.Layer:
+        """Returns a layer that was made, quantized if it is to be."""
+        return layer if self.quantize is None else self.quantize(layer)
 
     @property
     def keeps_layer(self) -> bool:
@@ -71,8 +77,9 @@ def item_size(dtype: str) -> int:
 
 def dense_flops(layer: keras.layers.Layer) -> int:
     """Returns the FLOPs of a layer as it is per row of inputs; a lookup has none."""
-    kernel = getattr(layer, "kernel", None)
-    return 0 if kernel is None else 2 * int(np.prod(kernel.shape))
+    if isinstance(layer, keras.layers.Embedding):
+        return 0
+    return 2 * sum(int(np.prod(w.shape)) for w in layer.weights if len(w.shape) > 1)
 
 
 def ranks_to_try(full: int) -> list[int]:

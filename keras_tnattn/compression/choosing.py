@@ -11,8 +11,7 @@ import numpy as np
 
 from keras_tnattn.compression.budget import share_out, within_tolerance
 from keras_tnattn.compression.building import assembled, measured
-from keras_tnattn.compression.candidates import Candidate, byte_count, copied
-from keras_tnattn.compression.formats import FORMATS
+from keras_tnattn.compression.candidates import Candidate, copied
 from keras_tnattn.compression.goals import Goal, Keeping, Smaller, Within
 from keras_tnattn.compression.others import left_over
 from keras_tnattn.compression.plan import Plan
@@ -70,14 +69,17 @@ class Chooser:
         return choice
 
     def _unreplaced(self, path: str) -> Candidate:
-        """Returns the layer as it is; quantized with `bits`, if this makes it smaller."""
+        """Returns the layer as it is; quantized with `bits`, if this makes it smaller.
+
+        Of the sizes of groups it is the one with the smallest error.
+        """
         widths = (None, self.plan.options.bits)
         dense = [
             c
             for c in self.plan.choices[path]
             if c.format == "dense" and c.bits in widths and self._is_fast(path, c)
         ]
-        return min(dense, key=lambda c: c.bytes)
+        return min(dense, key=lambda c: (c.bits or 32, c.error))
 
     def _shared_out(self, target: float) -> Choice | None:
         """Returns the choice for a target, or `None` if the target cannot be reached."""
@@ -108,10 +110,7 @@ class Chooser:
         return self.plan.fixed + sum(map(self._bytes, choice.values()))
 
     def _bytes(self, candidate: Candidate) -> int:
-        # The scales that Keras stores depend on its block sizes, so the layer is made.
-        if candidate.bits is None or candidate.format != "low_rank":
-            return candidate.bytes
-        return byte_count(FORMATS["low_rank"].quantized(candidate.make(), candidate.bits))
+        return candidate.bytes
 
     def _refuse(self, target: float) -> NoReturn:
         plan = self.plan
@@ -133,7 +132,7 @@ class Chooser:
 
     def _hint(self, smallest: int) -> str:
         """Returns the advice to use fewer bits, if the replaced layers are not all but nothing."""
-        fewer = {None: "8 or 4", 8: "4", 4: ""}[self.plan.options.bits]
+        fewer = {None: "8 or 4", 8: "4", 4: "3 or 2", 3: "2", 2: ""}[self.plan.options.bits]
         helps = fewer and smallest - self.plan.fixed > 0.1 * smallest
         return f" Try {fewer} bits." if helps else ""
 
@@ -175,10 +174,7 @@ class Chooser:
             # Not `None`: `min_speed` needs data, and layers that were not called are left out.
             batch = cast(np.ndarray, self.plan.seen[path].batch)
             layer = candidate.make()
-            if candidate.bits is None:
-                layer = copied(layer)
-            else:
-                layer = FORMATS[candidate.format].quantized(layer, candidate.bits)
+            layer = copied(layer) if candidate.bits is None else candidate.finished(layer)
             inputs = keras.Input(batch.shape[1:], dtype=str(batch.dtype))
             self.times[key] = _best_time(keras.Model(inputs, layer(inputs)), batch)
         return self.times[key]

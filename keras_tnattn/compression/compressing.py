@@ -166,13 +166,14 @@ def compress(
 ) -> CompressionResult:
     """Makes a trained Keras model smaller.
 
-    `Dense`, `EinsumDense` and `Embedding` layers anywhere in the model, including those inside
-    `MultiHeadAttention` and other layers, are replaced by layers of low rank or tensor trains. For
-    each layer the error of its outputs is computed for many ranks. With `data` this is the error on
-    the inputs that the layer really gets: `||C^{1/2} (W - W')||` for a kernel `W` and inputs of
-    second moment `C`. For a table, rows are weighted by the counts of their ids, and directions of
-    rows by how much the model's outputs respond to them; a table that also returns logits
-    (`ReversibleEmbedding`) counts for both. The errors of each layer are weighted by the
+    Dense, einsum, convolutional and recurrent layers and embeddings anywhere in the model,
+    including those inside `MultiHeadAttention` and other layers, are replaced by layers of low
+    rank, tensor trains, chains of smaller convolutions, or integers. For each layer the error of
+    its outputs is computed for many sizes. With `data` this is the error on the inputs that the
+    layer really gets: `||C^{1/2} (W - W')||` for a kernel `W` and inputs of second moment `C`, of a
+    convolution of their patches. For a table, rows are weighted by the counts of their ids, and
+    directions of rows by how much the model's outputs respond to them; a table that also returns
+    logits (`ReversibleEmbedding`) counts for both. The errors of each layer are weighted by the
     sensitivity of the model's outputs to them. One budget of bytes is divided among all layers so
     that each byte reduces the error most.
 
@@ -204,12 +205,18 @@ def compress(
         metric: A function such that `metric(model)` is a float, higher is better. The report has
             its values before and after.
         max_drop: The maximum decrease of the metric; bisection finds the smallest such model.
-        formats: The allowed formats, `"low_rank"` and `"tensor_train"`.
-        bits: 8 or 4 to also quantize, with Keras' `quantize`, or row by row in `LowRankEmbedding`
-            and `TTEmbedding`. With neither target nor tolerance, these are all dense and embedding
-            layers that are selected and become smaller. With a target, a layer that is not replaced
-            has 4, 8 or 32 bits, whichever the bytes are best spent on (with `bits=8`, 8 or 32);
-            with `tolerance` or `max_drop`, what the bound allows. `TTDense` layers stay in floats.
+        formats: The allowed formats: `"low_rank"` (a kernel or a table as a product of two thin
+            matrices; of a convolution, one with fewer filters and one of size 1), `"tensor_train"`
+            (dense layers and embeddings), `"tucker"` (a small convolution between two of size 1)
+            and `"spatial"` (a convolution along one axis after another). With `bits` there may be
+            none, for integers alone. Default: all.
+        bits: 8, 4, 3 or 2 to also store weights as integers of so many bits or more, in groups
+            with a scale and a zero each (`keras_tnattn.ops.integer_groups`; `LowRankEmbedding` and
+            `TTEmbedding` by row, in 4 or 8 bits). With `data`, the roundings of the weights of a
+            unit make up for each other (GPTQ). With neither target nor tolerance, these are all
+            layers that are selected and become smaller. With a target, each layer has the number
+            of bits on which the bytes are best spent, 32 included; with `tolerance` or `max_drop`,
+            what the bound allows. `TTDense` layers stay in floats.
         filters: A regular expression, a list of them or a function that selects layers by name, as
             in `keras.Model.quantize(filters=...)`; other layers are not changed.
         min_speed: Minimum speed of a replacement relative to the layer it replaces, measured on a

@@ -11,7 +11,6 @@ import keras
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.compression.formats import FORMATS
-from keras_tnattn.ops import quantization
 
 Metric = Callable[[keras.Model], float]
 
@@ -121,13 +120,15 @@ class Options:
         check_int("batch_size", self.batch_size)
         check_int("verbose", int(self.verbose), at_least=0)
         choices = tuple(name for name in FORMATS if name != "dense")
-        if not self.formats or not set(self.formats) <= set(choices):
+        none = not self.formats and self.bits is None
+        if none or not set(self.formats) <= set(choices):
             raise ValueError(
                 f"Expected formats among {choices}. Received: formats={list(self.formats)}"
             )
         if self.effort not in ("full", "fast"):
             raise ValueError(f"Expected 'full' or 'fast'. Received: effort={self.effort!r}")
-        quantization.check_bits(self.bits)
+        if self.bits not in (None, 8, 4, 3, 2):
+            raise ValueError(f"Expected 8, 4, 3, 2 or None. Received: bits={self.bits!r}")
         if self.min_speed is not None:
             _check_number("min_speed", self.min_speed)
         if self.renumber is not None:

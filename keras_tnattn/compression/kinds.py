@@ -10,7 +10,14 @@ import keras
 import numpy as np
 
 from keras_tnattn.layers import TokenEmbedding
-from keras_tnattn.layers.low_rank_einsum_dense import kernel_axes, labels_of, split_equation
+from keras_tnattn.layers.integer_kernels import IntegerKernels
+from keras_tnattn.layers.layer_chain import patches
+from keras_tnattn.layers.low_rank_einsum_dense import kernel_axes, labels_of
+from keras_tnattn.layers.quantized import quantized_kind
+from keras_tnattn.layers.recurrent import cells_of
+
+# About how many patches of a batch are looked at.
+_PATCHES = 4096
 
 
 def _rows_of_dense(_layer: keras.layers.Dense, inputs: np.ndarray) -> np.ndarray:
@@ -28,14 +35,41 @@ def _rows_of_einsum(layer: keras.layers.EinsumDense, inputs: np.ndarray) -> np.n
     return moved.reshape(-1, size)
 
 
+def _rows_of_convolution(layer: keras.layers.Layer, inputs: np.ndarray) -> np.ndarray:
+    # Some of the inputs are enough for a second moment, and patches are many.
+    positions = max(1, int(np.prod(inputs.shape[1:])) // layer.kernel.shape[-2])
+    rows = patches(layer, inputs[: max(1, _PATCHES // positions)])
+    return rows[:: max(1, len(rows) // _PATCHES)]
+
+
+def _rows_of_transposed(layer: keras.layers.Layer, inputs: np.ndarray) -> np.ndarray:
+    last = inputs if layer.data_format == "channels_last" else np.moveaxis(inputs, 1, -1)
+    return last.reshape(-1, last.shape[-1])
+
+
 # For each kind the function that returns the rows `(n, I)` of an input that the layer's kernel, as
-# a matrix `(I, J)`, multiplies; `None` for tables of rows, and for kinds without such a matrix.
+# a matrix `(I, J)`, multiplies, for a recurrent layer the kernel of its first cell; `None` for
+# tables of rows, and for kinds without such a matrix.
 KINDS: dict[type, Any] = {
     keras.layers.Dense: _rows_of_dense,
     keras.layers.EinsumDense: _rows_of_einsum,
     keras.layers.Embedding: None,
     keras.layers.ReversibleEmbedding: None,
     TokenEmbedding: None,
+    keras.layers.Conv1D: _rows_of_convolution,
+    keras.layers.Conv2D: _rows_of_convolution,
+    keras.layers.Conv3D: _rows_of_convolution,
+    keras.layers.Conv1DTranspose: _rows_of_transposed,
+    keras.layers.Conv2DTranspose: _rows_of_transposed,
+    keras.layers.Conv3DTranspose: _rows_of_transposed,
+    keras.layers.DepthwiseConv1D: None,
+    keras.layers.DepthwiseConv2D: None,
+    keras.layers.SeparableConv1D: None,
+    keras.layers.SeparableConv2D: None,
+    keras.layers.SimpleRNN: _rows_of_dense,
+    keras.layers.LSTM: _rows_of_dense,
+    keras.layers.GRU: _rows_of_dense,
+    keras.layers.RNN: _rows_of_dense,
 }
 
 
@@ -65,7 +99,8 @@ def is_table(layer: keras.layers.Layer) -> bool:
 def has_kernel(layer: keras.layers.Layer) -> bool:
     """Whether a layer multiplies rows by a kernel, and then applies its activation."""
     kind = kind_of(layer)
-    return kind is not None and KINDS[kind] is not None
+    recurrent = isinstance(layer, keras.layers.RNN)
+    return kind is not None and KINDS[kind] is not None and not recurrent
 
 
 def input_rows(layer: keras.layers.Layer, inputs: np.ndarray) -> np.ndarray | None:
@@ -83,11 +118,14 @@ def reason_against(layer: keras.layers.Layer) -> str | None:
         return f"is quantized already ({layer.quantization_mode})"
     if getattr(layer, "lora_enabled", False):
         return "has a LoRA"
-    if isinstance(layer, keras.layers.EinsumDense):
-        try:
-            split_equation(layer.equation)
-        except ValueError:
-            return f"the equation {layer.equation} has no matrix to factor"
+    if isinstance(layer, IntegerKernels):
+        return f"is stored as {layer.bits}-bit integers already"
+    if isinstance(layer, keras.layers.EinsumDense) and not kernel_axes(layer.equation)[0]:
+        return f"the equation {layer.equation} has no sum over axes of the kernel"
+    if isinstance(layer, keras.layers.RNN):
+        others = [cell for cell in cells_of(layer) if quantized_kind(cell) is None]
+        if others:
+            return f"its cell is a {type(others[0]).__name__}"
     if isinstance(layer, keras.layers.ReversibleEmbedding):
         if not layer.tie_weights:
             return "has another table for logits"

@@ -10,7 +10,6 @@ from keras_tnattn.compression.batches import number_of_rows, outputs_of
 from keras_tnattn.compression.candidates import Candidate, byte_count, dense_flops
 from keras_tnattn.compression.choosing import Chooser
 from keras_tnattn.compression.errors import layer_error
-from keras_tnattn.compression.formats import FORMATS
 from keras_tnattn.compression.others import rows_of_others
 from keras_tnattn.compression.report import LayerReport, Report
 
@@ -27,9 +26,7 @@ def _row(chooser: Chooser, path: str, candidate: Candidate) -> LayerReport:
     changed = not candidate.keeps_layer
     new, error = old, 0.0
     if changed:
-        new = candidate.make()
-        if candidate.bits is not None:
-            new = FORMATS[candidate.format].quantized(new, candidate.bits)
+        new = candidate.finished(candidate.make())
         error = layer_error(old, new, seen, candidate.id_order())
     timed = changed and plan.options.min_speed is not None
     return LayerReport(
@@ -77,8 +74,8 @@ def notes_of(chooser: Chooser, rows: tuple[LayerReport, ...]) -> list[str]:
     ]
     if plan.options.bits is not None:
         notes.append(
-            f"{plan.options.bits} bits: Keras quantizes layers that are dense or einsum, and also "
-            "rounds their inputs to 8 bits; LowRankEmbedding and TTEmbedding are quantized by row."
+            f"Integers of {plan.options.bits} bits and more, in groups with a scale each; those of "
+            "tables of low rank and of tensor trains by row, and of 4 or 8 bits."
         )
         if all(row.format == "kept" for row in rows):
             notes.append("No layer became smaller.")

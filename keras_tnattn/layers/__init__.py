@@ -1,6 +1,6 @@
 """The Keras layers; importing them registers them for loading."""
 
-from keras_tnattn.layers import factored_conv as factored_conv  # registers its class
+from keras_tnattn.layers import layer_chain as layer_chain  # registers its class
 from keras_tnattn.layers import low_rank_cells as low_rank_cells  # registers its classes
 from keras_tnattn.layers import quantized as quantized  # registers its classes
 from keras_tnattn.layers.additive_attention import MultiHeadAdditiveAttention

@@ -99,7 +99,7 @@ class IntegerKernels(keras.layers.Layer):
             return super().add_weight(shape, *args, name=name, **kwargs)
         note_shape(self, name, shape)
         matrix = self._matrix_shape(name)
-        axis = self._group_axis(name)
+        axis = self.group_axis(name)
         packed = integer_groups.packed_shapes(matrix, self.bits, self.group_size, axis)
         for part in PARTS:
             weight = super().add_weight(
@@ -123,7 +123,7 @@ class IntegerKernels(keras.layers.Layer):
         rank = len(self._kernel_shapes[name])
         return rows, [axis for axis in range(rank) if axis not in rows]
 
-    def _group_axis(self, name: str) -> int:
+    def group_axis(self, name: str) -> int:
         """Returns the axis of a kernel as a matrix along which its groups run."""
         return 0
 
@@ -131,6 +131,11 @@ class IntegerKernels(keras.layers.Layer):
         shape = self._kernel_shapes[name]
         rows, columns = ([shape[i] for i in axes] for axes in self._axes(name))
         return math.prod(rows), math.prod(columns)
+
+    def as_matrix(self, name: str, kernel: np.ndarray) -> np.ndarray:
+        """Returns a kernel, or an array of its shape, as a matrix with groups along one axis."""
+        rows, columns = self._axes(name)
+        return np.transpose(kernel, rows + columns).reshape(self._matrix_shape(name))
 
     def restored_kernel(self, name: str) -> Tensor:
         """Returns a kernel as floats in the compute dtype."""
@@ -148,7 +153,7 @@ class IntegerKernels(keras.layers.Layer):
         return kernel
 
     def _dequantized(self, name: str, parts: Sequence[Tensor]) -> Tensor:
-        axis = self._group_axis(name)
+        axis = self.group_axis(name)
         size = self._matrix_shape(name)[axis]
         integers, scales, zeros, largest = parts
         return integer_groups.dequantize_groups(
@@ -166,13 +171,26 @@ class IntegerKernels(keras.layers.Layer):
             moment: Second moment of the inputs of the kernel as a matrix, of a convolution of their
                 patches; see `integer_groups.quantize_groups`.
         """
-        rows, columns = self._axes(name)
-        matrix = np.transpose(kernel, rows + columns).reshape(self._matrix_shape(name))
         groups = integer_groups.quantize_groups(
-            matrix, self.bits, self.group_size, self._group_axis(name), moment
+            self.as_matrix(name, kernel),
+            self.bits,
+            self.group_size,
+            self.group_axis(name),
+            moment,
         )
         for part in PARTS:
             getattr(self, f"{name}_{part}").assign(getattr(groups, part))
+
+    @classmethod
+    def empty(cls, layer: keras.layers.Layer, bits: int, group_size: int = 32) -> "IntegerKernels":
+        """Returns a built layer of the options of a built layer, with kernels of zeros."""
+        new = cls.from_config({**layer.get_config(), "bits": bits, "group_size": group_size})
+        build_config = layer.get_build_config()
+        if build_config:
+            new.build_from_config(build_config)
+        if not new.built:
+            new.build(None)  # an embedding
+        return new
 
     @classmethod
     def from_layer(
@@ -183,8 +201,7 @@ class IntegerKernels(keras.layers.Layer):
         moments: Mapping[str, np.ndarray] | None = None,
     ) -> "IntegerKernels":
         """Quantizes a built layer; `moments` are those of `assign_kernel` by name."""
-        new = cls.from_config({**layer.get_config(), "bits": bits, "group_size": group_size})
-        new.build_from_config(layer.get_build_config())
+        new = cls.empty(layer, bits, group_size)
         kernels = {name: getattr(layer, name) for name in new.kernel_names}
         for name, kernel in kernels.items():
             moment = (moments or {}).get(name)

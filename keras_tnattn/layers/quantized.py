@@ -198,7 +198,7 @@ class QuantizedEmbedding(IntegerKernels, keras.layers.Embedding):
     def kernel_names(self) -> tuple[str, ...]:
         return ("embeddings",)
 
-    def _group_axis(self, name: str) -> int:
+    def group_axis(self, name: str) -> int:
         return 1 if name == "embeddings" else 0
 
     def call(self, inputs: Tensor) -> Tensor:

@@ -1,39 +1,98 @@
-"""Candidates are priced by the bytes that they will have."""
-
-import gc
+"""Candidates are priced by the bytes that they will have, and by the errors."""
 
 import keras
+import numpy as np
 import pytest
 
-from keras_tnattn.compression.calibration import Seen
+from keras_tnattn.compression.calibration import Seen, observe
 from keras_tnattn.compression.candidates import byte_count
+from keras_tnattn.compression.errors import layer_error
 from keras_tnattn.compression.formats import FORMATS, candidates_for
-from keras_tnattn.compression.formats.dense import quantized
+from keras_tnattn.compression.kinds import KINDS
+
+L = keras.layers
+RNG = np.random.default_rng(0)
+IMAGES = (12, 9, 8, 6)
+STEPS = (12, 7, 24)
+# A layer of each kind, the shape of its inputs, and the formats beside integers that it can take.
+LAYERS = {
+    "einsum": (lambda: L.EinsumDense("abc,cde->abde", (None, 4, 8)), STEPS, {"low_rank"}),
+    "einsum_batch": (lambda: L.EinsumDense("abc,bcd->abd", (7, 16)), STEPS, set()),
+    "conv_1d": (lambda: L.Conv1D(20, 3, padding="causal"), STEPS, {"low_rank", "tucker"}),
+    "conv_2d": (
+        lambda: L.Conv2D(16, 3, strides=2, activation="relu"),
+        IMAGES,
+        {"low_rank", "tucker", "spatial"},
+    ),
+    "conv_3d": (lambda: L.Conv3D(8, 2), (3, 4, 4, 4, 6), {"low_rank", "tucker", "spatial"}),
+    "pointwise": (lambda: L.Conv2D(16, 1, use_bias=False), IMAGES, {"low_rank"}),
+    "grouped": (lambda: L.Conv2D(16, 3, groups=2), IMAGES, set()),
+    "transposed": (lambda: L.Conv2DTranspose(16, 3), IMAGES, set()),
+    "depthwise": (lambda: L.DepthwiseConv2D(3, depth_multiplier=4), IMAGES, set()),
+    "separable": (lambda: L.SeparableConv2D(32, 3), IMAGES, set()),
+    "simple_rnn": (lambda: L.SimpleRNN(20), STEPS, {"low_rank"}),
+    "lstm": (lambda: L.LSTM(20, return_sequences=True), STEPS, {"low_rank"}),
+    "gru": (lambda: L.GRU(20, go_backwards=True), STEPS, {"low_rank"}),
+    "stacked": (lambda: L.RNN([L.GRUCell(20), L.LSTMCell(16)]), STEPS, set()),
+}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("bits", [None, 8])
+@pytest.mark.parametrize("bits", [None, 8, 3])
 def test_estimated_bytes_are_the_real_ones(dtype, bits):
     dense = keras.layers.Dense(96, dtype=dtype)
     dense.build((None, 64))
     candidates = candidates_for(dense, Seen(), ("low_rank", "tensor_train"), bits)
     assert {candidate.format for candidate in candidates} == {"dense", "low_rank", "tensor_train"}
     for candidate in candidates[::3]:
-        layer = candidate.make()
-        if candidate.bits is not None:
-            layer = FORMATS[candidate.format].quantized(layer, candidate.bits)
-        assert byte_count(layer) == candidate.bytes
+        assert byte_count(candidate.finished(candidate.make())) == candidate.bytes
 
 
-@pytest.mark.parametrize("frozen", [0, 1])
-def test_collections_during_quantization_skip_older_objects(monkeypatch, frozen):
-    # Keras calls gc.collect for each weight that it replaces, which takes 0.3 s with TensorFlow. If
-    # it does no longer, this test fails: then remove what `quantized` does about it.
-    dense = keras.layers.Dense(4)
-    dense.build((None, 4))
-    calls = []
-    monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen)
-    for name in ("freeze", "collect", "unfreeze"):
-        monkeypatch.setattr(gc, name, lambda name=name: calls.append(name))
-    quantized(dense, 8)
-    assert calls == (["collect"] if frozen else ["freeze", "collect", "unfreeze"])
+def noted(make, shape):
+    """A layer in a model, and what is observed of it on inputs of few directions."""
+    layer, rank = make(), shape[-1] // 2
+    model = keras.Sequential([keras.Input(shape[1:]), layer])
+    for weight in layer.weights:
+        weight.assign(RNG.normal(size=weight.shape) / 4)
+    inputs = RNG.normal(size=(*shape[:-1], rank)) @ RNG.normal(size=(rank, shape[-1]))
+    seen, _ = observe(model, {"": layer}, [inputs.astype("float32")])
+    return layer, seen[""]
+
+
+@pytest.mark.parametrize("bits", [None, 4])
+@pytest.mark.parametrize("name", LAYERS)
+def test_each_kind_has_its_formats_with_their_sizes_and_errors(name, bits):
+    make, shape, formats = LAYERS[name]
+    layer, seen = noted(make, shape)
+    before = layer.get_weights()
+    candidates = candidates_for(layer, seen, tuple(FORMATS), bits)
+    assert {c.format for c in candidates} == {"dense"} | formats
+    keys = {(c.format, c.ranks, c.bits) for c in candidates}
+    assert len(keys) == len(candidates)
+    for kind in sorted({c.format for c in candidates[1:]}):
+        group = [c for c in candidates[1:] if c.format == kind]
+        for candidate in (group[0], group[len(group) // 2]):
+            new = candidate.finished(candidate.make())
+            assert byte_count(new) == candidate.bytes
+            assert new.name == layer.name
+            error = layer_error(layer, new, seen)
+            # Those of recurrent layers are of one step, and do not add up over the steps.
+            low, high = (0.1, 5) if isinstance(layer, L.RNN) else (0.5, 1.6)
+            assert low * candidate.error - 0.02 < error < high * candidate.error + 0.02
+    for old, new in zip(before, layer.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_every_kind_is_tested():
+    kinds = {type(make()) for make, _, _ in LAYERS.values()}
+    tables = {kind for kind in KINDS if issubclass(kind, L.Embedding)}
+    same = {L.Conv1DTranspose, L.Conv3DTranspose, L.DepthwiseConv1D, L.SeparableConv1D, L.Dense}
+    assert kinds | tables | same == set(KINDS)
+
+
+def test_more_bits_and_smaller_groups_have_smaller_errors():
+    layer, seen = noted(lambda: L.Dense(64), (200, 256))
+    errors = {(c.bits, c.ranks): c.error for c in candidates_for(layer, seen, (), 2)[1:]}
+    assert errors[2, (16,)] > errors[3, (16,)] > errors[4, (32,)] > errors[6, (64,)]
+    assert errors[6, (64,)] > errors[8, (128,)]
+    assert errors[3, (16,)] < errors[3, (32,)] < errors[3, (64,)]

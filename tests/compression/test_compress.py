@@ -189,8 +189,8 @@ def test_bits(name, bits, tmp_path):
 
 def test_bits_without_a_target_quantize_every_layer():
     result = compress(sequential(), bits=8, formats="low_rank")
-    names = {"embeddings", "kernel"}
-    assert {w.dtype for w in result.model.weights if w.name in names} == {"int8"}
+    names = {"embeddings_integers", "kernel_integers"}
+    assert {w.name for w in result.model.weights if w.dtype == "uint8"} >= names
     assert [row.bits for row in result.report.layers] == [8, 8, 8]
     assert {row.format for row in result.report.layers} == {"dense"}
 
@@ -202,7 +202,7 @@ def test_a_target_leaves_more_bits_where_they_cost_little():
     bits = {row.path: row.bits for row in report.layers}
     assert report.ratio >= 6.5
     assert min(bits.values()) == 4
-    assert bits[report.layers[-1].path] in (8, 32)
+    assert bits[report.layers[-1].path] in (6, 8, 32)
 
 
 def test_bits_keep_within_the_tolerance():
@@ -447,7 +447,8 @@ def test_other_outputs_do_not_hide_what_reads_the_ids(other):
 
 
 @pytest.mark.parametrize(
-    ("bits", "hint"), [(None, "Try 8 or 4 bits"), (8, "Try 4 bits"), (4, None)]
+    ("bits", "hint"),
+    [(None, "Try 8 or 4 bits"), (8, "Try 4 bits"), (4, "Try 3 or 2 bits"), (2, None)],
 )
 def test_an_impossible_target_tells_what_is_possible(bits, hint):
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64, "relu")])
@@ -641,7 +642,7 @@ def test_a_healed_model_is_saved_without_the_state_of_its_training(tmp_path):
         ({"tolerance": -1}, "tolerance=-1"),
         ({"target": 1e6}, "target of at most"),
         ({"target": 2.0, "formats": ["svd"]}, "svd"),
-        ({"target": 2.0, "bits": 3}, "bits=3"),
+        ({"target": 2.0, "bits": 5}, "bits=5"),
         ({"target": 2.0, "max_drop": 0.1}, "max_drop=0.1"),
         ({"target": 2.0, "min_speed": 1.0}, "min_speed=1.0"),
         ({"target": 2.0, "renumber": 2}, "data=None"),

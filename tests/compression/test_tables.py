@@ -7,7 +7,7 @@ import pytest
 from keras_tnattn.compression.calibration import Seen
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.errors import direction_weights, row_weights, table_error
-from keras_tnattn.compression.formats import FORMATS, candidates_for, tensor_train
+from keras_tnattn.compression.formats import candidates_for, tensor_train
 
 RNG = np.random.default_rng(0)
 
@@ -23,10 +23,7 @@ def layer():
 
 
 def made(candidate):
-    layer = candidate.make()
-    if candidate.bits is None:
-        return layer
-    return FORMATS[candidate.format].quantized(layer, candidate.bits)
+    return candidate.finished(candidate.make())
 
 
 def test_the_memory_of_a_fit_is_bounded(layer, monkeypatch):

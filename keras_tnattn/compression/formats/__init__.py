@@ -1,11 +1,10 @@
 """The formats in which a layer can be stored, one module each.
 
-A format is a module with two functions:
+A format is a module with a function:
 
-- `candidates(layer, seen, bits)` returns the candidates to replace a built layer, in any order, and
-  none for a kind of layer that the format does not take. `bits` is `None` or the bits of the
-  integers; `seen` is what was observed of the layer, `calibration.Seen`.
-- `quantized(layer, bits)` returns a quantized copy of a layer that a candidate has made.
+`candidates(layer, seen, bits)` returns the candidates to replace a built layer, in any order, and
+none for a kind of layer that the format does not take. `bits` is `None` or the bits of the
+integers; `seen` is what was observed of the layer, `calibration.Seen`.
 
 CONTRIBUTING.md, "A compress format", says how to add one.
 """
@@ -17,13 +16,15 @@ import keras
 
 from keras_tnattn.compression.calibration import Seen
 from keras_tnattn.compression.candidates import Candidate, byte_count, dense_flops
-from keras_tnattn.compression.formats import dense, low_rank, tensor_train
+from keras_tnattn.compression.formats import dense, low_rank, spatial, tensor_train, tucker
 
 # `dense`, the layer itself, with `bits` quantized, is always among the candidates.
 FORMATS: dict[str, ModuleType] = {
     "dense": dense,
     "low_rank": low_rank,
     "tensor_train": tensor_train,
+    "tucker": tucker,
+    "spatial": spatial,
 }
 
 

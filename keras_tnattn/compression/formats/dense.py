@@ -1,45 +1,154 @@
-"""The layer itself, with its weights in integers of 8 or 4 bits."""
+"""The layer itself, with its kernels or its table as integers in groups."""
+
+import dataclasses
+import functools
+from typing import cast
 
 import keras
+import numpy as np
+from keras import ops
 
 from keras_tnattn.compression.calibration import Seen
-from keras_tnattn.compression.candidates import Candidate, byte_count, copied, dense_flops
-from keras_tnattn.compression.errors import (
-    direction_weights,
-    layer_error,
-    row_weights,
-    table_error,
-    table_of,
+from keras_tnattn.compression.candidates import (
+    Candidate,
+    byte_count,
+    copied,
+    dense_flops,
+    item_size,
 )
+from keras_tnattn.compression.errors import direction_weights, row_weights
+from keras_tnattn.compression.formats.recurrent import moments_of as moments_of_cells
+from keras_tnattn.compression.formats.recurrent import quantized_cells
 from keras_tnattn.compression.kinds import is_table
-from keras_tnattn.compression.quantizing import keras_quantized
+from keras_tnattn.layers.integer_kernels import IntegerKernels
+from keras_tnattn.layers.quantized import quantized_kind, quantized_layer
+from keras_tnattn.layers.recurrent import cells_of
+from keras_tnattn.ops import integer_groups
+
+# The sizes of groups that are tried for each number of bits; more bits need fewer of them.
+_GROUPS = {8: (128,), 6: (64,), 4: (32, 128), 3: (16, 32, 64), 2: (16, 32)}
+# The most columns of a kernel, or rows of a table, by which the errors are estimated.
+_SAMPLE = 512
 
 
 def candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) -> list[Candidate]:
-    """Returns the layer in 8 bits and, if asked for, in 4."""
-    if bits is None:
+    """Returns the layer in integers of `bits`, and of more."""
+    cells = cells_of(layer) if isinstance(layer, keras.layers.RNN) else [layer]
+    if bits is None or any(quantized_kind(cell) is None for cell in cells):
         return []
-    return [_candidate(layer, seen, width) for width in sorted({bits, 8})]
+    moments = moments_of(layer, seen)
+    kernels = [kernel for cell in cells for kernel in _kernels(cell, moments)]
+    if is_table(layer):
+        rows = row_weights(layer, seen)
+        kernels = [dataclasses.replace(kernel, weights=rows) for kernel in kernels]
+    widths = sorted(width for width in _GROUPS if width >= bits)
+    pairs = [(width, group) for width in widths for group in _GROUPS[width]]
+    rest = byte_count(layer) - sum(kernel.bytes for kernel in kernels)
+    share = _share(kernels, *pairs[0])
+    found = []
+    for width, group in pairs:
+        error, weighted = share * _error(kernels, width, group), None
+        if is_table(layer):
+            # The errors of tables count all directions alike.
+            alike = [dataclasses.replace(kernel, moment=None) for kernel in kernels]
+            error, weighted = _error(alike, width, group), error
+        found.append(
+            Candidate(
+                "dense",
+                (group,),
+                width,
+                rest + sum(kernel.stored(width, group) for kernel in kernels),
+                error,
+                dense_flops(layer),
+                lambda: copied(layer),
+                functools.partial(quantized, bits=width, group_size=group, moments=moments),
+                weighted_error=weighted,
+            )
+        )
+    return found
 
 
-def _candidate(layer: keras.layers.Layer, seen: Seen, bits: int) -> Candidate:
-    small = quantized(layer, bits)
-    weighted = None
-    if is_table(layer) and (directions := direction_weights(seen)) is not None:
-        weights = row_weights(layer, seen)
-        weighted = table_error(table_of(layer), table_of(small), weights, directions)
-    return Candidate(
-        "dense",
-        (),
-        bits,
-        byte_count(small),
-        layer_error(layer, small, seen),
-        dense_flops(layer),
-        lambda: copied(layer),
-        weighted_error=weighted,
-    )
+@dataclasses.dataclass(frozen=True)
+class _Kernel:
+    """A kernel as a matrix.
+
+    Attributes:
+        matrix: Float array `(I, J)`.
+        axis: The axis along which groups run.
+        moment: The second moment of what the matrix multiplies, or `None`.
+        bytes: Bytes of the kernel as it is.
+        weights: The weights of the rows of a table.
+    """
+
+    matrix: np.ndarray
+    axis: int
+    moment: np.ndarray | None
+    bytes: int
+    weights: np.ndarray | None = None
+
+    def stored(self, bits: int, group: int) -> int:
+        rows, columns = self.matrix.shape
+        return integer_groups.stored_bytes((rows, columns), bits, group, self.axis)
+
+    def squares(self, bits: int, group: int, by_moment: bool) -> tuple[float, float]:
+        """Returns the squared errors and the squares, on some of the columns or rows."""
+        across = self.matrix.shape[1 - self.axis]
+        some = np.linspace(0, across - 1, min(across, _SAMPLE)).astype(int)
+        columns = np.take(self.matrix, some, axis=1 - self.axis)
+        columns = columns if self.axis == 0 else columns.T
+        moment = self.moment if by_moment else None
+        groups = integer_groups.quantize_groups(columns, bits, group, moment=moment)
+        error = integer_groups.restored(groups, len(columns), bits, group) - columns
+        weights = 1.0 if self.weights is None else self.weights[some]
+        squares = [
+            float((weights * x * (x if self.moment is None else self.moment @ x)).sum())
+            for x in (error, columns)
+        ]
+        return squares[0], squares[1]
 
 
-def quantized(layer: keras.layers.Layer, bits: int) -> keras.layers.Layer:
-    """Returns a copy of the layer that Keras has quantized."""
-    return keras_quantized(layer, bits)
+def _kernels(layer: keras.layers.Layer, moments: dict[str, np.ndarray]) -> list[_Kernel]:
+    kind = cast(type[IntegerKernels], quantized_kind(layer))
+    empty, kernels = kind.empty(layer, 8), []
+    for name in empty.kernel_names:
+        kernel = getattr(layer, name)
+        size = int(np.prod(kernel.shape)) * item_size(layer.variable_dtype)
+        matrix = empty.as_matrix(name, ops.convert_to_numpy(kernel).astype("float32"))
+        kernels.append(_Kernel(matrix, empty.group_axis(name), moments.get(name), size))
+    return kernels
+
+
+def _share(kernels: list[_Kernel], bits: int, group: int) -> float:
+    """Returns by how much rounding by the second moments reduces the error.
+
+    It is much the same share for all bits and groups.
+    """
+    if all(kernel.moment is None for kernel in kernels):
+        return 1.0
+    plain, better = (_error(kernels, bits, group, by_moment) for by_moment in (False, True))
+    return min(1.0, better / (plain or 1.0))
+
+
+def _error(kernels: list[_Kernel], bits: int, group: int, by_moment: bool = False) -> float:
+    """Returns the relative error of the sum of the products with all kernels."""
+    errors, sizes = zip(*(k.squares(bits, group, by_moment) for k in kernels), strict=True)
+    return float(np.sqrt(max(sum(errors), 0.0) / (sum(sizes) or 1.0)))
+
+
+def moments_of(layer: keras.layers.Layer, seen: Seen) -> dict[str, np.ndarray]:
+    """Returns the second moments by which the kernels of a layer are rounded, by their names."""
+    if isinstance(layer, keras.layers.RNN):
+        return moments_of_cells(layer, seen)
+    if is_table(layer):
+        directions = direction_weights(seen)
+        return {} if directions is None else {"embeddings": directions @ directions}
+    return {} if seen.moment is None else {"kernel": seen.moment}
+
+
+def quantized(
+    layer: keras.layers.Layer, bits: int, group_size: int, moments: dict[str, np.ndarray]
+) -> keras.layers.Layer:
+    """Returns a copy of a layer of integers."""
+    if isinstance(layer, keras.layers.RNN):
+        return quantized_cells(layer, bits, group_size, moments)
+    return quantized_layer(layer, bits, group_size, moments)

@@ -1,6 +1,8 @@
 """Kernels and tables as products of two thin matrices."""
 
+import contextlib
 import functools
+from collections.abc import Iterator
 
 import keras
 import numpy as np
@@ -17,28 +19,59 @@ from keras_tnattn.compression.errors import (
     table_of,
     weighted_factors,
 )
+from keras_tnattn.compression.formats import chains, recurrent
 from keras_tnattn.compression.kinds import is_table, kind_of
-from keras_tnattn.compression.quantizing import keras_quantized
 from keras_tnattn.layers import LowRankDense, LowRankEinsumDense, LowRankEmbedding
 from keras_tnattn.layers.base_embedding import embedding_options
-from keras_tnattn.layers.low_rank_einsum_dense import kernel_matrix
-from keras_tnattn.ops import low_rank, quantization
+from keras_tnattn.layers.layer_chain import LayerChain
+from keras_tnattn.layers.low_rank_einsum_dense import kernel_matrix, split_equation
+from keras_tnattn.layers.quantized import quantized_layer
+from keras_tnattn.ops import convolution_factors, low_rank, quantization
 
 
 def candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) -> list[Candidate]:
     """Returns candidates of many ranks for a dense or einsum layer, or an embedding."""
     if is_table(layer):
         return _table_candidates(layer, seen, bits)
-    if kind_of(layer) in (keras.layers.Dense, keras.layers.EinsumDense):
+    if isinstance(layer, keras.layers.RNN):
+        return recurrent.candidates(layer, seen, bits)
+    if chains.is_factored(layer):
+        factorings = _channel_factorings(layer, seen)
+        return chains.convolution_candidates("low_rank", layer, seen, bits, factorings)
+    if kind_of(layer) is keras.layers.Dense or _has_matrix(layer):
         return _kernel_candidates(layer, seen, bits)
     return []
 
 
-def quantized(layer: keras.layers.Layer, bits: int) -> keras.layers.Layer:
-    """Returns a copy quantized by Keras, or row by row for an embedding."""
-    if isinstance(layer, LowRankEmbedding):
-        return layer.quantized(bits)
-    return keras_quantized(layer, bits, lambda copy: [copy.inner, copy.outer])
+def _has_matrix(layer: keras.layers.Layer) -> bool:
+    if kind_of(layer) is not keras.layers.EinsumDense:
+        return False
+    with contextlib.suppress(ValueError):
+        return bool(split_equation(layer.equation))
+    return False
+
+
+def _channel_factorings(layer: keras.layers.Layer, seen: Seen) -> Iterator[chains.Factoring]:
+    first, second, errors = convolution_factors.channel_factors(
+        chains.kernel_of(layer), seen.moment
+    )
+    for rank in ranks_to_try(len(errors) - 1):
+        yield (rank,), (first[..., :rank], second[:rank]), float(errors[rank])
+
+
+def _quantized(
+    layer: keras.layers.Layer, bits: int, batch: np.ndarray | None
+) -> keras.layers.Layer:
+    """Returns a chain of the two parts of a dense or einsum layer, as integers."""
+    chain = LayerChain(
+        [layer.inner, layer.outer],
+        activity_regularizer=layer.activity_regularizer,
+        trainable=layer.trainable,
+        dtype=layer.dtype_policy,
+        name=layer.name,
+    )
+    chain.build(input_shape(layer))
+    return chains.quantized(chain, bits, batch)
 
 
 def _kernel_candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) -> list[Candidate]:
@@ -51,7 +84,12 @@ def _kernel_candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) 
     bias = None if layer.bias is None else ops.convert_to_numpy(layer.bias)
     bias_bytes = 0 if bias is None else number * bias.size
     # The error of integers hardly depends on the rank.
-    rounding = 0.0 if bits is None else output_error(layer, keras_quantized(layer, bits), seen)
+    rounding, quantize = 0.0, None
+    if bits is not None:
+        moments = {} if seen.moment is None else {"kernel": seen.moment}
+        small = quantized_layer(layer, bits, chains.GROUP, moments)
+        rounding = output_error(layer, small, seen)
+        quantize = functools.partial(_quantized, bits=bits, batch=seen.batch)
     scale = None if seen.moment is None else low_rank.square_root(seen.moment)
     left, right, errors = low_rank.low_rank_factors(kernel, scale)
 
@@ -68,23 +106,16 @@ def _kernel_candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) 
             "low_rank",
             (rank,),
             bits,
-            _stored(rank, rows, columns, bits, number) + bias_bytes,
-            float(np.hypot(errors[rank], rounding)),
+            bias_bytes
+            + chains.stored((rows, rank), bits, number)
+            + chains.stored((rank, columns), bits, number),
+            float(np.sqrt(errors[rank] ** 2 + 2 * rounding**2)),
             2 * rank * (rows + columns),
             functools.partial(make, rank),
+            quantize,
         )
         for rank in ranks_to_try(len(errors) - 1)
     ]
-
-
-def _stored(rank: int, rows: int, columns: int, bits: int | None, number: int) -> int:
-    """Estimates the bytes of two factors in Keras: weights, scales, at 4 bits zeros and indices."""
-    if bits is None:
-        return number * rank * (rows + columns)
-    scales = number * (rank + columns)
-    if bits == 4:
-        scales = 2 * scales + 4 * (rows + rank)
-    return rank * (rows + columns) * bits // 8 + scales
 
 
 def _table_candidates(
@@ -94,6 +125,8 @@ def _table_candidates(
     weights, directions = row_weights(layer, seen), direction_weights(seen)
     coordinates, basis = weighted_factors(table, weights, directions)
     number = item_size(layer.variable_dtype)
+    bits = None if bits is None else max(bits, 4)
+    quantize = None if bits is None else functools.partial(LowRankEmbedding.quantized, bits=bits)
 
     def factors(rank: int) -> tuple[np.ndarray, np.ndarray]:
         left, right = coordinates[:, :rank], basis[:rank]
@@ -123,6 +156,7 @@ def _table_candidates(
             table_error(table, near, weights),
             2 * rank * len(basis),
             functools.partial(make, rank),
+            quantize,
             weighted_error=weighted,
         )
 

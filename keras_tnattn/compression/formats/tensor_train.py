@@ -60,11 +60,6 @@ def candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) -> list[
     return []
 
 
-def quantized(layer: TTEmbedding, bits: int) -> TTEmbedding:
-    """Returns a copy with cores of integers; `TTDense` stays in floats."""
-    return layer.quantized(bits)
-
-
 def _kernel_candidates(layer: keras.layers.Dense, seen: Seen) -> list[Candidate]:
     kernel = ops.convert_to_numpy(layer.kernel).astype("float64")
     scale = None if seen.moment is None else low_rank.square_root(seen.moment)
@@ -94,6 +89,8 @@ def _table_candidates(
     weights, directions = row_weights(layer, seen), direction_weights(seen)
     coordinates, basis = weighted_factors(table, weights, directions)
     number = item_size(layer.variable_dtype)
+    bits = None if bits is None else max(bits, 4)
+    quantize = None if bits is None else functools.partial(TTEmbedding.quantized, bits=bits)
     candidates = []
     for trains in _grouped_rows(layer, weights, coordinates, basis, seen.renumber, bits):
         # Only the chosen one will be improved. How much that helps depends mostly on the width, and
@@ -114,6 +111,7 @@ def _table_candidates(
                     table_error(table, near, weights),
                     2 * max(train.ranks) * table.shape[1],
                     train.make,
+                    quantize,
                     table_error(table, improved, weights),
                     weighted,
                     train.id_order,

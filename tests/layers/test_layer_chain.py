@@ -6,7 +6,7 @@ import pytest
 from conformance import to_numpy
 from keras import ops
 
-from keras_tnattn.layers.factored_conv import FactoredConv, patches, reason_against_factors
+from keras_tnattn.layers.layer_chain import LayerChain, chain_of, patches, reason_against_factors
 from keras_tnattn.ops import convolution_factors as factors
 
 RNG = np.random.default_rng(0)
@@ -50,7 +50,7 @@ def test_is_the_convolution_of_the_product(name, tmp_path):
     layer, inputs = built(make, shape), RNG.normal(size=shape).astype("float32")
     before = layer.get_weights()
     for _, kernels in factorings(to_numpy(layer.kernel)):
-        new = FactoredConv.from_layer(layer, kernels)
+        new = chain_of(layer, kernels)
         assert new.name == layer.name
         assert new.compute_output_shape(shape) == layer.compute_output_shape(shape)
         same = make()
@@ -99,7 +99,7 @@ def test_options_go_over():
         (None, 8, 8, 5),
     )
     layer.trainable = False
-    new = FactoredConv.from_layer(layer, factors.tucker_factors(to_numpy(layer.kernel), (2, 3)))
+    new = chain_of(layer, factors.tucker_factors(to_numpy(layer.kernel), (2, 3)))
     assert [part.activation.__name__ for part in new.parts] == ["linear", "linear", "relu"]
     assert [part.use_bias for part in new.parts] == [False, False, True]
     assert all(part.kernel_regularizer is not None for part in new.parts)
@@ -120,8 +120,8 @@ def test_reasons_and_errors():
     assert reason_against_factors(L.Conv2D(8, 3)) == "not built"
     layer = built(lambda: L.Conv2D(8, 3), (None, 8, 8, 4))
     with pytest.raises(ValueError, match=r"size 3 along axis 0.*\[2, 1\]"):
-        FactoredConv.from_layer(layer, [np.ones((2, 3, 4, 2)), np.ones((2, 8))])
+        chain_of(layer, [np.ones((2, 3, 4, 2)), np.ones((2, 8))])
     with pytest.raises(ValueError, match="a Dense"):
-        FactoredConv.from_layer(built(lambda: L.Dense(3), (None, 4)), [np.ones((4, 3))])
+        chain_of(built(lambda: L.Dense(3), (None, 4)), [np.ones((4, 3))])
     with pytest.raises(ValueError, match="at least one part"):
-        FactoredConv([])
+        LayerChain([])

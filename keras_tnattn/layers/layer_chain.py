@@ -1,4 +1,4 @@
-"""A chain of convolutions in the place of one."""
+"""A chain of layers in the place of one, such as convolutions by the factors of a kernel."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,10 +19,10 @@ CONVOLUTIONS: tuple[type[keras.layers.Layer], ...] = (
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
-class FactoredConv(keras.layers.Layer):
-    """Convolutions after one another whose product approximates one of a larger kernel.
+class LayerChain(keras.layers.Layer):
+    """Layers after one another whose product approximates one layer with a larger kernel.
 
-    `from_layer` makes them of a trained convolution and factors of its kernel, of
+    `chain_of` makes convolutions of a trained one and of factors of its kernel, of
     `keras_tnattn.ops.convolution_factors`: two of which the second has size 1, two along different
     axes, or a small one between two of size 1. All but the last are linear and without bias.
 
@@ -40,9 +40,9 @@ class FactoredConv(keras.layers.Layer):
 
     Example:
         >>> import numpy as np
-        >>> from keras_tnattn.layers.factored_conv import FactoredConv
+        >>> from keras_tnattn.layers.layer_chain import LayerChain
         >>> parts = [keras.layers.Conv2D(4, (3, 1)), keras.layers.Conv2D(16, (1, 3))]
-        >>> tuple(FactoredConv(parts)(np.ones((1, 8, 8, 2), "float32")).shape)
+        >>> tuple(LayerChain(parts)(np.ones((1, 8, 8, 2), "float32")).shape)
         (1, 6, 6, 16)
     """
 
@@ -84,72 +84,72 @@ class FactoredConv(keras.layers.Layer):
             part.pop("build_config", None)
         return {**super().get_config(), "parts": parts}
 
-    @classmethod
-    def from_layer(cls, layer: keras.layers.Layer, kernels: Sequence[np.ndarray]) -> "FactoredConv":
-        """Returns convolutions with these kernels in the place of a trained convolution.
 
-        Args:
-            layer: A built `keras.layers.Conv1D`, `Conv2D` or `Conv3D` of one group. It does not
-                change.
-            kernels: Float arrays `(*k, C, F)`, the first one first; matrices have sizes of 1. Along
-                each axis one of them is as long as the kernel of the layer, all others have size 1.
+def chain_of(layer: keras.layers.Layer, kernels: Sequence[np.ndarray]) -> LayerChain:
+    """Returns convolutions with these kernels in the place of a trained convolution.
 
-        Returns:
-            A built layer of the same name, with the strides, dilation and padding of each axis in
-            the part that is longer than 1 along it, or in the first one.
+    Args:
+        layer: A built `keras.layers.Conv1D`, `Conv2D` or `Conv3D` of one group. It does not
+            change.
+        kernels: Float arrays `(*k, C, F)`, the first one first; matrices have sizes of 1. Along
+            each axis one of them is as long as the kernel of the layer, all others have size 1.
 
-        Raises:
-            ValueError: If the layer is no such convolution, or the kernels do not fit it.
+    Returns:
+        A built layer of the same name, with the strides, dilation and padding of each axis in
+        the part that is longer than 1 along it, or in the first one.
 
-        Example:
-            >>> from keras_tnattn.ops import convolution_factors
-            >>> conv = keras.layers.Conv2D(16, 3, strides=2, activation="relu")
-            >>> conv.build((None, 8, 8, 4))
-            >>> kernel = keras.ops.convert_to_numpy(conv.kernel)
-            >>> inner, core, outer = convolution_factors.tucker_factors(kernel, (2, 4))
-            >>> FactoredConv.from_layer(conv, [inner, core, outer]).parts[1].strides
-            (2, 2)
-        """
-        reason = reason_against_factors(layer)
-        if reason is not None:
-            raise ValueError(f"Expected a convolution to factor. Received: {layer.name}, {reason}")
-        rank = len(layer.kernel_size)
-        kernels = [k.reshape(*(1,) * (rank + 2 - k.ndim), *k.shape) for k in kernels]
-        places = _places(layer, [kernel.shape[:-2] for kernel in kernels])
-        parts = []
-        for number, kernel in enumerate(kernels):
-            last = number == len(kernels) - 1
-            own = [place == number for place in places]
-            part = type(layer)(
-                kernel.shape[-1],
-                kernel.shape[:-2],
-                strides=_where(own, layer.strides),
-                dilation_rate=_where(own, layer.dilation_rate),
-                padding=layer.padding if any(own) else "valid",
-                data_format=layer.data_format,
-                activation=layer.activation if last else None,
-                use_bias=layer.use_bias and last,
-                kernel_regularizer=layer.kernel_regularizer,
-                bias_regularizer=layer.bias_regularizer if last else None,
-                bias_constraint=layer.bias_constraint if last else None,
-                trainable=layer.trainable,
-                dtype=layer.dtype_policy,
-                name=f"part_{number}",
-            )
-            parts.append(part)
-        new = cls(
-            parts,
-            activity_regularizer=layer.activity_regularizer,
+    Raises:
+        ValueError: If the layer is no such convolution, or the kernels do not fit it.
+
+    Example:
+        >>> from keras_tnattn.ops import convolution_factors
+        >>> conv = keras.layers.Conv2D(16, 3, strides=2, activation="relu")
+        >>> conv.build((None, 8, 8, 4))
+        >>> kernel = keras.ops.convert_to_numpy(conv.kernel)
+        >>> inner, core, outer = convolution_factors.tucker_factors(kernel, (2, 4))
+        >>> chain_of(conv, [inner, core, outer]).parts[1].strides
+        (2, 2)
+    """
+    reason = reason_against_factors(layer)
+    if reason is not None:
+        raise ValueError(f"Expected a convolution to factor. Received: {layer.name}, {reason}")
+    rank = len(layer.kernel_size)
+    kernels = [k.reshape(*(1,) * (rank + 2 - k.ndim), *k.shape) for k in kernels]
+    places = _places(layer, [kernel.shape[:-2] for kernel in kernels])
+    parts = []
+    for number, kernel in enumerate(kernels):
+        last = number == len(kernels) - 1
+        own = [place == number for place in places]
+        part = type(layer)(
+            kernel.shape[-1],
+            kernel.shape[:-2],
+            strides=_where(own, layer.strides),
+            dilation_rate=_where(own, layer.dilation_rate),
+            padding=layer.padding if any(own) else "valid",
+            data_format=layer.data_format,
+            activation=layer.activation if last else None,
+            use_bias=layer.use_bias and last,
+            kernel_regularizer=layer.kernel_regularizer,
+            bias_regularizer=layer.bias_regularizer if last else None,
+            bias_constraint=layer.bias_constraint if last else None,
             trainable=layer.trainable,
             dtype=layer.dtype_policy,
-            name=layer.name,
+            name=f"part_{number}",
         )
-        new.build(layer.get_build_config()["input_shape"])
-        for part, kernel in zip(parts, kernels, strict=True):
-            part.kernel.assign(kernel)
-        if layer.use_bias:
-            parts[-1].bias.assign(ops.convert_to_numpy(layer.bias))
-        return new
+        parts.append(part)
+    new = LayerChain(
+        parts,
+        activity_regularizer=layer.activity_regularizer,
+        trainable=layer.trainable,
+        dtype=layer.dtype_policy,
+        name=layer.name,
+    )
+    new.build(layer.get_build_config()["input_shape"])
+    for part, kernel in zip(parts, kernels, strict=True):
+        part.kernel.assign(kernel)
+    if layer.use_bias:
+        parts[-1].bias.assign(ops.convert_to_numpy(layer.bias))
+    return new
 
 
 def _places(layer: keras.layers.Layer, sizes: Sequence[tuple[int, ...]]) -> list[int]:

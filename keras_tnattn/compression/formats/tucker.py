@@ -1,0 +1,24 @@
+"""Convolutions as a small one between two of size 1: the Tucker-2 decomposition of a kernel."""
+
+from collections.abc import Iterator
+
+import keras
+
+from keras_tnattn.compression.calibration import Seen
+from keras_tnattn.compression.candidates import Candidate
+from keras_tnattn.compression.formats import chains
+from keras_tnattn.ops import convolution_factors as factors
+
+
+def candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) -> list[Candidate]:
+    """Returns candidates of many sizes for a convolution whose kernel is larger than 1."""
+    if not chains.is_factored(layer) or max(layer.kernel_size) == 1:
+        return []
+    return chains.convolution_candidates("tucker", layer, seen, bits, _factorings(layer, seen))
+
+
+def _factorings(layer: keras.layers.Layer, seen: Seen) -> Iterator[chains.Factoring]:
+    kernel = chains.kernel_of(layer)
+    for ranks in dict.fromkeys(factors.ranks_within(kernel.shape, s) for s in chains.SHARES):
+        parts = factors.tucker_factors(kernel, ranks, seen.moment)
+        yield ranks, parts, factors.kernel_error(kernel, factors.product(*parts), seen.moment)
