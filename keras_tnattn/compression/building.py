@@ -7,10 +7,16 @@ from typing import Any
 
 import keras
 
-from keras_tnattn.compression.candidates import Candidate
+from keras_tnattn.compression.candidates import Candidate, copied
 from keras_tnattn.compression.copying import copy_of, custom_objects, twins
 from keras_tnattn.compression.plan import Plan
 from keras_tnattn.compression.replacing import replace
+from keras_tnattn.compression.rounding import (
+    Rounding,
+    roundings,
+    start_from_integers,
+    with_integers_of,
+)
 from keras_tnattn.compression.walking import Place
 
 
@@ -19,22 +25,40 @@ class Assembly:
     """A small model, and the one with float weights from which it was quantized.
 
     Attributes:
-        floating: The model with the chosen layers, before quantization.
+        floating: The model with the chosen layers as floats, equal to the integers of `small`.
         small: The finished model; `floating` itself if nothing is quantized.
         places: Where the layers of the plan are in `floating`, by path.
-        choice: The candidate of each of these layers.
+        quantized: The layers of `small` that are quantized, by path.
+        choice: The candidate of each layer of the plan.
         sample: As in `Plan`.
     """
 
     floating: keras.Model
     small: keras.Model
     places: Mapping[str, Place]
+    quantized: Mapping[str, keras.layers.Layer]
     choice: Mapping[str, Candidate]
     sample: Any
 
+    @property
+    def roundings(self) -> list[Rounding]:
+        """The kernels of `floating` that `small` has as integers."""
+        return [
+            rounding
+            for path, layer in self.quantized.items()
+            for rounding in roundings(self.places[path].layer, layer)
+        ]
+
     def quantized_again(self) -> keras.Model:
         """Returns a new small model with the present weights of `floating`."""
-        return _quantized(self.floating, self.places, self.choice, self.sample)
+
+        def again(path: str) -> keras.layers.Layer:
+            layer, former = self.places[path].layer, self.quantized[path]
+            if not roundings(layer, former):
+                return self.choice[path].finished(layer)
+            return with_integers_of(layer, copied(former))
+
+        return _quantized(self.floating, self.places, self.choice, self.sample, again)[0]
 
 
 def assembled(plan: Plan, choice: Mapping[str, Candidate], in_place: bool = False) -> Assembly:
@@ -56,22 +80,36 @@ def assembled(plan: Plan, choice: Mapping[str, Candidate], in_place: bool = Fals
         spots = {path: twin_of[id(place.layer)] for path, place in plan.places.items()}
     for path, layer in new_layers.items():
         replace(spots[path], layer)
-    small = _quantized(floating, spots, choice, plan.sample)
-    return Assembly(floating, small, spots, choice, plan.sample)
+    small, quantized = _quantized(
+        floating,
+        spots,
+        choice,
+        plan.sample,
+        lambda path: choice[path].finished(spots[path].layer),
+    )
+    assembly = Assembly(floating, small, spots, quantized, choice, plan.sample)
+    start_from_integers(assembly.roundings)
+    return assembly
 
 
 def _quantized(
-    floating: keras.Model, spots: Mapping[str, Place], choice: Mapping[str, Candidate], sample: Any
-) -> keras.Model:
+    floating: keras.Model,
+    spots: Mapping[str, Place],
+    choice: Mapping[str, Candidate],
+    sample: Any,
+    new_layer: Callable[[str], keras.layers.Layer],
+) -> tuple[keras.Model, dict[str, keras.layers.Layer]]:
+    """Returns a quantized copy of a model, and the layers in it that are quantized, by path."""
     if all(candidate.bits is None for candidate in choice.values()):
-        return floating
+        return floating, {}
     small = copy_of(floating, sample)
-    twin_of = twins(floating, small)
+    twin_of, quantized = twins(floating, small), {}
     for path, candidate in choice.items():
         if candidate.bits is not None:
-            layer = spots[path].layer
-            replace(twin_of[id(layer)], candidate.finished(layer))
-    return small
+            place = twin_of[id(spots[path].layer)]
+            replace(place, new_layer(path))
+            quantized[path] = place.layer
+    return small, quantized
 
 
 def compile_like(model: keras.Model, small: keras.Model) -> None:

@@ -73,8 +73,10 @@ class CompressionResult:
     ) -> list[float]:
         """Trains the small model with the original's outputs as targets.
 
-        Integers cannot be trained: with `bits` the model before quantization is trained, and then
-        quantized again. Both models run as at inference, without dropout. If `compress` was given
+        With `bits`, floats are trained that are rounded to the integers whenever the model reads
+        them, with the scales that these have; the gradient passes as if they were not rounded.
+        Tables of low rank and of tensor trains are trained as floats, and then quantized again.
+        Both models run as at inference, without dropout. If `compress` was given
         a metric and the healed model has a lower value, the small model stays as it was.
 
         Args:
@@ -101,7 +103,14 @@ class CompressionResult:
         before = floating.get_weights()
         try:
             with telling(self._verbose):
-                losses = heal(floating, self._original, dataset, how, self.renumbered)
+                losses = heal(
+                    floating,
+                    self._original,
+                    dataset,
+                    how,
+                    self.renumbered,
+                    self._assembly.roundings,
+                )
             healed = self._assembly.quantized_again()
             metric = None if self._metric is None else measured(self._metric, healed)
             error, rows = self._error_of(healed)

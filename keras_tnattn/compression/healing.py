@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -20,6 +20,7 @@ from keras_tnattn.compression.batches import (
 )
 from keras_tnattn.compression.goals import Healing
 from keras_tnattn.compression.progress import tell
+from keras_tnattn.compression.rounding import Rounding, rounded_values
 from keras_tnattn.typing import Tensor
 
 
@@ -29,12 +30,17 @@ class _Student(keras.Model):
     It has no dropout, as the outputs of the original that it is to reproduce have none.
     """
 
-    def __init__(self, model: keras.Model) -> None:
+    def __init__(self, model: keras.Model, kernels: Sequence[Rounding] = ()) -> None:
         super().__init__(name="student")  # TensorFlow refuses the default, _student
         self.model = model
+        # Not by `setattr`, which would track the layers of integers.
+        self.__dict__["kernels"] = tuple(kernels)
 
     def call(self, inputs: Any) -> Any:
-        return self.model(inputs, training=False)
+        if not self.__dict__["kernels"]:
+            return self.model(inputs, training=False)
+        with keras.StatelessScope(rounded_values(self.model, self.__dict__["kernels"])):
+            return self.model(inputs, training=False)
 
 
 def logits_divergence(targets: Tensor, outputs: Tensor) -> Tensor:
@@ -66,6 +72,7 @@ def heal(
     dataset: Any,
     how: Healing,
     renumbered: Callable[[Any], Any],
+    kernels: Sequence[Rounding] = (),
 ) -> list[float]:
     """Trains `model` towards the outputs of `teacher`, both as at inference, without dropout.
 
@@ -83,6 +90,7 @@ def heal(
             Lists and tuples as in `compress`.
         how: The arguments of `CompressionResult.heal`.
         renumbered: Function from the teacher's inputs to those of `model`.
+        kernels: The kernels of `model` that are trained as the integers to which they are rounded.
 
     Returns:
         The mean loss of each epoch.
@@ -103,7 +111,8 @@ def heal(
     start = time.perf_counter()
     losses, optimizer = [], keras.optimizers.Adam(rate)
     rng = np.random.default_rng(0)
-    student, answers, num_inputs = _Student(model), _Teacher(teacher), number_of_inputs(teacher)
+    student, answers = _Student(model, kernels), _Teacher(teacher)
+    num_inputs = number_of_inputs(teacher)
     steps, step = how.epochs * _number_of_batches(dataset, how.batch_size, num_inputs), 0
     for epoch in range(how.epochs):
         total, count = 0.0, 0

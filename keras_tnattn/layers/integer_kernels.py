@@ -139,18 +139,22 @@ class IntegerKernels(keras.layers.Layer):
 
     def restored_kernel(self, name: str) -> Tensor:
         """Returns a kernel as floats in the compute dtype."""
-        shape, (rows, columns) = self._kernel_shapes[name], self._axes(name)
         parts = [ops.convert_to_tensor(getattr(self, f"{name}_{part}")) for part in PARTS]
-        matrix = self._dequantized(name, parts)
-        order = rows + columns
-        kernel = ops.reshape(ops.cast(matrix, self.compute_dtype), [shape[i] for i in order])
-        if order != sorted(order):
-            kernel = ops.transpose(kernel, [order.index(i) for i in range(len(order))])
+        matrix = ops.cast(self._dequantized(name, parts), self.compute_dtype)
+        kernel = self._as_kernel(name, matrix)
         if getattr(self, "lora_enabled", False):
             change = ops.matmul(self.lora_kernel_a, self.lora_kernel_b)
             change = ops.cast(change, self.compute_dtype) * (self.lora_alpha / self.lora_rank)
             kernel = kernel + change
         return kernel
+
+    def _as_kernel(self, name: str, matrix: Tensor) -> Tensor:
+        shape, (rows, columns) = self._kernel_shapes[name], self._axes(name)
+        order = rows + columns
+        kernel = ops.reshape(matrix, [shape[i] for i in order])
+        if order == sorted(order):
+            return kernel
+        return ops.transpose(kernel, [order.index(i) for i in range(len(order))])
 
     def _dequantized(self, name: str, parts: Sequence[Tensor]) -> Tensor:
         axis = self.group_axis(name)
@@ -180,6 +184,30 @@ class IntegerKernels(keras.layers.Layer):
         )
         for part in PARTS:
             getattr(self, f"{name}_{part}").assign(getattr(groups, part))
+
+    def rounded(self, name: str, kernel: Tensor) -> Tensor:
+        """Rounds floats to the integers, scales and zeros of a kernel, as if that were smooth.
+
+        The gradient by `kernel` is that of the result (the straight-through estimator).
+        """
+        near = self._as_kernel(name, self._numbers_of(name, kernel)[1])
+        kernel = ops.cast(kernel, "float32")
+        return kernel + ops.stop_gradient(near - kernel)
+
+    def assign_rounded(self, name: str, kernel: Tensor) -> None:
+        """Sets the integers to those of a kernel that was trained; scales and zeros stay."""
+        numbers = ops.convert_to_numpy(self._numbers_of(name, kernel)[0]).astype("uint8")
+        axis = self.group_axis(name)
+        packed = integer_groups.pack(numbers if axis == 0 else numbers.T, self.bits)
+        getattr(self, f"{name}_integers").assign(packed if axis == 0 else packed.T)
+
+    def _numbers_of(self, name: str, kernel: Tensor) -> tuple[Tensor, Tensor]:
+        rows, columns = self._axes(name)
+        matrix = ops.reshape(ops.transpose(kernel, rows + columns), self._matrix_shape(name))
+        scales, zeros, largest = (getattr(self, f"{name}_{part}") for part in PARTS[1:])
+        return integer_groups.round_to_groups(
+            matrix, scales, zeros, largest, self.bits, self.group_size, self.group_axis(name)
+        )
 
     @classmethod
     def empty(cls, layer: keras.layers.Layer, bits: int, group_size: int = 32) -> "IntegerKernels":

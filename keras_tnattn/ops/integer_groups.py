@@ -374,16 +374,66 @@ def dequantize_groups(
         [[1.0, -0.5]]
     """
     axis = 0 if axis == 0 else -1
+    steps, offsets = _steps_and_zeros(scales, zeros, largest, size, bits, group_size, axis)
+    return (unpack(integers, size, bits, axis) - offsets) * steps
+
+
+def round_to_groups(
+    matrix: Tensor,
+    scales: Tensor,
+    zeros: Tensor,
+    largest: Tensor,
+    bits: int,
+    group_size: int,
+    axis: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Rounds a matrix to integers with scales and zeros that are given.
+
+    Args:
+        matrix: Float tensor `(rows, columns)`.
+        scales: As for `dequantize_groups`.
+        zeros: As for `dequantize_groups`.
+        largest: As for `dequantize_groups`.
+        bits: 2, 3, 4, 6 or 8.
+        group_size: Entries of a group.
+        axis: 0 or 1. Defaults to 0.
+
+    Returns:
+        The integers, and the matrix that they stand for, both as float32 tensors.
+
+    Example:
+        >>> groups = quantize_groups(np.eye(4), bits=4)
+        >>> arrays = [groups.scales, groups.zeros, groups.largest]
+        >>> numbers, near = round_to_groups(0.9 * np.eye(4), *arrays, bits=4, group_size=32)
+        >>> round(float(ops.sum(numbers)))
+        52
+    """
+    axis = 0 if axis == 0 else -1
+    values = ops.cast(matrix, "float32")
+    scales, zeros, largest = (ops.convert_to_tensor(x) for x in (scales, zeros, largest))
+    size = values.shape[axis]
+    steps, offsets = _steps_and_zeros(scales, zeros, largest, size, bits, group_size, axis)
+    numbers = ops.clip(ops.round(values / steps) + offsets, 0, 2**bits - 1)
+    return numbers, (numbers - offsets) * steps
+
+
+def _steps_and_zeros(
+    scales: Tensor,
+    zeros: Tensor,
+    largest: Tensor,
+    size: int,
+    bits: int,
+    group_size: int,
+    axis: int,
+) -> tuple[Tensor, Tensor]:
+    """Returns the scale and the zero of each entry, or of all entries if there is one group."""
     groups = scales.shape[axis]
-    numbers = unpack(integers, size, bits, axis)
-    zeros = unpack(zeros, groups, bits, axis)
+    offsets = unpack(zeros, groups, bits, axis)
     steps = ops.exp(ops.cast(scales, "float32") * (-math.log(2) / _STEPS))
     steps = steps * ops.cast(largest, "float32")
     if groups == 1:
-        return (numbers - zeros) * steps
-    return (numbers - _repeated(zeros, size, group_size, axis)) * _repeated(
-        steps, size, group_size, axis
-    )
+        return steps, offsets
+    return _repeated(steps, size, group_size, axis), _repeated(offsets, size, group_size, axis)
 
 
 def _repeated(values: Tensor, size: int, times: int, axis: int) -> Tensor:

@@ -1,0 +1,96 @@
+"""Integers are trained as floats that are rounded whenever they are read."""
+
+import keras
+import numpy as np
+import pytest
+from conformance import to_numpy
+from keras import ops
+
+from keras_tnattn import compress
+from keras_tnattn.compression.rounding import roundings, start_from_integers
+from keras_tnattn.layers.quantized import quantized_layer
+
+RNG = np.random.default_rng(0)
+L = keras.layers
+IDS = RNG.integers(1, 300, size=(96, 9))
+
+
+def model_of(*layers):
+    keras.utils.set_random_seed(0)
+    return keras.Sequential([keras.Input((9,), dtype="int32"), L.Embedding(300, 24), *layers])
+
+
+MODELS = {
+    "dense": lambda: model_of(L.Dense(32, "relu"), L.Flatten(), L.Dense(5)),
+    "conv": lambda: model_of(L.Conv1D(32, 3, activation="relu"), L.Flatten(), L.Dense(5)),
+    "lstm": lambda: model_of(L.LSTM(24), L.Dense(5)),
+    "attention": lambda: attention(),
+}
+
+
+def attention():
+    ids = keras.Input((9,), dtype="int32")
+    x = L.Embedding(300, 24)(ids)
+    x = L.MultiHeadAttention(2, 12)(x, x)
+    return keras.Model(ids, L.Dense(5)(L.Flatten()(x)))
+
+
+def error_of(model, small):
+    expected, outputs = (x.predict(IDS, verbose=0) for x in (model, small))
+    return np.linalg.norm(outputs - expected) / np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_healing_trains_the_integers(name, tmp_path):
+    model = MODELS[name]()
+    result = compress(model, data=IDS, bits=3, formats=(), verbose=0)
+    before, first = result.model, error_of(model, result.model)
+    scales = {w.path: to_numpy(w) for w in before.weights if w.name.endswith("scales")}
+    losses = result.heal(IDS, epochs=6, learning_rate=3e-3)
+    assert losses[-1] < losses[0]
+    assert error_of(model, result.model) < 0.9 * first
+    assert result.report.error == pytest.approx(error_of(model, result.model), rel=1e-3)
+    changed = [
+        not np.array_equal(to_numpy(old), to_numpy(new))
+        for old, new in zip(before.weights, result.model.weights, strict=True)
+        if old.name.endswith("integers")
+    ]
+    assert any(changed)
+    assert len(changed) >= 3
+    for new, old in zip(
+        (w for w in result.model.weights if w.name.endswith("scales")), scales.values(), strict=True
+    ):
+        np.testing.assert_array_equal(to_numpy(new), old)
+    # Another round goes on from there, and files have what is in memory.
+    second = error_of(model, result.model)
+    result.heal(IDS, epochs=2, learning_rate=1e-3)
+    assert error_of(model, result.model) < 1.1 * second
+    result.model.save(tmp_path / "small.keras")
+    loaded = keras.models.load_model(tmp_path / "small.keras")
+    np.testing.assert_array_equal(
+        loaded.predict(IDS, verbose=0), result.model.predict(IDS, verbose=0)
+    )
+
+
+def test_rounding_has_the_values_of_the_integers_and_the_gradient_of_the_floats():
+    layer = L.Dense(6)
+    layer.build((None, 20))
+    small = quantized_layer(layer, 3, 16)
+    (kernel,) = roundings(layer, small)
+    before = to_numpy(layer.kernel)
+    start_from_integers([kernel])
+    restored = to_numpy(layer.kernel)
+    np.testing.assert_allclose(restored, to_numpy(small.kernel), atol=1e-6)
+    assert not np.array_equal(restored, before)
+    # Restored floats are their own roundings; others become the nearest that the scales allow.
+    np.testing.assert_allclose(
+        to_numpy(small.rounded("kernel", ops.convert_to_tensor(restored))), restored, atol=1e-6
+    )
+    near = to_numpy(small.rounded("kernel", ops.convert_to_tensor(before)))
+    for group in (slice(0, 16), slice(16, 20)):
+        for unit in range(6):
+            levels = np.unique(np.concatenate([near[group, unit], restored[group, unit]]))
+            distance = np.abs(near[group, unit] - before[group, unit])
+            assert (distance <= np.abs(before[group, unit, None] - levels).min(axis=1) + 1e-6).all()
+    small.assign_rounded("kernel", before)
+    np.testing.assert_allclose(to_numpy(small.kernel), near, atol=1e-6)
