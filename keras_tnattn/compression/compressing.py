@@ -70,6 +70,7 @@ class CompressionResult:
         batch_size: int = 32,
         label_weight: float = 0.0,
         loss: Any = None,
+        outputs: str | Sequence[str] = (),
     ) -> list[float]:
         """Trains the small model with the original's outputs as targets.
 
@@ -89,16 +90,20 @@ class CompressionResult:
             loss: Another loss, such as `logits_divergence` for a model that returns logits.
                 Default: Kullback-Leibler divergence for probabilities, otherwise the mean squared
                 error.
+            outputs: Names of layers of a functional or sequential model, such as the blocks of an
+                encoder, whose outputs are targets beside those of the model. Their loss is the
+                squared error relative to the squares of the original's. Default: none.
 
         Returns:
             The mean loss of each epoch.
 
         Raises:
-            ValueError: If a number is not positive, the dataset does not fit the model, labels are
-                missing for `label_weight`, or the loss, a weight or the metric becomes infinite or
-                NaN. The model then keeps its weights.
+            ValueError: If a number is not positive, the dataset does not fit the model, the model
+                has no layer of a name in `outputs`, labels are missing for `label_weight`, or the
+                loss, a weight or the metric becomes infinite or NaN. The model then keeps its
+                weights.
         """
-        how = Healing(epochs, learning_rate, batch_size, label_weight, loss)
+        how = Healing(epochs, learning_rate, batch_size, label_weight, loss, as_tuple(outputs))
         floating = self._assembly.floating
         before = floating.get_weights()
         try:

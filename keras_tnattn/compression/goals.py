@@ -169,8 +169,14 @@ class Healing:
     batch_size: int = 32
     label_weight: float = 0.0
     loss: Any = None
+    outputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.outputs and self.label_weight:
+            raise ValueError(
+                "Expected either outputs of layers as targets or labels. "
+                f"Received: outputs={list(self.outputs)}, label_weight={self.label_weight}"
+            )
         check_int("epochs", self.epochs)
         check_int("batch_size", self.batch_size)
         if not 0 < self.learning_rate < math.inf:

@@ -106,6 +106,8 @@ def heal(
             f"set. Received: a {type(dataset).__name__}, which can be iterated over only once, and "
             f"epochs={how.epochs}"
         )
+    if how.outputs:
+        model, teacher = (_with_outputs(x, how.outputs) for x in (model, teacher))
     rate = how.learning_rate
     hint = f"Look for NaN in the data, or choose a smaller learning_rate than {rate}"
     start = time.perf_counter()
@@ -123,8 +125,7 @@ def heal(
             if how.label_weight:
                 targets = _mixed(targets, labels, how.label_weight, probabilities)
             if not student.compiled:
-                default = "kl_divergence" if probabilities else "mse"
-                student.compile(optimizer, how.loss or default)
+                student.compile(optimizer, _losses(how, targets))
             if steps:
                 rise, fall = (step + 1) / (0.05 * steps), (steps - step) / (0.95 * steps)
                 optimizer.learning_rate = rate * min(1.0, rise, fall)
@@ -146,6 +147,37 @@ def heal(
             share_left = 1 - (epoch + 1) / (how.epochs + 1)
             optimizer.learning_rate = rate * min(1.0, 2 * share_left)
     return losses
+
+
+def _with_outputs(model: keras.Model, names: Sequence[str]) -> keras.Model:
+    """Returns a model of the same layers that also returns the outputs of some of them."""
+    known = [layer.name for layer in model.layers]
+    missing = [name for name in names if name not in known]
+    if missing or not getattr(model, "inputs", None):
+        raise ValueError(
+            "Expected names of layers of a functional or sequential model, which has "
+            f"{', '.join(known)}. Received: outputs={list(names)}"
+        )
+    hidden = [keras.tree.flatten(model.get_layer(name).output)[0] for name in names]
+    return keras.Model(model.input, [*model.outputs, *hidden])
+
+
+def _losses(how: Healing, targets: Any) -> Any:
+    """Returns the loss, or one for each output of the model and of each hidden layer."""
+
+    def loss_of(target: Any) -> Any:
+        return how.loss or ("kl_divergence" if are_probabilities(target) else "mse")
+
+    if not how.outputs:
+        return loss_of(targets)
+    count = len(targets) - len(how.outputs)
+    return [loss_of(target) for target in targets[:count]] + [_relative_error] * len(how.outputs)
+
+
+def _relative_error(targets: Tensor, outputs: Tensor) -> Tensor:
+    """Returns the squared errors relative to the mean square of the targets."""
+    squares = ops.mean(ops.square(targets)) + keras.config.epsilon()
+    return ops.mean(ops.square(targets - outputs), axis=-1) / squares
 
 
 class _Teacher:

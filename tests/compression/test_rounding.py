@@ -94,3 +94,22 @@ def test_rounding_has_the_values_of_the_integers_and_the_gradient_of_the_floats(
             assert (distance <= np.abs(before[group, unit, None] - levels).min(axis=1) + 1e-6).all()
     small.assign_rounded("kernel", before)
     np.testing.assert_allclose(to_numpy(small.kernel), near, atol=1e-6)
+
+
+def test_hidden_outputs_are_targets():
+    def middle(model):
+        layer = model.layers[1]
+        return to_numpy(keras.Model(model.inputs, layer.output)(IDS))
+
+    model = MODELS["conv"]()
+    name = model.layers[1].name
+    errors = []
+    for outputs in ((), name):
+        result = compress(model, data=IDS, bits=2, formats=(), verbose=0)
+        result.heal(IDS, epochs=4, learning_rate=3e-3, outputs=outputs)
+        errors.append(np.linalg.norm(middle(result.model) - middle(model)))
+    assert errors[1] < errors[0]
+    with pytest.raises(ValueError, match=rf"{name}.*outputs=\['nothing'\]"):
+        result.heal(IDS, outputs="nothing")
+    with pytest.raises(ValueError, match=r"label_weight=0.5"):
+        result.heal((IDS, IDS[:, 0]), outputs=name, label_weight=0.5)
