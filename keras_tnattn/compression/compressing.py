@@ -77,8 +77,10 @@ class CompressionResult:
         With `bits`, floats are trained that are rounded to the integers whenever the model reads
         them, with the scales that these have; the gradient passes as if they were not rounded.
         Tables of low rank and of tensor trains are trained as floats, and then quantized again.
-        Both models run as at inference, without dropout. If `compress` was given
-        a metric and the healed model has a lower value, the small model stays as it was.
+        Both models run as at inference, without dropout. If the
+        healed model has a lower value of the metric that `compress` was given, or without a metric
+        a larger error of its outputs on the data, the small model stays as it was; labels or a loss
+        of one's own may raise this error.
 
         Args:
             dataset: Inputs or `(inputs, labels)`, as arrays or as an iterable of batches; the same
@@ -122,11 +124,10 @@ class CompressionResult:
         except BaseException:  # also of Ctrl-C
             floating.set_weights(before)
             raise
-        former = self.report.metric_after
-        if metric is not None and former is not None and metric < former:
+        worse = self._worse(how, metric, error)
+        if worse:
             floating.set_weights(before)
-            message = "healing would lower the metric from %.4f to %.4f: the model stays as it is"
-            _log.warning(message, former, metric)
+            _log.warning("healing would %s: the model stays as it is", worse)
             return losses
         if healed is not self.model:
             compile_like(self._original, healed)
@@ -134,6 +135,19 @@ class CompressionResult:
         self.model = healed
         self.healed_epochs += epochs
         return losses
+
+    def _worse(self, how: Healing, metric: float | None, error: float | None) -> str:
+        """Returns what makes a healed model worse, or nothing."""
+        former = self.report.metric_after
+        if metric is not None and former is not None:
+            change = f"lower the metric from {former:.4f} to {metric:.4f}"
+            return change if metric < former else ""
+        former = self.report.error
+        # Labels, and a loss of one's own, ask for something else than the original's outputs.
+        own = how.loss is not None or how.label_weight > 0
+        if own or error is None or former is None or error <= former:
+            return ""
+        return f"raise the error of the outputs from {former:.4f} to {error:.4f}"
 
     def _check(self, example: Any, metric_before: float | None) -> None:
         """Calls the finished model, and measures its error and metric."""

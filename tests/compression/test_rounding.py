@@ -17,7 +17,11 @@ IDS = RNG.integers(1, 300, size=(96, 9))
 
 def model_of(*layers):
     keras.utils.set_random_seed(0)
-    return keras.Sequential([keras.Input((9,), dtype="int32"), L.Embedding(300, 24), *layers])
+    return keras.Sequential([keras.Input((9,), dtype="int32"), table(), *layers])
+
+
+def table():
+    return L.Embedding(300, 24, embeddings_initializer=keras.initializers.RandomNormal(0, 1))
 
 
 MODELS = {
@@ -30,7 +34,7 @@ MODELS = {
 
 def attention():
     ids = keras.Input((9,), dtype="int32")
-    x = L.Embedding(300, 24)(ids)
+    x = table()(ids)
     x = L.MultiHeadAttention(2, 12)(x, x)
     return keras.Model(ids, L.Dense(5)(L.Flatten()(x)))
 
@@ -46,7 +50,7 @@ def test_healing_trains_the_integers(name, tmp_path):
     result = compress(model, data=IDS, bits=3, formats=(), verbose=0)
     before, first = result.model, error_of(model, result.model)
     scales = {w.path: to_numpy(w) for w in before.weights if w.name.endswith("scales")}
-    losses = result.heal(IDS, epochs=6, learning_rate=3e-3)
+    losses = result.heal(IDS, epochs=8, learning_rate=2e-3)
     assert losses[-1] < losses[0]
     assert error_of(model, result.model) < 0.9 * first
     assert result.report.error == pytest.approx(error_of(model, result.model), rel=1e-3)
@@ -64,7 +68,7 @@ def test_healing_trains_the_integers(name, tmp_path):
     # Another round goes on from there, and files have what is in memory.
     second = error_of(model, result.model)
     result.heal(IDS, epochs=2, learning_rate=1e-3)
-    assert error_of(model, result.model) < 1.1 * second
+    assert error_of(model, result.model) <= second
     result.model.save(tmp_path / "small.keras")
     loaded = keras.models.load_model(tmp_path / "small.keras")
     np.testing.assert_array_equal(
