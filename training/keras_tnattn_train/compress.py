@@ -75,7 +75,7 @@ class CompressOptions(Options):
         metavar="E",
         ge=0,
     )
-    bits: int | None = option(None, MODEL, "also quantize the weights", choices=(8, 4))
+    bits: int | None = option(None, MODEL, "also quantize the weights", choices=(8, 4, 3, 2))
     keep_vocabulary: bool = option(
         False,
         MODEL,
