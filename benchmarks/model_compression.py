@@ -41,7 +41,7 @@ from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.classify.loading import thinned
 from keras_tnattn_train.classify.texts import read_texts
 from keras_tnattn_train.classify.train import prepare_parts, train_classifier
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.system.files import replacing
 
 COLUMNS = ("seed", "method", "asked", "bytes", "ratio", "accuracy", "lost", "speed")

@@ -40,7 +40,7 @@ def train(given):
     use_devices(DeviceOptions(devices=1), given.batch_size, None)
     import keras
 
-    from keras_tnattn_train.runs.fitting import as_dataset
+    from keras_tnattn_train.runs.training import as_dataset
 
     class SameBatch(keras.utils.PyDataset):
         def __init__(self):

@@ -77,8 +77,8 @@ TASKS = {path.parent.name for path in COMMANDS.glob("*/command.py")}
 FLOORS = [
     {"options"},
     {"system"},
-    {"data"},
     {"processes"},
+    {"data"},
     {"runs"},
     {"commands"},
     TASKS,
@@ -105,6 +105,15 @@ def test_imports_of_commands_point_one_way(path):
     allowed = set().union(*FLOORS[:level], {here})
     for name in inner_imports(path):
         assert name.split(".")[0] in allowed, name
+
+
+def test_only_a_run_asks_which_process_this_is():
+    # Other code reads as if there were one process.
+    questions = {"process_id", "num_processes", "wait_for_all"}
+    allowed = {"processes/devices.py", "processes/launching.py", "runs/run.py"}
+    for path in COMMANDS.rglob("*.py"):
+        names = {name.rpartition(".")[2] for name in imports(path)}
+        assert not questions & names or str(path.relative_to(COMMANDS)) in allowed, path
 
 
 @pytest.mark.parametrize("root", ["keras_tnattn", "training/keras_tnattn_train"])

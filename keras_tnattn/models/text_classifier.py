@@ -10,8 +10,7 @@ from keras_tnattn.layers.base_attention import adapter_of
 from keras_tnattn.layers.base_transformer import feedforward_map
 from keras_tnattn.layers.residual_attention import ResidualAttention
 from keras_tnattn.models.attentions import ATTENTIONS, attend, find_attention
-from keras_tnattn.models.embeddings import make_embedding
-from keras_tnattn.models.position_encodings import make_position_encoding
+from keras_tnattn.models.embeddings import make_embedding, make_position_encoding
 from keras_tnattn.renaming import renamed_arguments
 from keras_tnattn.typing import Tensor
 
@@ -140,8 +139,14 @@ def text_classifier(
             x = TensorizeTokens(name="tokens")(x)
         if num_layers > 1:
             attention_options = {**entry.stacked_options, **attention_options}
+        if attention_dropout and not entry.dropout_options:
+            suitable = [name for name, other in ATTENTIONS.items() if other.dropout_options]
+            raise ValueError(
+                f"Expected attention_dropout only with one of {suitable}. "
+                f"Received: attention={attention!r}"
+            )
         if attention_dropout:
-            attention_options |= dict.fromkeys(_dropout_options(attention), attention_dropout)
+            attention_options |= dict.fromkeys(entry.dropout_options, attention_dropout)
         layer = entry.make(num_heads, embedding_dim, name="attention", **attention_options)
     elif attention_options or attention_dropout:
         raise ValueError(
@@ -174,17 +179,6 @@ def text_classifier(
         num_classes, activation="softmax", dtype="float32", name="probabilities"
     )(x)
     return keras.Model(ids, outputs, name="text_classifier")
-
-
-def _dropout_options(attention: str) -> tuple[str, ...]:
-    names = find_attention(attention).dropout_options
-    if not names:
-        suitable = [name for name, entry in ATTENTIONS.items() if entry.dropout_options]
-        raise ValueError(
-            f"Expected attention_dropout only with one of {suitable}. "
-            f"Received: attention={attention!r}"
-        )
-    return names
 
 
 def _residual(attention: keras.layers.Layer, inputs: Tensor, name: str) -> Tensor:

@@ -7,8 +7,7 @@ import keras
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.layers import TransformerDecoder, TransformerEncoder
-from keras_tnattn.models.embeddings import make_embedding
-from keras_tnattn.models.position_encodings import make_position_encoding
+from keras_tnattn.models.embeddings import make_embedding, make_position_encoding
 from keras_tnattn.models.translator_attentions import attention_makers
 from keras_tnattn.renaming import renamed_arguments
 from keras_tnattn.typing import Tensor

@@ -104,7 +104,7 @@ def translator(tmp_path_factory):
     from keras_tnattn.export import export_translator
 
     model, corpus = make_run(tmp_path_factory.mktemp("plga") / "run", "plga")
-    tokenizers = corpus.tokenizers()
+    tokenizers = corpus.tokenizers
     folder = tmp_path_factory.mktemp("saved") / "pt_en"
     return model, tokenizers, export_translator(model, *tokenizers, folder, beam_size=2)
 

@@ -31,7 +31,7 @@ def parts(request, tmp_path_factory):
     bias = np.zeros(model.output_shape[-1], "float32")
     bias[[PAD, START, END]] = -3
     model.get_layer("logits").bias.assign(bias)
-    return model, *corpus.tokenizers()
+    return model, *corpus.tokenizers
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_attentions_without_scores_are_exported_and_explained(tmp_path):
 
     options = {"encoder_attention": "rgtn", "decoder_attention": "rgtn"}
     model, corpus = make_run(tmp_path / "run", "sdpa", **options)
-    path = export_translator(model, *corpus.tokenizers(), tmp_path / "saved", extra_tokens=5)
+    path = export_translator(model, *corpus.tokenizers, tmp_path / "saved", extra_tokens=5)
     explain = tf.saved_model.load(str(path)).signatures["explain"]
     texts = tf.constant(["Eu vi três gatos."]), tf.constant(["I saw three cats."])
     attention = explain(text=texts[0], translation=texts[1])["attention"]

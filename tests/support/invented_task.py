@@ -15,10 +15,10 @@ from keras_tnattn_train.options.options import (
     option,
 )
 from keras_tnattn_train.runs.finishing import finish
-from keras_tnattn_train.runs.fitting import fit, reset_session
 from keras_tnattn_train.runs.predictions import labels
 from keras_tnattn_train.runs.saved_models import load_model
 from keras_tnattn_train.runs.trained import TrainedRun
+from keras_tnattn_train.runs.training import fit, reset_session
 
 TEXTS = [f"{a} {b}" for a in ("is it", "it is") for b in ("late", "early", "far", "near", "ours")]
 TEXTS = [f"{text}{'?' if text.startswith('is') else '.'}" for text in TEXTS]

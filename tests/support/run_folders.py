@@ -10,8 +10,8 @@ import keras
 import numpy as np
 
 from keras_tnattn_train.cli import train as main
-from keras_tnattn_train.runs.checkpoints import EpochLog
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.runs.training import EpochLog
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPORTS = keras.backend.backend() == "tensorflow"

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "training"))
 
 from keras_tnattn_train.options.options import DeviceOptions
 from keras_tnattn_train.processes.devices import use_devices
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.translate.config import TranslateConfig
 from keras_tnattn_train.translate.layouts import LAYOUTS
 
@@ -33,7 +33,7 @@ def main(folder, attention, epochs, steps, devices, parts):
     from keras_tnattn.models import Translator, translator
     from keras_tnattn_train.data.batches import BucketedBatches
     from keras_tnattn_train.data.pairs.prepared import Sentences, TokenizedPart
-    from keras_tnattn_train.runs.fitting import fit, reset_session
+    from keras_tnattn_train.runs.training import fit, reset_session
 
     jax.config.update("jax_enable_x64", True)
     keras.config.set_floatx("float64")

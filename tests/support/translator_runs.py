@@ -6,8 +6,8 @@ import numpy as np
 
 from keras_tnattn.models import translator
 from keras_tnattn_train.data.pairs.corpus import ParallelCorpus
-from keras_tnattn_train.data.pairs.prepared import prepare
-from keras_tnattn_train.options.options import to_json
+from keras_tnattn_train.data.pairs.prepared import Preparing, prepare
+from keras_tnattn_train.runs.run import to_json
 from keras_tnattn_train.translate.config import TranslateConfig
 
 NUMBERS = [("um", "one"), ("dois", "two"), ("três", "three"), ("quatro", "four")]
@@ -42,7 +42,7 @@ def small_translator(source_size, target_size, attention="plga", **options):
 def make_run(folder, attention="plga", max_length=128, **options):
     """Writes the folder of a finished run; returns its model and prepared corpus."""
     folder.mkdir()
-    corpus = prepare(CORPUS, folder / "prepared", vocabulary_size=80, max_length=max_length)
+    corpus = prepare(CORPUS, folder / "prepared", Preparing(80, max_length))
     config = TranslateConfig(**SIZES, **SMALL[attention], max_length=max_length, **options)
     if config.position_encoding == "learned":
         options["max_length"] = max_length

@@ -60,7 +60,7 @@ def test_a_run_becomes_small_and_serves_texts(tmp_path, capsys):
     assert exported.name.endswith("-compressed")
     assert set(load(exported)(["x a a", "y b b"])["label"]) <= {"0", "1"}
     card = json.loads((exported / "1" / "assets.extra" / "model_card.json").read_text())
-    assert card["scores"] == {"test_accuracy": results["test_accuracy_after"]}
+    assert card["scores"] == {"test_accuracy": round(results["test_accuracy_after"], 4)}
     assert card["examples"]
 
     assert main([str(folder)]) == 0  # only reports
@@ -530,3 +530,9 @@ def test_a_harmless_warning_is_refused_in_a_run_only(tmp_path, monkeypatch):
         load_model(path, "")
     with pytest.warns(UserWarning, match="harmless"):
         assert load_file(path).count_params() == 20
+
+
+def test_a_target_is_a_factor_by_which_a_model_becomes_smaller(tmp_path, capsys):
+    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "model.keras")
+    assert main([str(tmp_path / "model.keras"), "--target", "0.5"]) == 2
+    assert "target=0.5" in capsys.readouterr().err

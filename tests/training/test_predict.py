@@ -12,7 +12,7 @@ from translator_runs import make_run
 
 from keras_tnattn_train.cli import train
 from keras_tnattn_train.predict import main
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
 
 tensorflow_only = pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow backend exports")
 TEXTS = ["red blue", "one two three", "the grey"]
@@ -88,6 +88,14 @@ def test_bad_rows_do_not_stop_the_rest(classifier, tmp_path, capsys):
     assert main([*arguments, "--format", "lines"]) == 1
     lines = capsys.readouterr().out.split("\n")
     assert [line.partition("\t")[0] for line in lines] == ["a", "", "", "b", ""]
+
+
+def test_the_rows_are_counted(classifier, tmp_path, capsys):
+    (tmp_path / "in.txt").write_text("red\nblue\none\n")
+    arguments = [str(classifier[0]), "--input", str(tmp_path / "in.txt"), "--batch-size", "2"]
+    assert main(arguments) == 0
+    counts = [line.partition(" rows")[0] for line in capsys.readouterr().err.splitlines()]
+    assert counts == ["2"]  # then each time the count has doubled
 
 
 def test_the_column_of_the_training_data_is_the_default(classifier, tmp_path, capsys):

@@ -1,6 +1,7 @@
 """The command line `keras-tnattn`, and that of `training/train.py`."""
 
 import importlib
+import os
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +13,7 @@ PROGRAMS = {
     "evaluate": ("keras_tnattn_train.translate.evaluate:main", "Score a translator: BLEU, chrF"),
     "explain": ("keras_tnattn_train.translate.explain:main", "Draw a translator's attentions"),
     "serve": ("keras_tnattn.serving.__main__:run", "Serve exported models over HTTP"),
-    "reproduce": ("keras_tnattn_train.studies.command_line:main", "Run a study: many trainings"),
+    "reproduce": ("keras_tnattn_train.studies.reproduce:main", "Run a study: many trainings"),
     "launch": ("keras_tnattn_train.processes.launching:main", "Train a run in several processes"),
 }
 # The extra of the package that a module comes with.
@@ -59,6 +60,11 @@ def train(arguments: Sequence[str] | None = None) -> int:
     return _run(arguments, {})
 
 
+def program_main(name: str) -> int:
+    """Runs a script of `training/`: one of `PROGRAMS` with the arguments of the command line."""
+    return main([name, *sys.argv[1:]])
+
+
 def _run(arguments: Sequence[str] | None, programs: Mapping[str, tuple[str, str]]) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -76,8 +82,8 @@ def _run(arguments: Sequence[str] | None, programs: Mapping[str, tuple[str, str]
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
-        print(
-            f"error: {error.name} is not installed: pip install 'keras-tnattn[{extra}]'",
-            file=sys.stderr,
-        )
+        text = f"error: {error.name} is not installed: pip install 'keras-tnattn[{extra}]'"
+        if error.name == "tensorflow" and not os.environ.get("KERAS_BACKEND"):
+            text += ", or set KERAS_BACKEND to jax or torch, if that is installed"
+        print(text, file=sys.stderr)
         return 2

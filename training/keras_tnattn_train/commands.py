@@ -9,7 +9,7 @@ from typing import Any
 import cyclopts
 from pydantic.fields import FieldInfo
 
-from keras_tnattn_train.options.command_line import function_of, new_app, run
+from keras_tnattn_train.options.apps import function_of, new_app, run
 from keras_tnattn_train.options.errors import InputError, exit_status
 from keras_tnattn_train.options.options import (
     EXPORTING,
@@ -26,10 +26,10 @@ from keras_tnattn_train.processes.devices import (
     Layouts,
     check_one_process,
     join,
-    process_id,
     use_devices,
 )
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.finishing import export_note
+from keras_tnattn_train.runs.run import Run, open_run
 from keras_tnattn_train.runs.trained import TrainedRun
 
 
@@ -42,11 +42,12 @@ class Command:
         summary: Its line in the list of commands.
         description: The text in its own `--help`.
         options: Its options by name, fields of `Options` classes.
-        start: Runs the command with the options that the user typed.
+        start: Runs the command with the options that the user typed. Call `run` instead.
         examples: Command lines, shown at the end of `--help`.
         loading: Loads the finished run in a folder, for `predict` and `compress`. Default: the
             models of the command do not read texts.
         searches: Whether its predictions are those of a search with beams.
+        several_processes: Whether several processes may run it together.
     """
 
     name: str
@@ -57,6 +58,17 @@ class Command:
     examples: str
     loading: Callable[[Path], TrainedRun] | None = None
     searches: bool = False
+    several_processes: bool = False
+
+    def run(self, values: dict[str, Any]) -> None:
+        """Runs the command with the options that the user typed.
+
+        Raises:
+            InputError: If several processes run a command that is for one.
+        """
+        if not self.several_processes:
+            check_one_process(self.name)
+        self.start(values)
 
     def load(self, folder: Path) -> TrainedRun:
         """Starts the backend, and loads a finished run of this command.
@@ -86,7 +98,7 @@ def app_of(
     app = new_app(script, text)
     for command in commands:
         app.command(
-            function_of(command.options, command.start),
+            function_of(command.options, command.run),
             name=command.name,
             help=f"{command.summary}.\n\n{command.description}",
             help_epilogue=with_programs(command.examples),
@@ -173,19 +185,16 @@ def training_command(
         loading: As for `Command`.
         searches: As for `Command`.
     """
-    name = str(config.command)
 
     def start(values: dict[str, Any]) -> None:
-        which = RunOptions(**_taken(values, RunOptions))
-        devices = DeviceOptions(**_taken(values, DeviceOptions))
-        more = () if others is None else (others(**_taken(values, others)),)
+        which = RunOptions(**taken(values, RunOptions))
+        devices = DeviceOptions(**taken(values, DeviceOptions))
+        more = () if others is None else (others(**taken(values, others)),)
         join(devices)
-        if not several_devices:
-            check_one_process(name)
-        chosen = run_to_train(config, values, which)
-        if chosen is None:
+        start_of_run = run_to_train(config, values, which)
+        if start_of_run is None:
             return
-        options, run = chosen
+        options, run = start_of_run
         with run.locked() as free:
             if not free:
                 raise InputError(
@@ -209,10 +218,20 @@ def training_command(
         fields |= DeviceOptions.model_fields
     if layouts is None:
         fields.pop("model_parallel", None)
-    return Command(name, summary, description, fields, start, examples, loading, searches)
+    return Command(
+        str(config.command),
+        summary,
+        description,
+        fields,
+        start,
+        examples,
+        loading,
+        searches,
+        several_devices,
+    )
 
 
-def _taken(values: dict[str, Any], kind: type[Options]) -> dict[str, Any]:
+def taken(values: dict[str, Any], kind: type[Options]) -> dict[str, Any]:
     """Removes the options of a class from `values`, and returns them."""
     return {name: values.pop(name) for name in kind.model_fields if name in values}
 
@@ -233,18 +252,19 @@ def run_to_train(
     """
     if not which.resume:
         config = kind(**values)
-        run = Run(which.run_dir or Path("runs", config.name))
-        if process_id() == 0:  # which may have started the run before another process is here
-            run.check_new()
+        run = open_run(which.run_dir or Path("runs", config.name))
+        run.check_new()
         return config, run
     # A resumed run keeps its options, so those that the user typed need not be complete.
-    run = Run(which.run_dir or Path("runs", values.get("name") or kind(**values).name))
+    run = open_run(which.run_dir or Path("runs", values.get("name") or kind(**values).name))
     exporting = {name: values[name] for name in EXPORTING if name in values}
-    others = {name: value for name, value in values.items() if name not in EXPORTING}
-    hint = "Leave out --resume to start a new run"
-    config = run.read_config(kind, others, hint).changed(**exporting)
+    named = {name: values[name] for name in ("name",) if name in values}
+    others = {name: value for name, value in values.items() if name not in {*EXPORTING, "name"}}
+    hint = "Name the folder of the run with --run-dir, or leave out --resume to start a new run"
+    # A folder that was renamed is found by its new name.
+    config = run.read_config(kind, others, hint).changed(**exporting, **named)
     if run.results:
-        note = run.export_note or {}
+        note = export_note(run)
         exported = run.results.get("exported")
         missing = not exported or not Path(exported).is_dir()
         # To export a finished run, finish it once more; nothing is left to train.

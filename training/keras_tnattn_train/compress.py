@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_tnattn_train.options.command_line import run_one
-from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.apps import run_one
+from keras_tnattn_train.options.errors import InputError, first_line
 from keras_tnattn_train.options.options import (
     DATA,
     MODEL,
@@ -21,7 +21,7 @@ from keras_tnattn_train.options.options import (
 )
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.compressed_folder import check_output, output_folder, write
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.trained import TrainedRun
 from keras_tnattn_train.system.files import read_object
 from keras_tnattn_train.tasks import command_of
@@ -330,12 +330,12 @@ def _results(result: Any, scores: dict[str, Any], args: CompressOptions) -> dict
         for name in ("weights", "bytes")
         for when in ("before", "after")
     }
-    found = {"compressed": how, **sizes, "times_smaller": report.ratio, **scores}
-    return {"results.json": json.dumps(found, indent=2) + "\n"}
+    content = {"compressed": how, **sizes, "times_smaller": report.ratio, **scores}
+    return {"results.json": json.dumps(content, indent=2) + "\n"}
 
 
 def _read_arrays(path: Path) -> Any:
-    from keras_tnattn_train.runs.checkpoints import ARCHIVE_ERRORS, first_line
+    from keras_tnattn_train.runs.checkpoints import ARCHIVE_ERRORS
 
     try:
         with path.open("rb") as file:  # NumPy does not close a file that is damaged

@@ -11,7 +11,7 @@ from typing import TextIO
 
 from keras_tnattn_train.commands import Command
 from keras_tnattn_train.data.sentences import COLUMNS, Row, from_file, from_strings
-from keras_tnattn_train.options.command_line import run_one
+from keras_tnattn_train.options.apps import run_one
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import DATA, OUTPUT, SEARCH, Options, argument, option
 from keras_tnattn_train.options.search import LARGEST_BEAM, check_n_best, search_batch_option
@@ -173,7 +173,11 @@ def _write(rows: Iterator[Row], predictor: Predictor, args: PredictOptions, file
             if row.problem is not None:
                 bad += 1
                 print(f"row {row.number}: {row.problem}; left out", file=sys.stderr)
-            writer.write(row, predictions.get(row.number))
+            of_row = predictions.get(row.number, [])
+            for prediction in of_row:
+                if prediction.warning:
+                    print(f"row {row.number}: {prediction.warning}", file=sys.stderr)
+            writer.write(row, of_row)
         file.flush()
     counter.close()
     if bad:

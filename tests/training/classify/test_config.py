@@ -2,7 +2,7 @@ import pytest
 
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.options.options import from_json, to_json
+from keras_tnattn_train.runs.run import from_json, to_json
 
 
 def test_config_survives_json():

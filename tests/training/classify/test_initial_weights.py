@@ -9,9 +9,9 @@ from sklearn.svm import LinearSVC
 from keras_tnattn_train.classify import initial_weights
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.classify.initial_weights import start_from_svm
-from keras_tnattn_train.classify.reports import outputs_of
 from keras_tnattn_train.classify.train import compiled_model
 from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.runs.training import outputs_of
 
 WORDS = 60
 SIZES = {"vocabulary_size": WORDS, "max_words": 16, "embedding_dim": 16}

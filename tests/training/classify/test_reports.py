@@ -6,6 +6,7 @@ from sklearn.metrics import f1_score, precision_score, recall_score
 
 from keras_tnattn import MaskedAveragePooling1D, TokenEmbedding
 from keras_tnattn_train.classify import reports
+from keras_tnattn_train.runs.training import outputs_of
 
 
 def read(path):
@@ -71,4 +72,4 @@ def test_predictions_do_not_depend_on_padding_and_order():
         ]
     )
     expected = keras.ops.convert_to_numpy(model(ids))
-    np.testing.assert_allclose(reports.outputs_of(model, ids), expected, rtol=1e-5)
+    np.testing.assert_allclose(outputs_of(model, ids), expected, rtol=1e-5)

@@ -16,9 +16,8 @@ from keras_tnattn_train.classify.train import compiled_model
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.data.batches import TextBatches
 from keras_tnattn_train.data.texts import split_rows
-from keras_tnattn_train.options.options import from_json, to_json
-from keras_tnattn_train.runs.checkpoints import EpochLog
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run, from_json, to_json
+from keras_tnattn_train.runs.training import EpochLog
 
 ROOT = Path(__file__).parents[3]
 EPOCHS = 30  # far more than a run has done when it is killed
@@ -68,7 +67,7 @@ def test_a_resumed_run_fits_no_second_svm(tmp_path, monkeypatch):
         fits.append(ids.shape)
         model.set_weights([np.zeros_like(weight) for weight in model.get_weights()])
 
-    monkeypatch.setattr("keras_tnattn_train.classify.train.start_from_svm", start)
+    monkeypatch.setattr("keras_tnattn_train.classify.initial_weights.start_from_svm", start)
     folder = tmp_path / "run"
     options = ["--learning-rate", "1e-30", "--attention", "none"]
     interrupted_after(1, command(table, folder, *options), monkeypatch)
@@ -400,7 +399,7 @@ class TestRefusals:
                 with super().locked() as free:
                     yield free
 
-        monkeypatch.setattr("keras_tnattn_train.commands.Run", Late)
+        monkeypatch.setattr("keras_tnattn_train.runs.run.Run", Late)
         assert_refused(capsys, command(table, tmp_path / "run"), "which exists")
 
     def test_nothing_to_resume(self, capsys, tmp_path):

@@ -1,5 +1,6 @@
 import gzip
 import lzma
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -315,3 +316,12 @@ class TestTfds:
         with pytest.raises(InputError, match=r"ConnectionError: no route\).*cldr:pt-en") as error:
             load_pairs("tfds:some")
         assert "\n" not in str(error.value)
+
+
+def test_spans_of_time_are_of_one_unit_or_more(monkeypatch):
+    monkeypatch.setattr(cldr, "PAIRS", 3000)
+    texts = [pair[1] for pair in cldr.render_pairs("pt", "en")]
+    spans = re.compile(r"\bin (\d+) (?:second|minute|hour|day|week|month|year)s?\b")
+    numbers = [int(number) for text in texts for number in spans.findall(text)]
+    assert len(set(numbers)) > 50
+    assert (min(numbers), max(numbers)) == (1, 99)

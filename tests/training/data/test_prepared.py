@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -11,13 +12,14 @@ from keras_tnattn.text.reserved import END, START
 from keras_tnattn_train.data.batches import BucketedBatches
 from keras_tnattn_train.data.pairs.corpus import ParallelCorpus
 from keras_tnattn_train.data.pairs.prepared import (
+    Preparing,
     Sentences,
     TokenizedPart,
     load_prepared,
     prepare,
 )
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.runs.fitting import as_dataset
+from keras_tnattn_train.runs.training import as_dataset
 
 ROOT = Path(__file__).parents[3]
 TRAIN = [(f"O gato {i} dorme, İ.", f"The cat {i} sleeps.") for i in range(30)]
@@ -28,12 +30,12 @@ CORPUS = ParallelCorpus(
     [("dorme", "It's the cat " * 10), ("O gato", "The cat")],
     ("read somewhere",),
 )
-OPTIONS = {"vocabulary_size": 200, "max_length": 20}
+OPTIONS = Preparing(vocabulary_size=200, max_length=20)
 
 
 @pytest.fixture
 def prepared(tmp_path):
-    return prepare(CORPUS, tmp_path / "corpus", **OPTIONS)
+    return prepare(CORPUS, tmp_path / "corpus", OPTIONS)
 
 
 def sentences(lengths, draw):
@@ -52,7 +54,7 @@ def random_part(rows=203, longest=30, shortest=2):
 
 class TestPrepare:
     def test_holds_the_tokenized_corpus(self, prepared):
-        for i, tokenizer in enumerate(prepared.tokenizers()):
+        for i, tokenizer in enumerate(prepared.tokenizers):
             assert prepared.vocabulary_sizes[i] == tokenizer.vocabulary_size <= 200
             side = ("source", "target")[i]
             for name, pairs in (("train", TRAIN), ("validation", CORPUS.validation)):
@@ -66,7 +68,7 @@ class TestPrepare:
 
     def test_long_sentences(self, prepared):
         target = prepared.parts["test"].target
-        whole = prepared.tokenizers()[1].tokenize([CORPUS.test[0][1]])[0].numpy()
+        whole = prepared.tokenizers[1].tokenize([CORPUS.test[0][1]])[0].numpy()
         assert target[0].tolist() == [*whole[:19], END]
         assert target.lengths_of(np.arange(2)).tolist() == [20, 4]
         assert prepared.max_length == 20
@@ -76,33 +78,33 @@ class TestPrepare:
             "1 test pairs longer than 20 word pieces cut",
         )
         with pytest.raises(InputError, match="max_length=2, and all 31 pairs"):
-            prepare(CORPUS, prepared.folder.with_name("other"), 200, max_length=2)
+            prepare(CORPUS, prepared.folder.with_name("other"), Preparing(200, max_length=2))
 
     def test_vocabulary_is_of_the_training_part_alone(self, prepared):
-        for tokenizer in prepared.tokenizers():
+        for tokenizer in prepared.tokenizers:
             assert "ã" not in tokenizer.vocabulary
             assert "'" not in tokenizer.vocabulary
 
     def test_case_by_language(self, tmp_path, prepared):
-        lower = prepare(CORPUS, tmp_path / "lower", lower_case=True, **OPTIONS)
-        turkish, english = (tokenizer.options["case"] for tokenizer in lower.tokenizers())
+        lower = prepare(CORPUS, tmp_path / "lower", replace(OPTIONS, lower_case=True))
+        turkish, english = (tokenizer.options["case"] for tokenizer in lower.tokenizers)
         assert (turkish, english) == ("turkish", "lower")
-        assert [tokenizer.options["case"] for tokenizer in prepared.tokenizers()] == ["keep"] * 2
+        assert [tokenizer.options["case"] for tokenizer in prepared.tokenizers] == ["keep"] * 2
 
     def test_pieces_of_bert(self, tmp_path, prepared):
         folder = tmp_path / "bert"
-        bert = prepare(CORPUS, folder, lower_case=True, tokenizer="bert", **OPTIONS)
+        bert = prepare(CORPUS, folder, replace(OPTIONS, lower_case=True, tokenizer="bert"))
         assert bert.digest != prepared.digest
-        source, target = load_prepared(folder).tokenizers()
+        source, target = load_prepared(folder).tokenizers
         assert source.options == target.options == {"tokenizer": "bert", "lower_case": True}
         ids = bert.parts["validation"].target[0]
         assert target.detokenize(ids).numpy().decode() == "a [UNK] sleeps ."
         with pytest.raises(InputError, match="made of another corpus or with other options"):
-            prepare(CORPUS, folder, lower_case=True, **OPTIONS)
+            prepare(CORPUS, folder, replace(OPTIONS, lower_case=True))
 
     def test_is_made_once(self, prepared):
         before = prepared.folder.stat().st_ino
-        again = prepare(CORPUS, str(prepared.folder), **OPTIONS)
+        again = prepare(CORPUS, str(prepared.folder), OPTIONS)
         assert prepared.folder.stat().st_ino == before
         assert again.digest == prepared.digest
         assert load_prepared(prepared.folder).digest == prepared.digest
@@ -113,15 +115,15 @@ class TestPrepare:
         for i, (corpus, options) in enumerate(
             (
                 (CORPUS.reversed(), OPTIONS),
-                (CORPUS, {**OPTIONS, "max_length": 21}),
-                (CORPUS, {**OPTIONS, "keep_accents": False}),
-                (CORPUS, {**OPTIONS, "form": "NFKC"}),
-                (CORPUS, {**OPTIONS, "vocabulary_size": 100}),
+                (CORPUS, replace(OPTIONS, max_length=21)),
+                (CORPUS, replace(OPTIONS, keep_accents=False)),
+                (CORPUS, replace(OPTIONS, form="NFKC")),
+                (CORPUS, replace(OPTIONS, vocabulary_size=100)),
             )
         ):
             with pytest.raises(InputError, match=r"another prepared corpus.*Choose another folder"):
-                prepare(corpus, folder, **options)
-            digests.add(prepare(corpus, tmp_path / f"other{i}", **options).digest)
+                prepare(corpus, folder, options)
+            digests.add(prepare(corpus, tmp_path / f"other{i}", options).digest)
         assert len(digests) == 6
         assert load_prepared(folder).digest == prepared.digest
 
@@ -136,7 +138,7 @@ class TestPrepare:
             with pytest.raises(InputError, match=r"Delete .*corpus and prepare") as error:
                 load_prepared(prepared.folder)
             assert name in str(error.value)
-        assert prepare(CORPUS, prepared.folder, **OPTIONS).digest == prepared.digest
+        assert prepare(CORPUS, prepared.folder, OPTIONS).digest == prepared.digest
 
     def test_no_prepared_corpus(self, tmp_path, prepared):
         with pytest.raises(InputError, match="Prepare the corpus first"):
@@ -156,7 +158,7 @@ class TestPrepare:
         (tmp_path / "mine" / "file").write_text("x")
         for path in (tmp_path / "mine", tmp_path / "mine" / "file"):
             with pytest.raises(InputError, match="Choose another folder than"):
-                prepare(CORPUS, path, **OPTIONS)
+                prepare(CORPUS, path, OPTIONS)
         assert (tmp_path / "mine" / "file").read_text() == "x"
 
     def test_bad_input(self, tmp_path):
@@ -164,9 +166,9 @@ class TestPrepare:
         with pytest.raises(InputError, match="with a train part"):
             prepare(nothing, tmp_path / "corpus")
         with pytest.raises(InputError, match="vocabulary_size=5"):
-            prepare(CORPUS, tmp_path / "corpus", vocabulary_size=5)
+            prepare(CORPUS, tmp_path / "corpus", Preparing(vocabulary_size=5))
         with pytest.raises(InputError, match="form='NFX'"):
-            prepare(CORPUS, tmp_path / "corpus", form="NFX")
+            prepare(CORPUS, tmp_path / "corpus", Preparing(form="NFX"))
         assert list(tmp_path.iterdir()) == []
 
     def test_is_read_without_tensorflow(self, prepared):

@@ -1,6 +1,7 @@
 """Preparations in several processes, and interrupted ones."""
 
 import contextlib
+import dataclasses
 import multiprocessing
 import os
 import shutil
@@ -15,7 +16,7 @@ from import_path import IMPORT_PATH
 
 from keras_tnattn_train.data.pairs import prepared, tokenizing
 from keras_tnattn_train.data.pairs.corpus import ParallelCorpus
-from keras_tnattn_train.data.pairs.prepared import prepare
+from keras_tnattn_train.data.pairs.prepared import Preparing, prepare
 from keras_tnattn_train.options.errors import InputError
 
 ROOT = Path(__file__).parents[3]
@@ -23,7 +24,7 @@ TRAIN = [(f"O gato {i} {'dorme ' * (i % 9)}.", f"The cat {i} sleeps.") for i in 
 CORPUS = ParallelCorpus(
     ("pt", "en"), TRAIN, [("O cão", "A dog " * 9)] * 11, [("O gato", "The cat")], ("a note",)
 )
-OPTIONS = {"vocabulary_size": 150, "max_length": 14}
+OPTIONS = Preparing(vocabulary_size=150, max_length=14)
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def small_chunks(monkeypatch):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A corpus that was prepared in one go, in one chunk."""
-    return prepare(CORPUS, tmp_path_factory.mktemp("whole") / "corpus", **OPTIONS)
+    return prepare(CORPUS, tmp_path_factory.mktemp("whole") / "corpus", OPTIONS)
 
 
 def files(corpus):
@@ -56,7 +57,7 @@ class Interrupting:
 
 def test_chunks_change_nothing(whole, tmp_path):
     progress = Interrupting()
-    chunked = prepare(CORPUS, tmp_path / "corpus", **OPTIONS, progress=progress)
+    chunked = prepare(CORPUS, tmp_path / "corpus", OPTIONS, progress=progress)
     assert files(chunked) == files(whole)
     assert chunked.notes == (
         "a note",
@@ -83,23 +84,24 @@ def test_an_interrupted_preparation_continues(whole, tmp_path, what, after):
     folder = tmp_path / "corpus"
     first, second = Interrupting(what, after), Interrupting()
     with pytest.raises(KeyboardInterrupt):
-        prepare(CORPUS, folder, **OPTIONS, progress=first)
+        prepare(CORPUS, folder, OPTIONS, progress=first)
     assert [path.name for path in tmp_path.iterdir()] == [".partial-corpus"]
-    again = prepare(CORPUS, folder, **OPTIONS, progress=second)
+    again = prepare(CORPUS, folder, OPTIONS, progress=second)
     # It continues at the chunk at which it was interrupted.
     assert second.told[0] == first.told[-1]
     assert files(again) == files(whole)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
 
-@pytest.mark.parametrize("changed", [{"max_length": 15}, {"corpus": CORPUS.reversed()}])
+@pytest.mark.parametrize(
+    "changed", [(CORPUS, dataclasses.replace(OPTIONS, max_length=15)), (CORPUS.reversed(), OPTIONS)]
+)
 def test_another_corpus_starts_anew(tmp_path, changed):
     with pytest.raises(KeyboardInterrupt):
-        prepare(CORPUS, tmp_path / "corpus", **OPTIONS, progress=Interrupting("tokenized", 24))
+        prepare(CORPUS, tmp_path / "corpus", OPTIONS, progress=Interrupting("tokenized", 24))
     progress = Interrupting()
-    prepare(
-        **{"corpus": CORPUS, **OPTIONS, **changed}, folder=tmp_path / "corpus", progress=progress
-    )
+    corpus, options = changed
+    prepare(corpus, tmp_path / "corpus", options, progress=progress)
     assert progress.told[0] == ("counted", 0, 45)
 
 
@@ -111,15 +113,15 @@ def test_another_corpus_starts_anew(tmp_path, changed):
 def test_a_damaged_chunk_can_be_deleted(whole, tmp_path, what, chunk, content):
     folder = tmp_path / "corpus"
     with pytest.raises(KeyboardInterrupt):
-        prepare(CORPUS, folder, **OPTIONS, progress=Interrupting(what, 24))
+        prepare(CORPUS, folder, OPTIONS, progress=Interrupting(what, 24))
     damaged = tmp_path / ".partial-corpus/chunks" / chunk
     damaged.write_bytes(content)
     for _ in range(2):
         with pytest.raises(InputError, match=rf"{chunk}, which is damaged .*Delete it, then"):
-            prepare(CORPUS, folder, **OPTIONS)
+            prepare(CORPUS, folder, OPTIONS)
     damaged.unlink()
     progress = Interrupting()
-    assert files(prepare(CORPUS, folder, **OPTIONS, progress=progress)) == files(whole)
+    assert files(prepare(CORPUS, folder, OPTIONS, progress=progress)) == files(whole)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
 
@@ -128,9 +130,9 @@ def test_two_preparations_do_not_share_a_folder(whole, tmp_path):
 
     def prepare_another(what, done, total):
         with pytest.raises(InputError, match=f"no other process.*Received: {folder}. Wait"):
-            prepare(CORPUS, folder, **OPTIONS)
+            prepare(CORPUS, folder, OPTIONS)
 
-    assert files(prepare(CORPUS, folder, **OPTIONS, progress=prepare_another)) == files(whole)
+    assert files(prepare(CORPUS, folder, OPTIONS, progress=prepare_another)) == files(whole)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
 
@@ -141,7 +143,7 @@ def test_what_another_process_has_just_prepared_is_taken(whole, tmp_path, monkey
 
     monkeypatch.setattr(prepared, "locked", late)
     progress = Interrupting()
-    assert files(prepare(CORPUS, tmp_path / "corpus", **OPTIONS, progress=progress)) == files(whole)
+    assert files(prepare(CORPUS, tmp_path / "corpus", OPTIONS, progress=progress)) == files(whole)
     assert progress.told == []
 
 
@@ -152,10 +154,10 @@ def test_an_interrupt_at_the_very_end_loses_nothing(whole, tmp_path, monkeypatch
     sha256 = prepared._sha256
     monkeypatch.setattr(prepared, "_sha256", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        prepare(CORPUS, tmp_path / "corpus", **OPTIONS)
+        prepare(CORPUS, tmp_path / "corpus", OPTIONS)
     monkeypatch.setattr(prepared, "_sha256", sha256)
     progress = Interrupting()
-    again = prepare(CORPUS, tmp_path / "corpus", **OPTIONS, progress=progress)
+    again = prepare(CORPUS, tmp_path / "corpus", OPTIONS, progress=progress)
     assert files(again) == files(whole)
     assert progress.told == []
 
@@ -178,9 +180,9 @@ def test_an_interrupt_while_a_damaged_folder_is_replaced_loses_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(type(tmp_path), "rename", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            prepare(CORPUS, folder, **OPTIONS)
+            prepare(CORPUS, folder, OPTIONS)
     progress = Interrupting()
-    assert files(prepare(CORPUS, folder, **OPTIONS, progress=progress)) == files(whole)
+    assert files(prepare(CORPUS, folder, OPTIONS, progress=progress)) == files(whole)
     assert progress.told == []
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
@@ -198,8 +200,8 @@ def test_an_interrupt_before_the_chunks_are_deleted_leaves_nothing(whole, tmp_pa
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            prepare(CORPUS, tmp_path / "corpus", **OPTIONS)
-    assert files(prepare(CORPUS, tmp_path / "corpus", **OPTIONS)) == files(whole)
+            prepare(CORPUS, tmp_path / "corpus", OPTIONS)
+    assert files(prepare(CORPUS, tmp_path / "corpus", OPTIONS)) == files(whole)
     assert not (tmp_path / "corpus" / prepared.CHUNKS).exists()
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
@@ -214,7 +216,7 @@ def test_a_disk_without_locks_is_told(tmp_path, monkeypatch):
         if of_another_process:
             lock.touch()
         with pytest.raises(InputError, match=r"Could not lock .*: operation not supported\. Choo"):
-            prepare(CORPUS, tmp_path / "corpus", **OPTIONS)
+            prepare(CORPUS, tmp_path / "corpus", OPTIONS)
         assert lock.exists() == of_another_process
 
 
@@ -222,20 +224,19 @@ def test_what_was_computed_survives_a_full_disk(whole, tmp_path):
     folder = tmp_path / "corpus"
     full = OSError(28, "No space left on device")
     with pytest.raises(InputError, match=r"no space left on device.*continue with the same"):
-        prepare(CORPUS, folder, **OPTIONS, progress=Interrupting("tokenized", 24, full))
+        prepare(CORPUS, folder, OPTIONS, progress=Interrupting("tokenized", 24, full))
     progress = Interrupting()
-    assert files(prepare(CORPUS, folder, **OPTIONS, progress=progress)) == files(whole)
+    assert files(prepare(CORPUS, folder, OPTIONS, progress=progress)) == files(whole)
     assert progress.told[0] == ("tokenized", 24, 57)
 
 
 @pytest.mark.slow
 def test_two_processes_prepare_the_same(whole, tmp_path):
-    options = {**OPTIONS, "workers": 2}
     with pytest.raises(KeyboardInterrupt):
-        prepare(CORPUS, tmp_path / "corpus", **options, progress=Interrupting("tokenized", 24))
+        prepare(CORPUS, tmp_path / "corpus", OPTIONS, 2, progress=Interrupting("tokenized", 24))
     assert multiprocessing.active_children() == []
     progress = Interrupting()
-    two = prepare(CORPUS, tmp_path / "corpus", **options, progress=progress)
+    two = prepare(CORPUS, tmp_path / "corpus", OPTIONS, 2, progress=progress)
     assert progress.told[0][0] == "tokenized"
     assert progress.told[0][1] >= 24
     assert files(two) == files(whole)
@@ -247,6 +248,7 @@ import os, sys, time
 from pathlib import Path
 from keras_tnattn_train.data.pairs import tokenizing
 from keras_tnattn_train.data.pairs.corpus import ParallelCorpus
+from keras_tnattn_train.processes.workers import Workers
 
 def work(chunk, pairs, kind):
     if kind == "fails" and chunk.start == 16:
@@ -263,8 +265,9 @@ if __name__ == "__main__":
     tokenizing.PAIRS = 8
     corpus = ParallelCorpus(("a", "b"), [(str(i), "") for i in range(100)], [], [])
     chunks = tokenizing.chunks_of(corpus, ["train"], Path("chunks"), "x")
-    with tokenizing.Workers(2) as workers:
-        workers.compute(work, corpus, chunks, lambda *told: print(*told, flush=True), sys.argv[1])
+    with Workers(2, "fewer --workers", tokenizing.start_worker) as workers:
+        told = lambda *told: print(*told, flush=True)
+        tokenizing.compute(workers, work, corpus, chunks, told, sys.argv[1])
 """
 
 
@@ -304,7 +307,7 @@ def test_the_error_of_a_process_is_told(compute):
 
 def test_a_killed_process_is_told(compute):
     _, errors = compute("dies").communicate(timeout=60)
-    assert "A process that prepares the corpus was killed" in errors
+    assert "one that was killed or crashed" in errors
 
 
 def test_no_process_outlives_its_parent(compute, tmp_path):

@@ -15,8 +15,7 @@ from keras_tnattn_train.nodes import fitting
 from keras_tnattn_train.nodes.config import NodesConfig
 from keras_tnattn_train.nodes.fitting import EarlyStopping
 from keras_tnattn_train.nodes.plots import neighborhood
-from keras_tnattn_train.options.options import from_json, to_json
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run, from_json, to_json
 
 
 def command(graph, folder, *more):

@@ -14,8 +14,8 @@ from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.commands import RunOptions, app_of, run_to_train
 from keras_tnattn_train.images.config import ImagesConfig
+from keras_tnattn_train.options.apps import function_of, new_app, run
 from keras_tnattn_train.options.attentions import registered_attentions
-from keras_tnattn_train.options.command_line import function_of, new_app, run
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import (
     DATA,
@@ -24,13 +24,11 @@ from keras_tnattn_train.options.options import (
     Options,
     choices,
     extras,
-    from_json,
     interval,
     option,
-    to_json,
 )
 from keras_tnattn_train.rules.config import RulesConfig
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run, from_json, to_json
 from keras_tnattn_train.tasks import task_commands
 from keras_tnattn_train.translate import evaluate, explain
 from keras_tnattn_train.translate.config import TranslateConfig
@@ -268,6 +266,17 @@ class TestResuming:
         with pytest.raises(InputError, match=r"epochs=30.*Received: epochs=20"):
             run_to_train(TranslateConfig, {"epochs": 20}, self.options(folder))
 
+    def test_a_renamed_run_is_found_by_its_new_name(self, folder, monkeypatch):
+        monkeypatch.chdir(folder.parent)
+        (folder.parent / "runs").mkdir()
+        folder.rename(folder.parent / "runs/new")
+        config, run = run_to_train(TranslateConfig, {"name": "new"}, RunOptions(resume=True))
+        assert (run.folder, config.name) == (Path("runs/new"), "new")
+
+    def test_a_missing_run_names_the_way_out(self, tmp_path):
+        with pytest.raises(InputError, match="--run-dir"):
+            run_to_train(TranslateConfig, {"name": "old"}, RunOptions(resume=True))
+
     def test_a_finished_run_is_trained_for_another_export_alone(self, folder, capsys):
         run = Run(folder)
         run.finish({"loss": 1.0})
@@ -276,7 +285,8 @@ class TestResuming:
         assert "nothing to do" in capsys.readouterr().out
         config, _ = run_to_train(TranslateConfig, {"export_beam": 2}, self.options(folder))
         assert config.export_beam == 2
-        run.write_export_note({"options": config.export_options, "version": 1})
+        note = {"options": config.export_options, "version": 1}
+        (run.folder / "export.json").write_text(json.dumps(note))
         run.finish({"loss": 1.0, "exported": str(folder)})
         assert run_to_train(TranslateConfig, {"export_beam": 2}, self.options(folder)) is None
         run.finish({"loss": 1.0, "exported": str(folder / "deleted")})

@@ -17,10 +17,10 @@ from translate_commands import table
 
 from keras_tnattn_train.data.batches import ArrayBatches, BucketedBatches
 from keras_tnattn_train.data.pairs.loading import load_pairs
-from keras_tnattn_train.data.pairs.prepared import load_prepared, prepare
+from keras_tnattn_train.data.pairs.prepared import Preparing, load_prepared, prepare
 from keras_tnattn_train.processes.devices import COORDINATOR, NUM_PROCESSES, PROCESS_ID
-from keras_tnattn_train.runs.fitting import ProcessShare
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.runs.training import ProcessShare
 
 ROOT = Path(__file__).parents[3]
 CODE = """
@@ -98,7 +98,7 @@ def corpus(tmp_path_factory):
     """A prepared corpus of 108 training and 6 validation pairs."""
     pytest.importorskip("tensorflow_text")
     folder = tmp_path_factory.mktemp("corpus")
-    prepare(load_pairs(table(folder / "pairs.tsv")), folder / "prepared", vocabulary_size=90)
+    prepare(load_pairs(table(folder / "pairs.tsv")), folder / "prepared", Preparing(90))
     return str(folder / "prepared")
 
 

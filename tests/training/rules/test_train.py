@@ -18,12 +18,11 @@ from run_folders import (
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.demos import rules as demo_rules
 from keras_tnattn_train.options.errors import InputError, exit_status
-from keras_tnattn_train.options.options import from_json, to_json
 from keras_tnattn_train.rules import plots
 from keras_tnattn_train.rules import train as rules
 from keras_tnattn_train.rules.automata import RuleBatches, evolve
 from keras_tnattn_train.rules.config import RulesConfig
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run, from_json, to_json
 
 tensorflow_only = pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow backend exports")
 # Rule 204 changes nothing: it is learned in a moment.

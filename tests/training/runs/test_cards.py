@@ -57,3 +57,15 @@ def test_the_command_names_what_the_other_options_do_not_decide(config, words):
     described = describe(config, {}, {})["command"]
     expected = ["python", "training/train.py", command, *words.split(), "--export"]
     assert shlex.split(described) == expected
+
+
+def test_a_card_names_no_folder_of_this_machine(tmp_path):
+    path = tmp_path / "reviews.csv"
+    config = ClassifyConfig(dataset=str(path), epochs=3, export=True)
+    card = describe(config, {"name": str(path)}, {"test_accuracy": 0.9672826416237503})
+    assert card["data"] == {"name": "reviews.csv"}
+    assert card["options"] == {"dataset": "reviews.csv", "epochs": 3}
+    assert card["scores"] == {"test_accuracy": 0.9673}
+    assert str(tmp_path) not in json.dumps(card)
+    pairs = TranslateConfig(corpus=f"{tmp_path}/train.pt,{tmp_path}/train.en", name="pairs")
+    assert describe(pairs, {}, {})["options"]["corpus"] == "train.pt,train.en"

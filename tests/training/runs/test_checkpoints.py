@@ -4,16 +4,16 @@ import pytest
 
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.runs import checkpoints
+from keras_tnattn_train.runs import training
 from keras_tnattn_train.runs.checkpoints import (
-    EpochLog,
     first_line,
     load_state,
     load_weights,
     save_state,
     save_weights,
 )
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.runs.training import EpochLog
 
 
 def tiny_model():
@@ -110,9 +110,7 @@ def test_the_time_of_a_step_leaves_compiling_out(tmp_path, monkeypatch, ends, se
     log.set_model(tiny_model())
     clock = iter([0.0, *(end for _, end in ends)])
     with monkeypatch.context() as patched:
-        patched.setattr(
-            "keras_tnattn_train.runs.checkpoints.time.perf_counter", lambda: next(clock)
-        )
+        patched.setattr("keras_tnattn_train.runs.training.time.perf_counter", lambda: next(clock))
         log.on_epoch_begin(0)
         for steps, _ in ends:
             log.on_train_batch_end(steps - 1)
@@ -135,7 +133,7 @@ def test_a_loss_that_is_no_number_is_not_the_best(tmp_path):
 def test_the_accuracy_may_decide_which_epoch_is_best(tmp_path, monkeypatch):
     run, saved, done = Run(tmp_path / "run"), [], []
     run.start(ClassifyConfig(), {})
-    monkeypatch.setattr(checkpoints, "save_state", lambda model, epoch, path: saved.append(epoch))
+    monkeypatch.setattr(training, "save_state", lambda model, epoch, path: saved.append(epoch))
     log = EpochLog(run, patience=2, monitor="accuracy")
     for loss, accuracy in ((2, 0.5), (3, 0.7), (1, 0.6), (0, 0.7)):
         log.rows.append({"val_loss": loss, "val_accuracy": accuracy})

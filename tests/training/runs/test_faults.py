@@ -9,11 +9,12 @@ import keras
 import numpy as np
 import pytest
 
+from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.data.batches import ArrayBatches
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs import finishing
-from keras_tnattn_train.runs.fitting import check_tensorboard, fit, reset_session
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.runs.training import fit, reset_session, start_session
 from keras_tnattn_train.system.files import replacing
 
 
@@ -168,9 +169,9 @@ def test_a_folder_name_that_is_too_long(tmp_path):
 
 def test_tensorboard_that_is_not_installed(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    check_tensorboard(Config())
+    start_session(ClassifyConfig())
     with pytest.raises(InputError, match=r"keras-tnattn\[tensorboard\]"):
-        check_tensorboard(Config(tensorboard=True))
+        start_session(ClassifyConfig(tensorboard=True))
 
 
 @pytest.mark.slow
@@ -209,7 +210,7 @@ def test_an_export_of_another_run_is_not_taken_for_ones_own(tmp_path):
     assert finishing._export_once(config, killed, kill) == path
     assert finishing._export_once(config, other, kill).read_text() == "other"
     # Notes of earlier versions do not say whether the export is complete; the results do.
-    other.write_export_note({"options": {"beam": 1}, "version": 1})
+    finishing._write_note(other, {"options": {"beam": 1}, "version": 1})
     other.finish({"exported": str(config.export_folder / "1")})
     assert finishing._export_once(config, other, kill).read_text() == "other"
     other.finish({})

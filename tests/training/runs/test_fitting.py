@@ -9,7 +9,8 @@ import pytest
 
 from keras_tnattn_train.data.batches import ArrayBatches, TextBatches
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.runs.fitting import as_dataset, on_all_gpus
+from keras_tnattn_train.processes.devices import on_all_gpus
+from keras_tnattn_train.runs.training import as_dataset
 
 needs_tensorflow = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="other backends read the batches themselves"

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from keras_tnattn_train.runs.measuring import measure_missing
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
 
 KEYS = {"model": str, "seed": int}
 COLUMNS = {"accuracy": float, "steps": int}

@@ -21,7 +21,8 @@ def passed(monkeypatch):
 
 
 def callback(epochs):
-    lines = EpochLines(epochs)
+    lines = EpochLines()
+    lines.set_params({"epochs": epochs, "steps": 400})
     lines.set_model(keras.Sequential())
     lines.model.stop_training = False
     lines.on_train_begin()
@@ -41,6 +42,25 @@ def test_prints_at_most_ten_epochs_with_the_time_since_the_start(epochs, printed
     assert len(out) <= LINES
     assert out == [
         f"epoch {n} of {epochs}: loss 0.3333 ({60 * n} s since the start)" for n in printed
+    ]
+
+
+def test_a_long_epoch_tells_how_far_it_is(passed, capsys):
+    lines = callback(2)
+    lines.on_epoch_begin(0)
+    for batch in range(400):
+        passed(1)
+        lines.on_train_batch_end(batch, {"loss": 1 / 3})
+    lines.on_epoch_end(0, {"loss": 0.25})
+    lines.on_epoch_begin(1)
+    passed(100)
+    lines.on_train_batch_end(99, {"loss": 0.2})
+    out = capsys.readouterr().out.splitlines()
+    within = "epoch 1 of 2, step {} of 400: loss 0.3333 ({} s since the start, about {} s remain)"
+    assert out[:6] == [within.format(n, n, 800 - n) for n in range(60, 361, 60)]
+    assert out[6:] == [
+        "epoch 1 of 2: loss 0.25 (400 s since the start)",
+        "epoch 2 of 2, step 100 of 400: loss 0.2 (500 s since the start, about 300 s remain)",
     ]
 
 

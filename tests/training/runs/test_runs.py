@@ -1,12 +1,16 @@
 import contextlib
+import json
 import threading
 import time
 
+import keras
 import pytest
 
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.runs.runs import Run, finish_all
+from keras_tnattn_train.runs.finishing import finish
+from keras_tnattn_train.runs.many import finish_all
+from keras_tnattn_train.runs.run import Run, open_run
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"a": 1', "\x00", None])
@@ -80,7 +84,7 @@ def test_finish_all_leaves_a_run_to_the_process_that_trains_it(tmp_path, capsys)
     other = threading.Thread(target=end)
     other.start()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("keras_tnattn_train.runs.runs.Run", Finishing)
+        patch.setattr("keras_tnattn_train.runs.many.Run", Finishing)
         results = finish_all(configs, tmp_path, train)
     other.join()
     assert [found["loss"] for found in results] == [1.0, 3.0, 3.0, 4.0]
@@ -138,6 +142,62 @@ def test_a_study_with_other_options_is_refused_without_waiting(tmp_path, capsys)
 
 def test_only_the_first_of_several_processes_locks_a_run(tmp_path, monkeypatch):
     with Run(tmp_path / "run").locked():
-        monkeypatch.setattr("keras_tnattn_train.runs.runs.process_id", lambda: 1)
-        with Run(tmp_path / "run").locked() as free:
+        monkeypatch.setattr("keras_tnattn_train.runs.run.process_id", lambda: 1)
+        with open_run(tmp_path / "run").locked() as free:
             assert free
+
+
+def test_an_empty_folder_is_a_new_run(tmp_path):
+    run = Run(tmp_path)
+    assert not run.exists
+    run.start(ClassifyConfig(), {"a": 1})
+    assert json.loads((tmp_path / "data.json").read_text()) == {"a": 1}
+    with pytest.raises(InputError, match="which exists"):
+        run.start(ClassifyConfig(), {"a": 1})
+
+
+class TestFollowedRun:
+    @pytest.fixture
+    def followed(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("KERAS_DISTRIBUTION_PROCESS_ID", "1")
+        return open_run(tmp_path / "runs/run")
+
+    def test_writes_nothing(self, followed, tmp_path):
+        with followed.locked() as free:
+            assert free
+        followed.start_or_check(ClassifyConfig(), {"a": 1})
+        followed.write_metrics([{"epoch": 1}])
+        assert followed.lead(lambda: 1 / 0) is None
+        assert followed.tensorboard() == []
+        assert list(tmp_path.iterdir()) == []
+
+    def test_may_exist_already(self, followed):
+        Run(followed.folder).start(ClassifyConfig(), {"a": 1})
+        followed.check_new()
+        followed.start_or_check(ClassifyConfig(), {"a": 1})
+        with pytest.raises(InputError, match="data with which the run"):
+            followed.start_or_check(ClassifyConfig(), {"a": 2})
+
+
+def test_the_leader_works(tmp_path):
+    assert open_run(tmp_path).lead(lambda: 3) == 3
+    assert type(open_run(tmp_path)) is Run
+
+
+def test_a_run_exports_if_asked_for(tmp_path):
+    pytest.importorskip("tensorflow")
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+
+    def write(folder, version):
+        path = folder / str(version)
+        path.mkdir(parents=True)
+        return path
+
+    for export in (False, True):
+        config = ClassifyConfig(export=export, saved_models=str(tmp_path / "saved"), name="mine")
+        run = Run(tmp_path / f"run-{export}")
+        run.start(config, {})
+        results = finish(config, run, model, {"loss": 1.0}, write)
+        assert (tmp_path / "saved/mine/1").exists() is export
+        assert ("exported" in results) is export
+        assert run.results == results

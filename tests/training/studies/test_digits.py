@@ -5,7 +5,7 @@ import pytest
 
 from keras_tnattn_train.data.images import LabeledImages
 from keras_tnattn_train.studies import digits, digits_baselines
-from keras_tnattn_train.studies.command_line import main
+from keras_tnattn_train.studies.reproduce import main
 
 
 def row(accuracy, weights=10):

@@ -15,7 +15,6 @@ from import_path import IMPORT_PATH
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.processes import alone
 from keras_tnattn_train.studies import long_texts, recall_training
-from keras_tnattn_train.studies.command_line import main
 from keras_tnattn_train.studies.recall import (
     FIRST_LETTER,
     LETTERS,
@@ -24,6 +23,7 @@ from keras_tnattn_train.studies.recall import (
     SECTION,
     recall_texts,
 )
+from keras_tnattn_train.studies.reproduce import main
 
 ROOT = Path(__file__).parents[3]
 # A study whose process of a training waits; the file `process` has its number.
@@ -162,7 +162,7 @@ def test_a_crash_is_no_lack_of_memory(monkeypatch, written, too_large):
     if too_large:
         assert alone.run_alone(_crash, written, gigabytes=1.0) is None
     else:
-        with pytest.raises(InputError, match=r"gigabytes=1\.0\. What is finished is kept"):
+        with pytest.raises(InputError, match=r"kept: .* fewer --gigabytes than 1"):
             alone.run_alone(_crash, written, gigabytes=1.0)
 
 

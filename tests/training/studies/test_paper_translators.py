@@ -7,7 +7,7 @@ import pytest
 
 from keras_tnattn.models import PRESETS
 from keras_tnattn_train.studies import paper_translators
-from keras_tnattn_train.studies.command_line import main
+from keras_tnattn_train.studies.reproduce import main
 
 
 def row(greedy, beam=None):

@@ -5,10 +5,10 @@ import pytest
 
 from keras_tnattn_train.rules import train as rules
 from keras_tnattn_train.rules.config import RulesConfig
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.studies import rules as study
 from keras_tnattn_train.studies import rules_report
-from keras_tnattn_train.studies.command_line import main
+from keras_tnattn_train.studies.reproduce import main
 from keras_tnattn_train.studies.rules_report import Finished, accuracy_table, exact_table
 
 # Rule 204 changes nothing: it is learned in a moment.

@@ -2,9 +2,9 @@ import csv
 import threading
 
 from keras_tnattn_train.data.texts import LabeledTexts
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.studies import tensorized
-from keras_tnattn_train.studies.command_line import main
+from keras_tnattn_train.studies.reproduce import main
 from keras_tnattn_train.studies.tensorized import (
     MOST_FREQUENT,
     SETTINGS,

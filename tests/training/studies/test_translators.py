@@ -6,7 +6,7 @@ import pytest
 from translate_commands import table
 
 from keras_tnattn_train.studies import translators
-from keras_tnattn_train.studies.command_line import main
+from keras_tnattn_train.studies.reproduce import main
 
 
 def row(bleu, seconds=10.0):

@@ -8,10 +8,10 @@ import pytest
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.classify.train import compiled_model
 from keras_tnattn_train.processes import alone
-from keras_tnattn_train.runs.checkpoints import EpochLog
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.runs.training import EpochLog
 from keras_tnattn_train.studies import whole_texts, whole_texts_training
-from keras_tnattn_train.studies.command_line import main
+from keras_tnattn_train.studies.reproduce import main
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -88,7 +88,7 @@ def test_the_table_has_all_finished_runs(arguments, tmp_path, monkeypatch, capsy
         written(path, text)
 
     monkeypatch.setattr(alone, "run_alone", lambda *some, gigabytes: None)
-    monkeypatch.setattr(whole_texts, "write_text", write)
+    monkeypatch.setattr(whole_texts, "save_text", write)
     for model in ("mha", "gru", "tsa"):
         assert main([*arguments, model]) == 0
     lines = (tmp_path / "study/table.md").read_text().splitlines()

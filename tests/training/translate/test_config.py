@@ -3,15 +3,16 @@ import json
 import pytest
 
 from keras_tnattn.models import PRESETS as MODELS
+from keras_tnattn_train.data.pairs.prepared import Preparing
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.options.options import from_json, to_json
+from keras_tnattn_train.runs.run import from_json, to_json
 from keras_tnattn_train.translate.config import (
     ATTENTIONS,
     PRESETS,
     PreparingOptions,
     TranslateConfig,
 )
-from keras_tnattn_train.translate.models import untrained
+from keras_tnattn_train.translate.models import compiled, untrained
 
 
 def test_presets_and_attentions_are_those_of_the_translator():
@@ -75,14 +76,9 @@ def test_the_name_tells_what_is_trained(options, name):
 
 
 def test_a_preparation_by_options():
-    assert TranslateConfig(strip_accents=True, unicode_form="NFKC").preparing == {
-        "vocabulary_size": 8000,
-        "max_length": 128,
-        "lower_case": False,
-        "keep_accents": False,
-        "form": "NFKC",
-        "tokenizer": "joiners",
-    }
+    assert TranslateConfig(strip_accents=True, unicode_form="NFKC").preparing == Preparing(
+        keep_accents=False, form="NFKC"
+    )
     with pytest.raises(InputError, match="unicode_form='NFD'"):
         TranslateConfig(unicode_form="NFD")
     with pytest.raises(InputError, match="unicode_form=NFKC"):
@@ -222,3 +218,14 @@ def test_dropout_of_queries_and_keys_reaches_the_layers():
     found = [x for x in layers if hasattr(x, "query_dropout")]
     assert len(found) == 3
     assert {(x.query_dropout, x.key_dropout) for x in found} == {(0.1, 0.2)}
+
+
+def test_a_compiled_translator_has_the_optimizer_of_the_options():
+    sizes = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8, "num_layers": 1}
+    config = TranslateConfig(**sizes, epochs=6, cooldown_epochs=2, warmup_steps=7)
+    optimizer = compiled(config, (20, 20), steps_per_epoch=5).optimizer
+    assert (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon) == (0.9, 0.98, 1e-9)
+    schedule = optimizer.get_config()["learning_rate"]["config"]
+    assert schedule["warmup_steps"] == 7
+    assert schedule["total_steps"] == 30
+    assert schedule["cooldown_steps"] == 10

@@ -45,7 +45,7 @@ def test_writes_what_the_search_finds(run):
     header, lines = tsv(folder / "n_best-test-beam3.tsv")
     assert header == ["sentence", "rank", "score", "finished", "hypothesis"]
     best = (folder / "hypotheses-test-beam3.txt").read_text(encoding="utf-8").splitlines()
-    target, search = corpus.tokenizers()[1], BeamSearch(model, 3)
+    target, search = corpus.tokenizers[1], BeamSearch(model, 3)
     for i in range(6):  # one alone, in the order of the corpus
         found = search(corpus.parts["test"].source[i][None])
         texts = [text.decode() for text in target.detokenize(found.ids[0]).numpy()]
@@ -66,7 +66,7 @@ def test_writes_what_the_search_finds(run):
 def test_scores_are_those_of_sacrebleu(run, monkeypatch):
     # A search that finds the references, in the right order, but for one word.
     folder, corpus = run
-    target = corpus.tokenizers()[1]
+    target = corpus.tokenizers[1]
     wanted = [pair[1] for pair in CORPUS.test]
     changed = [*wanted[:5], wanted[5].replace("two", "three")]
 

@@ -1,5 +1,6 @@
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from keras_tnattn_train.translate.explain import (
     explain_run,
     main,
 )
+from keras_tnattn_train.translate.explained_page import MEANINGS, index_page
 
 BLOCKS = ("encoder_0", "decoder_0.self", "decoder_0.cross")
 SOURCE, TARGET = np.array([2, 5, 9, 7, 3]), np.array([2, 8, 6, 6])
@@ -107,7 +109,7 @@ class TestPictures:
     @pytest.mark.slow
     def test_of_every_block_and_head(self, run, drawn):
         folder, model, corpus = run
-        source, target = corpus.tokenizers()
+        source, target = corpus.tokenizers
         explained = explained_by(folder, "vi três gatos", target="I, saw cats.")
         computed = attention_outputs(
             model,
@@ -174,7 +176,7 @@ class TestPictures:
 
         folder, model, corpus = run
         explained = explained_by(folder, "vi três gatos", blocks=("decoder_0.self",), beam=2)
-        source, target = corpus.tokenizers()
+        source, target = corpus.tokenizers
         ids = BeamSearch(model, 2)(source.tokenize(["vi três gatos"]).to_tensor().numpy()).ids[0, 0]
         assert explained["target_pieces"] == [target.vocabulary[i] for i in ids if i]
         assert not explained["target_given"]
@@ -186,6 +188,23 @@ class TestPictures:
         assert len(explained["files"]) == 6
         assert {name.partition("/")[2] for name in drawn} == {"scores.png"}
         assert all(len(panels) == 1 for panels in drawn.values())
+
+    def test_heads_share_one_scale_of_colors_and_axes_have_names(self, tmp_path, drawn):
+        matrices = np.array([[[0.0, 1]], [[-2, 5]]])
+        plots.heat_maps("P", matrices, [1, 2], tmp_path / "one.png")
+        ((_, panels),) = drawn.items()
+        assert [panel.images[0].get_clim() for panel in panels] == [(-2, 5), (-2, 5)]
+        assert panels[0].get_xlabel() == "feature of the keys"
+        plots.heat_maps("E", matrices, [1, 2], tmp_path / "two.png", (["a"], ["b", "c"]))
+        assert list(drawn.values())[1][0].get_ylabel() == "token of the queries"
+
+    def test_the_index_shows_every_picture(self):
+        files = ["encoder_0/E.png", "encoder_0/P.png", "decoder_0.self/E.png"]
+        page = index_page({"source": "a < b", "target": "c"}, files)
+        assert "<h1>a &lt; b</h1>" in page
+        assert re.findall('src="([^"]*)"', page) == files
+        assert re.findall("<h2>([^<]*)", page) == ["encoder_0", "decoder_0.self"]
+        assert set(MEANINGS) >= {"P", "a", "b_a", "A_LM", "G_LM", "E", "E_LM", "scores", "tail"}
 
     def test_any_text_is_drawn_as_it_is(self, tmp_path):
         tokens = ["$", "\\x", "_a$b^", "￭,"]
@@ -237,7 +256,7 @@ def test_pictures_of_another_sentence_are_removed(run, tmp_path, drawn, capsys):
     assert all((out / name).exists() for name in first["files"])
     second = explained_by(run[0], "vi rios", blocks=("decoder_0.self",), **options)
     left = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
-    assert left == {*second["files"], *kept, "explanation.json", "distributions.csv"}
+    assert left == {*second["files"], *kept, "explanation.json", "index.html", "distributions.csv"}
 
 
 @pytest.mark.parametrize(

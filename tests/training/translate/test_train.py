@@ -21,9 +21,8 @@ from run_folders import (
 from translate_commands import RESIDUAL, command, small, table
 
 from keras_tnattn_train.cli import train as main
-from keras_tnattn_train.options.options import from_json, to_json
 from keras_tnattn_train.runs.checkpoints import load_weights
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run, from_json, to_json
 from keras_tnattn_train.translate.config import TranslateConfig
 from keras_tnattn_train.translate.train import TranslatorLog
 
@@ -133,7 +132,7 @@ def test_one_rename_starts_a_run(tmp_path, monkeypatch):
     (partial / "half").write_text("of an attempt that was killed")
     seen = []
 
-    def interrupt(self, folder, config, data):
+    def interrupt(self, folder, config, data, *checked):
         seen.extend(path.name for path in folder.iterdir())
         raise KeyboardInterrupt
 

@@ -6,7 +6,7 @@ from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.classify.texts import read_texts
 from keras_tnattn_train.commands import training_command
 from keras_tnattn_train.processes.backend import start_backend
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.trained import TrainedRun
 
 

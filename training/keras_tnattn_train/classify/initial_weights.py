@@ -6,6 +6,7 @@ to the training part, and the training goes on from there.
 """
 
 import warnings
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -16,8 +17,8 @@ from sklearn.linear_model import Ridge
 from sklearn.svm import LinearSVC
 
 from keras_tnattn_train.classify.config import ClassifyConfig
-from keras_tnattn_train.classify.reports import outputs_of
 from keras_tnattn_train.data.stored import stored_array
+from keras_tnattn_train.runs.training import outputs_of
 
 # The first two were chosen with the recipe, on validation parts.
 PENALTY = 0.3  # `C` of scikit-learn's `LinearSVC`
@@ -25,6 +26,28 @@ AVERAGE = 0.1  # root mean square of the averages of the embeddings of a text's 
 RIDGE = 1e-3  # for each text
 ROWS = 100_000  # which limits the memory and the time of the fits
 BLOCK = 4096  # texts that are counted at once
+
+
+def svm_weights(
+    config: ClassifyConfig, build: Callable[[], keras.Model], ids: np.ndarray, labels: np.ndarray
+) -> list[np.ndarray]:
+    """Computes the initial weights without a distribution, as any process on its own would.
+
+    Args:
+        config: The options.
+        build: Builds the classifier.
+        ids: As for `start_from_svm`.
+        labels: As for `start_from_svm`.
+    """
+    print("fitting the linear SVM from which the weights start", flush=True)
+    distribution = keras.distribution.distribution()
+    keras.distribution.set_distribution(None)
+    try:
+        model = build()
+        start_from_svm(config, model, ids, labels)
+        return model.get_weights()
+    finally:
+        keras.distribution.set_distribution(distribution)
 
 
 def start_from_svm(

@@ -10,15 +10,15 @@ import numpy as np
 
 from keras_tnattn.text.words import WordVectorizer
 from keras_tnattn_train.classify.config import ClassifyConfig
+from keras_tnattn_train.classify.reports import parameter_counts
 from keras_tnattn_train.classify.texts import read_texts
 from keras_tnattn_train.classify.train import Part, export_classifier, prepare_parts
 from keras_tnattn_train.data.texts import LabeledTexts
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.cards import describe
-from keras_tnattn_train.runs.predictions import Predictor, labels
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.predictions import Predictor, labels, predict
+from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.saved_models import load_model
-from keras_tnattn_train.runs.tables import parameter_counts, predict
 from keras_tnattn_train.runs.trained import TrainedRun
 from keras_tnattn_train.system.files import read_object
 

@@ -1,4 +1,4 @@
-"""Predicts texts; writes the scores of each class and the most confident mistakes as CSV files."""
+"""Measures classifiers; writes the scores of each class and the most confident mistakes."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -7,21 +7,50 @@ from typing import Any
 
 import keras
 import numpy as np
+from matplotlib.figure import Figure
 from sklearn.metrics import classification_report
 
-from keras_tnattn_train.data.batches import TextBatches
-from keras_tnattn_train.runs.fitting import as_dataset
+from keras_tnattn_train.runs.plots import save
 from keras_tnattn_train.system.files import replacing
 
 MISTAKES = 100
 
 
-def outputs_of(model: keras.Model, ids: np.ndarray) -> np.ndarray:
-    """Returns the outputs `(R, ...)` for texts `(R, L)`, read without needless padding."""
-    texts = TextBatches(ids, np.zeros(len(ids)), 256)
-    texts.order = np.argsort(texts.lengths, kind="stable")
-    found = model.predict(as_dataset(texts), verbose=0)
-    return found[np.argsort(texts.order)]
+def parameter_counts(model: keras.Model) -> dict[str, int]:
+    """Counts the weights of the attention layers, of the embedding and of the whole model."""
+    attentions = [layer for layer in model.layers if layer.name.startswith("attention")]
+    return {
+        "attention": sum(layer.count_params() for layer in attentions),
+        "embedding": model.get_layer("embedding").count_params(),
+        "all": model.count_params(),
+    }
+
+
+def attention_scores(model: keras.Model, ids: np.ndarray) -> np.ndarray:
+    """Computes the scores `(H, L, L)` of the first attention layer for one text.
+
+    Args:
+        model: A text classifier whose attention layer returns its scores on request.
+        ids: Integers `(L,)`, without padding.
+    """
+    attention = next(layer for layer in model.layers if layer.name.startswith("attention"))
+    embedded = keras.tree.flatten(attention.input)[0]  # the mask may come after it
+    inputs = keras.Model(model.input, embedded)(ids[None])
+    _, scores = attention(inputs, return_attention_scores=True)
+    return keras.ops.convert_to_numpy(scores)[0]
+
+
+def draw_psi(scores: np.ndarray, words: Sequence[str], path: Path) -> None:
+    """Draws the scores `(H, L, L)` between the `L` words of a text, one panel per head."""
+    figure = Figure(figsize=(1.5 + 5 * len(scores), 5.5), layout="constrained")
+    panels = figure.subplots(1, len(scores), squeeze=False)[0]
+    for head, (axes, score) in enumerate(zip(panels, scores, strict=True)):
+        image = axes.imshow(score, cmap="viridis")
+        axes.set_title(rf"$\Psi$, head {head + 1}")
+        axes.set_xticks(range(len(words)), words, rotation="vertical", fontsize=8)
+        axes.set_yticks(range(len(words)), words, fontsize=8)
+        figure.colorbar(image, ax=axes, shrink=0.7)
+    save(figure, path)
 
 
 def write_report(

@@ -1,6 +1,7 @@
 """Trains, measures and exports one text classifier."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,21 +12,24 @@ from sklearn.utils.class_weight import compute_sample_weight
 
 from keras_tnattn.models import text_classifier
 from keras_tnattn.text.words import WordVectorizer, learn_words, split_words
-from keras_tnattn_train.classify import plots
 from keras_tnattn_train.classify.config import TENSORIZED, ClassifyConfig
-from keras_tnattn_train.classify.initial_weights import start_from_svm
-from keras_tnattn_train.classify.reports import outputs_of, write_mistakes, write_report
+from keras_tnattn_train.classify.initial_weights import svm_weights
+from keras_tnattn_train.classify.reports import (
+    attention_scores,
+    draw_psi,
+    parameter_counts,
+    write_mistakes,
+    write_report,
+)
 from keras_tnattn_train.data.batches import TextBatches
 from keras_tnattn_train.data.stored import stored_array
 from keras_tnattn_train.data.texts import LabeledTexts, split_rows
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.runs import tables as evaluation
 from keras_tnattn_train.runs.cards import describe
-from keras_tnattn_train.runs.checkpoints import EpochLog
-from keras_tnattn_train.runs.finishing import finish, prepare_export
-from keras_tnattn_train.runs.fitting import check_tensorboard, fit, reset_session
+from keras_tnattn_train.runs.finishing import finish
 from keras_tnattn_train.runs.plots import confusion_matrix, learning_curves
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.runs.training import EpochLog, fit, outputs_of, start_session
 
 VALIDATION_FRACTION = 0.1
 BLOCK = 4096  # texts that are in memory at once
@@ -55,7 +59,7 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
         InputError: If the config does not fit the data, or the run was started with other data.
     """
     try:
-        reset_session(config.seed)
+        start_session(config)
         vectorizer, parts = prepare_parts(config, data)
         batches = _training_batches(config, parts["train"])
         sizes = vectorizer.vocabulary_size(), len(data.class_names), len(batches)
@@ -70,26 +74,19 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
         "class_names": list(data.class_names),
         "vocabulary": vocabulary,
     }
-    prepare_export(config)
-    check_tensorboard(config)
     run.start_or_check(config, description)
 
     train, test, validation = parts["train"], parts["test"], parts.get("validation")
+    if config.initial_weights == "svm" and not run.last_checkpoint.exists():
+        build = functools.partial(compiled_model, config, *sizes)
+        model.set_weights(svm_weights(config, build, train.ids, train.labels))
     log = EpochLog(run, config.early_stopping, config.monitor)
-    if config.initial_weights == "svm" and not log.has_checkpoint:
-        print("fitting the linear SVM from which the weights start", flush=True)
-        model.set_weights(_weights_from_svm(config, sizes, train))
-    fit(
-        model,
-        batches,
-        config,
-        run,
-        validation and TextBatches(validation.ids, validation.labels, 256),
-        log,
-    )
+    held_out = validation and TextBatches(validation.ids, validation.labels, 256)
+    fit(model, batches, config, run, held_out, log)
     model = log.model
     probabilities = outputs_of(model, test.ids)
     predictions = probabilities.argmax(axis=-1)
+    train_predictions = outputs_of(model, train.ids).argmax(axis=-1)
     write_report(test.labels, predictions, data.class_names, run.folder / "report.csv")
     write_mistakes(
         data.texts,
@@ -99,14 +96,13 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
         data.class_names,
         run.folder / "mistakes.csv",
     )
-    train_predictions = outputs_of(model, train.ids).argmax(axis=-1)
     results: dict[str, Any] = {
         "train_accuracy": float(np.mean(train_predictions == train.labels)),
         "test_accuracy": float(np.mean(predictions == test.labels)),
         "epochs": len(log.rows),
         "seconds_per_step": min(row["seconds_per_step"] for row in log.rows),
         "seconds": sum(row["seconds"] for row in log.rows),
-        "parameters": evaluation.parameter_counts(model),
+        "parameters": parameter_counts(model),
         "rows": {name: len(part.labels) for name, part in parts.items()},
         "classes": len(data.class_names),
     }
@@ -116,8 +112,8 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
     )
     if config.attention in TENSORIZED:
         sentence = _a_sentence(train.ids)
-        plots.psi(
-            evaluation.attention_scores(model, sentence),
+        draw_psi(
+            attention_scores(model, sentence),
             [vocabulary[i] for i in sentence],
             run.folder / "psi.png",
         )
@@ -172,8 +168,8 @@ def prepare_parts(
     train, test = split_rows(data.labels, config.test_fraction, config.seed)
     rows = {"train": train, "test": test}
     if config.early_stopping:
-        kept, validation = split_rows(data.labels[train], VALIDATION_FRACTION, config.seed)
-        rows |= {"train": train[kept], "validation": train[validation]}
+        training, validation = split_rows(data.labels[train], VALIDATION_FRACTION, config.seed)
+        rows |= {"train": train[training], "validation": train[validation]}
     vectorizer = learn_words(
         (data.texts[row] for row in rows["train"]), config.vocabulary_size, config.max_words
     )
@@ -192,20 +188,6 @@ def _ids_of(vectorizer: WordVectorizer, texts: Sequence[str], rows: np.ndarray) 
         ),
         (len(rows), vectorizer.max_words),
     )
-
-
-def _weights_from_svm(
-    config: ClassifyConfig, sizes: tuple[int, int, int], train: Part
-) -> list[np.ndarray]:
-    """Computes the initial weights without a distribution, as any process on its own would."""
-    distribution = keras.distribution.distribution()
-    keras.distribution.set_distribution(None)
-    try:
-        model = compiled_model(config, *sizes)
-        start_from_svm(config, model, train.ids, train.labels)
-        return model.get_weights()
-    finally:
-        keras.distribution.set_distribution(distribution)
 
 
 def _training_batches(config: ClassifyConfig, part: Part) -> TextBatches:

@@ -149,7 +149,7 @@ class BucketedBatches(keras.utils.PyDataset):
 
     The order of an epoch depends only on the seed and the epoch: all pairs are shuffled, and among
     each 65,536 those of similar lengths share batches, which come in random order. Call `set_epoch`
-    before each epoch, and `keras_tnattn_train.runs.fitting.fit`, for which the lengths vary.
+    before each epoch, and `keras_tnattn_train.runs.training.fit`, for which the lengths vary.
 
     Args:
         part: The tokenized pairs.

@@ -13,7 +13,7 @@ from typing import Any
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.classify.texts import read_texts
 from keras_tnattn_train.commands import run_demo
-from keras_tnattn_train.runs.runs import exported_folder
+from keras_tnattn_train.runs.many import exported_folder
 
 RUNS = Path("runs/demo")
 ATTENTIONS = ("tsa", "dpa", "ada")  # the first is exported
@@ -39,7 +39,7 @@ print("  keras_tnattn imported:", "keras_tnattn" in sys.modules)
 def run() -> None:
     """Runs the demo."""
     data = read_texts(ClassifyConfig(**OPTIONS))
-    from keras_tnattn_train.classify.compare import compare, table_configs
+    from keras_tnattn_train.studies.compare import compare, table_configs
 
     configs = table_configs(OPTIONS, ATTENTIONS, (0,))
     configs[0] = configs[0].changed(name="docstrings", export=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from keras_tnattn_train.commands import run_demo
 from keras_tnattn_train.rules.config import RulesConfig
-from keras_tnattn_train.runs.runs import finish_all, write_text
+from keras_tnattn_train.runs.many import finish_all, save_text
 
 RUNS = Path("runs/demo-rules")
 RULES = (30, 90, 110, 184)
@@ -26,7 +26,7 @@ def run() -> None:
         RulesConfig(rule=rule, name=f"rule-{rule}", export=True, **OPTIONS) for rule in RULES
     ]
     text = table_of(lines_of(configs, finish_all(configs, RUNS, train_rule)))
-    write_text(RUNS / "table.md", text)
+    save_text(RUNS / "table.md", text)
     lengths = ", ".join(map(str, configs[0].trained_lengths))
     print(f"\nTrained on rows of {lengths} cells; % of correct cells on new rows:\n\n{text}\n")
     print(f"pictures: space_time.png and learning_curves.png in {RUNS}/rule-*/")

@@ -10,7 +10,7 @@ from typing import Any
 
 from keras_tnattn_train.commands import run_demo
 from keras_tnattn_train.demos.classify import serve
-from keras_tnattn_train.runs.runs import exported_folder, finish_all, write_text
+from keras_tnattn_train.runs.many import exported_folder, finish_all, save_text
 from keras_tnattn_train.translate.config import TranslateConfig
 
 RUNS = Path("runs/demo-translate")
@@ -82,7 +82,7 @@ def run() -> None:
             )
         )
     text = table_of(lines)
-    write_text(RUNS / "table.md", text)
+    save_text(RUNS / "table.md", text)
     print(f"\n{measured['sentences']:,} sentences of the test part, greedy search:\n\n{text}\n")
     print(measured["bleu_signature"])
 

@@ -4,7 +4,7 @@ from keras_tnattn_train.commands import training_command
 from keras_tnattn_train.data.images import load_images
 from keras_tnattn_train.images.config import ImagesConfig
 from keras_tnattn_train.processes.backend import start_backend
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
 
 
 def images(config: ImagesConfig, run: Run) -> None:

@@ -18,12 +18,12 @@ from keras_tnattn_train.data.batches import ArrayBatches
 from keras_tnattn_train.data.images import LabeledImages
 from keras_tnattn_train.images import plots
 from keras_tnattn_train.images.config import ImagesConfig
-from keras_tnattn_train.runs import tables as evaluation
 from keras_tnattn_train.runs.cards import describe
-from keras_tnattn_train.runs.finishing import finish, prepare_export
-from keras_tnattn_train.runs.fitting import check_tensorboard, fit, reset_session
+from keras_tnattn_train.runs.finishing import finish
 from keras_tnattn_train.runs.plots import confusion_matrix, learning_curves
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.predictions import predict
+from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.runs.training import fit, start_session
 
 
 def train_images(config: ImagesConfig, run: Run, data: LabeledImages) -> dict[str, Any]:
@@ -40,18 +40,16 @@ def train_images(config: ImagesConfig, run: Run, data: LabeledImages) -> dict[st
     Raises:
         InputError: If the run was started with other data.
     """
-    reset_session(config.seed)
+    start_session(config)
     model = _compiled_model(config, data)
     description = {"fingerprint": data.fingerprint(), "class_names": list(data.class_names)}
-    prepare_export(config)
-    check_tensorboard(config)
     run.start_or_check(config, description)
 
     batches = ArrayBatches(data.images, data.labels, config.batch_size, config.seed)
     log = fit(model, batches, config, run)
     model = log.model
-    predictions = evaluation.predict(model, data.test_images)
-    train_predictions = evaluation.predict(model, data.images)
+    predictions = predict(model, data.test_images)
+    train_predictions = predict(model, data.images)
     results: dict[str, Any] = {
         "train_accuracy": float(np.mean(train_predictions == data.labels)),
         "test_accuracy": float(np.mean(predictions == data.test_labels)),

@@ -4,7 +4,7 @@ from keras_tnattn_train.commands import training_command
 from keras_tnattn_train.data.graphs import LabeledGraph, load_graph
 from keras_tnattn_train.nodes.config import NodesConfig
 from keras_tnattn_train.processes.backend import start_backend
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
 
 
 def load(config: NodesConfig) -> LabeledGraph:

@@ -14,7 +14,7 @@ from keras_tnattn_train.data.graphs import LabeledGraph
 from keras_tnattn_train.nodes.config import NodesConfig
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.checkpoints import load_state, load_weights, save_state, save_weights
-from keras_tnattn_train.runs.runs import RESUME, TRAIN_AGAIN, Run
+from keras_tnattn_train.runs.run import RESUME, TRAIN_AGAIN, Run
 from keras_tnattn_train.system.files import WriteError
 
 CHECKPOINT_EPOCHS = 100

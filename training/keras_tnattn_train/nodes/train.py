@@ -13,9 +13,9 @@ from keras_tnattn_train.nodes.config import NodesConfig
 from keras_tnattn_train.nodes.fitting import GraphTrainer, fit
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.finishing import finish
-from keras_tnattn_train.runs.fitting import reset_session
 from keras_tnattn_train.runs.plots import confusion_matrix, learning_curves
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.runs.training import start_session
 from keras_tnattn_train.system.files import write_table
 
 
@@ -110,7 +110,7 @@ def _train(trainer: GraphTrainer, config: NodesConfig, run: Run | None) -> dict[
 
 
 def _trainer(config: NodesConfig, graph: LabeledGraph) -> GraphTrainer:
-    reset_session(config.seed)
+    start_session(config)
     try:
         model = graph_classifier(
             graph.features.shape[1],

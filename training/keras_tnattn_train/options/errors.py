@@ -14,6 +14,11 @@ class InputError(Exception):
     """
 
 
+def first_line(error: Exception) -> str:
+    """Returns the first line of an error message."""
+    return str(error).strip().partition("\n")[0]
+
+
 def exit_status(command: Callable[[], object]) -> int:
     """Runs a command and returns its exit status.
 

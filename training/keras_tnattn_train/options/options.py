@@ -1,7 +1,7 @@
 """Declares options: default, help text, choices and range of each in one place.
 
 The options of a command are the fields of a frozen pydantic model. Pydantic checks values and
-reads and writes a run's JSON; `command_line.py` creates the command line from the same fields with
+reads and writes a run's JSON; `apps.py` creates the command line from the same fields with
 cyclopts. Pydantic computes a default that depends on other options before it creates the object
 (`default_factory`), so that objects never change.
 
@@ -11,7 +11,6 @@ imported in less than 0.1 s.
 """
 
 import abc
-import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -252,7 +251,7 @@ class RunConfig(Options, abc.ABC):
 
 
 class FitConfig(RunConfig):
-    """The options of every command that trains with `keras_tnattn_train.runs.fitting.fit`."""
+    """The options of every command that trains with `keras_tnattn_train.runs.training.fit`."""
 
     tensorboard: bool = option(
         False, OUTPUT, "write logs for TensorBoard to tensorboard/ in the run's folder"
@@ -328,9 +327,9 @@ class DeviceOptions(Options):
 
     def check_together(self) -> None:
         names = ("coordinator", "num_processes", "process_id")
-        typed = {name: getattr(self, name) for name in names}
-        received = ", ".join(f"{name}={value}" for name, value in typed.items())
-        if None in typed.values() and set(typed.values()) != {None}:
+        values = {name: getattr(self, name) for name in names}
+        received = ", ".join(f"{name}={value}" for name, value in values.items())
+        if None in values.values() and set(values.values()) != {None}:
             raise ValueError(f"Expected {', '.join(names)} together. Received: {received}")
         if self.coordinator is not None and not re.fullmatch(r".+:\d+", self.coordinator):
             raise ValueError(f"Expected HOST:PORT. Received: coordinator={self.coordinator!r}")
@@ -388,33 +387,3 @@ def name_option(compute: Callable[[dict[str, Any]], str], default: str) -> Any:
     """
     text = f"name of the run (default: {default})"
     return option(None, OUTPUT, text, compute=compute)
-
-
-def to_json(options: Options) -> str:
-    """Returns the options and their command, if any, as JSON, which `from_json` reads."""
-    command = {"command": options.command} if options.command else {}
-    values = command | options.model_dump(mode="json")
-    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
-
-
-def from_json(kind: type[SomeOptions], text: str) -> SomeOptions:
-    """Creates options of class `kind` from JSON.
-
-    Raises:
-        InputError: If the text is not a JSON object, names another command, or has an unknown
-            option or an invalid value.
-    """
-    try:
-        values = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"Expected the options of a run as JSON. Received: {error}") from error
-    if not isinstance(values, dict):
-        raise InputError(
-            f"Expected the options of a run as a JSON object. Received: {str(values)[:40]}"
-        )
-    # Runs of 0.1 do not name their command.
-    command = values.pop("command", kind.command)
-    if command != kind.command:
-        raise InputError(f"Expected a run of {kind.command}. Received: one of {command}")
-    values = {OLD_NAMES.get(name, name): value for name, value in values.items()}
-    return kind(**kind.of_earlier(values))

@@ -1,18 +1,15 @@
 """Runs a measurement in a process of its own, whose memory is limited and measured."""
 
-import concurrent.futures
-import multiprocessing
 import os
 import sys
 import tempfile
 from collections.abc import Callable
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.processes.backend import start_backend
-from keras_tnattn_train.system.children import end_with_parent
+from keras_tnattn_train.processes.workers import other_processes
 
 # What allocators write into the message of the exception that they raise, or to stderr before they
 # end the process.
@@ -51,27 +48,22 @@ def run_alone(
     Raises:
         InputError: If the process ended for another reason.
     """
-    with (
-        tempfile.NamedTemporaryFile() as errors,
-        concurrent.futures.ProcessPoolExecutor(
-            1, multiprocessing.get_context("spawn"), _start, (gigabytes, errors.name)
-        ) as pool,
-    ):
+    hint = (
+        f"run the same command again, or start a study in another --run-dir with fewer --gigabytes "
+        f"than {gigabytes:g}"
+    )
+    with tempfile.NamedTemporaryFile() as errors:
         try:
-            return pool.submit(function, *arguments).result()
+            with other_processes(1, hint, _start, gigabytes, errors.name) as pool:
+                return pool.submit(function, *arguments).result()
         except MemoryError:
             return None
-        except BrokenProcessPool as error:  # allocators may also end the process
+        except InputError as error:  # allocators may also end the process
             text = Path(errors.name).read_text(encoding="utf-8", errors="replace")
-            if _tells_lack_of_memory(text):
+            if _tells_lack_of_memory(f"{text}{error}"):
                 return None
             sys.stderr.write(text)
-            raise InputError(
-                "Expected the process of a training to reach its end. Received: one that was "
-                "killed or crashed, perhaps because the machine has too little memory for "
-                f"gigabytes={gigabytes}. What is finished is kept: run the same command again, "
-                "or start a study in another --run-dir with fewer --gigabytes"
-            ) from error
+            raise
         except Exception as error:
             if _tells_lack_of_memory(str(error)):
                 return None
@@ -87,7 +79,6 @@ def _start(gigabytes: float, errors: str) -> None:
 
     file = os.open(errors, os.O_WRONLY | os.O_APPEND)
     os.dup2(file, sys.stderr.fileno())
-    end_with_parent()
     start_backend()
     limit = int(1024 * 1024 * memory("VmData") + gigabytes * 1e9)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

@@ -4,6 +4,7 @@ All processes run the same command. Each computes its share of every batch. Proc
 to the run's folder, which the others read, so it has to be on a disk that all of them see.
 """
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -122,6 +123,31 @@ def use_devices(
     keras.distribution.set_distribution(distribution)
 
 
+def on_all_gpus(batch_size: int) -> contextlib.AbstractContextManager:
+    """Returns a context in which a model is built and compiled to train on all GPUs.
+
+    On the TensorFlow backend each GPU processes its share of every batch. With other backends or a
+    single GPU the context has no effect.
+
+    Raises:
+        InputError: If the GPUs cannot share a batch evenly, which Keras requires.
+    """
+    import keras
+
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        gpus = len(tf.config.list_logical_devices("GPU"))
+        if gpus > 1:
+            if batch_size % gpus:
+                raise InputError(
+                    f"Expected a batch_size that {gpus} GPUs can share evenly. "
+                    f"Received: batch_size={batch_size}"
+                )
+            return tf.distribute.MirroredStrategy().scope()
+    return contextlib.nullcontext()
+
+
 def _jax_devices(number: int | None) -> list[str]:
     """Returns the names of the chosen devices of all processes, process by process."""
     import jax
@@ -159,6 +185,30 @@ def wait_for_all(what: str) -> None:
         from jax.experimental import multihost_utils
 
         multihost_utils.sync_global_devices(what)
+
+
+def written_once(write: Callable[[], None], what: str) -> None:
+    """Process 0 writes, and the others wait until it has.
+
+    Args:
+        write: What process 0 calls.
+        what: As for `wait_for_all`.
+    """
+    if process_id() == 0:
+        write()
+    wait_for_all(what)
+
+
+def share_of_batches(replicas: int) -> tuple[int, int]:
+    """Returns which share of each batch this process computes, and how many shares there are.
+
+    Processes that hold parts of the same model compute the same rows.
+
+    Args:
+        replicas: The number of devices, or groups of devices, that share each batch.
+    """
+    shares = min(replicas, num_processes())
+    return process_id() * shares // num_processes(), shares
 
 
 def to_numpy(variable: Any) -> Any:

@@ -20,7 +20,7 @@ from typing import IO, Annotated
 
 import cyclopts
 
-from keras_tnattn_train.options.command_line import new_app, run
+from keras_tnattn_train.options.apps import new_app, run
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.processes.devices import COORDINATOR, NUM_PROCESSES, PROCESS_ID
 

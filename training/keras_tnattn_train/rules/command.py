@@ -3,7 +3,7 @@
 from keras_tnattn_train.commands import training_command
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.rules.config import RulesConfig
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
 
 
 def rules(config: RulesConfig, run: Run) -> None:

@@ -12,10 +12,10 @@ from keras_tnattn_train.rules.automata import RuleBatches, evolve
 from keras_tnattn_train.rules.config import RulesConfig
 from keras_tnattn_train.rules.models import network
 from keras_tnattn_train.runs.cards import describe
-from keras_tnattn_train.runs.finishing import finish, prepare_export
-from keras_tnattn_train.runs.fitting import check_tensorboard, fit, reset_session
+from keras_tnattn_train.runs.finishing import finish
 from keras_tnattn_train.runs.plots import learning_curves
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.runs.training import fit, start_session
 
 TEST_CELLS = 65_536  # at each length
 CELLS_AT_ONCE = 8_192
@@ -35,10 +35,8 @@ def train_rule(config: RulesConfig, run: Run) -> dict[str, Any]:
     Raises:
         InputError: If the folder holds a run with other rows, or cannot be written to.
     """
-    reset_session(config.seed)
+    start_session(config)
     model = _compiled_model(config)
-    prepare_export(config)
-    check_tensorboard(config)
     run.start_or_check(config, {"trained_lengths": list(config.trained_lengths)})
 
     log = fit(model, RuleBatches(config), config, run)

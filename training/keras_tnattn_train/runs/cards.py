@@ -3,6 +3,7 @@
 import contextlib
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from keras_tnattn_train.options.errors import InputError
@@ -11,7 +12,7 @@ from keras_tnattn_train.options.program import program
 
 # Results whose names end like this are the scores on a card.
 _SCORES = ("accuracy", "loss", "bleu", "exact")
-_NOT_THE_MODEL = ("export", "saved_models")
+DECIMALS = 4  # of a score on a card
 
 
 def describe(
@@ -26,22 +27,26 @@ def describe(
         results: The measurements.
 
     Returns:
-        A dict of `data`, `seed`, `scores`, `sizes`, `options` and `command`, ready for JSON.
+        A dict of `data`, `seed`, `scores`, `sizes`, `options` (those that do not follow from the
+        others) and `command`, ready for JSON. Absolute paths are cut to their last part.
     """
-    options = config.model_dump(mode="json")
     sizes = {name: results[name] for name in ("rows", "pairs", "parameters") if name in results}
+    scores = {name: value for name, value in results.items() if name.endswith(_SCORES)}
     return {
-        "data": dict(data),
-        "seed": options["seed"],
-        "scores": {name: v for name, v in results.items() if name.endswith(_SCORES)},
+        "data": {**data, **({"name": published(data["name"])} if "name" in data else {})},
+        "seed": config.seed,
+        "scores": {name: round(value, DECIMALS) for name, value in scores.items()},
         "sizes": sizes,
-        "options": {
-            name: value
-            for name, value in options.items()
-            if value is not None and name not in _NOT_THE_MODEL
-        },
+        "options": {name: published(value) for name, value in _needed(config).items()},
         "command": _command(config),
     }
+
+
+def published(value: Any) -> Any:
+    """Returns an option without the folders of this machine: of absolute paths, the last part."""
+    if not isinstance(value, str):
+        return list(value) if isinstance(value, tuple) else value
+    return ",".join(Path(x).name if Path(x).is_absolute() else x for x in value.split(","))
 
 
 def _command(config: ExportConfig) -> str:
@@ -52,7 +57,7 @@ def _command(config: ExportConfig) -> str:
         if isinstance(value, tuple):
             words += map(str, value)
         elif value is not True:
-            words.append(str(value))
+            words.append(str(published(value)))
     return shlex.join([*words, "--export"])
 
 

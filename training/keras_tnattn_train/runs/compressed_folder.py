@@ -37,7 +37,7 @@ def check_output(folder: Path, original: Path, replaces: bool) -> None:
             has no report, but files of these names.
         WriteError: If files cannot be moved back.
     """
-    from keras_tnattn_train.runs.runs import Run
+    from keras_tnattn_train.runs.run import Run
 
     with writing(folder):
         _recover(folder)

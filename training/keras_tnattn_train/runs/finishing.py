@@ -1,51 +1,28 @@
-"""Saves and exports a trained model; checks before the training that it can be exported.
+"""Saves and exports a trained model.
 
 Only runs that export import TensorFlow.
 """
 
-import tempfile
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
-
-from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.errors import InputError, first_line
 from keras_tnattn_train.options.options import ExportConfig, RunConfig
-from keras_tnattn_train.runs.checkpoints import first_line
-from keras_tnattn_train.runs.runs import RESUME, Run
-from keras_tnattn_train.system.files import WriteError, reason, replacing
+from keras_tnattn_train.runs.run import RESUME, Run
+from keras_tnattn_train.system.files import WriteError, read_object, reason, replacing
 
+if TYPE_CHECKING:
+    import keras
 
-def prepare_export(config: ExportConfig) -> None:
-    """Checks before the training that the model can be exported afterwards, if requested.
-
-    Raises:
-        InputError: If the backend cannot export, or the folder cannot be written to.
-    """
-    if not config.export:
-        return
-    from keras_tnattn.export import check_backend
-
-    folder = config.export_folder
-    try:
-        check_backend()
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except RuntimeError as error:
-        raise InputError(str(error)) from error
-    except OSError as error:
-        raise InputError(
-            f"Could not write to the export folder {folder}: {reason(error)}. Choose another with "
-            "--saved-models"
-        ) from error
+NOTE = "export.json"  # what a run knows of its export
 
 
 def finish(
     config: RunConfig,
     run: Run,
-    model: keras.Model,
+    model: "keras.Model",
     results: dict[str, Any],
     write: Callable[[Path, int], Path] | None = None,
 ) -> dict[str, Any]:
@@ -84,7 +61,7 @@ def _export_once(config: ExportConfig, run: Run, write: Callable[[Path, int], Pa
 
     folder = config.export_folder
     try:
-        note = run.export_note or {}
+        note = export_note(run)
         same = note.get("options") == config.export_options
         written = folder / str(note.get("version"))
         # Notes of earlier versions do not say whether the export is complete.
@@ -93,9 +70,9 @@ def _export_once(config: ExportConfig, run: Run, write: Callable[[Path, int], Pa
             return written
         if not same or written.exists():
             note = {"options": config.export_options, "version": next_version(folder)}
-            run.write_export_note({**note, "complete": False})
+            _write_note(run, {**note, "complete": False})
         target = write(folder, note["version"])
-        run.write_export_note({**note, "complete": True})
+        _write_note(run, {**note, "complete": True})
         return target
     except InputError:
         raise
@@ -106,3 +83,17 @@ def _export_once(config: ExportConfig, run: Run, write: Callable[[Path, int], Pa
             f"Could not export to {folder}: {first_line(error)} ({type(error).__name__}). The "
             f"trained model is {run.folder / 'model.keras'}"
         ) from error
+
+
+def export_note(run: Run) -> dict[str, Any]:
+    """Returns the options and the version of the last export that was started, and whether it is
+    complete; empty if there is none."""
+    path = run.folder / NOTE
+    if not path.exists():
+        return {}
+    return read_object(path, "Delete it, then continue with --resume")
+
+
+def _write_note(run: Run, note: dict[str, Any]) -> None:
+    with replacing(run.folder / NOTE) as path:
+        path.write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")

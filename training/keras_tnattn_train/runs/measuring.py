@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.system.files import (
     Columns,
     Measurements,

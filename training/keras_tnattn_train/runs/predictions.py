@@ -1,8 +1,13 @@
-"""Predictions for texts, as `predict` writes them."""
+"""Predictions of trained models, and how `predict` writes those for texts."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import keras
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,10 +18,12 @@ class Prediction:
         words: What a line of text holds, separated by tabs.
         cells: What a row of a table or an object of JSON holds, by column. In a table each of the
             `probabilities`, if any, has a column, such as `probability of earn`.
+        warning: What the user should know about it. Default: nothing.
     """
 
     words: tuple[str, ...]
     cells: dict[str, Any]
+    warning: str | None = None
 
 
 # From texts to the predictions of each.
@@ -38,6 +45,29 @@ def labels(probabilities: Iterable[Any], class_names: Sequence[str]) -> list[lis
     return predictions
 
 
-def translation(text: str, score: float, **cells: Any) -> Prediction:
-    """Returns a translation with its score, and further cells before them."""
-    return Prediction((text,), {**cells, "translation": text, "score": round(score, 6)})
+def translation(
+    text: str, score: float, finished: bool = True, rank: int | None = None
+) -> Prediction:
+    """Returns a translation.
+
+    Args:
+        text: The translation.
+        score: Its score.
+        finished: Whether it ended before the limit of the search.
+        rank: Its rank among several, from 1. Default: it is the only one.
+    """
+    warning = None if finished else "the translation reached the limit of the search, and is cut"
+    ranked = {} if rank is None else {"rank": rank}
+    return Prediction((text,), {**ranked, "translation": text, "score": round(score, 6)}, warning)
+
+
+def predict(model: "keras.Model", ids: np.ndarray) -> np.ndarray:
+    """Returns the most probable class `(R,)` for each row of ids `(R, L)`."""
+    return probabilities(model, ids).argmax(axis=-1)
+
+
+def probabilities(model: "keras.Model", ids: np.ndarray, batch_size: int = 256) -> np.ndarray:
+    """Returns the outputs `(R, C)` for ids `(R, L)`, which are read batch by batch."""
+    # `predict` would copy all ids to the backend first.
+    batches = (ids[start : start + batch_size] for start in range(0, len(ids), batch_size))
+    return np.concatenate([model.predict_on_batch(np.array(batch)) for batch in batches])

@@ -7,33 +7,52 @@ from collections.abc import Iterator
 
 import keras
 
-LINES = 10  # printed in one training, at most
+LINES = 10  # printed in one training, at most, besides those within an epoch
+SECONDS = 60  # between two lines within an epoch
 
 
 class EpochLines(keras.callbacks.Callback):
     """Prints the metrics of every epoch or, if there are more than ten, at most ten times in total.
 
-    Behind them are the seconds since this process began to train.
-
-    Args:
-        epochs: The number of epochs, including those before the training was resumed.
+    Within a long epoch a line tells every minute how far it is. Behind the metrics are the seconds
+    since this process began to train, and, within an epoch, those that remain to the last epoch.
     """
 
-    def __init__(self, epochs: int) -> None:
-        super().__init__()
-        self.epochs = epochs
-        self._stride = -(-epochs // LINES)
-
     def on_train_begin(self, logs: dict | None = None) -> None:
-        self._start = time.perf_counter()
+        self._start = self._line = time.perf_counter()
+        self._steps = 0
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        now, steps, epochs = time.perf_counter(), self.params["steps"], self.params["epochs"]
+        if now - self._line < SECONDS or not steps:
+            return
+        self._line, finished = now, min(batch + 1, steps)
+        remaining = (epochs - self._epoch) * steps - finished
+        seconds = (now - self._start) / (self._steps + finished) * remaining
+        print(
+            f"epoch {self._epoch + 1} of {epochs}, step {finished:,} of {steps:,}: "
+            f"{_text(logs)} ({now - self._start:.0f} s since the start, about {seconds:.0f} s "
+            "remain)",
+            flush=True,
+        )
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        self._epoch = epoch
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        number = epoch + 1
-        if number % self._stride == 0 or number == self.epochs or self.model.stop_training:
-            metrics = ", ".join(f"{name} {value:.4g}" for name, value in (logs or {}).items())
-            seconds = time.perf_counter() - self._start
-            line = f"epoch {number} of {self.epochs}: {metrics} ({seconds:.0f} s since the start)"
-            print(line, flush=True)
+        number, epochs = epoch + 1, self.params["epochs"]
+        self._steps += self.params["steps"] or 0
+        if number % -(-epochs // LINES) == 0 or number == epochs or self.model.stop_training:
+            self._line = time.perf_counter()
+            print(
+                f"epoch {number} of {epochs}: {_text(logs)} "
+                f"({self._line - self._start:.0f} s since the start)",
+                flush=True,
+            )
+
+
+def _text(metrics: dict | None) -> str:
+    return ", ".join(f"{name} {float(value):.4g}" for name, value in (metrics or {}).items())
 
 
 class _Printer(logging.Handler):

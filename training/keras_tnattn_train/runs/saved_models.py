@@ -7,8 +7,8 @@ from pathlib import Path
 import keras
 
 import keras_tnattn  # noqa: F401  registers its layers
-from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.runs.checkpoints import ARCHIVE_ERRORS, first_line
+from keras_tnattn_train.options.errors import InputError, first_line
+from keras_tnattn_train.runs.checkpoints import ARCHIVE_ERRORS
 
 # Keras raises a TypeError about models with unknown layers.
 _ERRORS = (*ARCHIVE_ERRORS, TypeError)

@@ -1,47 +1,8 @@
-"""Measures trained models, and formats tables of results."""
+"""Formats tables of results."""
 
 import math
 import statistics
 from collections.abc import Sequence
-
-import keras
-import numpy as np
-
-
-def predict(model: keras.Model, ids: np.ndarray) -> np.ndarray:
-    """Returns the most probable class `(R,)` for each row of ids `(R, L)`."""
-    return probabilities(model, ids).argmax(axis=-1)
-
-
-def probabilities(model: keras.Model, ids: np.ndarray, batch_size: int = 256) -> np.ndarray:
-    """Returns the outputs `(R, C)` for ids `(R, L)`, which are read batch by batch."""
-    # `predict` would copy all ids to the backend first.
-    batches = (ids[start : start + batch_size] for start in range(0, len(ids), batch_size))
-    return np.concatenate([model.predict_on_batch(np.array(batch)) for batch in batches])
-
-
-def parameter_counts(model: keras.Model) -> dict[str, int]:
-    """Counts the weights of the attention layers, of the embedding and of the whole model."""
-    attentions = [layer for layer in model.layers if layer.name.startswith("attention")]
-    return {
-        "attention": sum(layer.count_params() for layer in attentions),
-        "embedding": model.get_layer("embedding").count_params(),
-        "all": model.count_params(),
-    }
-
-
-def attention_scores(model: keras.Model, ids: np.ndarray) -> np.ndarray:
-    """Computes the scores `(H, L, L)` of the first attention layer for one text.
-
-    Args:
-        model: A text classifier whose attention layer returns its scores on request.
-        ids: Integers `(L,)`, without padding.
-    """
-    attention = next(layer for layer in model.layers if layer.name.startswith("attention"))
-    embedded = keras.tree.flatten(attention.input)[0]  # the mask may come after it
-    inputs = keras.Model(model.input, embedded)(ids[None])
-    _, scores = attention(inputs, return_attention_scores=True)
-    return keras.ops.convert_to_numpy(scores)[0]
 
 
 def table_of(lines: Sequence[Sequence[str]]) -> str:

@@ -10,9 +10,8 @@ from keras_tnattn_train.data.images import load_images
 from keras_tnattn_train.images.config import ImagesConfig
 from keras_tnattn_train.options.options import RUN, Options, Seeds, option
 from keras_tnattn_train.processes.backend import start_backend
-from keras_tnattn_train.processes.devices import check_one_process
+from keras_tnattn_train.runs.many import finish_all, save_text
 from keras_tnattn_train.runs.measuring import measure_missing
-from keras_tnattn_train.runs.runs import finish_all, write_text
 from keras_tnattn_train.system.files import (
     Columns,
     Measurements,
@@ -85,7 +84,6 @@ def _place(key: tuple[str, int]) -> tuple[int, int]:
 
 def start(values: dict[str, Any]) -> None:
     """Runs the study with the options that the user typed."""
-    check_one_process("digits")
     options = DigitsStudyOptions(**values)
     folder = Path(options.run_dir)
     start_backend()  # takes seconds, so invalid input is reported first
@@ -110,7 +108,7 @@ def start(values: dict[str, Any]) -> None:
     rows = measure_missing(folder / "splits.csv", KEYS, MEASURED, wanted, measure, _place)
     data = load_images("digits", seed=options.seeds[0])
     text = table(rows, len(data.test_labels) / len(data.labels))
-    write_text(folder / "table.md", text)
+    save_text(folder / "table.md", text)
     print(f"\n{text}\n")
 
 

@@ -12,8 +12,8 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.svm import SVC
 
 from keras_tnattn_train.data.images import LabeledImages
-from keras_tnattn_train.runs.fitting import reset_session
-from keras_tnattn_train.runs.tables import predict
+from keras_tnattn_train.runs.predictions import predict
+from keras_tnattn_train.runs.training import reset_session
 
 EPOCHS, BATCH_SIZE, LEARNING_RATE = 40, 64, 5e-3
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_tnattn_train.commands import Command
+from keras_tnattn_train.commands import Command, taken
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import RUN, TRAINING, Options, Seeds, option
 from keras_tnattn_train.processes import alone
 from keras_tnattn_train.processes.backend import start_backend
-from keras_tnattn_train.processes.devices import check_one_process
+from keras_tnattn_train.runs.many import save_text
 from keras_tnattn_train.runs.measuring import measure_missing
-from keras_tnattn_train.runs.runs import Run, write_text
+from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.studies.recall import SECTION
 from keras_tnattn_train.system.files import (
     Columns,
@@ -132,14 +132,14 @@ def table(cells: Measurements) -> str:
                 f"{mean[name] / peer[name]:.3f}" if peer else "-"
                 for name in ("seconds_per_step", "megabytes")
             ]
-            some = "" if len(done) == len(of_model) else f" ({len(done)} of {len(of_model)} seeds)"
+            count = "" if len(done) == len(of_model) else f" ({len(done)} of {len(of_model)} seeds)"
             early = any(cell["outcome"] == TIMED_OUT for cell in done)
             accuracy = spread([100 * cell["accuracy"] for cell in done])
             lines.append(
                 (
                     f"{length:,}",
                     attention_title(model),
-                    f"{accuracy}{some} ({TIMED_OUT})" if early else f"{accuracy}{some}",
+                    f"{accuracy}{count} ({TIMED_OUT})" if early else f"{accuracy}{count}",
                     " ".join(map(str, sorted({cell["steps"] for cell in done}))),
                     f"{mean['seconds_per_step']:.3f}",
                     f"{mean['megabytes']:,.0f}",
@@ -200,15 +200,22 @@ def settings_of(
     """
     from keras_tnattn_train.studies.recall_training import choose_settings
 
-    found = read_object(path, "Delete it and cells.csv to start again") if path.exists() else {}
+    settings_of = (
+        read_object(path, "Delete it and cells.csv to start again") if path.exists() else {}
+    )
     for model in models:
-        if model in found:
+        if model in settings_of:
             continue
-        some = choices(model)
+        candidates = choices(model)
         length = common.search_length
         arguments = (length, common.steps, SEARCH_TEXTS * length)
         result = alone.run_alone(
-            choose_settings, model, some, *arguments, common.max_seconds, gigabytes=common.gigabytes
+            choose_settings,
+            model,
+            candidates,
+            *arguments,
+            common.max_seconds,
+            gigabytes=common.gigabytes,
         )
         if result is None:
             raise InputError(
@@ -217,20 +224,19 @@ def settings_of(
                 "study in another --run-dir with more --gigabytes or a shorter --search-length"
             )
         accuracies = result["accuracies"]
-        best = some[accuracies.index(max(accuracies))]
-        found[model] = {"settings": best, "choices": some, "accuracies": accuracies}
+        best = candidates[accuracies.index(max(accuracies))]
+        settings_of[model] = {"settings": best, "choices": candidates, "accuracies": accuracies}
         with replacing(path) as partial:
-            partial.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            partial.write_text(json.dumps(settings_of, indent=1) + "\n", encoding="utf-8")
         print(f"{model}: {best} ({max(accuracies):.1%} of the validation texts)", flush=True)
-    return {model: found[model]["settings"] for model in models}
+    return {model: settings_of[model]["settings"] for model in models}
 
 
 def start(values: dict[str, Any]) -> None:
     """Runs the study with the options that the user typed."""
-    check_one_process("long-texts")
     alone.check_platform()
-    typed = {name: values.pop(name) for name in LongTextsOptions.model_fields if name in values}
-    options, common = LongTextsOptions(**typed), RecallOptions(**values)
+    options = LongTextsOptions(**taken(values, LongTextsOptions))
+    common = RecallOptions(**values)
     try:
         for length in options.lengths:
             check_length(length, common.step_tokens)
@@ -264,7 +270,7 @@ def start(values: dict[str, Any]) -> None:
         return cell
 
     def report(cells: Measurements) -> None:
-        write_text(run.folder / "table.md", table(cells))
+        save_text(run.folder / "table.md", table(cells))
         draw(cells, run.folder / "long_texts.png")
 
     cells = measure_missing(path, KEYS, COLUMNS, wanted, measure, _place, report, blanks=True)

@@ -6,14 +6,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from keras_tnattn_train.commands import Command
+from keras_tnattn_train.commands import Command, taken
 from keras_tnattn_train.data.pairs.loading import check_trainable, load_pairs
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import DATA, MODEL, RUN, TRAINING, Options, Seeds, option
 from keras_tnattn_train.processes.backend import start_backend
-from keras_tnattn_train.processes.devices import check_one_process
+from keras_tnattn_train.runs.many import finish_all, save_text
 from keras_tnattn_train.runs.measuring import measure_missing
-from keras_tnattn_train.runs.runs import Run, finish_all, write_text
+from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.studies.translators import COMMON
 from keras_tnattn_train.system.files import Columns, Measurements
 from keras_tnattn_train.translate.config import TranslateConfig
@@ -150,8 +150,8 @@ def table(rows: Measurements, corpus: str) -> str:
     lines: list[list[str]] = [[*header, "paper, greedy", "paper, beam", "seeds"]]
     for model in task.greedy:
         preset = PRESETS[model]
-        own = {seed: row for (c, m, seed), row in rows.items() if (c, m) == (corpus, model)}
-        if not own:
+        of_model = {seed: row for (c, m, seed), row in rows.items() if (c, m) == (corpus, model)}
+        if not of_model:
             continue
         lines.append(
             [
@@ -159,18 +159,21 @@ def table(rows: Measurements, corpus: str) -> str:
                 str(preset["num_layers"]),
                 str(preset["num_heads"]),
                 str(preset.get("residual_units", "-")),
-                f"{max(row['weights'] for row in own.values()):,}",
-                f"{fmean(row['val_loss'] for row in own.values()):.3f}",
-                *(spread(found) if (found := _found(own, name)) else "-" for name in BLEU),
+                f"{max(row['weights'] for row in of_model.values()):,}",
+                f"{fmean(row['val_loss'] for row in of_model.values()):.3f}",
+                *(
+                    spread(scores) if (scores := _scores_of(of_model, name)) else "-"
+                    for name in BLEU
+                ),
                 f"{task.greedy[model]:.1f}",
                 f"{task.beam[model]:.1f}" if model in task.beam else "-",
-                " ".join(map(str, sorted(own))),
+                " ".join(map(str, sorted(of_model))),
             ]
         )
     return table_of(lines)
 
 
-def _found(rows: Mapping[int, Mapping[str, Any]], name: str) -> list[float]:
+def _scores_of(rows: Mapping[int, Mapping[str, Any]], name: str) -> list[float]:
     return [row[name] for row in rows.values() if name in row]
 
 
@@ -198,10 +201,8 @@ def train_and_measure(config: TranslateConfig, folder: Path) -> dict[str, Any]:
 
 def start(values: dict[str, Any]) -> None:
     """Runs the study with the options that the user typed."""
-    check_one_process("paper-translators")
-    fields = PaperTranslatorsOptions.model_fields
-    typed = {name: values.pop(name) for name in fields if name in values}
-    options, common = PaperTranslatorsOptions(**typed), PaperTranslatorsTraining(**values)
+    options = PaperTranslatorsOptions(**taken(values, PaperTranslatorsOptions))
+    common = PaperTranslatorsTraining(**values)
     for corpus in options.corpora:
         check_trainable(corpus, common.data_dir)
         load_pairs(TASKS[corpus].ted, common.data_dir, cut=False).part("test")
@@ -228,7 +229,7 @@ def start(values: dict[str, Any]) -> None:
 
     def report(rows: Measurements) -> None:
         for corpus in options.corpora:
-            write_text(folder / f"{corpus}.md", table(rows, corpus))
+            save_text(folder / f"{corpus}.md", table(rows, corpus))
 
     path = folder / "results.csv"
     rows = measure_missing(path, KEYS, MEASURED, wanted, measure, _place, report, blanks=True)

@@ -31,9 +31,9 @@ def by_dimension(rows: Sequence[dict[str, Any]], path: Path) -> None:
     for line, dataset in zip(grid, datasets, strict=True):
         for axes, (title, (column, scale)) in zip(line, panels.items(), strict=True):
             for name in dict.fromkeys(row["attention"] for row in rows if row["dim"]):
-                own = [r for r in rows if (r["attention"], r["dataset"]) == (name, dataset)]
-                dims = sorted({row["dim"] for row in own})
-                values = [fmean(row[column] for row in own if row["dim"] == dim) for dim in dims]
+                group = [r for r in rows if (r["attention"], r["dataset"]) == (name, dataset)]
+                dims = sorted({row["dim"] for row in group})
+                values = [fmean(row[column] for row in group if row["dim"] == dim) for dim in dims]
                 axes.plot(dims, values, marker=".", label=attention_title(name))
             axes.set(title=f"{dataset}: {title}", xlabel="embedding dimension")
             axes.set_xscale("log", base=2)
@@ -66,16 +66,16 @@ def by_cost(rows: Sequence[dict[str, Any]], path: Path) -> None:
         for axes, dataset in zip(line, datasets, strict=True):
             for name, setting in itertools.product(names, settings):
                 wanted = (name, setting, dataset)
-                own = [r for r in rows if (r["attention"], r["setting"], r["dataset"]) == wanted]
+                group = [r for r in rows if (r["attention"], r["setting"], r["dataset"]) == wanted]
                 points = []
-                for dim in sorted({row["dim"] for row in own}):
-                    same = [row for row in own if row["dim"] == dim]
+                for dim in sorted({row["dim"] for row in group}):
+                    same = [row for row in group if row["dim"] == dim]
                     accuracy = 100 * fmean(row["test_accuracy"] for row in same)
                     points.append((fmean(map(cost, same)), accuracy))
                 if not points:
                     continue
                 # The baseline is the same in all settings.
-                is_baseline = not own[0]["dim"]
+                is_baseline = not group[0]["dim"]
                 axes.plot(
                     *zip(*points, strict=True),
                     color=f"C{names.index(name)}",

@@ -15,7 +15,7 @@ from keras_tnattn.layers import (
     TokenEmbedding,
 )
 from keras_tnattn_train.processes.alone import peak_memory, restart_peak
-from keras_tnattn_train.runs.fitting import reset_session
+from keras_tnattn_train.runs.training import reset_session
 from keras_tnattn_train.studies.recall import LETTERS, SECTION, VOCABULARY_SIZE, recall_texts
 
 DIM = 32

@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from keras_tnattn_train.commands import Command
+from keras_tnattn_train.commands import Command, taken
 from keras_tnattn_train.options.options import RUN, Options, Seeds, option
 from keras_tnattn_train.processes.backend import start_backend
-from keras_tnattn_train.processes.devices import check_one_process
 from keras_tnattn_train.processes.workers import replaced_process
 from keras_tnattn_train.rules.config import (
     BOUNDARIES,
@@ -15,7 +14,8 @@ from keras_tnattn_train.rules.config import (
     RulesConfig,
     learning_rate_option,
 )
-from keras_tnattn_train.runs.runs import Run, finish_all
+from keras_tnattn_train.runs.many import finish_all
+from keras_tnattn_train.runs.run import Run
 
 # For more steps the baselines have no sizes.
 STEPS = tuple(range(1, 1 + min(len(sizes) for sizes in MODEL_DIMS.values() if sizes)))
@@ -48,9 +48,8 @@ class RulesStudyOptions(Options):
 
 def start(values: dict[str, Any]) -> None:
     """Runs the study with the options that the user typed."""
-    check_one_process("rules")
-    typed = {name: values.pop(name) for name in RulesStudyOptions.model_fields if name in values}
-    options, common = RulesStudyOptions(**typed), RulesTrainingOptions(**values)
+    options = RulesStudyOptions(**taken(values, RulesStudyOptions))
+    common = RulesTrainingOptions(**values)
     configs = [
         RulesConfig(**values, model=model, rule=rule, steps=steps, boundary=boundary, seed=seed)
         for steps in options.steps

@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 
 from keras_tnattn_train.rules.config import BOUNDARIES, MODEL_DIMS, RulesConfig
 from keras_tnattn_train.rules.train import percent
+from keras_tnattn_train.runs.many import save_text
 from keras_tnattn_train.runs.plots import save
-from keras_tnattn_train.runs.runs import Run, write_text
+from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.tables import table_of
 from keras_tnattn_train.system.files import replacing
 
@@ -36,10 +37,10 @@ class Finished(NamedTuple):
 def finished_runs(folder: Path) -> list[Finished]:
     """Returns the finished runs in a folder, in the order of the tables."""
     runs = [Run(path.parent) for path in folder.glob("*/results.json")]
-    found = [Finished(run.read_config(RulesConfig, {}), run.results or {}) for run in runs]
+    finished_runs = [Finished(run.read_config(RulesConfig, {}), run.results or {}) for run in runs]
     models = list(MODEL_DIMS)
     return sorted(
-        found,
+        finished_runs,
         key=lambda run: (
             run.config.steps,
             models.index(run.config.model),
@@ -53,12 +54,12 @@ def finished_runs(folder: Path) -> list[Finished]:
 def write_csv(runs: Sequence[Finished], path: Path) -> None:
     """Writes a row for each run: what was trained, and its accuracy at each length."""
     lengths = sorted({length for run in runs for length in run.accuracies})
-    chosen = ("model", "steps", "rule", "boundary", "seed", "epochs", "learning_rate")
+    columns = ("model", "steps", "rule", "boundary", "seed", "epochs", "learning_rate")
     with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([*chosen, "weights", "seconds", "exact", *(f"at_{n}" for n in lengths)])
+        writer.writerow([*columns, "weights", "seconds", "exact", *(f"at_{n}" for n in lengths)])
         for run in runs:
-            values = [getattr(run.config, name) for name in chosen]
+            values = [getattr(run.config, name) for name in columns]
             measured = [run.results["parameters"]["all"], round(run.results["seconds"], 1)]
             shares = [run.accuracies.get(length, "") for length in lengths]
             writer.writerow([*values, *measured, int(run.exact), *shares])
@@ -69,7 +70,7 @@ def report(folder: Path) -> str:
     runs = finished_runs(folder)
     write_csv(runs, folder / "runs.csv")
     text = f"{exact_table(runs)}\n\n{accuracy_table(runs)}"
-    write_text(folder / "table.md", text)
+    save_text(folder / "table.md", text)
     draw_accuracies(runs, folder / "accuracy_by_length.png")
     draw_exact_shares(runs, folder / "exact_by_steps.png")
     return text

@@ -4,21 +4,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_tnattn_train.classify.baseline import (
+from keras_tnattn_train.classify.config import ATTENTIONS, TABLE_DIMS, ClassifyConfig
+from keras_tnattn_train.classify.texts import read_texts
+from keras_tnattn_train.commands import Command
+from keras_tnattn_train.options.options import DATA, RUN, Options, Seeds, option
+from keras_tnattn_train.processes.workers import replaced_process
+from keras_tnattn_train.runs.many import save_text
+from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.studies.baseline import (
     BASELINES,
     MOST_FREQUENT,
     SVM,
     linear_svms,
     most_frequent_class,
 )
-from keras_tnattn_train.classify.compare import train_all
-from keras_tnattn_train.classify.config import ATTENTIONS, TABLE_DIMS, ClassifyConfig
-from keras_tnattn_train.classify.texts import read_texts
-from keras_tnattn_train.commands import Command
-from keras_tnattn_train.options.options import DATA, RUN, Options, Seeds, option
-from keras_tnattn_train.processes.devices import check_one_process
-from keras_tnattn_train.processes.workers import replaced_process
-from keras_tnattn_train.runs.runs import Run, write_text
+from keras_tnattn_train.studies.compare import train_all
 from keras_tnattn_train.system.files import (
     Columns,
     Measurements,
@@ -87,8 +87,8 @@ def configs_of(options: TensorizedOptions, setting: str, dataset: str) -> list[C
     """Returns the configs of one setting on one data set: attentions, dimensions and seeds."""
     configs = []
     for attention in options.attentions:
-        own = TABLE_DIMS.get(attention, 64) if setting == "paper" else 64
-        for dim in options.embedding_dims or (own,):
+        default_dim = TABLE_DIMS.get(attention, 64) if setting == "paper" else 64
+        for dim in options.embedding_dims or (default_dim,):
             for seed in options.seeds:
                 config = ClassifyConfig(
                     dataset=dataset,
@@ -108,7 +108,7 @@ def finished_runs(folder: Path) -> Measurements:
 
     Runs of an earlier version with other options of their setting are left out.
     """
-    found: Measurements = {}
+    measurements: Measurements = {}
     paths = [(name, path) for name in SETTINGS for path in folder.glob(f"{name}-*/results.json")]
     for setting, path in paths:
         run = Run(path.parent)
@@ -119,12 +119,12 @@ def finished_runs(folder: Path) -> Measurements:
             continue
         key = (setting, config.dataset, config.attention, config.embedding_dim, config.seed)
         counts = results["parameters"]
-        found[key] = {
+        measurements[key] = {
             "attention_weights": counts["attention"],
             "weights": counts["all"],
             **{name: results[name] for name in ("train_accuracy", "test_accuracy", "seconds")},
         }
-    return found
+    return measurements
 
 
 def fitted(
@@ -137,8 +137,8 @@ def fitted(
             "weights": results["parameters"],
             **{part: results[part] for part in ("train_accuracy", "test_accuracy", "seconds")},
         }
-        for name, found in baselines.items()
-        for seed, results in found.items()
+        for name, by_seed in baselines.items()
+        for seed, results in by_seed.items()
     }
 
 
@@ -163,12 +163,12 @@ def accuracy_table(rows: Sequence[dict[str, Any]]) -> str:
     datasets = list(dict.fromkeys(row["dataset"] for row in rows))
     lines: list[tuple[str, ...]] = [("attention", "dim", "weights (largest)", *datasets)]
     for name, dim in dict.fromkeys((row["attention"], row["dim"]) for row in rows):
-        own = [row for row in rows if (row["attention"], row["dim"]) == (name, dim)]
+        group = [row for row in rows if (row["attention"], row["dim"]) == (name, dim)]
         cells = []
         for dataset in datasets:
-            found = [100 * r["test_accuracy"] for r in own if r["dataset"] == dataset]
-            cells.append(spread(found) if found else "-")
-        heaviest = max(row["weights"] for row in own)
+            accuracies = [100 * r["test_accuracy"] for r in group if r["dataset"] == dataset]
+            cells.append(spread(accuracies) if accuracies else "-")
+        heaviest = max(row["weights"] for row in group)
         sizes = (f"{size:,}" if size else "-" for size in (dim, heaviest))
         lines.append((_title(name), *sizes, *cells))
     return table_of(lines)
@@ -188,7 +188,7 @@ def differences(rows: Sequence[dict[str, Any]], one: str, other: str) -> dict[st
     """
     from keras_tnattn_train.runs.tables import interval
 
-    found = {}
+    gain_of = {}
     for dataset in dict.fromkeys(row["dataset"] for row in rows):
         accuracies: dict[str, dict[int, float]] = {one: {}, other: {}}
         for row in rows:
@@ -198,8 +198,8 @@ def differences(rows: Sequence[dict[str, Any]], one: str, other: str) -> dict[st
         if not seeds:
             continue
         gains = [accuracies[one][seed] - accuracies[other][seed] for seed in seeds]
-        found[dataset] = interval(gains, "+.1f", SHARED)
-    return found
+        gain_of[dataset] = interval(gains, "+.1f", SHARED)
+    return gain_of
 
 
 def difference_table(rows: Sequence[dict[str, Any]]) -> str:
@@ -215,8 +215,8 @@ def difference_table(rows: Sequence[dict[str, Any]]) -> str:
     pairs += [(name, SVM) for name in trained if SVM in names]
     pairs += [("tsa", other) for other in attentions if other != "tsa" and "tsa" in attentions]
     for one, other in pairs:
-        found = differences(rows, one, other)
-        cells = (found.get(dataset, "-") for dataset in datasets)
+        gain_of = differences(rows, one, other)
+        cells = (gain_of.get(dataset, "-") for dataset in datasets)
         lines.append((f"{_title(one)} - {_title(other)}", *cells))
     return table_of(lines)
 
@@ -230,27 +230,27 @@ def study(options: TensorizedOptions) -> None:
         dataset: {setting: configs_of(options, setting, dataset) for setting in options.settings}
         for dataset in options.datasets
     }
-    for own in configs.values():
-        read_texts(own[options.settings[0]][0])  # reports invalid data first
-    trainings = sum(len(some) for own in configs.values() for some in own.values())
+    for by_setting in configs.values():
+        read_texts(by_setting[options.settings[0]][0])  # reports invalid data first
+    trainings = sum(len(group) for by_setting in configs.values() for group in by_setting.values())
     with replaced_process(trainings) as call:
-        for dataset, own in configs.items():
-            some = own[options.settings[0]]
-            data = read_texts(some[0])
+        for dataset, by_setting in configs.items():
+            group = by_setting[options.settings[0]]
+            data = read_texts(group[0])
             print(f"fitting the baseline, {SVM}", flush=True)
             baselines = {
-                SVM: linear_svms(some, data),
-                MOST_FREQUENT: most_frequent_class(some, data),
+                SVM: linear_svms(group, data),
+                MOST_FREQUENT: most_frequent_class(group, data),
             }
             fits: Measurements = {}
-            for setting, some in own.items():
-                train_all(some, folder, data, call)
+            for setting, group in by_setting.items():
+                train_all(group, folder, data, call)
                 fits |= fitted(setting, dataset, baselines)
             with Run(folder).waited_for():
                 # Runs are read from their folders; only the table has the scores of the baselines.
                 before = read_measurements(table, KEYS, MEASURED)
-                kept = {key: row for key, row in before.items() if key[2] in BASELINES}
-                report(finished_runs(folder) | kept | fits, folder)
+                of_baselines = {key: row for key, row in before.items() if key[2] in BASELINES}
+                report(finished_runs(folder) | of_baselines | fits, folder)
 
 
 def report(measurements: Measurements, folder: Path) -> None:
@@ -262,22 +262,21 @@ def report(measurements: Measurements, folder: Path) -> None:
     rows = [dict(zip(KEYS, key, strict=True)) | row for key, row in ordered.items()]
     plots.by_cost([row for row in rows if row["attention"] != MOST_FREQUENT], folder / "cost.png")
     for setting in dict.fromkeys(row["setting"] for row in rows):
-        own = [row for row in rows if row["setting"] == setting]
-        tables = [accuracy_table(own)]
-        if len({(row["attention"], row["dim"]) for row in own}) == len(
-            {row["attention"] for row in own}
+        group = [row for row in rows if row["setting"] == setting]
+        tables = [accuracy_table(group)]
+        if len({(row["attention"], row["dim"]) for row in group}) == len(
+            {row["attention"] for row in group}
         ):
-            tables.append(difference_table(own))
+            tables.append(difference_table(group))
         else:
-            plots.by_dimension(own, folder / f"{setting}-dimensions.png")
+            plots.by_dimension(group, folder / f"{setting}-dimensions.png")
         text = "\n\n".join(tables)
-        write_text(folder / f"{setting}.md", text)
+        save_text(folder / f"{setting}.md", text)
         print(f"\n{setting}:\n{text}\n", flush=True)
 
 
 def start(values: dict[str, Any]) -> None:
     """Runs the study with the options that the user typed."""
-    check_one_process("tensorized")
     options = TensorizedOptions(**values)
     study(options)
     print(f"tables and pictures: {options.run_dir}")

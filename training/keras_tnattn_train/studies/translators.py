@@ -4,12 +4,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from keras_tnattn_train.commands import Command
+from keras_tnattn_train.commands import Command, taken
 from keras_tnattn_train.data.pairs.loading import check_trainable
 from keras_tnattn_train.options.options import DATA, RUN, TRAINING, Options, Seeds, option
-from keras_tnattn_train.processes.devices import check_one_process
+from keras_tnattn_train.runs.many import finish_all, save_text
 from keras_tnattn_train.runs.measuring import measure_missing
-from keras_tnattn_train.runs.runs import Run, finish_all, write_text
+from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.system.files import Columns, Measurements
 from keras_tnattn_train.translate.config import TranslateConfig
 from keras_tnattn_train.translate.evaluate import EvaluateOptions, evaluate_run
@@ -110,25 +110,25 @@ def table(rows: Measurements) -> str:
     header = ("model", "weights", "loss", "validation loss", "validation BLEU")
     lines: list[tuple[str, ...]] = [(*header, f"less {PEER}", "exact %", "seconds", "seeds")]
     for model in MODELS:
-        own = {seed: row for (name, seed), row in rows.items() if name == model}
-        if not own:
+        of_model = {seed: row for (name, seed), row in rows.items() if name == model}
+        if not of_model:
             continue
         differences = [
             row["bleu"] - rows[PEER, seed]["bleu"]
-            for seed, row in own.items()
+            for seed, row in of_model.items()
             if model != PEER and (PEER, seed) in rows
         ]
         lines.append(
             (
                 model,
-                f"{fmean(row['weights'] for row in own.values()):,.0f}",
-                f"{fmean(row['loss'] for row in own.values()):.3f}",
-                f"{fmean(row['val_loss'] for row in own.values()):.3f}",
-                spread([row["bleu"] for row in own.values()]),
+                f"{fmean(row['weights'] for row in of_model.values()):,.0f}",
+                f"{fmean(row['loss'] for row in of_model.values()):.3f}",
+                f"{fmean(row['val_loss'] for row in of_model.values()):.3f}",
+                spread([row["bleu"] for row in of_model.values()]),
                 spread(differences) if differences else "-",
-                spread([100 * row["exact_match"] for row in own.values()]),
-                f"{fmean(row['seconds'] for row in own.values()):,.0f}",
-                " ".join(map(str, sorted(own))),
+                spread([100 * row["exact_match"] for row in of_model.values()]),
+                f"{fmean(row['seconds'] for row in of_model.values()):,.0f}",
+                " ".join(map(str, sorted(of_model))),
             )
         )
     return table_of(lines)
@@ -143,8 +143,8 @@ def train_and_measure(config: TranslateConfig, folder: Path) -> dict[str, Any]:
         run=str(folder / config.name), part="validation", tokenize="none", batch_size=64
     )
     evaluated = evaluate_run(options)
-    own = {"weights": results["parameters"], "seconds": results["seconds"]}
-    return {**results, **evaluated, **own}
+    costs = {"weights": results["parameters"], "seconds": results["seconds"]}
+    return {**results, **evaluated, **costs}
 
 
 def _place(key: tuple[str, int]) -> tuple[int, int]:
@@ -153,9 +153,8 @@ def _place(key: tuple[str, int]) -> tuple[int, int]:
 
 def start(values: dict[str, Any]) -> None:
     """Runs the study with the options that the user typed."""
-    check_one_process("translators")
-    typed = {name: values.pop(name) for name in TranslatorsOptions.model_fields if name in values}
-    options, common = TranslatorsOptions(**typed), TranslatorsTraining(**values)
+    options = TranslatorsOptions(**taken(values, TranslatorsOptions))
+    common = TranslatorsTraining(**values)
     check_trainable(common.corpus, common.data_dir)
     folder = Path(options.run_dir)
     Run(folder).start_study(common, {})
@@ -170,7 +169,7 @@ def start(values: dict[str, Any]) -> None:
         return results
 
     def report(rows: Measurements) -> None:
-        write_text(folder / "table.md", table(rows))
+        save_text(folder / "table.md", table(rows))
 
     path = folder / "results.csv"
     rows = measure_missing(path, KEYS, MEASURED, wanted, measure, _place, report)

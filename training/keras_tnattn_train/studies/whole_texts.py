@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_tnattn_train.classify.texts import read_texts
-from keras_tnattn_train.commands import Command
+from keras_tnattn_train.commands import Command, taken
 from keras_tnattn_train.options.options import (
     RUN,
     Options,
@@ -14,8 +14,8 @@ from keras_tnattn_train.options.options import (
 )
 from keras_tnattn_train.processes import alone
 from keras_tnattn_train.processes.backend import start_backend
-from keras_tnattn_train.processes.devices import check_one_process
-from keras_tnattn_train.runs.runs import Run, finish_all, write_text
+from keras_tnattn_train.runs.many import finish_all, save_text
+from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.studies.whole_texts_config import (
     MODELS,
     WholeTextsConfig,
@@ -45,10 +45,11 @@ class Finished(NamedTuple):
 def finished_runs(folder: Path) -> list[Finished]:
     """Returns the finished runs in the folder of a study, in the order of the table."""
     runs = [Run(path.parent) for path in folder.glob("*/results.json")]
-    found = [Finished(run.read_config(WholeTextsConfig, {}), run.results or {}) for run in runs]
+    trained = [Finished(run.read_config(WholeTextsConfig, {}), run.results or {}) for run in runs]
     models = list(MODELS)
     return sorted(
-        found, key=lambda run: (run.config.dataset, models.index(run.config.model), run.config.seed)
+        trained,
+        key=lambda run: (run.config.dataset, models.index(run.config.model), run.config.seed),
     )
 
 
@@ -72,8 +73,8 @@ def table(runs: Sequence[Finished]) -> str:
             [results["seconds_per_epoch"] for results in done],
             [results["megabytes"] for results in done],
         ]
-        some = "" if len(done) == len(measured) else f" ({len(done)} of {len(measured)} seeds)"
-        lines.append((dataset, f"{attention_title(model)}{some}", *map(spread, columns)))
+        count = "" if len(done) == len(measured) else f" ({len(done)} of {len(measured)} seeds)"
+        lines.append((dataset, f"{attention_title(model)}{count}", *map(spread, columns)))
     return table_of(lines)
 
 
@@ -95,10 +96,9 @@ def train(config: WholeTextsConfig, run: Run) -> None:
 
 def start(values: dict[str, Any]) -> None:
     """Runs the study with the options that the user typed."""
-    check_one_process("whole-texts")
     alone.check_platform()
-    typed = {name: values.pop(name) for name in WholeTextsOptions.model_fields if name in values}
-    options, common = WholeTextsOptions(**typed), WholeTextsTraining(**values)
+    options = WholeTextsOptions(**taken(values, WholeTextsOptions))
+    common = WholeTextsTraining(**values)
     configs = [
         WholeTextsConfig(**values, dataset=dataset, model=model, seed=seed)
         for dataset in options.datasets
@@ -113,7 +113,7 @@ def start(values: dict[str, Any]) -> None:
     finish_all(configs, folder, train)
     with Run(folder).waited_for():
         text = table(finished_runs(folder))
-        write_text(folder / "table.md", text)
+        save_text(folder / "table.md", text)
     print(f"\n{text}\n")
 
 

@@ -10,9 +10,8 @@ from keras_tnattn_train.classify.train import Part, compiled_model, prepare_part
 from keras_tnattn_train.data.batches import GroupedTextBatches
 from keras_tnattn_train.data.texts import load_texts
 from keras_tnattn_train.processes.alone import peak_memory, restart_peak
-from keras_tnattn_train.runs.checkpoints import EpochLog
-from keras_tnattn_train.runs.fitting import as_dataset, fit, reset_session
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.runs.training import EpochLog, as_dataset, fit, reset_session
 from keras_tnattn_train.studies.whole_texts_config import WholeTextsConfig
 
 

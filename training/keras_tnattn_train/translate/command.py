@@ -6,7 +6,7 @@ from keras_tnattn_train.commands import training_command
 from keras_tnattn_train.data.pairs.loading import check_trainable
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.processes.backend import start_backend
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.trained import TrainedRun
 from keras_tnattn_train.translate.config import PreparingOptions, TranslateConfig
 from keras_tnattn_train.translate.layouts import layouts

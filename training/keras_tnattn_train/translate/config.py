@@ -4,6 +4,7 @@ from typing import Any
 
 import pydantic
 
+from keras_tnattn_train.data.pairs.prepared import Preparing
 from keras_tnattn_train.data.pairs.registry import PARALLEL_SETS
 from keras_tnattn_train.data.reading import short_name
 from keras_tnattn_train.options.attentions import registered_attentions
@@ -415,16 +416,16 @@ class TranslateConfig(ExportConfig):
         return {**super().export_options, "beam_size": self.export_beam}
 
     @property
-    def preparing(self) -> dict[str, Any]:
-        """The arguments of `keras_tnattn_train.data.pairs.prepared.prepare`."""
-        return {
-            "vocabulary_size": self.vocabulary_size,
-            "max_length": self.max_length,
-            "lower_case": self.lower_case,
-            "keep_accents": not self.strip_accents,
-            "form": self.unicode_form,
-            "tokenizer": self.tokenizer,
-        }
+    def preparing(self) -> Preparing:
+        """How the corpus is prepared."""
+        return Preparing(
+            self.vocabulary_size,
+            self.max_length,
+            self.lower_case,
+            not self.strip_accents,
+            self.unicode_form,
+            self.tokenizer,
+        )
 
     @property
     def target_attention(self) -> str:

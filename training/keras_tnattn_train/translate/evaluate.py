@@ -11,7 +11,7 @@ import numpy as np
 from keras_tnattn_train.data.pairs.corpus import Pair, ParallelCorpus
 from keras_tnattn_train.data.pairs.loading import load_pairs
 from keras_tnattn_train.data.reading import short_name
-from keras_tnattn_train.options.command_line import run_one
+from keras_tnattn_train.options.apps import run_one
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import (
     DATA,
@@ -210,11 +210,16 @@ def evaluate_run(
     best = [candidates[0].text for candidates in hypotheses]
     if empty := best.count(""):
         notes.append(f"{empty} of {len(best)} translations are empty")
+    finished = sum(candidates[0].finished for candidates in hypotheses)
+    if finished < len(best):
+        notes.append(
+            f"{len(best) - finished} of {len(best)} translations reached the limit of the search"
+        )
     matches = sum(text == reference for text, reference in zip(best, references, strict=True))
     files = {f"hypotheses-{name}.txt": "".join(f"{text}\n" for text in best)}
     if options.n_best or options.scores:
-        kept = [candidates[: options.n_best or 1] for candidates in hypotheses]
-        files[f"n_best-{name}.tsv"] = _table(kept, options.scores)
+        shortlist = [candidates[: options.n_best or 1] for candidates in hypotheses]
+        files[f"n_best-{name}.tsv"] = _table(shortlist, options.scores)
     results = {
         "run": options.run,
         "corpus": options.corpus,
@@ -231,7 +236,7 @@ def evaluate_run(
         **_scores(best, references, options.tokenize),
         "exact_matches": matches,
         "exact_match": matches / len(pairs),
-        "finished": sum(candidates[0].finished for candidates in hypotheses),
+        "finished": finished,
         "references": "the given sentences in the Unicode form "
         f"{tokenizer.form}, white space folded, case: {tokenizer.case}, accents: "
         f"{'keep' if tokenizer.keep_accents else 'drop'}",

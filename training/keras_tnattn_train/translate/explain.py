@@ -10,19 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from keras_tnattn_train.options.command_line import run_one
+from keras_tnattn_train.options.apps import run_one
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import DATA, OUTPUT, Options, argument, option
 from keras_tnattn_train.options.search import beam_option, checkpoint_option
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.system.files import replacing, write_table, writing
+from keras_tnattn_train.translate.explained_page import index_page
 
 LEARNED = ("P", "a", "b_a")  # the same for all sentences
 INFERRED = ("A_LM", "G_LM")  # computed for a sentence
 DESCRIBED = (*LEARNED, *INFERRED)
 FITTED = (*DESCRIBED, "E_LM", "scores")
 DISTRIBUTIONS, POWER_LAWS = "distributions.csv", "power_laws.csv"
-BLOCK = re.compile(r"encoder_\d+|decoder_\d+\.(self|cross)")
+INDEX = "index.html"
+BLOCK_NAME = re.compile(r"encoder_\d+|decoder_\d+\.(self|cross)")
 PICTURE = re.compile(rf"E|({'|'.join(FITTED)})(_histogram|_tail)?|head_\d+_(learned|inferred)")
 EXAMPLES = """\
 examples:
@@ -92,7 +94,10 @@ def _explain(options: ExplainOptions) -> None:
     for name, verdicts in explained["verdicts"].items():
         counts = ", ".join(f"{verdict} {count}" for verdict, count in verdicts.most_common())
         print(f"support for a power law of {name}: {counts}")
-    print(f"wrote {len(explained['files'])} pictures into {explained['folder']}")
+    print(
+        f"wrote {len(explained['files'])} pictures into {explained['folder']}; open "
+        f"{Path(explained['folder'], INDEX)}"
+    )
 
 
 def explain_run(options: ExplainOptions) -> dict[str, Any]:
@@ -110,7 +115,8 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
     (`keras_tnattn_train.translate.distributions.describe`). `power_laws.csv` tests whether the
     magnitudes of these entries and those of `E_LM` or `scores` follow a power law
     (`keras_tnattn_train.translate.power_laws.fit_power_law`); `P_tail.png` and so on show the fits.
-    What an earlier call wrote into the folder is removed.
+    `index.html` shows all pictures, and says what they are. What an earlier call wrote into the
+    folder is removed.
 
     Args:
         options: The options.
@@ -147,12 +153,12 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
     source_pieces = _pieces(translator.source_tokenizer, source_ids)
     target_pieces = _pieces(translator.target_tokenizer, target_ids)
     folder = Path(options.out or Path(options.run, "explained"))
-    chosen = _chosen_heads(computed[blocks[0]], options.heads)
+    heads = _chosen_heads(computed[blocks[0]], options.heads)
     computed = {block: computed[block] for block in blocks}
     files = []
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)  # a path that cannot be used is reported first
-        fits = _fit_power_laws(computed, chosen, options) if options.bootstraps else {}
+        fits = _fit_power_laws(computed, heads, options) if options.bootstraps else {}
         _clear(folder)
         for block in blocks:
             (folder / block).mkdir(parents=True, exist_ok=True)
@@ -162,14 +168,14 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
                 tokens = target_pieces[:-1], target_pieces[:-1]
             else:
                 tokens = target_pieces[1:], source_pieces
-            drawn = _draw(computed[block], chosen, options.heads or [min(4, len(chosen))], tokens)
-            drawn |= _draw_tails(fits.get(block, {}), chosen)
-            for name, draw in drawn.items():
+            pictures = _draw(computed[block], heads, options.heads or [min(4, len(heads))], tokens)
+            pictures |= _draw_tails(fits.get(block, {}), heads)
+            for name, draw in pictures.items():
                 draw(folder / block / name)
                 files.append(f"{block}/{name}")
-        _write_distributions(computed, chosen, folder / DISTRIBUTIONS)
+        _write_distributions(computed, heads, folder / DISTRIBUTIONS)
         if fits:
-            _write_power_laws(fits, chosen, folder / POWER_LAWS)
+            _write_power_laws(fits, heads, folder / POWER_LAWS)
         explanation = {
             "source": options.sentence,
             "target": translator.target_tokenizer.detokenize(target_ids).numpy().decode(),
@@ -177,23 +183,24 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
             "source_pieces": source_pieces,
             "target_pieces": target_pieces,
         }
+        (folder / INDEX).write_text(index_page(explanation, files), encoding="utf-8")
         with replacing(folder / "explanation.json") as path:
             text = json.dumps(explanation, indent=1, ensure_ascii=False) + "\n"
             path.write_text(text, encoding="utf-8")
     verdicts: dict[str, collections.Counter[str]] = {}
     for matrices in fits.values():
-        for name, found in matrices.items():
+        for name, results in matrices.items():
             counts = verdicts.setdefault(name, collections.Counter())
-            counts.update(fit.results["verdict"] for fit in found)
+            counts.update(fit.results["verdict"] for fit in results)
     return {**explanation, "folder": str(folder), "files": files, "verdicts": verdicts}
 
 
 def _clear(folder: Path) -> None:
     """Removes only the files that an earlier call wrote, which may be for another sentence."""
-    for name in ("explanation.json", DISTRIBUTIONS, POWER_LAWS):
+    for name in ("explanation.json", INDEX, DISTRIBUTIONS, POWER_LAWS):
         (folder / name).unlink(missing_ok=True)
     for path in folder.glob("*coder_*/*.png"):
-        if BLOCK.fullmatch(path.parent.name) and PICTURE.fullmatch(path.stem):
+        if BLOCK_NAME.fullmatch(path.parent.name) and PICTURE.fullmatch(path.stem):
             path.unlink()
 
 
@@ -210,10 +217,10 @@ def _fit_power_laws(
     fits: dict[str, dict[str, list[Any]]] = {}
     for block, outputs in computed.items():
         fits[block] = {name: [] for name in FITTED if name in outputs}
-        for name, found in fits[block].items():
+        for name, results in fits[block].items():
             for head in heads:
                 entries = outputs[name][head - 1]
-                found.append(fit_power_law(entries, options.bootstraps, options.seed))
+                results.append(fit_power_law(entries, options.bootstraps, options.seed))
                 done += 1
                 counter.show(done, total)
     counter.close()
@@ -243,8 +250,8 @@ def _write_power_laws(
     rows = [
         {"block": block, "head": head, "matrix": name, **fit.results}
         for block, matrices in fits.items()
-        for name, found in matrices.items()
-        for head, fit in zip(heads, found, strict=True)
+        for name, results in matrices.items()
+        for head, fit in zip(heads, results, strict=True)
     ]
     write_table(path, rows)
 
@@ -288,10 +295,8 @@ def _of_one_sentence(name: str, array: np.ndarray) -> np.ndarray:
 
 def _block_names(model: Any) -> list[str]:
     """Returns the names of the blocks: one per encoder layer, two per decoder layer."""
-    encoders = [layer.name for layer in model.encoders]
-    return encoders + [
-        f"{layer.name}.{kind}" for layer in model.decoders for kind in ("self", "cross")
-    ]
+    decoders = (f"{layer.name}.{side}" for layer in model.decoders for side in ("self", "cross"))
+    return [*(layer.name for layer in model.encoders), *decoders]
 
 
 def _chosen_blocks(model: Any, blocks: Sequence[str]) -> Sequence[str]:
@@ -337,28 +342,28 @@ def _draw(
     """Returns the pictures of one block: functions that draw to a path, by file name."""
     from keras_tnattn_train.translate import plots
 
-    drawn = {}
+    pictures = {}
     rows = [head - 1 for head in heads]
     for name in ("scores", "E_LM", "E"):
         if name in outputs:
-            drawn[f"{name}.png"] = lambda path, name=name: plots.heat_maps(
+            pictures[f"{name}.png"] = lambda path, name=name: plots.heat_maps(
                 name, outputs[name][rows], heads, path, tokens
             )
     for name in (*LEARNED, *INFERRED):
         if name in outputs:
-            drawn[f"{name}.png"] = lambda path, name=name: plots.heat_maps(
+            pictures[f"{name}.png"] = lambda path, name=name: plots.heat_maps(
                 name, outputs[name][rows], heads, path
             )
-            drawn[f"{name}_histogram.png"] = lambda path, name=name: plots.histograms(
+            pictures[f"{name}_histogram.png"] = lambda path, name=name: plots.histograms(
                 name, outputs[name][rows], heads, path
             )
     if "P" in outputs:
         for head in single_heads:
             for kind, names in (("learned", LEARNED), ("inferred", (*INFERRED, "E_LM"))):
-                drawn[f"head_{head}_{kind}.png"] = functools.partial(
+                pictures[f"head_{head}_{kind}.png"] = functools.partial(
                     plots.one_head, {n: outputs[n][head - 1] for n in names}, tokens=tokens
                 )
-    return drawn
+    return pictures
 
 
 def _draw_tails(fits: dict[str, list[Any]], heads: list[int]) -> dict[str, Any]:
@@ -366,6 +371,6 @@ def _draw_tails(fits: dict[str, list[Any]], heads: list[int]) -> dict[str, Any]:
     from keras_tnattn_train.translate import plots
 
     return {
-        f"{name}_tail.png": functools.partial(plots.tails, name, found, heads)
-        for name, found in fits.items()
+        f"{name}_tail.png": functools.partial(plots.tails, name, results, heads)
+        for name, results in fits.items()
     }

@@ -12,7 +12,7 @@ from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.program import program
 from keras_tnattn_train.runs.checkpoints import load_weights
 from keras_tnattn_train.runs.predictions import Prediction, Predictor, translation
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.saved_models import load_model
 from keras_tnattn_train.runs.trained import TrainedRun
 from keras_tnattn_train.system.files import read_object
@@ -78,7 +78,7 @@ class TranslatorRun(TrainedRun):
         def predictions(texts: list[str]) -> list[list[Prediction]]:
             return [
                 [
-                    translation(best.text, best.score, **({"rank": rank} if n_best else {}))
+                    translation(*best, rank=rank if n_best else None)
                     for rank, best in enumerate(translations[: n_best or 1], start=1)
                 ]
                 for translations in translate.n_best(texts, batch_size)
@@ -121,7 +121,7 @@ def load_translator(folder: str | Path, checkpoint: str | None = None) -> Traine
         config = Run(folder).read_config(TranslateConfig, {})
         model = untrained(config, corpus.vocabulary_sizes)
         load_weights(model, path, "Choose another, or train the run again")
-        return TrainedTranslator(model, corpus, *corpus.tokenizers())
+        return TrainedTranslator(model, corpus, *corpus.tokenizers)
     path = folder / "model.keras"
     model = load_model(
         path, "Finish the run with --resume, or choose one of its checkpoints with --checkpoint"
@@ -136,7 +136,7 @@ def load_translator(folder: str | Path, checkpoint: str | None = None) -> Traine
             f"Expected a translator of {corpus.vocabulary_sizes} source and target pieces, the "
             f"vocabularies in {corpus.folder}. Received: {path} of {sizes} pieces"
         )
-    return TrainedTranslator(model, corpus, *corpus.tokenizers())
+    return TrainedTranslator(model, corpus, *corpus.tokenizers)
 
 
 def _corpus_of(folder: Path) -> PreparedCorpus:

@@ -2,7 +2,10 @@
 
 import keras
 
+from keras_tnattn.metrics import TokenAccuracy
 from keras_tnattn.models import PRESETS, translator
+from keras_tnattn.schedules import WarmupInverseSquareRoot
+from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.translate.config import METRIC_ARGUMENTS, PLGA_ONLY, TranslateConfig
 
 
@@ -32,3 +35,45 @@ def untrained(config: TranslateConfig, sizes: tuple[int, int]) -> keras.Model:
         return translator(*sizes, **options)
     finally:
         keras.config.set_dtype_policy(before)
+
+
+def check_sizes(config: TranslateConfig) -> None:
+    """Builds a model of few words, before a corpus is prepared for sizes that do not fit.
+
+    Raises:
+        InputError: If the sizes do not fit together.
+    """
+    keras.utils.set_random_seed(config.seed)  # so that all processes have the same weights
+    try:
+        untrained(config, (16, 16))
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def compiled(config: TranslateConfig, sizes: tuple[int, int], steps_per_epoch: int) -> keras.Model:
+    """Builds a compiled translator.
+
+    Args:
+        config: The options.
+        sizes: As for `untrained`.
+        steps_per_epoch: The number of steps of an epoch.
+
+    Raises:
+        ValueError: As `untrained`.
+    """
+    model = untrained(config, sizes)
+    schedule = WarmupInverseSquareRoot(
+        config.model_dim,
+        config.warmup_steps,
+        config.learning_rate,
+        config.epochs * steps_per_epoch,
+        config.cooldown_epochs * steps_per_epoch,
+    )
+    model.compile(
+        optimizer=keras.optimizers.Adam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0),
+        metrics=[TokenAccuracy()],
+        steps_per_execution=config.steps_per_execution,
+        jit_compile={"auto": "auto", "on": True, "off": False}[config.jit_compile],
+    )
+    return model

@@ -34,7 +34,7 @@ def heat_maps(
     path: Path,
     tokens: tuple[Sequence[str], Sequence[str]] | None = None,
 ) -> None:
-    """Draws a matrix of each of `H` heads `(H, R, C)`, one panel per head.
+    """Draws a matrix of each of `H` heads `(H, R, C)`, one panel per head, on one scale of colors.
 
     Args:
         name: The name of the matrix, a key of `SYMBOLS`.
@@ -44,7 +44,7 @@ def heat_maps(
         tokens: The tokens of the `R` rows and the `C` columns. Default: no labels.
     """
     for axes, head, matrix in _panels(heads, matrices, path, _size(matrices[0].shape, tokens)):
-        _heat_map(axes, matrix, tokens)
+        _heat_map(axes, matrix, tokens, (float(matrices.min()), float(matrices.max())))
         axes.set_title(f"{SYMBOLS[name]}, head {head}")
 
 
@@ -68,15 +68,15 @@ def tails(name: str, fits: Sequence[PowerLaw], heads: Sequence[int], path: Path)
     """
     for axes, head, fit in _panels(heads, fits, path, (3.6, 3.2)):
         x = fit.magnitudes
+        axes.set(xlabel="magnitude", ylabel="share of larger entries")
+        if not fit.curves:
+            axes.set_title(f"{SYMBOLS[name]}, head {head}: not tested")
+            continue
+        axes.set_title(f"{SYMBOLS[name]}, head {head}")
         axes.plot(x, np.arange(len(x), 0, -1) / len(x), ".", color="silver", markersize=3)
         for law, curve in fit.curves.items():
             label = law.replace("_", " ")
             axes.plot(x[-len(curve) :], curve, CURVES[law], label=label, linewidth=1.2)
-        axes.set(xlabel="magnitude", ylabel="share of larger entries")
-        axes.set_title(f"{SYMBOLS[name]}, head {head}")
-        if not fit.curves:
-            axes.text(0.5, 0.5, "not tested", transform=axes.transAxes, ha="center")
-            continue
         # The many entries near zero would take up most of the picture.
         axes.set(xscale="log", xlim=(x[len(x) // 4] / 2, 2 * x[-1]))
         axes.set(yscale="log", ylim=(0.5 / len(x), 1.5))
@@ -141,9 +141,15 @@ def _size(
 
 
 def _heat_map(
-    axes: Axes, matrix: np.ndarray, tokens: tuple[Sequence[str], Sequence[str]] | None = None
+    axes: Axes,
+    matrix: np.ndarray,
+    tokens: tuple[Sequence[str], Sequence[str]] | None = None,
+    limits: tuple[float | None, float | None] = (None, None),
 ) -> None:
-    image = axes.imshow(matrix, cmap="viridis", interpolation="nearest")
+    low, high = limits
+    image = axes.imshow(matrix, cmap="viridis", interpolation="nearest", vmin=low, vmax=high)
+    between = "feature" if tokens is None else "token"
+    axes.set(xlabel=f"{between} of the keys", ylabel=f"{between} of the queries")
     figure: Any = axes.get_figure(root=False)
     figure.colorbar(image, ax=axes, shrink=0.8)
     if tokens is not None:

@@ -132,8 +132,8 @@ def _fit_tail(x: np.ndarray) -> _Tail | None:
         if total == 0:
             continue
         # The share of larger values drops by 1 / size at each value, here taken in the middle.
-        seen = 1 - (np.arange(size) + 0.5) / size
-        distance = np.abs(np.exp(-size / total * excess) - seen).max() + 0.5 / size
+        empirical = 1 - (np.arange(size) + 0.5) / size
+        distance = np.abs(np.exp(-size / total * excess) - empirical).max() + 0.5 / size
         if best is None or distance < best.distance:
             best = _Tail(int(starts[i]), float(1 + size / total), float(distance))
     return best

@@ -1,6 +1,7 @@
 """Trains and exports one translator. TensorFlow is needed only if it is the backend."""
 
 import dataclasses
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,22 +9,25 @@ from typing import Any
 
 import keras
 
-from keras_tnattn.metrics import TokenAccuracy
-from keras_tnattn.schedules import WarmupInverseSquareRoot
 from keras_tnattn_train.data.batches import BucketedBatches
 from keras_tnattn_train.data.pairs.loading import load_pairs
 from keras_tnattn_train.data.pairs.prepared import PreparedCorpus, load_prepared, prepare
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.processes.devices import process_id, wait_for_all
+from keras_tnattn_train.processes.devices import on_all_gpus
 from keras_tnattn_train.runs.cards import describe
-from keras_tnattn_train.runs.checkpoints import EpochLog, load_weights, save_weights
+from keras_tnattn_train.runs.checkpoints import load_weights, save_weights
 from keras_tnattn_train.runs.counter import Counter
-from keras_tnattn_train.runs.finishing import finish, prepare_export
-from keras_tnattn_train.runs.fitting import check_tensorboard, fit, on_all_gpus, reset_session
+from keras_tnattn_train.runs.finishing import finish
 from keras_tnattn_train.runs.plots import learning_curves
-from keras_tnattn_train.runs.runs import TRAIN_AGAIN, Run
+from keras_tnattn_train.runs.run import TRAIN_AGAIN, Run
+from keras_tnattn_train.runs.training import (
+    EpochLog,
+    fit,
+    start_session,
+)
+from keras_tnattn_train.system.files import read_object
 from keras_tnattn_train.translate.config import TranslateConfig
-from keras_tnattn_train.translate.models import untrained
+from keras_tnattn_train.translate.models import check_sizes, compiled
 
 SUFFIX = ".weights.npz"  # of checkpoints that hold only the weights of an epoch
 
@@ -42,37 +46,27 @@ def train_translator(config: TranslateConfig, run: Run, workers: int = 1) -> dic
     Raises:
         InputError: If the config does not fit the data, or the folder belongs to another run.
     """
-    prepare_export(config)
-    check_tensorboard(config)
-    exists = run.exists
-    if not exists and config.corpus is not None:
-        _check_sizes(config)
-    reset_session(config.seed)  # before the model, because it also resets the precision
-    wait_for_all("the start of the run")  # no process may start it before all have looked
-    if exists:
-        corpus = _prepared(config, run.folder / "prepared", workers, resumed=True)
-        run.check_data({"digest": corpus.digest})
+    if config.corpus is not None and not run.exists:
+        check_sizes(config)
+    start_session(config)
+    # The corpus of a new run is prepared inside the partial folder: one rename starts the run.
+    with run.starting() as folder:
+        corpus = _prepared(config, run, folder / "prepared", workers)
         model, train = _model_and_batches(config, corpus)
-    else:
-        # The corpus is prepared inside the partial folder: one rename starts the run.
-        with run.starting() as folder:
-            corpus = _prepared(config, folder / "prepared", workers, resumed=False)
-            model, train = _model_and_batches(config, corpus)
-            run.describe(folder, config, _description(config, corpus))
-        if corpus.folder == folder / "prepared":
-            corpus = dataclasses.replace(corpus, folder=run.folder / "prepared")
-        wait_for_all("the run folder")
+        run.describe(folder, config, _description(config, corpus), "digest")
+    if corpus.folder == folder / "prepared":
+        corpus = dataclasses.replace(corpus, folder=run.folder / "prepared")
     return _trained(config, run, corpus, model, train)
 
 
-_READS_AHEAD = (
+AHEAD_NOTE = (
     "note: with a metric_epsilon as large as this or the preset's, the decoder learns to read the "
     "words that it should predict from the metric of the whole target, so that losses are low and "
     "translations bad. To prevent it: --causal-metric, or {}--decoder-attention sdpa"
 )
 
 
-_LONG_WARMUP = (
+WARMUP_WARNING = (
     "warning: the {:,} warm-up steps are more than the {:,} steps of this run, so the learning "
     "rate does not reach its peak. Set --warmup-steps to about a tenth of the steps, here {:,}, "
     "and --learning-rate, for instance 8e-4 for a small model"
@@ -86,14 +80,14 @@ def _model_and_batches(
     if config.reads_ahead:
         # Only power law graph attention to the source has a metric of its own.
         of_source = "--cross-metric key and " if config.attention == "plga" else ""
-        print(_READS_AHEAD.format(of_source), file=sys.stderr)
+        print(AHEAD_NOTE.format(of_source), file=sys.stderr)
     try:
         train = BucketedBatches(corpus.parts["train"], config.batch_size, config.seed)
         steps, warmup = config.epochs * len(train), config.warmup_steps
         if warmup > steps:
-            print(_LONG_WARMUP.format(warmup, steps, max(1, steps // 10)), file=sys.stderr)
+            print(WARMUP_WARNING.format(warmup, steps, max(1, steps // 10)), file=sys.stderr)
         with on_all_gpus(config.batch_size):
-            model = _compiled_model(config, corpus.vocabulary_sizes, len(train))
+            model = compiled(config, corpus.vocabulary_sizes, len(train))
     # Keras and our layers validate sizes; report their errors as input errors.
     except ValueError as error:
         raise InputError(str(error)) from error
@@ -145,7 +139,9 @@ def _trained(
         run,
         model,
         results,
-        lambda folder, version: export_trained(config, model, corpus, results, folder, version),
+        lambda folder, version: export_trained(
+            config, model, corpus, {**results, **evaluated(run.folder)}, folder, version
+        ),
     )
 
 
@@ -169,7 +165,7 @@ def export_trained(
         "fingerprint": corpus.digest,
         "notes": list(corpus.notes),
     }
-    source, target = corpus.tokenizers()
+    source, target = corpus.tokenizers
     sentences = corpus.parts["test"].source
     examples = [sentences[i] for i in range(min(5, len(sentences)))]
     card = {
@@ -178,6 +174,17 @@ def export_trained(
         **describe(config, data, results),
     }
     return export_translator(model, source, target, folder, version, config.export_beam, card=card)
+
+
+def evaluated(folder: Path) -> dict[str, float]:
+    """Returns what `evaluate` has measured on the whole test part, such as `test_beam4_bleu`."""
+    return {
+        f"{path.stem.removeprefix('evaluation-').replace('-', '_')}_bleu": read_object(
+            path, "Delete it"
+        )["bleu"]
+        for path in sorted(folder.glob("evaluation-test-beam?*.json"))
+        if re.fullmatch(r"evaluation-test-beam\d+\.json", path.name)
+    }
 
 
 class TranslatorLog(EpochLog):
@@ -244,32 +251,26 @@ class TranslatorLog(EpochLog):
         return self.run.folder / "checkpoints" / f"{name}{SUFFIX}"
 
 
-def _check_sizes(config: TranslateConfig) -> None:
-    """Builds a model of few words, before a corpus is prepared for sizes that do not fit."""
-    reset_session(config.seed)  # so that all processes have the same weights
-    try:
-        untrained(config, (16, 16))
-    except ValueError as error:
-        raise InputError(str(error)) from error
-
-
-def _prepared(config: TranslateConfig, own: Path, workers: int, resumed: bool) -> PreparedCorpus:
+def _prepared(config: TranslateConfig, run: Run, default: Path, workers: int) -> PreparedCorpus:
     """Returns the tokenized corpus, in the shared folder or in `own`; prepares it if needed."""
     if config.corpus is None:
         return load_prepared(str(config.prepared))
-    folder, corpus = Path(config.prepared or own), None
-    if process_id() == 0 and not (resumed and folder.exists()):
+    corpus, folder = config.corpus, Path(config.prepared or default)
+
+    def work() -> PreparedCorpus | None:
+        if run.exists and folder.exists():
+            return None
         pairs = load_pairs(
-            config.corpus,
+            corpus,
             config.data_dir,
             config.reverse,
             config.seed,
             skip_bad_rows=config.skip_bad_rows,
         )
         print(f"preparing the corpus of {config.name}", flush=True)
-        corpus = prepare(pairs, folder, **config.preparing, workers=workers, progress=_shown())
-    wait_for_all("the prepared corpus")
-    return corpus or load_prepared(folder)
+        return prepare(pairs, folder, config.preparing, workers, _shown())
+
+    return run.lead(work) or load_prepared(folder)
 
 
 def _shown() -> Callable[[str, int, int], None]:
@@ -300,24 +301,3 @@ def _summary(corpus: PreparedCorpus) -> str:
     pieces = " and ".join(f"{size:,}" for size in corpus.vocabulary_sizes)
     lines = [f"{' to '.join(corpus.languages)}: {pairs} pairs; {pieces} word pieces"]
     return "\n  ".join([*lines, *corpus.notes])
-
-
-def _compiled_model(
-    config: TranslateConfig, sizes: tuple[int, int], steps_per_epoch: int
-) -> keras.Model:
-    model = untrained(config, sizes)
-    schedule = WarmupInverseSquareRoot(
-        config.model_dim,
-        config.warmup_steps,
-        config.learning_rate,
-        config.epochs * steps_per_epoch,
-        config.cooldown_epochs * steps_per_epoch,
-    )
-    model.compile(
-        optimizer=keras.optimizers.Adam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0),
-        metrics=[TokenAccuracy()],
-        steps_per_execution=config.steps_per_execution,
-        jit_compile={"auto": "auto", "on": True, "off": False}[config.jit_compile],
-    )
-    return model

@@ -53,13 +53,13 @@ def render_pairs(source: str, target: str, seed: int = 0) -> list[tuple[str, str
     first, second = (Locale.parse(name) for name in sorted((source, target)))
     phrases = _Phrases(random.Random(seed), first, second)
     pairs: list[tuple[str, str]] = []
-    seen: tuple[set[str], set[str]] = (set(), set())
+    sentences: tuple[set[str], set[str]] = (set(), set())
     while len(pairs) < PAIRS:
         sentence = phrases.sentence()
         one, other = (" ".join(sentence(locale).split()) for locale in (first, second))
-        if one not in seen[0] and other not in seen[1]:
-            seen[0].add(one)
-            seen[1].add(other)
+        if one not in sentences[0] and other not in sentences[1]:
+            sentences[0].add(one)
+            sentences[1].add(other)
             pairs.append((one, other) if source < target else (other, one))
     return pairs
 
@@ -182,14 +182,14 @@ def _told_apart(
     codes: Iterable[str], name: Callable[[str, Locale], str], locales: Iterable[Locale]
 ) -> list[str]:
     """Keeps the codes whose names are unique in every locale, in a fixed order."""
-    kept: list[str] = []
-    seen: set[tuple[Locale, str]] = set()
+    unique: list[str] = []
+    known: set[tuple[Locale, str]] = set()
     for code in sorted(codes):
         try:
             names = {(locale, name(code, locale)) for locale in locales}
         except (KeyError, units.UnknownUnitError):  # one of the locales has no name for it
             continue
-        if seen.isdisjoint(names):
-            kept.append(code)
-        seen |= names
-    return kept
+        if known.isdisjoint(names):
+            unique.append(code)
+        known |= names
+    return unique

@@ -180,7 +180,7 @@ def _numbers(sentences: Sequence[str]) -> np.ndarray:
     """
     beginnings = (text.encode("utf-8", "surrogatepass")[:8] for text in sentences)
     keys = np.fromiter(
-        (int.from_bytes(some.ljust(8, b"\0"), "big") for some in beginnings),
+        (int.from_bytes(beginning.ljust(8, b"\0"), "big") for beginning in beginnings),
         "uint64",
         len(sentences),
     )

@@ -14,34 +14,31 @@ import hashlib
 import json
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_tnattn_train.data.pairs.corpus import PARTS, Pair, ParallelCorpus, Side
+from keras_tnattn_train.data.pairs.corpus import PARTS, Pair, ParallelCorpus
 from keras_tnattn_train.data.pairs.tokenizing import (
+    CHUNKS,
     PAIRS,
     SIDES,
-    Workers,
-    all_counts,
-    assemble,
-    chunks_of,
-    count_words,
-    forget_tokenizers,
+    learn,
     load_tokenizers,
     start_tensorflow,
-    tokenize,
+    start_worker,
+    tokenize_all,
 )
 from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.processes.workers import Workers
 from keras_tnattn_train.system.files import reason, replacing
 from keras_tnattn_train.system.locks import locked
 
 INDEX = "prepared.json"
 INDEXED = {"made_of", "files"}
 VERSION = 1  # of the folder's layout and of the tokenization
-CHUNKS = "chunks"  # the folder of what an unfinished preparation has computed
 Progress = Callable[[str, int, int], None]
 # In these languages the lower case of I is ı, and that of İ is i.
 TURKIC = {"tr", "az"}
@@ -112,8 +109,9 @@ class PreparedCorpus:
     digest: str
     notes: tuple[str, ...]
 
+    @functools.cached_property
     def tokenizers(self) -> tuple[Any, Any]:
-        """Returns the two tokenizers. Only this method needs TensorFlow Text.
+        """The two tokenizers, which are read once. Only these need TensorFlow Text.
 
         Raises:
             InputError: If TensorFlow Text is not installed.
@@ -122,15 +120,50 @@ class PreparedCorpus:
         return source, target
 
 
+@dataclasses.dataclass(frozen=True)
+class Preparing:
+    """How a corpus is prepared.
+
+    Args:
+        vocabulary_size: The maximum number of pieces of each language. Default 8,000.
+        max_length: The maximum number of ids of a sentence, including `[START]` and `[END]`. Longer
+            training pairs are left out; longer validation and test sentences are cut. Default 128.
+        lower_case: Whether to lower-case the text; languages named `tr` or `az` have dotted and
+            dotless i. Default `False`.
+        keep_accents: Whether letters keep their accents. Default `True`.
+        form: The Unicode form, `"NFC"` or `"NFKC"`. Default `"NFC"`.
+        tokenizer: `"joiners"` for word pieces from which the sentence can be restored exactly;
+            `"bert"` for BERT's word pieces, which ignore `keep_accents` and `form`, and with
+            `lower_case` also remove accents. Default `"joiners"`.
+    """
+
+    vocabulary_size: int = 8000
+    max_length: int = 128
+    lower_case: bool = False
+    keep_accents: bool = True
+    form: str = "NFC"
+    tokenizer: str = "joiners"
+
+    def options(self, languages: Sequence[str]) -> dict[str, Any]:
+        """Returns what the tokenizers of two languages are made of."""
+        cases = ["turkish" if name in TURKIC else "lower" for name in languages]
+        options = {
+            "vocabulary_size": self.vocabulary_size,
+            "max_length": self.max_length,
+            "cases": cases if self.lower_case else ["keep", "keep"],
+            "keep_accents": self.keep_accents,
+            "form": self.form,
+        }
+        if self.tokenizer == "bert":
+            case = "bert" if self.lower_case else "keep"
+            options |= {"tokenizer": "bert", "cases": [case] * 2}
+        return options
+
+
 def prepare(
     corpus: ParallelCorpus,
     folder: str | Path,
-    vocabulary_size: int = 8000,
-    max_length: int = 128,
-    lower_case: bool = False,
-    keep_accents: bool = True,
-    form: str = "NFC",
-    tokenizer: str = "joiners",
+    preparing: Preparing = Preparing(),
     workers: int = 1,
     progress: Progress = lambda what, done, total: None,
 ) -> PreparedCorpus:
@@ -149,16 +182,7 @@ def prepare(
     Args:
         corpus: The corpus; the vocabularies are learned from its training part.
         folder: The folder; it need not exist.
-        vocabulary_size: The maximum number of pieces of each language. Default 8,000.
-        max_length: The maximum number of ids of a sentence, including `[START]` and `[END]`. Longer
-            training pairs are left out; longer validation and test sentences are cut. Default 128.
-        lower_case: Whether to lower-case the text; languages named `tr` or `az` have dotted and
-            dotless i. Default `False`.
-        keep_accents: Whether letters keep their accents. Default `True`.
-        form: The Unicode form, `"NFC"` or `"NFKC"`. Default `"NFC"`.
-        tokenizer: `"joiners"` for word pieces from which the sentence can be restored exactly;
-            `"bert"` for BERT's word pieces, which ignore `keep_accents` and `form`, and with
-            `lower_case` also remove accents. Default `"joiners"`.
+        preparing: How it is prepared.
         workers: The number of processes that count words and tokenize. BERT's vocabularies are
             learned in one process. Default 1, this process.
         progress: Called with what was done to the pairs (`"counted"`, then `"tokenized"`), the
@@ -173,20 +197,10 @@ def prepare(
             process was killed, or if TensorFlow Text is not installed.
     """
     folder, training = Path(folder), corpus.part("train")
-    cases: list[str] = ["turkish" if name in TURKIC else "lower" for name in corpus.languages]
-    cases = cases if lower_case else ["keep", "keep"]
-    options = {
-        "vocabulary_size": vocabulary_size,
-        "max_length": max_length,
-        "cases": cases,
-        "keep_accents": keep_accents,
-        "form": form,
-    }
-    if tokenizer == "bert":
-        options |= {"tokenizer": "bert", "cases": ["bert" if lower_case else "keep"] * 2}
+    options = preparing.options(corpus.languages)
     made_of = {"version": VERSION, "fingerprint": corpus.fingerprint(), "options": options}
-    if found := _finished(folder, made_of):
-        return found
+    if finished := _finished(folder, made_of):
+        return finished
     start_tensorflow()
     partial, replaced = folder.with_name(f".partial-{folder.name}"), _replaced(folder)
     with locked(folder, required=True) as free:
@@ -195,19 +209,24 @@ def prepare(
                 f"Expected a folder in which no other process prepares a corpus. Received: {folder}"
                 ". Wait until that process ends and start again, or choose another folder"
             )
-        if found := _finished(folder, made_of):  # by another process, meanwhile
-            return found
+        if finished := _finished(folder, made_of):  # by another process, meanwhile
+            return finished
         try:
             shutil.rmtree(replaced, ignore_errors=True)
             _start_or_continue(partial, made_of)
-            with Workers(min(workers, -(-len(training) // PAIRS))) as processes:
-                _learn(corpus, partial, options, processes, progress)
-                notes = _tokenize(corpus, partial, max_length, processes, progress)
+            number = min(workers, -(-len(training) // PAIRS))
+            hint = "continue with the same command and fewer --workers"
+            with Workers(number, hint, start_worker) as processes:
+                counted, tokenized = (
+                    functools.partial(progress, what) for what in ("counted", "tokenized")
+                )
+                learn(corpus, partial, options, processes, counted)
+                notes = tokenize_all(corpus, partial, preparing.max_length, processes, tokenized)
             description = {
                 "made_of": made_of,
                 "languages": corpus.languages,
                 "vocabulary_sizes": [side.vocabulary_size for side in load_tokenizers(partial)],
-                "max_length": max_length,
+                "max_length": preparing.max_length,
                 "notes": [*corpus.notes, *notes],
             }
             _write_index(corpus, partial, description)
@@ -241,12 +260,12 @@ def _finished(folder: Path, made_of: dict[str, Any]) -> PreparedCorpus | None:
             "run needs it"
         )
     try:
-        found = load_prepared(folder)
+        finished = load_prepared(folder)
     except InputError:  # damaged: prepare it again
         return None
-    for left in (folder / CHUNKS, _replaced(folder)):  # by an interrupt at the very end
-        shutil.rmtree(left, ignore_errors=True)
-    return found
+    for rest in (folder / CHUNKS, _replaced(folder)):  # of an interrupt at the very end
+        shutil.rmtree(rest, ignore_errors=True)
+    return finished
 
 
 def _replaced(folder: Path) -> Path:
@@ -264,70 +283,6 @@ def _start_or_continue(partial: Path, made_of: dict[str, Any]) -> None:
     manifest.parent.mkdir(parents=True)
     with replacing(manifest) as path:
         path.write_text(json.dumps(chunked), encoding="utf-8")
-
-
-def _learn(
-    corpus: ParallelCorpus,
-    partial: Path,
-    options: dict[str, Any],
-    processes: Workers,
-    progress: Progress,
-) -> None:
-    """Writes the two tokenizers, unless an interrupted preparation has."""
-    learned = partial / CHUNKS / "learned"
-    if learned.exists():
-        return
-    size, cases = options["vocabulary_size"], options["cases"]
-    if "tokenizer" in options:
-        from keras_tnattn.text.bert_pieces import learn_bert_pieces
-
-        sides = (Side(corpus.train, i) for i in (0, 1))
-        tokenizers: list[Any] = [
-            learn_bert_pieces(side, size, case != "keep")
-            for side, case in zip(sides, cases, strict=True)
-        ]
-    else:
-        from keras_tnattn.text.word_pieces import learn_from_counts
-
-        both = [
-            {"case": case, **{n: options[n] for n in ("keep_accents", "form")}} for case in cases
-        ]
-        chunks = chunks_of(corpus, ["train"], partial / CHUNKS, "words")
-        processes.compute(count_words, corpus, chunks, functools.partial(progress, "counted"), both)
-        tokenizers = [
-            learn_from_counts(counts, size, **side)
-            for counts, side in zip(all_counts(chunks), both, strict=True)
-        ]
-    for side, tokenizer in zip(SIDES, tokenizers, strict=True):
-        tokenizer.save(partial / f"{side}.txt")
-    learned.touch()
-
-
-def _tokenize(
-    corpus: ParallelCorpus,
-    partial: Path,
-    max_length: int,
-    processes: Workers,
-    progress: Progress,
-) -> list[str]:
-    """Writes the ids of all parts; returns sentences about longer pairs."""
-    chunks = chunks_of(corpus, PARTS, partial / CHUNKS, "ids")
-    forget_tokenizers()
-    processes.compute(
-        tokenize, corpus, chunks, functools.partial(progress, "tokenized"), partial, max_length
-    )
-    too_long = assemble(chunks, partial)
-    if too_long["train"] == len(corpus.train):
-        raise ValueError(
-            "Expected training pairs of at most max_length word pieces. "
-            f"Received: max_length={max_length}, and all {len(corpus.train)} pairs are longer"
-        )
-    return [
-        f"{number} {part} pairs longer than {max_length} word pieces "
-        + ("left out" if part == "train" else "cut")
-        for part, number in too_long.items()
-        if number
-    ]
 
 
 def _write_index(corpus: ParallelCorpus, partial: Path, description: dict[str, Any]) -> None:

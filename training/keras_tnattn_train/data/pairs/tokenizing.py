@@ -5,32 +5,28 @@ in memory does not grow with the corpus.
 """
 
 import collections
-import concurrent.futures
 import contextlib
 import dataclasses
 import functools
 import json
-import multiprocessing
 import os
-import signal
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from keras_tnattn_train.data.pairs.corpus import PARTS, Pair, ParallelCorpus
+from keras_tnattn_train.data.pairs.corpus import PARTS, Pair, ParallelCorpus, Side
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.system.children import end_with_parent
+from keras_tnattn_train.processes.workers import Workers
 from keras_tnattn_train.system.files import replacing
 from keras_tnattn_train.system.noise import without_noise
 
 SIDES = ("source", "target")
 PAIRS = 8192  # of a chunk
+CHUNKS = "chunks"  # the folder of what an unfinished preparation has computed
 
 Work = Callable[..., int]
 Progress = Callable[[int, int], None]
@@ -45,92 +41,6 @@ class Chunk:
     path: Path
 
 
-class Workers:
-    """Processes that compute chunks. Use it in a `with` statement.
-
-    Args:
-        number: The number of processes. With one, this process computes the chunks itself.
-    """
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._pool = None
-        if number > 1:
-            # Each starts with its first chunk. A fork could not use TensorFlow.
-            self._pool = concurrent.futures.ProcessPoolExecutor(
-                number, multiprocessing.get_context("spawn"), _start_worker
-            )
-
-    def __enter__(self) -> "Workers":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-
-    def compute(
-        self,
-        work: Work,
-        corpus: ParallelCorpus,
-        chunks: Sequence[Chunk],
-        progress: Progress,
-        *arguments: Any,
-    ) -> None:
-        """Computes the chunks whose files are missing.
-
-        Args:
-            work: A function of a module, from a chunk, its pairs and `arguments` to the number of
-                pairs; it writes the file.
-            corpus: The corpus.
-            chunks: All chunks.
-            progress: Called with the number of finished pairs and the number of all; not called
-                if the pairs that are left fit into one chunk.
-            *arguments: More arguments of `work`.
-
-        Raises:
-            InputError: If a process was killed, or a file cannot be written.
-        """
-        missing = [chunk for chunk in chunks if not chunk.path.exists()]
-        total, left = (sum(_size(corpus, c) for c in some) for some in (chunks, missing))
-        done = total - left
-        if left <= PAIRS:  # which takes a moment
-            progress = _silent
-        progress(done, total)
-        jobs = (
-            (c, getattr(corpus, c.part)[c.start : c.start + PAIRS], *arguments) for c in missing
-        )
-        for pairs in self._results(work, jobs):
-            done += pairs
-            progress(done, total)
-
-    def _results(self, work: Work, jobs: Iterable[tuple[Any, ...]]) -> Iterator[int]:
-        """Yields the results in the order in which they are finished."""
-        if self._pool is None:
-            yield from (work(*job) for job in jobs)
-            return
-        running: set[concurrent.futures.Future[int]] = set()
-        try:
-            for job in jobs:
-                if len(running) == 2 * self._number:  # so that few chunks are in memory
-                    finished, running = concurrent.futures.wait(
-                        running, return_when=concurrent.futures.FIRST_COMPLETED
-                    )
-                    yield from (future.result() for future in finished)
-                running.add(self._pool.submit(work, *job))
-            for future in concurrent.futures.as_completed(running):
-                yield future.result()
-        except BrokenProcessPool as error:
-            raise InputError(
-                "A process that prepares the corpus was killed, perhaps for lack of memory. "
-                "Continue with the same command and fewer --workers"
-            ) from error
-
-
 def chunks_of(corpus: ParallelCorpus, parts: Sequence[str], folder: Path, kind: str) -> list[Chunk]:
     """Returns the chunks of some parts, in order; `kind` begins the names of their files."""
     return [
@@ -140,12 +50,114 @@ def chunks_of(corpus: ParallelCorpus, parts: Sequence[str], folder: Path, kind: 
     ]
 
 
-def _silent(done: int, total: int) -> None:
-    """Shows nothing."""
-
-
 def _size(corpus: ParallelCorpus, chunk: Chunk) -> int:
     return min(PAIRS, len(getattr(corpus, chunk.part)) - chunk.start)
+
+
+def compute(
+    workers: Workers,
+    work: Work,
+    corpus: ParallelCorpus,
+    chunks: Sequence[Chunk],
+    progress: Progress,
+    *arguments: Any,
+) -> None:
+    """Computes the chunks whose files are missing.
+
+    Args:
+        workers: The processes.
+        work: A function of a module, from a chunk, its pairs and `arguments` to the number of
+            pairs; it writes the file.
+        corpus: The corpus.
+        chunks: All chunks.
+        progress: Called with the number of finished pairs and the number of all; not called if the
+            pairs that remain fit into one chunk, which takes a moment.
+        *arguments: More arguments of `work`.
+    """
+    missing = [chunk for chunk in chunks if not chunk.path.exists()]
+    total, remaining = (sum(_size(corpus, c) for c in several) for several in (chunks, missing))
+    silent, done = remaining <= PAIRS, total - remaining
+    if not silent:
+        progress(done, total)
+    jobs = ((c, getattr(corpus, c.part)[c.start : c.start + PAIRS], *arguments) for c in missing)
+    for pairs in workers.results(work, jobs):
+        done += pairs
+        if not silent:
+            progress(done, total)
+
+
+def learn(
+    corpus: ParallelCorpus,
+    folder: Path,
+    options: dict[str, Any],
+    workers: Workers,
+    progress: Progress,
+) -> None:
+    """Writes the two tokenizers, unless an interrupted preparation has.
+
+    Args:
+        corpus: The corpus.
+        folder: The folder to fill.
+        options: What `Preparing.options` returned.
+        workers: The processes.
+        progress: As for `compute`.
+    """
+    learned = folder / CHUNKS / "learned"
+    if learned.exists():
+        return
+    size, cases = options["vocabulary_size"], options["cases"]
+    if "tokenizer" in options:
+        from keras_tnattn.text.bert_pieces import learn_bert_pieces
+
+        sides = (Side(corpus.train, i) for i in (0, 1))
+        tokenizers: list[Any] = [
+            learn_bert_pieces(side, size, case != "keep")
+            for side, case in zip(sides, cases, strict=True)
+        ]
+    else:
+        from keras_tnattn.text.word_pieces import learn_from_counts
+
+        both = [
+            {"case": case, **{n: options[n] for n in ("keep_accents", "form")}} for case in cases
+        ]
+        chunks = chunks_of(corpus, ["train"], folder / CHUNKS, "words")
+        compute(workers, count_words, corpus, chunks, progress, both)
+        tokenizers = [
+            learn_from_counts(counts, size, **side)
+            for counts, side in zip(all_counts(chunks), both, strict=True)
+        ]
+    for side, tokenizer in zip(SIDES, tokenizers, strict=True):
+        tokenizer.save(folder / f"{side}.txt")
+    learned.touch()
+
+
+def tokenize_all(
+    corpus: ParallelCorpus, folder: Path, max_length: int, workers: Workers, progress: Progress
+) -> list[str]:
+    """Writes the ids of all parts; returns sentences about longer pairs.
+
+    Args:
+        corpus: The corpus.
+        folder: The folder to fill.
+        max_length: As for `tokenize`.
+        workers: The processes.
+        progress: As for `compute`.
+    """
+    chunks = chunks_of(corpus, PARTS, folder / CHUNKS, "ids")
+    _tokenizers.cache_clear()  # the folder now holds others
+    compute(workers, tokenize, corpus, chunks, progress, folder, max_length)
+    too_long = assemble(chunks, folder)
+    if too_long["train"] == len(corpus.train):
+        raise ValueError(
+            "Expected training pairs of at most max_length word pieces. "
+            f"Received: max_length={max_length}, and all {len(corpus.train)} pairs are longer"
+        )
+    return [
+        f"{number} {part} pairs longer than {max_length} word pieces "
+        + ("left out" if part == "train" else "cut")
+        for part, number in too_long.items()
+        if number
+    ]
 
 
 def count_words(chunk: Chunk, pairs: Sequence[Pair], options: Sequence[dict[str, Any]]) -> int:
@@ -160,8 +172,8 @@ def count_words(chunk: Chunk, pairs: Sequence[Pair], options: Sequence[dict[str,
     from keras_tnattn.text import word_pieces
 
     counts = [
-        word_pieces.count_words(texts, **some)
-        for texts, some in zip(zip(*pairs, strict=True), options, strict=True)
+        word_pieces.count_words(texts, **side)
+        for texts, side in zip(zip(*pairs, strict=True), options, strict=True)
     ]
     with replacing(chunk.path) as path:
         path.write_text(json.dumps(counts), encoding="utf-8")
@@ -213,10 +225,10 @@ def tokenize(chunk: Chunk, pairs: Sequence[Pair], folder: Path, max_length: int)
     arrays: dict[str, Any] = {"too_long": np.sum(~short)}
     for name, (ids, lengths) in zip(SIDES, sides, strict=True):
         if chunk.part == "train":
-            kept = ids[np.repeat(short, lengths)], lengths[short]
+            ids, lengths = ids[np.repeat(short, lengths)], lengths[short]
         else:
-            kept = _cut(ids, lengths, max_length)
-        arrays |= {f"{name}_ids": kept[0], f"{name}_lengths": kept[1]}
+            ids, lengths = _cut(ids, lengths, max_length)
+        arrays |= {f"{name}_ids": ids, f"{name}_lengths": lengths}
     with replacing(chunk.path) as path, path.open("wb") as file:
         np.savez(file, **arrays)
     return len(pairs)
@@ -279,14 +291,8 @@ def load_tokenizers(folder: Path) -> list[Any]:
 _tokenizers = functools.lru_cache(maxsize=1)(load_tokenizers)
 
 
-def forget_tokenizers() -> None:
-    """Makes this process load the tokenizers again, because the folder now holds others."""
-    _tokenizers.cache_clear()
-
-
-def _start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the others
-    end_with_parent()
+def start_worker() -> None:
+    """Prepares a process that tokenizes."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # text needs no GPU, whose memory would be taken
 
 

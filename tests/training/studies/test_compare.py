@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 from run_folders import assert_refused
 
-from keras_tnattn_train.classify.baseline import linear_svms, most_frequent_class
-from keras_tnattn_train.classify.compare import table, table_configs
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.data.texts import LabeledTexts, docstrings
 from keras_tnattn_train.demos import classify as demo
 from keras_tnattn_train.options.errors import exit_status
-from keras_tnattn_train.runs.runs import Run
+from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.studies.baseline import linear_svms, most_frequent_class
+from keras_tnattn_train.studies.compare import table, table_configs
 
 
 def result(attention, embedding, total, test_accuracy):

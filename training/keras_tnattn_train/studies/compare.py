@@ -5,22 +5,22 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from keras_tnattn_train.classify.baseline import (
+from keras_tnattn_train.classify.config import TABLE_DIMS, ClassifyConfig, recipe_option
+from keras_tnattn_train.classify.texts import read_texts
+from keras_tnattn_train.commands import Command, taken
+from keras_tnattn_train.data.texts import LabeledTexts
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.options import RUN, Options, Seeds, option
+from keras_tnattn_train.processes.backend import start_backend
+from keras_tnattn_train.processes.workers import replaced_process
+from keras_tnattn_train.runs.many import finish_all, save_text
+from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.studies.baseline import (
     MOST_FREQUENT,
     SVM,
     linear_svms,
     most_frequent_class,
 )
-from keras_tnattn_train.classify.config import TABLE_DIMS, ClassifyConfig, recipe_option
-from keras_tnattn_train.classify.texts import read_texts
-from keras_tnattn_train.commands import Command
-from keras_tnattn_train.data.texts import LabeledTexts
-from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.options.options import RUN, Options, Seeds, option
-from keras_tnattn_train.processes.backend import start_backend
-from keras_tnattn_train.processes.devices import check_one_process
-from keras_tnattn_train.processes.workers import replaced_process
-from keras_tnattn_train.runs.runs import Run, finish_all, write_text
 
 HEADER = (
     "attention",
@@ -124,8 +124,8 @@ def table(
                 spread([1000 * r["seconds_per_step"] for r in runs]),
             )
         )
-    for name, found in baselines.items():
-        fits = found.values()
+    for name, by_seed in baselines.items():
+        fits = by_seed.values()
         weights = round(fmean(r["parameters"] for r in fits))
         parts = ("train", "test")
         accuracies = (spread([100 * r[f"{part}_accuracy"] for r in fits]) for part in parts)
@@ -153,16 +153,14 @@ def compare(
         results = train_all(configs, folder, data, call)
     text = table(configs, results, baselines)
     with Run(folder).waited_for():
-        write_text(folder / "table.md", text)
+        save_text(folder / "table.md", text)
     print(f"\n{text}\n")
     return results
 
 
 def start(values: dict[str, Any]) -> None:
     """Runs `compare` with the options that the user typed."""
-    check_one_process("compare")
-    typed = {name: values.pop(name) for name in CompareOptions.model_fields if name in values}
-    options = CompareOptions(**typed)
+    options = CompareOptions(**taken(values, CompareOptions))
     values["recipe"] = options.recipe
     common = ClassifyConfig(**values)
     configs = table_configs(values, options.attentions, options.seeds)

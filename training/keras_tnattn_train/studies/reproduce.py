@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 from keras_tnattn_train.commands import Command, run_commands
+from keras_tnattn_train.studies.compare import COMMAND as COMPARE
+from keras_tnattn_train.studies.compare_nodes import COMMAND as COMPARE_NODES
 from keras_tnattn_train.studies.digits import COMMAND as DIGITS
 from keras_tnattn_train.studies.long_texts import COMMAND as LONG_TEXTS
 from keras_tnattn_train.studies.paper_translators import COMMAND as PAPER_TRANSLATORS
@@ -19,6 +21,8 @@ STUDIES: tuple[Command, ...] = (
     PAPER_TRANSLATORS,
     RULES,
     DIGITS,
+    COMPARE,
+    COMPARE_NODES,
 )
 
 

@@ -72,11 +72,11 @@ def run(app: cyclopts.App, arguments: Sequence[str] | None) -> int:
 
     def start() -> None:
         try:
-            chosen = app(_renamed(arguments), exit_on_error=False, print_error=False)
+            command = app(_renamed(arguments), exit_on_error=False, print_error=False)
         except cyclopts.CycloptsError as error:
             raise InputError(f"{str(error).rstrip('.')}. See --help") from error
-        if chosen is not None:  # None after --help
-            chosen()
+        if command is not None:  # None after --help
+            command()
 
     return exit_status(start)
 

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from keras_tnattn_train.commands import Command
+from keras_tnattn_train.commands import Command, taken
 from keras_tnattn_train.nodes.command import load
 from keras_tnattn_train.nodes.config import LAYERS, NodesConfig
 from keras_tnattn_train.options.options import RUN, Options, Seeds, option
 from keras_tnattn_train.processes.backend import start_backend
-from keras_tnattn_train.processes.devices import check_one_process
+from keras_tnattn_train.runs.many import save_text
 from keras_tnattn_train.runs.measuring import measure_missing
-from keras_tnattn_train.runs.runs import Run, write_text
+from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.system.files import Columns, Measurements
 
 HEADER = ("layer", "weights", "seeds", "test %", "lowest", "highest", "epochs", "seconds")
@@ -66,9 +66,8 @@ def table(rows: Measurements) -> str:
 
 def start(values: dict[str, Any]) -> None:
     """Runs `compare-nodes` with the options that the user typed."""
-    check_one_process("compare-nodes")
-    typed = {name: values.pop(name) for name in CompareNodesOptions.model_fields if name in values}
-    options, common = CompareNodesOptions(**typed), NodesConfig(**values)
+    options = CompareNodesOptions(**taken(values, CompareNodesOptions))
+    common = NodesConfig(**values)
     configs = {
         (layer, seed): NodesConfig(**values, layer=layer, seed=seed)
         for seed in options.seeds
@@ -94,7 +93,7 @@ def start(values: dict[str, Any]) -> None:
         return {**results, "weights": results["parameters"]["all"]}
 
     def report(rows: Measurements) -> None:
-        write_text(run.folder / "table.md", table(rows))
+        save_text(run.folder / "table.md", table(rows))
 
     rows = measure_missing(path, KEYS, MEASURED, wanted, measure, lambda key: key, report)
     print(f"\n{table(rows)}\n")

@@ -10,12 +10,12 @@ import csv
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.options.options import Options, SomeOptions, from_json, to_json
+from keras_tnattn_train.options.options import OLD_NAMES, Options, SomeOptions
 from keras_tnattn_train.processes.devices import process_id, wait_for_all
 from keras_tnattn_train.system.files import read_object, reason, replacing, write_table
 from keras_tnattn_train.system.locks import locked
@@ -24,8 +24,38 @@ TRAIN_AGAIN = "Delete its checkpoints/ to train the run from the beginning"
 RESUME = "Solve this, then continue the run with --resume"
 
 
+def to_json(options: Options) -> str:
+    """Returns the options and their command, if any, as JSON, which `from_json` reads."""
+    command = {"command": options.command} if options.command else {}
+    values = command | options.model_dump(mode="json")
+    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+
+
+def from_json(kind: type[SomeOptions], text: str) -> SomeOptions:
+    """Creates options of class `kind` from JSON.
+
+    Raises:
+        InputError: If the text is not a JSON object, names another command, or has an unknown
+            option or an invalid value.
+    """
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"Expected the options of a run as JSON. Received: {error}") from error
+    if not isinstance(values, dict):
+        raise InputError(
+            f"Expected the options of a run as a JSON object. Received: {str(values)[:40]}"
+        )
+    # Runs of 0.1 do not name their command.
+    command = values.pop("command", kind.command)
+    if command != kind.command:
+        raise InputError(f"Expected a run of {kind.command}. Received: one of {command}")
+    values = {OLD_NAMES.get(name, name): value for name, value in values.items()}
+    return kind(**kind.of_earlier(values))
+
+
 class Run:
-    """One run's folder. If several processes train the run, process 0 alone writes to it.
+    """One run's folder.
 
     Args:
         folder: The folder; it need not exist yet.
@@ -43,8 +73,6 @@ class Run:
         Returns:
             A context manager that yields `False` if another process has the run locked.
         """
-        if process_id() > 0:  # process 0 locks it for all
-            return contextlib.nullcontext(True)
         return locked(self.folder, wait)
 
     @contextlib.contextmanager
@@ -85,21 +113,35 @@ class Run:
         Raises:
             InputError: If the folder exists and is not empty, or cannot be created.
         """
-        with self.starting() as partial:
-            self.describe(partial, config, data)
+        self.check_new()
+        self.start_or_check(config, data)
+
+    def start_or_check(self, config: Any, data: dict[str, Any]) -> None:
+        """Starts the run or, if it exists, checks that it was started with the same data."""
+        with self.starting() as folder:
+            self.describe(folder, config, data)
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[Path]:
-        """Yields a temporary folder to fill, with `describe` among others; then renames it.
+        """Yields the folder to fill, with `describe` among others.
+
+        The folder of a new run is a temporary one, which is renamed at the end; that of a run which
+        exists is its own.
 
         Raises:
-            InputError: If the run's folder exists and is not empty, or cannot be created.
+            InputError: If the folder cannot be created.
         """
-        partial = self.folder.with_name(f".partial-{self.folder.name}")
-        if process_id() > 0:
-            yield partial
+        exists = self.exists
+        wait_for_all("the start of the run")  # no process may start it before all have looked
+        if exists:
+            yield self.folder
             return
-        self.check_new()
+        with self._new_folder(self.folder.with_name(f".partial-{self.folder.name}")) as partial:
+            yield partial
+        wait_for_all("the run folder")
+
+    @contextlib.contextmanager
+    def _new_folder(self, partial: Path) -> Iterator[Path]:
         # A killed attempt may have left this folder behind.
         shutil.rmtree(partial, ignore_errors=True)
         new_parents = [parent for parent in partial.parents if not parent.exists()]
@@ -115,13 +157,34 @@ class Run:
                 with contextlib.suppress(OSError):  # it holds the run
                     parent.rmdir()
 
-    def describe(self, folder: Path, config: Any, data: dict[str, Any]) -> None:
-        """Writes `config.json` and `data.json` into the folder that `starting` yields."""
-        if process_id() > 0:
-            return
+    def describe(self, folder: Path, config: Any, data: dict[str, Any], *checked: str) -> None:
+        """Writes `config.json` and `data.json` into the folder of a new run; checks another.
+
+        Args:
+            folder: What `starting` yielded.
+            config: The options.
+            data: The description of the data.
+            *checked: The entries of `data` in which a run that exists has to agree. Default: all.
+        """
+        if folder == self.folder:
+            self.check_data({name: data[name] for name in checked or data})
+        else:
+            self._write_description(folder, config, data)
+
+    def _write_description(self, folder: Path, config: Any, data: dict[str, Any]) -> None:
         with self._creating():
             (folder / "config.json").write_text(to_json(config), encoding="utf-8")
             (folder / "data.json").write_text(json.dumps(data, indent=1), encoding="utf-8")
+
+    def lead(self, work: Callable[[], Any]) -> Any:
+        """Works while the other processes of the run wait.
+
+        Returns:
+            What `work` returns; `None` in the other processes.
+        """
+        result = work()
+        wait_for_all("the work of process 0")
+        return result
 
     @contextlib.contextmanager
     def _creating(self) -> Iterator[None]:
@@ -131,13 +194,6 @@ class Run:
             raise InputError(
                 f"Could not create the run folder {self.folder}: {reason(error)}"
             ) from error
-
-    def start_or_check(self, config: Any, data: dict[str, Any]) -> None:
-        """Starts the run or, if it exists, checks that it was started with the same data."""
-        if process_id() == 0 and not self.exists:
-            self.start(config, data)
-        wait_for_all("the run folder")
-        self.check_data(data)
 
     def start_study(self, config: Options, data: dict[str, Any]) -> None:
         """Starts a study or, if it exists, checks that it has the same options and data.
@@ -167,14 +223,14 @@ class Run:
     def read_config(
         self,
         kind: type[SomeOptions],
-        typed: dict[str, Any],
+        expected: dict[str, Any],
         hint: str = "Choose another folder",
     ) -> SomeOptions:
         """Reads the run's config, and checks that the options that the user typed agree with it.
 
         Args:
             kind: The class of the config.
-            typed: The options that the user typed.
+            expected: Options that the config has to have.
             hint: A sentence for the error message: what to do if there is no run.
 
         Raises:
@@ -190,12 +246,12 @@ class Run:
                 f"Expected a folder with the config.json of a run or a study. Received: {error}. "
                 f"{hint}"
             ) from error
-        for name, value in typed.items():
+        for name, value in expected.items():
             if value != getattr(config, name):
                 raise InputError(
                     f"Expected the options of the run in {self.folder}, where {name}="
                     f"{getattr(config, name)!r}. Received: {name}={value!r}. Give the same "
-                    "value, or choose another folder"
+                    "value, or choose another folder with --run-dir"
                 )
         return config
 
@@ -209,6 +265,11 @@ class Run:
             )
 
     @property
+    def last_checkpoint(self) -> Path:
+        """The state after the last finished epoch, from which the training continues."""
+        return self.folder / "checkpoints" / "last.npz"
+
+    @property
     def results(self) -> dict[str, Any] | None:
         """The results of the run; `None` if it is not finished."""
         path = self.folder / "results.json"
@@ -220,20 +281,6 @@ class Run:
         """Writes the results, which marks the run as finished."""
         with replacing(self.folder / "results.json") as path:
             path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-
-    @property
-    def export_note(self) -> dict[str, Any] | None:
-        """The options and version of the last export that was started, and whether it is complete;
-        `None` if there is none."""
-        path = self.folder / "export.json"
-        if not path.exists():
-            return None
-        return read_object(path, "Delete it, then continue with --resume")
-
-    def write_export_note(self, note: dict[str, Any]) -> None:
-        """Writes the options and version of an export, and whether it is complete."""
-        with replacing(self.folder / "export.json") as path:
-            path.write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
 
     def read_metrics(self) -> list[dict[str, float]]:
         """Returns the metrics of each epoch."""
@@ -252,69 +299,42 @@ class Run:
 
     def write_metrics(self, rows: list[dict[str, float]]) -> None:
         """Writes the metrics, one row per epoch."""
-        if process_id() > 0:
-            return
         write_table(self.folder / "metrics.csv", rows)
 
+    def tensorboard(self) -> list[Any]:
+        """Returns the callback that writes logs for TensorBoard."""
+        import keras
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a text file atomically."""
-    with replacing(path) as partial:
-        partial.write_text(text + "\n", encoding="utf-8")
-
-
-def exported_folder(results: dict[str, Any], runs: Path) -> Path:
-    """Returns the folder of a finished run's exported model.
-
-    Args:
-        results: The results of the run.
-        runs: The folder of the runs, for the error message.
-
-    Raises:
-        InputError: If the exported model is gone.
-    """
-    folder = Path(results["exported"])
-    if not folder.is_dir():
-        raise InputError(f"There is no {folder}. Delete {runs} to train and export again")
-    return folder
+        return [keras.callbacks.TensorBoard(self.folder / "tensorboard")]
 
 
-def finish_all(
-    configs: Sequence[Any],
-    folder: Path,
-    train: Callable[[Any, Run], object],
-    data: dict[str, Any] | None = None,
-) -> list[dict[str, Any]]:
-    """Trains each config in `folder/NAME/`; finished runs are not trained again.
+class FollowedRun(Run):
+    """The run of process 0 in another process, which writes nothing and waits for the start."""
 
-    Several processes may do this in one folder at the same time: each run is trained by one of
-    them, and those that others train are waited for at the end.
+    def locked(self, wait: bool = False) -> contextlib.AbstractContextManager[bool]:
+        return contextlib.nullcontext(True)
 
-    Args:
-        configs: The configs, one for each run.
-        folder: The folder that holds the runs.
-        train: A function that trains one run to its end, starting or resuming it.
-        data: Entries that the data descriptions of existing runs must contain.
+    def check_new(self) -> None:
+        pass  # process 0 may have started it already
 
-    Returns:
-        The results of each run.
+    @contextlib.contextmanager
+    def _new_folder(self, partial: Path) -> Iterator[Path]:
+        yield partial
 
-    Raises:
-        InputError: If a run exists with other options or other data.
-    """
-    runs = [Run(folder / config.name) for config in configs]
-    for config, run in zip(configs, runs, strict=True):
-        run.check_same(config, data or {})
-    for wait in (False, True):  # those that other processes train come last
-        for i, (config, run) in enumerate(zip(configs, runs, strict=True)):
-            if run.results:
-                continue
-            why = "which another process is training"
-            with run.waited_for(why) if wait else run.locked() as free:
-                if not free:
-                    continue
-                run.check_same(config, data or {})  # another process may have started it
-                if not run.results:
-                    print(f"run {i + 1} of {len(configs)}: {config.name}", flush=True)
-                    train(config, run)
-    return [run.results or {} for run in runs]
+    def _write_description(self, folder: Path, config: Any, data: dict[str, Any]) -> None:
+        pass
+
+    def lead(self, work: Callable[[], Any]) -> Any:
+        wait_for_all("the work of process 0")
+        return None
+
+    def write_metrics(self, rows: list[dict[str, float]]) -> None:
+        pass
+
+    def tensorboard(self) -> list[Any]:
+        return []
+
+
+def open_run(folder: str | os.PathLike) -> Run:
+    """Returns the run in a folder, which several processes may train; process 0 writes it."""
+    return FollowedRun(folder) if process_id() > 0 else Run(folder)
