@@ -21,8 +21,12 @@ from pydantic.fields import FieldInfo
 
 from keras_tnattn_train.options.errors import InputError
 
-GROUPS = ("arguments", "run", "data", "model", "training", "devices", "search", "output")
-ARGUMENTS, RUN, DATA, MODEL, TRAINING, DEVICES, SEARCH, OUTPUT = GROUPS
+# The last one has what studies and few others ask for.
+GROUPS = (
+    *("arguments", "run", "data", "model", "training", "devices", "search", "output"),
+    "experiments",
+)
+ARGUMENTS, RUN, DATA, MODEL, TRAINING, DEVICES, SEARCH, OUTPUT, EXPERIMENTS = GROUPS
 # The options that may change when a run is resumed, finished or not.
 EXPORTING = ("export", "saved_models", "export_beam")
 LARGEST_SEED = 2**32 - 1

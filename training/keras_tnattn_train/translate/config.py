@@ -10,6 +10,7 @@ from keras_tnattn_train.data.reading import short_name
 from keras_tnattn_train.options.attentions import registered_attentions
 from keras_tnattn_train.options.options import (
     DATA,
+    EXPERIMENTS,
     MODEL,
     OUTPUT,
     TRAINING,
@@ -71,9 +72,9 @@ MODEL_ARGUMENTS = (
 )
 
 
-def override(text: str, metavar: str = "N", **constraints: Any) -> Any:
+def override(text: str, metavar: str = "N", group: str = MODEL, **constraints: Any) -> Any:
     """Declares an option of the model whose default is the preset's value."""
-    return option(None, MODEL, f"{text} (default: the preset's)", metavar=metavar, **constraints)
+    return option(None, group, f"{text} (default: the preset's)", metavar=metavar, **constraints)
 
 
 def size(text: str, of_paper: int, le: int) -> Any:
@@ -246,10 +247,10 @@ class TranslateConfig(ExportConfig):
         "dropout rate of the scores and, with plga, in the residual units", "RATE", ge=0, lt=1
     )
     query_dropout: float = option(
-        0.0, MODEL, "dropout rate of the projected queries (plga)", metavar="RATE", ge=0, lt=1
+        0.0, EXPERIMENTS, "dropout rate of the projected queries (plga)", metavar="RATE", ge=0, lt=1
     )
     key_dropout: float = option(
-        0.0, MODEL, "dropout rate of the projected keys (plga)", metavar="RATE", ge=0, lt=1
+        0.0, EXPERIMENTS, "dropout rate of the projected keys (plga)", metavar="RATE", ge=0, lt=1
     )
     encoder_attention: str | None = option(
         None,
@@ -278,7 +279,7 @@ class TranslateConfig(ExportConfig):
     )
     causal_metric: bool = option(
         False,
-        MODEL,
+        EXPERIMENTS,
         "compute the metric at each decoder position from the tokens up to it (plga); as "
         "published, it is computed from the whole target sentence",
     )
@@ -287,6 +288,7 @@ class TranslateConfig(ExportConfig):
         "published, or from the source (key), which is complete before decoding starts (plga)",
         "WHAT",
         choices=("query", "key"),
+        group=EXPERIMENTS,
     )
     metric_epsilon: float | None = override(
         "number added to the learned metric before the power, as published 1e-9. With 0.01 the "
@@ -295,6 +297,7 @@ class TranslateConfig(ExportConfig):
         "X",
         ge=1e-30,
         lt=1,
+        group=EXPERIMENTS,
     )
 
     epochs: int = epochs_option(20)
@@ -331,7 +334,7 @@ class TranslateConfig(ExportConfig):
     )
     epochs_after_best: int = option(
         0,
-        TRAINING,
+        EXPERIMENTS,
         "keep the model this many epochs after the lowest validation loss; the paper evaluates the "
         "model 10 epochs after",
         ge=0,
@@ -339,7 +342,7 @@ class TranslateConfig(ExportConfig):
     )
     checkpoint_epochs: tuple[int, ...] = option(
         (),
-        TRAINING,
+        EXPERIMENTS,
         "epochs whose weights are kept",
         strict=False,  # JSON has lists
     )
