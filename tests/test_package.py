@@ -83,7 +83,7 @@ FLOORS = [
     {"commands"},
     TASKS,
     {"tasks"},
-    {"studies", "predict", "compress"},
+    {"studies", "predict", "compress", "export"},
     {"cli"},
     {"demos", "__main__"},
 ]

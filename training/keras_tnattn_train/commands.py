@@ -260,7 +260,7 @@ def run_to_train(
     exporting = {name: values[name] for name in EXPORTING if name in values}
     named = {name: values[name] for name in ("name",) if name in values}
     others = {name: value for name, value in values.items() if name not in {*EXPORTING, "name"}}
-    hint = "Name the folder of the run with --run-dir, or leave out --resume to start a new run"
+    hint = "Leave out --resume to start a new run, or name the folder of the run with --run-dir"
     # A folder that was renamed is found by its new name.
     config = run.read_config(kind, others, hint).changed(**exporting, **named)
     if run.results:
