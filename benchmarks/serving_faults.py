@@ -1,4 +1,4 @@
-"""Tests the server under overload, on SIGTERM, while versions change, and with bad clients.
+"""Tests the server under overload, on SIGTERM, with bad versions, models, requests and clients.
 
     python benchmarks/serving_faults.py                               # a minute of overload
     python benchmarks/serving_faults.py --seconds 5 --swaps 3         # shorter
@@ -10,13 +10,16 @@ import argparse
 import asyncio
 import collections
 import contextlib
+import gzip
 import json
 import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -29,6 +32,7 @@ from load import (
     RefusedError,
     describe_machine,
     encoded,
+    environment,
     free_port,
     memory,
     percentile,
@@ -65,6 +69,47 @@ def write_version(folder: Path, version: int, steps: int = 300) -> Path:
     partial = folder / ".partial"
     tf.saved_model.save(module, str(partial), {"serving_default": work, "text": measure})
     return partial.rename(folder / str(version))
+
+
+def write_function(folder: Path, **signatures) -> Path:
+    """Writes version 1 of a model from float rows of 8 to named tensors."""
+    import tensorflow as tf
+
+    module = tf.Module()
+    spec = tf.TensorSpec([None, 8], tf.float32, "x")
+    module.functions = {
+        name: tf.function(function, input_signature=[spec]) for name, function in signatures.items()
+    }
+    tf.saved_model.save(module, str(folder / ".partial"), module.functions)
+    return (folder / ".partial").rename(folder / "1")
+
+
+def write_models(folder: Path) -> None:
+    """Writes a model that never returns, one of long answers, and one of complex outputs."""
+    import tensorflow as tf
+
+    def never(x):
+        def turn(i, y):
+            return i + 1, tf.tanh(y @ y)
+
+        # Warm-ups, whose rows hold ones, end.
+        turns = tf.where(tf.reduce_max(x) > 1, 2_000_000_000, 1)
+        y = tf.while_loop(lambda i, y: i < turns, turn, (0, tf.eye(100)))[1]
+        return {"y": x + tf.reduce_sum(y)}
+
+    def long(x):
+        return {"y": tf.sin(x[:, :1] + tf.range(100_000, dtype=tf.float32))}
+
+    def not_finite(x):
+        return {"y": x / 0}
+
+    for name, signatures in {
+        "never": {"serving_default": never},
+        "long": {"serving_default": long},
+        "complex": {"serving_default": lambda x: {"y": tf.complex(x, x)}, "nan": not_finite},
+    }.items():
+        (folder / name).mkdir()
+        write_function(folder / name, **signatures)
 
 
 def serving(folder: Path, port: int, *more: str):
@@ -287,6 +332,154 @@ def killed(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
     return f"ready again after {ready:.1f} s; {shown(outcomes)}", answered(outcomes, 200)
 
 
+def request(
+    port: int, path: str, body: bytes | None = None, headers: tuple = (), seconds: float = 120
+) -> tuple[int, bytes]:
+    """Returns the status and the body of an answer."""
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, dict(headers))
+    try:
+        with urllib.request.urlopen(asked, timeout=seconds) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+class Health:
+    """Asks in a thread, all the time, whether the server lives; `slowest` is in seconds."""
+
+    def __init__(self, port: int) -> None:
+        self._port, self._stop, self.slowest = port, threading.Event(), 0.0
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Health":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            began = time.monotonic()
+            request(self._port, "/v2/health/live")
+            self.slowest = max(self.slowest, time.monotonic() - began)
+            self._stop.wait(0.01)
+
+
+def long_answers(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
+    """Asks for the longest answers that are allowed, and for longer ones."""
+    port = free_port()
+    path = "/v1/models/long:predict"
+    with serving(folder, port, "--max-answer", "50000000"), Health(port) as health:
+        began = time.monotonic()
+        code, body = request(port, path, encoded(instances=[[0.5] * 8] * 40))
+        took = time.monotonic() - began
+        refused = request(port, path, encoded(instances=[[0.5] * 8] * 400))[0]
+    text = (
+        f"{len(body) / 1e6:.0f} MB answered in {took:.1f} s, ten times as much: {refused}; "
+        f"slowest health check {health.slowest:.2f} s"
+    )
+    return text, (code, refused) == (200, 413) and len(body) > 4e7 and health.slowest < 1
+
+
+def stuck(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
+    """Asks a model that never returns; the others answer, and the server is not ready."""
+    port, never = free_port(), "/v1/models/never:predict"
+    with serving(folder, port, "--deadline-s", "2"):
+        before = request(port, never, BODY)[0]
+        waiting = request(port, never, encoded(instances=[[2.0] * 8]))[0]
+        again = request(port, never, BODY)[0]
+        outcomes = asyncio.run(closed_loop(port, 4, 3.0))
+        ready, live = request(port, READY)[0], request(port, "/v2/health/live")[0]
+    text = (
+        f"it answers {before}, {waiting} after the deadline, then {again}; another model "
+        f"{shown(outcomes)}; ready {ready}, live {live}"
+    )
+    fine = (before, waiting, again, ready, live) == (200, 504, 503, 503, 200)
+    return text, fine and answered(outcomes, 200)
+
+
+def hanging_versions(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
+    """Adds versions that never load, that are pipes, or that lead out of the folder."""
+    port = free_port()
+    with tempfile.TemporaryDirectory() as scratch, serving(folder, port):
+        shutil.copytree(folder / "long", Path(scratch, "long"))
+        original = Path(scratch, "long", "1")
+        for number in (2, 3):
+            shutil.copytree(original, Path(scratch, str(number)))
+        (Path(scratch, "2") / "assets.extra").mkdir()
+        os.mkfifo(Path(scratch, "2", "assets.extra", "model_card.json"))
+        Path(scratch, "3", "saved_model.pb").unlink()
+        Path(scratch, "3", "saved_model.pb").symlink_to(original / "saved_model.pb")
+        for number in ("2", "3"):
+            shutil.copytree(
+                Path(scratch, number), Path(scratch, "new"), symlinks=True, copy_function=_copy
+            )
+            Path(scratch, "new").rename(folder / "long" / number)
+        end, states_now = time.monotonic() + 60, {}
+        while time.monotonic() < end and list(states_now.values()) != ["END", "END", "AVAILABLE"]:
+            time.sleep(0.2)
+            answer = json.loads(request(port, "/v1/models/long")[1])["model_version_status"]
+            states_now = {v["version"]: v["state"] for v in answer}
+        asked = request(port, "/v1/models/long:predict", BODY)[0]
+        for number in ("2", "3"):
+            shutil.rmtree(folder / "long" / number)
+    text = f"states {states_now}; version 1 answers {asked}"
+    return text, states_now == {"3": "END", "2": "END", "1": "AVAILABLE"} and asked == 200
+
+
+def _copy(source: str, target: str) -> None:
+    if Path(source).is_fifo():
+        os.mkfifo(target)
+    else:
+        shutil.copy2(source, target)
+
+
+def loading(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
+    """Asks for models while they load."""
+    port = free_port()
+    command = [sys.executable, "-m", "keras_tnattn.serving", str(folder), "--port", str(port)]
+    codes: list[int] = []
+    with subprocess.Popen(
+        command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        end = time.monotonic() + 120
+        while 200 not in codes and time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                codes.append(request(port, PATH, BODY)[0])
+            time.sleep(0.02)
+        absent = request(port, "/v1/models/nobody:predict", BODY)[0]
+        process.kill()
+    text = f"until it answers: {shown(collections.Counter(codes))}; a name that is absent: {absent}"
+    return text, set(codes) == {200, 503} and absent == 404
+
+
+def full_pipes(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
+    """Writes logs that nobody reads."""
+    port = free_port()
+    command = [sys.executable, "-m", "keras_tnattn.serving", str(folder), "--port", str(port)]
+    with subprocess.Popen(
+        [*command, "--access-log", "json"],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                if request(port, READY)[0] == 200:
+                    break
+            time.sleep(0.1)
+        outcomes = asyncio.run(closed_loop(port, 8, 10.0))
+        live = request(port, "/v2/health/live")[0]
+        process.terminate()
+        status = process.wait(60)
+    text = f"{shown(outcomes)} with 64 kB of pipe; live {live}, exit status {status}"
+    fine = outcomes[200] > 1000 or options.seconds < 10  # of about 200 bytes each
+    return text, fine and answered(outcomes, 200) and (live, status) == (200, 0)
+
+
 def bad_clients(folder: Path) -> Iterator[tuple[str, str, bool]]:
     """Sends bad requests; after each, a good request has to be answered."""
     rows = encoded(instances=[[0.5] * 8] * 10_000)
@@ -299,16 +492,41 @@ def bad_clients(folder: Path) -> Iterator[tuple[str, str, bool]]:
         "wrong types": (encoded(instances=[["a"] * 8]), 400),
         "JSON 200,000 lists deep": (deep, 400),
         "NaN": (b'{"instances": [[NaN, 1, 1, 1, 1, 1, 1, 1]]}', 200),
+        "a body in gzip": (gzip.compress(BODY), 200, {"Content-Encoding": "gzip"}),
+        "a gzip bomb": (gzip.compress(bytes(100_000_000)), 413, {"Content-Encoding": "gzip"}),
+        "half a gzip": (gzip.compress(BODY)[:-9], 400, {"Content-Encoding": "gzip"}),
+        "a body in Brotli": (BODY, 415, {"Content-Encoding": "br"}),
+        "a foreign Host": (BODY, 421, {"Host": "example.com"}),
         "a row too short": (encoded(instances=[[1.0]]), 400),
         "no JSON": (b"\x00\x01\x02", 400),
     }
     port = free_port()
     with serving(folder, port, "--deadline-s", "2") as process:
         before = memory(process)
-        for name, (body, expected) in cases.items():
-            status = asyncio.run(Connection(port).post(PATH, body))[0]
+        for name, (body, expected, *headers) in cases.items():
+            status = request(port, PATH, body, *headers)[0]
             fine = status == expected and newest(port) > 0
             yield name, f"{status}", fine
+        code, body = request(port, "/v1/models/complex:predict", BODY)
+        yield (
+            "complex outputs",
+            f"{code}: {body[:200].decode()}",
+            code == 400 and b"complex" in body,
+        )
+        nan = encoded(signature_name="nan", instances=[[0.0] * 8])
+        code, body = request(port, "/v1/models/complex:predict", nan)
+        yield (
+            "outputs that are NaN",
+            f"{code}: {body[:40].decode()}",
+            b"NaN, NaN" in body or (b"NaN,NaN" in body),
+        )
+        binary = {"Inference-Header-Content-Length": "2"}
+        code, body = request(port, "/v2/models/work/infer", b"{}\0\0", binary)
+        yield "binary tensors", f"{code}: {body.decode()}", code == 400 and b"binary_data" in body
+        code = request(port, "/v1/models/work/versions/%D9%A1:predict", BODY)[0]
+        yield "a version in Arabic digits", f"{code}", code == 400
+        taken = endless_head(port)
+        yield "a head of 200 MB", f"closed after {taken / 1e3:,.0f} kB", taken < 10_000_000
         for name, data, hang_up in (
             ("200 clients send half a head", b"POST /v1/mod", False),
             ("200 clients send half a body", head(1000) + b'{"inst', False),
@@ -328,6 +546,18 @@ def bad_clients(folder: Path) -> Iterator[tuple[str, str, bool]]:
         yield "all of these", f"memory grew by {grown:.0f} MB", grown < 300
 
 
+def endless_head(port: int) -> int:
+    """Sends header lines; returns how many bytes were taken before the connection was closed."""
+    line, taken = b"X-A: " + b"a" * 1000 + b"\r\n", 0
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
+        with contextlib.suppress(OSError):
+            while taken < 200_000_000:
+                client.sendall(line)
+                taken += len(line)
+    return taken
+
+
 def head(length: int) -> bytes:
     """Returns the head of a request."""
     return f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
@@ -344,6 +574,11 @@ def main() -> int:
         "versions swapped under load": swaps,
         "a damaged version": damaged,
         "kill -9 and a restart": killed,
+        "the longest answers": long_answers,
+        "a model that never returns": stuck,
+        "versions of pipes and links": hanging_versions,
+        "requests while a model loads": loading,
+        "logs that nobody reads": full_pipes,
     }
     parser.add_argument("--only", choices=[*scenes, "bad clients"], nargs="+")
     options = parser.parse_args()
@@ -353,6 +588,7 @@ def main() -> int:
         folder = Path(scratch)
         (folder / "work").mkdir()
         write_version(folder / "work", 1)
+        write_models(folder)
         for name, scene in scenes.items():
             if not options.only or name in options.only:
                 lines.append((name, *scene(folder, options)))

@@ -86,7 +86,7 @@ def test_the_card_and_the_request_to_copy(page, url):
     bars(page)
     card = page.locator("#card").inner_text()
     assert "fingerprint: 0f3a" in card
-    assert "test accuracy: 0.875" in card
+    assert "test accuracy: 0.8753" in card.splitlines()
     assert page.locator("#version").inner_text() == "version 1, classify"
     assert page.locator("#curl").inner_text() == (
         """curl -d '{"signature_name":"explain","instances":["The cat sat"]}' """
@@ -205,6 +205,10 @@ def test_it_fits_a_telephone_in_both_schemes(browser, url, scheme):
         page.click("button.main")
         page.wait_for_selector(".bars")
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        for name in ("curl", "python"):  # no line of the snippets is cut
+            sizes = "e => [e.scrollWidth, e.clientWidth]"
+            wide, shown = page.locator(f"#{name}").evaluate(sizes)
+            assert wide <= shown
         channels = page.evaluate(
             "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)"
         )

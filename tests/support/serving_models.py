@@ -83,7 +83,7 @@ def classifier(folder):
         "labels": ["cat", "dog", "<b>çat</b>"],
         "examples": ["The cat sat", "a dog <i>barked</i>"],
         "data": {"name": "pets", "fingerprint": "0f3a"},
-        "scores": {"test_accuracy": 0.875},
+        "scores": {"test_accuracy": 0.87526416237503},
         "seed": 0,
     }
     write(folder, card, serving_default=(classify, text), explain=(explain, text))

@@ -54,7 +54,8 @@ function written(value) {
   if (value !== null && typeof value === "object") {
     return Object.entries(value).map(([k, v]) => `${k.replaceAll("_", " ")}: ${written(v)}`).join("; ");
   }
-  return String(value);
+  const digits = typeof value === "number" && !Number.isInteger(value);
+  return String(digits ? Number(value.toPrecision(4)) : value);
 }
 
 onRequest((url, body) => {
@@ -98,7 +99,14 @@ run(async (isLatest) => {
   const names = models
     .filter((m) => m.model_version_status.some((v) => v.state === "AVAILABLE"))
     .map((m) => m.name);
-  if (!names.length) throw new Error("No model is available yet. Export one, then reload the page.");
+  if (!names.length) {
+    const loading = models.some((m) => m.model_version_status.some((v) => v.state === "LOADING"));
+    throw new Error(
+      loading
+        ? "The models are loading. Reload the page soon."
+        : "No model is available yet. Export one, then reload the page.",
+    );
+  }
   choice.replaceChildren(...names.map((name) => element("option", {}, name)));
   const wanted = decodeURIComponent(location.hash.slice(1));
   choice.value = names.includes(wanted) ? wanted : names[0];

@@ -1,5 +1,9 @@
 """How commands end."""
 
+import os
+import signal
+import time
+
 import pytest
 
 from keras_tnattn_train.options.errors import InputError, exit_status
@@ -30,3 +34,21 @@ def test_success_and_unexpected_errors(capsys):
     with pytest.raises(ZeroDivisionError):
         exit_status(lambda: 1 / 0)
     assert capsys.readouterr() == ("", "")
+
+
+def test_an_interrupt_that_arrives_as_another_error_is_one(capsys):
+    """As TensorFlow reports an interrupt while it traces."""
+
+    def command():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+        except KeyboardInterrupt:
+            raise TypeError("in user code") from None
+
+    before = signal.getsignal(signal.SIGINT)
+    assert exit_status(command) == 130
+    assert capsys.readouterr().err.startswith("interrupted; ")
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(ZeroDivisionError):  # the next one is an error again
+        exit_status(lambda: 1 / 0)

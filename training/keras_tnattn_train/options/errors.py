@@ -1,8 +1,12 @@
 """Errors caused by the user's input, reported in one line."""
 
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 from keras_tnattn_train.options.program import with_programs
 
@@ -26,22 +30,47 @@ def exit_status(command: Callable[[], object]) -> int:
         0; 2 for invalid input, which is reported in one line on stderr; 130 if interrupted; 141 if
         the reader of the output closed it, as `| head` does.
     """
-    try:
-        command()
-        sys.stdout.flush()
-    except InputError as error:
-        text = with_programs(" ".join(str(error).split()))
-        print(f"error: {text}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(
-            "interrupted; finished files are kept. To continue a run, repeat the command with "
-            "--resume; repeat any other command as it was",
-            file=sys.stderr,
-        )
-        return 130
-    except BrokenPipeError:
-        # At its exit Python would try to write the rest of the buffer, and fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    with _interrupts() as interrupts:
+        try:
+            command()
+            sys.stdout.flush()
+        except InputError as error:
+            text = with_programs(" ".join(str(error).split()))
+            print(f"error: {text}", file=sys.stderr)
+            return 2
+        except BrokenPipeError:
+            # At its exit Python would try to write the rest of the buffer, and fail again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
+        except (Exception, KeyboardInterrupt) as error:
+            # An interrupt within a call from C++, as in tracing, arrives as another error.
+            if not interrupts and not isinstance(error, KeyboardInterrupt):
+                raise
+            print(
+                "interrupted; finished files are kept. To continue a run, repeat the command with "
+                "--resume; repeat any other command as it was",
+                file=sys.stderr,
+            )
+            return 130
     return 0
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Gives a list to which each Ctrl-C adds its signal before it raises `KeyboardInterrupt`."""
+    interrupts: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        interrupts.append(number)
+        signal.default_int_handler(number, frame)
+
+    before = signal.getsignal(signal.SIGINT)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or before is not signal.default_int_handler:
+        yield interrupts
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, before)

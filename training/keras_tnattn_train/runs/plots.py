@@ -1,5 +1,6 @@
 """Draws learning curves and confusion matrices; needs no display."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,6 +50,10 @@ def confusion_matrix(
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes a figure to a PNG file, atomically."""
-    with replacing(path) as partial:
+    """Writes a figure to a PNG file, atomically.
+
+    Characters that the font does not have, such as emoji, are drawn as boxes.
+    """
+    with replacing(path) as partial, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)
         figure.savefig(partial, dpi=120)
