@@ -121,13 +121,19 @@ def check_size(arrays: Iterable[np.ndarray], limit: int) -> None:
     Raises:
         RequestError: With 413.
     """
+    least = least_size(arrays)
+    if least > limit:
+        raise too_large(f"an answer of {least} bytes or more", limit, "--max-answer")
+
+
+def least_size(arrays: Iterable[np.ndarray]) -> int:
+    """Returns a number of bytes that arrays take at least."""
     least = 0
     for array in arrays:
         least += 2 * array.size  # a digit and a comma, or two quotation marks
         if array.dtype == object:
             least += sum(map(len, array.flat))
-    if least > limit:
-        raise too_large(f"an answer of {least} bytes or more", limit, "--max-answer")
+    return least
 
 
 def _encoded(array: np.ndarray, base64_strings: bool) -> bytes:

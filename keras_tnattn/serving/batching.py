@@ -10,11 +10,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+from starlette.requests import ClientDisconnect
 
 from keras_tnattn.serving.errors import RequestError
 from keras_tnattn.serving.servable import Signature
 from keras_tnattn.serving.tensors import pad_together
 
+_SHORT = 8 * 1024  # entries that are joined at once, in less than a millisecond
 Arrays = dict[str, np.ndarray]
 # What the rows of a lane have in common: the signature, the exponent of the power of two that their
 # length rounds up to, and the shapes of their arrays.
@@ -29,6 +31,7 @@ class _Item:
     rows: int
     since: float
     future: asyncio.Future
+    gone: Callable[[], bool] | None
     key: _Key | None  # of the lane that it waits in
 
 
@@ -83,24 +86,39 @@ class Batcher:
         self._numbers = itertools.count()
         self.waiting = 0
 
-    async def run(self, signature: Signature, arrays: Arrays, rows: int) -> Arrays:
+    async def run(
+        self,
+        signature: Signature,
+        arrays: Arrays,
+        rows: int,
+        check: Callable[[Arrays], None] | None = None,
+        gone: Callable[[], bool] | None = None,
+    ) -> Arrays:
         """Computes a signature on the rows of one request.
 
         Args:
             signature: The signature.
             arrays: The array of each input; `rows` rows each if the signature batches.
             rows: The number of rows.
+            check: Called with the outputs of each part of the rows; after an error of it, the other
+                parts are not computed.
+            gone: Returns whether the client has hung up; rows that wait are then not computed.
 
         Raises:
+            ClientDisconnect: If the client has hung up.
             RequestError: With 429, if too many rows are waiting.
             Exception: Whatever the signature raises for these rows.
         """
         self.check_room(rows)
         parts = _parts(signature, arrays, rows, self._max_batch)
-        items = [self._enqueue(key, part, rows_) for part, rows_, key, _ in parts]
+        items = [self._enqueue(key, part, rows_, gone) for part, rows_, key, _ in parts]
         self._advance()
         try:
-            results = [await item.future for item in items]
+            results = []
+            for item in items:
+                results.append(await item.future)
+                if check:
+                    check(results[-1])
         finally:
             for item in items:  # after the deadline or an error, skip those not started
                 item.future.cancel()
@@ -108,10 +126,9 @@ class Batcher:
         if len(parts) == 1:
             return results[0]
         order = np.argsort(np.concatenate([indices for *_, indices in parts]))
-        return {
-            name: pad_together([result[name] for result in results], _fill(results[0][name]))[order]
-            for name in results[0]
-        }
+        if sum(output.size for result in results for output in result.values()) <= _SHORT:
+            return _joined(results, order)
+        return await asyncio.to_thread(_joined, results, order)
 
     def check_room(self, rows: int = 1) -> None:
         """Raises `RequestError` with 429 if the queue has no room for so many rows.
@@ -141,9 +158,11 @@ class Batcher:
         """Ends each thread after its current batch."""
         self._executor.shutdown(wait=False)
 
-    def _enqueue(self, key: _Key, arrays: Arrays, rows: int) -> _Item:
+    def _enqueue(
+        self, key: _Key, arrays: Arrays, rows: int, gone: Callable[[], bool] | None
+    ) -> _Item:
         loop = asyncio.get_running_loop()
-        item = _Item(arrays, rows, time.monotonic(), loop.create_future(), key)
+        item = _Item(arrays, rows, time.monotonic(), loop.create_future(), gone, key)
         lane = self._lanes.setdefault(key, _Lane(key[0], collections.deque()))
         lane.items.append(item)
         lane.rows += rows
@@ -207,6 +226,8 @@ class Batcher:
         while lane.items and (not rows or rows + lane.items[0].rows <= self._max_batch):
             item = lane.items.popleft()
             self._leave(lane, item)
+            if item.gone and item.gone() and not item.future.done():
+                item.future.set_exception(ClientDisconnect())
             if not item.future.done():
                 items.append(item)
                 rows += item.rows
@@ -267,6 +288,14 @@ def _compute(signature: Signature, items: list[_Item]) -> list[Arrays | Exceptio
         results.append({name: output[start:stop] for name, output in outputs.items()})
         start = stop
     return results
+
+
+def _joined(results: list[Arrays], order: np.ndarray) -> Arrays:
+    """Joins the outputs of the parts of a request, and puts the rows into its order."""
+    return {
+        name: pad_together([result[name] for result in results], _fill(output))[order]
+        for name, output in results[0].items()
+    }
 
 
 def _checked(signature: Signature, outputs: Arrays, rows: int) -> Arrays:

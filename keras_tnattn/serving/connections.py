@@ -98,7 +98,10 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
         while self._cycles and self._cycles[0].response_complete:
             self._cycles.popleft()
-        self._cycles.append(self.cycle)
+        cycle = self.cycle
+        self._cycles.append(cycle)
+        scope: Any = self.scope
+        scope["extensions"] = {"disconnected": lambda: cycle.disconnected}
 
     def on_message_complete(self) -> None:
         """Waits for the next head."""

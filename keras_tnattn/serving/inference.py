@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -10,8 +10,10 @@ import anyio
 import numpy as np
 import tensorflow as tf
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from keras_tnattn.serving.answers import least_size
 from keras_tnattn.serving.batching import Arrays
 from keras_tnattn.serving.bodies import read_body
 from keras_tnattn.serving.errors import RequestError, too_large
@@ -158,15 +160,21 @@ class Inference:
         return signatures[name]
 
     async def run(
-        self, record: dict[str, Any], version: Version, signature: Signature, arrays: Arrays
+        self,
+        request: Request,
+        version: Version,
+        signature: Signature,
+        arrays: Arrays,
+        names: Collection[str] | None = None,
     ) -> Arrays:
         """Computes a signature on the arrays of a request.
 
         Args:
-            record: The request's entry in the access log; `signature` and `rows` are added.
+            request: The request, in whose entry in the access log `signature` and `rows` are added.
             version: The version that the signature belongs to.
             signature: The signature.
             arrays: An array for each input.
+            names: The outputs that are wanted. Default: all.
 
         Raises:
             RequestError: With 400 for shapes or values that the signature does not accept, 413 if
@@ -174,11 +182,20 @@ class Inference:
                 runs out of memory, 504 after the deadline.
         """
         rows = self._checked_rows(signature, arrays)
-        record |= {"signature": signature.name, "rows": rows}
+        request.scope["record"] |= {"signature": signature.name, "rows": rows}
+        gone = request.scope.get("extensions", {}).get("disconnected")
+        limit, least = self.settings.max_answer, 0
+
+        def check(outputs: Arrays) -> None:
+            nonlocal least
+            least += least_size(outputs[name] for name in names or outputs)
+            if least > limit:
+                raise too_large(f"an answer of {least} bytes or more", limit, "--max-answer")
+
         try:
             with anyio.fail_after(self.settings.deadline_s):
-                return await version.batches.run(signature, arrays, rows)
-        except RequestError:
+                return await version.batches.run(signature, arrays, rows, check, gone)
+        except (RequestError, ClientDisconnect):
             raise
         except TimeoutError as error:
             raise RequestError(

@@ -94,7 +94,7 @@ def inference_routes(inference: Inference) -> list[Route]:
             signature = inference.signature(used, parameters.get("signature_name", ""))
             arrays = await inference.converted(request, _inputs, signature, parsed.get("inputs"))
             requested = _requested(signature, parsed.get("outputs"))
-            outputs = await inference.run(record, used, signature, arrays)
+            outputs = await inference.run(request, used, signature, arrays, requested)
         head: dict[str, Any] = {"model_name": name, "model_version": str(used.number)}
         if "id" in parsed:
             head["id"] = parsed["id"]

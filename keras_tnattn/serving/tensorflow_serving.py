@@ -82,7 +82,7 @@ def inference_routes(inference: Inference) -> list[Route]:
             record |= {"model": name, "version": used.number}
             signature = inference.signature(used, parsed.get("signature_name", ""))
             by_rows, arrays = await inference.converted(request, _inputs, signature, parsed)
-            outputs = await inference.run(record, used, signature, arrays)
+            outputs = await inference.run(request, used, signature, arrays)
         if by_rows:
             _check_rows(outputs)
         return await inference.answer(outputs, answers.rows if by_rows else answers.columns)

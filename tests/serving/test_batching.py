@@ -140,6 +140,29 @@ def test_a_signature_of_fixed_sizes_takes_requests_one_by_one():
     assert function.calls == [[b"a"], [b"b"]]
 
 
+def test_a_refused_part_ends_the_request():
+    async def run():
+        function = Function()
+        batcher = Batcher(2, 0, 64, 1, lambda *_: None)
+        seen = []
+
+        def check(outputs):
+            seen.append(outputs["y"].tolist())
+            if len(seen) == 2:
+                function.gate.clear()
+                raise RequestError(413, "too much")
+
+        with pytest.raises(RequestError, match="too much"):
+            await batcher.run(function, texts(*"abcdefghij"), 10, check)
+        assert seen == [[b"a", b"b"], [b"c", b"d"]]
+        assert batcher.waiting == 0
+        function.gate.set()
+        batcher.close()
+        assert len(function.calls) < 5
+
+    asyncio.run(run())
+
+
 def test_a_full_queue_refuses_and_an_abandoned_request_is_not_computed():
     async def run():
         function = Function()

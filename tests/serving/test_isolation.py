@@ -3,11 +3,15 @@
 import contextlib
 import json
 import os
+import socket
 import threading
 import time
+import urllib.parse
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from serving_models import write as write_signatures
 from serving_models import write_factor as write
 from serving_models import write_table
 from serving_servers import get, in_thread, post, post_for_headers, wait_for
@@ -46,6 +50,22 @@ def test_an_answer_above_the_limit_is_refused(tmp_path):
             assert "at most 3000000 (--max-answer)" in answer["error"]
         tensor = {"name": "x", "shape": [4], "datatype": "FP32", "data": [1.0] * 4}
         assert post(f"{url}/v2/models/table/infer", {"inputs": [tensor]})[0] == 413
+
+
+def test_outputs_that_are_not_wanted_do_not_count(tmp_path):
+    x = tf.TensorSpec([None], tf.float32, "x")
+
+    def both(x):
+        return {"y": 2 * x, "long": tf.repeat(x[:, None], 10_000, axis=1)}
+
+    write_signatures(tmp_path / "m", {}, serving_default=(both, x))
+    with in_thread(tmp_path, max_answer=10_000) as (url, _):
+        tensor = {"name": "x", "shape": [1], "datatype": "FP32", "data": [1.5]}
+        body = {"inputs": [tensor], "outputs": [{"name": "y"}]}
+        code, answer = post(f"{url}/v2/models/m/infer", body)
+        assert (code, answer["outputs"][0]["data"]) == (200, [3.0])
+        body["outputs"] = [{"name": "long"}]
+        assert post(f"{url}/v2/models/m/infer", body)[0] == 413
 
 
 @pytest.fixture
@@ -90,6 +110,29 @@ def test_a_model_that_never_returns_does_not_stop_the_others(tmp_path, gate):
         write(tmp_path / "stuck", 2, 3.0)
         wait_for(lambda: post(stuck, {"instances": [1.0]}) == (200, {"predictions": [3.0]}))
         wait_for(lambda: get(f"{url}/v2/health/ready")[0] == 200)
+
+
+def test_what_nobody_waits_for_is_not_computed(tmp_path, gate):
+    (tmp_path / "m").mkdir()
+    write(tmp_path / "m", 1, 2.0, gate)
+    with in_thread(tmp_path, max_batch=1, max_queue=64) as (url, inference):
+        path = f"{url}/v1/models/m:predict"
+        host, port = urllib.parse.urlsplit(url).netloc.split(":")
+        batcher = inference.repository.find("m").batches
+        gate.clear()
+        body = b'{"instances": [1.0]}'
+        head = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+        with contextlib.ExitStack() as clients:
+            for _ in range(30):
+                client = clients.enter_context(socket.create_connection((host, int(port))))
+                client.sendall(head % len(body) + body)
+            wait_for(lambda: batcher.waiting == 29)  # one is being computed
+        time.sleep(1)  # until the server knows
+        gate.set()
+        assert post(path, {"instances": [3.0]}) == (200, {"predictions": [6.0]})
+        text = get(f"{url}/metrics")[1]
+        assert 'batch_rows_count{signature="serving_default"} 2.0' in text
+        assert 'requests_total{code="499",method="POST",model="m"} 29.0' in text
 
 
 def test_it_is_ready_again_when_the_batch_ends(tmp_path, gate):
