@@ -2,7 +2,9 @@
 
 import dataclasses
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -165,6 +167,31 @@ class CompressionResult:
         if self._data is None:
             return None, 0
         return error_of_outputs(self._original, model, self._data.every(), self.renumbered)
+
+    def export(self, path: str | os.PathLike, example: Any = None) -> Path:
+        """Writes the small model as a file, and prints its bytes.
+
+        Args:
+            path: The new file, `.onnx`, `.tflite` (LiteRT) or `.xml` (OpenVINO), or the new folder
+                of a SavedModel.
+            example: Inputs with which the file is checked. Default: random numbers; ids are 0 and
+                1.
+
+        Returns:
+            The path.
+
+        Raises:
+            FileExistsError: If the file exists.
+            ImportError: If a package is missing.
+            RuntimeError: If the model cannot be converted, or not on this backend.
+            ValueError: If the name ends with something else.
+        """
+        from keras_tnattn.export import export_file, file_sizes
+
+        written = export_file(self.model, path, example)
+        for file, size in file_sizes(written).items():
+            print(f"{size:>12,} bytes  {file}")
+        return written
 
     def renumbered(self, inputs: Any) -> Any:
         """Converts inputs of the original model to inputs of the small model, with renumbered ids.

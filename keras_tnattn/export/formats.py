@@ -16,6 +16,7 @@ import numpy as np
 
 from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.export.tracing import Traced, plain_computation, traced
+from keras_tnattn.export.writing import write_archive
 from keras_tnattn.typing import Tensors
 
 # The backends whose conversion works. Keras offers more, but their tools cannot be installed, or
@@ -68,12 +69,13 @@ def export_saved_model(
     """
     _check_backend("SavedModel")
     example = _example(model, example)
-    options = {"input_signature": [_specs(model, example, length)], "verbose": False}
-    if keras.backend.backend() == "jax":
-        # Gradients by `keras.ops.custom_gradient` cannot be converted; no served model needs any.
-        options["jax2tf_kwargs"] = {"with_gradient": False}
+    specs = [_specs(model, example, length)]
+    # Gradients by `keras.ops.custom_gradient` cannot be converted; no served model needs any.
+    jax = {"jax2tf_kwargs": {"with_gradient": False}} if keras.backend.backend() == "jax" else {}
     with _writing(Path(path), "SavedModel") as partial:
-        model.export(partial, format="tf_saved_model", **options)
+        archive = keras.export.ExportArchive()
+        archive.track_and_add_endpoint("serve", model, specs, **jax)
+        write_archive(archive, Path(partial))
         _check_outputs(model, [example], lambda inputs: _run_saved_model(partial, inputs))
     return Path(path)
 

@@ -20,7 +20,14 @@ class _Exported:
 
         self.path = path
         # Keep the loaded object: its signatures alone would not keep the weights alive.
-        self._model = tf.saved_model.load(str(path))
+        try:
+            self._model = tf.saved_model.load(str(path))
+        except Exception as error:  # TensorFlow raises errors of any class
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ValueError(
+                f"Could not load {path}, which may be damaged or of another version: {reason}. "
+                "Export the model again"
+            ) from error
 
     def _run(self, signature: str, **inputs: Tensor) -> dict[str, np.ndarray]:
         outputs = self._model.signatures[signature](**inputs)
@@ -115,7 +122,7 @@ def load(path: str | os.PathLike) -> LoadedClassifier | LoadedTranslator:
     Raises:
         FileNotFoundError: If there is no exported model.
         ImportError: If it is a translator and TensorFlow Text is not installed.
-        ValueError: If it is neither a classifier nor a translator of text.
+        ValueError: If it is neither a classifier nor a translator of text, or cannot be loaded.
 
     Example:
         ```python notest
@@ -147,10 +154,17 @@ def load(path: str | os.PathLike) -> LoadedClassifier | LoadedTranslator:
 
 def _served(path: Path) -> tuple[set[str], set[str]]:
     """Returns the names of the inputs and outputs of `serving_default`; does not load the model."""
+    from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import saved_model_pb2
 
-    proto = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
-    signature = proto.meta_graphs[0].signature_def["serving_default"]
+    content = (path / "saved_model.pb").read_bytes()
+    try:
+        proto = saved_model_pb2.SavedModel.FromString(content)
+        signature = proto.meta_graphs[0].signature_def["serving_default"]
+    except (DecodeError, IndexError) as error:
+        raise ValueError(
+            f"Could not read {path / 'saved_model.pb'}, which is damaged. Export the model again"
+        ) from error
     return set(signature.inputs), set(signature.outputs)
 
 

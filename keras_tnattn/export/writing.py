@@ -95,7 +95,12 @@ def export_classifier(
         )
     import tensorflow as tf
 
-    from_ids = labels_and_probabilities(model, class_names)
+    # Traced once for all signatures.
+    from_ids = tf.function(
+        labels_and_probabilities(model, class_names),
+        input_signature=[tf.TensorSpec([None, None], tf.int32)],
+        autograph=False,
+    )
 
     def to_ids(text: Tensor) -> Tensor:
         return tf.cast(vectorizer(text), "int32")
@@ -373,7 +378,7 @@ def export_signatures(
         for name, (function, spec) in signatures.items():
             archive.add_endpoint(name, function, spec if isinstance(spec, list) else [spec])
         whole = partial / "whole"
-        archive.write_out(str(whole), verbose=False)
+        write_archive(archive, whole)
         (whole / MODEL_CARD).parent.mkdir()
         for name, content in (extra_files or {}).items():
             (whole / name).parent.mkdir(parents=True, exist_ok=True)
@@ -391,6 +396,22 @@ def export_signatures(
                 if chosen:
                     raise _existing(target) from error
                 version = next_version(folder)  # another export has taken this one
+
+
+def write_archive(archive: keras.export.ExportArchive, path: Path) -> None:
+    """Writes a SavedModel with one copy of its weights and without gradients.
+
+    Keras keeps the variables of the tracked layers beside those that the signatures read, which are
+    the same, and TensorFlow the gradients of functions that have their own.
+    """
+    import tensorflow as tf
+
+    tracked = getattr(archive, "_tf_trackable", archive)
+    for name in ("variables", "trainable_variables", "non_trainable_variables"):
+        if hasattr(tracked, name):
+            setattr(tracked, name, [])
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    archive.write_out(str(path), options, verbose=False)
 
 
 def _existing(target: Path) -> FileExistsError:

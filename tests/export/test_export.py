@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -99,6 +100,44 @@ def test_versions_count_up_and_are_never_changed(parts, tmp_path):
 
 
 @tensorflow_only
+def test_the_next_version_follows_the_highest(tmp_path):
+    from keras_tnattn.export import next_version
+
+    for name in ("1", "2", "5", "12", "notes"):
+        (tmp_path / name).mkdir()
+    assert next_version(tmp_path) == 13
+
+
+@tensorflow_only
+def test_weights_are_stored_once_and_without_gradients(exported):
+    import tensorflow as tf
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    names = [name for name, _ in tf.train.list_variables(str(exported / "variables" / "variables"))]
+    assert not [name for name in names if name.startswith("variables/")]
+    content = (exported / "saved_model.pb").read_bytes()
+    library = saved_model_pb2.SavedModel.FromString(content).meta_graphs[0].graph_def.library
+    assert not library.gradient
+    assert not [f.signature.name for f in library.function if "grad" in f.signature.name]
+
+
+@tensorflow_only
+def test_damaged_models_are_named(exported, tmp_path):
+    from keras_tnattn.export import load
+
+    copy = tmp_path / "copy"
+    shutil.copytree(exported, copy)
+    variables = copy / "variables" / "variables.index"
+    content = variables.read_bytes()
+    variables.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=r"copy.*damaged.*Export the model again"):
+        load(copy)
+    graph = copy / "saved_model.pb"
+    graph.write_bytes(graph.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"saved_model\.pb.*damaged"):
+        load(copy)
+
+
 def test_a_failed_export_leaves_nothing(parts, tmp_path):
     from keras_tnattn.export import export_classifier
 
