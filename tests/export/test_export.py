@@ -99,7 +99,6 @@ def test_versions_count_up_and_are_never_changed(parts, tmp_path):
     assert sorted(p.name for p in folder.iterdir()) == ["10", "9"]
 
 
-@tensorflow_only
 def test_the_next_version_follows_the_highest(tmp_path):
     from keras_tnattn.export import next_version
 
@@ -138,6 +137,7 @@ def test_damaged_models_are_named(exported, tmp_path):
         load(copy)
 
 
+@tensorflow_only
 def test_a_failed_export_leaves_nothing(parts, tmp_path):
     from keras_tnattn.export import export_classifier
 
