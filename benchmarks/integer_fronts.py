@@ -40,13 +40,14 @@ def main():
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--cache", type=Path, default=Path("~/.cache/keras_tnattn").expanduser())
     parser.add_argument("--texts", type=int, default=128)
+    parser.add_argument("--every", type=int, default=5, help="of so many kernels one is measured")
     options = parser.parse_args()
     folder = fetched("minilm", options.cache) / "all_minilm_l6_v2"
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     inputs = encoded(tokenizer, mixed_texts(options.data_dir, 2 * options.texts), 64)
     model = keras_hub.models.BertBackbone.from_preset(str(folder))
     layers = {p.path: p.layer for p in places(model) if has_kernel(p.layer)}
-    layers = {path: layers[path] for path in sorted(layers)[::5]}
+    layers = {path: layers[path] for path in sorted(layers)[:: options.every]}
     halves = [part(inputs, i, i + options.texts) for i in (0, options.texts)]
     seen, held = (observe(model, layers, [half])[0] for half in halves)
     rows = {}

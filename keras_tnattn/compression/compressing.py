@@ -43,7 +43,7 @@ class CompressionResult:
         >>> from keras_tnattn import compress
         >>> model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
         >>> inputs = np.random.default_rng(0).normal(size=(64, 64)).astype("float32")
-        >>> result = compress(model, target=3.0, data=inputs)
+        >>> result = compress(model, target=3.0, data=inputs, verbose=0)
         >>> losses = result.heal(inputs, epochs=2)
         >>> result.model.count_params() < model.count_params() / 3
         True
@@ -302,7 +302,7 @@ def compress(
         >>> import keras, numpy as np
         >>> from keras_tnattn import compress
         >>> model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
-        >>> result = compress(model, target=3.0, data=np.ones((8, 64), "float32"))
+        >>> result = compress(model, target=3.0, data=np.ones((8, 64), "float32"), verbose=0)
         >>> result.report.ratio >= 3
         True
     """

@@ -159,7 +159,8 @@ def _with_outputs(model: keras.Model, names: Sequence[str]) -> keras.Model:
             f"{', '.join(known)}. Received: outputs={list(names)}"
         )
     hidden = [keras.tree.flatten(model.get_layer(name).output)[0] for name in names]
-    return keras.Model(model.input, [*model.outputs, *hidden])
+    inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
+    return keras.Model(inputs, [*model.outputs, *hidden])
 
 
 def _losses(how: Healing, targets: Any) -> Any:

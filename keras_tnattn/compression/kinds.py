@@ -14,6 +14,10 @@ from keras_tnattn.layers.integer_kernels import IntegerKernels
 from keras_tnattn.layers.layer_chain import patches
 from keras_tnattn.layers.low_rank_einsum_dense import kernel_axes, labels_of
 from keras_tnattn.layers.quantized import quantized_kind
+from keras_tnattn.layers.quantized_positions import (
+    QuantizedPositionEmbedding,
+    is_position_embedding,
+)
 from keras_tnattn.layers.recurrent import cells_of
 
 # About how many patches of a batch are looked at.
@@ -66,6 +70,8 @@ KINDS: dict[type, Any] = {
     keras.layers.DepthwiseConv2D: None,
     keras.layers.SeparableConv1D: None,
     keras.layers.SeparableConv2D: None,
+    # Stands for the `PositionEmbedding` of keras-hub, which this package does not import.
+    QuantizedPositionEmbedding: None,
     keras.layers.SimpleRNN: _rows_of_dense,
     keras.layers.LSTM: _rows_of_dense,
     keras.layers.GRU: _rows_of_dense,
@@ -83,6 +89,8 @@ def kind_of(layer: keras.layers.Layer) -> type | None:
         >>> kind_of(keras.layers.LayerNormalization()) is None
         True
     """
+    if is_position_embedding(layer):
+        return QuantizedPositionEmbedding
     for kind in type(layer).__mro__:
         if kind in KINDS:
             methods = ("call", "build")

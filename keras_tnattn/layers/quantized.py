@@ -23,6 +23,10 @@ from keras_tnattn.layers.low_rank_cells import (
     LowRankSimpleRNNCell,
 )
 from keras_tnattn.layers.low_rank_einsum_dense import kernel_axes
+from keras_tnattn.layers.quantized_positions import (
+    QuantizedPositionEmbedding,
+    is_position_embedding,
+)
 from keras_tnattn.ops.integer_groups import check_group_bits
 from keras_tnattn.typing import Tensor
 
@@ -257,6 +261,8 @@ def quantized_kind(layer: keras.layers.Layer) -> type[IntegerKernels] | None:
         >>> quantized_kind(keras.layers.Dense(3)).__name__
         'QuantizedDense'
     """
+    if is_position_embedding(layer):
+        return QuantizedPositionEmbedding
     kind: Any = type(layer)
     # Functions and properties have `__get__`, but `__doc__` and labels that a registry sets do not.
     while kind not in QUANTIZED and not any(hasattr(x, "__get__") for x in vars(kind).values()):

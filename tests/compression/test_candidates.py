@@ -9,6 +9,7 @@ from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.errors import layer_error
 from keras_tnattn.compression.formats import FORMATS, candidates_for
 from keras_tnattn.compression.kinds import KINDS
+from keras_tnattn.layers.quantized_positions import QuantizedPositionEmbedding
 
 L = keras.layers
 RNG = np.random.default_rng(0)
@@ -86,6 +87,7 @@ def test_each_kind_has_its_formats_with_their_sizes_and_errors(name, bits):
 def test_every_kind_is_tested():
     kinds = {type(make()) for make, _, _ in LAYERS.values()}
     tables = {kind for kind in KINDS if issubclass(kind, L.Embedding)}
+    tables |= {QuantizedPositionEmbedding}  # in tests/layers/test_quantized.py
     same = {L.Conv1DTranspose, L.Conv3DTranspose, L.DepthwiseConv1D, L.SeparableConv1D, L.Dense}
     assert kinds | tables | same == set(KINDS)
 

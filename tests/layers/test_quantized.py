@@ -6,8 +6,9 @@ import pytest
 from conformance import to_numpy
 from keras import ops
 
+from keras_tnattn import compress
 from keras_tnattn.layers.low_rank_cells import LOW_RANK_CELLS
-from keras_tnattn.layers.quantized import QUANTIZED, quantized_layer
+from keras_tnattn.layers.quantized import QUANTIZED, quantized_kind, quantized_layer
 
 RNG = np.random.default_rng(0)
 L = keras.layers
@@ -239,3 +240,53 @@ def test_errors_name_what_was_given():
 
 def test_reads_ops_of_its_backend():
     assert ops.is_tensor(quantized_layer(built(lambda: L.Dense(5), (None, 37)), 4).kernel)
+
+
+@keras.saving.register_keras_serializable(package="test_quantized")
+class PositionEmbedding(L.Layer):
+    """What matters of the layer of keras-hub."""
+
+    def __init__(self, sequence_length, initializer="glorot_uniform", **kwargs):
+        super().__init__(**kwargs)
+        self.sequence_length, self.initializer = sequence_length, initializer
+
+    def build(self, inputs_shape):
+        self.position_embeddings = self.add_weight(
+            name="embeddings", shape=[self.sequence_length, inputs_shape[-1]]
+        )
+        self.built = True
+
+    def call(self, inputs, start_index=0, positions=None):
+        table = ops.convert_to_tensor(self.position_embeddings)
+        if positions is not None:
+            rows = ops.take(table, positions, axis=0)
+        else:
+            rows = ops.slice(table, (start_index, 0), ops.shape(inputs)[-2:])
+        return ops.broadcast_to(rows, ops.shape(inputs))
+
+    def get_config(self):
+        names = ("sequence_length", "initializer")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+def test_positions_of_keras_hub_are_known_by_what_they_are(tmp_path):
+    layer, inputs = (
+        built(lambda: PositionEmbedding(30, name="here"), (None, 7, 24)),
+        inputs_of((2, 7, 24)),
+    )
+    small = quantized_layer(layer, 8)
+    assert (type(small).__name__, small.name) == ("QuantizedPositionEmbedding", "here")
+    for options in ({}, {"start_index": 5}, {"positions": np.array([3, 1, 2, 9, 9, 0, 29])}):
+        expected, outputs = (to_numpy(x(inputs, **options)) for x in (layer, small))
+        assert 0 < np.abs(outputs - expected).max() < 0.01
+    source = keras.Input((None, 24))
+    model = keras.Model(source, source + PositionEmbedding(30)(source))
+    result = compress(model, target=4, data=inputs, bits=4, verbose=0)
+    result.model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    outputs = result.model.predict(inputs, verbose=0)
+    np.testing.assert_array_equal(loaded.predict(inputs, verbose=0), outputs)
+    np.testing.assert_allclose(outputs, model.predict(inputs, verbose=0), atol=0.2)
+    # A layer that is otherwise is something else.
+    layer.sequence_length = 29
+    assert quantized_kind(layer) is None
