@@ -71,7 +71,7 @@ def sha256(path):
 
 def measure(folder, steps):
     """Reads the corpus as training does, and prints what that took."""
-    from keras_tnattn_train.data.batches import BucketedBatches
+    from keras_tnattn_train.data.pairs.batches import BucketedBatches
     from keras_tnattn_train.data.pairs.prepared import load_prepared
 
     start = time.perf_counter()

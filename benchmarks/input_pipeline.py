@@ -19,7 +19,7 @@ import numpy as np
 from side_by_side import describe_machine, medians, quick
 
 from keras_tnattn.models import translator
-from keras_tnattn_train.data.batches import BucketedBatches
+from keras_tnattn_train.data.pairs.batches import BucketedBatches
 from keras_tnattn_train.data.pairs.corpus import PARTS
 from keras_tnattn_train.data.pairs.loading import load_pairs
 from keras_tnattn_train.data.pairs.prepared import prepare

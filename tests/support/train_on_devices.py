@@ -31,7 +31,7 @@ def main(folder, attention, epochs, steps, devices, parts):
     import numpy as np
 
     from keras_tnattn.models import Translator, translator
-    from keras_tnattn_train.data.batches import BucketedBatches
+    from keras_tnattn_train.data.pairs.batches import BucketedBatches
     from keras_tnattn_train.data.pairs.prepared import Sentences, TokenizedPart
     from keras_tnattn_train.runs.training import fit, reset_session
 

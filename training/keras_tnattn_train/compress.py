@@ -49,7 +49,7 @@ examples:
 
 
 # The options that `results.json` keeps, besides those of a healing.
-_HOW = ("target", "max_drop", "tolerance", "bits", "keep_vocabulary", "data")
+RECORDED = ("target", "max_drop", "tolerance", "bits", "keep_vocabulary", "data")
 
 
 class CompressOptions(Options):
@@ -322,7 +322,11 @@ def _run_files(path: Path, description: dict[str, Any]) -> dict[str, str]:
 
 def _results(result: Any, scores: dict[str, Any], args: CompressOptions) -> dict[str, str]:
     """Returns `results.json`: options, how many epochs of healing were kept, sizes and scores."""
-    names = (*_HOW, "heal_epochs", *(("learning_rate", "from_logits") if args.heal_epochs else ()))
+    names = (
+        *RECORDED,
+        "heal_epochs",
+        *(("learning_rate", "from_logits") if args.heal_epochs else ()),
+    )
     how = {name: getattr(args, name) for name in names} | {"healed_epochs": result.healed_epochs}
     report = result.report
     sizes = {

@@ -160,7 +160,7 @@ def test_large_tables_are_sampled_and_counted_in_blocks(monkeypatch):
     ids, labels = labeled_ids()
     order = np.argsort(labels, kind="stable")  # the first rows are of one class
     monkeypatch.setattr(initial_weights, "ROWS", 90)
-    monkeypatch.setattr(initial_weights, "BLOCK", 20)
+    monkeypatch.setattr(initial_weights, "CHUNK", 20)
     seen = []
     fit = LinearSVC.fit
 
@@ -179,7 +179,7 @@ def test_large_tables_are_sampled_and_counted_in_blocks(monkeypatch):
 def test_blocks_change_nothing(monkeypatch):
     ids, labels = labeled_ids()
     whole = started(ids, labels, attention="none").get_weights()
-    monkeypatch.setattr(initial_weights, "BLOCK", 7)
+    monkeypatch.setattr(initial_weights, "CHUNK", 7)
     for one, other in zip(whole, started(ids, labels, attention="none").get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_tnattn.text.reserved import END, START
-from keras_tnattn_train.data.batches import BucketedBatches
+from keras_tnattn_train.data.pairs.batches import BucketedBatches
 from keras_tnattn_train.data.pairs.corpus import ParallelCorpus
 from keras_tnattn_train.data.pairs.prepared import (
     Preparing,
@@ -204,7 +204,7 @@ class TestBatches:
     @pytest.mark.parametrize("multiple", [1, 8])
     @pytest.mark.parametrize("block", [65_536, 60, 1])  # pairs whose order is drawn at once
     def test_every_pair_once(self, seed, multiple, block, monkeypatch):
-        monkeypatch.setattr("keras_tnattn_train.data.batches.BLOCK", block)
+        monkeypatch.setattr("keras_tnattn_train.data.pairs.batches.PAIRS_AT_ONCE", block)
         part = random_part()
         batches = BucketedBatches(part, 10, seed, multiple)
         assert len(batches) == 21
@@ -230,7 +230,7 @@ class TestBatches:
 
     @pytest.mark.parametrize("block", [65_536, 60])
     def test_the_order_is_that_of_the_seed_and_the_epoch(self, block, monkeypatch):
-        monkeypatch.setattr("keras_tnattn_train.data.batches.BLOCK", block)
+        monkeypatch.setattr("keras_tnattn_train.data.pairs.batches.PAIRS_AT_ONCE", block)
         part = random_part()
 
         def orders(seed, epochs):

@@ -30,7 +30,7 @@ OPTIONS = Preparing(vocabulary_size=150, max_length=14)
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     for module in (prepared, tokenizing):
-        monkeypatch.setattr(module, "PAIRS", 8)
+        monkeypatch.setattr(module, "CHUNK_SIZE", 8)
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +262,7 @@ def work(chunk, pairs, kind):
     return len(pairs)
 
 if __name__ == "__main__":
-    tokenizing.PAIRS = 8
+    tokenizing.CHUNK_SIZE = 8
     corpus = ParallelCorpus(("a", "b"), [(str(i), "") for i in range(100)], [], [])
     chunks = tokenizing.chunks_of(corpus, ["train"], Path("chunks"), "x")
     with Workers(2, "fewer --workers", tokenizing.start_worker) as workers:

@@ -25,7 +25,7 @@ PENALTY = 0.3  # `C` of scikit-learn's `LinearSVC`
 AVERAGE = 0.1  # root mean square of the averages of the embeddings of a text's words
 RIDGE = 1e-3  # for each text
 ROWS = 100_000  # which limits the memory and the time of the fits
-BLOCK = 4096  # texts that are counted at once
+CHUNK = 4096  # texts that are counted at once
 
 
 def svm_weights(
@@ -71,7 +71,7 @@ def start_from_svm(
     """
     if len(labels) > ROWS:
         rows = np.sort(np.random.default_rng(config.seed).choice(len(labels), ROWS, replace=False))
-        blocks = (ids[rows[start : start + BLOCK]] for start in range(0, ROWS, BLOCK))
+        blocks = (ids[rows[start : start + CHUNK]] for start in range(0, ROWS, CHUNK))
         ids, labels = stored_array(blocks, (ROWS, ids.shape[1])), labels[rows]
     if len(np.unique(labels)) == 1:
         return
@@ -108,8 +108,8 @@ def _counts(ids: np.ndarray, vocabulary_size: int) -> tuple[scipy.sparse.csr_mat
     The lengths include unknown words.
     """
     counts, lengths = [], []
-    for start in range(0, len(ids), BLOCK):
-        block = np.asarray(ids[start : start + BLOCK])
+    for start in range(0, len(ids), CHUNK):
+        block = np.asarray(ids[start : start + CHUNK])
         rows, places = np.nonzero(block > 1)
         ones = np.ones(len(rows), "float32")
         shape = (len(block), vocabulary_size)

@@ -32,7 +32,7 @@ from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.training import EpochLog, fit, outputs_of, start_session
 
 VALIDATION_FRACTION = 0.1
-BLOCK = 4096  # texts that are in memory at once
+CHUNK = 4096  # texts that are in memory at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,8 +183,8 @@ def _ids_of(vectorizer: WordVectorizer, texts: Sequence[str], rows: np.ndarray) 
     """Returns int32 ids `(R, L)` of the texts of some rows, in a temporary file."""
     return stored_array(
         (
-            vectorizer([texts[row] for row in rows[start : start + BLOCK]])
-            for start in range(0, len(rows), BLOCK)
+            vectorizer([texts[row] for row in rows[start : start + CHUNK]])
+            for start in range(0, len(rows), CHUNK)
         ),
         (len(rows), vectorizer.max_words),
     )
@@ -251,7 +251,7 @@ def compiled_model(
 
 def _a_sentence(ids: np.ndarray) -> np.ndarray:
     """Returns the first text of 10 to 30 words or, if there is none, the start of the longest."""
-    blocks = (ids[start : start + BLOCK] for start in range(0, len(ids), BLOCK))
+    blocks = (ids[start : start + CHUNK] for start in range(0, len(ids), CHUNK))
     lengths = np.concatenate([np.count_nonzero(block, axis=1) for block in blocks])
     fitting = np.flatnonzero((lengths >= 10) & (lengths <= 30))
     row = fitting[0] if len(fitting) else lengths.argmax()

@@ -1,6 +1,9 @@
 """Trains on a whole graph, one step per epoch, with early stopping and exact resumption.
 
-A step is one whole graph, so there are no batches for Keras' `fit` to iterate over.
+A step is one whole graph. The loop of `runs/training.py` would take it as a batch with sample
+weights, but an epoch, of which there are about 900, then takes five times as long: on a graph as
+large as Cora (2,708 nodes of 1,433 features; GCN, TensorFlow, CPU) Keras' `fit` spends more time on
+its loops and on copies of the features than on the steps. Here the graph becomes tensors once.
 """
 
 import dataclasses

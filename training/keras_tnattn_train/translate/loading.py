@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_tnattn.compression import logits_divergence
 from keras_tnattn.models import Translator
-from keras_tnattn_train.data.batches import BucketedBatches
+from keras_tnattn_train.data.pairs.batches import BucketedBatches
 from keras_tnattn_train.data.pairs.prepared import PreparedCorpus, load_prepared
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.program import program

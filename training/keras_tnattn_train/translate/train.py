@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_tnattn_train.data.batches import BucketedBatches
+from keras_tnattn_train.data.pairs.batches import BucketedBatches
 from keras_tnattn_train.data.pairs.loading import load_pairs
 from keras_tnattn_train.data.pairs.prepared import PreparedCorpus, load_prepared, prepare
 from keras_tnattn_train.options.errors import InputError

@@ -22,8 +22,8 @@ import numpy as np
 
 from keras_tnattn_train.data.pairs.corpus import PARTS, Pair, ParallelCorpus
 from keras_tnattn_train.data.pairs.tokenizing import (
+    CHUNK_SIZE,
     CHUNKS,
-    PAIRS,
     SIDES,
     learn,
     load_tokenizers,
@@ -42,7 +42,7 @@ VERSION = 1  # of the folder's layout and of the tokenization
 Progress = Callable[[str, int, int], None]
 # In these languages the lower case of I is ı, and that of İ is i.
 TURKIC = {"tr", "az"}
-BLOCK = 65_536  # sentences whose lengths are computed at once
+SENTENCES_AT_ONCE = 65_536  # sentences whose lengths are computed at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Sentences:
 
     def longest(self) -> int:
         """Returns the greatest number of ids of a sentence, without holding all of them."""
-        starts = range(0, len(self), BLOCK)
-        return max(int(np.diff(self.offsets[i : i + BLOCK + 1]).max()) for i in starts)
+        starts = range(0, len(self), SENTENCES_AT_ONCE)
+        return max(int(np.diff(self.offsets[i : i + SENTENCES_AT_ONCE + 1]).max()) for i in starts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,7 +214,7 @@ def prepare(
         try:
             shutil.rmtree(replaced, ignore_errors=True)
             _start_or_continue(partial, made_of)
-            number = min(workers, -(-len(training) // PAIRS))
+            number = min(workers, -(-len(training) // CHUNK_SIZE))
             hint = "continue with the same command and fewer --workers"
             with Workers(number, hint, start_worker) as processes:
                 counted, tokenized = (
@@ -275,7 +275,7 @@ def _replaced(folder: Path) -> Path:
 def _start_or_continue(partial: Path, made_of: dict[str, Any]) -> None:
     """Creates the folder to fill, unless an interrupted preparation of the same corpus has."""
     manifest = partial / CHUNKS / "made_of.json"
-    chunked = {**made_of, "pairs_per_chunk": PAIRS}
+    chunked = {**made_of, "pairs_per_chunk": CHUNK_SIZE}
     with contextlib.suppress(OSError, ValueError):
         if json.loads(manifest.read_text(encoding="utf-8")) == chunked:
             return

@@ -25,7 +25,7 @@ from keras_tnattn_train.system.files import replacing
 from keras_tnattn_train.system.noise import without_noise
 
 SIDES = ("source", "target")
-PAIRS = 8192  # of a chunk
+CHUNK_SIZE = 8192  # of a chunk
 CHUNKS = "chunks"  # the folder of what an unfinished preparation has computed
 
 Work = Callable[..., int]
@@ -34,7 +34,7 @@ Progress = Callable[[int, int], None]
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """`PAIRS` pairs of a part, or the rest of it, and the file of its result."""
+    """`CHUNK_SIZE` pairs of a part, or the rest of it, and the file of its result."""
 
     part: str
     start: int
@@ -46,12 +46,12 @@ def chunks_of(corpus: ParallelCorpus, parts: Sequence[str], folder: Path, kind: 
     return [
         Chunk(part, start, folder / f"{kind}-{part}-{start:010}")
         for part in parts
-        for start in range(0, len(getattr(corpus, part)), PAIRS)
+        for start in range(0, len(getattr(corpus, part)), CHUNK_SIZE)
     ]
 
 
 def _size(corpus: ParallelCorpus, chunk: Chunk) -> int:
-    return min(PAIRS, len(getattr(corpus, chunk.part)) - chunk.start)
+    return min(CHUNK_SIZE, len(getattr(corpus, chunk.part)) - chunk.start)
 
 
 def compute(
@@ -76,10 +76,12 @@ def compute(
     """
     missing = [chunk for chunk in chunks if not chunk.path.exists()]
     total, remaining = (sum(_size(corpus, c) for c in several) for several in (chunks, missing))
-    silent, done = remaining <= PAIRS, total - remaining
+    silent, done = remaining <= CHUNK_SIZE, total - remaining
     if not silent:
         progress(done, total)
-    jobs = ((c, getattr(corpus, c.part)[c.start : c.start + PAIRS], *arguments) for c in missing)
+    jobs = (
+        (c, getattr(corpus, c.part)[c.start : c.start + CHUNK_SIZE], *arguments) for c in missing
+    )
     for pairs in workers.results(work, jobs):
         done += pairs
         if not silent:
