@@ -79,11 +79,12 @@ def _run(arguments: Sequence[str] | None, programs: Mapping[str, tuple[str, str]
         text += ", and predicts, compresses and serves with them." if programs else "."
         return run_commands("train", text, task_commands(), words, summaries)
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        package = (error.name or "").partition(".")[0]
+        extra = EXTRAS.get(package)
         if extra is None:
             raise
-        text = f"error: {error.name} is not installed: pip install 'keras-tnattn[{extra}]'"
-        if error.name == "tensorflow" and not os.environ.get("KERAS_BACKEND"):
+        text = f"error: {package} is not installed: pip install 'keras-tnattn[{extra}]'"
+        if package == "tensorflow" and not os.environ.get("KERAS_BACKEND"):
             text += ", or set KERAS_BACKEND to jax or torch, if that is installed"
         print(text, file=sys.stderr)
         return 2

@@ -1,0 +1,64 @@
+"""The command line where a package is missing, or another program was called."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from import_path import IMPORT_PATH
+
+from keras_tnattn_train.cli import PROGRAMS, main
+from keras_tnattn_train.tasks import TASKS
+
+MISSING = """
+import sys
+sys.modules[sys.argv[1]] = None
+from keras_tnattn_train.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def without(package, *arguments):
+    """Runs the command line without a package; returns its status and what it says on stderr."""
+    environment = {k: v for k, v in os.environ.items() if k != "KERAS_BACKEND"}
+    finished = subprocess.run(
+        [sys.executable, "-c", MISSING, package, *arguments],
+        env={**environment, "PYTHONPATH": IMPORT_PATH},
+        capture_output=True,
+        text=True,
+    )
+    return finished.returncode, finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "command", "extra"),
+    [
+        ("cyclopts", ["classify"], "train"),
+        ("pydantic", ["--help"], "train"),
+        ("cyclopts", ["predict", "runs/x"], "train"),
+        ("cyclopts", ["launch", "--", "classify"], "train"),
+        ("fastapi", ["serve", "saved_models"], "serve"),
+    ],
+)
+def test_a_missing_package_is_told_in_one_line(package, command, extra):
+    status, error = without(package, *command)
+    assert status == 2
+    line = f"error: {package} is not installed: pip install 'keras-tnattn[{extra}]'\n"
+    assert error.endswith(line)
+    assert "Traceback" not in error
+
+
+def test_without_tensorflow_the_other_backends_are_named(tmp_path):
+    (tmp_path / "model.keras").touch()
+    status, error = without("tensorflow", "compress", str(tmp_path / "model.keras"))
+    assert status == 2
+    assert error.endswith(
+        "error: tensorflow is not installed: pip install 'keras-tnattn[tensorflow]', or set "
+        "KERAS_BACKEND to jax or torch, if that is installed\n"
+    )
+
+
+def test_every_command_is_listed(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f" {name} " in out for name in (*TASKS, *PROGRAMS))
