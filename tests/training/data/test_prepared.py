@@ -176,7 +176,7 @@ class TestPrepare:
         code = (
             "import os, sys; os.environ['KERAS_BACKEND'] = 'jax'\n"
             "sys.modules['tensorflow'] = sys.modules['tensorflow_text'] = None\n"
-            "from keras_tnattn_train.data.batches import BucketedBatches\n"
+            "from keras_tnattn_train.data.pairs.batches import BucketedBatches\n"
             "from keras_tnattn_train.data.pairs.prepared import load_prepared\n"
             f"part = load_prepared({str(prepared.folder)!r}).parts['train']\n"
             "print(sum(len(labels) for _, labels in map(BucketedBatches(part, 8).__getitem__, "
