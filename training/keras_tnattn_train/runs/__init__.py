@@ -1,1 +1,8 @@
-"""The parts that all tasks share: run folders, checkpoints, fitting, finishing, plots, tables."""
+"""What all tasks share.
+
+- Folders: `run` (one run), `many` (several), `compressed_folder`, `saved_models`.
+- A training: `training` (session, loop, log), `checkpoints`, `progress`, `counter`.
+- Its end: `finishing` (model and export), `cards`.
+- Results: `trained` (a finished run that reads texts), `predictions`, `measuring`, `tables`,
+  `plots`.
+"""
