@@ -8,10 +8,11 @@ need TensorFlow and have to be imported explicitly.
 
 from keras_tnattn import compression, initializers, layers, metrics, models, ops, schedules
 from keras_tnattn.compression import compress
+from keras_tnattn.freezing import freeze_metric
 from keras_tnattn.layers import *  # noqa: F403  what `layers.__all__` lists
 
 __all__ = ["compress", "compression", "initializers", "layers", "metrics", "models", "ops"]
-__all__ += ["schedules"]
+__all__ += ["freeze_metric", "schedules"]
 __all__ += layers.__all__
 
 __version__ = "0.2.0.dev0"

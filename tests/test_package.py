@@ -24,6 +24,7 @@ ORDER = [
     "search",
     "schedules",
     "metrics",
+    "freezing",
     "text",
     "export",
     "compression",

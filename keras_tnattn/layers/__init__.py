@@ -14,10 +14,12 @@ from keras_tnattn.layers.low_rank_dense import LowRankDense
 from keras_tnattn.layers.low_rank_einsum_dense import LowRankEinsumDense
 from keras_tnattn.layers.low_rank_embedding import LowRankEmbedding
 from keras_tnattn.layers.masked_average_pooling import MaskedAveragePooling1D
+from keras_tnattn.layers.metric_attention import MetricAttention
 from keras_tnattn.layers.mps_classifier import MPSClassifier
 from keras_tnattn.layers.power_law_graph_attention import PowerLawGraphAttention
 from keras_tnattn.layers.sinusoidal_position_encoding import SinusoidalPositionEncoding
 from keras_tnattn.layers.spectral_graph_convolution import SpectralGraphConvolution
+from keras_tnattn.layers.swiglu import SwiGLU
 from keras_tnattn.layers.tensorize_tokens import TensorizeTokens
 from keras_tnattn.layers.tensorized_graph_attention import TensorizedGraphAttention
 from keras_tnattn.layers.tensorized_spectral_attention import TensorizedSpectralAttention
@@ -39,11 +41,13 @@ __all__ = [
     "LowRankEmbedding",
     "MPSClassifier",
     "MaskedAveragePooling1D",
+    "MetricAttention",
     "MultiHeadAdditiveAttention",
     "MultiHeadDotProductAttention",
     "PowerLawGraphAttention",
     "SinusoidalPositionEncoding",
     "SpectralGraphConvolution",
+    "SwiGLU",
     "TNAttention",
     "TTDense",
     "TTEmbedding",

@@ -21,7 +21,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_tnattn.layers import token_state
+from keras_tnattn.layers.token_state import Chunk, State
 from keras_tnattn.ops.masking import masked_softmax
+from keras_tnattn.ops.precision import at_least_float32, matmul
 from keras_tnattn.typing import Shape, Tensor
 
 
@@ -32,19 +35,32 @@ class AttentionAdapter(abc.ABC):
         layer: The attention layer.
         takes_memory: Whether query and value may be different sequences (cross-attention).
         can_be_causal: Whether attention to later positions can be prevented.
-        keeps_keys: Whether a token can be decoded from the keys and values of earlier tokens.
+        can_extend: Whether tokens can be computed from a state of earlier tokens, with `extend`.
+        extends_exactly: Whether that gives what the attention of the whole sequence does.
+        keeps_memory: Whether tokens can be computed from a state of the memory, with
+            `attend_to_memory`.
+        takes_positions: Whether the call takes `positions`, integers `(B, T)`.
         has_details: Whether it can return details.
     """
 
     takes_memory = False
     can_be_causal = False
+    takes_positions = False
     has_details = True
 
     def __init__(self, layer: keras.layers.Layer) -> None:
         self.layer = layer
 
     @property
-    def keeps_keys(self) -> bool:
+    def can_extend(self) -> bool:
+        return False
+
+    @property
+    def extends_exactly(self) -> bool:
+        return self.can_extend
+
+    @property
+    def keeps_memory(self) -> bool:
         return False
 
     def build(self, query_shape: Shape, value_shape: Shape) -> int:
@@ -102,6 +118,51 @@ class AttentionAdapter(abc.ABC):
             Outputs `(B, T, d)`, and a dict of details, or `None` unless `return_details`.
         """
 
+    def empty_state(self, size: Tensor, length: Tensor) -> State:
+        """Returns the state of `size` sequences without tokens, with room for `length`."""
+        raise NotImplementedError
+
+    def extend(self, x: Tensor, state: State, chunk: Chunk) -> tuple[Tensor, State]:
+        """Computes the causal self-attention of new tokens.
+
+        Args:
+            x: Float tensor `(N, T, d)`, the new tokens.
+            state: The state of the earlier tokens, with room for the new ones.
+            chunk: Where the new tokens are.
+
+        Returns:
+            Outputs `(N, T, d)`, and the state with the new tokens.
+        """
+        raise NotImplementedError
+
+    def memory_state(self, memory: Tensor, memory_mask: Tensor) -> dict[str, Tensor]:
+        """Returns what stays the same of a memory `(B, S, d)`, of which `(B, S)` are real."""
+        raise NotImplementedError
+
+    def empty_context(self, size: Tensor) -> dict[str, Tensor]:
+        """Returns what depends on the earlier queries of `size` sequences, before the first."""
+        return {}
+
+    def attend_to_memory(
+        self,
+        x: Tensor,
+        context: dict[str, Tensor],
+        memory: dict[str, Tensor],
+        memory_mask: Tensor,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Computes the attention of one token of each of `K` hypotheses to the memory.
+
+        Args:
+            x: Float tensor `(B, K, d)`.
+            context: What `empty_context(B K)` returned, or the last call.
+            memory: What `memory_state` returned.
+            memory_mask: Boolean tensor `(B, S)`, `True` for a real token.
+
+        Returns:
+            Outputs `(B, K, d)`, and the context with these queries.
+        """
+        raise NotImplementedError
+
 
 class KerasAttention(AttentionAdapter):
     """Adapter of `keras.layers.MultiHeadAttention` and `keras.layers.GroupQueryAttention`."""
@@ -110,11 +171,15 @@ class KerasAttention(AttentionAdapter):
     can_be_causal = True
 
     @property
-    def keeps_keys(self) -> bool:
+    def can_extend(self) -> bool:
         if type(self.layer) is not keras.layers.MultiHeadAttention:
             return False
         config = self.layer.get_config()
         return not config.get("use_gate") and config.get("sliding_window") is None
+
+    @property
+    def keeps_memory(self) -> bool:
+        return self.can_extend
 
     def _build(self, query_shape: Shape, value_shape: Shape) -> None:
         self.layer.build(query_shape, value_shape)
@@ -146,35 +211,47 @@ class KerasAttention(AttentionAdapter):
         )
         return (outputs[0], {"scores": outputs[1]}) if return_details else (outputs, None)
 
-    def keys_and_values(self, value: Tensor) -> dict[str, Tensor]:
-        """Returns `keys` `(..., H, k)` and `values` `(..., H, v)` of tokens `(..., d)`."""
-        return {"keys": self.layer.key_dense(value), "values": self.layer.value_dense(value)}
-
-    def no_keys(self, shape: Any) -> dict[str, Tensor]:
-        """Returns zeros in the shape of the keys and values of tokens `(*shape, d)`."""
+    def empty_state(self, size: Tensor, length: Tensor) -> State:
         sizes = {"keys": self.layer.key_dim, "values": self.layer.value_dim}
-        return {
-            name: ops.zeros((*shape, self.layer.num_heads, size), self.layer.compute_dtype)
-            for name, size in sizes.items()
-        }
+        heads, dtype = self.layer.num_heads, self.layer.compute_dtype
+        return token_state.empty(
+            {name: ops.zeros((size, heads, length, dim), dtype) for name, dim in sizes.items()}
+        )
 
-    def attend_to_keys(self, query: Tensor, cache: dict[str, Tensor], mask: Tensor) -> Tensor:
-        """Computes the attention of the last token of each hypothesis to keys and values.
+    def extend(self, x: Tensor, state: State, chunk: Chunk) -> tuple[Tensor, State]:
+        new = self._keys_and_values(x)
+        tokens = token_state.write(state["tokens"], chunk.start, new)
+        mask = token_state.visible(chunk)[:, None]
+        return self._attend(x, tokens, mask), {**state, "tokens": tokens}
 
-        Args:
-            query: Float tensor `(B, K, d)`: `K` hypotheses for each of `B` sentences.
-            cache: `keys` `(B, K or 1, L, H, k)` and `values` `(B, K or 1, L, H, v)`.
-            mask: Boolean tensor that broadcasts to `(B, K, H, L)`, `True` = attend.
+    def memory_state(self, memory: Tensor, memory_mask: Tensor) -> dict[str, Tensor]:
+        return self._keys_and_values(memory)
 
-        Returns:
-            Tensor `(B, K, d)`.
-        """
-        query = self.layer.query_dense(query) / self.layer.key_dim**0.5
-        scores = ops.sum(query[:, :, None] * cache["keys"], axis=-1)  # (B, K, L, H)
-        scores = ops.swapaxes(ops.cast(scores, "float32"), -1, -2)
-        weights = ops.cast(masked_softmax(scores, mask), cache["values"].dtype)
-        outputs = ops.sum(ops.swapaxes(weights, -1, -2)[..., None] * cache["values"], axis=2)
-        return self.layer.output_dense(outputs)
+    def attend_to_memory(
+        self,
+        x: Tensor,
+        context: dict[str, Tensor],
+        memory: dict[str, Tensor],
+        memory_mask: Tensor,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        return self._attend(x, memory, memory_mask[:, None, None, :]), context
+
+    def _keys_and_values(self, x: Tensor) -> dict[str, Tensor]:
+        """Returns `keys` `(N, H, T, k)` and `values` `(N, H, T, v)` of tokens `(N, T, d)`."""
+        both = {"keys": self.layer.key_dense(x), "values": self.layer.value_dense(x)}
+        return {name: ops.transpose(y, (0, 2, 1, 3)) for name, y in both.items()}
+
+    def _attend(self, x: Tensor, tokens: dict[str, Tensor], mask: Tensor) -> Tensor:
+        """Attends with tokens `(N, T, d)` to keys and values, masked by `(N, 1, T or 1, L)`."""
+        query = ops.transpose(self.layer.query_dense(x) / self.layer.key_dim**0.5, (0, 2, 1, 3))
+        scores = ops.cast(matmul(query, ops.swapaxes(tokens["keys"], -1, -2)), self._wide_dtype)
+        weights = ops.cast(masked_softmax(scores, mask), tokens["values"].dtype)
+        outputs = matmul(weights, tokens["values"])
+        return self.layer.output_dense(ops.transpose(outputs, (0, 2, 1, 3)))
+
+    @property
+    def _wide_dtype(self) -> str:
+        return at_least_float32(self.layer.variable_dtype)
 
 
 class SequenceAttention(AttentionAdapter):
@@ -265,6 +342,23 @@ def adapter_of(layer: Any) -> AttentionAdapter:
 @adapter_of.register
 def _(layer: keras.layers.Layer) -> AttentionAdapter:
     return SequenceAttention(layer)
+
+
+class _Identity(SequenceAttention):
+    """No attention: there is nothing to keep."""
+
+    can_extend = True
+
+    def empty_state(self, size: Tensor, length: Tensor) -> State:
+        return token_state.empty()
+
+    def extend(self, x: Tensor, state: State, chunk: Chunk) -> tuple[Tensor, State]:
+        return self.layer(x), state
+
+
+@adapter_of.register
+def _(layer: keras.layers.Identity) -> AttentionAdapter:
+    return _Identity(layer, is_causal=True)
 
 
 @adapter_of.register(keras.layers.MultiHeadAttention)

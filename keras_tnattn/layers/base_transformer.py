@@ -8,11 +8,13 @@ import keras
 from keras_tnattn.checks import check_int, check_rate
 from keras_tnattn.layers.base_attention import AttentionAdapter, adapter_of
 from keras_tnattn.layers.base_layer import BaseLayer
+from keras_tnattn.layers.swiglu import SwiGLU
 from keras_tnattn.layers.tt_dense import TTDense
 from keras_tnattn.renaming import new_names
 from keras_tnattn.typing import Activation, Shape, Tensor
 
-FEEDFORWARDS = ("dense", "tensor_train")
+_MAPS = ("dense", "tensor_train")
+FEEDFORWARDS = (*_MAPS, "swiglu")
 OLD_NAMES = {"feedforward_ranks": "feedforward_tt_ranks"}
 
 
@@ -25,7 +27,7 @@ class BaseTransformerLayer(BaseLayer):
         activation: Activation function of the feed-forward net.
         norm_first: Whether to normalize the inputs of the branches instead of the residual sums.
         epsilon: Small number that the normalizations add to the variance.
-        feedforward: The layers of the feed-forward net, `"dense"` or `"tensor_train"`.
+        feedforward: The layers of the feed-forward net, `"dense"`, `"tensor_train"` or `"swiglu"`.
         feedforward_tt_ranks: Maximum TT-rank of these layers, for `"tensor_train"`.
     """
 
@@ -72,13 +74,17 @@ class BaseTransformerLayer(BaseLayer):
             keras.layers.Dropout(self.dropout, dtype=dtype, name=f"dropout_{i}")
             for i in range(num_attentions + 1)
         ]
+        for norm in self.norms:
+            norm.build(shape)
+        if self.feedforward == "swiglu":
+            self.gated = SwiGLU(self.feedforward_dim, dtype=dtype, name="gated")
+            self.gated.build(shape)
+            return
         options = (self.feedforward, self.feedforward_tt_ranks)
         self.hidden = feedforward_map(
             self.feedforward_dim, self.activation, *options, dtype=dtype, name="hidden"
         )
         self.projection = feedforward_map(shape[-1], None, *options, dtype=dtype, name="projection")
-        for norm in self.norms:
-            norm.build(shape)
         self.hidden.build(shape)
         self.projection.build((*shape[:-1], self.feedforward_dim))
 
@@ -105,6 +111,8 @@ class BaseTransformerLayer(BaseLayer):
         return norm(x + dropout(branch(x), training=training))
 
     def _feed_forward(self, x: Tensor) -> Tensor:
+        if self.feedforward == "swiglu":
+            return self.gated(x)
         return self.projection(self.hidden(x))
 
     def compute_output_shape(
@@ -169,6 +177,8 @@ def feedforward_map(
         ranks: Maximum TT-rank.
         **kwargs: Further arguments of the layer, for instance `name`.
     """
-    if check_feedforward(feedforward) == "tensor_train":
+    if feedforward not in _MAPS:
+        raise ValueError(f"Expected one of {_MAPS}. Received: feedforward={feedforward!r}")
+    if feedforward == "tensor_train":
         return TTDense(units, tt_ranks=ranks, activation=activation, **kwargs)
     return keras.layers.Dense(units, activation=activation, **kwargs)

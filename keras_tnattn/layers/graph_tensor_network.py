@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import UniformReflections
+from keras_tnattn.layers import graph_state, token_state
 from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
 from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.layers.time_graph_options import (
@@ -16,10 +17,17 @@ from keras_tnattn.layers.time_graph_options import (
     exponential_graphs,
     fixed_time_graph,
 )
+from keras_tnattn.layers.token_state import Chunk, State
 from keras_tnattn.ops import reflections
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.precision import at_least_float32, matmul
-from keras_tnattn.ops.time_graph import check_damping, check_receive_from, time_filter
+from keras_tnattn.ops.time_graph import (
+    Geometric,
+    TimeGraph,
+    check_damping,
+    check_receive_from,
+    time_filter,
+)
 from keras_tnattn.typing import Shape, Tensor
 
 _PROJECTIONS = ("orthogonal", "oblique")
@@ -185,14 +193,14 @@ class GraphTensorNetwork(BaseLayer):
         inputs_mask: Tensor | None = None,
     ) -> Tensor:
         mask = inputs_mask if mask is None else mask
-        dtype = self._filter_dtype()
+        dtype = self.filter_dtype
         batch, length, *token_shape = ops.shape(inputs)
         x = ops.cast(apply_mask(inputs, mask), dtype)
         x = ops.reshape(x, (batch, length, self.num_features))
         if self.reflections is None:
             received = self._filter(x, adjacency, use_causal_mask)
         else:
-            columns, rows = self._factors(dtype)
+            columns, rows = self.factors(dtype)
             # A (X Q) R: r features to filter instead of J.
             received = self._filter(matmul(x, columns), adjacency, use_causal_mask)
             received = matmul(received, rows)
@@ -214,11 +222,13 @@ class GraphTensorNetwork(BaseLayer):
             graph = fixed_time_graph(self.damping, self.window, self.exponent)
         return time_filter(x, graph, "earlier" if causal else self.receive_from)
 
-    def _filter_dtype(self) -> str:
+    @property
+    def filter_dtype(self) -> str:
+        """The dtype of the filter: float32, or float64."""
         return at_least_float32(self.variable_dtype)
 
-    def _factors(self, dtype: str) -> tuple[Tensor, Tensor]:
-        """`Q`, `(J, r)`, and `R`, `(r, J)`, of `P = Q R`."""
+    def factors(self, dtype: str) -> tuple[Tensor, Tensor]:
+        """Returns `Q`, `(J, r)`, and `R`, `(r, J)`, of `P = Q R`."""
         columns = reflections.orthonormal_columns(ops.cast(self.reflections, dtype))
         if self.shear is None:
             return columns, ops.transpose(columns)
@@ -229,10 +239,10 @@ class GraphTensorNetwork(BaseLayer):
         """Returns `P`, `(J, J)`, of a built layer."""
         if not self.built:
             raise ValueError(f"Expected a built layer. Received: layer={self.name}")
-        dtype = self._filter_dtype()
+        dtype = self.filter_dtype
         if self.reflections is None:
             return ops.eye(self.num_features, dtype=dtype)
-        return matmul(*self._factors(dtype))
+        return matmul(*self.factors(dtype))
 
     def compute_output_spec(
         self,
@@ -262,8 +272,51 @@ class GraphTensorNetwork(BaseLayer):
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
+class _GraphTensorNetworkAdapter(SequenceAttention):
+    """Keeps the damped sum of the earlier tokens, or with another graph than a geometric one those
+    tokens that a later one can receive from."""
+
+    can_extend = True
+
+    def _graph(self) -> TimeGraph:
+        layer = self.layer
+        if layer.time_graph == "exponential":
+            return exponential_graphs(layer)[0]
+        return fixed_time_graph(layer.damping, layer.window, layer.exponent)
+
+    @property
+    def _num_received(self) -> int:
+        return self.layer.propagation_rank or self.layer.num_features
+
+    def empty_state(self, size: Tensor, length: Tensor) -> State:
+        graph, dim, dtype = self._graph(), self._num_received, self.layer.filter_dtype
+        if isinstance(graph, Geometric):
+            return token_state.empty(context={"received": ops.zeros((size, dim), dtype)})
+        width = graph.bandwidth
+        return graph_state.empty_past(["sent"], width, (size,), length, dim, dtype)
+
+    def extend(self, x: Tensor, state: State, chunk: Chunk) -> tuple[Tensor, State]:
+        layer, graph, dtype = self.layer, self._graph(), self.layer.filter_dtype
+        inputs = ops.cast(apply_mask(x, chunk.mask), dtype)
+        columns, rows = (None, None) if layer.reflections is None else layer.factors(dtype)
+        sent = inputs if columns is None else matmul(inputs, columns)
+        if isinstance(graph, Geometric):
+            kept = state["context"]["received"]
+            decay = graph.damping ** ops.cast(ops.arange(ops.shape(sent)[1]), dtype)
+            received = time_filter(sent, graph, "earlier") + decay[:, None] * kept[:, None, :]
+            kept = graph.damping * (received[:, -1] + sent[:, -1])
+            state = {**state, "context": {"received": kept}}
+        else:
+            past, state = graph_state.append(state, "sent", sent, chunk, graph.bandwidth)
+            received = matmul(graph_state.weights([graph], chunk, graph.bandwidth, dtype)[0], past)
+        if rows is not None:
+            received = matmul(received, rows)
+        outputs = ops.cast(inputs + received, layer.compute_dtype)
+        return apply_mask(outputs, chunk.mask), state
+
+
 @adapter_of.register
 def _(layer: GraphTensorNetwork) -> AttentionAdapter:
     causal = layer.receive_from == "earlier"
     takes_mask = layer.receive_from == "both"
-    return SequenceAttention(layer, takes_causal_mask=takes_mask, is_causal=causal)
+    return _GraphTensorNetworkAdapter(layer, takes_causal_mask=takes_mask, is_causal=causal)

@@ -1,23 +1,23 @@
 """Power law graph attention: scores from a metric that is learned from the query or the key."""
 
-import functools
 import numbers
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_tnattn.checks import check_int, check_rate
 from keras_tnattn.layers.base_attention import AttentionAdapter, adapter_of
-from keras_tnattn.layers.base_layer import BaseLayer
+from keras_tnattn.layers.base_metric_attention import BaseMetricAttention
+from keras_tnattn.layers.metric_attention_adapter import MetricAttentionAdapter
 from keras_tnattn.layers.residual_unit import ResidualUnit
-from keras_tnattn.ops.masking import apply_mask, masked_softmax
+from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.power_law import elementwise_power
-from keras_tnattn.ops.precision import at_least_float32, leaky_relu, matmul
-from keras_tnattn.typing import Initializer, Shape, Tensor
+from keras_tnattn.ops.precision import matmul
+from keras_tnattn.typing import Initializer, Tensor
 
-_SLOPE = 0.2  # of equation 5, below zero
 _METRICS = ("query", "key")
+_NETS = ("relu", "swiglu")
 _SMALLEST_EPSILON = 1e-30  # above 0 in float32
 
 
@@ -30,7 +30,7 @@ def _check_epsilon(value: Any) -> float:
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
-class PowerLawGraphAttention(BaseLayer):
+class PowerLawGraphAttention(BaseMetricAttention):
     """Multi-head power law graph attention (PLGA) of Gokden, "Power Law Graph Transformer".
 
     With `Q, K, V` the projected inputs, per head of size `k` (equations 1 to 7):
@@ -62,6 +62,11 @@ class PowerLawGraphAttention(BaseLayer):
     depend on later tokens of the target. A metric that does tells the decoder, in training, the
     words that it should predict. The self-attention of a decoder needs `causal_metric` for the same
     reason.
+
+    The last three arguments turn the layer into that of the author's language models (Gokden,
+    "PLDR-LLM", https://arxiv.org/abs/2502.13502): queries and keys are rotated before the metric,
+    which is normalized before the residual units; these are `SwiGLU` nets; `A_LM` is `x^2
+    sigmoid(x)` of `W A + b`, plus `epsilon`; and `E` has no LeakyReLU.
 
     Costs, for `R` rows of metrics, `R = B H k` (`B H k T` with `causal_metric`): `2 R u (2 k f +
     (n - 1) f^2)` FLOPs for `u` units of `n` layers of width `f`, which is most of it, `4 R k^2` for
@@ -97,6 +102,12 @@ class PowerLawGraphAttention(BaseLayer):
         metric_from: The tokens of which the metric is computed: `"query"` (default), as published,
             or `"key"`, which cannot have a `causal_metric`.
         epsilon: Number that is added to the entries of `A_LM`. Defaults to 1e-9, as published.
+        metric_net: `"relu"` (default), or `"swiglu"` for the net of the language models.
+        rotary: The pairs of features of queries and keys that are rotated by their position,
+            `"neighbors"` or `"halves"`, as in `keras_tnattn.ops.rotary.rotate`. Defaults to `None`:
+            the tokens carry their positions.
+        negative_slope: Slope of the LeakyReLU of equation 5 below zero, up to 1, with which there
+            is none. Defaults to 0.2.
 
     Call arguments:
         query: Float tensor `(B, T, d)`.
@@ -114,6 +125,7 @@ class PowerLawGraphAttention(BaseLayer):
             `False`. The metric still depends on later tokens unless `causal_metric` is set.
         return_details: Whether to return the deductive outputs, too. Defaults to `False`.
         mask: Same as `query_mask`; Keras fills it in if only a query is passed.
+        positions: Integers `(T,)` or `(B, T)`, the positions for `rotary`. Default: from 0 on.
 
     Returns:
         Tensor `(B, T, d)`; with `return_attention_scores` also `(B, H, T, S)`; with
@@ -124,8 +136,9 @@ class PowerLawGraphAttention(BaseLayer):
     Raises:
         ValueError: If a size is not an int, `num_heads`, `key_dim` or `residual_dim` is not
             positive, another size is negative, a rate is not in [0, 1), `epsilon` is not in
-            [1e-30, 1), `metric_from` is unknown or `"key"` with a `causal_metric`, or `num_heads`
-            does not divide the size of the query and `key_dim` is not given.
+            [1e-30, 1), `metric_from` is unknown or `"key"` with a `causal_metric`,
+            another option is unknown, or `num_heads` does not divide the size of the query and
+            `key_dim` is not given.
 
     Example:
         >>> import keras
@@ -137,18 +150,6 @@ class PowerLawGraphAttention(BaseLayer):
         >>> tuple(outputs.shape), tuple(deductive["G_LM"].shape)
         ((1, 5, 16), (1, 2, 8, 8))
     """
-
-    call_shapes: ClassVar = {
-        "query": "B T d",
-        "value": "B S e",
-        "key": "B S f",
-        "query_mask": "B? T",
-        "mask": "B? T",
-        "value_mask": "B? S",
-        "key_mask": "B? S",
-        "attention_mask": "B? T? S?",
-    }
-    old_call_names: ClassVar = {"return_deductive": "return_details"}
 
     def __init__(
         self,
@@ -167,69 +168,58 @@ class PowerLawGraphAttention(BaseLayer):
         key_dropout: float = 0.0,
         metric_from: str = "query",
         epsilon: float = 1e-9,
+        metric_net: str = "relu",
+        rotary: str | None = None,
+        negative_slope: float = 0.2,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.num_heads = check_int("num_heads", num_heads)
-        self.key_dim = None if key_dim is None else check_int("key_dim", key_dim)
+        super().__init__(
+            num_heads,
+            key_dim,
+            dropout,
+            query_dropout,
+            key_dropout,
+            kernel_initializer,
+            rotary,
+            negative_slope,
+            **kwargs,
+        )
         self.residual_units = check_int("residual_units", residual_units, at_least=0)
         self.residual_dense_layers = check_int(
             "residual_dense_layers", residual_dense_layers, at_least=0
         )
         self.residual_dim = check_int("residual_dim", residual_dim)
-        self.dropout = check_rate("dropout", dropout)
         self.residual_dropout = check_rate("residual_dropout", residual_dropout)
-        self.query_dropout = check_rate("query_dropout", query_dropout)
-        self.key_dropout = check_rate("key_dropout", key_dropout)
         self.padding_in_metric = padding_in_metric
         self.causal_metric = causal_metric
         if metric_from not in _METRICS:
             raise ValueError(f"Expected one of {_METRICS}. Received: metric_from={metric_from!r}")
         self.metric_from = metric_from
+        if metric_net not in _NETS:
+            raise ValueError(f"Expected one of {_NETS}. Received: metric_net={metric_net!r}")
+        self.metric_net = metric_net
         self.epsilon = _check_epsilon(epsilon)
         if causal_metric and metric_from == "key":
             raise ValueError(
                 "Expected metric_from='query' with causal_metric, which is computed from the "
                 "queries up to each position. Received: metric_from='key', causal_metric=True"
             )
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.power_law_initializer = keras.initializers.get(power_law_initializer)
-        self.supports_masking = True
 
-    def build(
-        self,
-        query_shape: Shape,
-        value_shape: Shape | None = None,
-        key_shape: Shape | None = None,
-    ) -> None:
-        dim = query_shape[-1]
-        if self.key_dim is None and dim % self.num_heads:
-            raise ValueError(
-                "Expected num_heads to divide the size of the query, or key_dim. "
-                f"Received: num_heads={self.num_heads}, size={dim}"
+    def _build_metric(self) -> None:
+        self.metric_norm = None
+        if self.metric_net == "swiglu":
+            self.metric_norm = keras.layers.LayerNormalization(
+                epsilon=1e-6, dtype=self.wide_dtype, name="metric_norm"
             )
-        self.head_dim = self.key_dim or dim // self.num_heads
-        value_shape = value_shape or query_shape
-        merged = self.num_heads * self.head_dim
-        self.query_dense = self._dense(merged, query_shape, "query")
-        self.key_dense = self._dense(merged, key_shape or value_shape, "key")
-        self.value_dense = self._dense(merged, value_shape, "value")
-        self.output_dense = self._dense(dim, (*query_shape[:-1], merged), "attention_output")
-        self.score_dropout_layer = keras.layers.Dropout(
-            self.dropout, dtype=self.dtype_policy, name="score_dropout"
-        )
-        self.query_dropout_layer = keras.layers.Dropout(
-            self.query_dropout, dtype=self._wide_dtype, name="query_dropout"
-        )
-        self.key_dropout_layer = keras.layers.Dropout(
-            self.key_dropout, dtype=self._wide_dtype, name="key_dropout"
-        )
+            self.metric_norm.build((None, self.head_dim))
         self.residuals = [
             ResidualUnit(
                 self.residual_dim,
                 self.residual_dense_layers,
                 self.residual_dropout,
                 self.kernel_initializer,
+                gated=self.metric_net == "swiglu",
                 dtype=self.dtype_policy,
                 name=f"residual_{i}",
             )
@@ -242,7 +232,6 @@ class PowerLawGraphAttention(BaseLayer):
         self.power_law_a = self._power_law_weight("a", self.power_law_initializer)
         self.power_law_P = self._power_law_weight("P", self.power_law_initializer)
         self.power_law_b_a = self._power_law_weight("b_a", keras.initializers.Zeros())
-        self.built = True
 
     @property
     def units(self) -> list[list[keras.layers.Layer]]:
@@ -260,119 +249,33 @@ class PowerLawGraphAttention(BaseLayer):
             name=name,
         )
 
-    def _dense(self, units: int, input_shape: Shape, name: str) -> keras.layers.Dense:
-        dense = keras.layers.Dense(
-            units,
-            kernel_initializer=self.kernel_initializer.clone(),
-            dtype=self.dtype_policy,
-            name=name,
-        )
-        dense.build(input_shape)
-        return dense
-
-    @property
-    def _wide_dtype(self) -> str:
-        return at_least_float32(self.variable_dtype)
-
-    def _tensors(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        # What stands in for a missing value has its length.
-        value = arguments["query"] if arguments["value"] is None else arguments["value"]
-        return {**arguments, "value": value}
-
-    def call(
+    def _metric(
         self,
         query: Tensor,
-        value: Tensor | None = None,
-        key: Tensor | None = None,
-        query_mask: Tensor | None = None,
-        value_mask: Tensor | None = None,
-        key_mask: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        return_attention_scores: bool = False,
-        training: bool | None = None,
-        use_causal_mask: bool = False,
-        return_details: bool = False,
-        mask: Tensor | None = None,
-    ) -> Any:
-        self_attention = value is None or value is query
-        value = query if value is None else value
-        key = value if key is None else key
-        query_mask = mask if query_mask is None else query_mask
-        if value_mask is None and self_attention:
-            value_mask = query_mask
-        key_mask = value_mask if key_mask is None else key_mask
-        if attention_mask is not None:
-            attention_mask = ops.cast(attention_mask, "bool")
-        query_mask = self._real_queries(query_mask, attention_mask, self_attention)
-
-        # The published energies are those of padded keys too.
-        real_keys = None if self.padding_in_metric else key_mask
-        # (B, T, H, k) and (B, S, H, k), in the wide dtype but for the value.
-        q = self._heads(self.query_dense(apply_mask(query, query_mask)), self._wide_dtype)
-        k = self._heads(self.key_dense(apply_mask(key, real_keys)), self._wide_dtype)
-        q = self.query_dropout_layer(q, training=training)
-        k = self.key_dropout_layer(k, training=training)
-        v = self._heads(self.value_dense(apply_mask(value, real_keys)), self.compute_dtype)
+        key: Tensor,
+        query_mask: Tensor | None,
+        key_mask: Tensor | None,
+        training: bool | None,
+    ) -> dict[str, Tensor]:
         if self.metric_from == "query":
-            counted = apply_mask(q, query_mask)
+            counted = apply_mask(query, query_mask)
         else:
-            mask = self._real_keys(real_keys, query_mask, attention_mask, self_attention)
-            counted = apply_mask(k, mask)
-        deductive = self._deductive(ops.transpose(counted, (0, 2, 1, 3)), training)
-        energy = self._energy(q, k, deductive["G_LM"])
-        scores = masked_softmax(
-            energy, self._attention_mask(energy, attention_mask, key_mask, use_causal_mask)
-        )
-        dropped = self.score_dropout_layer(ops.cast(scores, self.compute_dtype), training=training)
-        outputs = matmul(dropped, ops.transpose(v, (0, 2, 1, 3)))
-        outputs = ops.transpose(outputs, (0, 2, 1, 3))
-        outputs = ops.reshape(outputs, (*ops.shape(query)[:2], self.num_heads * self.head_dim))
-        outputs = apply_mask(self.output_dense(outputs), query_mask)
-        extra = [ops.cast(scores, self.compute_dtype)] if return_attention_scores else []
-        extra += [{**deductive, "E": energy, "E_LM": scores}] if return_details else []
-        return (outputs, *extra) if extra else outputs
+            counted = apply_mask(key, key_mask)
+        return self.deductive(self.sum_of_products(counted), training)
 
-    def _real_queries(
-        self, query_mask: Tensor, attention_mask: Tensor, self_attention: bool
-    ) -> Tensor:
-        """The mask of the queries that contribute to the metric and have an output."""
-        if self.padding_in_metric:
-            return None
-        if attention_mask is None:
-            return query_mask
-        real = ops.any(attention_mask, axis=-1)
-        if self_attention:
-            real = ops.logical_and(real, ops.any(attention_mask, axis=-2))
-        return real if query_mask is None else ops.logical_and(real, query_mask)
-
-    def _real_keys(
-        self, key_mask: Tensor, query_mask: Tensor, attention_mask: Tensor, self_attention: bool
-    ) -> Tensor:
-        """The mask of the keys that are not padding and that a real query may attend to."""
-        if self.padding_in_metric:
-            return None
-        real = None
-        if self_attention:
-            real = query_mask
-        elif attention_mask is not None:
-            if query_mask is not None:
-                attention_mask = ops.logical_and(attention_mask, query_mask[:, :, None])
-            real = ops.any(attention_mask, axis=-2)
-        masks = [ops.cast(mask, "bool") for mask in (real, key_mask) if mask is not None]
-        return functools.reduce(ops.logical_and, masks) if masks else None
-
-    def _heads(self, x: Tensor, dtype: str) -> Tensor:
-        x = ops.reshape(x, (*ops.shape(x)[:2], self.num_heads, self.head_dim))
-        return ops.cast(x, dtype)
-
-    def _deductive(self, q: Tensor, training: bool | None) -> dict[str, Tensor]:
-        """Equations 1 to 3 from the projected queries or keys `(B, H, T, k)`."""
+    def sum_of_products(self, tokens: Tensor) -> Tensor:
+        """Equation 1 from queries or keys `(B, T, H, k)`: `(B, H, k, k)`, or `(B, H, T, k, k)`."""
+        q = ops.transpose(tokens, (0, 2, 1, 3))
         if self.causal_metric:
-            metric = ops.cumsum(q[..., :, None] * q[..., None, :], axis=2)
-        else:
-            metric = matmul(ops.swapaxes(q, -1, -2), q)
+            return ops.cumsum(q[..., :, None] * q[..., None, :], axis=2)
+        return matmul(ops.swapaxes(q, -1, -2), q)
+
+    def deductive(self, metric: Tensor, training: bool | None = None) -> dict[str, Tensor]:
+        """Equations 2 and 3 from what `sum_of_products` returns: the deductive outputs."""
         # One row of one head's metric after the other: plain products of matrices.
         rows = ops.reshape(metric, (-1, self.head_dim))
+        if self.metric_norm is not None:
+            rows = self.metric_norm(rows)
         for unit in self.residuals:
             rows = unit(rows, training=training)
         learned = ops.reshape(rows, ops.shape(metric))
@@ -382,7 +285,10 @@ class PowerLawGraphAttention(BaseLayer):
             return ops.reshape(variable, per_head)
 
         hidden = matmul(weight(self.power_law_W), learned) + weight(self.power_law_b)
-        positive = ops.relu(hidden) + self.epsilon
+        if self.metric_net == "swiglu":
+            positive = ops.square(hidden) * ops.sigmoid(hidden) + self.epsilon
+        else:
+            positive = ops.relu(hidden) + self.epsilon
         powers = elementwise_power(positive, weight(self.power_law_P))
         curvature = matmul(weight(self.power_law_a), powers) + weight(self.power_law_b_a)
         return {
@@ -395,97 +301,25 @@ class PowerLawGraphAttention(BaseLayer):
             "b_a": ops.convert_to_tensor(self.power_law_b_a),
         }
 
-    def _energy(self, q: Tensor, k: Tensor, curvature: Tensor) -> Tensor:
-        """Equations 4 and 5: `(B, H, T, S)`."""
-        q = ops.transpose(q, (0, 2, 1, 3))
-        if self.causal_metric:
-            curved = ops.squeeze(matmul(q[..., None, :], curvature), -2)
-        else:
-            curved = matmul(q, curvature)
-        energy = matmul(curved, ops.transpose(k, (0, 2, 3, 1)))
-        return leaky_relu(energy / self.head_dim**0.5, _SLOPE)
-
-    def _attention_mask(
-        self, energy: Tensor, attention_mask: Tensor, key_mask: Tensor, causal: bool
-    ) -> Tensor:
-        """All masks in one that broadcasts to `(B, H, T, S)`, or `None`."""
-        masks = []
-        if attention_mask is not None:
-            masks.append(attention_mask[:, None])
-        if key_mask is not None:
-            masks.append(ops.cast(key_mask, "bool")[:, None, None, :])
-        if causal:
-            queries, keys = ops.shape(energy)[2:]
-            masks.append(ops.arange(queries)[:, None] >= ops.arange(keys)[None, :])
-        merged = None
-        for mask in masks:
-            merged = mask if merged is None else ops.logical_and(merged, mask)
-        return merged
-
-    def compute_output_shape(
-        self, query_shape: Shape, value_shape: Shape | None = None, key_shape: Shape | None = None
-    ) -> tuple[int | None, ...]:
-        return tuple(query_shape)
-
-    def compute_output_spec(self, query: Tensor, *args: Any, **kwargs: Any) -> Any:
-        # Traces the call: the scores and the deductive outputs are optional.
-        return keras.Operation.compute_output_spec(self, query, *args, **kwargs)
-
     def get_config(self) -> dict[str, Any]:
         names = (
-            "num_heads",
-            "key_dim",
             "residual_units",
             "residual_dense_layers",
             "residual_dim",
-            "dropout",
             "residual_dropout",
             "padding_in_metric",
             "causal_metric",
             "metric_from",
             "epsilon",
+            "metric_net",
         )
         return {
             **super().get_config(),
             **{name: getattr(self, name) for name in names},
-            "query_dropout": self.query_dropout,
-            "key_dropout": self.key_dropout,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "power_law_initializer": keras.initializers.serialize(self.power_law_initializer),
         }
 
 
-class _PowerLaw(AttentionAdapter):
-    """The details of this attention are its deductive outputs."""
-
-    takes_memory = True
-    can_be_causal = True
-
-    def _build(self, query_shape: Shape, value_shape: Shape) -> None:
-        self.layer.build(query_shape, value_shape)
-
-    def __call__(
-        self,
-        query: Tensor,
-        value: Tensor,
-        query_mask: Tensor | None = None,
-        value_mask: Tensor | None = None,
-        training: bool | None = None,
-        use_causal_mask: bool = False,
-        return_details: bool = False,
-    ) -> tuple[Tensor, dict[str, Tensor] | None]:
-        outputs = self.layer(
-            query,
-            value,
-            query_mask=query_mask,
-            value_mask=value_mask,
-            training=training,
-            use_causal_mask=use_causal_mask,
-            return_details=return_details,
-        )
-        return outputs if return_details else (outputs, None)
-
-
 @adapter_of.register
 def _(layer: PowerLawGraphAttention) -> AttentionAdapter:
-    return _PowerLaw(layer)
+    return MetricAttentionAdapter(layer)

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from keras_tnattn.checks import check_int, check_rate
+from keras_tnattn.layers.swiglu import SwiGLU
 from keras_tnattn.ops.precision import at_least_float32
 from keras_tnattn.typing import Initializer, Shape, Tensor
 
@@ -14,15 +15,17 @@ class ResidualUnit(keras.layers.Layer):
     """`x <- LayerNorm(x + Dropout(Dense(k)(ReLU(Dense(f)(... x)))))` on vectors of size `k`.
 
     The step of Gokden, "Power Law Graph Transformer" (section 3.1 and Figure 1), that learns the
-    metric tensor. The sum and its normalization are computed in float32 under every dtype policy;
-    with float16 the dense layers are, too, because a metric is a sum over a sentence and can
-    overflow.
+    metric tensor. With `gated=True` the branch is `n` `SwiGLU` nets, as in his language models. The
+    sum and its normalization are computed in float32 under every dtype policy; with float16 the
+    dense layers are, too, because a metric is a sum over a sentence and can overflow.
 
     Args:
         hidden_dim: Width `f` of the hidden layers.
         num_hidden: Number of hidden layers, which may be 0. Defaults to 2.
         dropout: Dropout rate before the residual sum. Defaults to 0.
         kernel_initializer: Initializer of the kernels. Defaults to `"glorot_uniform"`.
+        gated: Whether the branch is `num_hidden` nets `SwiGLU(f)`, one after the other, instead of
+            dense layers. Defaults to `False`.
 
     Call arguments:
         inputs: Float tensor `(N, k)` in float32 or wider.
@@ -47,6 +50,7 @@ class ResidualUnit(keras.layers.Layer):
         num_hidden: int = 2,
         dropout: float = 0.0,
         kernel_initializer: Initializer = "glorot_uniform",
+        gated: bool = False,
         **kwargs: Any,
     ) -> None:
         # The metric arrives in float32 and leaves in float32.
@@ -55,6 +59,7 @@ class ResidualUnit(keras.layers.Layer):
         self.num_hidden = check_int("num_hidden", num_hidden, at_least=0)
         self.dropout = check_rate("dropout", dropout)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.gated = bool(gated)
 
     def build(self, input_shape: Shape) -> None:
         dtype = "float32" if self.compute_dtype == "float16" else self.dtype_policy
@@ -71,12 +76,27 @@ class ResidualUnit(keras.layers.Layer):
             layer.build((None, size))
             return layer
 
-        sizes = [input_shape[-1], *[self.hidden_dim] * self.num_hidden]
         # Assign the list at once instead of appending, so that `compress` can replace its layers.
-        self.hidden = [
-            dense(self.hidden_dim, size, f"dense_{j}", "relu") for j, size in enumerate(sizes[:-1])
-        ]
-        self.projection = dense(input_shape[-1], sizes[-1], "projection", None)
+        if self.gated:
+            self.hidden = [
+                SwiGLU(
+                    self.hidden_dim,
+                    self.kernel_initializer,
+                    dtype=dtype,
+                    name=f"{self.name}_gated_{j}",
+                )
+                for j in range(self.num_hidden)
+            ]
+            for layer in self.hidden:
+                layer.build(input_shape)
+            self.projection = None
+        else:
+            sizes = [input_shape[-1], *[self.hidden_dim] * self.num_hidden]
+            self.hidden = [
+                dense(self.hidden_dim, size, f"dense_{j}", "relu")
+                for j, size in enumerate(sizes[:-1])
+            ]
+            self.projection = dense(input_shape[-1], sizes[-1], "projection", None)
         self.dropout_layer = keras.layers.Dropout(
             self.dropout, dtype=dtype, name=f"{self.name}_dropout"
         )
@@ -88,14 +108,17 @@ class ResidualUnit(keras.layers.Layer):
 
     @property
     def sublayers(self) -> list[keras.layers.Layer]:
-        """The hidden layers, the projection, the dropout and the normalization."""
-        return [*self.hidden, self.projection, self.dropout_layer, self.norm]
+        """The hidden layers, the projection if there is one, the dropout and the normalization."""
+        projection = [] if self.projection is None else [self.projection]
+        return [*self.hidden, *projection, self.dropout_layer, self.norm]
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         branch = inputs
         for layer in self.hidden:
             branch = layer(branch)
-        branch = self.dropout_layer(self.projection(branch), training=training)
+        if self.projection is not None:
+            branch = self.projection(branch)
+        branch = self.dropout_layer(branch, training=training)
         return self.norm(inputs + keras.ops.cast(branch, inputs.dtype))
 
     def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
@@ -108,4 +131,5 @@ class ResidualUnit(keras.layers.Layer):
             "num_hidden": self.num_hidden,
             "dropout": self.dropout,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "gated": self.gated,
         }

@@ -26,7 +26,8 @@ class SinusoidalPositionEncoding(BaseLayer):
 
     Call arguments:
         inputs: Float tensor `(B, L, d)`.
-        start_index: Position of the first token, an int or a scalar tensor. Defaults to 0.
+        start_index: Position of the first token: an int, a scalar tensor, or a tensor `(B, 1)`.
+            Defaults to 0.
 
     Returns:
         Tensor `(B, L, d)`: `inputs`, scaled if requested, plus the vectors. The mask is kept.
@@ -65,7 +66,7 @@ class SinusoidalPositionEncoding(BaseLayer):
         features = np.arange(dim)
         rates = self.max_wavelength ** (-2.0 * (features // 2) / dim)
         positions = ops.cast(ops.arange(length) + start_index, dtype)
-        angles = positions[:, None] * ops.convert_to_tensor(rates, dtype)
+        angles = positions[..., None] * ops.convert_to_tensor(rates, dtype)
         pattern = ops.where(features % 2 == 0, ops.sin(angles), ops.cos(angles))
         if self.scale:
             inputs = inputs * dim**0.5

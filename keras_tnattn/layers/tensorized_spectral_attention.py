@@ -10,6 +10,8 @@ from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import tt_core_weights
+from keras_tnattn.layers import graph_state
+from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
 from keras_tnattn.layers.self_attention import SelfAttention
 from keras_tnattn.layers.time_graph_options import (
     add_exponential_weights,
@@ -17,8 +19,10 @@ from keras_tnattn.layers.time_graph_options import (
     exponential_graphs,
     fixed_time_graph,
 )
+from keras_tnattn.layers.token_state import Chunk, State
 from keras_tnattn.ops import spectral_filter, tensor_train
 from keras_tnattn.ops.masking import apply_mask
+from keras_tnattn.ops.precision import at_least_float32, matmul
 from keras_tnattn.ops.time_graph import Geometric
 from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
 
@@ -184,7 +188,7 @@ class TensorizedSpectralAttention(SelfAttention):
             )
         ranks = tensor_train.resolve_ranks(self.tt_ranks, *factors)
         self.plan = tensor_train.contraction_plan(*factors, ranks)
-        self._head_dim = key_dim
+        self.head_dim = key_dim
         # Under a fixed seed each core of each head has a seed of its own.
         num_seeds = self.num_heads * len(factors[0])
         self.key_cores = self._add_cores("key", *factors, ranks, 0, self.num_heads)
@@ -256,8 +260,8 @@ class TensorizedSpectralAttention(SelfAttention):
     def _is_graph_trained(self) -> bool:
         return self.trainable_damping or self.time_graph == "exponential"
 
-    def _head_graphs(self) -> list:
-        """The time graph of each head, or a single one for all heads."""
+    def head_graphs(self) -> list:
+        """Returns the time graph of each head, or a single one for all heads."""
         if self.time_graph == "exponential":
             return exponential_graphs(self)
         if self.trainable_damping:
@@ -276,13 +280,8 @@ class TensorizedSpectralAttention(SelfAttention):
         use_causal_mask: bool = False,
         inputs_mask: Tensor | None = None,
     ) -> Tensor:
-        inputs = apply_mask(inputs, inputs_mask if mask is None else mask)
-        # The scale 1 / sqrt(J) of the products, half of it in either factor.
-        scale = math.prod(core.shape[-2] for core in self.key_cores) ** -0.25
-        key_cores = [self.key_cores[0] * scale, *self.key_cores[1:]]
-        keys = tensor_train.tt_matmul_heads(inputs, key_cores, self.plan)
-        values = tensor_train.tt_matmul_heads(inputs, self.value_cores, self.plan)
-        graphs = self._head_graphs() if adjacency is None else [adjacency]
+        keys, values = self.keys_and_values(inputs, inputs_mask if mask is None else mask)
+        graphs = self.head_graphs() if adjacency is None else [adjacency]
         if len(graphs) == 1:
             groups = [(keys, values, graphs[0])]
         else:
@@ -293,7 +292,7 @@ class TensorizedSpectralAttention(SelfAttention):
             )
             for k, v, graph in groups
         ]
-        outputs = self._combine(filtered[0] if len(groups) == 1 else ops.concatenate(filtered, 1))
+        outputs = self.combine(filtered[0] if len(groups) == 1 else ops.concatenate(filtered, 1))
         if not return_attention_scores:
             return outputs
         scores = [
@@ -301,7 +300,16 @@ class TensorizedSpectralAttention(SelfAttention):
         ]
         return outputs, scores[0] if len(groups) == 1 else ops.concatenate(scores, 1)
 
-    def _combine(self, heads: Tensor) -> Tensor:
+    def keys_and_values(self, inputs: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Returns keys, divided by `J^(1/4)`, and values, both `(B, H, L, J)`."""
+        inputs = apply_mask(inputs, mask)
+        # The scale 1 / sqrt(J) of the products, half of it in either factor.
+        scale = math.prod(core.shape[-2] for core in self.key_cores) ** -0.25
+        key_cores = [self.key_cores[0] * scale, *self.key_cores[1:]]
+        keys = tensor_train.tt_matmul_heads(inputs, key_cores, self.plan)
+        return keys, tensor_train.tt_matmul_heads(inputs, self.value_cores, self.plan)
+
+    def combine(self, heads: Tensor) -> Tensor:
         """Combines the heads `(B, H, L, J)` to the outputs `(B, L, ...)`."""
         if self.head_combination == "sum":
             return ops.sum(heads, axis=1)
@@ -329,13 +337,13 @@ class TensorizedSpectralAttention(SelfAttention):
         ]
         if self.output_cores is not None:
             lines.append(f"  output map: {self.output_plan}")
-        graphs = [] if self._is_graph_trained() else self._head_graphs()
+        graphs = [] if self._is_graph_trained() else self.head_graphs()
         widths = sorted({graph.bandwidth for graph in graphs if graph.bandwidth is not None})
         if self.method == "direct" or not widths:
             lines.append("  filter: direct at any length")
         else:
             for width in widths:
-                block, diagonals, shortest = spectral_filter.banded_plan(width, self._head_dim)
+                block, diagonals, shortest = spectral_filter.banded_plan(width, self.head_dim)
                 start = "any length" if self.method == "banded" else f"a length of {shortest}"
                 lines.append(
                     f"  filter of bandwidth {width}: banded from {start} on, "
@@ -360,6 +368,51 @@ class TensorizedSpectralAttention(SelfAttention):
             "window": self.window,
             "exponent": self.exponent,
         }
+
+
+class _SpectralAdapter(SequenceAttention):
+    """Keeps the keys of the earlier tokens and the partial sums of Horner's rule.
+
+    Causal, `Psi` is triangular: `U_k = alpha_k V + Psi U_{k+1}` of a token depends on earlier ones
+    only. Within a bandwidth only the last tokens are kept.
+    """
+
+    can_extend = True
+
+    def _sums(self) -> list[str]:
+        return [f"sums_{k}" for k in range(1, self.layer.filter_order)]
+
+    def empty_state(self, size: Tensor, length: Tensor) -> State:
+        layer = self.layer
+        width = graph_state.common_bandwidth(layer.head_graphs())
+        lead, dim = (size, layer.num_heads), layer.head_dim
+        names = ["keys", *self._sums()]
+        return graph_state.empty_past(names, width, lead, length, dim, layer.compute_dtype)
+
+    def extend(self, x: Tensor, state: State, chunk: Chunk) -> tuple[Tensor, State]:
+        layer, graphs = self.layer, self.layer.head_graphs()
+        width = graph_state.common_bandwidth(graphs)
+        keys, values = layer.keys_and_values(x, chunk.mask)
+        past, state = graph_state.append(state, "keys", keys, chunk, width)
+        dtype = at_least_float32(layer.variable_dtype)
+        omega = ops.cast(graph_state.weights(graphs, chunk, width, dtype), keys.dtype)
+        psi = omega * ops.relu(matmul(keys, ops.swapaxes(past, -1, -2)))
+        sums = self._weighted(layer.filter_order - 1, values)
+        for k, name in reversed(list(enumerate(self._sums()))):
+            past, state = graph_state.append(state, name, sums, chunk, width)
+            sums = self._weighted(k, values) + matmul(psi, past)
+        return layer.combine(sums), state
+
+    def _weighted(self, k: int, values: Tensor) -> Tensor:
+        """Multiplies by `alpha_k`."""
+        if self.layer.coefficients is None:
+            return values
+        return ops.cast(self.layer.coefficients[k], values.dtype) * values
+
+
+@adapter_of.register
+def _(layer: TensorizedSpectralAttention) -> AttentionAdapter:
+    return _SpectralAdapter(layer, "scores", takes_causal_mask=True)
 
 
 def _check_damping(

@@ -8,8 +8,10 @@ from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import NearIdentity
+from keras_tnattn.layers import token_state
 from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
 from keras_tnattn.layers.base_layer import BaseLayer
+from keras_tnattn.layers.token_state import Chunk, State
 from keras_tnattn.ops import scan
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.precision import at_least_float32, matmul
@@ -42,6 +44,11 @@ class TNAttention(BaseLayer):
     `v v^T`, and `W(j)` tends to a positive multiple of the identity, whatever the length: 1 for an
     open chain, between `1 / sqrt(D)` and 1 for a closed one. A deep stack over thousands of sites
     therefore passes on its input and can be trained from the first step.
+
+    With `use_causal_mask` a site sees its left context only, `C(j) = G HL(j)`: a product of all
+    later sites would tell it what is to be predicted. A normalized context is then `HL(j)` (of an
+    open chain `v_R v_L^T HL(j)`) divided by its norm, and one matrix is all that a decoder has to
+    keep of the earlier sites.
 
     The layer has `D^2 d (1 + k)` weights, `D^2 d (d + k)` with `attention_order=2`: 67,584 for
     `d = k = 32` at the default `D = 8`, where `keras.layers.MultiHeadAttention(2, 32)` has 8,416.
@@ -81,6 +88,8 @@ class TNAttention(BaseLayer):
         inputs: Float tensor `(B, N, d)`: batch, sites, features. `B` and `N` may be unknown.
         mask: Boolean tensor `(B, N)`, `True` for a real site.
         return_details: Whether to also return `{"local_weights": W}`. Defaults to `False`.
+        use_causal_mask: Whether the context of a site is the product of the earlier sites only.
+            Defaults to `False`.
 
     Returns:
         Tensor `(B, N, k)`; with `return_details` also a dict of `local_weights`, the maps `W`,
@@ -192,30 +201,57 @@ class TNAttention(BaseLayer):
         )
 
     def call(
-        self, inputs: Tensor, mask: Tensor | None = None, return_details: bool = False
+        self,
+        inputs: Tensor,
+        mask: Tensor | None = None,
+        return_details: bool = False,
+        use_causal_mask: bool = False,
     ) -> Tensor:
-        # Products of many matrices need the precision and the range of float32.
-        dtype = at_least_float32(self.variable_dtype)
         batch, length, dim = ops.shape(inputs)
         if not self.uniform:
             # Known here even if it is not in the trace.
             length = self.num_sites
             inputs = ops.reshape(inputs, (batch, length, dim))
             mask = None if mask is None else ops.reshape(mask, (batch, length))
-        phi = scan.fold_sites(ops.cast(apply_mask(inputs, mask), dtype))
-        weights = self._local_weights(phi)
-        outputs = ops.squeeze(matmul(phi[..., None, :], weights), -2)
-        if self.bias is not None:
-            outputs = outputs + self.bias
-        outputs = self.activation(scan.unfold_sites(outputs, length))
-        outputs = apply_mask(ops.cast(outputs, self.compute_dtype), mask)
+        phi, matrices = self._chain(inputs, mask)
+        if use_causal_mask:
+            left = scan.left_contexts(matrices, bool(self.normalize))
+            contexts = self._causal_contexts(left)
+        else:
+            contexts = self._contexts(matrices)
+        weights = self._local_weights(contexts, dim)
+        outputs = self._outputs(phi, weights, length, mask)
         if not return_details:
             return outputs
         weights = ops.cast(scan.unfold_sites(weights, length), self.compute_dtype)
         return outputs, {"local_weights": apply_mask(weights, mask)}
 
-    def _local_weights(self, phi: Tensor) -> Tensor:
-        """`W` of all sites, `(b, blocks, B, d, k)`, from `phi`, `(b, blocks, B, d)`."""
+    def extend(self, inputs: Tensor, mask: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
+        """Computes causal outputs of sites to the right of others.
+
+        Args:
+            inputs: Float tensor `(B, N, d)`, the new sites.
+            mask: Boolean tensor `(B, N)`.
+            left: The product of the earlier sites, `(B, D, D)`.
+
+        Returns:
+            Outputs `(B, N, k)`, and the product with the new sites.
+        """
+        length, dim = ops.shape(inputs)[1], inputs.shape[-1]
+        phi, matrices = self._chain(inputs, mask)
+        normalize = bool(self.normalize)
+        before = scan.unfold_sites(scan.left_contexts(matrices, normalize), length)
+        before = matmul(left[:, None], before)
+        last = matmul(before[:, -1], scan.unfold_sites(matrices, length)[:, -1])
+        if normalize:
+            before, last = scan.normalized(before), scan.normalized(last)
+        weights = self._local_weights(self._causal_contexts(scan.fold_sites(before)), dim)
+        return self._outputs(phi, weights, length, mask), last
+
+    def _chain(self, inputs: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The folded embeddings `(b, blocks, B, d)` and matrices `(b, blocks, B, D, D)`."""
+        # Products of many matrices need the precision and the range of float32.
+        phi = scan.fold_sites(ops.cast(apply_mask(inputs, mask), self.chain_dtype))
         bond, dim = self.bond_dim, phi.shape[-1]
         features = phi
         if self.attention_order == 2:
@@ -225,24 +261,54 @@ class TNAttention(BaseLayer):
         attention = ops.reshape(self.attention_tensor, (*sites, bond * bond, -1))
         matrices = scan.map_sites(features, ops.swapaxes(attention, -1, -2), (bond, bond))
         present = ops.any(features != 0, axis=-1)[..., None, None]
-        matrices = ops.where(present, matrices, ops.eye(bond, dtype=matrices.dtype))
-        # tr(C T) pairs C[b, a] with T[a, b].
+        return phi, ops.where(present, matrices, ops.eye(bond, dtype=matrices.dtype))
+
+    @property
+    def chain_dtype(self) -> str:
+        """The dtype of the contexts: float32, or float64."""
+        return at_least_float32(self.variable_dtype)
+
+    def _contexts(self, matrices: Tensor) -> Tensor:
+        """`C` of all sites, folded `(b, blocks, B, D, D)`."""
         if self.normalize == "each":
             left, right = scan.side_contexts(matrices)
             if self.boundary == "open":
                 start, end = self._boundary()
                 left, right = matmul(start[None], left), matmul(right, end[:, None])
-            contexts = matmul(right, left)
-        elif self.boundary == "closed":
-            contexts = scan.closed_contexts(matrices, bool(self.normalize))
-        else:
-            rows, columns = scan.open_contexts(matrices, *self._boundary(), bool(self.normalize))
-            contexts = columns * rows
-        contexts = ops.reshape(contexts, (*ops.shape(phi)[:-1], bond * bond))
-        transformation = ops.swapaxes(self.transformation_tensor, len(sites), len(sites) + 1)
+            return matmul(right, left)
+        if self.boundary == "closed":
+            return scan.closed_contexts(matrices, bool(self.normalize))
+        rows, columns = scan.open_contexts(matrices, *self._boundary(), bool(self.normalize))
+        return columns * rows
+
+    def _causal_contexts(self, left: Tensor) -> Tensor:
+        """`C` from the products of the earlier sites, folded `(b, blocks, B, D, D)`."""
+        if self.boundary == "closed":
+            return left
+        start, end = self._boundary()
+        rows = matmul(start[None], left)
+        if self.normalize:
+            rows, end = scan.normalized(rows), scan.normalized(end[None])[0]
+        return end[:, None] * rows
+
+    def _local_weights(self, contexts: Tensor, dim: int) -> Tensor:
+        """`W` of all sites, `(b, blocks, B, d, k)`, from their contexts."""
+        # tr(C T) pairs C[b, a] with T[a, b].
+        bond = self.bond_dim
+        contexts = ops.reshape(contexts, (*ops.shape(contexts)[:-2], bond * bond))
+        sites = 0 if self.uniform else 1
+        transformation = ops.swapaxes(self.transformation_tensor, sites, sites + 1)
         output_dim = transformation.shape[-1]
-        transformation = ops.reshape(transformation, (*sites, bond * bond, dim * output_dim))
+        lead = transformation.shape[:sites]
+        transformation = ops.reshape(transformation, (*lead, bond * bond, dim * output_dim))
         return scan.map_sites(contexts, transformation, (dim, output_dim))
+
+    def _outputs(self, phi: Tensor, weights: Tensor, length: Tensor, mask: Tensor) -> Tensor:
+        outputs = ops.squeeze(matmul(phi[..., None, :], weights), -2)
+        if self.bias is not None:
+            outputs = outputs + self.bias
+        outputs = self.activation(scan.unfold_sites(outputs, length))
+        return apply_mask(ops.cast(outputs, self.compute_dtype), mask)
 
     def _boundary(self) -> tuple[Tensor, Tensor]:
         if self.trainable_boundary:
@@ -393,7 +459,11 @@ class TNAttention(BaseLayer):
         return (*input_shape[:2], self.output_dim or input_shape[-1])
 
     def compute_output_spec(
-        self, inputs: Tensor, mask: Tensor | None = None, return_details: bool = False
+        self,
+        inputs: Tensor,
+        mask: Tensor | None = None,
+        return_details: bool = False,
+        use_causal_mask: bool = False,
     ) -> Tensor:
         shape = self.compute_output_shape(inputs.shape)
         outputs = keras.KerasTensor(shape, self.compute_dtype)
@@ -423,6 +493,26 @@ class TNAttention(BaseLayer):
         }
 
 
+class _TensorNetworkAdapter(SequenceAttention):
+    """Keeps the product of the matrices of the earlier sites."""
+
+    @property
+    def can_extend(self) -> bool:
+        return self.layer.uniform
+
+    def empty_state(self, size: Tensor, length: Tensor) -> State:
+        bond = self.layer.bond_dim
+        identity = ops.eye(bond, dtype=self.layer.chain_dtype)
+        if self.layer.normalize:
+            identity = identity / bond**0.5
+        left = ops.broadcast_to(identity, (size, bond, bond))
+        return token_state.empty(context={"left": left})
+
+    def extend(self, x: Tensor, state: State, chunk: Chunk) -> tuple[Tensor, State]:
+        outputs, left = self.layer.extend(x, chunk.mask, state["context"]["left"])
+        return outputs, {**state, "context": {"left": left}}
+
+
 @adapter_of.register
 def _(layer: TNAttention) -> AttentionAdapter:
-    return SequenceAttention(layer, "local_weights", "return_details")
+    return _TensorNetworkAdapter(layer, "local_weights", "return_details", takes_causal_mask=True)

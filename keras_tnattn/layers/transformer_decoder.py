@@ -6,13 +6,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tnattn.layers.base_attention import AttentionAdapter, KerasAttention
 from keras_tnattn.layers.base_transformer import (
     OLD_NAMES,
     BaseTransformerLayer,
     adapter_for,
     projected,
 )
+from keras_tnattn.layers.token_state import Chunk
 from keras_tnattn.renaming import new_names
 from keras_tnattn.typing import Activation, Shape, Tensor
 
@@ -26,9 +26,15 @@ class TransformerDecoder(BaseTransformerLayer):
     the FLOPs of the attentions plus `4 B T d f`, or plus those of two `TTDense` layers with
     `feedforward="tensor_train"`.
 
-    If both attentions are `keras.layers.MultiHeadAttention` (without `use_gate` and
-    `sliding_window`), the layer can decode one token at a time from the keys and values of the
-    earlier ones: `keeps_keys` is `True`, and `memory_keys`, `no_keys` and `decode_token` work.
+    Without a cross-attention this is the layer of a decoder-only language model: it is called with
+    `inputs` only.
+
+    The layer can compute a token from a state of the earlier ones, instead of from all of them, if
+    its attentions can (`keeps_state`): `keras.layers.MultiHeadAttention` (without `use_gate` and
+    `sliding_window`) and `MetricAttention` keep keys and values, `PowerLawGraphAttention` with
+    `causal_metric` the sum of products of its queries, too, `GraphTensorNetwork` one vector,
+    `TensorizedSpectralAttention` the keys and values of its window, `TNAttention` one matrix.
+    `empty_state`, `extend` and `memory_state` are for `keras_tnattn.search`.
 
     Args:
         self_attention: The attention of the target to itself. It has to take `use_causal_mask`,
@@ -44,16 +50,19 @@ class TransformerDecoder(BaseTransformerLayer):
             the residual sums. Defaults to `False`.
         epsilon: Small number that the normalizations add to the variance. Defaults to 1e-6.
         feedforward: `"dense"` (default), or `"tensor_train"` for a feed-forward net of `TTDense`
-            layers.
+            layers, or `"swiglu"` for a `SwiGLU` net, which has no `activation`.
         feedforward_tt_ranks: Int, the maximum TT-rank of these layers. Defaults to 8.
 
     Call arguments:
         inputs: Float tensor `(B, T, d)`.
-        memory: Float tensor `(B, S, d)`, the encoder's output.
+        memory: Float tensor `(B, S, d)`, the encoder's output; `None` without a cross-attention.
         inputs_mask: Boolean tensor `(B, T)`, `True` for a real token.
         memory_mask: Boolean tensor `(B, S)`, `True` for a real token.
         training: Whether dropout is active.
         return_details: Whether to also return details of the attentions. Defaults to `False`.
+        positions: Integers `(B, T)`, the positions of the tokens for an attention that rotates
+            them. Default: from 0 on.
+        mask: Same as `inputs_mask`; Keras fills it in if only `inputs` is passed.
 
     Returns:
         Tensor `(B, T, d)`; with `return_details` also a dict with the keys `self` and `cross`,
@@ -63,7 +72,8 @@ class TransformerDecoder(BaseTransformerLayer):
     Raises:
         TypeError: If an attention is not a layer.
         ValueError: If the self-attention cannot be causal, the cross-attention cannot attend to
-            another sequence, or a size or rate is out of range.
+            another sequence, a size or rate is out of range, or a memory is passed without a
+            cross-attention or the other way round.
 
     Example:
         >>> import keras
@@ -80,7 +90,7 @@ class TransformerDecoder(BaseTransformerLayer):
     def __init__(
         self,
         self_attention: keras.layers.Layer,
-        cross_attention: keras.layers.Layer,
+        cross_attention: keras.layers.Layer | None,
         feedforward_dim: int,
         dropout: float = 0.0,
         activation: Activation = "relu",
@@ -101,14 +111,16 @@ class TransformerDecoder(BaseTransformerLayer):
             **kwargs,
         )
         self._attend_to_itself = adapter_for("self_attention", self_attention)
-        self._attend_to_memory = adapter_for("cross_attention", cross_attention)
+        self._attend_to_memory = (
+            None if cross_attention is None else adapter_for("cross_attention", cross_attention)
+        )
         if not self._attend_to_itself.can_be_causal:
             raise ValueError(
                 "Expected an attention that can be causal, such as "
                 "keras.layers.MultiHeadAttention. "
                 f"Received: self_attention={self_attention!r}"
             )
-        if not self._attend_to_memory.takes_memory:
+        if self._attend_to_memory is not None and not self._attend_to_memory.takes_memory:
             raise ValueError(
                 "Expected an attention that is called with query and value, such as "
                 "keras.layers.MultiHeadAttention. "
@@ -117,26 +129,42 @@ class TransformerDecoder(BaseTransformerLayer):
         self.self_attention = self_attention
         self.cross_attention = cross_attention
 
-    def build(self, inputs_shape: Shape, memory_shape: Shape) -> None:
+    def build(self, inputs_shape: Shape, memory_shape: Shape | None = None) -> None:
         self.self_projection = self._build_attention(
             self._attend_to_itself, "self_projection", inputs_shape, inputs_shape
         )
-        self.cross_projection = self._build_attention(
-            self._attend_to_memory, "cross_projection", inputs_shape, memory_shape
-        )
-        self._build_branches(inputs_shape, num_attentions=2)
+        self.cross_projection = None
+        if self._attend_to_memory is not None:
+            self.cross_projection = self._build_attention(
+                self._attend_to_memory,
+                "cross_projection",
+                inputs_shape,
+                memory_shape or inputs_shape,
+            )
+        num_attentions = 1 if self._attend_to_memory is None else 2
+        self._build_branches(inputs_shape, num_attentions)
         self.built = True
 
     def call(
         self,
         inputs: Tensor,
-        memory: Tensor,
+        memory: Tensor | None = None,
         inputs_mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
         training: bool | None = None,
         return_details: bool = False,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> Any:
+        if (memory is None) != (self._attend_to_memory is None):
+            raise ValueError(
+                "Expected a memory for a cross-attention, and only then. Received: "
+                f"memory={memory}, cross_attention={self.cross_attention}"
+            )
+        inputs_mask = mask if inputs_mask is None else inputs_mask
+        placed = {} if positions is None else {"positions": positions}
         details: dict[str, Any] = {}
+        to_memory: Any = self._attend_to_memory
 
         def attend_to_itself(x: Tensor) -> Tensor:
             outputs, detail = self._attend_to_itself(
@@ -147,117 +175,122 @@ class TransformerDecoder(BaseTransformerLayer):
                 training=training,
                 use_causal_mask=True,
                 return_details=return_details and self._attend_to_itself.has_details,
+                **(placed if self._attend_to_itself.takes_positions else {}),
             )
             if detail is not None:
                 details["self"] = detail
             return projected(outputs, self.self_projection)
 
         def attend_to_memory(x: Tensor) -> Tensor:
-            outputs, detail = self._attend_to_memory(
+            outputs, detail = to_memory(
                 x,
                 memory,
                 inputs_mask,
                 memory_mask,
                 training=training,
-                return_details=return_details and self._attend_to_memory.has_details,
+                return_details=return_details and to_memory.has_details,
             )
             if detail is not None:
                 details["cross"] = detail
             return projected(outputs, self.cross_projection)
 
         inputs = ops.cast(inputs, self.compute_dtype)
-        x = self._branches(inputs, attend_to_itself, attend_to_memory, training)
+        cross = None if to_memory is None else attend_to_memory
+        x = self._branches(inputs, attend_to_itself, cross, training)
         return (x, details) if return_details else x
 
     def _branches(
         self,
         x: Tensor,
         attend_to_itself: Callable[[Tensor], Tensor],
-        attend_to_memory: Callable[[Tensor], Tensor],
+        attend_to_memory: Callable[[Tensor], Tensor] | None,
         training: bool | None,
     ) -> Tensor:
         x = self._add(0, x, attend_to_itself, training)
-        x = self._add(1, x, attend_to_memory, training)
-        return self._add(2, x, self._feed_forward, training)
+        if attend_to_memory is not None:
+            x = self._add(1, x, attend_to_memory, training)
+        return self._add(len(self.norms) - 1, x, self._feed_forward, training)
 
     @property
-    def keeps_keys(self) -> bool:
-        """Whether the layer can decode a token from the keys and values of earlier tokens."""
-        return self._attend_to_itself.keeps_keys and self._attend_to_memory.keeps_keys
+    def can_extend(self) -> bool:
+        """Whether `extend` works, be it with the metric of the first tokens for all others."""
+        cross = self._attend_to_memory
+        return self._attend_to_itself.can_extend and (cross is None or cross.keeps_memory)
 
-    def memory_keys(self, memory: Tensor) -> dict[str, Tensor]:
-        """Returns `keys` and `values`, `(B, S, H, k)`, of the memory `(B, S, d)`."""
-        return _with_keys(self._attend_to_memory).keys_and_values(memory)
+    @property
+    def keeps_state(self) -> bool:
+        """Whether `extend` gives what the layer gives for the whole sequence."""
+        return self.can_extend and self._attend_to_itself.extends_exactly
 
-    def no_keys(self, shape: Any) -> dict[str, Tensor]:
-        """Returns zeros for `keys` and `values`, `(*shape, H, k)`, of the target tokens."""
-        return _with_keys(self._attend_to_itself).no_keys(shape)
+    def empty_state(self, size: Tensor, length: Tensor) -> dict[str, Any]:
+        """Returns the state of `size` sequences without tokens, with room for `length`."""
+        state: dict[str, Any] = {"self": self._attend_to_itself.empty_state(size, length)}
+        if self._attend_to_memory is not None:
+            state["cross"] = {"tokens": {}, "context": self._attend_to_memory.empty_context(size)}
+        return state
 
-    def decode_token(
+    def memory_state(self, memory: Tensor, memory_mask: Tensor) -> dict[str, Tensor]:
+        """Returns what stays the same of a memory `(B, S, d)`, of which `(B, S)` are real."""
+        if self._attend_to_memory is None:
+            return {}
+        return self._attend_to_memory.memory_state(memory, memory_mask)
+
+    def extend(
         self,
         inputs: Tensor,
-        position: Tensor,
-        cache: dict[str, Tensor],
-        memory_keys: dict[str, Tensor],
-        cache_mask: Tensor,
-        memory_mask: Tensor,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Computes the layer at one position of `K` hypotheses for each of `B` sentences.
+        state: dict[str, Any],
+        chunk: Chunk,
+        memory: dict[str, Tensor] | None = None,
+        memory_mask: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Computes the layer for new tokens of `N` sequences.
 
         Args:
-            inputs: Float tensor `(B, K, d)`: the tokens at the position.
-            position: Scalar integer, the position.
-            cache: Keys and values `(B, K, L, H, k)` of the target, made by `no_keys` and filled by
-                earlier calls.
-            memory_keys: What `memory_keys` returns.
-            cache_mask: Boolean tensor `(B, K, L)`, `True` for real tokens up to the position.
+            inputs: Float tensor `(N, T, d)`; `T = 1` with a cross-attention.
+            state: What `empty_state` returned, or the last call, with room for the tokens.
+            chunk: Where the new tokens are.
+            memory: What `memory_state` returned, for `B` memories; sequence `n` attends to memory
+                `n // (N / B)`.
             memory_mask: Boolean tensor `(B, S)`, `True` for real tokens.
 
         Returns:
-            Outputs `(B, K, d)`, and the keys and values with those at the position filled in.
+            Outputs `(N, T, d)`, and the state with the new tokens.
         """
-        to_itself = _with_keys(self._attend_to_itself)
-        to_memory = _with_keys(self._attend_to_memory)
+        new_state: dict[str, Any] = {}
+        to_memory: Any = self._attend_to_memory
 
         def attend_to_itself(x: Tensor) -> Tensor:
-            nonlocal cache
-            cache = keras.tree.map_structure(
-                lambda old, new: ops.slice_update(
-                    old, [0, 0, position, 0, 0], ops.cast(new[:, :, None], old.dtype)
-                ),
-                cache,
-                to_itself.keys_and_values(x),
-            )
-            outputs = to_itself.attend_to_keys(x, cache, cache_mask[:, :, None, :])
+            outputs, new_state["self"] = self._attend_to_itself.extend(x, state["self"], chunk)
             return projected(outputs, self.self_projection)
 
         def attend_to_memory(x: Tensor) -> Tensor:
-            keys = keras.tree.map_structure(lambda tensor: tensor[:, None], memory_keys)
-            outputs = to_memory.attend_to_keys(x, keys, memory_mask[:, None, None, :])
-            return projected(outputs, self.cross_projection)
+            # The hypotheses of a sentence are as many queries to the same memory.
+            batch, dim = ops.shape(memory_mask)[0], x.shape[-1]
+            grouped = ops.reshape(x, (batch, -1, dim))
+            outputs, context = to_memory.attend_to_memory(
+                grouped, state["cross"]["context"], memory, memory_mask
+            )
+            new_state["cross"] = {"tokens": {}, "context": context}
+            outputs = projected(outputs, self.cross_projection)
+            return ops.reshape(outputs, ops.shape(x))
 
-        outputs = self._branches(inputs, attend_to_itself, attend_to_memory, training=False)
-        return outputs, cache
+        cross = None if to_memory is None else attend_to_memory
+        return self._branches(inputs, attend_to_itself, cross, training=False), new_state
 
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "self_attention": keras.saving.serialize_keras_object(self.self_attention),
-            "cross_attention": keras.saving.serialize_keras_object(self.cross_attention),
+            "cross_attention": self.cross_attention
+            and keras.saving.serialize_keras_object(self.cross_attention),
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "TransformerDecoder":
         config = new_names(OLD_NAMES, config, cls.__name__, stacklevel=None)
         names = ("self_attention", "cross_attention")
-        layers = {name: keras.saving.deserialize_keras_object(config[name]) for name in names}
+        layers = {
+            name: config[name] and keras.saving.deserialize_keras_object(config[name])
+            for name in names
+        }
         return cls(**{**config, **layers})
-
-
-def _with_keys(adapter: AttentionAdapter) -> KerasAttention:
-    if isinstance(adapter, KerasAttention) and adapter.keeps_keys:
-        return adapter
-    raise ValueError(
-        "Expected attentions whose keys can be kept: keras.layers.MultiHeadAttention without "
-        f"use_gate and sliding_window. Received: {adapter.layer!r}"
-    )

@@ -38,7 +38,7 @@ class TransformerEncoder(BaseTransformerLayer):
             the residual sums. Defaults to `False`.
         epsilon: Small number that the normalizations add to the variance. Defaults to 1e-6.
         feedforward: `"dense"` (default), or `"tensor_train"` for a feed-forward net of `TTDense`
-            layers.
+            layers, or `"swiglu"` for a `SwiGLU` net, which has no `activation`.
         feedforward_tt_ranks: Int, the maximum TT-rank of these layers. Defaults to 8.
 
     Call arguments:

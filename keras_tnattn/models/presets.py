@@ -1,4 +1,4 @@
-"""Named sets of options for `keras_tnattn.models.translator`."""
+"""Named sets of options for `keras_tnattn.models.translator` and `language_model`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,5 +34,27 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "num_heads": 8,
         "dropout": 0.1,
         "attention_dropout": 0.0,
+    },
+}
+
+# Published language models, for `language_model(vocabulary_size, **options)`. The metric of
+# PLDR-LLM sums over the whole sequence, padding and later tokens included.
+LANGUAGE_MODELS: Mapping[str, Mapping[str, Any]] = {
+    "pldr-v510": {
+        "attention": "plga",
+        "num_layers": 5,
+        "model_dim": 896,
+        "num_heads": 14,
+        "feedforward_dim": 2389,
+        "feedforward": "swiglu",
+        "position_encoding": "rotary",
+        "embedding_norm": True,
+        "max_length": 1024,
+        "residual_units": 8,
+        "residual_dense_layers": 2,
+        "residual_dim": 170,
+        "metric_net": "swiglu",
+        "negative_slope": 1.0,
+        "padding_in_metric": True,
     },
 }

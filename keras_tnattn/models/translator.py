@@ -325,7 +325,7 @@ def translator(
         encoder_options: Further arguments of an `encoder_attention` given by name.
         decoder_options: Further arguments of a `decoder_attention` given by name.
         feedforward: `"dense"` (default), or `"tensor_train"` for feed-forward nets of `TTDense`
-            layers.
+            layers, or `"swiglu"` for `SwiGLU` nets.
         feedforward_tt_ranks: Int, the maximum TT-rank of these layers. Defaults to 8.
         position_encoding: `"sinusoidal"` (default) or `"learned"`.
         max_length: Number of learned positions of source and target.

@@ -190,6 +190,31 @@ def side_contexts(matrices: Tensor) -> tuple[Tensor, Tensor]:
     return left, right
 
 
+def left_contexts(matrices: Tensor, normalize: bool = True) -> Tensor:
+    """Returns the products `HL(j) = a(1) ... a(j-1)` to the left of each site.
+
+    Args:
+        matrices: Folded float tensor `(b, blocks, B, D, D)`, the identity where no site is.
+        normalize: Whether each product is divided by its Frobenius norm. Defaults to `True`.
+
+    Returns:
+        Folded tensor `(b, blocks, B, D, D)`; an empty product is the identity, divided by
+        `sqrt(D)` with `normalize`.
+
+    Example:
+        >>> import keras
+        >>> tuple(left_contexts(keras.ops.ones((4, 1, 2, 3, 3))).shape)
+        (4, 1, 2, 3, 3)
+    """
+    identity = ops.eye(matrices.shape[-1], dtype=matrices.dtype)
+
+    def descend(left: Tensor, right: Tensor, states: list) -> list:
+        (before,) = states
+        return [ops.concatenate([before, matmul(before, left)], axis=0)]
+
+    return _contexts(matrices, [identity], descend, normalize)[0]
+
+
 def _descend_sides(left: Tensor, right: Tensor, states: list) -> list:
     """Products to the left and to the right of a segment, taken to its halves."""
     before, behind = states

@@ -1,5 +1,7 @@
-"""Beam search, with a key-value cache if the attention supports one."""
+"""Searches: beams, greedy and sampled texts, with a state of earlier tokens where there is one."""
 
 from keras_tnattn.search.beam_search import BeamSearch, Hypotheses
+from keras_tnattn.search.generator import Generated, Generator
+from keras_tnattn.search.steps import Start, Steps
 
-__all__ = ["BeamSearch", "Hypotheses"]
+__all__ = ["BeamSearch", "Generated", "Generator", "Hypotheses", "Start", "Steps"]

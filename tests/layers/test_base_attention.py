@@ -52,7 +52,7 @@ KINDS = {
     ),
     "dpa": (lambda: layers.MultiHeadDotProductAttention(2), "scores", False, True),
     "ada": (lambda: layers.MultiHeadAdditiveAttention(2), "scores", False, True),
-    "tn": (lambda: layers.TNAttention(bond_dim=2), "local_weights", False, False),
+    "tn": (lambda: layers.TNAttention(bond_dim=2), "local_weights", False, True),
     "rgtn": (lambda: layers.GraphTensorNetwork(), None, False, False),
     "rgtn_earlier": (
         lambda: layers.GraphTensorNetwork(receive_from="earlier"),
@@ -100,8 +100,8 @@ def test_the_most_specific_class_decides():
 
     assert isinstance(adapter_of(Mine(2, 3)), KerasAttention)
     # What a subclass computes is not known: no token by token.
-    assert not adapter_of(Mine(2, 3)).keeps_keys
-    assert adapter_of(keras.layers.MultiHeadAttention(2, 3)).keeps_keys
+    assert not adapter_of(Mine(2, 3)).can_extend
+    assert adapter_of(keras.layers.MultiHeadAttention(2, 3)).can_extend
     with pytest.raises(TypeError, match="'plga'"):
         adapter_of("plga")
 

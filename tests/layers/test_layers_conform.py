@@ -90,6 +90,16 @@ SELF_ATTENTIONS = {
     "plga": (lambda: power_law_attention(), TOKENS),
     "plga_causal": (lambda: power_law_attention(causal_metric=True, key_dim=3), TOKENS),
     "plga_keys": (lambda: power_law_attention(metric_from="key", epsilon=0.01), TOKENS),
+    "plga_swiglu": (
+        lambda: power_law_attention(metric_net="swiglu", rotary="halves", negative_slope=1.0),
+        TOKENS,
+    ),
+    "metric": (
+        lambda: layers.MetricAttention(
+            2, use_metric=True, rotary="neighbors", negative_slope=0.2, key_dim=6
+        ),
+        TOKENS,
+    ),
     "dpa": (lambda: layers.MultiHeadDotProductAttention(2), TOKENS),
     "ada": (lambda: layers.MultiHeadAdditiveAttention(2, 3), TOKENS),
 }
@@ -100,6 +110,13 @@ OTHERS = {
             16, activation="relu", kernel_regularizer="l2", bias_constraint="non_neg"
         ),
         TOKENS[:, 0],
+    ),
+    "swiglu": (lambda: layers.SwiGLU(5), TOKENS),
+    "encoder_swiglu": (
+        lambda: layers.TransformerEncoder(
+            layers.MultiHeadDotProductAttention(2), 8, feedforward="swiglu"
+        ),
+        TOKENS,
     ),
     "low_rank_dense": (lambda: layers.LowRankDense(6, 3, "relu", kernel_regularizer="l2"), TOKENS),
     "low_rank_einsum": (
@@ -150,7 +167,7 @@ OTHERS = {
 
 # Variants, whose code is for the greater part that of another case: only in the slow tests.
 VARIANTS = {"tsa_one_head", "tsa_project", "tsa_sum", "tsa_window", "tga_power_law", "tga_mean"}
-VARIANTS |= {"plga_causal", "gtn_tensors", "encoder_tsa", "encoder_tensor_train"}
+VARIANTS |= {"encoder_swiglu", "plga_causal", "gtn_tensors", "encoder_tsa", "encoder_tensor_train"}
 VARIANTS |= {"tsa_order_4", "tsa_exponential", "tga_project", "encoder_tn", "tn_each"}
 VARIANTS |= {"tt_embedding_reordered", "gtn_oblique", "tsa_trained", "tsa_per_head"}
 VARIANTS |= {"gat_mean", "tt_dense_default", "encoder_plga"}

@@ -108,8 +108,8 @@ def test_transformer_layers_come_back(tmp_path):
 
 
 def test_a_decoder_wants_attentions_of_query_and_value():
-    with pytest.raises(ValueError, match="self_attention=<TNAttention"):
-        layers.TransformerDecoder(layers.TNAttention(), sdpa(), 5)
+    with pytest.raises(ValueError, match="self_attention=<GraphTensorNetwork"):
+        layers.TransformerDecoder(layers.GraphTensorNetwork(), sdpa(), 5)
     with pytest.raises(ValueError, match="cross_attention=<TNAttention"):
         layers.TransformerDecoder(sdpa(), layers.TNAttention(), 5)
     with pytest.raises(TypeError, match="attention='plga'"):
@@ -120,10 +120,16 @@ def test_a_decoder_wants_attentions_of_query_and_value():
         layers.TransformerEncoder(sdpa(), 5, dropout=1)
 
 
-def test_decoders_know_whether_they_keep_keys():
-    for causal in (False, True):  # the metric of both changes with each token
-        assert layers.TransformerDecoder(plga(causal_metric=causal), sdpa(), 5).keeps_keys is False
-    assert layers.TransformerDecoder(sdpa(), sdpa(), 5).keeps_keys is True
+def test_decoders_know_whether_they_keep_a_state():
+    for attentions, keeps in (
+        ((plga(), sdpa()), False),  # the published metric changes with each token
+        ((plga(causal_metric=True), sdpa()), True),
+        ((sdpa(), plga()), False),
+        ((sdpa(), plga(metric_from="key")), True),
+        ((sdpa(), sdpa()), True),
+        ((layers.TNAttention(), None), True),
+    ):
+        assert layers.TransformerDecoder(*attentions, 5).keeps_state is keeps
 
 
 def test_a_feed_forward_net_of_tensor_trains_equals_the_dense_one():

@@ -47,10 +47,10 @@ def test_encoding_drops_nothing_out_unless_training():
 
     class Caller(keras.layers.Layer):
         def call(self, ids, training=None):
-            return search.start(ids)["sentences"]["memory_cache"][0]["keys"]
+            return search.start(ids)["sequences"]["context"]["memory"][0]["keys"]
 
     keys = to_numpy(Caller()(IDS["source"], training=True))
-    want = to_numpy(model.decoders[0].memory_keys(first)["keys"])
+    want = to_numpy(model.decoders[0].memory_state(first, IDS["source"] != 0)["keys"])
     np.testing.assert_allclose(keys, want, rtol=1e-5, atol=1e-6)
 
 
@@ -133,8 +133,8 @@ def test_attentions_of_encoder_and_decoder(encoder_attention, decoder_attention)
     ("options", "message"),
     [
         ({"encoder_attention": "lstm"}, "encoder_attention='lstm'"),
-        ({"decoder_attention": "tn"}, r"'plga'.*that can be causal.*decoder_attention='tn'"),
-        ({"decoder_attention": layers.TNAttention()}, "self_attention=<TNAttention"),
+        ({"decoder_attention": "causal"}, r"'plga'.*decoder_attention='causal'"),
+        ({"decoder_attention": layers.GraphTensorNetwork()}, "self_attention=<GraphTensorNetwork"),
         ({"encoder_options": {"damping": 0.5}}, r"encoder_attention.*apply.*'damping': 0\.5"),
         ({"decoder_options": {"damping": 0.5}}, r"decoder_attention.*apply.*'damping': 0\.5"),
         (

@@ -1,0 +1,104 @@
+"""Which attention a language model has, and how its tokens get their positions."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_tnattn.layers import MetricAttention, PowerLawGraphAttention
+from keras_tnattn.models.attentions import ATTENTIONS, find_attention
+
+LANGUAGE_POSITIONS = ("rotary", "sinusoidal", "none")
+# Attentions that can rotate their queries and keys.
+_ROTATED = ("plga", "sdpa")
+
+
+def attention_maker(
+    attention: str | keras.layers.Layer,
+    options: dict[str, Any],
+    position_encoding: str | None,
+    num_heads: int,
+    model_dim: int,
+    attention_dropout: float,
+) -> tuple[Callable[[str], keras.layers.Layer], str]:
+    """Returns a function from a layer's name to a new attention, and the position encoding.
+
+    Args:
+        attention: An attention, by name or as a layer.
+        options: Its options.
+        position_encoding: One of `LANGUAGE_POSITIONS`, or `None` for the attention's own.
+        num_heads: Number of heads.
+        model_dim: Size of the tokens.
+        attention_dropout: Dropout rate of the attention.
+
+    Raises:
+        ValueError: If a name is unknown, the attention cannot be causal or cannot rotate, or
+            options apply to nothing.
+
+    Example:
+        >>> from keras_tnattn.models.language_model_attentions import attention_maker
+        >>> make, positions = attention_maker("sdpa", {}, None, 2, 16, 0.0)
+        >>> make("attention").rotary, positions
+        ('neighbors', 'rotary')
+    """
+    if position_encoding is not None and position_encoding not in LANGUAGE_POSITIONS:
+        raise ValueError(
+            f"Expected one of {LANGUAGE_POSITIONS}. "
+            f"Received: position_encoding={position_encoding!r}"
+        )
+    if isinstance(attention, keras.layers.Layer):
+        return _copies(attention, options, position_encoding)
+    entry = find_attention(attention)
+    if not entry.can_be_causal:
+        names = [name for name, other in ATTENTIONS.items() if other.can_be_causal]
+        raise ValueError(
+            f"Expected a layer or one of {names}, the attentions that can be causal. "
+            f"Received: attention={attention!r}"
+        )
+    can_rotate = attention in _ROTATED
+    position_encoding = position_encoding or ("rotary" if can_rotate else "sinusoidal")
+    if position_encoding == "rotary" and not can_rotate:
+        raise ValueError(
+            f"Expected one of {_ROTATED}, whose queries and keys are rotated, for rotary "
+            f"positions. Received: attention={attention!r}, position_encoding='rotary'"
+        )
+    if can_rotate and "key_dim" not in options and model_dim % num_heads:
+        raise ValueError(
+            "Expected num_heads to divide model_dim. "
+            f"Received: num_heads={num_heads}, model_dim={model_dim}"
+        )
+    # On the flat tokens of a transformer, graph attention is spectral attention of order 2.
+    entry = ATTENTIONS["tsa"] if entry.tensor_tokens else entry
+    options = {
+        **entry.stacked_options,
+        **entry.causal_options,
+        **dict.fromkeys(entry.dropout_options, attention_dropout),
+        **options,
+    }
+    if position_encoding == "rotary":
+        options = {"rotary": "neighbors", **options}
+        if attention == "sdpa":
+            return lambda name: MetricAttention(num_heads, name=name, **options), "rotary"
+    return lambda name: entry.make(num_heads, model_dim, name=name, **options), position_encoding
+
+
+def _copies(
+    attention: keras.layers.Layer, options: dict[str, Any], position_encoding: str | None
+) -> tuple[Callable[[str], keras.layers.Layer], str]:
+    if options:
+        raise ValueError(
+            "Expected no further options if `attention` is a layer. "
+            f"Received: attention={attention!r}, options={options}"
+        )
+    kinds = (MetricAttention, PowerLawGraphAttention)
+    rotates = isinstance(attention, kinds) and attention.rotary is not None
+    if position_encoding == "rotary" and not rotates:
+        raise ValueError(
+            "Expected a MetricAttention or PowerLawGraphAttention with `rotary` for rotary "
+            f"positions. Received: attention={attention!r}, position_encoding='rotary'"
+        )
+    config = attention.get_config()
+    return (
+        lambda name: type(attention).from_config({**config, "name": name}),
+        position_encoding or ("rotary" if rotates else "sinusoidal"),
+    )
