@@ -3,7 +3,7 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo demo-rules demo-translate serve test test-core test-torch test-slow lint docs wheel matrix bench bench-gpu clean
+.PHONY: demo demo-rules demo-translate demo-language serve test test-core test-torch test-slow lint docs wheel matrix bench bench-gpu clean
 
 # The environment is created once, and again when pyproject.toml or setup.cfg changes.
 $(INSTALLED): pyproject.toml setup.cfg
@@ -20,6 +20,9 @@ demo-rules: $(INSTALLED)
 
 demo-translate: $(INSTALLED)
 	$(RUN) -m keras_tnattn_train.demos.translate
+
+demo-language: $(INSTALLED)
+	$(RUN) -m keras_tnattn_train.demos.language
 
 # Serves what the demos exported, and prints the address of the page.
 serve: $(INSTALLED)

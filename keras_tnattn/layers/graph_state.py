@@ -61,13 +61,13 @@ def append(
         The tokens `(*lead, L, dim)` that the new ones can receive from, and the new state.
     """
     if bandwidth is None:
-        written = token_state.write({name: state["tokens"][name]}, chunk.start, {name: new})
-        return written[name], {**state, "tokens": {**state["tokens"], **written}}
+        tokens = token_state.write({name: state["tokens"][name]}, chunk.start, {name: new})
+        return tokens[name], {**state, "tokens": {**state["tokens"], **tokens}}
     past = state["context"][name]
-    joined = ops.concatenate([past, ops.cast(new, past.dtype)], axis=-2)
+    tokens = ops.concatenate([past, ops.cast(new, past.dtype)], axis=-2)
     count = ops.shape(new)[-2]
-    kept = joined[..., count:, :]
-    return joined, {**state, "context": {**state["context"], name: kept}}
+    window = tokens[..., count:, :]
+    return tokens, {**state, "context": {**state["context"], name: window}}
 
 
 def weights(graphs: Sequence[TimeGraph], chunk: Chunk, bandwidth: int | None, dtype: str) -> Tensor:

@@ -301,11 +301,11 @@ class _GraphTensorNetworkAdapter(SequenceAttention):
         columns, rows = (None, None) if layer.reflections is None else layer.factors(dtype)
         sent = inputs if columns is None else matmul(inputs, columns)
         if isinstance(graph, Geometric):
-            kept = state["context"]["received"]
+            carry = state["context"]["received"]
             decay = graph.damping ** ops.cast(ops.arange(ops.shape(sent)[1]), dtype)
-            received = time_filter(sent, graph, "earlier") + decay[:, None] * kept[:, None, :]
-            kept = graph.damping * (received[:, -1] + sent[:, -1])
-            state = {**state, "context": {"received": kept}}
+            received = time_filter(sent, graph, "earlier") + decay[:, None] * carry[:, None, :]
+            carry = graph.damping * (received[:, -1] + sent[:, -1])
+            state = {**state, "context": {"received": carry}}
         else:
             past, state = graph_state.append(state, "sent", sent, chunk, graph.bandwidth)
             received = matmul(graph_state.weights([graph], chunk, graph.bandwidth, dtype)[0], past)

@@ -120,12 +120,12 @@ class MetricAttentionAdapter(AttentionAdapter):
         layer = self.layer
         memory = apply_mask(memory, memory_mask)
         k = layer.project_key(memory)
-        kept: dict[str, Any] = {"keys": k, "values": layer.project_value(memory)}
-        kept = {name: ops.transpose(y, (0, 2, 1, 3)) for name, y in kept.items()}
+        state: dict[str, Any] = {"keys": k, "values": layer.project_value(memory)}
+        state = {name: ops.transpose(y, (0, 2, 1, 3)) for name, y in state.items()}
         if self._is_learned and layer.metric_from == "key":
             counted = layer.sum_of_products(apply_mask(k, memory_mask))
-            kept["G_LM"] = layer.deductive(counted)["G_LM"]
-        return kept
+            state["G_LM"] = layer.deductive(counted)["G_LM"]
+        return state
 
     def empty_context(self, size: Tensor) -> dict[str, Tensor]:
         causal = self._is_learned and self.layer.causal_metric

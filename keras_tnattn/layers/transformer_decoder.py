@@ -162,7 +162,7 @@ class TransformerDecoder(BaseTransformerLayer):
                 f"memory={memory}, cross_attention={self.cross_attention}"
             )
         inputs_mask = mask if inputs_mask is None else inputs_mask
-        placed = {} if positions is None else {"positions": positions}
+        place = {} if positions is None else {"positions": positions}
         details: dict[str, Any] = {}
         to_memory: Any = self._attend_to_memory
 
@@ -175,7 +175,7 @@ class TransformerDecoder(BaseTransformerLayer):
                 training=training,
                 use_causal_mask=True,
                 return_details=return_details and self._attend_to_itself.has_details,
-                **(placed if self._attend_to_itself.takes_positions else {}),
+                **(place if self._attend_to_itself.takes_positions else {}),
             )
             if detail is not None:
                 details["self"] = detail

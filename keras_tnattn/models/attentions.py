@@ -70,68 +70,29 @@ def _scaled_dot_product(num_heads: int, dim: int, **options: Any) -> keras.layer
     return keras.layers.MultiHeadAttention(num_heads, **{"key_dim": key_dim, **options})
 
 
-ATTENTIONS: Mapping[str, Attention] = {
-    "tsa": Attention(
-        "tensorized spectral attention",
-        lambda num_heads, dim, **options: TensorizedSpectralAttention(num_heads, **options),
-        can_be_causal=True,
-        stacked_options={"head_combination": "project"},
-    ),
-    "tga": Attention(
-        "tensorized graph attention",
-        lambda num_heads, dim, **options: TensorizedGraphAttention(num_heads, **options),
-        can_be_causal=True,
-        stacked_options={"head_combination": "project"},
-        tensor_tokens=True,
-    ),
-    "dpa": Attention(
-        "dot-product attention without biases",
-        lambda num_heads, dim, **options: MultiHeadDotProductAttention(num_heads, **options),
-        can_be_causal=True,
-    ),
-    "ada": Attention(
-        "additive attention",
-        lambda num_heads, dim, **options: MultiHeadAdditiveAttention(num_heads, **options),
-        can_be_causal=True,
-    ),
-    "tn": Attention(
-        "tensor-network attention",
-        # The entries of an embedding take both signs, and an attention tensor of order 1 would
-        # cancel: order 2 sums their squares.
-        lambda num_heads, dim, **options: TNAttention(**{"attention_order": 2, **options}),
-        has_heads=False,
-        can_be_causal=True,
-    ),
-    "rgtn": Attention(
-        "recurrent graph tensor network",
-        lambda num_heads, dim, **options: GraphTensorNetwork(**options),
-        has_heads=False,
-        can_be_causal=True,
-        causal_options={"receive_from": "earlier"},
-    ),
-    "plga": Attention(
-        "power law graph attention",
-        lambda num_heads, dim, **options: PowerLawGraphAttention(num_heads, **options),
-        takes_memory=True,
-        can_be_causal=True,
-        dropout_options=("dropout", "residual_dropout"),
-        decoder_only=("causal_metric",),
-        cross_only=("metric_from",),
-    ),
-    "sdpa": Attention(
-        "scaled dot-product attention (keras.layers.MultiHeadAttention)",
-        _scaled_dot_product,
-        takes_memory=True,
-        can_be_causal=True,
-        dropout_options=("dropout",),
-    ),
-    "none": Attention(
-        "no attention, to compare with",
-        lambda num_heads, dim, **options: keras.layers.Identity(**options),
-        has_heads=False,
-        can_be_causal=True,
-    ),
-}
+def _entry(layer: str, options: Mapping[str, Any], **facts: Any) -> Attention:
+    has_heads = facts.get("has_heads", True)
+
+    def make(num_heads: int, dim: int, **others: Any) -> keras.layers.Layer:
+        heads = (num_heads,) if has_heads else ()
+        cls = getattr(layers, layer, None) or getattr(keras.layers, layer)
+        return cls(*heads, **{**options, **others})
+
+    lists = {name: tuple(fact) for name, fact in facts.items() if isinstance(fact, list)}
+    return Attention(
+        make=_scaled_dot_product if layer == "MultiHeadAttention" else make,
+        by_place=_power_law_places if layer == "PowerLawGraphAttention" else _everywhere,
+        **{**facts, **lists},
+    )
+
+
+def _registry() -> dict[str, Attention]:
+    # A file of its own, because the commands read it without importing Keras.
+    text = Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
+    return {name: _entry(**{"options": {}, **entry}) for name, entry in json.loads(text).items()}
+
+
+ATTENTIONS: Mapping[str, Attention] = _registry()
 
 
 def find_attention(name: str, argument: str = "attention") -> Attention:

@@ -62,9 +62,9 @@ def rotate(
         first, second = wide[..., 0::2], wide[..., 1::2]
     else:
         first, second = wide[..., : dim // 2], wide[..., dim // 2 :]
-    turned = [first * cosine - second * sine, first * sine + second * cosine]
+    parts = [first * cosine - second * sine, first * sine + second * cosine]
     if pairs == "halves":
-        outputs = ops.concatenate(turned, axis=-1)
+        outputs = ops.concatenate(parts, axis=-1)
     else:
-        outputs = ops.reshape(ops.stack(turned, axis=-1), ops.shape(x))
+        outputs = ops.reshape(ops.stack(parts, axis=-1), ops.shape(x))
     return ops.cast(outputs, x.dtype)

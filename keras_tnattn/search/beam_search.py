@@ -205,16 +205,16 @@ class BeamSearch(Search):
         tokens = ops.take_along_axis(ops.reshape(tokens, (-1, num_beams**2)), chosen, axis=1)
         position = state["step"] + 1
         ended_ids = write(live["ids"], position, ops.full_like(tokens, self.end_id))
-        kept = {"ids": live["ids"], "state": live["state"]}
+        candidates = {"ids": live["ids"], "state": live["state"]}
         if num_beams > 1:
-            kept = map_structure(lambda x: gather(x, parents), kept)
-        kept["ids"] = write(kept["ids"], position, tokens)
+            candidates = map_structure(lambda x: gather(x, parents), candidates)
+        candidates["ids"] = write(candidates["ids"], position, tokens)
 
         # Candidates for the answer: the best so far, those that end now, and at the limit all.
         last = position == sequences["limit"]
         unfinished = ops.where(last[:, None], sums / norm, ops.full_like(sums, float("inf")))
         scores = ops.concatenate([best["scores"], ended_scores, unfinished], axis=1)
-        ids = ops.concatenate([best["ids"], ended_ids, kept["ids"]], axis=1)
+        ids = ops.concatenate([best["ids"], ended_ids, candidates["ids"]], axis=1)
         all_ended = ops.ones_like(ended_scores, "bool")
         ended = ops.concatenate([best["ended"], all_ended, ops.logical_not(all_ended)], axis=1)
         scores, winners = _lowest(scores, num_beams)
@@ -232,7 +232,7 @@ class BeamSearch(Search):
             **state,
             "step": position,
             "sequences": {**sequences, "done": now_done},
-            "live": {**live, **kept, "sums": sums},
+            "live": {**live, **candidates, "sums": sums},
             "best": unless_done(done, best, new_best),
         }
 

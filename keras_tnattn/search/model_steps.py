@@ -138,9 +138,9 @@ class TranslatorSteps:
         chunk = Chunk(position, ops.zeros_like(tokens) + position, tokens != 0, prefix, False)
         new_state = []
         parts = zip(self.model.decoders, state, context["memory"], strict=True)
-        for decoder, kept, memory in parts:
-            x, kept = decoder.extend(x, kept, chunk, memory, context["mask"])
-            new_state.append(kept)
+        for decoder, cache, memory in parts:
+            x, cache = decoder.extend(x, cache, chunk, memory, context["mask"])
+            new_state.append(cache)
         return x[:, 0], new_state
 
     def _whole_prefix(self, ids: Tensor, position: Tensor, context: Any) -> Tensor:
@@ -221,7 +221,7 @@ class LanguageModelSteps:
     def start(self, inputs: Tensor) -> Start:
         batch, length = ops.shape(inputs)
         num_padding = ops.sum(ops.cast(inputs == 0, "int32"), axis=1, keepdims=True)
-        placed = token_state.empty(context={"num_padding": num_padding})
+        offset = token_state.empty(context={"num_padding": num_padding})
         last = ops.cast(length - 1, "int32")
         x, states = self._all_tokens(inputs, num_padding, last)
         if self.keeps_metric:
@@ -229,11 +229,11 @@ class LanguageModelSteps:
         elif not self.keeps_state:
             states = []
         limit = ops.zeros((batch,), "int32") + last
-        return Start(inputs, limit, {}, [placed, *states], self.model.compute_logits(x))
+        return Start(inputs, limit, {}, [offset, *states], self.model.compute_logits(x))
 
     def step(self, ids: Tensor, position: Tensor, context: Any, state: Any) -> tuple[Tensor, Any]:
-        placed, *states = state
-        num_padding = placed["context"]["num_padding"]
+        offset, *states = state
+        num_padding = offset["context"]["num_padding"]
         if self.keeps_state:
             tokens = ops.take(ids, position, axis=1)[:, None]
             chunk = Chunk(
@@ -248,7 +248,7 @@ class LanguageModelSteps:
         else:
             metrics = [s["self"]["context"] for s in states] if self.keeps_metric else None
             x, _ = self._all_tokens(ids, num_padding, position, metrics)
-        return self.model.compute_logits(x), [placed, *states]
+        return self.model.compute_logits(x), [offset, *states]
 
     def with_room(self, state: Any, num_tokens: Tensor) -> Any:
         return _with_room(state, num_tokens)

@@ -6,6 +6,7 @@ from keras import ops
 
 from keras_tnattn import layers
 from keras_tnattn.layers.residual_attention import ResidualAttention
+from keras_tnattn.layers.token_state import Chunk
 from keras_tnattn.models import PRESETS, translator
 
 DIM = 6
@@ -371,17 +372,15 @@ def test_both_attentions_of_a_decoder_may_have_outputs_of_another_size():
     shapes = [p.kernel.shape for p in (decoder.self_projection, decoder.cross_projection)]
     assert [tuple(shape) for shape in shapes] == [(4, 8), (4, 8)]
     # One token after the other, from keys and values.
-    assert decoder.keeps_keys
-    keys, memory_keys = decoder.no_keys((1, 1, 3)), decoder.memory_keys(memory)
+    assert decoder.keeps_state
+    real = ops.ones((1, 5), "bool")
+    memory_state = decoder.memory_state(ops.convert_to_tensor(memory), real)
+    state = decoder.empty_state(1, 3)
     for t in range(3):
-        outputs, keys = decoder.decode_token(
-            ops.convert_to_tensor(x[:, None, t]),
-            t,
-            keys,
-            memory_keys,
-            ops.convert_to_tensor((np.arange(3) <= t)[None, None]),
-            ops.ones((1, 5), "bool"),
-        )
+        prefix = ops.convert_to_tensor((np.arange(3) <= t)[None])
+        chunk = Chunk(t, ops.full((1, 1), t), ops.ones((1, 1), "bool"), prefix, is_prompt=False)
+        token = ops.convert_to_tensor(x[:, t : t + 1])
+        outputs, state = decoder.extend(token, state, chunk, memory_state, real)
         np.testing.assert_allclose(to_numpy(outputs)[:, 0], want[:, t], rtol=1e-4, atol=1e-5)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 # The programs around them: a function of the arguments, and the line in the list of commands.
 PROGRAMS = {
     "predict": ("keras_tnattn_train.predict:main", "Predict with a run or an exported model"),
+    "generate": ("keras_tnattn_train.language.generate:main", "Continue a text with a run"),
     "compress": ("keras_tnattn_train.compress:main", "Make the model of a run or a file smaller"),
     "export": ("keras_tnattn_train.export:main", "Write a run's model for other runtimes"),
     "evaluate": ("keras_tnattn_train.translate.evaluate:main", "Score a translator: BLEU, chrF"),

@@ -16,6 +16,7 @@ TASKS = {
     "nodes": "keras_tnattn_train.nodes.command",
     "compare-nodes": "keras_tnattn_train.studies.compare_nodes",
     "translate": "keras_tnattn_train.translate.command",
+    "language": "keras_tnattn_train.language.command",
 }
 # Runs of 0.1 do not name their command; their data.json has one of these entries.
 EARLIER = {"vocabulary": "classify", "digest": "translate"}

@@ -231,6 +231,22 @@ def test_learned_positions_and_a_longer_translation(tmp_path, drawn):
     assert labels(drawn["decoder_1.self/scores.png"][0]) == [pieces, pieces]
 
 
+def test_the_spread_of_the_metric(run, tmp_path, drawn):
+    options = {"target": "I, saw", "heads": (1,), "blocks": ("decoder_0.self",)}
+    explained = explained_by(run[0], "vi gatos", spread=4, out=str(tmp_path), **options)
+    assert explained["files"][-1] == "metric_spread.png"
+    (axes,) = drawn[f"{tmp_path.name}/metric_spread.png"]
+    rows = list(csv.DictReader((tmp_path / "metric_spread.csv").open()))
+    assert {row["layer"] for row in rows} == {
+        "encoder_0/attention",
+        "decoder_0/self_attention",
+        "decoder_0/cross_attention",
+    }
+    heights = [bar.get_height() for bar in axes.patches]
+    assert heights == pytest.approx([float(row["spread"]) for row in rows])
+    assert min(heights) > 0
+
+
 @pytest.mark.slow
 def test_command(run, tmp_path, capsys):
     arguments = ["--target", "I, saw", "--blocks", "decoder_0.cross", "--heads", "1"]

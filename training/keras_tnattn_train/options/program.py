@@ -7,6 +7,7 @@ from pathlib import Path
 _INSTALLED = {
     "train": "keras-tnattn",
     "predict": "keras-tnattn predict",
+    "generate": "keras-tnattn generate",
     "compress": "keras-tnattn compress",
     "evaluate": "keras-tnattn evaluate",
     "explain": "keras-tnattn explain",

@@ -277,6 +277,12 @@ class TranslateConfig(ExportConfig):
         "fixed sinusoids, or a learned vector for each of --max-length positions",
         choices=("sinusoidal", "learned"),
     )
+    freeze_metric: bool = option(
+        False,
+        TRAINING,
+        "after training, replace the net of the metric by its mean over some sentences where it is "
+        "the same for all of them; such a model translates faster (plga)",
+    )
     causal_metric: bool = option(
         False,
         EXPERIMENTS,
@@ -390,7 +396,7 @@ class TranslateConfig(ExportConfig):
             if self.target_attention != "plga":
                 self.refuse(reason, "causal_metric")
                 if self.encoder_attention != "plga":
-                    self.refuse(reason, *PLGA_ONLY)
+                    self.refuse(reason, *PLGA_ONLY, "freeze_metric")
         cross_metric = self.cross_metric or _metric_of_preset(self.preset)[0]
         if self.causal_metric and cross_metric == "key" and self.target_attention != "plga":
             raise ValueError(

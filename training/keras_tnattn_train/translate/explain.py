@@ -22,6 +22,7 @@ LEARNED = ("P", "a", "b_a")  # the same for all sentences
 INFERRED = ("A_LM", "G_LM")  # computed for a sentence
 DESCRIBED = (*LEARNED, *INFERRED)
 FITTED = (*DESCRIBED, "E_LM", "scores")
+SPREADS = ("metric_spread.png", "metric_spread.csv")
 DISTRIBUTIONS, POWER_LAWS = "distributions.csv", "power_laws.csv"
 INDEX = "index.html"
 BLOCK_NAME = re.compile(r"encoder_\d+|decoder_\d+\.(self|cross)")
@@ -60,6 +61,15 @@ class ExplainOptions(Options):
         le=100_000,
     )
     seed: int = option(0, OUTPUT, "seed of these samples", ge=0, le=2**32 - 1)
+    spread: int | None = option(
+        None,
+        OUTPUT,
+        "also draw how much the metric of each head depends on the sentence, over N pairs of the "
+        "corpus: metric_spread.png and .csv (plga)",
+        metavar="N",
+        ge=2,
+        le=1_000_000,
+    )
     out: str | None = option(
         None, OUTPUT, "folder for the pictures (default: RUN/explained)", metavar="DIR"
     )
@@ -150,6 +160,7 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
     if without := [block for block in blocks if block not in computed]:
         print(f"without pictures, because the attention has no scores: {', '.join(without)}")
     blocks = [block for block in blocks if block in computed]
+    spreads = _metric_spreads(translator, options.spread) if options.spread else {}
     source_pieces = _pieces(translator.source_tokenizer, source_ids)
     target_pieces = _pieces(translator.target_tokenizer, target_ids)
     folder = Path(options.out or Path(options.run, "explained"))
@@ -184,6 +195,17 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
             "target_pieces": target_pieces,
         }
         (folder / INDEX).write_text(index_page(explanation, files), encoding="utf-8")
+        if spreads:
+            from keras_tnattn_train.translate import plots
+
+            plots.metric_spreads(spreads, folder / SPREADS[0])
+            files.append(SPREADS[0])
+            rows = [
+                {"layer": name, "head": head, "spread": spread}
+                for name, by_head in spreads.items()
+                for head, spread in enumerate(by_head, start=1)
+            ]
+            write_table(folder / SPREADS[1], rows)
         with replacing(folder / "explanation.json") as path:
             text = json.dumps(explanation, indent=1, ensure_ascii=False) + "\n"
             path.write_text(text, encoding="utf-8")
@@ -195,9 +217,24 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
     return {**explanation, "folder": str(folder), "files": files, "verdicts": verdicts}
 
 
+def _metric_spreads(translator: Any, number: int) -> dict[str, tuple[float, ...]]:
+    """Returns the spread of each head's metric over pairs of the validation part, by layer."""
+    from keras_tnattn.freezing import metric_spreads
+    from keras_tnattn_train.data.batches import BucketedBatches
+
+    parts = translator.corpus.parts
+    part = parts["validation"] if len(parts["validation"]) > 1 else parts["train"]
+    batches = BucketedBatches(part, min(64, number))
+    some = (batches[i] for i in range(min(-(-number // batches.batch_size), len(batches))))
+    try:
+        return {layer.path: layer.spreads for layer in metric_spreads(translator.model, some)}
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
 def _clear(folder: Path) -> None:
     """Removes only the files that an earlier call wrote, which may be for another sentence."""
-    for name in ("explanation.json", INDEX, DISTRIBUTIONS, POWER_LAWS):
+    for name in ("explanation.json", INDEX, DISTRIBUTIONS, POWER_LAWS, *SPREADS):
         (folder / name).unlink(missing_ok=True)
     for path in folder.glob("*coder_*/*.png"):
         if BLOCK_NAME.fullmatch(path.parent.name) and PICTURE.fullmatch(path.stem):

@@ -1,6 +1,6 @@
 """Pictures of the results of a translator's attentions for a sentence."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,21 @@ def tails(name: str, fits: Sequence[PowerLaw], heads: Sequence[int], path: Path)
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.axvline(fit.results["x_min"], color="silver", linestyle=":")
         axes.legend(loc="lower left", fontsize=8)
+
+
+def metric_spreads(spreads: Mapping[str, Sequence[float]], path: Path) -> None:
+    """Draws the relative spread of the metric of each head, by layer."""
+    figure = Figure(figsize=(1.5 + 1.6 * len(spreads), 3.2), layout="constrained")
+    axes = figure.add_subplot()
+    for position, values in enumerate(spreads.values()):
+        width = 0.8 / len(values)
+        places = [position - 0.4 + (head + 0.5) * width for head in range(len(values))]
+        axes.bar(places, values, width=0.9 * width)
+    axes.set_xticks(range(len(spreads)), [name.replace("/", "\n") for name in spreads])
+    axes.set(ylabel="spread of G_LM over sentences, by head")
+    axes.set_yscale("symlog", linthresh=0.01)
+    axes.grid(axis="y", alpha=0.3)
+    save(figure, path)
 
 
 def one_head(

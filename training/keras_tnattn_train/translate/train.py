@@ -18,6 +18,7 @@ from keras_tnattn_train.runs.cards import describe
 from keras_tnattn_train.runs.checkpoints import load_weights, save_weights
 from keras_tnattn_train.runs.counter import Counter
 from keras_tnattn_train.runs.finishing import finish
+from keras_tnattn_train.runs.freezing import freeze
 from keras_tnattn_train.runs.plots import learning_curves
 from keras_tnattn_train.runs.run import TRAIN_AGAIN, Run
 from keras_tnattn_train.runs.training import (
@@ -29,6 +30,7 @@ from keras_tnattn_train.system.files import read_object
 from keras_tnattn_train.translate.config import TranslateConfig
 from keras_tnattn_train.translate.models import check_sizes, compiled
 
+FROZEN_PAIRS = 384  # with which the metric is measured
 SUFFIX = ".weights.npz"  # of checkpoints that hold only the weights of an epoch
 
 
@@ -133,6 +135,12 @@ def _trained(
         "pairs": {name: len(part) for name, part in corpus.parts.items()},
         "vocabulary_sizes": corpus.vocabulary_sizes,
     }
+    if config.freeze_metric:
+        some = train if validation is None else validation
+        number = min(-(-FROZEN_PAIRS // config.batch_size), len(some))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+        model, results["frozen"] = freeze(model, [some[i] for i in range(number)], loss, run)
+        results["parameters"] = model.count_params()
     learning_curves(log.rows, None, run.folder / "learning_curves.png")
     return finish(
         config,

@@ -1,0 +1,229 @@
+import json
+import math
+
+import keras
+import numpy as np
+import pytest
+from keras_tnattn_train.runs.runs import Run
+from run_folders import FILES, assert_equal, assert_refused, interrupted_after
+
+from keras_tnattn_train.cli import main as whole
+from keras_tnattn_train.cli import train as main
+from keras_tnattn_train.language.config import LanguageConfig
+from keras_tnattn_train.language.corpus import PackedBatches, Part, read_corpus
+from keras_tnattn_train.language.tokens import END, RESERVED, UNKNOWN, Tokens
+from keras_tnattn_train.language.train import measure
+from keras_tnattn_train.options.errors import InputError
+
+QUICK = ["--length", "16", "--model-dim", "8", "--num-heads", "2", "--num-layers", "1"]
+QUICK += ["--batch-size", "8", "--epochs", "3", "--held-out", "0.1"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("corpus") / "songs.txt"
+    lines = [
+        f"the {word} sat on the {other}."
+        for word in ("cat", "dog", "cow")
+        for other in "abcdefghij"
+    ]
+    path.write_text("\n\n".join(lines), encoding="utf-8")
+    return path
+
+
+def command(folder, corpus, *more):
+    return ["language", "--corpus", str(corpus), "--run-dir", str(folder), *QUICK, *more]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert main(command(folder, corpus)) == 0
+    return folder
+
+
+class TestTokens:
+    @pytest.mark.parametrize("kind", ["characters", "bytes"])
+    def test_nothing_is_lost(self, kind):
+        text = "naïve café, 東京\n\n𝄞"
+        tokens = Tokens.of(kind, [text])
+        ids = tokens.encode(text)
+        assert len(ids) == len(text) if kind == "characters" else len(text.encode())
+        assert ids.min() >= RESERVED
+        assert ids.max() < tokens.vocabulary_size
+        assert tokens.decode(ids) == text
+        assert tokens.decode([*ids, END]) == text
+
+    def test_unknown_characters(self):
+        tokens = Tokens.of("characters", ["aab"])
+        assert tokens.characters == "ab"
+        assert tokens.encode("axb").tolist() == [RESERVED, UNKNOWN, RESERVED + 1]
+        with pytest.raises(InputError, match=r"'x' 'y'"):
+            tokens.prompt("yax")
+        assert tokens.prompt("").tolist() == [END]
+
+
+class TestCorpus:
+    def test_parts_are_made_of_whole_documents(self, corpus):
+        data = read_corpus(LanguageConfig(corpus=(str(corpus),), held_out=0.1, length=16))
+        texts = {}
+        for name, part in data.parts.items():
+            documents = data.tokens.decode(np.where(part.ids == END, UNKNOWN, part.ids))
+            assert part.num_documents == (part.ids == END).sum()
+            assert part.num_bytes == len(part.ids) - part.num_documents
+            texts[name] = documents
+        assert {name: p.num_documents for name, p in data.parts.items()} == {
+            "train": 24,
+            "validation": 3,
+            "test": 3,
+        }
+
+    def test_json_lines_and_files(self, tmp_path):
+        rows = tmp_path / "rows.jsonl"
+        rows.write_text("\n".join(json.dumps({"body": f"text {i}" * 9}) for i in range(4)) + "\n")
+        config = LanguageConfig(corpus=(str(rows),), text_column="body", length=4)
+        assert sum(p.num_documents for p in read_corpus(config).parts.values()) == 4
+        with pytest.raises(InputError, match=r"'text' on each line.*line 1 of"):
+            read_corpus(LanguageConfig(corpus=(str(rows),)))
+        whole_file = LanguageConfig(corpus=(str(rows.with_suffix(".txt")),), documents="files")
+        rows.with_suffix(".txt").write_text("a\n\nb\n\nc\n\nd")
+        with pytest.raises(InputError, match="at least 3 documents"):
+            read_corpus(whole_file)
+
+    def test_bad_input(self, tmp_path, capsys):
+        empty, binary = tmp_path / "empty.txt", tmp_path / "binary.txt"
+        empty.write_text("")
+        binary.write_bytes(b"\xff\xfe\x00")
+        for path, part in (
+            (empty, "at least 3 documents"),
+            (binary, "Expected UTF-8 text"),
+            (tmp_path / "none.txt", "Could not read"),
+        ):
+            folder = tmp_path / "run"
+            assert_refused(capsys, command(folder, path), part)
+            assert not folder.exists()
+
+    def test_options_that_contradict_each_other(self):
+        for options, message in (
+            ({"causal_metric": True}, "causal_metric"),
+            ({"attention": "tsa", "position_encoding": "rotary"}, "attention='tsa'"),
+            ({"num_heads": 3}, "num_heads=3"),
+        ):
+            with pytest.raises(InputError, match=message):
+                LanguageConfig(**options)
+
+
+class TestBatches:
+    def test_every_id_but_the_first_is_predicted_once(self):
+        part = Part(np.arange(1, 24, dtype="int32"), 23, 1)
+        batches = PackedBatches(part, 4, 3)
+        pairs = [batches[i] for i in range(len(batches))]
+        labels = np.concatenate([labels.ravel() for _, labels in pairs])
+        assert labels[labels != 0].tolist() == list(range(2, 24))
+        for inputs, labels in pairs:
+            real = labels != 0
+            np.testing.assert_array_equal(inputs[real] + 1, labels[real])
+
+    def test_depend_on_seed_and_epoch_alone(self):
+        part = Part(np.arange(1, 200, dtype="int32"), 199, 1)
+
+        def batch(seed, epoch):
+            batches = PackedBatches(part, 8, 4, seed)
+            batches.set_epoch(epoch)
+            return batches[2]
+
+        inputs, labels = batch(1, 3)
+        np.testing.assert_array_equal(inputs, batch(1, 3)[0])
+        np.testing.assert_array_equal(labels, inputs + 1)
+        assert (inputs != batch(1, 4)[0]).any()
+        assert (inputs != batch(2, 3)[0]).any()
+
+
+def test_bits_per_byte_of_a_uniform_and_of_a_unigram_model():
+    text = "abracadabra"
+    tokens = Tokens.of("bytes", [])
+    ids = np.append(tokens.encode(text), END).astype("int32")
+    part = Part(ids, len(text), 1)
+    inputs = keras.Input((None,), dtype="int32")
+    table = keras.layers.Embedding(tokens.vocabulary_size, tokens.vocabulary_size)
+    model = keras.Model(inputs, table(inputs))
+    shape = (tokens.vocabulary_size,) * 2
+    table.set_weights([np.zeros(shape)])
+    found = measure(model, part, 4, 2)
+    # Each of 11 ids, the end among them, costs log2(259) bits; the first byte is given.
+    assert found["bits_per_byte"] == pytest.approx(11 * math.log2(259) / 11)
+    assert found["perplexity"] == pytest.approx(259)
+    counts = np.bincount(ids, minlength=shape[0]) + 1e-30
+    table.set_weights([np.tile(np.log(counts / counts.sum()), (shape[0], 1))])
+    want = -sum(math.log2(counts[i] / counts.sum()) for i in ids[1:]) / len(text)
+    assert measure(model, part, 5, 3)["bits_per_byte"] == pytest.approx(want, rel=1e-5)
+
+
+def test_a_run_folder_holds_it_all(uninterrupted, capsys):
+    assert {path.name for path in uninterrupted.iterdir()} == FILES - {"export.json"}
+    results = Run(uninterrupted).results
+    assert 0 < results["test"]["bits_per_byte"] < 8
+    assert results["test"]["perplexity"] == pytest.approx(math.exp(results["test"]["loss"]))
+    assert len(Run(uninterrupted).read_metrics()) == 3
+    assert main(["language", "--run-dir", str(uninterrupted), "--resume"]) == 0
+    assert "finished" in capsys.readouterr().out
+
+
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(
+    uninterrupted, corpus, tmp_path, monkeypatch
+):
+    folder = tmp_path / "run"
+    interrupted_after(1, command(folder, corpus), monkeypatch)
+    assert main(["language", "--run-dir", str(folder), "--resume"]) == 0
+    assert_equal(folder, uninterrupted)
+
+
+def test_generate_writes_the_prompt_and_what_follows(uninterrupted, capsys):
+    options = ["--max-tokens", "8"]
+    assert whole(["generate", str(uninterrupted), "the c", *options]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("the c")
+    assert whole(["generate", str(uninterrupted), "the c", *options, "--stop", text[5]]) == 0
+    assert capsys.readouterr().out == text[:6] + "\n"
+    for more, part in (
+        (["zzz"], "'z'"),
+        (["the cat sat on the a"], "at most 8 ids"),
+        (["the", "--metric-cache"], "key_value_cache=True|metric_cache=True"),
+        (["the", "--top-p", "0"], "top_p"),
+    ):
+        assert whole(["generate", str(uninterrupted), *more, *options]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: ")
+        assert any(each in error for each in part.split("|")), error
+    assert whole(["generate", str(uninterrupted.parent), "the"]) == 2
+    assert "Expected the folder of a run of language" in capsys.readouterr().err
+
+
+def test_predict_continues_texts(uninterrupted, capsys):
+    texts = ["the cat", "the d"]
+    assert whole(["predict", str(uninterrupted), *texts, "--format", "jsonl"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["text"] for row in rows] == texts
+    assert all(isinstance(row["continuation"], str) for row in rows)
+
+
+@pytest.mark.slow
+def test_power_law_attention_is_trained_and_frozen(corpus, tmp_path, capsys):
+    folder = tmp_path / "run"
+    arguments = ["--attention", "plga", "--residual-units", "1", "--residual-dim", "4"]
+    assert main(command(folder, corpus, *arguments)) == 0
+    assert "reads ahead" in capsys.readouterr().out
+    # Hardly trained, the metric still depends on the text.
+    frozen = command(tmp_path / "frozen", corpus, *arguments, "--freeze-metric", "--seed", "1")
+    if main(frozen) == 2:
+        assert "The metric is not frozen" in capsys.readouterr().err
+    else:
+        assert "spread of the metric" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_compress(uninterrupted, capsys):
+    assert whole(["compress", str(uninterrupted), "--target", "1.5", "--heal-epochs", "1"]) == 0
+    capsys.readouterr()
+    assert whole(["generate", str(uninterrupted / "compressed"), "the", "--max-tokens", "5"]) == 0
+    assert capsys.readouterr().out.startswith("the")

@@ -1,0 +1,1 @@
+"""The task `language`: language models of characters or bytes."""

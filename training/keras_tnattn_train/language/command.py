@@ -1,0 +1,49 @@
+"""The command `language`."""
+
+from pathlib import Path
+
+from keras_tnattn_train.commands import training_command
+from keras_tnattn_train.language.config import LanguageConfig
+from keras_tnattn_train.processes.backend import start_backend
+from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.runs.trained import TrainedRun
+
+
+def load(folder: Path) -> TrainedRun:
+    """Loads a finished run."""
+    from keras_tnattn_train.language.loading import LanguageRun
+
+    return LanguageRun(folder)
+
+
+def language(config: LanguageConfig, run: Run) -> None:
+    """Trains a language model, and prints its bits per byte."""
+    start_backend()  # takes seconds
+    from keras_tnattn_train.language.corpus import read_corpus
+    from keras_tnattn_train.language.train import summary, train_language_model
+
+    corpus = read_corpus(config)
+    print(summary(train_language_model(config, run, corpus), config))
+
+
+COMMAND = training_command(
+    LanguageConfig,
+    language,
+    "Train a language model of characters or bytes",
+    "A decoder-only transformer with any causal attention learns to continue texts, and is "
+    "measured in bits per byte. Writes the run folder: config.json, data.json, metrics.csv, "
+    "results.json, learning_curves.png, model.keras and checkpoints; live.keras, the model before "
+    "its metric was frozen.",
+    """\
+examples:
+  learn from the docstrings of the installed libraries, and continue a text:
+    python training/train.py language --epochs 3
+    keras-tnattn generate runs/language-sdpa-0 "Returns the " --temperature 0.8
+  learn from your own files, with power law attention whose metric is frozen after training:
+    python training/train.py language --corpus a.txt b.jsonl --attention plga --freeze-metric
+  continue an interrupted run:
+    python training/train.py language --name mine --resume
+""",
+    several_devices=False,
+    loading=load,
+)

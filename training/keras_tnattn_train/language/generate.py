@@ -1,0 +1,96 @@
+"""The command line: `keras-tnattn generate RUN "prompt"`."""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+from keras_tnattn_train.options.apps import run_one
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.options import LARGEST_SEED, SEARCH, Options, argument, option
+from keras_tnattn_train.processes.backend import start_backend
+
+EXAMPLES = """\
+examples:
+  continue a text with the most probable characters:
+    keras-tnattn generate runs/language-sdpa-0 "Returns the "
+  sample, twice as long, and stop at the end of a line:
+    keras-tnattn generate runs/language-sdpa-0 "Returns the " --max-tokens 100 \\
+        --temperature 0.8 --top-p 0.9 --seed 1 --stop $'\\n'
+"""
+
+
+class GenerateOptions(Options):
+    """The options of `generate`."""
+
+    model: str = argument("the folder of a finished run of language")
+    prompt: str = argument("the text to continue; an empty one begins a document")
+    max_tokens: int = option(50, SEARCH, "tokens to write at most", ge=1, le=1_000_000)
+    temperature: float = option(
+        0.0, SEARCH, "divides the logits; 0 takes the most probable token", ge=0
+    )
+    top_k: int | None = option(None, SEARCH, "sample from the K most probable tokens", ge=1)
+    top_p: float | None = option(
+        None, SEARCH, "sample from the most probable tokens of probability P together", gt=0, le=1
+    )
+    min_p: float | None = option(
+        None, SEARCH, "sample from tokens of P times the largest probability or more", ge=0, le=1
+    )
+    repetition_penalty: float = option(
+        1.0, SEARCH, "makes tokens that were used less probable; 1: no penalty", gt=0
+    )
+    stop: str | None = option(None, SEARCH, "end after this text", metavar="TEXT")
+    seed: int = option(0, SEARCH, "seed of the sampling", ge=0, le=LARGEST_SEED)
+    metric_cache: bool = option(False, SEARCH, "keep the metric of the prompt (plga as published)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
+
+    Returns:
+        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
+    """
+    return run_one(
+        "generate",
+        "Continues a text with a language model, and writes each token as it is chosen.",
+        EXAMPLES,
+        GenerateOptions,
+        generate,
+        arguments,
+    )
+
+
+def generate(options: GenerateOptions) -> None:
+    """Writes prompt and continuation to the standard output."""
+    folder = Path(options.model)
+    if not (folder / "config.json").is_file():
+        raise InputError(f"Expected the folder of a run of language. Received: {folder}")
+    start_backend()
+    from keras_tnattn_train.language.loading import LanguageRun
+
+    run = LanguageRun(folder)
+    stop = [run.tokens.prompt(options.stop).tolist()] if options.stop else []
+    generator = run.generator(
+        max_new_tokens=options.max_tokens,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+        repetition_penalty=options.repetition_penalty,
+        stop=stop,
+        seed=options.seed,
+        key_value_cache=True if options.metric_cache else None,
+        metric_cache=options.metric_cache,
+    )
+    text_of = run.tokens.decoder()
+    try:
+        ids = generator.stream(run.tokens.prompt(options.prompt))
+        first = next(ids)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    print(options.prompt, end="", flush=True)
+    for token in itertools.chain([first], ids):
+        print(text_of(token), end="", flush=True)
+    print()

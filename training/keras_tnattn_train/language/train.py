@@ -1,0 +1,171 @@
+"""Trains and measures a language model."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_tnattn.models import LanguageModel, language_model
+from keras_tnattn_train.language.config import LanguageConfig
+from keras_tnattn_train.language.corpus import Corpus, PackedBatches, Part
+from keras_tnattn_train.runs.finishing import finish
+from keras_tnattn_train.runs.freezing import freeze
+from keras_tnattn_train.runs.plots import learning_curves
+from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.runs.training import EpochLog, fit, start_session
+
+FROZEN_ROWS = 256  # with which the metric is measured
+LOSS_IGNORING_PADDING = {"from_logits": True, "ignore_class": 0}
+
+
+def train_language_model(config: LanguageConfig, run: Run, corpus: Corpus) -> dict[str, Any]:
+    """Trains a language model, or resumes an interrupted run.
+
+    Args:
+        config: The options.
+        run: The run; its folder need not exist yet.
+        corpus: The corpus.
+
+    Returns:
+        The content of `results.json`.
+
+    Raises:
+        InputError: If the run was started with another corpus.
+    """
+    start_session(config)
+    model = new_model(config, corpus.tokens.vocabulary_size)
+    batches = PackedBatches(
+        corpus.parts["train"],
+        config.length,
+        config.batch_size,
+        config.seed,
+        config.batches_per_epoch,
+    )
+    _compile(model, config, config.epochs * len(batches))
+    run.start_or_check(config, corpus.description())
+
+    validation = PackedBatches(corpus.parts["validation"], config.length, config.batch_size)
+    log = fit(model, batches, config, run, validation, EpochLog(run, config.early_stopping))
+    model = log.model
+    results: dict[str, Any] = {}
+    if config.freeze_metric:
+        number = min(-(-FROZEN_ROWS // config.batch_size), len(validation))
+        some = [validation[i] for i in range(number)]
+        loss = keras.losses.SparseCategoricalCrossentropy(**LOSS_IGNORING_PADDING)
+        model, results["frozen"] = freeze(model, some, loss, run)
+    results |= {
+        part: measure(model, corpus.parts[part], config.length, config.batch_size)
+        for part in ("validation", "test")
+    }
+    tokens = config.batch_size * config.length
+    seconds = min(row["seconds_per_step"] for row in log.rows)
+    results |= {
+        "parameters": {"all": model.count_params()},
+        "epochs": len(log.rows),
+        "seconds_per_step": seconds,
+        "tokens_per_second": tokens / seconds,
+        "seconds": sum(row["seconds"] for row in log.rows),
+    }
+    learning_curves(log.rows, None, run.folder / "learning_curves.png")
+    return finish(config, run, model, results)
+
+
+def new_model(config: LanguageConfig, vocabulary_size: int) -> LanguageModel:
+    """Returns the untrained model of a run."""
+    options: dict[str, Any] = {}
+    if config.attention == "plga":
+        options = {
+            "residual_units": config.residual_units,
+            "residual_dim": config.residual_dim,
+            "causal_metric": config.causal_metric,
+            "metric_net": "swiglu",
+            "negative_slope": 1.0,
+        }
+    chosen = config.position_encoding
+    return language_model(
+        vocabulary_size,
+        config.attention,
+        num_layers=config.num_layers,
+        model_dim=config.model_dim,
+        num_heads=config.num_heads,
+        feedforward_dim=config.feedforward_dim,
+        dropout=config.dropout,
+        feedforward=config.feedforward,
+        position_encoding=None if chosen == "auto" else chosen,
+        norm_first=config.norm_first,
+        tie_logits=config.tie_logits,
+        max_length=config.length,
+        **options,
+    )
+
+
+def _compile(model: keras.Model, config: LanguageConfig, num_steps: int) -> None:
+    warmup = min(100, max(1, num_steps // 10))
+    schedule = keras.optimizers.schedules.CosineDecay(
+        0.0, max(1, num_steps - warmup), warmup_target=config.learning_rate, warmup_steps=warmup
+    )
+    jit = {"auto": keras.backend.backend() == "jax", "on": True, "off": False}
+    model.compile(
+        keras.optimizers.AdamW(schedule, weight_decay=0.01, clipnorm=1.0, beta_2=0.98),
+        keras.losses.SparseCategoricalCrossentropy(**LOSS_IGNORING_PADDING),
+        weighted_metrics=[_accuracy()],
+        jit_compile=jit[config.jit_compile],
+    )
+
+
+def _accuracy() -> keras.metrics.Metric:
+    from keras_tnattn.metrics import TokenAccuracy
+
+    return TokenAccuracy(name="accuracy")
+
+
+def measure(model: keras.Model, part: Part, length: int, batch_size: int) -> dict[str, float]:
+    """Measures a model on a part: each row is read without the rows before it.
+
+    Returns:
+        `loss`, nats per token; `perplexity`, its exponential; and `bits_per_byte`, the bits of all
+        predicted ids, ends of documents included, over the UTF-8 bytes of the documents.
+    """
+    batches = PackedBatches(part, length, batch_size)
+    nats, count = 0.0, 0
+    for index in range(len(batches)):
+        inputs, labels = batches[index]
+        logits = model.predict_on_batch(inputs).astype("float64")
+        logits -= logits.max(-1, keepdims=True)
+        logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
+        real = labels != 0
+        chosen = np.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+        nats -= chosen[real].sum()
+        count += int(real.sum())
+    loss = nats / count
+    return {
+        "loss": float(loss),
+        "perplexity": float(math.exp(min(loss, 700))),
+        "bits_per_byte": float(nats / math.log(2) / part.num_bytes),
+    }
+
+
+def summary(results: dict[str, Any], config: LanguageConfig) -> str:
+    """Summarizes the results in lines."""
+    test = results["test"]
+    lines = [
+        f"bits per byte: {test['bits_per_byte']:.4f} on the test part, "
+        f"{results['validation']['bits_per_byte']:.4f} on the validation part; perplexity per "
+        f"token: {test['perplexity']:.3f}",
+        f"parameters: {results['parameters']['all']:,}; {results['tokens_per_second']:,.0f} tokens "
+        f"per second; training: {results['seconds']:.0f} s",
+    ]
+    frozen = results.get("frozen", {}).get("layers") == config.num_layers
+    if config.attention == "plga" and not (config.causal_metric or frozen):
+        lines.append(
+            "these losses are those of a metric that reads ahead; --freeze-metric or "
+            "--causal-metric gives those of generation"
+        )
+    return "\n".join(lines)
+
+
+def model_path(folder: Path) -> Path:
+    """Returns where the finished model of a run is."""
+    return folder / "model.keras"

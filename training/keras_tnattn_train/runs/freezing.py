@@ -1,0 +1,52 @@
+"""Freezes the metric of a trained model's power law attention."""
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+
+from keras_tnattn import freeze_metric
+from keras_tnattn_train.runs.run import RESUME, Run
+from keras_tnattn_train.system.files import WriteError, replacing
+
+LIVE = "live.keras"
+
+
+def freeze(
+    model: keras.Model, batches: Iterable[Any], loss: Any, run: Run
+) -> tuple[keras.Model, dict[str, Any]]:
+    """Freezes the metric where it is the same for all inputs, and prints what changes.
+
+    The model before is written to `live.keras` in the run's folder. If no layer can be frozen, the
+    model stays as it is, with a note.
+
+    Args:
+        model: The trained model.
+        batches: Pairs of inputs and labels.
+        loss: Function of labels and outputs.
+        run: The run.
+
+    Returns:
+        The model to go on with, and what `results.json` says about it.
+
+    Raises:
+        InputError: If the file cannot be written.
+    """
+    try:
+        frozen = freeze_metric(model, batches, loss=loss)
+    except ValueError as error:
+        print(f"note: the metric is not frozen. {error}", file=sys.stderr)
+        return model, {"layers": 0, "reason": str(error)}
+    try:
+        with replacing(run.folder / LIVE) as path:
+            model.save(path)
+    except WriteError as error:
+        raise type(error)(f"{error}. {RESUME}") from error
+    print(frozen)
+    return frozen.model, {
+        "layers": sum(layer.frozen for layer in frozen.layers),
+        "spreads": {layer.path: list(layer.spreads) for layer in frozen.layers},
+        "loss_before": frozen.loss_before,
+        "loss_after": frozen.loss_after,
+    }
