@@ -6,6 +6,7 @@ inputs tells them apart.
 
 import contextlib
 import math
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -155,7 +156,13 @@ def fitting_data() -> Iterator[None]:
     except Exception as error:  # each backend has its own
         if _is_out_of_memory(error):
             raise
-        raise ValueError(f"The data do not fit the model: {error}") from error
+        raise ValueError(f"The data do not fit the model: {_reason_in(error)}") from error
+
+
+def _reason_in(error: Exception) -> str:
+    """Returns the text of an error without the arguments and colors that Keras adds."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).partition("\n\nArguments received by")[0]
+    return re.sub(r"^Exception encountered when calling [^\n]*\n\n", "", text).strip()
 
 
 def _is_out_of_memory(error: Exception) -> bool:

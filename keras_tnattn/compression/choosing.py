@@ -39,11 +39,12 @@ class Chooser:
         Raises:
             ValueError: If the goal cannot be reached.
         """
-        asked = self.plan.options.bits is not None or goal != Smaller(1.0)
+        bits = self.plan.options.bits
+        asked = bits is not None or goal != Smaller(1.0)
         if asked and not self.plan.places:
             raise ValueError(
                 "Expected a model with layers that can be replaced. "
-                f"Received: {goal.argument}, and {self.plan.model.name} with "
+                f"Received: {f'bits={bits}' if goal == Smaller(1.0) else goal.argument}, and {self.plan.model.name} with "
                 f"{left_over(self.plan)}"
             )
         if isinstance(goal, Keeping):

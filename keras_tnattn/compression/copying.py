@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from keras_tnattn.compression.batches import fitting_data, outputs_of
-from keras_tnattn.compression.walking import Place, entries, places
+from keras_tnattn.compression.walking import Place, entries, layers_by_address, places
 
 
 def copy_of(model: keras.Model, sample: Any = None) -> keras.Model:
@@ -35,10 +35,8 @@ def copy_of(model: keras.Model, sample: Any = None) -> keras.Model:
             model.save(path)
             try:
                 copy = keras.saving.load_model(path, compile=False, safe_mode=False)
-            except ValueError:
-                if sample is None:
-                    raise
-                copy = _called_copy(model, sample, path)
+            except ValueError as error:
+                copy = _made_copy(model, sample, path, error)
             _copy_states(model, copy)
             return copy
         except MemoryError:
@@ -66,13 +64,34 @@ def _variables(layer: keras.layers.Layer) -> list[keras.Variable]:
     return [value for value in values if isinstance(value, keras.Variable)]
 
 
-def _called_copy(model: keras.Model, sample: Any, path: Path) -> keras.Model:
+def _made_copy(model: keras.Model, sample: Any, path: Path, loading: ValueError) -> keras.Model:
+    """Returns a copy of a model that Keras saved to `path`, but could not load."""
     config = dict(keras.saving.serialize_keras_object(model))
     config.pop("compile_config", None)
     new = keras.saving.deserialize_keras_object(config, safe_mode=False)
-    new(sample, training=False)
-    new.load_weights(path)
+    if sample is not None:
+        new(sample, training=False)
+    if not new.built:
+        raise loading
+    try:
+        new.load_weights(path)
+    except ValueError:
+        # Keras saves a layer once that several layers hold, but makes each of them its own.
+        old_layers = dict(layers_by_address(model))
+        for address, layer in layers_by_address(new):
+            if address not in old_layers:
+                raise loading from None
+            layer.set_weights(old_layers[address].get_weights())
     return new
+
+
+def several_times_held(model: keras.Model, copy: keras.Model) -> set[int]:
+    """Returns the `id`s of the layers of a copy that are one and the same layer in the model."""
+    old_layers, copies = dict(layers_by_address(model)), dict(layers_by_address(copy))
+    of_layer: dict[int, set[int]] = {}
+    for address in old_layers.keys() & copies.keys():
+        of_layer.setdefault(id(old_layers[address]), set()).add(id(copies[address]))
+    return {layer for group in of_layer.values() if len(group) > 1 for layer in group}
 
 
 def _first_paragraph(error: Exception) -> str:

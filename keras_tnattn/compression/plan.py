@@ -11,7 +11,7 @@ from keras_tnattn.compression import calibration
 from keras_tnattn.compression.batches import are_equal, outputs_of, renumbered
 from keras_tnattn.compression.calibration import Data, Seen
 from keras_tnattn.compression.candidates import Candidate, byte_count
-from keras_tnattn.compression.copying import copy_of, twins
+from keras_tnattn.compression.copying import copy_of, several_times_held, twins
 from keras_tnattn.compression.formats import candidates_for
 from keras_tnattn.compression.goals import Options
 from keras_tnattn.compression.kinds import kind_of, reason_against
@@ -96,7 +96,8 @@ def _plan_of_layers(
     # The names that Keras makes up are others in a copy.
     named = places(original)
     pairs = list(zip(named, places(model), strict=False))
-    if any(type(old.layer) is not type(new.layer) for old, new in pairs):
+    shared = several_times_held(original, model)
+    if shared or any(type(old.layer) is not type(new.layer) for old, new in pairs):
         pairs = [(place, place) for place in places(model)]
     for old, place in pairs:
         if kind_of(place.layer) is None:
@@ -105,6 +106,8 @@ def _plan_of_layers(
         reason = reason_against(place.layer)
         if not options.selects(old.layer):
             reason = "not selected by `filters`"
+        elif id(place.layer) in shared:
+            reason = "held by several layers, each of which loads its own copy"
         if reason is not None:
             plan.leave_out(old.path, reason)
     return plan

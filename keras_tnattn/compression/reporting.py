@@ -77,6 +77,8 @@ def notes_of(chooser: Chooser, rows: tuple[LayerReport, ...]) -> list[str]:
             f"Integers of {plan.options.bits} bits and more, in groups with a scale each; those of "
             "tables of low rank and of tensor trains by row, and of 4 or 8 bits."
         )
+        if any(layer.compute_dtype == "float16" for layer in plan.layers.values()):
+            notes.append("Layers that compute in float16 stay in floats: Keras cannot scale them.")
         if all(row.format == "kept" for row in rows):
             notes.append("No layer became smaller.")
     return notes

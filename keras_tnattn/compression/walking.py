@@ -111,6 +111,17 @@ def places(model: keras.layers.Layer) -> list[Place]:
     return all_places
 
 
+def layers_by_address(
+    layer: keras.layers.Layer, address: str = "", above: tuple[int, ...] = ()
+) -> Iterator[tuple[str, keras.layers.Layer]]:
+    """Yields all layers inside a layer by each of their addresses, shared ones several times."""
+    for position, inner in children(layer, named=False).items():
+        if id(inner) not in above:
+            path = _joined(address, position)
+            yield path, inner
+            yield from layers_by_address(inner, path, (*above, id(inner)))
+
+
 def _joined(path: str, key: str) -> str:
     return f"{path}/{key}" if path else key
 

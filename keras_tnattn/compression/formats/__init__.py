@@ -32,6 +32,8 @@ def candidates_for(
     layer: keras.layers.Layer, seen: Seen, names: Sequence[str], bits: int | None
 ) -> list[Candidate]:
     """Returns the candidates for a layer, by decreasing size; the first is the layer itself."""
+    if layer.compute_dtype == "float16":
+        bits = None  # Keras' scales do not fit float16
     size = byte_count(layer)
     kept = Candidate("dense", (), None, size, 0.0, dense_flops(layer), lambda: layer)
     others = [

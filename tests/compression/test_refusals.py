@@ -1,0 +1,149 @@
+"""What cannot be compressed is said in a sentence; what can be goes on."""
+
+import keras
+import numpy as np
+import pytest
+from conformance import to_numpy
+
+from keras_tnattn import compress
+
+RNG = np.random.default_rng(0)
+ROWS = RNG.normal(size=(32, 32)).astype("float32")
+
+
+def sequential(*layers):
+    return keras.Sequential([keras.Input((32,)), *layers])
+
+
+def reasons(result):
+    return {row.kind: row.reason for row in result.report.layers if row.format == "kept"}
+
+
+@pytest.mark.parametrize("data", [None, ROWS], ids=["no data", "data"])
+def test_nan_in_a_kernel_is_not_blamed_on_the_data(data):
+    model = sequential(keras.layers.Dense(32, name="broken"))
+    kernel, bias = model.get_weights()
+    kernel[3, 3] = np.nan
+    model.set_weights([kernel, bias])
+    with pytest.raises(ValueError, match="finite weights.* in the kernel of broken"):
+        compress(model, target=2.0, data=data, verbose=0)
+
+
+@pytest.mark.parametrize("bits", [None, 8])
+def test_dtypes_of_each_layer(bits):
+    dtypes = ["float16", "float32", "mixed_float16", "bfloat16"]
+    model = sequential(*(keras.layers.Dense(32, dtype=dtype) for dtype in dtypes))
+    result = compress(model, target=2.0, bits=bits, data=ROWS, verbose=0)
+    assert result.report.ratio >= 2
+    half = [row for row in result.report.layers if row.path == model.layers[0].name]
+    assert [row.bits for row in half] == [32]
+    assert ("in float16" in str(result.report)) == (bits is not None)
+    assert result.model(ROWS).dtype == model(ROWS).dtype
+
+
+@pytest.mark.parametrize(("options", "asked"), [({"bits": 8}, "bits=8"), ({"target": 1.1}, "1.1")])
+def test_quantized_models_are_not_quantized_again(options, asked):
+    model = sequential(keras.layers.Dense(32))
+    model.layers[0].quantize("int8")
+    with pytest.raises(ValueError, match=f"{asked}.*quantized already .int8."):
+        compress(model, **options, data=ROWS, verbose=0)
+
+
+def test_what_is_not_supported_is_named_with_its_bytes():
+    model = keras.Sequential([keras.Input((32,)), keras.layers.LayerNormalization()])
+    for options in ({"bits": 8}, {"target": 2.0}, {"tolerance": 0.1}):
+        with pytest.raises(ValueError, match="LayerNormalization: 256 bytes, not supported"):
+            compress(model, **options, verbose=0)
+    report = compress(model, verbose=0).report
+    assert report.ratio == 1
+    assert [row.reason for row in report.layers] == ["not supported"]
+
+
+def test_bits_that_make_no_layer_smaller_are_said():
+    result = compress(sequential(keras.layers.Dense(1, use_bias=False)), bits=4, verbose=0)
+    assert (result.report.ratio == 1) == ("No layer became smaller" in str(result.report))
+
+
+class Inner(keras.Model):
+    """Has no `get_config` and is not registered."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.first, self.second = keras.layers.Dense(32), keras.layers.Dense(32)
+
+    def call(self, inputs):
+        return self.second(self.first(inputs))
+
+
+def test_subclassed_models_inside_models():
+    inputs = keras.Input((32,))
+    model = keras.Model(inputs, keras.layers.Dense(3)(Inner()(inputs)))
+    report = compress(model, target=2.0, data=ROWS, verbose=0).report
+    assert [row.format for row in report.layers if row.path.startswith("inner")] == ["low_rank"] * 2
+
+
+@keras.saving.register_keras_serializable(package="test_refusals")
+class Around(keras.layers.Layer):
+    def __init__(self, layer, **kwargs):
+        super().__init__(**kwargs)
+        self.layer = layer
+
+    def build(self, input_shape):
+        if not self.layer.built:
+            self.layer.build(input_shape)
+        self.built = True
+
+    def call(self, inputs):
+        return self.layer(inputs)
+
+    def get_config(self):
+        layer = keras.saving.serialize_keras_object(self.layer)
+        return {**super().get_config(), "layer": layer}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(keras.saving.deserialize_keras_object(config.pop("layer")), **config)
+
+
+def test_a_layer_that_several_layers_hold_stays():
+    dense = keras.layers.Dense(32)
+    inputs = keras.Input((32,))
+    x = Around(dense)(Around(dense)(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(64, name="other")(x))
+    result = compress(model, target=1.1, data=ROWS, verbose=0)
+    held = [row.reason for row in result.report.layers if row.path.endswith("layer")]
+    assert held == ["held by several layers, each of which loads its own copy"] * 2
+    np.testing.assert_array_equal(
+        to_numpy(result.model.layers[1](ROWS)), to_numpy(model.layers[1](ROWS))
+    )
+
+
+def test_a_lora_stays_and_the_rest_goes_on():
+    model = sequential(keras.layers.Dense(32), keras.layers.Dense(32))
+    model.layers[0].enable_lora(2)
+    result = compress(model, target=1.2, data=ROWS, verbose=0)
+    assert reasons(result) == {"Dense": "has a LoRA"}
+
+
+def test_the_error_of_the_outputs_is_measured_on_all_rows():
+    model = sequential(keras.layers.Dense(32, "relu"), keras.layers.Dense(32))
+    rows = RNG.normal(size=(1500, 32)).astype("float32")
+    rows[1200:] *= 40
+    result = compress(model, target=2.0, data=(rows, np.zeros(1500)), verbose=0)
+
+    def error(small):
+        return np.linalg.norm(to_numpy(small(rows)) - to_numpy(model(rows))) / np.linalg.norm(
+            to_numpy(model(rows))
+        )
+
+    assert result.report.rows == 1500
+    assert result.report.error == pytest.approx(error(result.model), rel=1e-3)
+    result.heal(rows[:64], epochs=1)
+    assert result.report.error == pytest.approx(error(result.model), rel=1e-3)
+
+
+def test_progress_is_printed_if_asked_for(capsys):
+    compress(sequential(keras.layers.Dense(32, name="only")), target=2.0)
+    assert "layer 1 of 1: only" in capsys.readouterr().out
+    compress(sequential(keras.layers.Dense(32)), target=2.0, verbose=0)
+    assert capsys.readouterr().out == ""
