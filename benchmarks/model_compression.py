@@ -114,6 +114,8 @@ def trained(args, seed):
         data_dir=args.data_dir,
         seed=seed,
         initial_weights="random",
+        test_fraction=0.4,
+        max_words=200,
         word_dropout=0.5,
         dropout=0.1,
         name=f"{args.dataset}-{args.model}-{seed}",

@@ -19,7 +19,7 @@ from keras_tnattn.export.cards import merged, technical
 from keras_tnattn.export.formats import export_file
 from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.export.writing import check_backend, ignores_padding
-from keras_tnattn.text.words import BETWEEN_WORDS, WordVectorizer
+from keras_tnattn.text.words import WordVectorizer
 
 SUFFIXES = {"onnxruntime": ".onnx", "litert": ".tflite"}
 # Texts with which a written folder is tried, besides the caller's.
@@ -87,7 +87,7 @@ def export_portable(
         "by_length": ignores_padding(model, vectorizer.vocabulary_size()),
         "words": {
             "vocabulary": vectorizer.get_vocabulary()[2:],
-            "between": BETWEEN_WORDS,
+            "between": vectorizer.between,
             "max_words": vectorizer.max_words,
         },
     }

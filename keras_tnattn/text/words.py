@@ -6,7 +6,8 @@ same in an exported model does.
 
 import collections
 import re
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -19,7 +20,9 @@ from keras_tnattn.typing import Tensor
 _SEPARATORS = r"""[!"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~\x00]"""
 # Those of `tf.strings.split`: white space of ASCII.
 BETWEEN_WORDS = rf"(?:[ \t\n\v\f\r]|{_SEPARATORS})+"
-_BETWEEN_WORDS = re.compile(BETWEEN_WORDS)
+# An empty match separates two characters.
+BETWEEN_CHARACTERS = rf"{BETWEEN_WORDS}|"
+SPLITS = {"words": BETWEEN_WORDS, "characters": BETWEEN_CHARACTERS}
 _SPECIAL = ["", "[UNK]"]
 
 
@@ -37,6 +40,26 @@ def lower_and_separate(text: Tensor) -> Tensor:
     return tf.strings.lower(tf.strings.regex_replace(text, _SEPARATORS, " "), encoding="utf-8")
 
 
+@keras.saving.register_keras_serializable(package="keras_tnattn")
+def lower_and_join(text: Tensor) -> Tensor:
+    """Lower-cases UTF-8 strings of any alphabet, and removes punctuation and white space.
+
+    Example:
+        >>> lower_and_join(["Hello, world!"]).numpy()[0].decode()
+        'helloworld'
+    """
+    import tensorflow as tf
+
+    return tf.strings.lower(tf.strings.regex_replace(text, BETWEEN_WORDS, ""), encoding="utf-8")
+
+
+def split_characters(texts: Tensor) -> Any:
+    """Returns the characters of strings `(B,)`, one for each id, as a ragged tensor `(B, None)`."""
+    import tensorflow as tf
+
+    return tf.strings.unicode_split(lower_and_join(texts), "UTF-8")
+
+
 def split_words(texts: Tensor) -> Any:
     """Returns the words of strings `(B,)`, one for each id, as a ragged tensor `(B, None)`."""
     import tensorflow as tf
@@ -48,14 +71,20 @@ class WordVectorizer:
     """Turns texts into ids of words, in plain Python.
 
     Words are separated by white space and punctuation, and lower-cased; apostrophes are parts of
-    words. Id 0 is padding and id 1 is any unknown word.
+    words. Id 0 is padding and id 1 is any unknown word. For languages that are written without
+    spaces, each character but white space and punctuation can be a word.
 
     Args:
         vocabulary: The words of ids 2, 3, ...
         max_words: How many words of a text are kept; shorter texts are padded. Default 200.
+        split: `"words"` (default) or `"characters"`.
+
+    Attributes:
+        between: The regular expression that separates words; `"characters"` are separated by its
+            empty match. A reader in another language needs nothing else.
 
     Raises:
-        ValueError: If `max_words` is not positive.
+        ValueError: If `max_words` is not positive, or `split` is unknown.
 
     Example:
         >>> from keras_tnattn.text.words import WordVectorizer
@@ -64,10 +93,14 @@ class WordVectorizer:
         [[1, 3, 1, 2], [0, 0, 0, 0]]
     """
 
-    def __init__(self, vocabulary: Sequence[str], max_words: int = 200) -> None:
+    def __init__(
+        self, vocabulary: Sequence[str], max_words: int = 200, split: str = "words"
+    ) -> None:
         if max_words < 1:
             raise ValueError(f"Expected max_words >= 1. Received: max_words={max_words}")
-        self.max_words = max_words
+        self.max_words, self.split = max_words, split
+        self.between = _between(split)
+        self._separator = re.compile(self.between)
         self._vocabulary = [*_SPECIAL, *vocabulary]
         self._ids = {word: n for n, word in enumerate(self._vocabulary)}
 
@@ -75,7 +108,7 @@ class WordVectorizer:
         """Returns int32 ids `(B, max_words)` of `B` texts, padded with 0."""
         ids = np.zeros((len(texts), self.max_words), "int32")
         for row, text in zip(ids, texts, strict=True):
-            words = _words(text)[: self.max_words]
+            words = _words(text, self._separator)[: self.max_words]
             row[: len(words)] = [self._ids.get(word, 1) for word in words]
         return ids
 
@@ -93,7 +126,8 @@ class WordVectorizer:
         It runs on TensorFlow, which must be installed, whatever the backend of Keras.
         """
         return keras.layers.TextVectorization(
-            standardize=lower_and_separate,
+            standardize=lower_and_separate if self.split == "words" else lower_and_join,
+            split="whitespace" if self.split == "words" else "character",
             output_sequence_length=self.max_words,
             vocabulary=self._vocabulary[len(_SPECIAL) :],
             name="words",
@@ -101,7 +135,10 @@ class WordVectorizer:
 
 
 def learn_words(
-    texts: Iterable[str], vocabulary_size: int = 20_000, max_words: int = 200
+    texts: Iterable[str],
+    vocabulary_size: int = 20_000,
+    max_words: int | Callable[[np.ndarray], int] = 200,
+    split: str = "words",
 ) -> WordVectorizer:
     """Learns a vocabulary of the most frequent words.
 
@@ -111,7 +148,9 @@ def learn_words(
     Args:
         texts: The training texts, without those of the test part; they are read once, one by one.
         vocabulary_size: Maximum number of ids, including the two special ones. Default 20,000.
-        max_words: How many words of a text are kept; shorter texts are padded. Default 200.
+        max_words: How many words of a text are kept; shorter texts are padded. Default 200. It may
+            be a function of the numbers of words of all texts, an integer array.
+        split: As for `WordVectorizer`.
 
     Raises:
         ValueError: If `vocabulary_size` leaves no room for a word, `max_words` is not positive,
@@ -128,12 +167,17 @@ def learn_words(
             f"Received: vocabulary_size={vocabulary_size}"
         )
     counts: collections.Counter[str] = collections.Counter()
+    separator, lengths = re.compile(_between(split)), array("q")
     for text in texts:
-        counts.update(_words(text))
+        words = _words(text, separator)
+        lengths.append(len(words))
+        counts.update(words)
     if not counts:
         raise ValueError("Expected texts with at least one word. Received: texts without any")
     words = sorted(counts, key=lambda word: (counts[word], word.encode()), reverse=True)
-    return WordVectorizer(words[: vocabulary_size - len(_SPECIAL)], max_words)
+    if callable(max_words):
+        max_words = max_words(np.array(lengths))
+    return WordVectorizer(words[: vocabulary_size - len(_SPECIAL)], max_words, split)
 
 
 def word_vectorizer(
@@ -161,5 +205,11 @@ def word_vectorizer(
     return learn_words(texts, vocabulary_size, max_words).layer()
 
 
-def _words(text: str) -> list[str]:
-    return [word for word in _BETWEEN_WORDS.split(text.lower()) if word]
+def _between(split: str) -> str:
+    if split not in SPLITS:
+        raise ValueError(f"Expected one of {tuple(SPLITS)}. Received: split={split!r}")
+    return SPLITS[split]
+
+
+def _words(text: str, separator: re.Pattern[str]) -> list[str]:
+    return [word for word in separator.split(text.lower()) if word]

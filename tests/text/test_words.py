@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_tnattn.text.words import WordVectorizer, learn_words, lower_and_separate, word_vectorizer
+from keras_tnattn.text.words import (
+    WordVectorizer,
+    learn_words,
+    lower_and_separate,
+    split_characters,
+    word_vectorizer,
+)
 
 
 def test_ids_fall_with_frequency():
@@ -84,3 +90,46 @@ def test_a_character_that_keras_loses_separates_words():
     assert sorted(vectorizer.get_vocabulary()[2:]) == ["a", "fish", "red"]
     texts = ["a\x00 red\x00\x00fish"]
     np.testing.assert_array_equal(vectorizer.layer()(tf.constant(texts)), vectorizer(texts))
+
+
+class TestCharacters:
+    TEXTS = ("\u6211\u4eec \u662f, \u6211!", "Ab a'\U0001f600\u00c9", "", "x" * 9)
+
+    def test_each_character_is_a_word(self):
+        vectorizer = learn_words(self.TEXTS[:2], max_words=6, split="characters")
+        ids = {word: i for i, word in enumerate(vectorizer.get_vocabulary())}
+        assert set(ids) == {"", "[UNK]", *"\u6211\u4eec\u662fab'\U0001f600\u00e9"}
+        expected = [
+            [ids[c] for c in "\u6211\u4eec\u662f\u6211"] + [0, 0],
+            [ids[c] for c in "aba'\U0001f600\u00e9"],
+        ]
+        assert vectorizer(self.TEXTS).tolist() == [*expected, [0] * 6, [1] * 6]
+
+    def test_the_layer_does_the_same(self):
+        vectorizer = learn_words(self.TEXTS, max_words=7, split="characters")
+        ids = keras.ops.convert_to_numpy(vectorizer.layer()(list(self.TEXTS)))
+        np.testing.assert_array_equal(ids, vectorizer(self.TEXTS))
+        words = split_characters(list(self.TEXTS[:2])).to_list()
+        assert [[w.decode() for w in row] for row in words] == [
+            list("\u6211\u4eec\u662f\u6211"),
+            list("aba'\U0001f600\u00e9"),
+        ]
+
+    @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
+    def test_characters_are_those_between_the_words(self, text):
+        words, characters = (
+            learn_words([text + "a"], split=split).get_vocabulary()[2:]
+            for split in ("words", "characters")
+        )
+        assert set(characters) == set("".join(words))
+
+    def test_an_unknown_split(self):
+        with pytest.raises(ValueError, match="split='letters'"):
+            WordVectorizer(["a"], split="letters")
+
+
+def test_the_number_of_words_may_depend_on_the_texts():
+    vectorizer = learn_words(
+        ["a b c", "", "a"], max_words=lambda lengths: sum(lengths) + len(lengths)
+    )
+    assert vectorizer.max_words == 7

@@ -11,8 +11,11 @@ import pytest
 from run_folders import FILES, assert_equal, assert_refused, interrupted_after, killed_after
 
 from keras_tnattn.models import ATTENTIONS as CLASSIFIERS
+from keras_tnattn_train.classify import train
 from keras_tnattn_train.classify.config import ATTENTIONS, ClassifyConfig
-from keras_tnattn_train.classify.train import compiled_model
+from keras_tnattn_train.classify.loading import ClassifierRun
+from keras_tnattn_train.classify.texts import warning_without_spaces
+from keras_tnattn_train.classify.train import _words_to_read, compiled_model
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.data.batches import TextBatches
 from keras_tnattn_train.data.texts import split_rows
@@ -131,7 +134,7 @@ def test_a_run_folder_holds_it_all(uninterrupted):
     }
     results = Run(folder).results
     assert results["test_accuracy"] > 0.9
-    assert results["rows"] == {"train": 144, "test": 96}
+    assert results["rows"] == {"train": 192, "test": 48}
     assert results["epochs"] == EPOCHS
 
 
@@ -550,3 +553,75 @@ class TestExport:
         assert main([*resume, str(tmp_path / "other")]) == 0  # of a finished run
         assert run.results == results | {"exported": str(tmp_path / "other/small/1")}
         assert Path(run.results["exported"]).is_dir()
+
+
+class TestWordsToRead:
+    def chosen(self, lengths, **options):
+        return _words_to_read(ClassifyConfig(**options), np.array(lengths))
+
+    @pytest.mark.parametrize(
+        ("lengths", "options", "chosen"),
+        [
+            ([5, 30], {}, 30),
+            ([100] * 99 + [150], {}, 150),  # never fewer than 200, if there are so many
+            ([100] * 199 + [3000], {}, 200),
+            ([100] * 97 + [3000] * 3, {}, 3000),
+            ([100] * 97 + [9000] * 3, {}, 4096),
+            ([100] * 97 + [9000] * 3, {"attention": "dpa"}, 1024),
+            ([100] * 97 + [9000] * 3, {"time_graph": "power_law", "exponent": 1.0}, 1024),
+            ([100] * 97 + [9000] * 3, {"attention": "none"}, 4096),
+            ([100] * 97 + [9000] * 3, {"max_words": 7}, 7),
+            ([100] * 97 + [9000] * 3, {"recipe": "paper"}, 200),
+        ],
+    )
+    def test_the_training_part_decides(self, lengths, options, chosen):
+        assert self.chosen(lengths, **options) == chosen
+
+    def test_what_is_cut_off_is_told(self, capsys):
+        self.chosen([100, 300], max_words=200)
+        assert capsys.readouterr().out == (
+            "  the first 200 words of a text are read; 50.0% of the training texts are longer, and "
+            "25.0% of their words are cut off (--max-words)\n"
+        )
+        self.chosen([100, 300], split="characters")
+        assert capsys.readouterr().out == "  texts are read whole, up to 300 characters\n"
+
+    def test_ids_of_many_texts_are_few(self, monkeypatch):
+        monkeypatch.setattr(train, "LARGEST_IDS", 50_000)
+        assert self.chosen([3000] * 100) == 500
+        assert self.chosen([3000] * 1000) == 200
+
+
+def test_long_texts_of_characters_are_read_and_predicted(tmp_path, capsys):
+    rng, path, run = np.random.default_rng(0), tmp_path / "t.csv", tmp_path / "run"
+    # The class stands at the end, far beyond the first 200 characters, and no space before it.
+    fill = ["".join(rng.choice(list("\u6211\u4eec\u662f"), 300)) for _ in range(60)]
+    rows = [f"{text}{chr(0x5929 + i % 2) * 40},{'ab'[i % 2]}" for i, text in enumerate(fill)]
+    path.write_text("\n".join(["text,label", *rows]) + "\n", encoding="utf-8")
+    arguments = ["classify", "--dataset", str(path), "--attention", "none", "--epochs", "2"]
+    assert main([*arguments, "--run-dir", str(tmp_path / "words")]) == 0
+    printed = capsys.readouterr().out
+    assert "warning: words have 340 characters" in printed
+    assert main([*arguments, "--split", "characters", "--run-dir", str(run)]) == 0
+    printed = capsys.readouterr().out
+    assert "warning" not in printed
+    assert "texts are read whole, up to 340 characters" in printed
+    assert Run(run).results["test_accuracy"] == 1
+    assert json.loads((run / "data.json").read_text())["max_words"] == 340
+    loaded = ClassifierRun(run)
+    predictions = loaded.predictor(8, 1, None)([row.partition(",")[0] for row in rows[:4]])
+    assert [p[0].words[0] for p in predictions] == ["a", "b", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "warns"),
+    [
+        (["the cat sat on the mat", "donaudampfschifffahrtsgesellschaft"], False),
+        (["\u5f88\u597d\u5403\u7684\u996d\u5e97\uff0c\u6211\u559c\u6b22"], True),
+        (["\u5f88 \u597d\u5403 \u7684 \u996d\u5e97"], False),
+        (["thisisatextofwordswithoutanyspaces"], True),
+        ([""], False),
+    ],
+)
+def test_texts_without_spaces_are_warned_about(texts, warns):
+    assert (warning_without_spaces(texts) is not None) == warns

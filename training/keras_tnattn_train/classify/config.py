@@ -25,6 +25,7 @@ ATTENTIONS = registered_attentions()
 TABLE_DIMS = {"tsa": 64, "tga": 64, "dpa": 6, "ada": 6}
 RECIPES = ("tuned", "paper")
 SWITCH = ("on", "off")
+SPLITS = ("words", "characters")
 CLASS_WEIGHTS = ("none", "balanced")
 INITIAL_WEIGHTS = ("svm", "random")
 EMBEDDINGS = ("dense", "tensor_train", "low_rank")
@@ -47,14 +48,16 @@ def _by_recipe(tuned: Any, paper: Any, without: Any = None) -> Callable[[dict[st
         tuned: The value of the tuned recipe.
         paper: The value of the recipe with the papers' layers.
         without: The value of the tuned recipe without an attention, if the initial weights are
-            random. Default: `tuned`.
+            random, or with a tensor-train embedding. Default: `tuned`.
     """
 
     def default(values: dict[str, Any]) -> Any:
         if values["recipe"] == "paper":
             return paper
-        other = without is not None and values["attention"] == "none"
-        return without if other and values["initial_weights"] == "random" else tuned
+        if without is None:
+            return tuned
+        plain = values["attention"] == "none" and values["initial_weights"] == "random"
+        return without if plain or values["embedding"] == "tensor_train" else tuned
 
     return default
 
@@ -116,9 +119,31 @@ class ClassifyConfig(ExportConfig):
         "column or feature with the labels (default: by the header, else label)",
     )
     skip_bad_rows: bool = skip_bad_rows_option()
-    test_fraction: float = option(0.4, DATA, "fraction of the rows for the test", gt=0, lt=1)
-    max_words: int = option(
-        200, DATA, "maximum number of words of a text; the rest is cut off", ge=1, le=100_000
+    recipe: str = recipe_option("tuned")
+    test_fraction: float = option(
+        None,
+        DATA,
+        "share of the rows for the test (tuned: 0.2; paper: 0.4)",
+        compute=_by_recipe(0.2, 0.4),
+        gt=0,
+        lt=1,
+    )
+    split: str = option(
+        "words",
+        DATA,
+        "what has an id: words, between white space and punctuation, or characters, for languages "
+        "that are written without spaces",
+        choices=SPLITS,
+    )
+    max_words: int | None = option(
+        None,
+        DATA,
+        "maximum number of words of a text; the rest is cut off (tuned: enough for 99 % of the "
+        "training texts, but at most 4096, or 1024 for an attention that compares all pairs of "
+        "words; paper: 200)",
+        compute=_by_recipe(None, 200),
+        ge=1,
+        le=100_000,
     )
     vocabulary_size: int = option(
         20_000,
@@ -128,7 +153,6 @@ class ClassifyConfig(ExportConfig):
         le=10_000_000,
     )
 
-    recipe: str = recipe_option("tuned")
     attention: str = option(
         "tsa",
         MODEL,
@@ -169,7 +193,7 @@ class ClassifyConfig(ExportConfig):
         None,
         MODEL,
         "rate at which training drops whole words after the embedding (tuned: 0.6, or 0.5 "
-        "with --attention none and random initial weights; paper: 0)",
+        "with a tensor-train embedding, or --attention none and random initial weights; paper: 0)",
         compute=_by_recipe(0.6, 0.0, without=0.5),
         ge=0,
         lt=1,
@@ -178,7 +202,8 @@ class ClassifyConfig(ExportConfig):
         None,
         MODEL,
         "rate of the dropout after the average over the words, and after the hidden layer "
-        "(tuned: 0.5, or 0.1 with --attention none and random initial weights; paper: 0.1)",
+        "(tuned: 0.5, or 0.1 with a tensor-train embedding, or --attention none and random initial "
+        "weights; paper: 0.1)",
         compute=_by_recipe(0.5, 0.1, without=0.1),
         ge=0,
         lt=1,
@@ -316,6 +341,12 @@ class ClassifyConfig(ExportConfig):
     def of_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:
         earlier = {"recipe": "paper", "dropout": 0.1, "initial_weights": "random"}
         return {**earlier, **values}
+
+    @property
+    def compares_pairs(self) -> bool:
+        """Whether the cost of the attention grows with the square of the number of words."""
+        graph = self.time_graph in ("geometric", "exponential")
+        return not (self.attention == "none" or (self.attention in TIME_GRAPHED and graph))
 
     @property
     def source(self) -> str:

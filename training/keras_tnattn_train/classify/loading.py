@@ -13,13 +13,15 @@ from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.classify.reports import parameter_counts
 from keras_tnattn_train.classify.texts import read_texts
 from keras_tnattn_train.classify.train import Part, export_classifier, prepare_parts
+from keras_tnattn_train.data.batches import compiled_lengths
 from keras_tnattn_train.data.texts import LabeledTexts
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.cards import describe
-from keras_tnattn_train.runs.predictions import Predictor, labels, predict
+from keras_tnattn_train.runs.predictions import Predictor, labels
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.saved_models import load_model
 from keras_tnattn_train.runs.trained import TrainedRun
+from keras_tnattn_train.runs.training import outputs_of
 from keras_tnattn_train.system.files import read_object
 
 # The share of a text's words with which a small model is trained.
@@ -56,17 +58,18 @@ class ClassifierRun(TrainedRun):
                 f"Received: {folder / 'model.keras'} with {self.model.output_shape[-1]}. {hint}"
             )
         self.class_names = names
+        self._max_words = self.config.max_words or int(data.get("max_words", 200))
         self.vectorizer = self._vectorizer(vocabulary)
 
     def _vectorizer(self, vocabulary: list[str]) -> WordVectorizer:
         # The first two entries stand for padding and for unknown words.
-        return WordVectorizer(vocabulary[2:], self.config.max_words)
+        return WordVectorizer(vocabulary[2:], self._max_words, self.config.split)
 
     def predictor(self, batch_size: int, beam: int, n_best: int | None) -> Predictor:
         def predictions(texts: list[str]) -> Any:
-            return labels(
-                np.asarray(self.model.predict_on_batch(self.vectorizer(texts))), self.class_names
-            )
+            ids = self.vectorizer(texts)
+            ids = ids[:, : compiled_lengths(ids).max()]
+            return labels(np.asarray(self.model.predict_on_batch(ids)), self.class_names)
 
         return predictions
 
@@ -93,7 +96,11 @@ class ClassifierRun(TrainedRun):
         vocabulary = self.vectorizer.get_vocabulary()
         for order in result.id_orders.values():
             vocabulary = [vocabulary[old] for old in order if old < len(vocabulary)]
-        return {"class_names": self.class_names, "vocabulary": vocabulary}
+        return {
+            "class_names": self.class_names,
+            "vocabulary": vocabulary,
+            "max_words": self._max_words,
+        }
 
     def scores(self, result: Any) -> dict[str, float]:
         test = self._texts[1]["test"]
@@ -138,7 +145,7 @@ class ClassifierRun(TrainedRun):
 
 
 def _accuracy(ids: np.ndarray, labels: np.ndarray) -> Callable[[keras.Model], float]:
-    return lambda model: float(np.mean(predict(model, ids) == labels))
+    return lambda model: float(np.mean(outputs_of(model, ids).argmax(axis=-1) == labels))
 
 
 def thinned(ids: np.ndarray) -> np.ndarray:

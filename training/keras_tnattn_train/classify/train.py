@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.utils.class_weight import compute_sample_weight
 
 from keras_tnattn.models import text_classifier
-from keras_tnattn.text.words import WordVectorizer, learn_words, split_words
+from keras_tnattn.text.words import WordVectorizer, learn_words, split_characters, split_words
 from keras_tnattn_train.classify.config import TENSORIZED, ClassifyConfig
 from keras_tnattn_train.classify.initial_weights import svm_weights
 from keras_tnattn_train.classify.reports import (
@@ -21,7 +21,7 @@ from keras_tnattn_train.classify.reports import (
     write_mistakes,
     write_report,
 )
-from keras_tnattn_train.data.batches import TextBatches
+from keras_tnattn_train.data.batches import MAX_TOKENS, GroupedTextBatches, TextBatches
 from keras_tnattn_train.data.stored import stored_array
 from keras_tnattn_train.data.texts import LabeledTexts, split_rows
 from keras_tnattn_train.options.errors import InputError
@@ -32,6 +32,12 @@ from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.training import EpochLog, fit, outputs_of, start_session
 
 VALIDATION_FRACTION = 0.1
+# How many words of a text are read by default: those of this share of the training texts, but at
+# least and at most so many; less if the ids of all texts would take more than 4 GiB.
+WHOLE_TEXTS, FEWEST_WORDS, MOST_WORDS, PAIRWISE_WORDS = 0.99, 200, 4096, 1024
+LARGEST_IDS = 2**30
+# Texts of up to this many words share batches whatever their lengths.
+SHORT_TEXTS = 256
 CHUNK = 4096  # texts that are in memory at once
 
 
@@ -63,7 +69,7 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
         vectorizer, parts = prepare_parts(config, data)
         batches = _training_batches(config, parts["train"])
         sizes = vectorizer.vocabulary_size(), len(data.class_names), len(batches)
-        model = compiled_model(config, *sizes)
+        model = compiled_model(config, *sizes, max_words=vectorizer.max_words)
     except ValueError as error:
         # Keras and our layers validate sizes; report their errors as input errors.
         raise InputError(str(error)) from error
@@ -73,15 +79,16 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
         "notes": list(data.notes),
         "class_names": list(data.class_names),
         "vocabulary": vocabulary,
+        **({} if config.max_words else {"max_words": vectorizer.max_words}),
     }
     run.start_or_check(config, description)
 
     train, test, validation = parts["train"], parts["test"], parts.get("validation")
     if config.initial_weights == "svm" and not run.last_checkpoint.exists():
-        build = functools.partial(compiled_model, config, *sizes)
+        build = functools.partial(compiled_model, config, *sizes, max_words=vectorizer.max_words)
         model.set_weights(svm_weights(config, build, train.ids, train.labels))
     log = EpochLog(run, config.early_stopping, config.monitor)
-    held_out = validation and TextBatches(validation.ids, validation.labels, 256)
+    held_out = validation and GroupedTextBatches(validation.ids, validation.labels, 256, MAX_TOKENS)
     fit(model, batches, config, run, held_out, log)
     model = log.model
     probabilities = outputs_of(model, test.ids)
@@ -151,9 +158,10 @@ def export_classifier(
         "notes": list(data.notes),
     }
     examples = [data.texts[row][:200] for row in test.rows[:: max(1, len(test.rows) // 5)][:5]]
+    split = split_words if vectorizer.split == "words" else split_characters
     card = {"examples": examples, **describe(config, source, results)}
     return export_classifier(
-        model, vectorizer.layer(), data.class_names, folder, version, split_words, card
+        model, vectorizer.layer(), data.class_names, folder, version, split, card
     )
 
 
@@ -171,12 +179,41 @@ def prepare_parts(
         training, validation = split_rows(data.labels[train], VALIDATION_FRACTION, config.seed)
         rows |= {"train": train[training], "validation": train[validation]}
     vectorizer = learn_words(
-        (data.texts[row] for row in rows["train"]), config.vocabulary_size, config.max_words
+        (data.texts[row] for row in rows["train"]),
+        config.vocabulary_size,
+        functools.partial(_words_to_read, config),
+        config.split,
     )
     return vectorizer, {
         name: Part(r, _ids_of(vectorizer, data.texts, r), data.labels[r])
         for name, r in rows.items()
     }
+
+
+def _words_to_read(config: ClassifyConfig, lengths: np.ndarray) -> int:
+    """Chooses how many words of a text are read, and prints what share of them that cuts off.
+
+    Args:
+        config: The options.
+        lengths: The numbers of words of the training texts.
+    """
+    chosen = config.max_words
+    if chosen is None:
+        most = PAIRWISE_WORDS if config.compares_pairs else MOST_WORDS
+        most = min(most, max(FEWEST_WORDS, LARGEST_IDS // len(lengths)))
+        enough = int(np.quantile(lengths, WHOLE_TEXTS, method="higher"))
+        chosen = min(max(enough, FEWEST_WORDS), int(lengths.max()), most)
+    left_out = np.maximum(lengths - chosen, 0)
+    share = left_out.sum() / max(lengths.sum(), 1)
+    unit = "words" if config.split == "words" else "characters"
+    if left_out.any():
+        print(
+            f"  the first {chosen:,} {unit} of a text are read; {np.mean(left_out > 0):.1%} of the "
+            f"training texts are longer, and {share:.1%} of their {unit} are cut off (--max-words)"
+        )
+    else:
+        print(f"  texts are read whole, up to {chosen:,} {unit}")
+    return chosen
 
 
 def _ids_of(vectorizer: WordVectorizer, texts: Sequence[str], rows: np.ndarray) -> np.ndarray:
@@ -191,10 +228,14 @@ def _ids_of(vectorizer: WordVectorizer, texts: Sequence[str], rows: np.ndarray) 
 
 
 def _training_batches(config: ClassifyConfig, part: Part) -> TextBatches:
+    """Returns the training batches; long texts share batches with texts of similar lengths."""
     sample_weights = None
     if config.class_weights == "balanced":
         sample_weights = compute_sample_weight("balanced", part.labels).astype("float32")
-    return TextBatches(part.ids, part.labels, config.batch_size, config.seed, sample_weights)
+    arguments = (part.ids, part.labels, config.batch_size)
+    if part.ids.shape[1] <= SHORT_TEXTS:
+        return TextBatches(*arguments, config.seed, sample_weights)
+    return GroupedTextBatches(*arguments, MAX_TOKENS, config.seed, sample_weights)
 
 
 def compiled_model(
@@ -203,6 +244,7 @@ def compiled_model(
     classes: int,
     steps: int,
     attention: keras.layers.Layer | None = None,
+    max_words: int | None = None,
 ) -> keras.Model:
     """Builds a compiled classifier.
 
@@ -212,6 +254,8 @@ def compiled_model(
         classes: The number of classes.
         steps: The number of steps in an epoch.
         attention: A layer in place of the attention of the config, which is then `"none"`.
+        max_words: The maximum number of words of a text, for learned positions. Default: that of
+            the config.
 
     Returns:
         A model from ids `(B, L)` to probabilities `(B, classes)`.
@@ -231,7 +275,7 @@ def compiled_model(
         normalization=config.normalization == "on",
         feedforward_dim=config.feedforward_dim or None,
         position_encoding=positions,
-        max_length=config.max_words if positions == "learned" else None,
+        max_length=(max_words or config.max_words) if positions == "learned" else None,
         feedforward=config.feedforward,
         **config.attention_options,
     )

@@ -6,7 +6,8 @@ import math
 import keras
 import numpy as np
 
-CHUNK = 65_536  # whose lengths are computed at once
+MAX_TOKENS = 65_536  # of a batch of long texts, padding included
+CHUNK = 65_536  # texts whose lengths are computed at once
 
 
 class ArrayBatches(keras.utils.PyDataset):
@@ -85,7 +86,7 @@ class TextBatches(ArrayBatches):
     @functools.cached_property
     def lengths(self) -> np.ndarray:
         """The lengths to which the texts are cut, `(R,)`."""
-        return _compiled_lengths(self.inputs)
+        return compiled_lengths(self.inputs)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, ...]:
         inputs, *others = super().__getitem__(index)
@@ -105,6 +106,7 @@ class GroupedTextBatches(TextBatches):
         max_tokens: Maximum number of tokens in a batch, padding included; a single longer text is a
             batch.
         seed: As for `TextBatches`. Default: sorted by length, in every epoch.
+        sample_weights: As for `TextBatches`.
     """
 
     def __init__(
@@ -114,9 +116,10 @@ class GroupedTextBatches(TextBatches):
         batch_size: int,
         max_tokens: int,
         seed: int | None = None,
+        sample_weights: np.ndarray | None = None,
     ) -> None:
         self.max_tokens = max_tokens
-        super().__init__(inputs, labels, batch_size, seed)
+        super().__init__(inputs, labels, batch_size, seed, sample_weights)
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)
@@ -141,7 +144,7 @@ def repeated(rows: np.ndarray, added: int) -> np.ndarray:
     return np.concatenate([rows, np.repeat(rows[-1:], added, axis=0)])
 
 
-def _compiled_lengths(ids: np.ndarray) -> np.ndarray:
+def compiled_lengths(ids: np.ndarray) -> np.ndarray:
     """Returns the lengths of texts `(R, L)`, rounded up to 64, 128 and so on, but at most `L`."""
     length = ids.shape[1]
     lengths = np.zeros(len(ids), "int64")

@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tnattn_train.data.batches import TextBatches
+from keras_tnattn_train.data.batches import MAX_TOKENS, GroupedTextBatches
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import ExportConfig, FitConfig, RunConfig
 from keras_tnattn_train.processes.devices import leave_to_process_0, share_of_batches, to_numpy
@@ -280,10 +280,10 @@ def fit(
 
 def outputs_of(model: keras.Model, ids: np.ndarray) -> np.ndarray:
     """Returns the outputs `(R, ...)` for texts `(R, L)`, read without needless padding."""
-    texts = TextBatches(ids, np.zeros(len(ids)), 256)
-    texts.order = np.argsort(texts.lengths, kind="stable")
+    texts = GroupedTextBatches(ids, np.zeros(len(ids)), 256, MAX_TOKENS)
     outputs = model.predict(as_dataset(texts), verbose=0)
-    return outputs[np.argsort(texts.order)]
+    order = np.concatenate([texts.rows(index) for index in range(len(texts))])
+    return outputs[np.argsort(order)]
 
 
 class ProcessShare(keras.utils.PyDataset):

@@ -80,7 +80,7 @@ class WholeTextsConfig(WholeTextsTraining, FitConfig):
             *("batch_size", "learning_rate", "early_stopping", "seed"),
         )
         options = {name: getattr(self, name) for name in names}
-        options["initial_weights"] = "random"
+        options |= {"initial_weights": "random", "test_fraction": 0.4}
         if self.model == "tsa":
             options["damping"] = self.damping
         # XLA would compile every length anew.
