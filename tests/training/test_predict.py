@@ -180,7 +180,7 @@ def test_bad_input(classifier, translator, tmp_path, capsys):
     other.folder.mkdir()
     (other.folder / "config.json").write_text("{}")
     (other.folder / "data.json").write_text('{"trained_lengths": [4]}')
-    assert "which read text" in refused(other.folder, "a")
+    assert "which predict" in refused(other.folder, "a")
 
 
 def test_help_has_examples(capsys):

@@ -30,7 +30,7 @@ from keras_tnattn_train.processes.devices import (
 )
 from keras_tnattn_train.runs.finishing import export_note
 from keras_tnattn_train.runs.run import Run, open_run
-from keras_tnattn_train.runs.trained import TrainedRun
+from keras_tnattn_train.runs.trained import PredictingRun, TrainedRun
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +48,9 @@ class Command:
             models of the command do not read texts.
         searches: Whether its predictions are those of a search with beams.
         several_processes: Whether several processes may run it together.
+        predicting: Loads a finished run that predicts, but for names or paths instead of texts.
+            Default: none.
+        columns: Usual names of the column of a table with what it predicts for.
     """
 
     name: str
@@ -59,6 +62,8 @@ class Command:
     loading: Callable[[Path], TrainedRun] | None = None
     searches: bool = False
     several_processes: bool = False
+    predicting: Callable[[Path], PredictingRun] | None = None
+    columns: tuple[str, ...] = ()
 
     def run(self, values: dict[str, Any]) -> None:
         """Runs the command with the options that the user typed.
@@ -69,6 +74,13 @@ class Command:
         if not self.several_processes:
             check_one_process(self.name)
         self.start(values)
+
+    def load_to_predict(self, folder: Path) -> PredictingRun:
+        """As `load`, also of a command that predicts for names or paths."""
+        if self.predicting is None:
+            return self.load(folder)
+        start_backend()
+        return self.predicting(folder)
 
     def load(self, folder: Path) -> TrainedRun:
         """Starts the backend, and loads a finished run of this command.
@@ -167,6 +179,8 @@ def training_command(
     others: type[Options] | None = None,
     loading: Callable[[Path], TrainedRun] | None = None,
     searches: bool = False,
+    predicting: Callable[[Path], PredictingRun] | None = None,
+    columns: tuple[str, ...] = (),
 ) -> Command:
     """Returns a command that trains one run.
 
@@ -184,6 +198,8 @@ def training_command(
             config; `train` takes them as its third argument. Default: the command has none.
         loading: As for `Command`.
         searches: As for `Command`.
+        predicting: As for `Command`.
+        columns: As for `Command`.
     """
 
     def start(values: dict[str, Any]) -> None:
@@ -228,6 +244,8 @@ def training_command(
         loading,
         searches,
         several_devices,
+        predicting,
+        columns,
     )
 
 

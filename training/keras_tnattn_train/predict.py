@@ -19,7 +19,7 @@ from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.counter import Counter
 from keras_tnattn_train.runs.predictions import Prediction, Predictor, labels, translation
 from keras_tnattn_train.system.files import read_object, replacing
-from keras_tnattn_train.tasks import command_of_texts
+from keras_tnattn_train.tasks import command_of, task_commands
 
 FORMATS = ("csv", "jsonl", "lines")
 BATCHES = 32  # that are read and sorted by length together
@@ -34,6 +34,9 @@ examples:
   read a column of a table, compressed or not, and write the probability of every class:
     python training/predict.py runs/mine --input reviews.csv.gz --column review \\
         --output labels.csv
+  classify pictures, or nodes of the graph that a run was trained on:
+    python training/predict.py runs/pictures new/1.png new/2.png
+    python training/predict.py runs/graph --input names.txt
   read the standard input, and write the three best of four hypotheses:
     cat sentences.txt | python training/predict.py runs/pt-en --beam 4 --n-best 3
 exit status: 0; 1 if there were bad rows (empty or unreadable), which are left out and reported
@@ -46,9 +49,12 @@ class PredictOptions(Options):
     """The options of `training/predict.py`."""
 
     model: str = argument(
-        "the folder of a finished run of classify or translate, or of an exported model"
+        "the folder of a finished run of classify, translate, images or nodes, or of an exported "
+        "model"
     )
-    sentences: tuple[str, ...] = argument("sentences to predict for", repeated=True)
+    sentences: tuple[str, ...] = argument(
+        "sentences, paths of pictures or names of nodes to predict for", repeated=True
+    )
     input: str | None = option(
         None,
         DATA,
@@ -129,12 +135,12 @@ def _predict(args: PredictOptions) -> int:
         if args.sentences:
             rows = from_strings(args.sentences)
         else:
-            columns = _columns(path) if command else COLUMNS
+            columns = _columns(path, command) if command else COLUMNS
             rows = stack.enter_context(from_file(args.input or "-", args.column, columns, _warn))
         # Read the header of a table before loading the model, which takes seconds.
         rows = _started(rows)
         if command:
-            run = command.load(path)
+            run = command.load_to_predict(path)
             predictor = run.predictor(args.batch_size, args.beam or 1, args.n_best)
         else:
             predictor = _predictor_of_export(path)
@@ -222,11 +228,19 @@ def _command(path: Path) -> Command:
             f"Expected the folder of a run or of an exported model. Received: {path}, "
             + ("which holds neither" if path.is_dir() else "which is not a folder")
         )
-    return command_of_texts(path)
+    command = command_of(path)
+    if command is None or (command.loading is None and command.predicting is None):
+        names = [c.name for c in task_commands() if c.loading is not None or c.predicting]
+        raise InputError(
+            f"Expected a run of {' or '.join(names)}, which predict. Received: {path}, another run"
+        )
+    return command
 
 
-def _columns(path: Path) -> tuple[str, ...]:
+def _columns(path: Path, command: Command) -> tuple[str, ...]:
     """Returns usual names of the column with the texts: the one of the training data first."""
+    if command.predicting is not None:
+        return command.columns
     column = read_object(path / "config.json", "Choose the folder of a run").get("text_column")
     return (column, *COLUMNS) if isinstance(column, str) else COLUMNS
 

@@ -42,7 +42,7 @@ def read_texts(config: ClassifyConfig) -> LabeledTexts:
     print(f"{config.dataset}: {len(data.texts):,} texts in {len(data.class_names)} classes")
     for note in data.notes:
         print(f"  {note}")
-    if config.split == "words" and (note := warning_without_spaces(data.texts)):
-        print(f"  {note}")
+    if config.split == "words" and (warning := warning_without_spaces(data.texts)):
+        print(f"  {warning}")
     split_rows(data.labels, config.test_fraction, config.seed)
     return data

@@ -1,4 +1,4 @@
-"""Loads labeled images by the name of the data set."""
+"""Loads labeled images by the name of the data set, or from pictures."""
 
 import dataclasses
 import hashlib
@@ -7,11 +7,20 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_tnattn_train.data.opening import suffix_of
+from keras_tnattn_train.data.reading import unknown_source
+from keras_tnattn_train.data.tables import SUFFIXES, BadRows, counted, open_table
 from keras_tnattn_train.data.texts.labeled import split_rows
 from keras_tnattn_train.data.texts.libraries import downloaded
+from keras_tnattn_train.data.texts.tables import doubtful_labels
 from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.system.files import reason
 
 DIGITS_TEST_FRACTION = 0.25
+TEST_FRACTION = 0.2
+IMAGE_SETS = ("digits", "mnist", "fashion_mnist")
+PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
+LARGEST_LABEL = 100_000
 CLOTHES = (
     "T-shirt/top",
     "Trouser",
@@ -36,6 +45,7 @@ class LabeledImages:
         test_images: The test images, `(S, H, W)`.
         test_labels: Their classes, `(S,)`.
         class_names: The names of the classes.
+        notes: Sentences that describe how the images were read.
     """
 
     images: np.ndarray
@@ -43,6 +53,7 @@ class LabeledImages:
     test_images: np.ndarray
     test_labels: np.ndarray
     class_names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     def check_patches(self, size: int) -> None:
         """Raises `InputError` if patches of `size` by `size` pixels do not fill the images."""
@@ -62,14 +73,26 @@ class LabeledImages:
         return digest.hexdigest()
 
 
-def load_images(dataset: str, data_dir: str | None = None, seed: int = 0) -> LabeledImages:
+def load_images(
+    dataset: str,
+    data_dir: str | None = None,
+    seed: int = 0,
+    test_fraction: float | None = None,
+    image_size: int | None = None,
+) -> LabeledImages:
     """Reads a data set.
 
     Args:
-        dataset: `digits`, which is split here, `mnist` or `fashion_mnist`.
+        dataset: `digits`, which is split here; `mnist` or `fashion_mnist`; the path of a folder
+            with one subfolder of pictures for each class; or the path of a table with the columns
+            `path` and `label`, whose paths start at the table's folder.
         data_dir: The folder of `DATASET.npz`, with the uint8 arrays `x_train`, `y_train`, `x_test`
-            and `y_test`. Default: Keras' loader and its cache.
-        seed: Seed of the split of `digits`.
+            and `y_test`; labels count from 0. Default: Keras' loader and its cache.
+        seed: Seed of the split of `digits` and of pictures.
+        test_fraction: The share of `digits` or of pictures that is for the test. Default: 0.25 of
+            the digits, 0.2 of pictures.
+        image_size: Height and width to which pictures are resized. Default: their own, which must
+            be the same for all.
 
     Raises:
         InputError: If the data set cannot be read.
@@ -80,8 +103,10 @@ def load_images(dataset: str, data_dir: str | None = None, seed: int = 0) -> Lab
 
         pixels, labels = load_digits(return_X_y=True)
         images = (pixels / 16).astype("float32").reshape(-1, 8, 8)
-        train, test = split_rows(labels, DIGITS_TEST_FRACTION, seed)
+        train, test = split_rows(labels, test_fraction or DIGITS_TEST_FRACTION, seed)
         return LabeledImages(images[train], labels[train], images[test], labels[test], numbers)
+    if dataset not in IMAGE_SETS:
+        return _load_pictures(Path(dataset), seed, test_fraction or TEST_FRACTION, image_size)
     if data_dir is not None:
         (images, labels), test_part = _read(Path(data_dir, f"{dataset}.npz"))
     else:
@@ -89,13 +114,123 @@ def load_images(dataset: str, data_dir: str | None = None, seed: int = 0) -> Lab
             dataset, lambda: _keras_loader(dataset), "use --dataset digits"
         )
     test_images, test_labels = test_part
+    classes = 1 + int(max(labels.max(), test_labels.max()))
+    names = tuple(map(str, range(classes)))
     return LabeledImages(
         (images / 255).astype("float32"),
         labels.astype("int32"),
         (test_images / 255).astype("float32"),
         test_labels.astype("int32"),
-        numbers if dataset == "mnist" else CLOTHES,
+        CLOTHES if dataset == "fashion_mnist" and classes == len(CLOTHES) else names,
     )
+
+
+def read_picture(path: Path, size: tuple[int, int] | None = None) -> np.ndarray:
+    """Reads a picture as floats `(H, W)`: 0 for black, 1 for white; colors become grays.
+
+    Args:
+        path: The file, in a format that Pillow reads.
+        size: The height and width to resize it to. Default: its own.
+
+    Raises:
+        ValueError: If the file is no picture; the message says why.
+    """
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as image:
+            gray = ImageOps.exif_transpose(image).convert("L")
+            if size is not None and gray.size != size[::-1]:
+                gray = gray.resize(size[::-1], Image.Resampling.LANCZOS)
+            return np.asarray(gray, "float32") / 255
+    except UnidentifiedImageError as error:
+        raise ValueError("no picture") from error
+    except Image.DecompressionBombError as error:
+        raise ValueError("too large") from error
+    except OSError as error:
+        raise ValueError(reason(error)) from error
+
+
+def _load_pictures(
+    source: Path, seed: int, test_fraction: float, image_size: int | None
+) -> LabeledImages:
+    bad = BadRows(source, None)
+    if source.is_dir():
+        rows, notes = _pictures_of_folders(source)
+    elif suffix_of(source) in SUFFIXES and source.is_file():
+        rows, notes = _pictures_of_table(source, bad)
+    else:
+        raise unknown_source("dataset", str(source), IMAGE_SETS)
+    size = (image_size, image_size) if image_size else None
+    images, names = [], []
+    shapes: dict[tuple[int, ...], object] = {}
+    for place, path, name in rows:
+        try:
+            image = read_picture(path, size)
+        except ValueError as error:
+            bad.add(place, f"{path}: {error}" if place != path else str(error))
+            continue
+        shapes.setdefault(image.shape, place)
+        images.append(image)
+        names.append(name)
+    bad.notes()
+    if len(shapes) > 1:
+        found = ", ".join(f"{h} by {w} ({place})" for (h, w), place in list(shapes.items())[:3])
+        raise InputError(
+            f"Expected pictures of one size. Received: {source} with {len(shapes)} sizes: {found}. "
+            "Name one to resize them to with --image-size"
+        )
+    classes = sorted(set(names))
+    if len(classes) < 2:
+        raise InputError(
+            f"Expected pictures of two classes or more. Received: {source} with {len(images)} "
+            f"pictures in the classes {classes}"
+        )
+    number = {name: i for i, name in enumerate(classes)}
+    pixels, labels = np.stack(images), np.array([number[name] for name in names], "int32")
+    counts = np.bincount(labels).tolist()
+    notes += doubtful_labels(dict(zip(classes, counts, strict=True)))
+    train, test = split_rows(labels, test_fraction, seed)
+    return LabeledImages(
+        pixels[train], labels[train], pixels[test], labels[test], tuple(classes), tuple(notes)
+    )
+
+
+def _pictures_of_folders(source: Path) -> tuple[list[tuple[object, Path, str]], list[str]]:
+    """Returns place, path and class of each picture, and sentences about the files."""
+    rows: list[tuple[object, Path, str]] = []
+    others = 0
+    for folder in sorted(path for path in source.iterdir() if path.is_dir()):
+        for path in sorted(path for path in folder.iterdir() if path.is_file()):
+            if path.suffix.lower() in PICTURES:
+                rows.append((path, path, folder.name))
+            else:
+                others += 1
+    notes = [f"{counted(others, 'file')} that is no picture left out"] if others else []
+    return rows, notes
+
+
+def _pictures_of_table(
+    source: Path, bad: BadRows
+) -> tuple[list[tuple[object, Path, str]], list[str]]:
+    rows: list[tuple[object, Path, str]] = []
+    with open_table(source) as table:
+        places = [i for name in ("path", "label") if (i := table.place(name)) is not None]
+        if len(places) < 2:
+            raise InputError(
+                f"Expected {source} to have the columns path and label. Received: "
+                f"columns={table.columns}"
+            )
+        for row in table:
+            if row.problem is not None:
+                bad.add(row, row.problem)
+                continue
+            path, name = (row.fields[place].strip() for place in places)
+            if not path or not name:
+                bad.add(row, f"an empty {'label' if path else 'path'}")
+            else:
+                rows.append((row, source.parent / path, name))
+        return rows, list(table.notes())
 
 
 def _keras_loader(dataset: str) -> tuple:
@@ -118,11 +253,12 @@ def _read(path: Path) -> tuple:
             and images.shape[1:] == parts[0][0].shape[1:]
             and labels.shape == images.shape[:1]
             and len(labels)
-            and 0 <= labels.min() <= labels.max() <= 9
+            and np.issubdtype(labels.dtype, np.integer)
+            and 0 <= labels.min() <= labels.max() < LARGEST_LABEL
             and 0 <= images.min() <= images.max() <= 255
         ):
             raise InputError(
-                "Expected images (R, H, W) of 0 to 255, all of one size, and labels (R,) of 0 to 9."
-                f" Received: {path} with {images.shape} and {labels.shape}"
+                "Expected images (R, H, W) of 0 to 255, all of one size, and integers as "
+                f"labels (R,) from 0 on. Received: {path} with {images.shape} and {labels.shape}"
             )
     return parts

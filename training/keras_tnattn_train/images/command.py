@@ -1,15 +1,29 @@
 """The command `images`."""
 
+from pathlib import Path
+
 from keras_tnattn_train.commands import training_command
 from keras_tnattn_train.data.images import load_images
 from keras_tnattn_train.images.config import ImagesConfig
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.runs.trained import PredictingRun
+
+
+def predicting(folder: Path) -> PredictingRun:
+    """Loads a finished run that predicts the classes of pictures."""
+    from keras_tnattn_train.images.loading import ImagesRun
+
+    return ImagesRun(folder)
 
 
 def images(config: ImagesConfig, run: Run) -> None:
     """Trains a classifier of images, and prints its accuracy."""
-    data = load_images(config.dataset, config.data_dir, config.seed)
+    data = load_images(
+        config.dataset, config.data_dir, config.seed, config.test_fraction, config.image_size
+    )
+    for note in data.notes:
+        print(f"  {note}")
     if config.patch_size is not None:
         data.check_patches(config.patch_size)
     start_backend()  # takes seconds, so it comes after the checks
@@ -37,8 +51,13 @@ examples:
     python training/train.py images
   classify the digits by power law graph attention to patches of 2 by 2 pixels:
     python training/train.py images --attention plga --patch-size 2
+  classify your own pictures, in a folder with one subfolder for each class, and then others:
+    python training/train.py images --dataset pictures --image-size 28 --name mine
+    python training/predict.py runs/mine new/1.png new/2.png
   classify MNIST from Keras' loader or from DIR/mnist.npz, with patches of 4 by 4 pixels as sites:
     python training/train.py images --dataset mnist --patch-size 4
     python training/train.py images --dataset mnist --patch-size 4 --data-dir DIR
 """,
+    predicting=predicting,
+    columns=("path", "image", "file"),
 )

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from keras_tnattn_train.data.images import IMAGE_SETS
+from keras_tnattn_train.data.reading import short_name
 from keras_tnattn_train.options.options import (
     DATA,
     MODEL,
@@ -14,18 +16,17 @@ from keras_tnattn_train.options.options import (
 )
 
 PLGA_ONLY = ("model_dim", "num_heads", "residual_units", "residual_dim")
-IMAGE_SETS = ("digits", "mnist", "fashion_mnist")
 
 
 def _default_name(values: dict[str, Any]) -> str:
     size = values["patch_size"]
     sites = "rows" if size is None else f"patches-{size}"
     attention = "" if values["attention"] == "tn" else f"-{values['attention']}"
-    return f"{values['dataset']}{attention}-{sites}-{values['seed']}"
+    return f"{short_name(values['dataset'])}{attention}-{sites}-{values['seed']}"
 
 
 def _default_epochs(values: dict[str, Any]) -> int:
-    return 40 if values["dataset"] == "digits" else 5
+    return 5 if values["dataset"] in ("mnist", "fashion_mnist") else 40
 
 
 def _default_learning_rate(values: dict[str, Any]) -> float:
@@ -45,11 +46,26 @@ class ImagesConfig(ExportConfig):
         "digits",
         DATA,
         "digits: scikit-learn's, 8 by 8 pixels, no network needed; mnist, fashion_mnist: from "
-        "Keras' loaders or --data-dir",
-        choices=IMAGE_SETS,
+        "Keras' loaders or --data-dir; or the path of a folder with one subfolder of pictures for "
+        "each class, or of a .csv or .tsv table with the columns path and label",
     )
     data_dir: str | None = option(
         None, DATA, "folder of DATASET.npz, laid out as Keras' mnist.npz", metavar="DIR"
+    )
+    test_fraction: float | None = option(
+        None,
+        DATA,
+        "share of digits or pictures for the test (default: 0.25 of digits, 0.2 of pictures)",
+        gt=0,
+        lt=1,
+    )
+    image_size: int | None = option(
+        None,
+        DATA,
+        "resize pictures to N by N pixels (default: as they are, all of one size)",
+        metavar="N",
+        ge=1,
+        le=4096,
     )
     patch_size: int | None = option(
         None,
@@ -83,7 +99,9 @@ class ImagesConfig(ExportConfig):
     residual_dim: int = option(32, MODEL, "width of these units (plga)", ge=1, le=65_536)
 
     epochs: int = epochs_option(
-        40, "passes over the training part (default: 40 for digits, else 5)", _default_epochs
+        40,
+        "passes over the training part (default: 5 for mnist and fashion_mnist, else 40)",
+        _default_epochs,
     )
     batch_size: int = batch_size_option(64, "images")
     learning_rate: float = option(
@@ -98,8 +116,13 @@ class ImagesConfig(ExportConfig):
     name: str = name_option(_default_name, "DATASET-SITES-SEED")
 
     def check_together(self) -> None:
-        if self.dataset == "digits":
-            self.refuse("dataset='digits', which is a part of scikit-learn", "data_dir")
+        named = f"dataset={self.dataset!r}"
+        if self.dataset not in ("mnist", "fashion_mnist"):
+            self.refuse(f"{named}, which needs none", "data_dir")
+        elif self.test_fraction is not None:
+            self.refuse(f"{named}, which has a test part", "test_fraction")
+        if self.dataset in IMAGE_SETS:
+            self.refuse(f"{named}, whose images have one size", "image_size")
         reason = f"attention={self.attention!r}, which has none"
         if self.attention == "tn":
             self.refuse(reason, *PLGA_ONLY)

@@ -1,21 +1,26 @@
 """The command `nodes`."""
 
+from pathlib import Path
+
 from keras_tnattn_train.commands import training_command
-from keras_tnattn_train.data.graphs import LabeledGraph, load_graph
+from keras_tnattn_train.data.graphs import LabeledGraph
 from keras_tnattn_train.nodes.config import NodesConfig
+from keras_tnattn_train.nodes.graphs import read_graph
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.runs.trained import PredictingRun
+
+
+def predicting(folder: Path) -> PredictingRun:
+    """Loads a finished run that predicts the classes of nodes."""
+    from keras_tnattn_train.nodes.loading import NodesRun
+
+    return NodesRun(folder)
 
 
 def load(config: NodesConfig) -> LabeledGraph:
     """Reads the graph of a config, and prints its sizes."""
-    graph = load_graph(
-        config.dataset,
-        config.data_dir,
-        config.validation_fraction,
-        config.test_fraction,
-        config.seed,
-    )
+    graph = read_graph(config)
     parts = ", ".join(f"{nodes.sum():,} {part}" for part, nodes in graph.parts.items())
     print(
         f"{config.dataset}: {len(graph.labels):,} nodes in {len(graph.class_names)} classes "
@@ -60,4 +65,6 @@ examples:
     python training/train.py nodes --dataset mine --layer gcn
 """,
     several_devices=False,
+    predicting=predicting,
+    columns=("node", "id", "name"),
 )

@@ -12,7 +12,21 @@ if TYPE_CHECKING:
     import keras
 
 
-class TrainedRun(abc.ABC):
+class PredictingRun(abc.ABC):
+    """A finished run of a task, which predicts for texts, names or paths."""
+
+    @abc.abstractmethod
+    def predictor(self, batch_size: int, beam: int, n_best: int | None) -> Predictor:
+        """Returns what predicts.
+
+        Args:
+            batch_size: The number of texts of a batch.
+            beam: The number of beams of the search, if the task searches.
+            n_best: How many predictions to return for each text. Default: the best one.
+        """
+
+
+class TrainedRun(PredictingRun):
     """A finished run of a task, which `Command.load` returns.
 
     Attributes:
@@ -26,16 +40,6 @@ class TrainedRun(abc.ABC):
     model: "keras.Model"
     loss: Callable[[Any, Any], Any] | None = None
     renumbered: int | None = None
-
-    @abc.abstractmethod
-    def predictor(self, batch_size: int, beam: int, n_best: int | None) -> Predictor:
-        """Returns what predicts.
-
-        Args:
-            batch_size: The number of texts of a batch.
-            beam: The number of beams of the search, if the task searches.
-            n_best: How many predictions to return for each text. Default: the best one.
-        """
 
     @abc.abstractmethod
     def inputs(self) -> Any:

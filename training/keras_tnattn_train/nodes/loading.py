@@ -1,0 +1,51 @@
+"""A finished run of `nodes`, which predicts the classes of nodes of its graph."""
+
+from pathlib import Path
+
+import numpy as np
+
+from keras_tnattn_train.data.graphs import canonical_name
+from keras_tnattn_train.nodes.config import NodesConfig
+from keras_tnattn_train.nodes.fitting import inputs_of
+from keras_tnattn_train.nodes.graphs import read_graph
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.runs.predictions import Predictor, labels
+from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.runs.saved_models import load_model
+from keras_tnattn_train.runs.trained import PredictingRun
+
+
+class NodesRun(PredictingRun):
+    """The finished run of a classifier of nodes.
+
+    Args:
+        folder: Its folder.
+
+    Raises:
+        InputError: If the run does not exist or is not finished, or its graph has changed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        run = Run(folder)
+        self.graph = read_graph(run.read_config(NodesConfig, {}))
+        run.check_data({"fingerprint": self.graph.fingerprint()})
+        self.model = load_model(folder / "model.keras", "Finish the run with --resume")
+
+    def predictor(self, batch_size: int, beam: int, n_best: int | None) -> Predictor:
+        logits = self.model.predict_on_batch(inputs_of(self.graph, self.model))[0]
+        shares = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
+        probabilities = shares / shares.sum(axis=-1, keepdims=True)
+        names = self.graph.names or map(str, range(len(probabilities)))
+        number = {name: i for i, name in enumerate(names)}
+
+        def predict(nodes: list[str]) -> list:
+            unknown = [node for node in nodes if canonical_name(node) not in number]
+            if unknown:
+                raise InputError(
+                    f"Expected nodes of the graph that the run was trained on, such as "
+                    f"{next(iter(number))}. Received: {', '.join(unknown[:10])}"
+                )
+            rows = [number[canonical_name(node)] for node in nodes]
+            return labels(probabilities[rows], self.graph.class_names)
+
+        return predict
