@@ -42,10 +42,10 @@ class Chooser:
         bits = self.plan.options.bits
         asked = bits is not None or goal != Smaller(1.0)
         if asked and not self.plan.places:
+            argument = f"bits={bits}" if goal == Smaller(1.0) else goal.argument
             raise ValueError(
-                "Expected a model with layers that can be replaced. "
-                f"Received: {f'bits={bits}' if goal == Smaller(1.0) else goal.argument}, and {self.plan.model.name} with "
-                f"{left_over(self.plan)}"
+                "Expected a model with layers that can be replaced. Received: "
+                f"{argument}, and {self.plan.model.name} with {left_over(self.plan)}"
             )
         if isinstance(goal, Keeping):
             return self._keeping(goal, cast(float, metric_before))

@@ -25,7 +25,7 @@ def test_nan_in_a_kernel_is_not_blamed_on_the_data(data):
     kernel, bias = model.get_weights()
     kernel[3, 3] = np.nan
     model.set_weights([kernel, bias])
-    with pytest.raises(ValueError, match="finite weights.* in the kernel of broken"):
+    with pytest.raises(ValueError, match=r"finite weights.* in the kernel of broken"):
         compress(model, target=2.0, data=data, verbose=0)
 
 
