@@ -298,7 +298,8 @@ class TestRefusals:
         assert_refused(capsys, resumed, "rule=204", "rule=30")
 
     def test_a_run_of_another_command(self, uninterrupted, capsys):
-        assert_refused(capsys, ["images", "--run-dir", str(uninterrupted), "--resume"], "'length'")
+        arguments = ["images", "--run-dir", str(uninterrupted), "--resume"]
+        assert_refused(capsys, arguments, "Expected a run of images. Received: one of rules")
 
 
 @pytest.mark.slow
