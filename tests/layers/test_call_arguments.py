@@ -215,6 +215,8 @@ def test_an_empty_batch_and_empty_texts(name, axis):
     make, arguments = CASES[name]
     if axis == 1 and name in ("SpectralGraphConvolution", "GraphConvolution"):
         pytest.skip("the nodes are given")
+    if name == "GraphConvolution" and keras.backend.backend() == "torch":
+        pytest.skip("Keras' segment_sum needs an edge on PyTorch")
     first = next(iter(arguments))
     size = [slice(None)] * axis + [slice(0)]
     empty = {
