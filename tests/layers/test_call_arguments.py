@@ -227,3 +227,33 @@ def test_an_empty_batch_and_empty_texts(name, axis):
     assert len(outputs.shape) == len(full.shape)
     assert tuple(outputs.shape)[-1:] == tuple(full.shape)[-1:]
     assert outputs.shape[0] == (0 if axis == 0 else 3)
+
+
+# With I = J = 8 features; H heads, bond dimension D, as the docstrings count.
+COUNTS = {
+    "MultiHeadDotProductAttention": 4 * 2 * 8 * 8,
+    "MultiHeadAdditiveAttention": 4 * 2 * 8 * 8 + 2 * 8,
+    "TensorizedSpectralAttention": 2 * 2 * 16 * (3 - 1),
+    "TensorizedGraphAttention": 2 * 2 * 16 * (3 - 1),
+    "GraphAttention": 2 * (8 * 8 + 2 * 8) + 2 * 8,
+    "GraphConvolution": 8 * 4 + 4,
+    "GraphTensorNetwork": 0,
+    "TNAttention": 2**2 * 8 * (1 + 8),
+    "MPSClassifier": 2 * 2 * 8 + 2 * 2 * 3 + 2 * 2,
+    "LearnedPositionEncoding": 9 * 8,
+    "LowRankDense": 8 * 2 + 2 * 4 + 4,
+    "LowRankEmbedding": 20 * 2 + 2 * 8,
+    "TokenEmbedding": 20 * 8,
+    "SinusoidalPositionEncoding": 0,
+    "MaskedAveragePooling1D": 0,
+    "TensorizeTokens": 0,
+    "LocalEmbedding": 0,
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_the_number_of_weights(name):
+    make, arguments = CASES[name]
+    layer = make()
+    call(layer, arguments)
+    assert layer.count_params() == COUNTS[name]
