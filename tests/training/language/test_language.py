@@ -4,7 +4,6 @@ import math
 import keras
 import numpy as np
 import pytest
-from keras_tnattn_train.runs.runs import Run
 from run_folders import FILES, assert_equal, assert_refused, interrupted_after
 
 from keras_tnattn_train.cli import main as whole
@@ -14,6 +13,7 @@ from keras_tnattn_train.language.corpus import PackedBatches, Part, read_corpus
 from keras_tnattn_train.language.tokens import END, RESERVED, UNKNOWN, Tokens
 from keras_tnattn_train.language.train import measure
 from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.runs.run import Run
 
 QUICK = ["--length", "16", "--model-dim", "8", "--num-heads", "2", "--num-layers", "1"]
 QUICK += ["--batch-size", "8", "--epochs", "3", "--held-out", "0.1"]
