@@ -38,6 +38,7 @@ class Seen:
             its mean eigenvalue; `None` if all directions count alike.
         renumber: The number of leading ids of an embedding that stay if all others may be
             renumbered, or `None` if ids stay.
+        fast: Whether to try less, and take a shorter time.
         inputs_read: Positions, among the flattened inputs of the model, of the inputs that an
             embedding was called with; `None` stands for ids that are no input of the model.
     """
@@ -49,6 +50,7 @@ class Seen:
     sensitivity: float = 1.0
     response: np.ndarray | None = None
     renumber: int | None = None
+    fast: bool = False
     inputs_read: set[int | None] = dataclasses.field(default_factory=set)
 
     @property

@@ -328,7 +328,7 @@ def _compressed(
     copy = copy_of(model, example)
     if example is not None:
         check_copy(model, copy, example)
-    plan = made_plan(model, copy, example, data, options)
+    plan = made_plan(model, copy, example, data, options, goal)
     chooser = Chooser(plan)
     choice = chooser.choice_for(goal, before)
     rows = layer_rows(chooser, choice)

@@ -1,5 +1,7 @@
 """The errors of layers and tables, weighted by what the model does with them."""
 
+import dataclasses
+
 import keras
 import numpy as np
 from keras import ops
@@ -13,6 +15,8 @@ from keras_tnattn.ops import low_rank
 _UNSEEN = 0.06
 # The weight that every direction of the rows has at least, relative to the mean.
 _FLOOR = 0.1
+# Rows of a table that are converted to float64 at once; those that estimate a large one's errors.
+_CHUNK, _SAMPLE = 2**13, 2**11
 # The number of random input rows that measure the error of a layer for which there are no data.
 _SAMPLE_ROWS = 512
 
@@ -64,7 +68,10 @@ def sample(layer: keras.layers.Layer, seen: Seen) -> np.ndarray:
 
 def table_of(layer: keras.layers.Layer) -> np.ndarray:
     """Returns all rows of an embedding, array `(V, D)` in float32."""
-    return ops.convert_to_numpy(layer(np.arange(layer.input_dim))).astype("float32")
+    weights = getattr(layer, "embeddings", None)
+    if weights is not None and layer.quantization_mode is None:
+        return np.asarray(ops.convert_to_numpy(weights), "float32")
+    return np.asarray(ops.convert_to_numpy(layer(np.arange(layer.input_dim))), "float32")
 
 
 def row_weights(layer: keras.layers.Embedding, seen: Seen) -> np.ndarray:
@@ -97,23 +104,92 @@ def table_error(
 ) -> float:
     """Returns the relative error of a table, with weighted rows and directions."""
     error = table - near if directions is None else (table - near) @ directions
-    squared = (weights[:, None] * error**2).sum()
-    return float(np.sqrt(squared / ((weights[:, None] * table**2).sum() or 1.0)))
+    squared, size = (weights @ np.einsum("vd,vd->v", x, x) for x in (error, table))
+    return float(np.sqrt(squared / (size or 1.0)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Factors:
+    """A table `E` as `coordinates @ basis`, the most important directions first.
+
+    Attributes:
+        coordinates: Array `(V, K)` in float32.
+        basis: Array `(K, D)`.
+        squares: The squared error, with weighted rows and directions, that each direction leaves if
+            it is left out, array `(K,)`.
+    """
+
+    coordinates: np.ndarray
+    basis: np.ndarray
+    squares: np.ndarray
 
 
 def weighted_factors(
     table: np.ndarray, weights: np.ndarray, directions: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns coordinates `(V, K)` and a basis `(K, D)`, the most important directions first."""
+) -> Factors:
+    """Returns the factors of a table of which the leading ones have the smallest weighted error."""
+    columns = table.shape[1]
+    gram = np.zeros((columns, columns))
+    for start in range(0, len(table), _CHUNK):
+        rows = table[start : start + _CHUNK].astype("float64")
+        gram += rows.T @ (weights[start : start + _CHUNK, None] * rows)
     if directions is None:
-        return low_rank.low_rank_factors(table, np.sqrt(weights))[:2]
-    coordinates, basis, _ = low_rank.low_rank_factors(table @ directions, np.sqrt(weights))
-    return coordinates, np.linalg.solve(directions, basis.T).T
+        directions = np.eye(columns)
+    squares, vectors = np.linalg.eigh(directions @ gram @ directions)
+    squares, vectors = np.maximum(squares[::-1], 0.0), vectors[:, ::-1]
+    if len(table) < columns:
+        squares, vectors = squares[: len(table)], vectors[:, : len(table)]
+    coordinates = table @ (directions @ vectors).astype("float32")
+    return Factors(coordinates, np.linalg.solve(directions, vectors).T, squares)
+
+
+class TableErrors:
+    """Computes errors of approximations of a table in the coordinates of its factors.
+
+    For tables of more than 4,096 rows they are estimates from 2,048, drawn by their weights.
+
+    Args:
+        factors: The factors of the table.
+        weights: The weights of its rows.
+        weighted: Whether the factors depend on weights of directions, so that there are two errors.
+    """
+
+    def __init__(self, factors: Factors, weights: np.ndarray, weighted: bool) -> None:
+        self.rows = np.arange(len(weights))
+        self._weights = weights
+        if len(weights) > 2 * _SAMPLE:
+            chances = weights / weights.sum() / 2 + 0.5 / len(weights)
+            self.rows = np.random.default_rng(0).choice(len(weights), _SAMPLE, p=chances)
+            self._weights = weights[self.rows] / chances[self.rows]
+        self.coordinates = factors.coordinates[self.rows]
+        self._gram = factors.basis @ factors.basis.T if weighted else None
+        self._size = self._plain(self.coordinates) or 1.0
+
+    def of(self, near: np.ndarray) -> tuple[float, float | None]:
+        """Returns the error, and the one with weighted directions.
+
+        Args:
+            near: The leading coordinates of the approximation of `rows`, array `(n, k)`.
+        """
+        difference = self.coordinates.copy()
+        difference[:, : near.shape[1]] -= near
+        plain = float(np.sqrt(self._plain(difference) / self._size))
+        if self._gram is None:
+            return plain, None
+        squares = np.einsum("v,vk,vk->", self._weights, difference, difference, optimize=True)
+        return plain, float(np.sqrt(squares / self._size))
+
+    def _plain(self, difference: np.ndarray) -> float:
+        if self._gram is None:
+            squares = np.einsum("vk,vk->v", difference, difference)
+        else:
+            squares = np.einsum("vk,vk->v", difference @ self._gram, difference, optimize=True)
+        return float(self._weights @ squares)
 
 
 def low_rank_table(layer: keras.layers.Embedding, seen: Seen, share: float) -> np.ndarray:
     """Returns the table of an embedding, approximated by one of a share of its full rank."""
     weights = row_weights(layer, seen)
-    coordinates, basis = weighted_factors(table_of(layer), weights, direction_weights(seen))
-    rank = int(np.ceil(share * len(basis)))
-    return (coordinates[:, :rank] @ basis[:rank]).astype("float32")
+    factors = weighted_factors(table_of(layer), weights, direction_weights(seen))
+    rank = int(np.ceil(share * len(factors.basis)))
+    return factors.coordinates[:, :rank] @ factors.basis[:rank].astype("float32")

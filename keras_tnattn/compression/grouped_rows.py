@@ -5,6 +5,7 @@ coordinates of each group, `B` of shape `(R, V_2, D)` the rows that the groups h
 grid has `V_1 V_2 >= V` places, and which row lies where is free, so it is chosen, too.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -13,6 +14,12 @@ from keras_tnattn.ops import tt_table
 
 # Numbers in the largest matrix of distances between rows and places.
 _DISTANCES = 2**23
+# Rows that choose among each other's places.
+_BLOCK = 2**14
+# Numbers in the Gram matrices that are solved at once.
+_GRAM_NUMBERS = 2**22
+# Up to this size all singular vectors of a matrix are computed.
+_EXACT = 256
 
 
 def grid_shape(num_rows: int, columns: int) -> tuple[int, int]:
@@ -64,15 +71,45 @@ def factors(
         >>> bool(np.allclose(lookup(a, b, np.arange(6)), 1))
         True
     """
-    grid, weights = _on_grid(rows, weights, places, shape)
+    return decomposition(rows, weights, places, shape, rank)[:2]
+
+
+def decomposition(
+    rows: np.ndarray, weights: np.ndarray, places: np.ndarray, shape: tuple[int, int], rank: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns what `factors` returns, and for each `r <= R` the squared error of rank `r`.
+
+    The errors are those in the approximate weights of the SVD, relative to the squared rows.
+    """
+    row_at, weight = _on_grid(weights, places, shape)
     # An SVD can only weight groups and places separately, so each weight is approximated by a
     # product of the two.
-    of_group, of_place = (np.sqrt(weights.mean(axis=n)) + 1e-6 for n in (1, 0))
-    scaled = grid * of_group[:, None, None] * of_place[:, None]
-    u, s, vt = np.linalg.svd(scaled.reshape(shape[0], -1), full_matrices=False)
-    root = np.sqrt(s[:rank])
-    common = (root[:, None] * vt[:rank]).reshape(rank, shape[1], -1)
-    return u[:, :rank] * root / of_group[:, None], common / of_place[:, None]
+    of_group, of_place = ((np.sqrt(weight.mean(axis=n)) + 1e-6).astype(rows.dtype) for n in (1, 0))
+    scaled = rows[row_at]
+    scaled *= (of_group[:, None] * of_place * (weight > 0))[..., None]
+    u, s, vt = _leading_svd(scaled.reshape(shape[0], -1), rank)
+    total = float(np.square(scaled, out=scaled).sum(dtype="float64")) or 1.0
+    errors = 1 - np.concatenate([[0.0], np.cumsum(np.square(s, dtype="float64"))]) / total
+    root = np.sqrt(s)
+    common = (root[:, None] * vt).reshape(rank, shape[1], -1)
+    return u * root / of_group[:, None], common / of_place[:, None], np.maximum(errors, 0.0)
+
+
+def _leading_svd(matrix: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the leading singular vectors and values; of a large matrix by subspace iteration.
+
+    Halko, Martinsson and Tropp, 2011, https://arxiv.org/abs/0909.4061, algorithm 4.4.
+    """
+    size = min(matrix.shape)
+    if size <= _EXACT or rank > size // 4:
+        u, s, vt = np.linalg.svd(matrix, full_matrices=False)
+        return u[:, :rank], s[:rank], vt[:rank]
+    random = np.random.default_rng(0).normal(size=(matrix.shape[1], rank + 16))
+    basis = np.linalg.qr(matrix @ random.astype(matrix.dtype))[0]
+    for _ in range(4):
+        basis = np.linalg.qr(matrix @ np.linalg.qr(matrix.T @ basis)[0])[0]
+    u, s, vt = np.linalg.svd(basis.T @ matrix, full_matrices=False)
+    return (basis @ u)[:, :rank], s[:rank], vt[:rank]
 
 
 def refit(
@@ -97,33 +134,48 @@ def refit(
     Returns:
         New `A` and `B`.
     """
-    grid, weights = _on_grid(rows, weights, places, (len(a), b.shape[1]))
+    grid = _on_grid(weights, places, (len(a), b.shape[1]))
     for _ in range(sweeps):
-        a = _refit_first(a, b, grid, weights)
-        b = _refit_second(a, b, grid, weights)
+        a = _refit_first(a, b, rows, *grid)
+        b = _refit_second(a, b, rows, *grid)
     return a, b
 
 
-def _refit_first(a: np.ndarray, b: np.ndarray, grid: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    b = b.transpose(1, 0, 2)  # (V_2, R, D)
-    grams = weights @ (b @ b.transpose(0, 2, 1)).reshape(len(b), -1)
-    targets = np.einsum("abd,brd->ar", weights[..., None] * grid, b, optimize=True)
-    return _solve(grams, targets[..., None], a[..., None])[..., 0]
+def _refit_first(
+    a: np.ndarray, b: np.ndarray, rows: np.ndarray, row_at: np.ndarray, weight: np.ndarray
+) -> np.ndarray:
+    """Solves for each group; the sums over places are the same products for all groups."""
+    squares = np.stack([common @ common.T for common in b.transpose(1, 0, 2)])  # (V_2, R, R)
+    squares = squares.reshape(len(squares), -1)
+    targets = np.zeros_like(a)
+    for place in range(b.shape[1]):
+        here = weight[:, place, None] * rows[row_at[:, place]]
+        targets += here @ b[:, place].T
+    new = np.empty_like(a)
+    step = max(1, _GRAM_NUMBERS // squares.shape[1])
+    for start in range(0, len(a), step):
+        groups = slice(start, start + step)
+        grams = weight[groups] @ squares
+        new[groups] = _solve(grams, targets[groups, :, None], a[groups, :, None])[..., 0]
+    return new
 
 
 def refit_second(
     a: np.ndarray, b: np.ndarray, rows: np.ndarray, weights: np.ndarray, places: np.ndarray
 ) -> np.ndarray:
     """Returns the `B` that fits best to a given `A`, by weighted least squares; see `refit`."""
-    return _refit_second(a, b, *_on_grid(rows, weights, places, (len(a), b.shape[1])))
+    return _refit_second(a, b, rows, *_on_grid(weights, places, (len(a), b.shape[1])))
 
 
 def _refit_second(
-    a: np.ndarray, b: np.ndarray, grid: np.ndarray, weights: np.ndarray
+    a: np.ndarray, b: np.ndarray, rows: np.ndarray, row_at: np.ndarray, weight: np.ndarray
 ) -> np.ndarray:
-    grams = weights.T @ (a[:, :, None] * a[:, None, :]).reshape(len(a), -1)
-    targets = np.einsum("abd,ar->brd", weights[..., None] * grid, a, optimize=True)
-    return _solve(grams, targets, b.transpose(1, 0, 2)).transpose(1, 0, 2)
+    new = np.empty_like(b)
+    for place in range(b.shape[1]):
+        weighted = weight[:, place, None] * a
+        target = weighted.T @ rows[row_at[:, place]]
+        new[:, place] = _solve((weighted.T @ a)[None], target[None], b[None, :, place])[0]
+    return new
 
 
 def balanced(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -152,6 +204,7 @@ def rotated(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return a @ rotation, np.tensordot(rotation, b, axes=(0, 0))
 
 
+@functools.lru_cache(maxsize=8)
 def random_rotation(size: int) -> np.ndarray:
     """Returns an orthogonal matrix `(size, size)`, always the same one.
 
@@ -166,28 +219,33 @@ def random_rotation(size: int) -> np.ndarray:
 
 
 def _on_grid(
-    rows: np.ndarray, weights: np.ndarray, places: np.ndarray, shape: tuple[int, int]
+    weights: np.ndarray, places: np.ndarray, shape: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the rows `(V_1, V_2, D)` and weights `(V_1, V_2)`, 0 at places without a row."""
-    grid = np.zeros((math.prod(shape), rows.shape[1]))
-    grid[places] = rows
-    weight = np.zeros(math.prod(shape))
+    """Returns for each place `(V_1, V_2)` its row and its weight; 0 at places without a row."""
+    row_at = np.zeros(math.prod(shape), "int64")
+    row_at[places] = np.arange(len(places))
+    weight = np.zeros(math.prod(shape), weights.dtype)
     weight[places] = weights / weights.mean()
-    return grid.reshape(*shape, -1), weight.reshape(shape)
+    return row_at.reshape(shape), weight.reshape(shape)
 
 
 def _solve(grams: np.ndarray, targets: np.ndarray, old: np.ndarray) -> np.ndarray:
     """Solves `gram x = target` for each pair; what has no weight keeps its old value."""
     rank = targets.shape[1]
-    grams = grams.reshape(-1, rank, rank)
+    grams = grams.reshape(-1, rank, rank).astype("float64")
     ridge = (1e-6 * np.trace(grams, axis1=1, axis2=2) / rank + 1e-12)[:, None, None]
     return np.linalg.solve(grams + ridge * np.eye(rank), targets + ridge * old)
 
 
 def lookup(a: np.ndarray, b: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Returns the rows at the given places, array `(V, D)`."""
-    table = (a @ b.reshape(len(b), -1)).reshape(-1, b.shape[2])
-    return table[places]
+    rows = np.empty((len(places), b.shape[2]), np.result_type(a, b))
+    groups, within = np.divmod(places, b.shape[1])
+    order = np.argsort(within, kind="stable")
+    ends = np.cumsum(np.bincount(within, minlength=b.shape[1]))
+    for place, here in enumerate(np.split(order, ends[:-1])):
+        rows[here] = a[groups[here]] @ b[:, place]
+    return rows
 
 
 def rearranged(
@@ -198,6 +256,7 @@ def rearranged(
     places: np.ndarray,
     first: int = 0,
     share: float = 0.98,
+    shift: float = 0.0,
 ) -> np.ndarray:
     """Moves each row to the free place whose row in the tensor train is nearest.
 
@@ -215,14 +274,33 @@ def rearranged(
         first: How many of the rows, and of the places, are not changed.
         share: The heaviest rows that have this share of all weights choose; the others fill the
             places that are left, in the order in which they were. Defaults to 0.98.
+        shift: Where blocks begin, relative to their length, if there are more than 16,384 rows:
+            each row then looks only at the places of its block, of neighboring groups. Other shifts
+            in turns let rows move on. Defaults to 0.
 
     Returns:
         Integer array `(V,)`: a permutation of `places`.
     """
-    by_weight = first + np.argsort(-weights[first:], kind="stable")
-    covered = np.cumsum(weights[by_weight]) <= share * weights[first:].sum()
+    new = places.copy()
+    order = first + np.argsort(places[first:])
+    begin = int(shift * _BLOCK) if len(order) > _BLOCK else 0
+    for block in np.split(order, range(begin or _BLOCK, len(order), _BLOCK)):
+        new[block] = _rearranged_block(a, b, rows[block], weights[block], places[block], share)
+    return new
+
+
+def _rearranged_block(
+    a: np.ndarray,
+    b: np.ndarray,
+    rows: np.ndarray,
+    weights: np.ndarray,
+    places: np.ndarray,
+    share: float,
+) -> np.ndarray:
+    by_weight = np.argsort(-weights, kind="stable")
+    covered = np.cumsum(weights[by_weight]) <= share * weights.sum()
     choosing, others = by_weight[covered], by_weight[~covered]
-    new, free = places.copy(), np.sort(places[first:])
+    new, free = places.copy(), np.sort(places)
     code = lookup(a, b, free).astype("float32")
     while len(choosing):
         some = choosing[: max(1, _DISTANCES // len(free))]

@@ -1,6 +1,7 @@
 """Which layers of a model can be replaced, and by which candidates."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -13,12 +14,16 @@ from keras_tnattn.compression.calibration import Data, Seen
 from keras_tnattn.compression.candidates import Candidate, byte_count
 from keras_tnattn.compression.copying import copy_of, several_times_held, twins
 from keras_tnattn.compression.formats import candidates_for
-from keras_tnattn.compression.goals import Options
+from keras_tnattn.compression.goals import Goal, Options, Smaller
 from keras_tnattn.compression.kinds import kind_of, reason_against
 from keras_tnattn.compression.progress import tell
 from keras_tnattn.compression.readers import reasons_of_readers
 from keras_tnattn.compression.sensitivity import measure_responses, measure_sensitivity
 from keras_tnattn.compression.walking import Place, places
+
+# If integers alone make a model at most this many times as large as it may be, other candidates are
+# looked for in as few layers as possible.
+_NEARLY = 1.1
 
 
 @dataclasses.dataclass
@@ -64,6 +69,7 @@ def made_plan(
     example: Any,
     data: Data | None,
     options: Options,
+    goal: Goal,
 ) -> Plan:
     """Looks for layers and candidates.
 
@@ -73,6 +79,7 @@ def made_plan(
         example: Inputs of the model, or `None` if they are not known.
         data: Inputs on which the layers are watched, or `None`.
         options: How each layer may be replaced.
+        goal: What is asked for: a target that integers alone reach needs no other candidates.
     """
     plan = _plan_of_layers(original, model, None if data is None else data.batches[0], options)
     for path, reason in reasons_of_readers(model, plan.layers, example).items():
@@ -82,11 +89,43 @@ def made_plan(
         plan.seen = {path: Seen() for path in plan.places}
     else:
         _observe(plan, data)
-    for number, (path, layer) in enumerate(plan.layers.items(), 1):
-        tell("layer %d of %d: %s", number, len(plan.places), path)
+    for path in plan.places:
         plan.seen[path].renumber = _renumber(plan, path)
-        plan.choices[path] = candidates_for(layer, plan.seen[path], options.formats, options.bits)
+        plan.seen[path].fast = options.effort == "fast"
+    if isinstance(goal, Smaller) and options.bits is not None:
+        _look_at_integers_first(plan, int(plan.total / goal.factor))
+    else:
+        _look_at(plan, list(plan.places), options.formats)
     return plan
+
+
+def _look_at(plan: Plan, paths: Sequence[str], formats: Sequence[str]) -> None:
+    """Collects the candidates for some layers."""
+    for number, path in enumerate(paths, 1):
+        tell("layer %d of %d: %s", number, len(paths), path)
+        plan.choices[path] = candidates_for(
+            plan.places[path].layer, plan.seen[path], formats, plan.options.bits
+        )
+
+
+def _look_at_integers_first(plan: Plan, most: int) -> None:
+    """Collects candidates until a number of bytes can be reached, those of integers first."""
+    tell("integers of %d bits", plan.options.bits)
+    _look_at(plan, list(plan.places), ())
+
+    def least() -> int:
+        return plan.fixed + sum(min(c.bytes for c in group) for group in plan.choices.values())
+
+    if least() <= most:
+        return
+    by_size = sorted(plan.places, key=lambda path: -plan.choices[path][0].bytes)
+    if plan.options.effort == "full" and least() > _NEARLY * most:
+        _look_at(plan, list(plan.places), plan.options.formats)
+        return
+    for path in by_size:
+        if least() <= most:
+            return
+        _look_at(plan, [path], plan.options.formats)
 
 
 def _plan_of_layers(

@@ -247,13 +247,17 @@ def similarity_order(table: np.ndarray) -> np.ndarray:
         ... )
         True
     """
-    table = np.asarray(table, "float64")
+    table = np.asarray(table)
 
     def ordered(rows: np.ndarray) -> list[np.ndarray]:
         if len(rows) < 2:
             return [rows]
-        centered = table[rows] - table[rows].mean(axis=0)
-        axis = np.linalg.eigh(centered.T @ centered)[1][:, -1]
+        centered = table[rows].astype("float64" if len(rows) < 2**14 else table.dtype)
+        centered -= centered.mean(axis=0)
+        if len(rows) < table.shape[1]:
+            axis = centered.T @ np.linalg.eigh(centered @ centered.T)[1][:, -1]
+        else:
+            axis = np.linalg.eigh(centered.T @ centered)[1][:, -1]
         axis = axis * np.sign(axis[np.argmax(np.abs(axis))])
         rows = rows[np.argsort(centered @ axis, kind="stable")]
         if len(rows) <= 8:

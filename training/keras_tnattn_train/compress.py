@@ -49,7 +49,15 @@ examples:
 
 
 # The options that `results.json` keeps, besides those of a healing.
-RECORDED = ("target", "max_drop", "tolerance", "bits", "keep_vocabulary", "data")
+RECORDED = (
+    "target",
+    "max_drop",
+    "tolerance",
+    "bits",
+    "effort",
+    "keep_vocabulary",
+    "data",
+)
 
 
 class CompressOptions(Options):
@@ -76,6 +84,13 @@ class CompressOptions(Options):
         ge=0,
     )
     bits: int | None = option(None, MODEL, "also quantize the weights", choices=(8, 4, 3, 2))
+    effort: str = option(
+        "full",
+        MODEL,
+        "`fast` tries fewer ranks, and with --bits replaces layers one by one until the target is "
+        "reached",
+        choices=("full", "fast"),
+    )
     keep_vocabulary: bool = option(
         False,
         MODEL,
@@ -292,6 +307,7 @@ def _call(model: Any, args: CompressOptions, **options: Any) -> Any:
                 target=args.target,
                 tolerance=args.tolerance,
                 bits=args.bits,
+                effort=args.effort,
                 verbose=0,  # `printed` does
                 **options,
             )

@@ -12,10 +12,10 @@ from keras_tnattn.compression import grouped_rows
 from keras_tnattn.compression.calibration import Seen
 from keras_tnattn.compression.candidates import Candidate, input_shape, item_size, ranks_to_try
 from keras_tnattn.compression.errors import (
+    TableErrors,
     direction_weights,
     output_error,
     row_weights,
-    table_error,
     table_of,
     weighted_factors,
 )
@@ -121,40 +121,44 @@ def _kernel_candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) 
 def _table_candidates(
     layer: keras.layers.Embedding, seen: Seen, bits: int | None
 ) -> list[Candidate]:
-    table = table_of(layer)
     weights, directions = row_weights(layer, seen), direction_weights(seen)
-    coordinates, basis = weighted_factors(table, weights, directions)
+    factors = weighted_factors(table_of(layer), weights, directions)
+    basis = factors.basis.astype("float32")
+    errors = TableErrors(factors, weights, directions is not None)
     number = item_size(layer.variable_dtype)
     bits = None if bits is None else max(bits, 4)
     quantize = None if bits is None else functools.partial(LowRankEmbedding.quantized, bits=bits)
 
-    def factors(rank: int) -> tuple[np.ndarray, np.ndarray]:
-        left, right = coordinates[:, :rank], basis[:rank]
-        if bits is None:
-            return left, right
-        rotation = grouped_rows.random_rotation(rank)  # so that they round well
-        return left @ rotation, rotation.T @ right
+    def rotated(rank: int) -> np.ndarray | None:
+        # Integers that share a scale round best if they are about equally large.
+        return None if bits is None else grouped_rows.random_rotation(rank).astype("float32")
 
     def make(rank: int) -> LowRankEmbedding:
         new = LowRankEmbedding(layer.input_dim, layer.output_dim, rank, **embedding_options(layer))
         new.build()
-        new.assign_factors(*factors(rank))
+        left, right, rotation = factors.coordinates[:, :rank], basis[:rank], rotated(rank)
+        if rotation is not None:
+            left, right = left @ rotation, rotation.T @ right
+        new.assign_factors(left, right)
         return new
 
     def candidate(rank: int) -> Candidate:
-        left, right = factors(rank)
-        size = number * left.size
-        if bits is not None:
-            left, size = quantization.rounded_rows(left, bits)
-        near = left @ right
-        weighted = None if directions is None else table_error(table, near, weights, directions)
+        near, size = errors.coordinates[:, :rank], number * layer.input_dim * rank
+        rotation = rotated(rank)
+        if rotation is not None and bits is not None:
+            rounded, _ = quantization.rounded_rows(near @ rotation, bits)
+            near = rounded @ rotation.T
+            size = layer.input_dim * (quantization.packed_columns(rank, bits) + 2)
+        error, weighted = errors.of(near)
+        size += number * rank * basis.shape[1]
+        flops = 2 * rank * basis.shape[1]
         return Candidate(
             "low_rank",
             (rank,),
             bits,
-            size + number * right.size,
-            table_error(table, near, weights),
-            2 * rank * len(basis),
+            size,
+            error,
+            flops,
             functools.partial(make, rank),
             quantize,
             weighted_error=weighted,

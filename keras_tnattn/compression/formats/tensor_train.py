@@ -12,9 +12,7 @@ The tensor train of a table has its rows on a grid, in groups of similar ones (`
 
 import dataclasses
 import functools
-import logging
 import math
-from collections.abc import Iterator
 
 import keras
 import numpy as np
@@ -24,13 +22,15 @@ from keras_tnattn.compression import grouped_rows
 from keras_tnattn.compression.calibration import Seen
 from keras_tnattn.compression.candidates import Candidate, item_size
 from keras_tnattn.compression.errors import (
+    Factors,
+    TableErrors,
     direction_weights,
     row_weights,
-    table_error,
     table_of,
     weighted_factors,
 )
 from keras_tnattn.compression.kinds import is_table, kind_of
+from keras_tnattn.compression.progress import tell
 from keras_tnattn.layers import TTDense, TTEmbedding
 from keras_tnattn.layers.base_embedding import embedding_options
 from keras_tnattn.layers.tt_embedding import rounded_core
@@ -43,12 +43,14 @@ _FEWEST_ROWS = 500
 # rank at which the tensor train is half as large as a table of low rank.
 _WIDTHS = (1.0, 0.875, 0.75, 0.625, 0.5, 0.4375, 0.375, 0.3125, 0.25, 0.1875, 0.125, 0.0625)
 _DEPTHS = tuple(0.92**n for n in range(36))
+# Tensor trains are tried if their error before all improvement is at most this many times as large
+# as that of any smaller one.
+_MARGIN = 1.07
 # How often the rows of a chosen tensor train move to better places.
 _ROUNDS = 6
 # Numbers in the Gram matrices with which a tensor train is fitted, `R^2` for each group; the
 # largest ranks of large tables are not tried.
 _GRAM_NUMBERS = 2**27
-_log = logging.getLogger(__name__)
 
 
 def candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) -> list[Candidate]:
@@ -85,39 +87,62 @@ def _kernel_candidates(layer: keras.layers.Dense, seen: Seen) -> list[Candidate]
 def _table_candidates(
     layer: keras.layers.Embedding, seen: Seen, bits: int | None
 ) -> list[Candidate]:
-    table = table_of(layer)
     weights, directions = row_weights(layer, seen), direction_weights(seen)
-    coordinates, basis = weighted_factors(table, weights, directions)
+    factors = weighted_factors(table_of(layer), weights, directions)
+    errors = TableErrors(factors, weights, directions is not None)
     number = item_size(layer.variable_dtype)
     bits = None if bits is None else max(bits, 4)
     quantize = None if bits is None else functools.partial(TTEmbedding.quantized, bits=bits)
     candidates = []
-    for trains in _grouped_rows(layer, weights, coordinates, basis, seen.renumber, bits):
-        # Only the chosen one will be improved. How much that helps depends mostly on the width, and
-        # is measured on one of the middle ranks.
-        share = trains[len(trains) // 2].measured_error_left() - 1
+    groups = _promising(_grouped_rows(layer, seen, weights, factors, bits), number)
+    for trains, left in zip(groups, _errors_left(groups), strict=True):
+        share = left - 1
         for train in trains:
-            near, size = train.rounded(number)
-            improved = near + share * train.errors(*train.first) @ train.basis
-            weighted = None
-            if directions is not None:
-                weighted = table_error(table, improved, weights, directions)
+            near, size = train.rounded(number, errors.rows)
+            a, b, places = train.first
+            exact = grouped_rows.lookup(a, b, places[errors.rows])
+            target = errors.coordinates[:, : exact.shape[1]]
+            improved_error, weighted = errors.of(near + share * (exact - target))
             candidates.append(
                 Candidate(
                     "tensor_train",
                     train.ranks,
                     bits,
                     size,
-                    table_error(table, near, weights),
-                    2 * max(train.ranks) * table.shape[1],
+                    errors.of(near)[0],
+                    2 * max(train.ranks) * layer.output_dim,
                     train.make,
                     quantize,
-                    table_error(table, improved, weights),
+                    improved_error,
                     weighted,
                     train.id_order,
                 )
             )
     return candidates
+
+
+def _errors_left(groups: list[list["_GroupedRows"]]) -> np.ndarray:
+    """Returns for each group how much of the error one round of improvement leaves.
+
+    Only the chosen tensor train will be improved. How much that helps depends mostly on the width,
+    so it is measured on one of the middle ranks, for every third width.
+    """
+    measured = sorted({*range(0, len(groups), 3), len(groups) - 1}) if groups else []
+    left = [groups[n][len(groups[n]) // 2].measured_error_left() for n in measured]
+    return np.interp(range(len(groups)), measured, left) if groups else np.zeros(0)
+
+
+def _promising(groups: list[list["_GroupedRows"]], number: int) -> list[list["_GroupedRows"]]:
+    """Leaves out tensor trains that others of their size will surely beat."""
+    sizes = {id(train): train.size(number) for group in groups for train in group}
+    trains = sorted((t for group in groups for t in group), key=lambda t: sizes[id(t)])
+    least, kept = np.inf, set()
+    for train in trains:
+        least = min(least, train.first_error)
+        if train.first_error <= _MARGIN * least:
+            kept.add(id(train))
+    chosen = [[train for train in group if id(train) in kept] for group in groups]
+    return [group for group in chosen if group]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +156,9 @@ class _GroupedRows:
         basis: Array `(K, D)`: the third core or, if `K = D`, a factor of the second.
         renumber: The number of leading ids that stay if the others may be renumbered, or `None`.
         bits: Bits of the integers, or `None` for floats.
+        fast: Whether to improve it for a shorter time.
         first: Both cores of the rows and the places of the rows, to begin with.
+        first_error: The error of these, as the SVD sees it.
     """
 
     layer: keras.layers.Embedding
@@ -140,7 +167,9 @@ class _GroupedRows:
     basis: np.ndarray
     renumber: int | None
     bits: int | None
+    fast: bool
     first: tuple[np.ndarray, np.ndarray, np.ndarray]
+    first_error: float
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -154,7 +183,7 @@ class _GroupedRows:
     @functools.cached_property
     def best(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The cores and the places, improved in turns; with `bits`, fit to be rounded."""
-        a, b, places = self._improved(_ROUNDS)
+        a, b, places = self._improved(2 if self.fast else _ROUNDS)
         if self.bits is None:
             return a, b, places
         a, b = grouped_rows.rotated(*grouped_rows.balanced(a, b))
@@ -165,27 +194,33 @@ class _GroupedRows:
 
     def _improved(self, rounds: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         a, b, places = self.first
-        for _ in range(rounds):
+        for turn in range(rounds):
             a, b = grouped_rows.refit(a, b, self.rows, self.weights, places)
+            shift = 0.5 * (turn % 2)
             places = grouped_rows.rearranged(
-                a, b, self.rows, self.weights, places, self.renumber or 0
+                a, b, self.rows, self.weights, places, self.renumber or 0, shift=shift
             )
         return *grouped_rows.refit(a, b, self.rows, self.weights, places, sweeps=2), places
 
     def measured_error_left(self) -> float:
         """Returns the weighted error of the rows after one round, relative to that before."""
         before, after = (
-            np.sqrt((self.weights * (self.errors(*x) ** 2).sum(axis=1)).sum())
+            np.sqrt(self.weights @ np.square(grouped_rows.lookup(*x) - self.rows).sum(axis=1))
             for x in (self.first, self._improved(1))
         )
         return float(after / before) if before > 0 else 1.0
 
-    def errors(self, a: np.ndarray, b: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Returns the differences from the rows, array `(V, K)`."""
-        return grouped_rows.lookup(a, b, places) - self.rows
+    def size(self, number: int) -> int:
+        """Returns about how many bytes the layer takes, without scales."""
+        a, b, places = self.first
+        shared = 0 if self._num_cores == 2 else self.basis.size * number
+        columns = self.layer.output_dim if self._num_cores == 2 else b.shape[2]
+        per_number = number if self.bits is None else self.bits / 8
+        positions = 0 if self.renumber is not None else 2 * places.size
+        return int((a.size + b.shape[0] * b.shape[1] * columns) * per_number) + shared + positions
 
-    def rounded(self, float_size: int) -> tuple[np.ndarray, int]:
-        """Returns the table of the first cores, rounded to `bits`, and the bytes of the layer."""
+    def rounded(self, float_size: int, rows: np.ndarray) -> tuple[np.ndarray, int]:
+        """Returns coordinates of rows in the first cores, rounded, and the bytes of the layer."""
         a, b, places = self.first
         if self.bits is not None:
             a, b = grouped_rows.rotated(a, b)
@@ -194,8 +229,11 @@ class _GroupedRows:
         size = sum(sizes)
         if self.renumber is None:
             size += places.size * (2 if places.size <= 2**16 else 4)
-        near = grouped_rows.lookup(cores[0][0, :, 0], cores[1].reshape(*b.shape[:2], -1), places)
-        return (near @ cores[2][:, 0, :, 0] if len(cores) == 3 else near), size
+        common = cores[1].reshape(*b.shape[:2], -1)
+        if self._num_cores == 2:  # in coordinates again
+            common = common @ np.linalg.pinv(self.basis)
+        near = grouped_rows.lookup(cores[0][0, :, 0], common, places[rows])
+        return near.astype("float32"), size
 
     def _cores(self, a: np.ndarray, b: np.ndarray) -> list[np.ndarray]:
         if self._num_cores == 2:
@@ -227,33 +265,42 @@ class _GroupedRows:
 
 def _grouped_rows(
     layer: keras.layers.Embedding,
+    seen: Seen,
     weights: np.ndarray,
-    coordinates: np.ndarray,
-    basis: np.ndarray,
-    renumber: int | None,
+    factors: Factors,
     bits: int | None,
-) -> Iterator[list[_GroupedRows]]:
-    """Yields the tensor trains to try: a list for each number of columns of the coordinates."""
-    num_rows, columns = len(coordinates), len(basis)
-    places = grouped_rows.similar_places(coordinates, renumber or 0)
-    widths = sorted({max(1, round(share * columns)) for share in _WIDTHS})
+) -> list[list[_GroupedRows]]:
+    """Returns the tensor trains to try: a list for each number of columns of the coordinates."""
+    num_rows, columns = factors.coordinates.shape
+    weights = weights.astype("float32")
+    places = grouped_rows.similar_places(factors.coordinates, seen.renumber or 0)
+    total = factors.squares.sum() or 1.0
+    shares = _WIDTHS[3::4] if seen.fast else _WIDTHS
+    widths = sorted({max(1, round(share * columns)) for share in shares})
+    groups = []
     for number, width in enumerate(widths, 1):
-        _log.info("  tensor trains: group %d of %d", number, len(widths))
-        rows = coordinates[:, :width]
+        tell("  tensor trains: group %d of %d", number, len(widths))
+        rows = factors.coordinates[:, :width]
         shape = grouped_rows.grid_shape(num_rows, width)
         largest = num_rows * width // (2 * (shape[0] + shape[1] * width))
         largest = min(largest, math.isqrt(_GRAM_NUMBERS // max(shape)))
         ranks = sorted({max(1, round(share * largest)) for share in _DEPTHS})
-        a, b = grouped_rows.factors(rows, weights, places, shape, ranks[-1])
-        yield [
-            _GroupedRows(
-                layer,
-                rows,
-                weights,
-                basis[:width],
-                renumber,
-                bits,
-                (a[:, :rank], b[:rank], places),
-            )
-            for rank in ranks
-        ]
+        a, b, left = grouped_rows.decomposition(rows, weights, places, shape, ranks[-1])
+        inside, outside = factors.squares[:width].sum(), factors.squares[width:].sum()
+        groups.append(
+            [
+                _GroupedRows(
+                    layer,
+                    rows,
+                    weights,
+                    factors.basis[:width],
+                    seen.renumber,
+                    bits,
+                    seen.fast,
+                    (a[:, :rank], b[:rank], places),
+                    float(np.sqrt((left[rank] * inside + outside) / total)),
+                )
+                for rank in (ranks[::3] if seen.fast else ranks)
+            ]
+        )
+    return groups
