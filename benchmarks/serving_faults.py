@@ -44,6 +44,7 @@ PATH = "/v1/models/work:predict"
 READY = "/v2/health/ready"
 BODY = encoded(instances=[[0.5] * 8])
 QUEUE = 64
+NEVER = ("never", "never2", "never3")  # models; more than the cores of a small machine
 
 
 def write_version(folder: Path, version: int, steps: int = 300) -> Path:
@@ -104,7 +105,7 @@ def write_models(folder: Path) -> None:
         return {"y": x / 0}
 
     for name, signatures in {
-        "never": {"serving_default": never},
+        **{name: {"serving_default": never} for name in NEVER},
         "long": {"serving_default": long},
         "complex": {"serving_default": lambda x: {"y": tf.complex(x, x)}, "nan": not_finite},
     }.items():
@@ -384,19 +385,20 @@ def long_answers(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
 
 
 def stuck(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
-    """Asks a model that never returns; the others answer, and the server is not ready."""
-    port, never = free_port(), "/v1/models/never:predict"
-    with serving(folder, port, "--deadline-s", "2"):
-        before = request(port, never, BODY)[0]
-        waiting = request(port, never, encoded(instances=[[2.0] * 8]))[0]
-        again = request(port, never, BODY)[0]
+    """Asks models that never return; another one answers, and the server is not ready."""
+    port, bad = free_port(), encoded(instances=[[2.0] * 8])
+    paths = [f"/v1/models/{name}:predict" for name in NEVER]
+    with serving(folder, port, "--deadline-s", "5"):
+        before = {request(port, path, BODY)[0] for path in paths}
+        waiting = {request(port, path, bad)[0] for path in paths}
+        again = {request(port, path, BODY)[0] for path in paths}
         outcomes = asyncio.run(closed_loop(port, 4, 3.0))
         ready, live = request(port, READY)[0], request(port, "/v2/health/live")[0]
     text = (
-        f"it answers {before}, {waiting} after the deadline, then {again}; another model "
-        f"{shown(outcomes)}; ready {ready}, live {live}"
+        f"{len(NEVER)} models answer {before}, {waiting} after the deadline, then {again}; another "
+        f"model {shown(outcomes)}; ready {ready}, live {live}"
     )
-    fine = (before, waiting, again, ready, live) == (200, 504, 503, 503, 200)
+    fine = (before, waiting, again, ready, live) == ({200}, {504}, {503}, 503, 200)
     return text, fine and answered(outcomes, 200)
 
 
@@ -471,13 +473,13 @@ def full_pipes(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
                 if request(port, READY)[0] == 200:
                     break
             time.sleep(0.1)
-        outcomes = asyncio.run(closed_loop(port, 8, 10.0))
+        asked = (request(port, "/v2/health/live")[0] for _ in range(2000))  # 200 bytes each
+        outcomes = collections.Counter(asked)
         live = request(port, "/v2/health/live")[0]
         process.terminate()
         status = process.wait(60)
     text = f"{shown(outcomes)} with 64 kB of pipe; live {live}, exit status {status}"
-    fine = outcomes[200] > 1000 or options.seconds < 10  # of about 200 bytes each
-    return text, fine and answered(outcomes, 200) and (live, status) == (200, 0)
+    return text, answered(outcomes, 200) and (live, status) == (200, 0)
 
 
 def bad_clients(folder: Path) -> Iterator[tuple[str, str, bool]]:
@@ -575,7 +577,7 @@ def main() -> int:
         "a damaged version": damaged,
         "kill -9 and a restart": killed,
         "the longest answers": long_answers,
-        "a model that never returns": stuck,
+        "models that never return": stuck,
         "versions of pipes and links": hanging_versions,
         "requests while a model loads": loading,
         "logs that nobody reads": full_pipes,

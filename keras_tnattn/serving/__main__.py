@@ -53,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+    # By default as many as there are cores: as many models that never return would stop all others.
+    os.environ.setdefault("TF_NUM_INTEROP_THREADS", "32")
     try:
         from keras_tnattn.serving.settings import Settings
     except ImportError as error:

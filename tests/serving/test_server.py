@@ -1,6 +1,7 @@
 import contextlib
 import http.client
 import json
+import shutil
 import signal
 import socket
 import threading
@@ -181,6 +182,21 @@ def test_sigterm_finishes_what_was_begun_and_exits_with_0(tmp_path):
             assert process.wait(5) == 0  # of 30 seconds that it may take
         with pytest.raises(OSError, match="refused"):
             get(f"{url}/v2/health/live")
+
+
+@pytest.mark.slow
+def test_models_that_never_return_do_not_take_all_threads_of_tensorflow(tmp_path):
+    names = ["loop", "second", "third", "fourth"]
+    write_loop(tmp_path)
+    for name in names[1:]:
+        shutil.copytree(tmp_path / "loop", tmp_path / name)
+    with as_process(tmp_path, "--deadline-s", 60) as (url, _), contextlib.ExitStack() as stack:
+        for name in names[:3]:
+            client = stack.enter_context(connected(url))
+            body = '{"instances": [2000000000]}'
+            client.request("POST", f"/v1/models/{name}:predict", body)
+        wait_for(lambda: "in_flight 4.0" in get(f"{url}/metrics")[1])
+        assert post(f"{url}/v1/models/fourth:predict", {"instances": [1]})[0] == 200
 
 
 @pytest.mark.slow
