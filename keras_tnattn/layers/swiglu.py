@@ -36,7 +36,7 @@ class SwiGLU(BaseLayer):
         (3, 4)
     """
 
-    call_shapes: ClassVar = {"inputs": "... d"}
+    call_shapes: ClassVar = {"inputs": "B ... d"}
 
     def __init__(
         self,

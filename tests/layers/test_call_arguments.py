@@ -37,6 +37,10 @@ CASES = {
     "LowRankEmbedding": (lambda: layers.LowRankEmbedding(20, 8, 2), {"inputs": IDS}),
     "MPSClassifier": (lambda: layers.MPSClassifier(3, bond_dim=2), {"inputs": X}),
     "MaskedAveragePooling1D": (lambda: layers.MaskedAveragePooling1D(), {"inputs": X}),
+    "MetricAttention": (
+        lambda: layers.MetricAttention(2),
+        {"query": X, "value": X[:, :5]},
+    ),
     "MultiHeadAdditiveAttention": (lambda: layers.MultiHeadAdditiveAttention(2), {"inputs": X}),
     "MultiHeadDotProductAttention": (
         lambda: layers.MultiHeadDotProductAttention(2),
@@ -51,6 +55,7 @@ CASES = {
         lambda: layers.SpectralGraphConvolution(RING, 4),
         {"inputs": X},
     ),
+    "SwiGLU": (lambda: layers.SwiGLU(4), {"inputs": X}),
     "TNAttention": (lambda: layers.TNAttention(bond_dim=2), {"inputs": X}),
     "TTDense": (lambda: layers.TTDense(4), {"inputs": X}),
     "TTEmbedding": (lambda: layers.TTEmbedding(20, 8, tt_ranks=2), {"inputs": IDS}),
