@@ -38,8 +38,10 @@ def small_table(path, rows=240):
 
 
 def command(table, folder, *more):
-    options = "--max-words 8 --vocabulary-size 20 --embedding-dim 4 --batch-size 8"
-    options += f" --epochs {EPOCHS}"
+    options = (
+        "--max-words 8 --vocabulary-size 20 --embedding-dim 4 --batch-size 8 --test-fraction 0.4"
+    )
+    options += f" --epochs {EPOCHS} --test-fraction 0.4"
     return ["classify", "--dataset", table, "--run-dir", str(folder), *options.split(), *more]
 
 
@@ -134,7 +136,7 @@ def test_a_run_folder_holds_it_all(uninterrupted):
     }
     results = Run(folder).results
     assert results["test_accuracy"] > 0.9
-    assert results["rows"] == {"train": 192, "test": 48}
+    assert results["rows"] == {"train": 144, "test": 96}
     assert results["epochs"] == EPOCHS
 
 

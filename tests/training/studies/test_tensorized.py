@@ -125,7 +125,7 @@ def test_the_pictures_against_the_dimension(tmp_path):
 def test_a_study_continues(tmp_path, monkeypatch, capsys):
     texts = [f"the {word} {n}" for n in range(10) for word in ("good film", "bad film")]
     data = LabeledTexts.from_rows(zip(texts, ["good", "bad"] * 10, strict=True))
-    monkeypatch.setattr(tensorized, "load", lambda config: data)
+    monkeypatch.setattr(tensorized, "read_texts", lambda config: data)
     arguments = ["tensorized", "--datasets", "reuters", "--settings", "tuned", "--attentions"]
     arguments += ["none", "--run-dir", str(tmp_path / "study"), "--seeds", "0"]
     assert main(arguments) == 0
