@@ -116,7 +116,8 @@ def test_a_translator_becomes_small_and_is_read_like_a_run(tmp_path, capsys):
 def test_progress_is_printed(tmp_path, capsys):
     model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32), keras.layers.Dense(3)])
     model.save(tmp_path / "model.keras")
-    np.save(tmp_path / "inputs.npy", np.ones((5, 32), "float32"))
+    inputs = np.random.default_rng(0).normal(size=(64, 32)).astype("float32")
+    np.save(tmp_path / "inputs.npy", inputs)
     data = ["--data", str(tmp_path / "inputs.npy"), "--target", "2", "--heal-epochs", "2"]
     for _ in range(2):  # each line once, also in the second call
         assert main([str(tmp_path / "model.keras"), *data]) == 0
@@ -125,7 +126,7 @@ def test_progress_is_printed(tmp_path, capsys):
         results = json.loads((tmp_path / "model-compressed" / "results.json").read_text())
         assert results["compressed"] == {
             **{"target": 2.0, "max_drop": None, "tolerance": None, "bits": None},
-            **{"keep_vocabulary": False, "data": str(tmp_path / "inputs.npy")},
+            **{"effort": "full", "keep_vocabulary": False, "data": str(tmp_path / "inputs.npy")},
             **{"heal_epochs": 2, "learning_rate": 1e-3, "from_logits": False, "healed_epochs": 2},
         }
         report = json.loads((tmp_path / "model-compressed" / "report.json").read_text())
