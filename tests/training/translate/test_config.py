@@ -11,6 +11,7 @@ from keras_tnattn_train.translate.config import (
     PRESETS,
     PreparingOptions,
     TranslateConfig,
+    fitting_warmup,
 )
 from keras_tnattn_train.translate.models import compiled, untrained
 
@@ -229,3 +230,9 @@ def test_a_compiled_translator_has_the_optimizer_of_the_options():
     assert schedule["warmup_steps"] == 7
     assert schedule["total_steps"] == 30
     assert schedule["cooldown_steps"] == 10
+
+
+def test_the_default_warm_up_fits_the_run():
+    config = TranslateConfig(preset="plga-small")
+    assert [fitting_warmup(config, steps) for steps in (2000, 1999, 9)] == [2000, 199, 1]
+    assert fitting_warmup(config.changed(warmup_steps=2001), 10) == 2001

@@ -96,8 +96,14 @@ def _default_attention(values: dict[str, Any]) -> str:
     return values["preset"].partition("-")[0]
 
 
-def _default_warmup(values: dict[str, Any]) -> int:
+def default_warmup(values: dict[str, Any]) -> int:
     return 2000 if values["preset"] == SMALL else WARMUP_STEPS[values["attention"]]
+
+
+def fitting_warmup(config: "TranslateConfig", steps: int) -> int:
+    """Returns the warm-up steps: the default becomes a tenth of the steps of a shorter run."""
+    default = config.warmup_steps == default_warmup(dict(config))
+    return max(1, steps // 10) if default and config.warmup_steps > steps else config.warmup_steps
 
 
 def _default_peak(values: dict[str, Any]) -> float:
@@ -312,8 +318,8 @@ class TranslateConfig(ExportConfig):
         None,
         TRAINING,
         "steps over which the learning rate rises (default: 15,000 for plga, 4,000 for sdpa, "
-        "2,000 for plga-small)",
-        compute=_default_warmup,
+        "2,000 for plga-small; a tenth of the run's steps if it has fewer)",
+        compute=default_warmup,
         ge=1,
         le=1_000_000_000,
     )

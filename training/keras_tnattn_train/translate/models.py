@@ -6,7 +6,12 @@ from keras_tnattn.metrics import TokenAccuracy
 from keras_tnattn.models import PRESETS, translator
 from keras_tnattn.schedules import WarmupInverseSquareRoot
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.translate.config import METRIC_ARGUMENTS, PLGA_ONLY, TranslateConfig
+from keras_tnattn_train.translate.config import (
+    METRIC_ARGUMENTS,
+    PLGA_ONLY,
+    TranslateConfig,
+    fitting_warmup,
+)
 
 
 def untrained(config: TranslateConfig, sizes: tuple[int, int]) -> keras.Model:
@@ -64,7 +69,7 @@ def compiled(config: TranslateConfig, sizes: tuple[int, int], steps_per_epoch: i
     model = untrained(config, sizes)
     schedule = WarmupInverseSquareRoot(
         config.model_dim,
-        config.warmup_steps,
+        fitting_warmup(config, config.epochs * steps_per_epoch),
         config.learning_rate,
         config.epochs * steps_per_epoch,
         config.cooldown_epochs * steps_per_epoch,

@@ -27,7 +27,7 @@ from keras_tnattn_train.runs.training import (
     start_session,
 )
 from keras_tnattn_train.system.files import read_object
-from keras_tnattn_train.translate.config import TranslateConfig
+from keras_tnattn_train.translate.config import TranslateConfig, fitting_warmup
 from keras_tnattn_train.translate.models import check_sizes, compiled
 
 FROZEN_PAIRS = 384  # with which the metric is measured
@@ -68,6 +68,10 @@ AHEAD_NOTE = (
 )
 
 
+WARMUP_NOTE = (
+    "note: the default of {:,} warm-up steps is more than the {:,} steps of this run, which takes "
+    "{:,} instead; the peak of the learning rate stays"
+)
 WARMUP_WARNING = (
     "warning: the {:,} warm-up steps are more than the {:,} steps of this run, so the learning "
     "rate does not reach its peak. Set --warmup-steps to about a tenth of the steps, here {:,}, "
@@ -86,7 +90,10 @@ def _model_and_batches(
     try:
         train = BucketedBatches(corpus.parts["train"], config.batch_size, config.seed)
         steps, warmup = config.epochs * len(train), config.warmup_steps
-        if warmup > steps:
+        fitting = fitting_warmup(config, steps)
+        if fitting < warmup:
+            print(WARMUP_NOTE.format(warmup, steps, fitting), file=sys.stderr)
+        elif warmup > steps:
             print(WARMUP_WARNING.format(warmup, steps, max(1, steps // 10)), file=sys.stderr)
         with on_all_gpus(config.batch_size):
             model = compiled(config, corpus.vocabulary_sizes, len(train))
