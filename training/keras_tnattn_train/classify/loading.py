@@ -12,7 +12,7 @@ from keras_tnattn.text.words import WordVectorizer
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.classify.reports import parameter_counts
 from keras_tnattn_train.classify.texts import read_texts
-from keras_tnattn_train.classify.train import Part, export_classifier, prepare_parts
+from keras_tnattn_train.classify.train import Part, export_trained, prepare_parts
 from keras_tnattn_train.data.batches import compiled_lengths
 from keras_tnattn_train.data.texts import LabeledTexts
 from keras_tnattn_train.options.errors import InputError
@@ -122,7 +122,7 @@ class ClassifierRun(TrainedRun):
             "parameters": parameter_counts(result.model),
         }
         vectorizer = self._vectorizer(self.description(result)["vocabulary"])
-        return export_classifier(
+        return export_trained(
             self.config, result.model, vectorizer, data, parts["test"], measured, folder
         )
 

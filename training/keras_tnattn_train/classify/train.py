@@ -67,7 +67,15 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
     try:
         start_session(config)
         vectorizer, parts = prepare_parts(config, data)
-        batches = _training_batches(config, parts["train"])
+        train, weights = parts["train"], None
+        if config.class_weights == "balanced":
+            weights = compute_sample_weight("balanced", train.labels).astype("float32")
+        arguments = (train.ids, train.labels, config.batch_size)
+        batches = (
+            TextBatches(*arguments, config.seed, weights)
+            if train.ids.shape[1] <= SHORT_TEXTS
+            else GroupedTextBatches(*arguments, MAX_TOKENS, config.seed, weights)
+        )
         sizes = vectorizer.vocabulary_size(), len(data.class_names), len(batches)
         model = compiled_model(config, *sizes, max_words=vectorizer.max_words)
     except ValueError as error:
@@ -83,7 +91,7 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
     }
     run.start_or_check(config, description)
 
-    train, test, validation = parts["train"], parts["test"], parts.get("validation")
+    test, validation = parts["test"], parts.get("validation")
     if config.initial_weights == "svm" and not run.last_checkpoint.exists():
         build = functools.partial(compiled_model, config, *sizes, max_words=vectorizer.max_words)
         model.set_weights(svm_weights(config, build, train.ids, train.labels))
@@ -129,13 +137,13 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
         run,
         model,
         results,
-        lambda folder, version: export_classifier(
+        lambda folder, version: export_trained(
             config, model, vectorizer, data, test, results, folder, version
         ),
     )
 
 
-def export_classifier(
+def export_trained(
     config: ClassifyConfig,
     model: keras.Model,
     vectorizer: WordVectorizer,
@@ -225,17 +233,6 @@ def _ids_of(vectorizer: WordVectorizer, texts: Sequence[str], rows: np.ndarray) 
         ),
         (len(rows), vectorizer.max_words),
     )
-
-
-def _training_batches(config: ClassifyConfig, part: Part) -> TextBatches:
-    """Returns the training batches; long texts share batches with texts of similar lengths."""
-    sample_weights = None
-    if config.class_weights == "balanced":
-        sample_weights = compute_sample_weight("balanced", part.labels).astype("float32")
-    arguments = (part.ids, part.labels, config.batch_size)
-    if part.ids.shape[1] <= SHORT_TEXTS:
-        return TextBatches(*arguments, config.seed, sample_weights)
-    return GroupedTextBatches(*arguments, MAX_TOKENS, config.seed, sample_weights)
 
 
 def compiled_model(
