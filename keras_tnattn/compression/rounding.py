@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_tnattn.layers import LowRankDense, LowRankEinsumDense
@@ -100,4 +101,5 @@ def _copy_others(part: keras.layers.Layer, new: IntegerKernels) -> None:
     others = [weight for weight in part.weights if id(weight) not in kernels]
     places = [weight for weight in new.weights if id(weight) not in packed]
     for place, weight in zip(places, others, strict=True):
-        place.assign(weight)
+        # A copy: variables of JAX that share an array lose it when one of them is trained.
+        place.assign(np.array(ops.convert_to_numpy(weight)))

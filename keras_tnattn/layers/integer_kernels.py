@@ -239,7 +239,8 @@ class IntegerKernels(keras.layers.Layer):
         others = [weight for weight in layer.weights if id(weight) not in ids]
         places = [weight for weight in new.weights if id(weight) not in packed]
         for place, weight in zip(places, others, strict=True):
-            place.assign(weight)
+            # A copy: variables of JAX that share an array lose it when one of them is trained.
+            place.assign(np.array(ops.convert_to_numpy(weight)))
         return new
 
     @property
