@@ -39,6 +39,7 @@ class LanguageConfig(FitConfig):
         "text files, or JSON lines (.jsonl, .ndjson); docstrings are those of the installed "
         "libraries",
         metavar="FILE",
+        strict=False,  # JSON has lists
     )
     documents: str = option(
         "paragraphs",

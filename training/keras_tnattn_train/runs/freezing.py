@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_tnattn import freeze_metric
+from keras_tnattn.freezing import freeze_metric
 from keras_tnattn_train.runs.run import RESUME, Run
 from keras_tnattn_train.system.files import WriteError, replacing
 
