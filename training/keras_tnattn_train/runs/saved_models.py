@@ -1,5 +1,6 @@
 """Loads saved models; a missing or damaged file is reported in one line."""
 
+import tempfile
 import warnings
 import zipfile
 from pathlib import Path
@@ -62,6 +63,11 @@ def load_file(path: Path) -> keras.Model:
 
 def _read(path: Path, refused: str) -> keras.Model:
     """Loads a model; a warning of the user whose text matches `refused` is an error."""
+    if path.suffix.lower() == ".keras" != path.suffix:
+        with tempfile.TemporaryDirectory() as folder:  # Keras knows the suffix in lower case only
+            link = Path(folder, f"{path.stem}.keras")
+            link.symlink_to(path.resolve())
+            return _read(link, refused)
     if path.suffix == ".keras":
         # For a truncated file Keras would say that it does not exist.
         with zipfile.ZipFile(path) as archive:
