@@ -99,13 +99,17 @@ def _new_axes(node: Any, nodes: dict[str, Any]) -> list[int]:
     import tensorflow as tf
 
     strides = nodes[node.input[3].partition(":")[0]]
-    if strides.op != "Const" or node.attr["ellipsis_mask"].i or node.attr["shrink_axis_mask"].i:
+    if strides.op != "Const" or node.attr["shrink_axis_mask"].i:
         return []
-    added, count = node.attr["new_axis_mask"].i, tf.make_ndarray(strides.attr["value"].tensor).size
+    count = tf.make_ndarray(strides.attr["value"].tensor).size
+    added, rest = (node.attr[f"{name}_mask"].i for name in ("new_axis", "ellipsis"))
     everything = 2**count - 1
-    if any((node.attr[name].i | added) != everything for name in ("begin_mask", "end_mask")):
+    if any((node.attr[name].i | added | rest) != everything for name in ("begin_mask", "end_mask")):
         return []
-    return [axis for axis in range(count) if added >> axis & 1]
+    # Axes after an ellipsis are counted from the end, and added from the last one on.
+    before = rest.bit_length() - 1 if rest else count
+    axes = [axis for axis in range(before) if added >> axis & 1]
+    return axes + [axis - count for axis in reversed(range(before, count)) if added >> axis & 1]
 
 
 def _is_product(name: str, nodes: dict[str, Any]) -> bool:

@@ -1,5 +1,6 @@
 """Writes ONNX files, and OpenVINO files of these, whose weights stay as they are stored."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -76,7 +77,7 @@ def _converted(model: Traced) -> Any:
     import tf2onnx
 
     arguments = [*model.inputs, *model.weights]
-    function = as_function(_without_erfc(model.graph), arguments, model.outputs)
+    function = as_function(_with_known_operations(model), arguments, model.outputs)
     signature = [
         tf.TensorSpec(x.shape, x.dtype, name.partition(":")[0])
         for x, name in zip(function.inputs, arguments, strict=False)
@@ -97,20 +98,62 @@ def _converted(model: Traced) -> Any:
     return file
 
 
-def _without_erfc(graph: Any) -> Any:
-    """Replaces `erfc(x)`, which ONNX lacks, by `1 - erf(x)`."""
+def _with_known_operations(model: Traced) -> Any:
+    """Replaces operations that the converter lacks.
+
+    `erfc(x)` becomes `1 - erf(x)`, and an update of one index of an axis a choice between the old
+    and the new values.
+    """
     import tensorflow as tf
 
+    graph = model.graph
     result = type(graph)(library=graph.library, versions=graph.versions)
+    tensors = as_function(graph, [*model.inputs, *model.weights], model.outputs).graph
+
+    def add(op: str, name: str, inputs: Sequence[str], **types: Any) -> str:
+        node = result.node.add(op=op, name=name, input=inputs)
+        for key, kind in types.items():
+            node.attr[key].type = kind.as_datatype_enum
+        return name
+
+    def number(name: str, value: Any, dtype: Any) -> str:
+        add("Const", name, [], dtype=dtype)
+        content = tf.make_tensor_proto(value, dtype)
+        result.node[-1].attr["value"].tensor.CopyFrom(content)
+        return name
+
     for node in graph.node:
         if node.op == "Erfc":
-            kind = node.attr["T"].type
-            one = result.node.add(op="Const", name=f"{node.name}/one")
-            one.attr["dtype"].type = kind
-            one.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(1, tf.as_dtype(kind)))
-            erf = result.node.add(op="Erf", name=f"{node.name}/erf", input=node.input)
-            difference = result.node.add(op="Sub", name=node.name, input=[one.name, erf.name])
-            erf.attr["T"].type = difference.attr["T"].type = kind
+            dtype = tf.as_dtype(node.attr["T"].type)
+            one = number(f"{node.name}/one", 1, dtype)
+            erf = add("Erf", f"{node.name}/erf", node.input, T=dtype)
+            add("Sub", node.name, [one, erf], T=dtype)
+        elif node.op == "XlaDynamicUpdateSlice":
+            old, new, start = tensors.get_operation_by_name(node.name).inputs
+            axis = [
+                n for n, (x, y) in enumerate(zip(new.shape, old.shape, strict=True)) if x == 1 != y
+            ]
+            if len(axis) != 1:
+                raise ValueError(f"ONNX cannot update a slice of shape {new.shape} of {old.shape}")
+            at, index, int32 = (
+                f"{node.name}/",
+                number(f"{node.name}/axis", axis, tf.int32),
+                tf.int32,
+            )
+            zero, unit = number(f"{at}zero", 0, int32), number(f"{at}unit", 1, int32)
+            shape = add("Shape", f"{at}shape", [node.input[0]], T=old.dtype, out_type=int32)
+            gathering = {"Tparams": int32, "Tindices": int32, "Taxis": int32}
+            ends = add("GatherV2", f"{at}ends", [shape, index, zero], **gathering)
+            none = number(f"{at}none", np.zeros(0, "int32"), int32)
+            end = add("Reshape", f"{at}end", [ends, none], T=int32, Tshape=int32)
+            steps = add("Range", f"{at}steps", [zero, end, unit], Tidx=int32)
+            first = add("Cast", f"{at}first", [node.input[2]], SrcT=start.dtype, DstT=int32)
+            place = add("GatherV2", f"{at}place", [first, index, zero], **gathering)
+            here = add("Equal", f"{at}here", [steps, place], T=int32)
+            sizes = [-1, *[1] * (len(old.shape) - axis[0] - 1)]
+            column = number(f"{at}sizes", sizes, int32)
+            mask = add("Reshape", f"{at}mask", [here, column], T=tf.bool, Tshape=int32)
+            add("SelectV2", node.name, [mask, node.input[1], node.input[0]], T=old.dtype)
         else:
             result.node.add().CopyFrom(node)
     return result

@@ -1,4 +1,4 @@
-"""Writes folders that hold all that turns a text into a label or a translation.
+"""Writes folders that hold all that turns a text into a label.
 
 `reader.py`, which is in each folder, needs NumPy and one runtime. It is a file and not a package:
 this package brings Keras along, and a reader that comes with its model always fits it.

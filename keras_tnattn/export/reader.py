@@ -143,8 +143,8 @@ class Classifier:
         return self._model(**{name: ids})[0]
 
 
-def load(folder: str | os.PathLike, threads: int | None = None) -> Any:
-    """Loads a classifier or a translator.
+def load(folder: str | os.PathLike, threads: int | None = None) -> Classifier:
+    """Loads a classifier.
 
     Args:
         folder: What `export_portable` wrote.

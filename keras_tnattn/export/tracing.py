@@ -298,7 +298,8 @@ def _with_constants(graph: Any, constants: Mapping[str, np.ndarray], outputs: li
     """Turns placeholders into constants, and leaves out what nothing reads."""
     import tensorflow as tf
 
-    graph = tf.compat.v1.graph_util.extract_sub_graph(graph, outputs)
+    with quiet():
+        graph = tf.compat.v1.graph_util.extract_sub_graph(graph, outputs)
     by_node = {name.partition(":")[0]: value for name, value in constants.items()}
     for node in graph.node:
         if node.op == "Placeholder" and node.name in by_node:

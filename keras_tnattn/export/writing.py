@@ -405,6 +405,7 @@ def write_archive(archive: keras.export.ExportArchive, path: Path) -> None:
     the same, and TensorFlow the gradients of functions that have their own.
     """
     import tensorflow as tf
+    from tensorflow.core.protobuf import saved_model_pb2
 
     tracked = getattr(archive, "_tf_trackable", archive)
     for name in ("variables", "trainable_variables", "non_trainable_variables"):
@@ -412,6 +413,13 @@ def write_archive(archive: keras.export.ExportArchive, path: Path) -> None:
             setattr(tracked, name, [])
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     archive.write_out(str(path), options, verbose=False)
+    file = path / "saved_model.pb"
+    content = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    graph = content.meta_graphs[0].graph_def
+    for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
+        for node in nodes:
+            node.attr.pop("_gradient_op_type", None)  # TensorFlow warns of one without a gradient
+    file.write_bytes(content.SerializeToString(deterministic=True))
 
 
 def _existing(target: Path) -> FileExistsError:

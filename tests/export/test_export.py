@@ -117,6 +117,7 @@ def test_weights_are_stored_once_and_without_gradients(exported):
     content = (exported / "saved_model.pb").read_bytes()
     library = saved_model_pb2.SavedModel.FromString(content).meta_graphs[0].graph_def.library
     assert not library.gradient
+    assert b"_gradient_op_type" not in content
     assert not [f.signature.name for f in library.function if "grad" in f.signature.name]
 
 

@@ -1,0 +1,191 @@
+"""Sizes, agreement and times of one model in all engines: `python benchmarks/engines.py`.
+
+The models are a classifier of ids (an embedding and two dense layers), a convolutional and a
+recurrent one; each as it is, quantized by Keras, and compressed 4, 8 and 30 times. The engines are
+TensorFlow (a SavedModel), ONNX Runtime, OpenVINO and LiteRT, on one thread, TensorFlow on its own
+choice. Agreement is the largest difference from the outputs of the Keras model, relative to its
+largest output. Times are the medians of calls, the engines in turn.
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from keras_tnattn import compress
+from keras_tnattn.export import export_file, file_sizes
+
+SUFFIXES = {"TensorFlow": "", "ONNX Runtime": ".onnx", "OpenVINO": ".xml", "LiteRT": ".tflite"}
+ROWS = (1, 32)
+CALLS = 30
+
+
+def classifier():
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((None,), dtype="int32"),
+            layers.Embedding(5000, 64),
+            layers.Dense(256, activation="relu"),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(46, activation="softmax"),
+        ]
+    )
+
+
+def convolutional():
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((32, 32, 3)),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(64, 3, activation="relu"),
+            layers.GlobalAveragePooling2D(),
+            layers.Dense(256, activation="relu"),
+            layers.Dense(10, activation="softmax"),
+        ]
+    )
+
+
+def recurrent():
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((None,), dtype="int32"),
+            layers.Embedding(5000, 64),
+            layers.GRU(64),
+            layers.Dense(46, activation="softmax"),
+        ]
+    )
+
+
+MODELS = {"classifier": classifier, "convolutional": convolutional, "recurrent": recurrent}
+
+
+def smoothed(model):
+    """Gives the weights singular values that fall, as those of trained models do."""
+    for layer in model.layers:
+        weights = layer.get_weights()
+        if weights and weights[0].ndim == 2:
+            u, s, vt = np.linalg.svd(weights[0], full_matrices=False)
+            weights[0] = ((u * (s * np.exp(-np.arange(len(s)) / 8))) @ vt).astype("float32")
+            layer.set_weights(weights)
+    return model
+
+
+def inputs_of(model, rows):
+    rng = np.random.default_rng(0)
+    shape = model.inputs[0].shape
+    if model.inputs[0].dtype == "int32":
+        return rng.integers(1, 5000, (rows, 64)).astype("int32")
+    return rng.normal(size=(rows, *shape[1:])).astype("float32")
+
+
+def variants(model):
+    """Yields the model as it is, as Keras quantizes it, and compressed."""
+    yield "float", model
+    data = inputs_of(model, 128)
+    for bits in (8, 4):
+        copy = keras.models.clone_model(model)
+        copy.set_weights(model.get_weights())
+        try:
+            copy.quantize(f"int{bits}")
+            yield f"Keras int{bits}", copy
+        except (ValueError, NotImplementedError) as error:
+            print(f"  Keras int{bits}: {error}")
+    for target, bits in ((4, None), (8, 4), (30, 4)):
+        try:
+            yield f"ours {target}x", compress(model, target=target, bits=bits, data=data).model
+        except ValueError as error:
+            print(f"  ours {target}x: {str(error).splitlines()[0]}")
+
+
+def runner(engine, path):
+    """Returns a function of inputs, on one thread."""
+    if engine == "TensorFlow":
+        import tensorflow as tf
+
+        loaded = tf.saved_model.load(str(path))
+        return lambda x: loaded.serve(tf.constant(x)).numpy()
+    if engine == "ONNX Runtime":
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 3
+        session = onnxruntime.InferenceSession(str(path), options)
+        name = session.get_inputs()[0].name
+        return lambda x: session.run(None, {name: x})[0]
+    if engine == "OpenVINO":
+        import openvino
+
+        settings = {"INFERENCE_NUM_THREADS": 1, "EXECUTION_MODE_HINT": "ACCURACY"}
+        compiled = openvino.Core().compile_model(path, "CPU", settings)
+        return lambda x: compiled(x)[0]
+    from ai_edge_litert.interpreter import Interpreter
+
+    run = Interpreter(str(path), num_threads=1).get_signature_runner()
+    details = run.get_input_details()
+    (name,) = details
+
+    def call(x):
+        single = details[name]["shape_signature"][0] == 1
+        parts = [x[n : n + 1] for n in range(len(x))] if single else [x]
+        return np.concatenate([next(iter(run(**{name: part}).values())) for part in parts])
+
+    return call
+
+
+def medians(calls, x):
+    """Returns the median microseconds of each function; they are called in turn."""
+    times = {name: [] for name in calls}
+    for n in range(CALLS + 3):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call(x)
+            if n >= 3:
+                times[name].append(time.perf_counter() - start)
+    return {name: 1e6 * float(np.median(seconds)) for name, seconds in times.items()}
+
+
+def measure(name, model):
+    print(f"\n## {name}\n\n| variant | weights kB | engine | file kB | difference | us, 1 row |"
+          " us, 32 rows |\n| --- | ---: | --- | ---: | ---: | ---: | ---: |")  # fmt: skip
+    for variant, small in variants(model):
+        weights = sum(np.asarray(w.numpy()).nbytes for w in small.weights)
+        with tempfile.TemporaryDirectory() as folder:
+            calls, sizes = {}, {}
+            for engine, suffix in SUFFIXES.items():
+                try:
+                    path = export_file(small, Path(folder) / f"model{suffix}")
+                    calls[engine] = runner(engine, path)
+                    sizes[engine] = sum(file_sizes(path).values())
+                except RuntimeError as error:
+                    print(f"| {variant} | | {engine} | {str(error).splitlines()[0][:100]} | | | |")
+            example = inputs_of(small, 32)
+            expected = small.predict(example, verbose=0)
+            times = {rows: medians(calls, inputs_of(small, rows)) for rows in ROWS}
+            for engine, call in calls.items():
+                error = np.abs(call(example) - expected).max() / np.abs(expected).max()
+                one, many = (times[rows][engine] for rows in ROWS)
+                print(
+                    f"| {variant} | {weights / 1000:.0f} | {engine} | {sizes[engine] / 1000:.0f} | "
+                    f"{error:.0e} | {one:,.0f} | {many:,.0f} |",
+                    flush=True,
+                )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    for name in parser.parse_args().models:
+        keras.utils.set_random_seed(0)
+        measure(name, smoothed(MODELS[name]()))
+
+
+if __name__ == "__main__":
+    main()
