@@ -328,7 +328,7 @@ def test_the_attentions_can_be_chosen_by_what_the_library_says_of_them(fact):
 
     for value in (True, False):
         expected = {name for name, entry in ATTENTIONS.items() if getattr(entry, fact) is value}
-        assert expected
+        assert expected or fact == "can_be_causal"  # all can
         assert set(registered_attentions(**{fact: value})) == expected
 
 

@@ -143,6 +143,7 @@ def test_another_corpus(run, tmp_path, capsys, monkeypatch):
     assert results["notes"] == [
         "3 test pairs share a sentence with the training part",
         exchanged,
+        "3 of 3 translations reached the limit of the search",
     ]
     for side in (0, 1):
         text = "".join(f"{pair[side]}\n" for pair in pairs)

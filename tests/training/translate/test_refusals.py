@@ -30,7 +30,7 @@ from keras_tnattn_train.cli import train as main
         (["--export-beam", "2"], ["export_beam=2"]),
         (["--export", "--export-beam", "0"], ["export_beam=0"]),
         (["--data-dir", "x"], ["data_dir='x'"]),
-        (["--decoder-attention", "tn"], ["--decoder-attention", '"tn"', '"rgtn"']),
+        (["--decoder-attention", "lstm"], ["--decoder-attention", '"lstm"', '"rgtn"']),
     ],
 )
 def test_bad_options_leave_no_folder(tmp_path, capsys, options, parts):

@@ -114,7 +114,7 @@ def load_images(
             dataset, lambda: _keras_loader(dataset), "use --dataset digits"
         )
     test_images, test_labels = test_part
-    classes = 1 + int(max(labels.max(), test_labels.max()))
+    classes = 10 if data_dir is None else 1 + int(max(labels.max(), test_labels.max()))
     names = tuple(map(str, range(classes)))
     return LabeledImages(
         (images / 255).astype("float32"),
