@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_tnattn.compression.calibration import Seen, activated
 from keras_tnattn.compression.candidates import input_shape
-from keras_tnattn.compression.kinds import is_table
+from keras_tnattn.compression.kinds import is_table, second_table
 from keras_tnattn.ops import low_rank
 
 # The weight of an id that never occurred in the data, relative to the mean count.
@@ -40,7 +40,17 @@ def layer_error(
     ids = np.arange(old.input_dim)
     table = table_of(old)
     near = ops.convert_to_numpy(new(ids if id_order is None else np.argsort(id_order)))
-    return table_error(table, near, row_weights(old, seen))
+    error = table_error(table, near, row_weights(old, seen))
+    logits = second_table(old)
+    if logits is None:
+        return error
+    # Of both tables alike, the second one as a kernel that multiplies the inputs of logits.
+    kernel, near = (ops.convert_to_numpy(x).T for x in (logits, second_table(new)))
+    root = None if seen.moment is None else low_rank.square_root(seen.moment)
+    if root is not None:
+        kernel, near = kernel @ root, near @ root
+    of_logits = table_error(kernel, near, np.ones(len(kernel)))
+    return float(np.hypot(error, of_logits) / np.sqrt(2))
 
 
 def output_error(old: keras.layers.Layer, new: keras.layers.Layer, seen: Seen) -> float:
@@ -84,7 +94,8 @@ def row_weights(layer: keras.layers.Embedding, seen: Seen) -> np.ndarray:
     counts = seen.counts.astype("float64")
     if layer.mask_zero:
         counts[0] = 0  # the row of padding is masked
-    everywhere = 1.0 if seen.moment is not None else _UNSEEN
+    shared = seen.moment is not None and second_table(layer) is None
+    everywhere = 1.0 if shared else _UNSEEN
     return counts + everywhere * counts.mean() + 1e-12
 
 

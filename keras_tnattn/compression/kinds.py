@@ -104,6 +104,21 @@ def is_table(layer: keras.layers.Layer) -> bool:
     return isinstance(layer, keras.layers.Embedding)
 
 
+def is_plain_table(layer: keras.layers.Layer) -> bool:
+    """Whether a layer looks up rows of one table and does nothing else that integers alone keep.
+
+    Others have a second table for logits, limit logits, or mask zeros only when they look up rows.
+    """
+    if not isinstance(layer, keras.layers.ReversibleEmbedding):
+        return is_table(layer)
+    return layer.tie_weights and not layer.mask_zero and layer.logit_soft_cap is None
+
+
+def second_table(layer: keras.layers.Layer) -> Any:
+    """Returns the kernel `(D, V)` with which a table returns logits if it is not its own."""
+    return None if getattr(layer, "tie_weights", True) else layer.reverse_embeddings
+
+
 def has_kernel(layer: keras.layers.Layer) -> bool:
     """Whether a layer multiplies rows by a kernel, and then applies its activation."""
     kind = kind_of(layer)
@@ -134,9 +149,4 @@ def reason_against(layer: keras.layers.Layer) -> str | None:
         others = [cell for cell in cells_of(layer) if quantized_kind(cell) is None]
         if others:
             return f"its cell is a {type(others[0]).__name__}"
-    if isinstance(layer, keras.layers.ReversibleEmbedding):
-        if not layer.tie_weights:
-            return "has another table for logits"
-        if layer.mask_zero:
-            return "masks zeros in its own way"
     return None

@@ -15,7 +15,7 @@ from keras_tnattn.compression.candidates import Candidate, byte_count
 from keras_tnattn.compression.copying import copy_of, several_times_held, twins
 from keras_tnattn.compression.formats import candidates_for
 from keras_tnattn.compression.goals import Goal, Options, Smaller
-from keras_tnattn.compression.kinds import kind_of, reason_against
+from keras_tnattn.compression.kinds import is_plain_table, kind_of, reason_against
 from keras_tnattn.compression.progress import tell
 from keras_tnattn.compression.readers import reasons_of_readers
 from keras_tnattn.compression.sensitivity import measure_responses, measure_sensitivity
@@ -181,6 +181,8 @@ def _renumber(plan: Plan, path: str) -> int | None:
     if renumber is None or readers != [path] or integers != 1:
         return None
     layer = plan.layers[path]
+    if not is_plain_table(layer):
+        return None
     if not int(layer.mask_zero) <= renumber < layer.input_dim:
         raise ValueError(
             f"Expected renumber to keep {'id 0, the padding, and ' if layer.mask_zero else ''}"

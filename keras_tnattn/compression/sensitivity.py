@@ -104,7 +104,7 @@ def _errors(
     for batch in batches:
         change, _ = _change_of_outputs(model, batch, outputs_of(model, batch))
         for i, near in enumerate(tables):
-            layer.set_weights([near])
+            layer.set_weights([near, *table[1:]])
             squares[i] += np.square(change()).sum()
             layer.set_weights(table)
     return np.sqrt(squares)

@@ -155,6 +155,7 @@ def embedding_options(layer: keras.layers.Embedding) -> dict[str, Any]:
     check_float(layer)
     return {
         "mask_zero": layer.mask_zero,
+        "reverse_dtype": getattr(layer, "reverse_dtype", None),
         "embeddings_regularizer": layer.embeddings_regularizer,
         "activity_regularizer": layer.activity_regularizer,
         "trainable": layer.trainable,

@@ -102,3 +102,58 @@ def test_reversible_embeddings_are_replaced_and_both_uses_count():
     small = compress(model, target=1.5, data=few, verbose=0).model
     expected, actual = to_numpy(model(few))[0, 0], to_numpy(small(few))[0, 0]
     assert np.linalg.norm(actual - expected) < 0.9 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tie_weights": False},
+        {"mask_zero": True},
+        {"logit_soft_cap": 0.1},
+        {"tie_weights": False, "mask_zero": True},
+    ],
+)
+def test_reversible_embeddings_with_options_become_integers(options, tmp_path):
+    keras.utils.set_random_seed(0)
+    ids = keras.Input((6,), dtype="int32")
+    table = keras.layers.ReversibleEmbedding(100, 32, name="table", **options)
+    model = keras.Model(ids, table(keras.layers.Dense(32)(table(ids)), reverse=True))
+    result = compress(model, bits=4, data=IDS, filters="table", verbose=0)
+    (row,) = [row for row in result.report.layers if row.path == "table"]
+    assert (row.format, row.bits) == ("dense", 4)
+    assert row.bytes_after < row.bytes_before / 5
+    # About 15 levels for numbers of a group, uniform: a step over its size.
+    assert 0.01 < row.error < 0.1
+    (estimate,) = {error for size, error, _ in row.curve if size == row.bytes_after}
+    assert estimate == pytest.approx(row.error, rel=0.3)
+    small = result.model.get_layer("table")
+    near = to_numpy(small.embeddings)
+    back = near.T if table.tie_weights else to_numpy(small.reverse_embeddings)
+    cap = table.logit_soft_cap
+    features = np.random.default_rng(0).normal(size=(5, 32)).astype("float32")
+    logits = features @ back
+    logits = logits if cap is None else cap * np.tanh(logits / cap)
+    np.testing.assert_allclose(to_numpy(small(features, reverse=True)), logits, atol=1e-5)
+    expected, actual = to_numpy(model(IDS)), to_numpy(result.model(IDS))
+    error = np.linalg.norm(actual - expected) / np.linalg.norm(expected)
+    assert result.report.error == pytest.approx(error, rel=1e-4)
+    assert error < 0.15
+    result.model.save(tmp_path / "small.keras")
+    loaded = keras.models.load_model(tmp_path / "small.keras")
+    np.testing.assert_allclose(to_numpy(loaded(IDS)), actual, atol=1e-6)
+    # Without integers there is no format that computes the same.
+    (row,) = [
+        row
+        for row in compress(model, target=1.05, data=IDS, verbose=0).report.layers
+        if row.path == "table"
+    ]
+    assert row.format == "kept"
+
+
+def test_the_dtype_of_logits_is_kept():
+    table = keras.layers.ReversibleEmbedding(100, 32, reverse_dtype="float32", dtype="bfloat16")
+    ids = keras.Input((6,), dtype="int32")
+    model = keras.Model(ids, table(table(ids), reverse=True))
+    result = compress(model, target=1.5, data=IDS, verbose=0)
+    assert {row.format for row in result.report.layers} == {"low_rank"}
+    assert keras.backend.standardize_dtype(result.model(IDS).dtype) == "float32"

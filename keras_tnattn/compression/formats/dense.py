@@ -19,7 +19,7 @@ from keras_tnattn.compression.candidates import (
 from keras_tnattn.compression.errors import direction_weights, row_weights
 from keras_tnattn.compression.formats.recurrent import moments_of as moments_of_cells
 from keras_tnattn.compression.formats.recurrent import quantized_cells
-from keras_tnattn.compression.kinds import is_table
+from keras_tnattn.compression.kinds import is_table, second_table
 from keras_tnattn.layers.integer_kernels import IntegerKernels
 from keras_tnattn.layers.quantized import quantized_kind, quantized_layer
 from keras_tnattn.layers.recurrent import cells_of
@@ -40,7 +40,7 @@ def candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) -> list[
     kernels = [kernel for cell in cells for kernel in _kernels(cell, moments)]
     if is_table(layer):
         rows = row_weights(layer, seen)
-        kernels = [dataclasses.replace(kernel, weights=rows) for kernel in kernels]
+        kernels[0] = dataclasses.replace(kernels[0], weights=rows)
     widths = sorted(width for width in _GROUPS if width >= bits)
     pairs = [(width, group) for width in widths for group in _GROUPS[width]]
     rest = byte_count(layer) - sum(kernel.bytes for kernel in kernels)
@@ -50,7 +50,7 @@ def candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) -> list[
         error, weighted = share * _error(kernels, width, group), None
         if is_table(layer):
             # The errors of tables count all directions alike.
-            alike = [dataclasses.replace(kernel, moment=None) for kernel in kernels]
+            alike = [dataclasses.replace(kernels[0], moment=None), *kernels[1:]]
             error, weighted = _error(alike, width, group), error
         found.append(
             Candidate(
@@ -130,8 +130,14 @@ def _share(kernels: list[_Kernel], bits: int, group: int) -> float:
 
 
 def _error(kernels: list[_Kernel], bits: int, group: int, by_moment: bool = False) -> float:
-    """Returns the relative error of the sum of the products with all kernels."""
+    """Returns the relative error of the sum of the products with all kernels.
+
+    The products with the two tables of an embedding are not added: both count alike.
+    """
     errors, sizes = zip(*(k.squares(bits, group, by_moment) for k in kernels), strict=True)
+    if kernels[0].weights is not None:
+        shares = [error / (size or 1.0) for error, size in zip(errors, sizes, strict=True)]
+        return float(np.sqrt(max(np.mean(shares), 0.0)))
     return float(np.sqrt(max(sum(errors), 0.0) / (sum(sizes) or 1.0)))
 
 
@@ -139,6 +145,8 @@ def moments_of(layer: keras.layers.Layer, seen: Seen) -> dict[str, np.ndarray]:
     """Returns the second moments by which the kernels of a layer are rounded, by their names."""
     if isinstance(layer, keras.layers.RNN):
         return moments_of_cells(layer, seen)
+    if second_table(layer) is not None:  # only the second one is multiplied by features
+        return {} if seen.moment is None else {"reverse_embeddings": seen.moment}
     if is_table(layer):
         directions = direction_weights(seen)
         return {} if directions is None else {"embeddings": directions @ directions}

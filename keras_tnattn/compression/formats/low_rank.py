@@ -20,7 +20,7 @@ from keras_tnattn.compression.errors import (
     weighted_factors,
 )
 from keras_tnattn.compression.formats import chains, recurrent
-from keras_tnattn.compression.kinds import is_table, kind_of
+from keras_tnattn.compression.kinds import is_plain_table, is_table, kind_of
 from keras_tnattn.layers import LowRankDense, LowRankEinsumDense, LowRankEmbedding
 from keras_tnattn.layers.base_embedding import embedding_options
 from keras_tnattn.layers.layer_chain import LayerChain
@@ -32,7 +32,7 @@ from keras_tnattn.ops import convolution_factors, low_rank, quantization
 def candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) -> list[Candidate]:
     """Returns candidates of many ranks for a dense or einsum layer, or an embedding."""
     if is_table(layer):
-        return _table_candidates(layer, seen, bits)
+        return _table_candidates(layer, seen, bits) if is_plain_table(layer) else []
     if isinstance(layer, keras.layers.RNN):
         return recurrent.candidates(layer, seen, bits)
     if chains.is_factored(layer):

@@ -29,7 +29,7 @@ from keras_tnattn.compression.errors import (
     table_of,
     weighted_factors,
 )
-from keras_tnattn.compression.kinds import is_table, kind_of
+from keras_tnattn.compression.kinds import is_plain_table, is_table, kind_of
 from keras_tnattn.compression.progress import tell
 from keras_tnattn.layers import TTDense, TTEmbedding
 from keras_tnattn.layers.base_embedding import embedding_options
@@ -56,7 +56,8 @@ _GRAM_NUMBERS = 2**27
 def candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) -> list[Candidate]:
     """Returns the tensor trains of a dense layer of 64 units or more, or of a large table."""
     if is_table(layer):
-        return _table_candidates(layer, seen, bits) if layer.input_dim >= _FEWEST_ROWS else []
+        worth = layer.input_dim >= _FEWEST_ROWS and is_plain_table(layer)
+        return _table_candidates(layer, seen, bits) if worth else []
     if kind_of(layer) is keras.layers.Dense and min(layer.kernel.shape) >= 64:
         return _kernel_candidates(layer, seen)
     return []
