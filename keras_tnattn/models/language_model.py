@@ -190,7 +190,9 @@ def language_model(
     Embeddings, scaled by `sqrt(d)`, `TransformerDecoder` layers without cross-attention, and a
     layer that computes the logits. Id 0 is padding and masked. The model is not compiled.
     `LANGUAGE_MODELS` has published models: `language_model(32000, **LANGUAGE_MODELS["pldr-v510"])`
-    is PLDR-LLM v510 (Gokden, https://arxiv.org/abs/2502.13502).
+    is PLDR-LLM v510 (Gokden, https://arxiv.org/abs/2502.13502): its equations, compared with
+    numbers of the published code, and the sizes which that code has by default; its weights are
+    random.
 
     The metric of PLGA, as published, sums over the whole sequence and so reads ahead: in training
     the logits depend on later tokens, including the one to predict, and loss and accuracy differ

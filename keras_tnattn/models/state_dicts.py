@@ -1,6 +1,7 @@
 """Reads the weights of PyTorch models without PyTorch, and without running code from the file."""
 
 import io
+import math
 import pickle
 import zipfile
 from collections import OrderedDict
@@ -84,6 +85,18 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     return weights
 
 
+# What a damaged pickle raises.
+_DAMAGES = (
+    zipfile.BadZipFile,
+    pickle.UnpicklingError,
+    AttributeError,
+    EOFError,
+    IndexError,
+    KeyError,
+    TypeError,
+)
+
+
 class _Storage:
     """Stands for a class of storages in a pickle."""
 
@@ -114,6 +127,8 @@ class _TensorUnpickler(pickle.Unpickler):
         return known[module, name]
 
     def persistent_load(self, pid: Any) -> np.ndarray:
+        if not isinstance(pid, tuple) or len(pid) < 3 or not isinstance(pid[1], _Storage):
+            raise pickle.UnpicklingError(f"no storage of a tensor: {pid!r}")
         _, storage, key, *_ = pid
         return _array(self.archive.read(f"{self.root}/data/{key}"), storage.dtype)
 
@@ -121,7 +136,9 @@ class _TensorUnpickler(pickle.Unpickler):
 def _tensor(storage: np.ndarray, offset: int, shape: Any, stride: Any, *_: Any) -> np.ndarray:
     """Returns a copy of a strided view, checked to be within its storage."""
     last = offset + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
-    if min((offset, *shape, *stride), default=0) < 0 or (0 not in shape and last >= len(storage)):
+    # A stride of 0 would let a small file ask for any amount of memory.
+    inside = min((offset, *shape, *stride)) >= 0 and math.prod(shape) <= len(storage)
+    if not inside or (0 not in shape and last >= len(storage)):
         raise ValueError(
             "Expected a tensor within its storage. "
             f"Received: shape={tuple(shape)}, offset={offset}, storage of {len(storage)}"
@@ -137,7 +154,7 @@ def _read_pickle(path: Path) -> dict[str, np.ndarray]:
             if len(pickles) != 1:
                 raise ValueError(f"Expected a file of torch.save. Received: path={str(path)!r}")
             state = _TensorUnpickler(archive, pickles[0].removesuffix("/data.pkl")).load()
-    except (zipfile.BadZipFile, pickle.UnpicklingError, KeyError, EOFError) as error:
+    except _DAMAGES as error:
         raise ValueError(
             f"Expected a file of torch.save, version 1.6 or later. Received: path={str(path)!r} "
             f"({error})"

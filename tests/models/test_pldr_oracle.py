@@ -197,6 +197,7 @@ def round_as_published(attention):
     energy, factor = attention.energy, root / float(np.float32(root))
     attention.energy = lambda q, k, metric: energy(q, k, metric) * factor
     with np.load(DATA / "pytorch_rotary.npz") as file:
+        assert f"sin/{attention.head_dim}" in file, "the table ends at heads of 128 features"
         table = {
             name: file[f"{name}/{attention.head_dim}"] for name in ("frequencies", "cos", "sin")
         }
