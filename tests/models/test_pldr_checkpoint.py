@@ -249,7 +249,7 @@ def test_other_files_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"\.safetensors"):
         load_pldr_checkpoint(tmp_path / "a.h5")
     file = save_torch(tmp_path / "a.pth", pickle.dumps([1, 2], protocol=2))
-    with pytest.raises(ValueError, match="dict of tensors.*list"):
+    with pytest.raises(ValueError, match=r"dict of tensors\. .*list"):
         load_pldr_checkpoint(file)
     with pytest.raises(ValueError, match="Expected the weights of a PLDR-LLM"):
         load_pldr_checkpoint(save(tmp_path / "a.safetensors", {"x.weight": np.ones(2)}))
