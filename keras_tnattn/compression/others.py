@@ -5,6 +5,7 @@ import collections
 import numpy as np
 
 from keras_tnattn.compression.candidates import byte_count, item_size
+from keras_tnattn.compression.estimate import readable_size
 from keras_tnattn.compression.plan import Plan
 from keras_tnattn.compression.report import LayerReport
 from keras_tnattn.compression.walking import places
@@ -52,21 +53,8 @@ def left_over(plan: Plan) -> str:
     rows = sorted(rows_of_others(plan), key=lambda row: -row.bytes_before)
     texts = [
         f"{row.kind if row.path.startswith('(') else row.path}: "
-        f"{_readable(row.bytes_before)}, {row.reason}"
+        f"{readable_size(row.bytes_before)}, {row.reason}"
         for row in rows[:5]
     ]
     more = [f"{len(rows) - 5} more"] if len(rows) > 5 else []
     return "; ".join(texts + more) or "no weights"
-
-
-def _readable(size: int) -> str:
-    """Returns a number of bytes in the largest unit that it fills.
-
-    Example:
-        >>> _readable(2_100_000)
-        '2.1 MB'
-    """
-    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if size >= unit:
-            return f"{size / unit:.1f} {name}"
-    return f"{size} bytes"

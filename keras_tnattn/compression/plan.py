@@ -1,6 +1,7 @@
 """Which layers of a model can be replaced, and by which candidates."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from keras_tnattn.compression.batches import are_equal, outputs_of, renumbered
 from keras_tnattn.compression.calibration import Data, Seen
 from keras_tnattn.compression.candidates import Candidate, byte_count
 from keras_tnattn.compression.copying import copy_of, several_times_held, twins
+from keras_tnattn.compression.estimate import expected_seconds, readable, readable_size
 from keras_tnattn.compression.formats import candidates_for
 from keras_tnattn.compression.goals import Goal, Options, Smaller
 from keras_tnattn.compression.kinds import is_plain_table, kind_of, reason_against
@@ -24,6 +26,8 @@ from keras_tnattn.compression.walking import Place, places
 # If integers alone make a model at most this many times as large as it may be, other candidates are
 # looked for in as few layers as possible.
 _NEARLY = 1.1
+# Integers of `bits`, with their scales, are about so many times smaller by their number of bits.
+_FLOAT_BITS = 28
 
 
 @dataclasses.dataclass
@@ -85,6 +89,7 @@ def made_plan(
     for path, reason in reasons_of_readers(model, plan.layers, example).items():
         plan.leave_out(path, reason)
     _check_finite(plan)
+    _tell_cost(plan, data, options, goal)
     if data is None:
         plan.seen = {path: Seen() for path in plan.places}
     else:
@@ -97,6 +102,28 @@ def made_plan(
     else:
         _look_at(plan, list(plan.places), options.formats)
     return plan
+
+
+def _tell_cost(plan: Plan, data: Data | None, options: Options, goal: Goal) -> None:
+    """Says how much there is to do, and about how long it takes."""
+    run, batches = None, 0
+    if data is not None:
+        first = data.batches[0]
+        run, batches = functools.partial(outputs_of, plan.model, first), len(data.batches)
+    # Integers that reach a target need no other candidates.
+    enough = (
+        isinstance(goal, Smaller)
+        and options.bits is not None
+        and goal.factor * options.bits < _FLOAT_BITS
+    )
+    seconds = expected_seconds(plan.layers, bool(options.formats) and not enough, run, batches)
+    size = readable_size(sum(byte_count(layer) for layer in plan.layers.values()))
+    tell(
+        "layers that can be replaced: %d, %s in total; expected time: about %s",
+        len(plan.layers),
+        size,
+        readable(seconds),
+    )
 
 
 def _look_at(plan: Plan, paths: Sequence[str], formats: Sequence[str]) -> None:

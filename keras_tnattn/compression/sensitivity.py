@@ -17,7 +17,7 @@ from keras_tnattn.compression.kinds import has_kernel, is_table
 # The size, relative to a layer's outputs, of the changes that are made.
 _CHANGE = 0.05
 # For embeddings with more features all directions of the rows count alike.
-_MOST_FEATURES = 256
+MOST_FEATURES = 256
 # The most entries of all outputs together that are compared, chosen at random.
 _ENTRIES = 2**16
 # The fewest rows of an output that are compared, if it has so many; one row might be padding.
@@ -70,7 +70,7 @@ def measure_responses(
     """
     change, _ = _change_of_outputs(model, batches[0], outputs, _ENTRIES)
     for path, layer in layers.items():
-        if not is_table(layer) or layer.output_dim > _MOST_FEATURES:
+        if not is_table(layer) or layer.output_dim > MOST_FEATURES:
             continue
         if seen[path].moment is not None:  # it also returns logits, of other directions
             continue
