@@ -14,7 +14,7 @@ class LayerReport:
     Attributes:
         path: The names or attributes that lead to the layer, joined by `/`.
         kind: Class of the layer.
-        format: `dense`, `low_rank` or `tensor_train`; `kept` if the layer did not change.
+        format: `dense` or one of `compress(formats=...)`; `kept` if the layer did not change.
         ranks: Ranks of the format.
         bits: Bits per weight; 32 for floats.
         weights_before, weights_after: Numbers of weights, as `count_params` counts them.
