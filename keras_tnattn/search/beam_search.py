@@ -162,7 +162,8 @@ class BeamSearch(Search):
             The tensors `ids`, `scores` and `finished` of `Hypotheses`.
         """
         state = self.start(source)
-        steps = ops.max(state["sequences"]["limit"]) - state["step"]
+        # Of no sequence, no step.
+        steps = ops.maximum(ops.max(state["sequences"]["limit"], initial=0) - state["step"], 0)
         best = self.advance(self._longer(state, steps), steps)["best"]
         return best["ids"], best["scores"], best["ended"]
 

@@ -150,7 +150,7 @@ def learn_words(
         vocabulary_size: Maximum number of ids, including the two special ones. Default 20,000.
         max_words: How many words of a text are kept; shorter texts are padded. Default 200. It may
             be a function of the numbers of words of all texts, an integer array.
-        split: As for `WordVectorizer`.
+        split: As for `WordVectorizer`. Defaults to `"words"`.
 
     Raises:
         ValueError: If `vocabulary_size` leaves no room for a word, `max_words` is not positive,
