@@ -1,7 +1,5 @@
 """SavedModels, ONNX and LiteRT files of numeric models, run and compared with the model."""
 
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
