@@ -27,7 +27,7 @@ _UNITS = {2: (1, 4), 3: (3, 8), 4: (1, 2), 6: (3, 4), 8: (1, 1)}
 _STEPS = 16
 # Shares of a group's range at which it may be clipped: finer steps can reduce the error by more
 # than the clipping adds. With 8 or 6 bits they do not.
-_CLIPPING = (1.0, 0.92, 0.84, 0.76, 0.68, 0.6)
+_CLIPPING = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
 # The share of the mean second moment that is added to each, in case the inputs span no basis.
 _DAMPING = 0.01
 # Rows that are rounded before the others make up for their errors, by one matrix product.

@@ -1,5 +1,7 @@
 """SavedModels, ONNX and LiteRT files of numeric models, run and compared with the model."""
 
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from keras_tnattn.export import (
     file_sizes,
     formats,
 )
+from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.layers import LowRankEmbedding, TTDense, TTEmbedding
 from keras_tnattn.models import text_classifier
 
@@ -104,12 +107,22 @@ class Moving(keras.layers.Layer):
         return inputs + Moving.number
 
 
-def test_an_export_leaves_nothing_beside_itself(tmp_path):
+def files_in(path):
+    return {file.relative_to(path) for file in path.rglob("*")}
+
+
+def test_files_of_another_export_do_not_become_part_of_this_one(tmp_path):
     form = next(form for form, backends in formats.BACKENDS.items() if BACKEND in backends)
     options = {"length": 9} if BACKEND == "jax" else {}
-    for name in ("a", "b"):
-        EXPORTS[form](classifier(), tmp_path / name, IDS, **options)
-    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
+    EXPORTS[form](classifier(), tmp_path / "alone" / "a", IDS, **options)
+    with partial_folder(tmp_path / "a") as other:  # of an export that is still running
+        (other / "a").mkdir()
+        (other / "a/stray").touch()
+        EXPORTS[form](classifier(), tmp_path / "a", IDS, **options)
+        assert files_in(other) == {Path("a"), Path("a/stray")}
+        assert {path.name for path in tmp_path.iterdir()} == {"alone", "a", other.name}
+    assert files_in(tmp_path / "a") == files_in(tmp_path / "alone/a")
+    assert {path.name for path in tmp_path.iterdir()} == {"alone", "a"}
 
 
 def quantized(mode):

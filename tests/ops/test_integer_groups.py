@@ -66,7 +66,7 @@ def test_errors_are_below_a_step(bits):
         plain = (np.clip(np.rint(part / step) + zero, 0, 2**bits - 1) - zero) * step
         shares.append((error**2).sum(axis=0) / ((plain - part) ** 2).sum(axis=0))
     # With few bits entries are clipped where this reduces the squared error of the group.
-    assert np.mean(shares) < {2: 0.9, 3: 0.95, 4: 1.1}.get(bits, 1.15)
+    assert np.mean(shares) < {2: 0.9, 3: 0.95, 4: 0.98}.get(bits, 1.15)
 
 
 @pytest.mark.parametrize("bits", ALL_BITS)
