@@ -11,7 +11,8 @@ from keras_tnattn.typing import Initializer, Shape, Tensor
 
 
 def _identity(shape: Shape, dtype: str) -> Tensor:
-    return keras.ops.broadcast_to(keras.ops.eye(shape[-1], dtype=dtype), shape)
+    # Repeated, not broadcast: PyTorch cannot assign to a variable whose entries share memory.
+    return keras.ops.tile(keras.ops.eye(shape[-1], dtype=dtype), (*shape[:-2], 1, 1))
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
