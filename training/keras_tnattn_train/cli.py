@@ -38,6 +38,7 @@ EXTRAS = {
     "ai_edge_litert": "litert",
     "tensorflow": "tensorflow",
     "tensorflow_text": "text",
+    "tokenizers": "pieces",
     "jax": "jax",
     "torch": "torch",
 }

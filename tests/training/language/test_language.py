@@ -10,6 +10,7 @@ from keras_tnattn_train.cli import main as whole
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.language.config import LanguageConfig
 from keras_tnattn_train.language.corpus import PackedBatches, Part, read_corpus
+from keras_tnattn_train.language.loading import LanguageRun
 from keras_tnattn_train.language.tokens import END, RESERVED, UNKNOWN, Tokens
 from keras_tnattn_train.language.train import measure
 from keras_tnattn_train.options.errors import InputError
@@ -46,7 +47,7 @@ class TestTokens:
     @pytest.mark.parametrize("kind", ["characters", "bytes"])
     def test_nothing_is_lost(self, kind):
         text = "naïve café, 東京\n\n𝄞"
-        tokens = Tokens.of(kind, [text])
+        tokens = Tokens.learn(kind, [text])
         ids = tokens.encode(text)
         assert len(ids) == len(text) if kind == "characters" else len(text.encode())
         assert ids.min() >= RESERVED
@@ -54,8 +55,24 @@ class TestTokens:
         assert tokens.decode(ids) == text
         assert tokens.decode([*ids, END]) == text
 
+    def test_pieces_lose_nothing(self):
+        texts = ["the cat sat on the mat", "the café, 東京\n\n  x = 1"] * 9
+        tokens = Tokens.learn("pieces", texts, 270)
+        assert tokens.vocabulary_size == 270
+        assert "h e" in tokens.merges
+        for text in (*texts[:2], "𝄞 new ̈words[PAD]\r\n", "\x00"):
+            ids = tokens.encode(text)
+            assert ids.min() >= RESERVED
+            assert ids.max() < 270
+            assert tokens.decode([*ids, END]) == text
+        assert len(tokens.encode(texts[0])) < len(texts[0])
+        again = Tokens.load(json.loads(json.dumps(tokens.saved())))
+        assert again.encode(texts[1]).tolist() == tokens.encode(texts[1]).tolist()
+        decode = tokens.decoder()  # a character of three bytes comes with its last one
+        assert [decode(i) for i in tokens.encode("月")] == ["", "", "月"]
+
     def test_unknown_characters(self):
-        tokens = Tokens.of("characters", ["aab"])
+        tokens = Tokens.learn("characters", ["aab"])
         assert tokens.characters == "ab"
         assert tokens.encode("axb").tolist() == [RESERVED, UNKNOWN, RESERVED + 1]
         with pytest.raises(InputError, match=r"'x' 'y'"):
@@ -141,7 +158,7 @@ class TestBatches:
 
 def test_bits_per_byte_of_a_uniform_and_of_a_unigram_model():
     text = "abracadabra"
-    tokens = Tokens.of("bytes", [])
+    tokens = Tokens.learn("bytes", [])
     ids = np.append(tokens.encode(text), END).astype("int32")
     part = Part(ids, len(text), 1)
     inputs = keras.Input((None,), dtype="int32")
@@ -197,6 +214,21 @@ def test_generate_writes_the_prompt_and_what_follows(uninterrupted, capsys):
         assert any(each in error for each in part.split("|")), error
     assert whole(["generate", str(uninterrupted.parent), "the"]) == 2
     assert "Expected the folder of a run of language" in capsys.readouterr().err
+
+
+def test_pieces_of_words(corpus, tmp_path):
+    folder = tmp_path / "run"
+    pieces = ["--tokens", "pieces", "--vocabulary-size", "280", "--epochs", "1"]
+    assert main(command(folder, corpus, *pieces)) == 0
+    run = LanguageRun(folder)
+    assert run.model.vocabulary_size == run.tokens.vocabulary_size == 280
+    options = {"max_new_tokens": 9, "temperature": 1.0, "seed": 2}
+    text = "".join(run.stream("the cat", **options))
+    # A stop text is found wherever tokens end.
+    for first in range(len(text) - 3):
+        stop = text[first : first + 3]
+        whole_text = text[: text.index(stop) + 3]
+        assert "".join(run.stream("the cat", stop, **options)) == whole_text
 
 
 def test_predict_continues_texts(uninterrupted, capsys):

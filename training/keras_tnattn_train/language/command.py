@@ -29,7 +29,7 @@ def language(config: LanguageConfig, run: Run) -> None:
 COMMAND = training_command(
     LanguageConfig,
     language,
-    "Train a language model of characters or bytes",
+    "Train a language model of characters, bytes or pieces of words",
     "A decoder-only transformer with any causal attention learns to continue texts, and is "
     "measured in bits per byte. Writes the run folder: config.json, data.json, metrics.csv, "
     "results.json, learning_curves.png, model.keras and checkpoints; live.keras, the model before "
@@ -37,12 +37,12 @@ COMMAND = training_command(
     """\
 examples:
   learn from the docstrings of the installed libraries, and continue a text:
-    python training/train.py language --epochs 3
+    keras-tnattn language --epochs 3
     keras-tnattn generate runs/language-sdpa-0 "Returns the " --temperature 0.8
   learn from your own files, with power law attention whose metric is frozen after training:
-    python training/train.py language --corpus a.txt b.jsonl --attention plga --freeze-metric
+    keras-tnattn language --corpus a.txt b.jsonl --attention plga --freeze-metric
   continue an interrupted run:
-    python training/train.py language --name mine --resume
+    keras-tnattn language --name mine --resume
 """,
     several_devices=False,
     loading=load,

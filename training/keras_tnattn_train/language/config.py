@@ -52,8 +52,12 @@ class LanguageConfig(FitConfig):
     tokens: str = option(
         "characters",
         DATA,
-        "what the model reads and writes: characters that occur in the training part, or bytes",
-        choices=("characters", "bytes"),
+        "what the model reads and writes: characters that occur in the training part; bytes; or "
+        "pieces of words that occur often there (byte-pair encoding; needs the pieces extra)",
+        choices=("characters", "bytes", "pieces"),
+    )
+    vocabulary_size: int = option(
+        8000, DATA, "maximum number of pieces (--tokens pieces)", ge=259, le=1_000_000
     )
     length: int = option(
         128, DATA, "tokens of a row, and the most the model reads", ge=2, le=65_536
@@ -117,6 +121,8 @@ class LanguageConfig(FitConfig):
     name: str = name_option(_default_name, "language-ATTENTION-SEED")
 
     def check_together(self) -> None:
+        if self.tokens != "pieces":
+            self.refuse(f"tokens={self.tokens!r}", "vocabulary_size")
         if self.attention != "plga":
             reason = f"attention={self.attention!r}, which has no metric"
             self.refuse(reason, "residual_units", "residual_dim", "causal_metric", "freeze_metric")

@@ -53,8 +53,7 @@ class Corpus:
         for name in PARTS:
             digest.update(np.ascontiguousarray(self.parts[name].ids, "<i4").tobytes())
         return {
-            "tokens": self.tokens.kind,
-            "characters": self.tokens.characters,
+            **self.tokens.saved(),
             "documents": {name: part.num_documents for name, part in self.parts.items()},
             "bytes": {name: part.num_bytes for name, part in self.parts.items()},
             "sha256": digest.hexdigest(),
@@ -84,7 +83,7 @@ def read_corpus(config: LanguageConfig) -> Corpus:
     }
     # In the order of the corpus, so that neighbors stay neighbors.
     texts = {name: [documents[i] for i in sorted(numbers[name])] for name in PARTS}
-    tokens = Tokens.of(config.tokens, texts["train"])
+    tokens = Tokens.learn(config.tokens, texts["train"], config.vocabulary_size)
     parts = {name: _part(tokens, texts[name]) for name in PARTS}
     if len(parts["train"].ids) <= config.length:
         raise InputError(

@@ -70,27 +70,21 @@ def generate(options: GenerateOptions) -> None:
     start_backend()
     from keras_tnattn_train.language.loading import LanguageRun
 
-    run = LanguageRun(folder)
-    stop = [run.tokens.prompt(options.stop).tolist()] if options.stop else []
-    generator = run.generator(
+    texts = LanguageRun(folder).stream(
+        options.prompt,
+        options.stop,
         max_new_tokens=options.max_tokens,
         temperature=options.temperature,
         top_k=options.top_k,
         top_p=options.top_p,
         min_p=options.min_p,
         repetition_penalty=options.repetition_penalty,
-        stop=stop,
         seed=options.seed,
         key_value_cache=True if options.metric_cache else None,
         metric_cache=options.metric_cache,
     )
-    text_of = run.tokens.decoder()
-    try:
-        ids = generator.stream(run.tokens.prompt(options.prompt))
-        first = next(ids)
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    first = next(texts)  # errors of the prompt come before it is written
     print(options.prompt, end="", flush=True)
-    for token in itertools.chain([first], ids):
-        print(text_of(token), end="", flush=True)
+    for text in itertools.chain([first], texts):
+        print(text, end="", flush=True)
     print()

@@ -1,5 +1,6 @@
 """A run of `language`: continues texts, and is compressed."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class LanguageRun(TrainedRun):
         data = read_object(folder / "data.json", "Choose the folder of a run of language")
         if "tokens" not in data or "characters" not in data:
             raise InputError(f"Expected a run of language. Received: {folder}, another one")
-        self.tokens = Tokens(data["tokens"], data["characters"])
+        self.tokens = Tokens.load(data)
         self.model = load_model(model_path(folder), "Finish the run with --resume")
         size = getattr(self.model, "vocabulary_size", self.model.output_shape[-1])
         if size != self.tokens.vocabulary_size:
@@ -61,6 +62,32 @@ class LanguageRun(TrainedRun):
             )
         try:
             return Generator(self.model, end_id=END, **options)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+
+    def stream(self, prompt: str, stop: str | None = None, **options: Any) -> Iterator[str]:
+        """Yields the continuation of a prompt, token by token.
+
+        Args:
+            prompt: The text to continue; an empty one begins a document.
+            stop: A text with which the continuation ends. It may be a part of several tokens.
+            options: Those of `Generator`.
+
+        Raises:
+            InputError: If an option is out of its range, the prompt has unknown characters, or it
+                is too long for the model.
+        """
+        generator, ids = self.generator(**options), self.tokens.prompt(prompt)
+        text_of, tail = self.tokens.decoder(), ""
+        try:
+            for token in generator.stream(ids):
+                text = text_of(token)
+                end = (tail + text).find(stop) if stop else -1
+                if stop and end >= 0:
+                    yield text[: end + len(stop) - len(tail)]
+                    return
+                yield text
+                tail = (tail + text)[-len(stop) + 1 :] if stop and len(stop) > 1 else ""
         except ValueError as error:
             raise InputError(str(error)) from error
 
