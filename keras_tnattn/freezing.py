@@ -450,4 +450,5 @@ def _mean_loss(model: keras.Model, batches: list[tuple[Any, Any]], loss: Any) ->
         float(np.mean(ops.convert_to_numpy(loss(labels, model(inputs, training=False)))))
         for inputs, labels in batches
     ]
-    return float(np.mean(values))
+    sizes = [len(keras.tree.flatten(inputs)[0]) for inputs, _ in batches]
+    return float(np.average(values, weights=sizes))

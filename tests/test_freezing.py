@@ -88,6 +88,15 @@ def test_a_constant_metric_is_frozen_and_nothing_is_lost(rotary, tmp_path):
     np.testing.assert_array_equal(kept(IDS[:3, :4]).ids, whole(IDS[:3, :4]).ids)
 
 
+def test_the_loss_is_the_mean_over_the_rows():
+    """The last batch, of two rows, counts for two rows."""
+    model, data = make(), (IDS[:, :-1], IDS[:, 1:])
+    whole, parts = (freeze_metric(model, data, loss=LOSS, batch_size=n) for n in (12, 10))
+    assert parts.loss_before == pytest.approx(whole.loss_before, rel=1e-5)
+    model.compile(loss=LOSS)
+    assert parts.loss_before == pytest.approx(model.evaluate(*data, verbose=0), rel=1e-5)
+
+
 def test_without_a_leaky_relu_keras_own_attention_remains():
     model = make(position_encoding="sinusoidal", negative_slope=1.0)
     data = (IDS[:, :-1], IDS[:, 1:])
