@@ -129,6 +129,11 @@ class TestCorpus:
             with pytest.raises(InputError, match=message):
                 LanguageConfig(**options)
 
+    def test_the_hidden_size_by_the_kind_of_the_feedforward(self):
+        for kind, size in (("swiglu", 96 * 8 // 3), ("relu", 96 * 4)):
+            assert LanguageConfig(feedforward=kind, model_dim=96).feedforward_dim == size
+        assert LanguageConfig(feedforward="relu", feedforward_dim=7).feedforward_dim == 7
+
 
 class TestBatches:
     def test_every_id_but_the_first_is_predicted_once(self):

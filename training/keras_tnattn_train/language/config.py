@@ -24,6 +24,10 @@ def _default_name(values: dict[str, Any]) -> str:
     return f"language-{values['attention']}{metric}-{values['seed']}"
 
 
+def _default_feedforward_dim(values: dict[str, Any]) -> int:
+    return 4 * values["model_dim"] * (2 if values["feedforward"] == "swiglu" else 3) // 3
+
+
 class LanguageConfig(FitConfig):
     """The options of `language`: data, model, training and output.
 
@@ -70,16 +74,16 @@ class LanguageConfig(FitConfig):
     num_layers: int = option(2, MODEL, "decoder layers", ge=1, le=1_000)
     model_dim: int = option(128, MODEL, "size of embeddings and layers", ge=2, le=65_536)
     num_heads: int = option(4, MODEL, "attention heads", ge=1, le=256)
+    feedforward: str = option("swiglu", MODEL, "the feed-forward nets", choices=("swiglu", "relu"))
     feedforward_dim: int = option(
         None,
         MODEL,
         "hidden size of the feed-forward nets (default: 4 times the size of the model, times 2/3 "
         "for swiglu)",
-        compute=lambda values: values["model_dim"] * 8 // 3,
+        compute=_default_feedforward_dim,
         ge=1,
         le=1_048_576,
     )
-    feedforward: str = option("swiglu", MODEL, "the feed-forward nets", choices=("swiglu", "relu"))
     position_encoding: str = option(
         "auto",
         MODEL,
