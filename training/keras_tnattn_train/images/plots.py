@@ -37,5 +37,5 @@ def deductive(image: np.ndarray, outputs: dict[str, np.ndarray], path: Path) -> 
         for axes, (name, symbol) in zip(row[1:], SYMBOLS.items(), strict=True):
             drawn = axes.imshow(outputs[name][head], cmap="viridis", interpolation="nearest")
             figure.colorbar(drawn, ax=axes, shrink=0.7)
-            axes.set_title(f"{symbol}, head {head}")
+            axes.set_title(f"{symbol}, head {head + 1}")
     save(figure, path)
