@@ -55,8 +55,6 @@ def rotate(
     positions = ops.cast(positions, wide.dtype)
     # (B or 1, T, 1, k / 2)
     angles = positions[..., None, None] * ops.convert_to_tensor(rates, wide.dtype)
-    if len(positions.shape) == 1:
-        angles = angles[None]
     sine, cosine = ops.sin(angles), ops.cos(angles)
     if pairs == "neighbors":
         first, second = wide[..., 0::2], wide[..., 1::2]

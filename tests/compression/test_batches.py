@@ -1,5 +1,7 @@
 """`compress` and `heal` read data in the same way."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -62,6 +64,7 @@ NAMED = {"a": A, "b": B}
         (A, 1, A, None),
         ((A,), 1, A, None),
         ((A, Y), 1, A, Y),
+        ((A, Y, B), 1, A, Y),  # as Keras yields inputs, labels and weights
         ([A], 1, [A], None),
         ([A, B], 2, [A, B], None),
         ((A, B), 2, (A, B), None),
@@ -120,6 +123,20 @@ def test_what_ends_heals_for_one_epoch_only():
     for before, after in zip(weights, result.model.get_weights(), strict=True):
         np.testing.assert_array_equal(before, after)
     assert len(result.heal((A, Y) for _ in range(3))) == 1
+
+
+class Endless:
+    """Batches that never end, and again from the first one for each iteration."""
+
+    def __iter__(self):
+        for number in itertools.count():
+            assert number < 100, "the batches are read without end"
+            yield A, Y
+
+
+def test_data_without_end_are_read_up_to_the_limit():
+    report = compress(one_input(), target=1.5, data=Endless(), formats="low_rank").report
+    assert report.rows == 43 * 24  # the first batches with 1,024 rows or more
 
 
 @pytest.mark.parametrize("data", ["abc", [np.float32(1.0)], range(3), iter([])])

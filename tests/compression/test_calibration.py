@@ -18,6 +18,16 @@ def seen_by_embeddings(model, data):
     return calibration.observe(model, embeddings, batches, all_inputs)[0]
 
 
+def test_rows_are_chosen_from_all_of_the_data():
+    rows = np.arange(5000)[:, None]
+    batches, whole = calibration.batches_of(rows, batch_size=300)
+    assert [len(batch) for batch in batches] == [300, 300, 300, 124]
+    chosen = np.concatenate(batches)[:, 0]
+    assert (chosen[0], chosen[-1]) == (0, 4999)
+    assert set(np.diff(chosen)) == {4, 5}
+    np.testing.assert_array_equal(whole, rows)
+
+
 def test_ids_are_counted_in_the_input_that_an_embedding_reads():
     ids = {name: keras.Input((6,), dtype="int32", name=name) for name in ("source", "target")}
     tables = [keras.layers.Embedding(50, 4, name=f"{name}_table")(ids[name]) for name in ids]

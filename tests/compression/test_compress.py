@@ -564,8 +564,14 @@ def test_healing_brings_outputs_nearer():
     assert error() < before
     for old, new in zip(weights, model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
-    with pytest.raises(ValueError, match="Expected labels"):
-        result.heal(x, label_weight=0.5)
+
+
+@pytest.mark.parametrize(("activation", "labels"), [("softmax", None), (None, IDS[:, 0] % 3)])
+def test_labels_are_mixed_into_probabilities_only(activation, labels):
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(3, activation)])
+    result = compress(model, target=1.1)
+    with pytest.raises(ValueError, match=r"labels, and .* probabilities, for label_weight=0.5"):
+        result.heal(IDS if labels is None else (IDS, labels), label_weight=0.5)
 
 
 def test_healing_uses_no_dropout():

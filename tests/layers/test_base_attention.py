@@ -1,5 +1,7 @@
 """The adapters answer one call for every kind of attention."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -102,6 +104,12 @@ def test_the_most_specific_class_decides():
     # What a subclass computes is not known: no token by token.
     assert not adapter_of(Mine(2, 3)).can_extend
     assert adapter_of(keras.layers.MultiHeadAttention(2, 3)).can_extend
+    # What a gate or a window changes is not computed token by token either.
+    arguments = inspect.signature(keras.layers.MultiHeadAttention.__init__).parameters
+    options = {"use_gate": True, "sliding_window": 2}  # which older versions of Keras lack
+    for name in options.keys() & arguments.keys():
+        layer = keras.layers.MultiHeadAttention(2, 3, **{name: options[name]})
+        assert not adapter_of(layer).can_extend
     with pytest.raises(TypeError, match="'plga'"):
         adapter_of("plga")
 

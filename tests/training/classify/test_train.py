@@ -265,6 +265,9 @@ def test_the_dropout_of_a_recipe(recipe, attention, rates):
     if recipe == "tuned" and attention == "none":
         config = ClassifyConfig(attention=attention, initial_weights="random")
         assert (config.word_dropout, config.dropout) == (0.5, 0.1)
+    if recipe == "tuned":
+        config = ClassifyConfig(attention=attention, embedding="tensor_train")
+        assert (config.word_dropout, config.dropout) == (0.5, 0.1)
     given = ClassifyConfig(recipe=recipe, attention=attention, word_dropout=0.2, dropout=0.3)
     assert (given.word_dropout, given.dropout) == (0.2, 0.3)
 

@@ -76,6 +76,10 @@ def test_the_most_frequent_class_is_that_of_the_training_part():
     for result in results.values():
         assert result["train_accuracy"] == result["test_accuracy"] == 0.7
         assert result["parameters"] == 0
+    # Of 7 rows, 2 and 2 train and 1 and 2 test: the answer is the first of the former.
+    few = LabeledTexts.from_rows((f"text {n}", "aaabbbb"[n]) for n in range(7))
+    (result,) = most_frequent_class(table_configs({}, ["tsa"], [0]), few).values()
+    assert (result["train_accuracy"], result["test_accuracy"]) == (1 / 2, 1 / 3)
 
 
 def test_texts_in_which_the_baseline_finds_no_words_are_compared_without_it(tmp_path, capsys):
