@@ -3,6 +3,7 @@ import codecs
 import gzip
 import lzma
 import pickle
+import re
 import sys
 
 import keras
@@ -115,6 +116,16 @@ class TestTables:
         ) as error:
             load_texts(path)
         assert len(str(error.value)) < 300 + len(path)
+
+    def test_bad_rows_are_told_by_their_numbers_and_lines(self, tmp_path):
+        lines = ["# exported", "", "text,label", "a,x", "b,", '"two', 'lines",y', "c,y,z", "d,"]
+        path = write(tmp_path / "a.csv", "\n".join(lines))
+        problems = (
+            "3 bad rows: row 3 (line 5): an empty label; row 5 (line 8): 3 fields instead of 2, "
+            "beginning with 'c'; row 6 (line 9): an empty label. Correct them"
+        )
+        with pytest.raises(InputError, match=re.escape(problems)):
+            load_texts(path)
 
     def test_a_missing_file(self, tmp_path):
         with pytest.raises(InputError, match=r"readable table.*\.tsv\.xz, which does not exist"):
@@ -264,6 +275,28 @@ class TestLibraries:
             load_texts("tfds:opinions", str(tmp_path))
         data = load_texts("tfds:opinions", str(tmp_path), text_column="body")
         assert sorted(rows(data)) == [("no", "é0"), ("yes", "é1"), ("yes", "é1")]
+
+    def test_tfds_that_has_to_be_prepared(self, tmp_path):
+        tfds = pytest.importorskip("tensorflow_datasets")
+
+        class Moods(tfds.core.GeneratorBasedBuilder):
+            VERSION = tfds.core.Version("1.0.0")
+
+            def _info(self):
+                kind = tfds.features.ClassLabel(names=["sad", "merry"])
+                features = tfds.features.FeaturesDict({"text": tfds.features.Text(), "mood": kind})
+                return self.dataset_info_from_configs(features=features)
+
+            def _split_generators(self, dl_manager):
+                return {"train": self._generate_examples()}
+
+            def _generate_examples(self):
+                yield 0, {"text": "rain", "mood": "sad"}
+                yield 1, {"text": "sun", "mood": "merry"}
+
+        data = load_texts("tfds:moods", str(tmp_path))
+        assert sorted(rows(data)) == [("merry", "sun"), ("sad", "rain")]
+        assert (tmp_path / "moods/1.0.0/dataset_info.json").exists()
 
     @pytest.mark.parametrize("name", ["reuters", "newsgroups", "tfds:no_such_set"])
     def test_without_a_network(self, name, tmp_path, monkeypatch):

@@ -153,6 +153,27 @@ class TestOptions:
         assert_refused(capsys, ["rules", "--model-parallel", "2"], "--model-parallel")
 
 
+def test_the_devices_that_are_used_of_four():
+    pytest.importorskip("jax")
+    code = """
+import keras
+from keras_tnattn_train.options.options import DeviceOptions
+from keras_tnattn_train.processes.devices import use_devices
+for devices, parts in ((1, 1), (3, 1), (4, 1), (None, 2), (2, 2)):
+    options = DeviceOptions(devices=devices, model_parallel=parts)
+    use_devices(options, 12, lambda parts: {".*kernel": (None, "model")})
+    mesh = keras.distribution.distribution().device_mesh
+    print(*mesh.shape, *mesh.devices.ravel())
+"""
+    assert finished(on_jax(["-c", code], 4)).splitlines() == [
+        "1 cpu:0",
+        "3 cpu:0 cpu:1 cpu:2",
+        "4 cpu:0 cpu:1 cpu:2 cpu:3",
+        "2 2 cpu:0 cpu:1 cpu:2 cpu:3",
+        "1 2 cpu:0 cpu:1",
+    ]
+
+
 class TestShares:
     def shares(self, batches, replicas, processes, monkeypatch):
         for process in range(processes):

@@ -8,6 +8,7 @@ from keras import ops
 from matplotlib.figure import Figure
 from translator_runs import make_run, small_translator
 
+from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.checkpoints import save_weights
 from keras_tnattn_train.translate import plots
 from keras_tnattn_train.translate.evaluate import EvaluateOptions, evaluate_run
@@ -188,6 +189,19 @@ class TestPictures:
         assert len(explained["files"]) == 6
         assert {name.partition("/")[2] for name in drawn} == {"scores.png"}
         assert all(len(panels) == 1 for panels in drawn.values())
+
+    def test_a_notice_names_the_blocks_without_pictures(self, tmp_path, drawn, capsys):
+        make_run(tmp_path / "run", "sdpa", encoder_attention="none")
+        explained = explained_by(tmp_path / "run", "vi", "I, saw", heads=(1,))
+        notice = "without pictures, because the attention has no scores: encoder_0, encoder_1\n"
+        assert capsys.readouterr().out == notice
+        blocks = [f"decoder_{i}.{side}" for i in (0, 1) for side in ("self", "cross")]
+        assert explained["files"] == [f"{block}/scores.png" for block in blocks]
+        explained = explained_by(tmp_path / "run", "vi", "I, saw", blocks=("decoder_1.self",))
+        assert capsys.readouterr().out == ""
+        assert explained["files"] == ["decoder_1.self/scores.png"]
+        with pytest.raises(InputError, match=r"decoder_1\.cross\. Received: block='encoder_1'"):
+            explained_by(tmp_path / "run", "vi", "I, saw", blocks=("decoder_0.self", "encoder_1"))
 
     def test_heads_share_one_scale_of_colors_and_axes_have_names(self, tmp_path, drawn):
         matrices = np.array([[[0.0, 1]], [[-2, 5]]])
