@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from import_path import IMPORT_PATH
@@ -10,6 +11,7 @@ from import_path import IMPORT_PATH
 from keras_tnattn_train.cli import PROGRAMS, main
 from keras_tnattn_train.tasks import TASKS
 
+ROOT = Path(__file__).parents[2]
 MISSING = """
 import sys
 sys.modules[sys.argv[1]] = None
@@ -62,3 +64,19 @@ def test_every_command_is_listed(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
     assert all(f" {name} " in out for name in (*TASKS, *PROGRAMS))
+
+
+@pytest.mark.parametrize("called", ["keras-tnattn", "train.py"])
+def test_help_names_the_program_that_was_called(called, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", [called])
+    for name in (*TASKS, *PROGRAMS.keys() - {"serve"}):
+        assert main([name, "--help"]) == 0
+        usage, _, text = capsys.readouterr().out.partition("\n")
+        script = name if name in PROGRAMS else "train"
+        if called == "keras-tnattn":
+            assert usage.startswith(f"Usage: keras-tnattn {name} ")
+            assert "python training/" not in text
+        else:
+            assert usage.startswith(f"Usage: python training/{script}.py ")
+            assert (ROOT / f"training/{script}.py").exists()
+            assert "keras-tnattn" not in text

@@ -116,7 +116,7 @@ def app_of(
             help_epilogue=with_programs(command.examples),
         )
     for name, summary in (others or {}).items():
-        app.command(lambda: None, name=name, help=summary)
+        app.command(lambda: None, name=name, help=f"{summary}.")
     return app
 
 

@@ -1,4 +1,4 @@
-"""The command line `keras-tnattn export`: the model of a run, with its text, for other runtimes."""
+"""The command line `training/export.py`: the model of a run, with its text, for other runtimes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,17 +13,17 @@ KINDS = ("onnx", "litert", "web")
 EXAMPLES = """\
 examples:
   a folder for onnxruntime with all that turns a text into a label, and its reader.py:
-    keras-tnattn export runs/reuters-tsa-0 --onnx portable/reuters
+    python training/export.py runs/reuters-tsa-0 --onnx portable/reuters
   the same for phones, of a compressed run:
-    keras-tnattn export runs/reuters-tsa-0/compressed --litert portable/reuters
+    python training/export.py runs/reuters-tsa-0/compressed --litert portable/reuters
   a page that classifies in the browser, without a server of its own:
-    keras-tnattn export runs/reuters-tsa-0/compressed --web page
+    python training/export.py runs/reuters-tsa-0/compressed --web page
     python -m http.server --directory page
 """
 
 
 class ExportOptions(Options):
-    """The options of `keras-tnattn export`."""
+    """The options of `training/export.py`."""
 
     run: str = argument("the folder of a finished run of classify, or of a compressed one")
     onnx: str | None = option(

@@ -37,12 +37,12 @@ COMMAND = training_command(
     """\
 examples:
   learn from the docstrings of the installed libraries, and continue a text:
-    keras-tnattn language --epochs 3
-    keras-tnattn generate runs/language-sdpa-0 "Returns the " --temperature 0.8
+    python training/train.py language --epochs 3
+    python training/generate.py runs/language-sdpa-0 "Returns the " --temperature 0.8
   learn from your own files, with power law attention whose metric is frozen after training:
-    keras-tnattn language --corpus a.txt b.jsonl --attention plga --freeze-metric
+    python training/train.py language --corpus a.txt b.jsonl --attention plga --freeze-metric
   continue an interrupted run:
-    keras-tnattn language --name mine --resume
+    python training/train.py language --name mine --resume
 """,
     several_devices=False,
     loading=load,

@@ -1,4 +1,4 @@
-"""The command line: `keras-tnattn generate RUN "prompt"`."""
+"""The command line: `training/generate.py RUN "prompt"`."""
 
 import itertools
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from keras_tnattn_train.processes.backend import start_backend
 EXAMPLES = """\
 examples:
   continue a text with the most probable characters:
-    keras-tnattn generate runs/language-sdpa-0 "Returns the "
+    python training/generate.py runs/language-sdpa-0 "Returns the "
   sample, twice as long, and stop at the end of a line:
-    keras-tnattn generate runs/language-sdpa-0 "Returns the " --max-tokens 100 \\
+    python training/generate.py runs/language-sdpa-0 "Returns the " --max-tokens 100 \\
         --temperature 0.8 --top-p 0.9 --seed 1 --stop $'\\n'
 """
 
 
 class GenerateOptions(Options):
-    """The options of `generate`."""
+    """The options of `training/generate.py`."""
 
     model: str = argument("the folder of a finished run of language")
     prompt: str = argument("the text to continue; an empty one begins a document")

@@ -31,7 +31,7 @@ def new_app(script: str, text: str, examples: str = "") -> cyclopts.App:
         text: The text in its `--help`.
         examples: Command lines, shown at the end of `--help`.
     """
-    return cyclopts.App(
+    app = cyclopts.App(
         name=program(script),
         help=text,
         help_epilogue=with_programs(examples),
@@ -40,6 +40,8 @@ def new_app(script: str, text: str, examples: str = "") -> cyclopts.App:
         default_parameter=cyclopts.Parameter(negative=(), allow_repeating=True),
         result_action="return_value",
     )
+    app["--help"].show = False  # it would be the only one of a list of commands
+    return app
 
 
 def function_of(

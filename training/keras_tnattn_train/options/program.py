@@ -1,19 +1,10 @@
 """The name of the program that the user called, for help texts, examples and errors."""
 
+import re
 import sys
 from pathlib import Path
 
-# The programs of a checkout, each with the words that call the same when the package is installed.
-_INSTALLED = {
-    "train": "keras-tnattn",
-    "predict": "keras-tnattn predict",
-    "generate": "keras-tnattn generate",
-    "compress": "keras-tnattn compress",
-    "evaluate": "keras-tnattn evaluate",
-    "explain": "keras-tnattn explain",
-    "reproduce": "keras-tnattn reproduce",
-    "launch": "keras-tnattn launch",
-}
+_SCRIPT = re.compile(r"python training/(\w+)\.py")
 
 
 def installed() -> bool:
@@ -28,11 +19,11 @@ def program(script: str) -> str:
     Args:
         script: The name of the script in `training/`, such as `"train"`.
     """
-    return _INSTALLED[script] if installed() else f"python training/{script}.py"
+    if not installed():
+        return f"python training/{script}.py"
+    return "keras-tnattn" if script == "train" else f"keras-tnattn {script}"
 
 
 def with_programs(text: str) -> str:
     """Replaces `python training/SCRIPT.py` in a text by the words that the user can type."""
-    for script in _INSTALLED:
-        text = text.replace(f"python training/{script}.py", program(script))
-    return text
+    return _SCRIPT.sub(lambda match: program(match[1]), text)

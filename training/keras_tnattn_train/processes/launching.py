@@ -1,6 +1,6 @@
 """Starts several processes on this machine that train one run together.
 
-    keras-tnattn launch -n 2 -- translate --name mine
+    python training/launch.py -n 2 -- translate --name mine
 
 Each process is told its number by Keras' environment variables. The output of process 0 is shown;
 that of another process only if it fails. If one fails, the others are ended.
@@ -27,6 +27,11 @@ from keras_tnattn_train.processes.devices import COORDINATOR, NUM_PROCESSES, PRO
 GRACE = 8  # seconds a process has to end by itself, and then again to end when asked to
 INVALID_INPUT = 2  # the status of a command, see `keras_tnattn_train.options.errors.exit_status`
 SHOWN = 4000  # characters of a failed process's output
+EXAMPLES = """\
+examples:
+  two processes, each of which computes half of every batch (on JAX):
+    KERAS_BACKEND=jax python training/launch.py -n 2 -- rules --name two
+"""
 
 
 def launch(num_processes: int, command: Sequence[str]) -> None:
@@ -155,6 +160,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
     """
-    app = new_app("launch", "Starts processes that train one run together.")
+    app = new_app("launch", "Starts processes that train one run together.", EXAMPLES)
     app.default(_start)
     return run(app, arguments)

@@ -128,7 +128,7 @@ def load_tfds_pairs(
 def downloaded(
     dataset: str,
     load: Callable,
-    alternative: str = "try train.py classify with --dataset docstrings",
+    alternative: str = "try python training/train.py classify with --dataset docstrings",
 ) -> Any:
     """Returns what `load` returns, and reports any of its errors as an `InputError`.
 
