@@ -165,6 +165,14 @@ def test_an_adjacency_of_another_shape(name):
             call(make(), {"inputs": inputs, "adjacency": wrong})
 
 
+@pytest.mark.parametrize("name", GRAPHS)
+def test_inputs_are_no_graph(name):
+    # As in `layer(x, x)`, with as many features as tokens.
+    inputs = RNG.normal(size=(3, 7, 7)).astype("float32")
+    with pytest.raises(ValueError, match=r"Expected a graph\. Received: adjacency=inputs"):
+        call(CASES[name][0](), {"inputs": inputs, "adjacency": inputs})
+
+
 @pytest.mark.parametrize("name", ["GraphAttention", "GraphConvolution"])
 def test_edges_of_another_shape(name):
     make = CASES[name][0]

@@ -30,6 +30,18 @@ def test_dense_equals_the_product():
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_a_seed_draws_other_numbers_for_each_factor():
+    seeded = [
+        LowRankDense(4, 4, kernel_initializer=keras.initializers.GlorotNormal(seed=3))
+        for _ in range(2)
+    ]
+    for layer in seeded:
+        layer.build((None, 4))
+    one, other = ([to_numpy(w) for w in layer.weights[:2]] for layer in seeded)
+    np.testing.assert_array_equal(one, other)
+    assert not np.isclose(one[0], one[1]).any()
+
+
 @pytest.mark.parametrize(
     ("equation", "input_shape", "output_shape", "bias_axes"),
     [

@@ -9,6 +9,7 @@ from keras import ops
 from oracles import power_law_attention
 
 from keras_tnattn.layers import PowerLawGraphAttention
+from keras_tnattn.layers.base_attention import adapter_of
 from keras_tnattn.ops.power_law import elementwise_power
 
 SIZES = {"residual_units": 2, "residual_dense_layers": 1, "residual_dim": 5}
@@ -170,6 +171,19 @@ def test_a_metric_of_keys_ignores_queries_and_padding():
         )
     )
     np.testing.assert_allclose(to_numpy(first), to_numpy(second), rtol=1e-4, atol=1e-5)
+
+
+def test_a_memory_that_is_kept_gives_what_the_layer_gives():
+    layer = make_layer(metric_from="key")
+    query, memory = tokens(2, 3, 6), tokens(2, 5, 4, seed=1)
+    layer.build(query.shape, memory.shape)
+    randomize(layer)  # biases, too, so that the key of a padded token is not 0
+    real = np.arange(5) < np.array([[3], [5]])
+    adapter = adapter_of(layer)
+    state = adapter.memory_state(memory, real)
+    outputs, _ = adapter.attend_to_memory(query, adapter.empty_context(2), state, real)
+    want = layer(query, memory, value_mask=real)
+    np.testing.assert_allclose(to_numpy(outputs), to_numpy(want), rtol=1e-4, atol=1e-5)
 
 
 def test_a_metric_of_keys_without_later_tokens_in_self_attention():

@@ -192,15 +192,16 @@ def test_a_reversible_table(kind, tied):
     assert len(small.weights) == (4 if tied else 8)
 
 
-def test_lora_trains_what_integers_cannot():
+@pytest.mark.parametrize(("alpha", "scale"), [(None, 1.0), (3.0, 1.5)])
+def test_lora_trains_what_integers_cannot(alpha, scale):
     layer = built(lambda: L.Dense(5), (None, 37))
     inputs = inputs_of((4, 37))
     small = quantized_layer(layer, 4)
     before = to_numpy(small(inputs))
-    small.enable_lora(2)
+    small.enable_lora(2, alpha)
     np.testing.assert_array_equal(to_numpy(small(inputs)), before)
     small.lora_kernel_b.assign(np.ones((2, 5)))
-    change = inputs @ to_numpy(small.lora_kernel_a) @ np.ones((2, 5))
+    change = scale * inputs @ to_numpy(small.lora_kernel_a) @ np.ones((2, 5))
     np.testing.assert_allclose(to_numpy(small(inputs)), before + change, rtol=1e-4, atol=1e-4)
     names = {w.name for w in small.trainable_weights}
     assert names == {"lora_kernel_a", "lora_kernel_b", "bias"}

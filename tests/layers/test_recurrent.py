@@ -15,6 +15,7 @@ LAYERS = {
     "lstm": lambda: L.LSTM(4, return_state=True, go_backwards=True),
     "gru": lambda: L.GRU(4, return_sequences=True, unroll=True, reset_after=False),
     "rnn": lambda: L.RNN(L.GRUCell(4)),
+    "zeros": lambda: L.RNN(L.GRUCell(4), return_sequences=True, zero_output_for_mask=True),
     "stacked": lambda: L.RNN([L.LSTMCell(4), L.SimpleRNNCell(3)]),
 }
 

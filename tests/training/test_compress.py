@@ -142,6 +142,17 @@ def test_progress_is_printed(tmp_path, capsys):
     assert not logging.getLogger("keras_tnattn.compression").handlers
 
 
+def test_a_healing_that_would_harm_is_not_counted(tmp_path, capsys):
+    keras.Sequential([keras.Input((32,)), keras.layers.Dense(32)]).save(tmp_path / "model.keras")
+    inputs = np.random.default_rng(0).normal(size=(64, 32)).astype("float32")
+    np.save(tmp_path / "inputs.npy", inputs)
+    command = [str(tmp_path / "model.keras"), "--data", str(tmp_path / "inputs.npy")]
+    assert main([*command, "--target", "1.5", "--heal-epochs", "1", "--learning-rate", "9"]) == 0
+    assert "the model stays as it is" in capsys.readouterr().out
+    results = json.loads((tmp_path / "model-compressed" / "results.json").read_text())
+    assert (results["compressed"]["heal_epochs"], results["compressed"]["healed_epochs"]) == (1, 0)
+
+
 def test_logits_are_healed_by_their_divergence(tmp_path, capsys):
     layers = [keras.layers.Dense(32, activation="tanh"), keras.layers.Dense(3)]
     keras.Sequential([keras.Input((32,)), *layers]).save(tmp_path / "model.keras")

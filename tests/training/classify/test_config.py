@@ -13,6 +13,11 @@ def test_config_survives_json():
         from_json(ClassifyConfig, '{"color": "red"}')
 
 
+def test_a_window_needs_its_reach():
+    with pytest.raises(InputError, match=r"time_graph='window', window=None"):
+        ClassifyConfig(time_graph="window")
+
+
 def test_a_monitor_needs_early_stopping():
     assert ClassifyConfig(early_stopping=3, monitor="accuracy").monitor == "accuracy"
     with pytest.raises(InputError, match="no monitor with early_stopping=None"):

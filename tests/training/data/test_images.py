@@ -81,6 +81,24 @@ def test_colors_become_grays(tmp_path):
         read_picture(path)
 
 
+def test_pictures_of_cameras_stand_upright(tmp_path):
+    """Cameras store how they were held: 6 is a quarter of a turn to the right."""
+    image = Image.new("L", (4, 2))
+    image.putpixel((0, 0), 255)  # the top left
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "a.png", exif=exif)
+    upright = read_picture(tmp_path / "a.png")
+    assert upright.shape == (4, 2)
+    assert np.argwhere(upright == 1).tolist() == [[0, 1]]  # the top right
+
+
+def test_smaller_pictures_are_averages(tmp_path):
+    columns = np.tile(np.array([0, 255], "uint8"), (16, 8))
+    Image.fromarray(columns).save(tmp_path / "a.png")
+    np.testing.assert_allclose(read_picture(tmp_path / "a.png", (4, 4))[:, 1:-1], 0.5, atol=0.05)
+
+
 @pytest.mark.parametrize(("name", "classes"), [("mnist", 3), ("fashion_mnist", 3), ("mnist", 12)])
 def test_other_numbers_of_classes(tmp_path, name, classes):
     labels = np.arange(classes)

@@ -67,7 +67,6 @@ def test_the_baseline_learns_words_on_the_split_of_the_seed():
         assert result["parameters"] % 2 == 1
 
 
-@pytest.mark.slow
 def test_the_most_frequent_class_is_that_of_the_training_part():
     # 60 rows for training and 40 for the test, stratified.
     data = LabeledTexts.from_rows((f"text {n}", "ab"[n % 10 < 3]) for n in range(100))
