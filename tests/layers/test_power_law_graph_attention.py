@@ -173,17 +173,24 @@ def test_a_metric_of_keys_ignores_queries_and_padding():
     np.testing.assert_allclose(to_numpy(first), to_numpy(second), rtol=1e-4, atol=1e-5)
 
 
-def test_a_memory_that_is_kept_gives_what_the_layer_gives():
-    layer = make_layer(metric_from="key")
-    query, memory = tokens(2, 3, 6), tokens(2, 5, 4, seed=1)
-    layer.build(query.shape, memory.shape)
+@pytest.mark.parametrize("options", [{"metric_from": "key"}, {"causal_metric": True}])
+def test_a_memory_that_is_kept_gives_what_the_layer_gives(options):
+    """For one token of each of three hypotheses, whose metrics do not depend on one another."""
+    layer = make_layer(**options)
+    tokens_of_beams, memory = tokens(2, 3, 6), tokens(2, 5, 4, seed=1)
+    layer.build(tokens_of_beams.shape, memory.shape)
     randomize(layer)  # biases, too, so that the key of a padded token is not 0
     real = np.arange(5) < np.array([[3], [5]])
     adapter = adapter_of(layer)
     state = adapter.memory_state(memory, real)
-    outputs, _ = adapter.attend_to_memory(query, adapter.empty_context(2), state, real)
-    want = layer(query, memory, value_mask=real)
-    np.testing.assert_allclose(to_numpy(outputs), to_numpy(want), rtol=1e-4, atol=1e-5)
+    outputs, _ = adapter.attend_to_memory(tokens_of_beams, adapter.empty_context(6), state, real)
+    for beam in range(3):
+        query = tokens_of_beams[:, beam : beam + 1]
+        want, details = layer(query, memory, value_mask=real, return_details=True)
+        np.testing.assert_allclose(to_numpy(outputs)[:, [beam]], to_numpy(want), rtol=1e-3)
+        if "G_LM" in state:
+            metric = to_numpy(details["G_LM"])
+            np.testing.assert_allclose(to_numpy(state["G_LM"]), metric, rtol=1e-3, atol=1e-4)
 
 
 def test_a_metric_of_keys_without_later_tokens_in_self_attention():

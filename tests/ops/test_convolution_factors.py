@@ -52,6 +52,15 @@ def test_a_product_is_the_sum_over_all_ranks():
     np.testing.assert_allclose(factors.product(inner, core, outer), expected)
 
 
+def test_a_channel_counts_by_its_energy_at_each_tap():
+    """Channel 0 is large but alternates from tap to tap, so that its sum over the taps is 0."""
+    loud, quiet = RNG.normal(size=(2, 400))
+    patches = np.stack([3 * loud, quiet, -3 * loud, quiet], axis=1)  # taps, then channels
+    kernel = RNG.normal(size=(2, 2, 4))
+    inner, _, _ = factors.tucker_factors(kernel, (1, 4), patches.T @ patches / 400)
+    assert abs(inner[0, 0]) > 0.9
+
+
 def test_the_moment_reduces_the_error_of_the_outputs():
     def channel(moment):
         first, second, errors = factors.channel_factors(KERNEL, moment)

@@ -2,9 +2,12 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
+from import_path import IMPORT_PATH
 
 from keras_tnattn_train.options.errors import InputError, exit_status
 
@@ -34,6 +37,20 @@ def test_success_and_unexpected_errors(capsys):
     with pytest.raises(ZeroDivisionError):
         exit_status(lambda: 1 / 0)
     assert capsys.readouterr() == ("", "")
+
+
+def test_an_output_that_nobody_reads_ends_a_command_quietly():
+    code = "import sys; from keras_tnattn_train.options.errors import exit_status; "
+    code += "sys.exit(exit_status(lambda: print('a line')))"
+    reader, writer = os.pipe()
+    os.close(reader)
+    environment = {**os.environ, "PYTHONPATH": IMPORT_PATH}
+    environment.pop("PYTHONUNBUFFERED", None)  # the line is written at the end
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, env=environment
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_an_interrupt_that_arrives_as_another_error_is_one(capsys):

@@ -70,14 +70,16 @@ def test_the_baseline_learns_words_on_the_split_of_the_seed():
 def test_the_most_frequent_class_is_that_of_the_training_part():
     # 60 rows for training and 40 for the test, stratified.
     data = LabeledTexts.from_rows((f"text {n}", "ab"[n % 10 < 3]) for n in range(100))
-    results = most_frequent_class(table_configs({}, ["tsa"], [0, 1]), data)
+    results = most_frequent_class(table_configs({"test_fraction": 0.4}, ["tsa"], [0, 1]), data)
     assert list(results) == [0, 1]
     for result in results.values():
         assert result["train_accuracy"] == result["test_accuracy"] == 0.7
         assert result["parameters"] == 0
     # Of 7 rows, 2 and 2 train and 1 and 2 test: the answer is the first of the former.
     few = LabeledTexts.from_rows((f"text {n}", "aaabbbb"[n]) for n in range(7))
-    (result,) = most_frequent_class(table_configs({}, ["tsa"], [0]), few).values()
+    (result,) = most_frequent_class(
+        table_configs({"test_fraction": 0.4}, ["tsa"], [0]), few
+    ).values()
     assert (result["train_accuracy"], result["test_accuracy"]) == (1 / 2, 1 / 3)
 
 
