@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_tnattn.freezing import metric_spreads
 from keras_tnattn.models import LanguageModel, language_model
 from keras_tnattn_train.language.config import LanguageConfig
 from keras_tnattn_train.language.corpus import Corpus, PackedBatches, Part
@@ -17,16 +18,42 @@ from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.training import EpochLog, fit, start_session
 
 FROZEN_ROWS = 256  # with which the metric is measured
+SPREAD_ROWS = 16  # the same after each epoch
 LOSS_IGNORING_PADDING = {"from_logits": True, "ignore_class": 0}
 
 
-def train_language_model(config: LanguageConfig, run: Run, corpus: Corpus) -> dict[str, Any]:
+class SpreadLog(EpochLog):
+    """Also writes how much the metric of each layer depends on the text: its largest spread.
+
+    Args:
+        run: The run.
+        patience: As in `EpochLog`.
+        inputs: Ids `(B, T)` of some validation rows.
+        num_layers: Number of layers with a metric.
+    """
+
+    def __init__(self, run: Run, patience: int | None, inputs: np.ndarray, num_layers: int) -> None:
+        super().__init__(run, patience)
+        self._inputs = inputs
+        self._names = [f"metric_spread_{number}" for number in range(num_layers)]
+        self.own_columns = (*EpochLog.own_columns, *self._names)
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        layers = metric_spreads(self.model, self._inputs, batch_size=4)
+        spreads = zip(self._names, (layer.largest for layer in layers), strict=True)
+        super().on_epoch_end(epoch, {**(logs or {}), **dict(spreads)})
+
+
+def train_language_model(
+    config: LanguageConfig, run: Run, corpus: Corpus, model: keras.Model | None = None
+) -> dict[str, Any]:
     """Trains a language model, or resumes an interrupted run.
 
     Args:
         config: The options.
         run: The run; its folder need not exist yet.
         corpus: The corpus.
+        model: The model to train. Default: a new one of `config`.
 
     Returns:
         The content of `results.json`.
@@ -34,8 +61,10 @@ def train_language_model(config: LanguageConfig, run: Run, corpus: Corpus) -> di
     Raises:
         InputError: If the run was started with another corpus.
     """
-    start_session(config)
-    model = new_model(config, corpus.tokens.vocabulary_size)
+    has_metric = model is None and config.attention == "plga"
+    if model is None:
+        start_session(config)
+        model = new_model(config, corpus.tokens.vocabulary_size)
     batches = PackedBatches(
         corpus.parts["train"],
         config.length,
@@ -43,11 +72,15 @@ def train_language_model(config: LanguageConfig, run: Run, corpus: Corpus) -> di
         config.seed,
         config.batches_per_epoch,
     )
-    _compile(model, config, config.epochs * len(batches))
+    compile_model(model, config, config.epochs * len(batches))
     run.start_or_check(config, corpus.description())
 
     validation = PackedBatches(corpus.parts["validation"], config.length, config.batch_size)
-    log = fit(model, batches, config, run, validation, EpochLog(run, config.early_stopping))
+    log = EpochLog(run, config.early_stopping)
+    if has_metric:
+        rows = validation[0][0][:SPREAD_ROWS]
+        log = SpreadLog(run, config.early_stopping, rows, config.num_layers)
+    log = fit(model, batches, config, run, validation, log)
     model = log.model
     results: dict[str, Any] = {}
     if config.freeze_metric:
@@ -101,7 +134,8 @@ def new_model(config: LanguageConfig, vocabulary_size: int) -> LanguageModel:
     )
 
 
-def _compile(model: keras.Model, config: LanguageConfig, num_steps: int) -> None:
+def compile_model(model: keras.Model, config: LanguageConfig, num_steps: int) -> None:
+    """Compiles a model with the loss and the optimizer of a training of so many steps."""
     warmup = min(100, max(1, num_steps // 10))
     schedule = keras.optimizers.schedules.CosineDecay(
         0.0, max(1, num_steps - warmup), warmup_target=config.learning_rate, warmup_steps=warmup

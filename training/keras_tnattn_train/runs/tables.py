@@ -20,8 +20,18 @@ def attention_title(name: str) -> str:
 
 def spread(values: Sequence[float]) -> str:
     """Formats the mean of some values and, if there are several, their standard deviation."""
-    mean = f"{statistics.mean(values):.1f}"
-    return f"{mean} ± {statistics.stdev(values):.1f}" if len(values) > 1 else mean
+    return mean_and_deviation(values, ".1f")
+
+
+def mean_and_deviation(values: Sequence[float], form: str) -> str:
+    """Formats the mean of some values and, if there are several, their standard deviation.
+
+    Args:
+        values: The values.
+        form: How to format both, such as `".2f"`.
+    """
+    mean = f"{statistics.mean(values):{form}}"
+    return f"{mean} ± {statistics.stdev(values):{form}}" if len(values) > 1 else mean
 
 
 def half_width(values: Sequence[float], shared: float = 0.0) -> float:
