@@ -69,6 +69,23 @@ def test_a_classifier_explains_each_text_as_if_alone(classifier):
     np.testing.assert_allclose(got["probabilities"], alone["probabilities"], atol=1e-6)
 
 
+def test_padding_neither_attends_nor_counts():
+    """Of an attention whose padded tokens have scores, too."""
+    from keras_tnattn.export.explaining import classifier_explanation
+    from keras_tnattn.models import text_classifier
+    from keras_tnattn.text.words import split_words, word_vectorizer
+
+    vectorizer = word_vectorizer(TEXTS[:2], max_words=6)
+    model = text_classifier(vectorizer.vocabulary_size(), 2, "ada", embedding_dim=8)
+    explain = classifier_explanation(model, vectorizer, split_words, lambda ids: {}, True)
+    together, alone = explain(TEXTS), explain(TEXTS[:1])
+    graph, weights = (together[name].numpy()[0] for name in ("graph", "weights"))
+    assert not graph[3:].any()
+    assert not graph[:, 3:].any()
+    np.testing.assert_allclose(graph[:3, :3], alone["graph"][0], atol=1e-6)
+    np.testing.assert_allclose(weights, [*alone["weights"][0], 0, 0, 0], atol=1e-5)
+
+
 def test_unknown_words_are_marked(classifier):
     got = signature_of(classifier[2])(text=["the zzz sat"])
     assert got["unknown"].tolist() == [[False, True, False]]

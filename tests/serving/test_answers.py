@@ -34,6 +34,7 @@ def test_floats_have_the_fewest_digits_that_restore_them():
     assert json.loads(written(np.array([0.1, 1 / 3]))) == [0.1, 1 / 3]
     halves = np.array([0.5, 1.5], "float16")
     assert written(halves) == written(halves.astype(ml_dtypes.bfloat16)) == "[0.5,1.5]"
+    assert written(np.array([0.1], "float16")) == "[0.099975586]"  # as of float32
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32", "int64", "uint64", "bool"])

@@ -8,7 +8,7 @@ from sklearn.svm import LinearSVC
 
 from keras_tnattn_train.classify import initial_weights
 from keras_tnattn_train.classify.config import ClassifyConfig
-from keras_tnattn_train.classify.initial_weights import start_from_svm
+from keras_tnattn_train.classify.initial_weights import start_from_svm, svm_weights
 from keras_tnattn_train.classify.train import compiled_model
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.training import outputs_of
@@ -231,3 +231,25 @@ def test_the_papers_recipe_can_start_from_an_svm():
     assert ClassifyConfig(recipe="paper", feedforward_dim=0).initial_weights == "random"
     config = ClassifyConfig(recipe="paper", feedforward_dim=0, initial_weights="svm")
     assert config.initial_weights == "svm"
+
+
+def test_a_distribution_is_set_aside_for_the_fit_alone():
+    ids, labels = labeled_ids()
+    config, model = made()
+    during = []
+
+    def build():
+        during.append(keras.distribution.distribution())
+        return made()[1]
+
+    distribution = object()  # what the devices are does not matter
+    keras.distribution.set_distribution(distribution)
+    try:
+        weights = svm_weights(config, build, ids, labels)
+        assert keras.distribution.distribution() is distribution
+    finally:
+        keras.distribution.set_distribution(None)
+    assert during == [None]
+    start_from_svm(config, model, ids, labels)
+    for weight, expected in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, expected, rtol=1e-5, atol=1e-6)

@@ -16,6 +16,7 @@ from keras_tnattn_train.nodes.config import NodesConfig
 from keras_tnattn_train.nodes.fitting import EarlyStopping
 from keras_tnattn_train.nodes.plots import neighborhood
 from keras_tnattn_train.runs.run import Run, from_json, to_json
+from keras_tnattn_train.studies import compare_nodes
 
 
 def command(graph, folder, *more):
@@ -139,6 +140,19 @@ def test_the_picture_shows_edges_around_a_test_node(graph):
     assert all(rings[outer] == rings[inner] + 1 for outer, inner in edges)
     around = {sender for sender, receiver in data.edges.tolist() if receiver == middle}
     assert {node for node, ring in rings.items() if ring == 1} == around
+
+
+def test_the_table_has_means_and_extremes_by_layer():
+    rows = {
+        ("gcn", seed): {"weights": 1200, "test_accuracy": share, "epochs": 40, "seconds": 2.0}
+        for seed, share in enumerate((0.75, 0.5, 0.625))
+    }
+    header, _, line = compare_nodes.table(rows).splitlines()
+    names, cells = ([cell.strip() for cell in x.split("|")[1:-1]] for x in (header, line))
+    assert dict(zip(names, cells, strict=True)) == {
+        **{"layer": "GCN", "weights": "1,200", "seeds": "3", "test %": "62.5 ± 12.5"},
+        **{"lowest": "50.0", "highest": "75.0", "epochs": "40.0 ± 0.0", "seconds": "2.0 ± 0.0"},
+    }
 
 
 @pytest.mark.slow

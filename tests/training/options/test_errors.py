@@ -69,3 +69,13 @@ def test_an_interrupt_that_arrives_as_another_error_is_one(capsys):
     assert signal.getsignal(signal.SIGINT) is before
     with pytest.raises(ZeroDivisionError):  # the next one is an error again
         exit_status(lambda: 1 / 0)
+
+
+def test_an_interrupt_that_the_caller_ignores_stays_ignored():
+    """As in a process that a shell starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert exit_status(lambda: os.kill(os.getpid(), signal.SIGINT)) == 0
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,45 @@
+"""The bytes are shared out to the last one, and to those that need them."""
+
+import dataclasses
+
+from keras_tnattn.compression.budget import share_out, within_tolerance
+from keras_tnattn.compression.candidates import Candidate
+
+
+def candidate(size, error, **options):
+    return Candidate("low_rank", (size,), None, size, error, 0, lambda: None, **options)
+
+
+CHOICES = {name: [candidate(10, 0.5), candidate(30, 0.1)] for name in ("a", "b")}
+
+
+def sizes(sensitivity, budget, choices=CHOICES):
+    choice = share_out(choices, sensitivity, budget)
+    return choice and {name: chosen.bytes for name, chosen in choice.items()}
+
+
+def test_a_budget_is_used_to_its_last_byte():
+    alike = {"a": 1.0, "b": 1.0}
+    assert sizes(alike, 60) == {"a": 30, "b": 30}
+    assert sorted(sizes(alike, 59).values()) == [10, 30]
+    assert sizes(alike, 39) == sizes(alike, 20) == {"a": 10, "b": 10}
+    assert sizes(alike, 19) is None
+
+
+def test_the_more_sensitive_layer_gets_the_bytes():
+    assert sizes({"a": 1.0, "b": 2.0}, 45) == {"a": 10, "b": 30}
+    assert sizes({"a": 2.0, "b": 1.0}, 45) == {"a": 30, "b": 10}
+
+
+def test_what_a_smaller_one_beats_is_not_chosen():
+    worse = {"a": [*CHOICES["a"], candidate(40, 0.2)]}
+    assert sizes({"a": 1.0}, 100, worse) == {"a": 30}
+
+
+def test_the_tolerance_is_one_of_errors_before_they_are_improved():
+    group = [candidate(n, e, improved_error=e / 9) for n, e in ((10, 0.5), (20, 0.3), (30, 0.1))]
+    assert within_tolerance(group, 0.3, lambda c: True).bytes == 20
+    assert within_tolerance(group, 0.29, lambda c: True).bytes == 30
+    assert within_tolerance(group, 0.5, lambda c: c.bytes > 10).bytes == 20
+    shuffled = [dataclasses.replace(c) for c in reversed(group)]
+    assert within_tolerance(shuffled, 1.0, lambda c: True).bytes == 10
