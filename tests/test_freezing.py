@@ -110,6 +110,15 @@ def test_without_a_leaky_relu_keras_own_attention_remains():
     np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
 
 
+def test_rotated_queries_keep_their_metric():
+    """It comes after the rotation, so that no kernel can hold it."""
+    model = make(position_encoding="rotary", negative_slope=1.0)
+    frozen = freeze_metric(model, IDS)
+    assert all(layer.frozen and not layer.folded for layer in frozen.layers)
+    got, want = (to_numpy(each(IDS)) for each in (frozen.model, model))
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("metric_from", ["query", "key"])
 def test_the_three_attentions_of_a_translator(metric_from):
     options = {} if metric_from == "query" else {"metric_from": "key"}

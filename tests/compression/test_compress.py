@@ -603,9 +603,9 @@ def test_a_healing_that_lowers_the_metric_is_undone(bits):
     assert result.healed_epochs == 3
 
 
-@pytest.mark.parametrize("bits", [None, 8])
-def test_a_metric_that_fails_after_healing_leaves_the_model_as_it_was(bits):
-    values = iter([0.9, 0.8, np.nan, 0.85])
+@pytest.mark.parametrize(("bits", "failed"), [(None, np.nan), (8, np.inf)])
+def test_a_metric_that_fails_after_healing_leaves_the_model_as_it_was(bits, failed):
+    values = iter([0.9, 0.8, failed, 0.85])
     result = compress(
         sequential(), target=2.0, bits=bits, data=IDS, metric=lambda model: next(values)
     )

@@ -1,4 +1,5 @@
 import json
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -158,6 +159,23 @@ def test_a_translator_shows_the_attention_between_pieces(translator):
     expected = outputs["E_LM"].mean(0)
     size = expected.shape
     np.testing.assert_allclose(got["attention"][0, : size[0], : size[1]], expected, atol=1e-5)
+
+
+def test_the_attention_shown_is_the_last_decoders():
+    import tensorflow as tf
+
+    from keras_tnattn.export.explaining import translator_explanation
+    from keras_tnattn.text.reserved import RESERVED_PIECES
+    from keras_tnattn.text.word_pieces import WordPieceTokenizer
+
+    def decode(target, memory, mask, training, return_details):
+        scores = [tf.fill([1, 2, 4, 5], value) for value in (0.5, 0.25)]
+        return None, {f"decoder_{n}.cross": {"scores": scores[n]} for n in range(2)}
+
+    model = SimpleNamespace(decoders=[0, 1], encode=lambda ids, training: ids, decode=decode)
+    tokenizer = WordPieceTokenizer([*RESERVED_PIECES, "a", "b", "c"])
+    found = translator_explanation(model, tokenizer, tokenizer)(["a b c"], ["c b a"])
+    np.testing.assert_array_equal(found["attention"], np.full((1, 4, 5), 0.25))
 
 
 @pytest.mark.slow

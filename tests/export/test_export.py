@@ -232,6 +232,19 @@ def test_texts_are_padded_as_little_as_the_model_allows(masked, tmp_path, capfd)
 
 
 @tensorflow_only
+def test_padding_counts_if_only_words_other_than_unknown_ones_show_it():
+    from keras_tnattn.export.writing import ignores_padding
+
+    ids = keras.Input((None,), dtype="int32")
+    embedding = keras.layers.Embedding(4, 2)
+    mean = keras.layers.GlobalAveragePooling1D()(embedding(ids))
+    model = keras.Model(ids, keras.layers.Dense(2, "softmax")(mean))
+    embedding.set_weights([np.array([[0, 0], [0, 0], [1, 2], [3, 4]])])
+    assert not ignores_padding(model, 4)
+    assert ignores_padding(model, 1)  # without words there are unknown ones alone
+
+
+@tensorflow_only
 def test_outputs_of_an_operation_keep_the_padding(tmp_path):
     from keras_tnattn.export import export_classifier
 

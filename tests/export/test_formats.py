@@ -85,6 +85,36 @@ def test_a_model_of_two_inputs_becomes_onnx(tmp_path):
     assert export_onnx(model, tmp_path / "model.onnx", example).exists()
 
 
+@pytest.mark.skipif(BACKEND not in formats.BACKENDS["OpenVINO"], reason="does not write OpenVINO")
+def test_weights_of_another_model_are_not_replaced(tmp_path):
+    pytest.importorskip("openvino")
+    (tmp_path / "model.bin").write_text("of another model")
+    with pytest.raises(FileExistsError, match=r"never overwrite: .*model\.bin"):
+        export_openvino(classifier(), tmp_path / "model.xml", IDS)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.bin"]
+    assert (tmp_path / "model.bin").read_text() == "of another model"
+
+
+class Sums(keras.Model):
+    """Does not say what its inputs are: sums each row, of any length."""
+
+    def call(self, inputs):
+        return keras.ops.sum(keras.ops.cast(inputs, "float32"), axis=1, keepdims=True)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="takes inputs of the example's shape")
+@pytest.mark.parametrize("form", ["SavedModel", "ONNX"])
+def test_a_model_without_known_inputs_takes_ids_of_any_length(form, tmp_path):
+    pytest.importorskip(NEEDS[form])
+    path = tmp_path / f"model{SUFFIXES[form]}"
+    model = Sums()
+    model(IDS)
+    EXPORTS[form](model, path, IDS)
+    run = {"SavedModel": formats._run_saved_model, "ONNX": formats._run_onnx}[form]
+    (got,) = run(str(path), np.array([[1, 2, 3, 4], [5, 6, 7, 8]], "int32"))
+    np.testing.assert_array_equal(got, [[10], [26]])
+
+
 @pytest.mark.parametrize("form", EXPORTS)
 def test_a_file_that_computes_something_else_is_not_kept(form, tmp_path):
     if BACKEND not in formats.BACKENDS[form]:

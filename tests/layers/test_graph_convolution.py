@@ -273,6 +273,16 @@ def test_half_precision_keeps_what_tells_large_scores_apart():
         np.testing.assert_allclose(scores, [share, 1 - share] * 2, rtol=0.01)
 
 
+@pytest.mark.parametrize(("layer", "penalized"), [("gat", 2), ("gcn", 1), ("filter", 1)])
+def test_the_kernels_that_are_penalized(layer, penalized):
+    model = graph_classifier(3, 2, layer, l2=0.5)
+    weights = [w for n in range(penalized) for w in model.get_layer(f"layer_{n}").weights]
+    kernels = [to_numpy(w) for w in weights if "kernel" in w.name]
+    want = sum(0.25 * np.sum(kernel**2) for kernel in kernels)
+    np.testing.assert_allclose(sum(map(to_numpy, model.losses)), want, rtol=1e-5)
+    assert not graph_classifier(3, 2, layer, l2=0.0).losses
+
+
 @pytest.mark.parametrize(
     "layer", ["gcn", *(pytest.param(x, marks=pytest.mark.slow) for x in ("gat", "filter"))]
 )

@@ -214,6 +214,16 @@ def test_features_of_zeros_decode_to_a_number():
     for feature_map in ("linear", "trigonometric"):
         decoded = to_numpy(LocalEmbedding(feature_map)(np.zeros((1, 2, 2)), reverse=True))
         assert np.isfinite(decoded).all()
+    halfway = to_numpy(LocalEmbedding("linear")(np.zeros((1, 2, 2)), reverse=True))
+    np.testing.assert_array_equal(halfway, 0.5)
+
+
+def test_both_factors_of_a_product_are_decoded():
+    layer = LocalEmbedding("linear", order=2)
+    first, second = np.array([0.2, 0.8]), np.array([0.6, 0.4])
+    products = np.stack([np.outer(first, second), np.outer(second, first)]).reshape(1, 2, 4)
+    decoded = to_numpy(layer(products.astype("float32"), reverse=True))
+    np.testing.assert_allclose(decoded, (0.2 + 0.6) / 2, rtol=1e-6)
 
 
 @pytest.mark.parametrize("feature_map", ["linear", "trigonometric"])

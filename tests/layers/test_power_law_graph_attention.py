@@ -55,6 +55,21 @@ def test_equals_the_equations(options):
     np.testing.assert_allclose(to_numpy(deductive["E_LM"])[0], scores, rtol=1e-3, atol=1e-4)
 
 
+def test_a_gated_metric_is_normalized_and_positive():
+    layer = make_layer(1, metric_net="swiglu", epsilon=0.3, residual_units=0)
+    layer.build((1, 4, 2))
+    layer.power_law_W.assign(np.zeros((1, 2, 2)))
+    layer.power_law_b.assign([[[2.0, 0.0], [-1.0, 1.0]]])
+    _, details = layer(tokens(1, 4, 2), return_details=True)
+    # x^2 sigmoid(x) + epsilon
+    expected = [[4 * 0.8807971 + 0.3, 0.3], [0.2689414 + 0.3, 0.7310586 + 0.3]]
+    np.testing.assert_allclose(to_numpy(details["A_LM"])[0, 0], expected, rtol=1e-5)
+    metric = to_numpy(details["D_Q"])
+    centred = metric - metric.mean(-1, keepdims=True)
+    normalized = centred / np.sqrt(centred.var(-1, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(to_numpy(details["A"]), normalized, rtol=1e-4, atol=1e-5)
+
+
 def test_the_slope_has_the_precision_of_the_layer():
     layer, x = make_layer(dtype="float64"), tokens(2, 4, 6).astype("float64")
     layer.build(x.shape)

@@ -92,6 +92,16 @@ def test_is_the_layer_with_rounded_kernels(name):
     assert (errors > [0.001, 0.02, 0.05]).all()
 
 
+@pytest.mark.parametrize(("equation", "axis"), [("abc,dc->abd", 0), ("abc,cd->abd", 1)])
+def test_large_weights_of_an_output_do_not_round_those_of_others(equation, axis):
+    layer = built(lambda: L.EinsumDense(equation, (None, 37)), (4, 5, 37))
+    kernel = np.moveaxis(to_numpy(layer.kernel).copy(), axis, 0)
+    kernel[0] *= 1000
+    layer.kernel.assign(np.moveaxis(kernel, 0, axis))
+    found = np.moveaxis(to_numpy(quantized_layer(layer, 8).kernel), axis, 0)
+    assert np.abs(found[1:] - kernel[1:]).max() < np.abs(kernel[1:]).max() / 100
+
+
 @pytest.mark.parametrize("name", ["dense", "einsum_columns_first", "conv_2d", "separable_2d"])
 def test_saves_and_loads(name, tmp_path):
     make, shape = LAYERS[name]

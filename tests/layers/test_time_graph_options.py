@@ -11,6 +11,8 @@ from keras_tnattn import (
     TensorizedGraphAttention,
     TensorizedSpectralAttention,
 )
+from keras_tnattn.layers.graph_state import common_bandwidth
+from keras_tnattn.ops.time_graph import PowerLaw, Window
 
 GRAPHS = {
     "geometric": {},
@@ -249,6 +251,12 @@ def test_files_of_the_former_graph_attention_are_refused_in_a_sentence():
 def test_errors_name_the_option(make, options, message):
     with pytest.raises(ValueError, match=message):
         make(**{"num_heads": 2, **options})
+
+
+def test_a_graph_without_a_bandwidth_leaves_none_to_all():
+    near, far, endless = Window(3), Window(7), PowerLaw(1.0)
+    assert common_bandwidth([near, far]) == 7
+    assert common_bandwidth([near, endless]) is None
 
 
 @pytest.mark.parametrize(

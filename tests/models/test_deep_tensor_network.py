@@ -117,6 +117,15 @@ def test_the_layers_that_are_normalized(head, expected):
     assert [layer.name for layer in model.layers if layer.name.startswith("unit_")] == expected
 
 
+def test_the_last_attention_has_the_features_of_the_output():
+    for head, outputs, features in (("mps", 3, 5), ("sequence", 3, 3), ("decoder", None, 2)):
+        model = deep_tensor_network(
+            outputs, LocalEmbedding(), num_layers=2, bond_dim=2, head=head, hidden_dim=5
+        )
+        shapes = [model.get_layer(f"attention_{n}").output.shape for n in range(2)]
+        assert [shape[-1] for shape in shapes] == [5, features]
+
+
 def test_tensors_per_site():
     model = deep_tensor_network(3, LocalEmbedding(), bond_dim=2, num_sites=9, uniform=False)
     assert model.get_layer("attention_0").attention_tensor.shape == (9, 2, 2, 2)

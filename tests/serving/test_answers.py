@@ -97,3 +97,6 @@ def test_what_cannot_fit_is_refused_before_it_is_written():
     with pytest.raises(RequestError, match="2199023255552 bytes or more"):
         answers.columns({"y": zeros}, 2**26)
     assert math.prod(zeros.shape) == 2**40
+    texts = np.array([b"x" * 300, b"y" * 300], object)  # with quotation marks
+    with pytest.raises(RequestError, match="an answer of 604 bytes or more"):
+        answers.columns({"y": texts}, 600)

@@ -51,6 +51,17 @@ def together(function, *requests, **options):
     return asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    ("ages", "stuck"),
+    [([9.0], False), ([9.0, 0.1], False), ([9.0, 1.1], True), ([1.0, 0.1], False)],
+)
+def test_a_batcher_is_stuck_when_all_of_its_threads_are(ages, stuck, monkeypatch):
+    batcher = Batcher(8, 300, 64, 2, on_batch=lambda *_: None)
+    monkeypatch.setattr(batcher, "ages", lambda: ages)
+    assert batcher.stuck(1.0) == stuck
+    batcher.close()
+
+
 def test_requests_share_a_batch_and_get_their_own_rows():
     function = Function()
     results = together(function, texts("a"), texts("b", "c"), texts("d"))

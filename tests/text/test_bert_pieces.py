@@ -66,6 +66,10 @@ def test_the_vocabulary_is_cut_to_its_size():
         learn_bert_pieces(texts, 20)
 
 
+def test_pieces_are_learned_from_all_of_many_texts():
+    assert "zebra" in learn_bert_pieces(["a fish"] * 1000 + ["a zebra"] * 1000, 100).vocabulary
+
+
 def test_both_kinds_are_loaded_as_they_were_saved(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "bert.txt")
     WordPieceTokenizer([*RESERVED_PIECES, "a"], case="lower").save(tmp_path / "ours.txt")

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from translator_runs import make_run
 
-from keras_tnattn_train.classify.loading import thinned
+from keras_tnattn_train.classify.loading import ClassifierRun, thinned
 from keras_tnattn_train.cli import train
 from keras_tnattn_train.compress import main
 from keras_tnattn_train.options.errors import InputError
@@ -418,6 +418,17 @@ def test_a_trained_run_is_not_overwritten(tmp_path, capsys):
     assert main([str(tmp_path / "model.keras"), "--output", str(run)]) == 2
     assert "without a model" in capsys.readouterr().err
     assert [path.name for path in run.iterdir()] == ["config.json"]
+
+
+def test_the_vocabulary_follows_the_new_ids():
+    words = ["", "[UNK]", "a", "b", "c"]
+    run = SimpleNamespace(
+        vectorizer=SimpleNamespace(get_vocabulary=lambda: words), class_names=["x"], _max_words=7
+    )
+    # Each new id's old one; the sixth row of the embedding stands for no word.
+    orders = {"embedding": np.array([0, 1, 4, 5, 2, 3])}
+    found = ClassifierRun.description(run, SimpleNamespace(id_orders=orders))
+    assert found["vocabulary"] == ["", "[UNK]", "c", "a", "b"]
 
 
 def test_thinned_texts_keep_some_words_in_order():

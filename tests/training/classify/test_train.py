@@ -471,6 +471,7 @@ class TestRefusals:
             (["--learning-rate", "inf"], ["learning_rate=inf"]),
             (["--learning-rate", "nan"], ["learning_rate=nan"]),
             (["--name", "../out"], ["name='../out'"]),
+            (["--name", "\u00e9" * 101], ["at most 200 bytes. Received: 202 bytes"]),
             (["--attention", "dpa", "--damping", "0.5"], ["damping=0.5", "attention='dpa'"]),
             (["--attention", "dpa", "--residual-dim", "8"], ["residual_dim=8", "'dpa'"]),
             (["--attention", "tn", "--num-heads", "3"], ["num_heads=3", "attention='tn'"]),
@@ -626,6 +627,11 @@ def test_long_texts_of_characters_are_read_and_predicted(tmp_path, capsys):
         (["\u5f88 \u597d\u5403 \u7684 \u996d\u5e97"], False),
         (["thisisatextofwordswithoutanyspaces"], True),
         ([""], False),
+        (["a short text", "x" * 100], True),  # 26 characters on average
+        (["x" * 100, "a short text"], True),
+        ([*["a short text"] * 2000, *["x" * 100] * 2000], True),
+        ([*["x" * 100] * 2000, *["a short text"] * 2000], True),
+        ([*["a short text"] * 3000, *["x" * 100] * 1000], False),  # 12
     ],
 )
 def test_texts_without_spaces_are_warned_about(texts, warns):

@@ -67,7 +67,8 @@ def test_named_nodes_are_no_features(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "names", ["0.0 0", "12 12", "007 7", "3. 3", "3.5 3.5", "-1 -1", "a.0 a.0", "1.0.0 1.0.0"]
+    "names",
+    ["0.0 0", "12 12", "+7 7", "007 7", "3. 3", "3.5 3.5", "-1 -1", "a.0 a.0", "1.0.0 1.0.0"],
 )
 def test_numbers_of_nodes_as_pandas_writes_them(names):
     name, canonical = names.split()

@@ -282,6 +282,13 @@ class TestCommand:
         assert set(first) < set((folder / "cells.csv").read_text().splitlines())
         assert (folder / "table.md").read_text().strip() in capsys.readouterr().out
 
+    def test_fewer_steps_than_asked_for_are_out_of_time(self, tmp_path, measured, capsys):
+        folder = tmp_path / "study"
+        some = ["--models", "none", "--lengths", "64", "--seeds", "0", "--steps", "6"]
+        assert self.run(folder, *some) == 0
+        assert "none,64,0,out of time,0.5,5,0.5,0.1,10.0" in (folder / "cells.csv").read_text()
+        assert "seed 0: out of time, 50.0% after 5 steps" in capsys.readouterr().out
+
     @pytest.mark.parametrize(
         ("more", "part"),
         [

@@ -11,6 +11,7 @@ import sacrebleu
 from translator_runs import CORPUS, PAIRS, make_run, small_translator
 
 from keras_tnattn.search.beam_search import BeamSearch, Hypotheses
+from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.checkpoints import save_weights
 from keras_tnattn_train.system.files import replacing
 from keras_tnattn_train.translate.evaluate import EvaluateOptions, evaluate_run, main
@@ -218,6 +219,12 @@ def test_tells_how_many_sources_are_cut(tmp_path, monkeypatch, capsys):
     results = json.loads((tmp_path / "run/evaluation-validation-beam1.json").read_text("utf-8"))
     assert (results["cut_sources"], results["max_length"]) == (1, 8)
     assert "cut: 1 of 3 sources, longer than 8 word pieces" in capsys.readouterr().out
+
+
+def test_as_many_translations_as_beams_may_be_asked_for():
+    assert EvaluateOptions(run="run", beam=2, n_best=2).n_best == 2
+    with pytest.raises(InputError, match="n_best=3, beam=2"):
+        EvaluateOptions(run="run", beam=2, n_best=3)
 
 
 def test_bad_input(run, tmp_path, capsys):
