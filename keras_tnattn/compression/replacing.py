@@ -20,7 +20,10 @@ they are built, and Keras then reads their weights.
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -81,8 +84,9 @@ def replace(place: Place, new: keras.layers.Layer) -> None:
 
 
 def _mark(layer: keras.layers.Layer) -> None:
-    if not isinstance(layer, _Marked):
+    if "replaced_addresses" not in vars(layer):
         vars(layer).update(replaced_addresses=[], awaited_replacements={})
+    if not isinstance(layer, _Marked):
         object.__setattr__(layer, "__class__", _marked_class(type(layer)))  # type: ignore[arg-type]
 
 
@@ -95,8 +99,9 @@ class _Marked:
             they replace are built.
     """
 
-    replaced_addresses: list[str]
-    awaited_replacements: dict[str, dict]
+    # What a layer has that is made of this class, not marked.
+    replaced_addresses: Sequence[str] = ()
+    awaited_replacements: Mapping[str, dict] = MappingProxyType({})
 
     def get_config(self) -> dict[str, Any]:
         with _unmarked(self):
@@ -113,6 +118,27 @@ class _Marked:
     def from_config(cls, config: dict, custom_objects: dict | None = None) -> keras.layers.Layer:
         return Compressed.from_config(config, custom_objects)
 
+    def save_to_preset(self, preset_dir: Any, **options: Any) -> None:
+        """Saves a backbone or task of keras-hub, under names by which `from_preset` finds it."""
+        super().save_to_preset(preset_dir, **options)  # type: ignore[misc]
+        folder = Path(preset_dir)
+        for name in _PRESET_FILES:
+            if (folder / name).exists():
+                config = json.loads((folder / name).read_text(encoding="utf-8"))
+                _write_preset(folder / name, config)
+        # The replacements inside a task's backbone are the task's.
+        backbone = getattr(self, "backbone", None)
+        if isinstance(backbone, keras.Model) and not isinstance(backbone, _Marked):
+            inner = {place.address: place.layer for place in places(self)}
+            replaced = {id(inner[address]) for address in self.replaced_addresses}
+            _mark(backbone)
+            with contextlib.ExitStack() as stack:
+                stack.callback(_unmark, backbone)
+                vars(backbone)["replaced_addresses"] += [
+                    place.address for place in places(backbone) if id(place.layer) in replaced
+                ]
+                _write_preset(folder / "config.json", keras.saving.serialize_keras_object(backbone))
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         outputs = super().__call__(*args, **kwargs)  # type: ignore[misc]
         # Layers without `build` build what they hold when they are called.
@@ -120,18 +146,68 @@ class _Marked:
         return outputs
 
 
-# All marked classes are saved under this one name.
+# All marked classes are saved under this one name, but in the files of presets, where `from_preset`
+# looks a subclass up.
 _register = keras.saving.register_keras_serializable(package="keras_tnattn", name="Compressed")
+_REGISTERED = "keras_tnattn>Compressed"
+_PRESET_FILES = ("config.json", "task.json")
 
 
 @functools.cache
 def _marked_class(base: type) -> type:
     # The name is in the weights' paths in files.
     names = {"__module__": __name__, "__doc__": base.__doc__}
-    marked = _register(type(f"Compressed{base.__name__}", (_Marked, base), names))
+    name = f"Compressed{base.__name__}"
+    marked = type(name, (_Marked, base), names)
+    if _has_presets(base):
+        backbone = getattr(base, "backbone_cls", None)
+        if backbone is not None:  # by which keras-hub finds the task of a preset
+            marked.backbone_cls = _marked_class(backbone)  # type: ignore[attr-defined]
+        keras.saving.register_keras_serializable(package="keras_tnattn", name=name)(marked)
+    _register(marked)
     # Registering took the name; give it back to the class that loads models.
     _register(Compressed)
     return marked
+
+
+def _unmark(layer: Any) -> None:
+    object.__setattr__(layer, "__class__", type(layer).__bases__[1])
+    for name in ("replaced_addresses", "awaited_replacements"):
+        del vars(layer)[name]
+
+
+def _write_preset(path: Path, config: dict[str, Any]) -> None:
+    if config["registered_name"] == _REGISTERED:
+        config = {**config, "registered_name": f"keras_tnattn>{config['class_name']}"}
+    path.write_text(json.dumps(config, indent=4), encoding="utf-8")
+
+
+def _has_presets(cls: type) -> bool:
+    return hasattr(cls, "save_to_preset") and hasattr(cls, "from_preset")
+
+
+def register_presets() -> None:
+    """Lets `from_preset` of keras-hub find backbones and tasks that `compress` made smaller.
+
+    `import keras_tnattn` does it for the classes that exist by then, so import keras-hub first, or
+    call this function before `from_preset`.
+
+    Example:
+        ```python notest
+        import keras_hub
+        import keras_tnattn
+
+        result = keras_tnattn.compress(backbone, target=4, data=inputs)
+        result.model.save_to_preset("small")
+
+        backbone = keras_hub.models.Backbone.from_preset("small")  # in another process, too
+        ```
+    """
+    classes = [keras.Model]
+    for cls in classes:  # grows
+        classes += [inner for inner in cls.__subclasses__() if inner not in classes]
+        if _has_presets(cls) and not issubclass(cls, _Marked):
+            _marked_class(cls)
 
 
 @contextlib.contextmanager

@@ -74,6 +74,16 @@ class BaseLowRank(BaseLayer):
     def call(self, inputs: Tensor) -> Tensor:
         return self.outer(self.inner(inputs))
 
+    def enable_lora(self, rank: int, **options: Any) -> None:
+        """Freezes the factors, and trains a low-rank correction of each, as Keras' layers do.
+
+        Args:
+            rank: Rank of the corrections, at most that of the layer is used.
+            **options: Further arguments of `keras.layers.Dense.enable_lora`.
+        """
+        for layer in (self.inner, self.outer):
+            layer.enable_lora(min(rank, self.rank), **options)
+
     def assign_factors(
         self, left: np.ndarray, right: np.ndarray, bias: np.ndarray | None = None
     ) -> None:

@@ -72,6 +72,16 @@ class LayerChain(keras.layers.Layer):
             inputs = part(inputs)
         return inputs
 
+    def enable_lora(self, rank: int, **options: Any) -> None:
+        """Freezes the kernels of all parts, and trains a correction of low rank of each.
+
+        Args:
+            rank: Rank of the corrections.
+            **options: Further arguments of the method of the parts, that of Keras' layers.
+        """
+        for part in self.parts:
+            part.enable_lora(rank, **options)
+
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         for part in self.parts:
             input_shape = part.compute_output_shape(input_shape)

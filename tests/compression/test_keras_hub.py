@@ -1,14 +1,23 @@
 """Backbones and tasks of keras-hub: layers in attributes, tied tables, incomplete configs."""
 
+import os
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
 from conformance import to_numpy
+from import_path import IMPORT_PATH
 
 from keras_tnattn import compress
 
 keras_hub = pytest.importorskip("keras_hub")
-pytestmark = pytest.mark.slow  # its import takes long
+pytestmark = [
+    pytest.mark.slow,  # its import takes long
+    # Said of every task that Keras loads.
+    pytest.mark.filterwarnings("ignore:`compile\\(\\)` was not called:UserWarning"),
+]
 RNG = np.random.default_rng(0)
 IDS = RNG.integers(1, 100, (4, 8)).astype("int32")
 TEXT = {"token_ids": IDS, "padding_mask": np.ones_like(IDS)}
@@ -58,3 +67,87 @@ def test_layers_in_attributes_and_tied_tables_are_reached(family, paths, tmp_pat
     result.model.save(tmp_path / "small.keras")
     loaded = keras.models.load_model(tmp_path / "small.keras")
     np.testing.assert_allclose(outputs_of(loaded, inputs), actual, rtol=1e-5, atol=1e-6)
+
+
+FROM_PRESET = """
+import sys
+import keras
+import keras_hub
+import numpy as np
+import keras_tnattn
+
+folder, family, preset = sys.argv[1:]
+options = {"preprocessor": None} if "Classifier" in family else {}
+model = getattr(keras_hub.models, family).from_preset(f"{folder}/{preset}", **options)
+inputs = dict(np.load(f"{folder}/inputs.npz"))
+outputs = keras.tree.flatten(model.predict(inputs, verbose=0))
+outputs = np.concatenate([x.ravel() for x in outputs])
+expected = np.load(f"{folder}/{preset}-{'task' if options else 'backbone'}.npy")
+np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
+"""
+
+
+@pytest.fixture(scope="module")
+def presets(tmp_path_factory):
+    """A folder with the presets of a compressed backbone and of a compressed task."""
+    folder = tmp_path_factory.mktemp("presets")
+    backbone, inputs = bert()
+    task = keras_hub.models.BertTextClassifier(backbone, num_classes=3, preprocessor=None)
+    np.savez(folder / "inputs.npz", **inputs)
+    for name, model in (("backbone", backbone), ("task", task)):
+        small = compress(model, target=1.4, data=inputs, verbose=0).model
+        small.save_to_preset(folder / name)
+        if name == "task":
+            np.save(folder / "task-task.npy", outputs_of(small, inputs))
+            small = small.backbone
+        np.save(folder / f"{name}-backbone.npy", outputs_of(small, inputs))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("family", "preset"),
+    [
+        ("Backbone", "backbone"),
+        ("BertBackbone", "backbone"),
+        ("BertTextClassifier", "task"),
+        ("TextClassifier", "task"),
+        ("Backbone", "task"),
+    ],
+)
+def test_presets_are_loaded_in_another_process(presets, family, preset):
+    command = [sys.executable, "-c", FROM_PRESET, str(presets), family, preset]
+    environment = {**os.environ, "PYTHONPATH": IMPORT_PATH}
+    subprocess.run(command, check=True, env=environment)
+
+
+def test_a_task_is_made_of_the_preset_of_a_backbone(presets):
+    task = keras_hub.models.TextClassifier.from_preset(
+        str(presets / "backbone"), num_classes=2, preprocessor=None
+    )
+    inputs = dict(np.load(presets / "inputs.npz"))
+    np.testing.assert_allclose(
+        outputs_of(task.backbone, inputs), np.load(presets / "backbone-backbone.npy"), atol=1e-5
+    )
+    backbone, _ = bert()
+    plain = keras_hub.models.BertTextClassifier(backbone, num_classes=2, preprocessor=None)
+    plain.save_to_preset(presets / "plain")
+    loaded = keras_hub.models.TextClassifier.from_preset(str(presets / "plain"), preprocessor=None)
+    assert type(loaded) is keras_hub.models.BertTextClassifier
+
+
+def test_lora_trains_replaced_layers(presets, tmp_path):
+    backbone = keras_hub.models.Backbone.from_preset(str(presets / "backbone"))
+    inputs = dict(np.load(presets / "inputs.npz"))
+    before = outputs_of(backbone, inputs)
+    backbone.enable_lora(2)
+    np.testing.assert_array_equal(outputs_of(backbone, inputs), before)
+    names = {weight.name for weight in backbone.trainable_weights}
+    assert names == {"lora_kernel_a", "lora_kernel_b", "bias"}
+    for weight in backbone.trainable_weights:
+        if weight.name == "lora_kernel_b":
+            weight.assign(np.full(weight.shape, 0.1))
+    changed = outputs_of(backbone, inputs)
+    assert np.abs(changed - before).max() > 1e-3
+    backbone.save(tmp_path / "lora.keras")
+    loaded = keras.models.load_model(tmp_path / "lora.keras")
+    np.testing.assert_allclose(outputs_of(loaded, inputs), changed, rtol=1e-4, atol=1e-5)

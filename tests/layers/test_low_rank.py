@@ -326,3 +326,40 @@ def test_an_order_has_every_row_once(order, reorder_rows, message):
     dense.build()
     with pytest.raises(ValueError, match=message):
         TTEmbedding.from_embedding(dense, tt_ranks=2, order=order, reorder_rows=reorder_rows)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: LowRankDense(5, 3, activation="relu"),
+        lambda: LowRankEinsumDense("ab,bcd->acd", (5, 2), 3, bias_axes="d"),
+    ],
+)
+def test_lora_corrects_both_factors(make, tmp_path):
+    layer, x = make(), RNG.normal(size=(4, 6)).astype("float32")
+    before = to_numpy(layer(x))
+    kernel = kernel_of(layer)
+    layer.enable_lora(2, lora_alpha=4)
+    np.testing.assert_array_equal(to_numpy(layer(x)), before)
+    assert {w.name for w in layer.trainable_weights} == {"lora_kernel_a", "lora_kernel_b", "bias"}
+    assert layer.inner.lora_kernel_a.shape[-1] == 2
+    for part in (layer.inner, layer.outer):
+        part.lora_kernel_b.assign(RNG.normal(size=part.lora_kernel_b.shape))
+    changed = to_numpy(layer(x))
+    corrected = kernel_of(layer)  # Keras' `kernel` includes the correction
+    assert np.abs(corrected - kernel).max() > 0.1
+    expected = np.reshape(x @ corrected, before.shape)
+    if layer.activation is keras.activations.relu:
+        expected = np.maximum(expected, 0)
+    np.testing.assert_allclose(changed, expected, rtol=1e-4, atol=1e-5)
+    model = keras.Sequential([keras.Input((6,)), layer])
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(to_numpy(loaded(x)), changed, rtol=1e-4, atol=1e-5)
+
+
+def test_lora_has_at_most_the_rank_of_the_layer():
+    layer = LowRankDense(5, 3)
+    layer.build((None, 6))
+    layer.enable_lora(8)
+    assert layer.inner.lora_kernel_a.shape == (6, 3)
