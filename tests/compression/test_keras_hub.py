@@ -151,3 +151,26 @@ def test_lora_trains_replaced_layers(presets, tmp_path):
     backbone.save(tmp_path / "lora.keras")
     loaded = keras.models.load_model(tmp_path / "lora.keras")
     np.testing.assert_allclose(outputs_of(loaded, inputs), changed, rtol=1e-4, atol=1e-5)
+
+
+def gemma_causal_lm():
+    backbone, _ = gemma()
+    return keras_hub.models.GemmaCausalLM(backbone, preprocessor=None), TEXT
+
+
+@pytest.mark.parametrize("family", [gpt2_causal_lm, gemma_causal_lm])
+def test_a_compressed_model_generates_what_it_computes(family):
+    model, inputs = family()
+    small = compress(model, target=1.4, data=inputs, verbose=0).model
+    small.compile(sampler="greedy")
+    given = 4
+    start = np.where(np.arange(IDS.shape[1]) < given, IDS, 0)
+    mask = np.broadcast_to(np.arange(IDS.shape[1]) < given, IDS.shape).astype("int32")
+    generated = small.generate({"token_ids": start, "padding_mask": mask}, stop_token_ids=None)[
+        "token_ids"
+    ]
+    ids = start.copy()
+    for place in range(given, IDS.shape[1]):
+        logits = to_numpy(small({"token_ids": ids, "padding_mask": np.ones_like(ids)}))
+        ids[:, place] = logits[:, place - 1].argmax(-1)
+    np.testing.assert_array_equal(to_numpy(generated), ids)
