@@ -1,5 +1,6 @@
 """SavedModels, ONNX and LiteRT files of numeric models, run and compared with the model."""
 
+import contextlib
 from pathlib import Path
 
 import keras
@@ -125,6 +126,25 @@ def test_a_file_that_computes_something_else_is_not_kept(form, tmp_path):
         EXPORTS[form](model, tmp_path / f"model{SUFFIXES[form]}", np.ones((2, 4), "float32"))
     assert "something else" in str(raised.value.__cause__)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("outputs", "differ"),
+    [
+        (np.full((3, 2), 1.0001), False),  # within 1e-4 of one more than the largest
+        (np.full((3, 2), 1.001), True),
+        (np.ones((3, 1)), True),
+        (np.ones((1, 3, 2)), True),
+        (np.full((3, 2), np.nan), True),
+    ],
+)
+def test_outputs_agree_in_values_and_shape(outputs, differ):
+    def model(inputs, training):
+        return keras.ops.ones((3, 2))
+
+    raises = pytest.raises(ValueError, match="computes something else")
+    with raises if differ else contextlib.nullcontext():
+        formats._check_outputs(model, [np.zeros(3)], lambda inputs: [outputs])
 
 
 class Moving(keras.layers.Layer):

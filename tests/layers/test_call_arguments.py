@@ -122,6 +122,14 @@ def test_another_last_axis_than_that_of_the_build(name):
         call(layer, {**arguments, first: wrong})
 
 
+@pytest.mark.parametrize("make", [lambda: layers.SwiGLU(4), lambda: layers.TTDense(6)])
+def test_axes_before_the_last_may_change_from_call_to_call(make):
+    layer = make()
+    assert layer(np.ones((2, 3, 8), "float32")).shape[:-1] == (2, 3)
+    assert layer(np.ones((2, 5, 8), "float32")).shape[:-1] == (2, 5)
+    assert layer(np.ones((4, 8), "float32")).shape[:-1] == (4,)
+
+
 MASKS = [
     (name, mask)
     for name in sorted(CASES)

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from translator_runs import PAIRS, small_translator
 
-from keras_tnattn.search.beam_search import BeamSearch
+from keras_tnattn.search.beam_search import BeamSearch, Hypotheses
 from keras_tnattn.text.sentence_translator import SentenceTranslator
 from keras_tnattn.text.word_pieces import learn_word_pieces
 
@@ -47,6 +47,21 @@ def test_unknown_sentences_have_one_answer(parts):
     assert len({round(translations[0].score, 4) for translations in found[:3]}) == 1
     assert translate.source_ids(texts).row_lengths().numpy().tolist()[:3] == [2, 2, 2]
     assert translate.source_ids(texts).row_lengths().numpy()[3] > 3
+
+
+def test_hypotheses_that_were_not_found_are_left_out(parts, monkeypatch):
+    translate = SentenceTranslator(*parts, beam_size=3, extra_tokens=5)
+    scores, finished = np.array([[0.5, 0.75, np.inf]]), np.array([[True, False, False]])
+
+    def search(ids, batch_size):
+        rows = len(ids)
+        found = np.tile([[[2, 5, 3], [2, 6, 7], [0, 0, 0]]], (rows, 1, 1))
+        return Hypotheses(found, np.repeat(scores, rows, 0), np.repeat(finished, rows, 0))
+
+    monkeypatch.setattr(translate, "search", search)
+    some, none = translate.n_best(["dois rios", "\u2603"])
+    assert [(x.score, x.finished) for x in some] == [(0.5, True), (0.75, False)]
+    assert none == [("", 0.5, True)]
 
 
 def test_longer_sentences_are_cut(parts):

@@ -426,9 +426,9 @@ def test_the_vocabulary_follows_the_new_ids():
         vectorizer=SimpleNamespace(get_vocabulary=lambda: words), class_names=["x"], _max_words=7
     )
     # Each new id's old one; the sixth row of the embedding stands for no word.
-    orders = {"embedding": np.array([0, 1, 4, 5, 2, 3])}
+    orders = {"embedding": np.array([0, 1, 3, 4, 5, 2])}
     found = ClassifierRun.description(run, SimpleNamespace(id_orders=orders))
-    assert found["vocabulary"] == ["", "[UNK]", "c", "a", "b"]
+    assert found["vocabulary"] == ["", "[UNK]", "b", "c", "a"]
 
 
 def test_thinned_texts_keep_some_words_in_order():

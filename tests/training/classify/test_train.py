@@ -15,7 +15,7 @@ from keras_tnattn_train.classify import train
 from keras_tnattn_train.classify.config import ATTENTIONS, ClassifyConfig
 from keras_tnattn_train.classify.loading import ClassifierRun
 from keras_tnattn_train.classify.texts import warning_without_spaces
-from keras_tnattn_train.classify.train import _words_to_read, compiled_model
+from keras_tnattn_train.classify.train import _a_sentence, _words_to_read, compiled_model
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.data.batches import TextBatches
 from keras_tnattn_train.data.texts import split_rows
@@ -617,6 +617,16 @@ def test_long_texts_of_characters_are_read_and_predicted(tmp_path, capsys):
     loaded = ClassifierRun(run)
     predictions = loaded.predictor(8, 1, None)([row.partition(",")[0] for row in rows[:4]])
     assert [p[0].words[0] for p in predictions] == ["a", "b", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "row", "shown"),
+    [([9, 31, 30, 12], 2, 30), ([9, 10, 12], 1, 10), ([3, 40, 35], 1, 30), ([3, 9, 4], 1, 9)],
+)
+def test_the_sentence_that_is_drawn_is_neither_short_nor_long(lengths, row, shown):
+    ids = np.arange(1, 51) + 100 * np.arange(len(lengths))[:, None]
+    ids[np.arange(50) >= np.array(lengths)[:, None]] = 0
+    np.testing.assert_array_equal(_a_sentence(ids), 100 * row + np.arange(1, shown + 1))
 
 
 @pytest.mark.parametrize(
