@@ -38,6 +38,15 @@ LAYERS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("float64", 8), ("float32", 4), ("float16", 2), ("bfloat16", 2)]
+)
+def test_bytes_are_those_of_the_dtype(dtype, size):
+    layer = L.Dense(3, dtype=dtype)
+    layer.build((None, 5))
+    assert byte_count(layer) == size * (5 * 3 + 3)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("bits", [None, 8, 3])
 def test_estimated_bytes_are_the_real_ones(dtype, bits):

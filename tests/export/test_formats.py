@@ -282,6 +282,26 @@ def test_several_outputs_and_masks_keep_their_names(form, tmp_path):
         assert names == ["mean", "tokens"]
 
 
+class Shifts(keras.layers.Layer):
+    """Gives each id a whole number, some of them negative."""
+
+    def build(self, input_shape):
+        self.shifts = self.add_weight(shape=(400,), dtype="int32", trainable=False)
+        self.shifts.assign(np.arange(400) % 200 - 100)
+
+    def call(self, inputs):
+        return keras.ops.cast(keras.ops.take(self.shifts, inputs), "float32")
+
+
+@pytest.mark.skipif(BACKEND not in formats.BACKENDS["LiteRT"], reason="does not write LiteRT")
+def test_negative_integers_come_back(tmp_path):
+    pytest.importorskip("ai_edge_litert")
+    model = keras.Sequential([keras.Input((3,), dtype="int32"), Shifts()])
+    path = export_litert(model, tmp_path / "model.tflite")
+    (got,) = formats._run_litert(str(path), np.array([[0, 99, 250]], "int32"))
+    np.testing.assert_array_equal(got, [[-100, -1, -50]])
+
+
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="converts on TensorFlow only")
 def test_a_file_that_no_runtime_knows_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"\.onnx, \.tflite or \.xml.*model\.h5"):

@@ -76,6 +76,24 @@ def test_the_name_tells_what_is_trained(options, name):
     assert TranslateConfig(**options).name == name
 
 
+def test_numbers_of_epochs_that_just_fit():
+    fitting = {
+        "early_stopping": 2,
+        "epochs_after_best": 2,
+        "checkpoint_epochs": (1, 3),
+        "cooldown_epochs": 3,
+    }
+    config = TranslateConfig(epochs=3, **fitting)
+    assert {name: getattr(config, name) for name in fitting} == fitting
+    for name, value in (
+        ("epochs_after_best", 3),
+        ("cooldown_epochs", 4),
+        ("checkpoint_epochs", (4,)),
+    ):
+        with pytest.raises(InputError, match=name):
+            TranslateConfig(epochs=3, **{**fitting, name: value})
+
+
 def test_a_preparation_by_options():
     assert TranslateConfig(strip_accents=True, unicode_form="NFKC").preparing == Preparing(
         keep_accents=False, form="NFKC"
