@@ -505,6 +505,18 @@ def test_the_smallest_choice_is_counted_and_not_estimated(monkeypatch):
         compress(sequential(), target=1e6, data=IDS)
 
 
+def test_a_choice_that_is_too_large_is_made_smaller(monkeypatch):
+    # As if the estimates were too small, of a model with weights that stay as they are.
+    share_out = choosing.share_out
+    monkeypatch.setattr(
+        choosing, "share_out", lambda *options: share_out(*options[:2], options[2] + 1000)
+    )
+    inputs = keras.Input((12,), dtype="int32")
+    x = keras.layers.PReLU()(keras.layers.Embedding(300, 32)(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(5)(keras.layers.Flatten()(x)))
+    assert compress(model, target=2.0, data=IDS).report.ratio >= 2
+
+
 def test_a_compiled_model_comes_back_compiled_and_loads(tmp_path):
     model = sequential()
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])

@@ -18,6 +18,7 @@ with noise.without_noise():
     os.write(2, b"2026-01-01 10:00:00.5: E cuda_platform.cc:51] failed call to cuInit: none\\n")
     os.write(2, b"E0000 00:00:1.5 disk.cc:1] an error\\n")
     os.write(2, b"a warning of another library\\n")
+    os.write(2, b"it says: WARNING: All log messages before absl\\n")
 backend.start_backend()
 import keras
 keras.ops.ones(2) + 1
@@ -35,5 +36,6 @@ def test_start_up_messages_are_hidden_and_errors_shown():
     assert done.stderr.splitlines() == [
         "E0000 00:00:1.5 disk.cc:1] an error",
         "a warning of another library",
+        "it says: WARNING: All log messages before absl",
     ]
     assert done.stdout == ""

@@ -33,6 +33,11 @@ def test_a_sparse_power_law(rng):
     assert found["normality_p"] < 1e-6
 
 
+def test_zero_is_small_beside_the_largest_magnitude():
+    assert describe(np.array([-2000, 1.9, 2.1, 0]))["share_at_zero"] == 0.5
+    assert describe(np.array([2e-5, -1e-6]))["share_at_zero"] == 0
+
+
 @pytest.mark.parametrize("x", [np.zeros(50), np.full(50, 3.0), np.arange(5.0), np.zeros(0)])
 @pytest.mark.filterwarnings("error")
 def test_what_cannot_be_computed_is_nan(x):
