@@ -41,6 +41,7 @@ class Seen:
         fast: Whether to try less, and take a shorter time.
         inputs_read: Positions, among the flattened inputs of the model, of the inputs that an
             embedding was called with; `None` stands for ids that are no input of the model.
+        factors: The factors of a table, once `errors.factors_of` has computed them.
     """
 
     rows: int = 0
@@ -52,6 +53,7 @@ class Seen:
     renumber: int | None = None
     fast: bool = False
     inputs_read: set[int | None] = dataclasses.field(default_factory=set)
+    factors: Any = dataclasses.field(default=None, init=False)
 
     @property
     def takes_model_input(self) -> bool:

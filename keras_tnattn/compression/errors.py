@@ -1,6 +1,7 @@
 """The errors of layers and tables, weighted by what the model does with them."""
 
 import dataclasses
+from collections.abc import Iterator
 
 import keras
 import numpy as np
@@ -37,10 +38,13 @@ def layer_error(
     """
     if not is_table(old):
         return output_error(old, new, seen)
-    ids = np.arange(old.input_dim)
-    table = table_of(old)
-    near = ops.convert_to_numpy(new(ids if id_order is None else np.argsort(id_order)))
-    error = table_error(table, near, row_weights(old, seen))
+    new_ids = np.arange(old.input_dim) if id_order is None else np.argsort(id_order)
+    weights, error, size = row_weights(old, seen), 0.0, 0.0
+    for part, rows in parts_of_table(old):
+        difference = rows - ops.convert_to_numpy(new(new_ids[part]))
+        error += float(weights[part] @ np.einsum("vd,vd->v", difference, difference))
+        size += float(weights[part] @ np.einsum("vd,vd->v", rows, rows))
+    error = float(np.sqrt(error / (size or 1.0)))
     logits = second_table(old)
     if logits is None:
         return error
@@ -76,12 +80,15 @@ def sample(layer: keras.layers.Layer, seen: Seen) -> np.ndarray:
     return rng.normal(size=shape).astype("float32")
 
 
-def table_of(layer: keras.layers.Layer) -> np.ndarray:
-    """Returns all rows of an embedding, array `(V, D)` in float32."""
+def parts_of_table(layer: keras.layers.Embedding) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yields the rows of an embedding in parts, float32 arrays `(n, D)`, and where they are."""
     weights = getattr(layer, "embeddings", None)
-    if weights is not None and layer.quantization_mode is None:
-        return np.asarray(ops.convert_to_numpy(weights), "float32")
-    return np.asarray(ops.convert_to_numpy(layer(np.arange(layer.input_dim))), "float32")
+    if layer.quantization_mode is not None:
+        weights = None
+    for start in range(0, layer.input_dim, _CHUNK):
+        part = slice(start, min(start + _CHUNK, layer.input_dim))
+        rows = layer(np.arange(part.start, part.stop)) if weights is None else weights[part]
+        yield part, np.asarray(ops.convert_to_numpy(rows), "float32")
 
 
 def row_weights(layer: keras.layers.Embedding, seen: Seen) -> np.ndarray:
@@ -135,22 +142,32 @@ class Factors:
     squares: np.ndarray
 
 
-def weighted_factors(
-    table: np.ndarray, weights: np.ndarray, directions: np.ndarray | None
+def factors_of(layer: keras.layers.Embedding, seen: Seen) -> Factors:
+    """Returns the factors of a table, which are computed only once."""
+    if seen.factors is None:
+        seen.factors = _weighted_factors(layer, row_weights(layer, seen), direction_weights(seen))
+    return seen.factors
+
+
+def _weighted_factors(
+    layer: keras.layers.Embedding, weights: np.ndarray, directions: np.ndarray | None
 ) -> Factors:
     """Returns the factors of a table of which the leading ones have the smallest weighted error."""
-    columns = table.shape[1]
+    count, columns = layer.input_dim, layer.output_dim
     gram = np.zeros((columns, columns))
-    for start in range(0, len(table), _CHUNK):
-        rows = table[start : start + _CHUNK].astype("float64")
-        gram += rows.T @ (weights[start : start + _CHUNK, None] * rows)
+    for part, rows in parts_of_table(layer):
+        rows = rows.astype("float64")
+        gram += rows.T @ (weights[part, None] * rows)
     if directions is None:
         directions = np.eye(columns)
     squares, vectors = np.linalg.eigh(directions @ gram @ directions)
     squares, vectors = np.maximum(squares[::-1], 0.0), vectors[:, ::-1]
-    if len(table) < columns:
-        squares, vectors = squares[: len(table)], vectors[:, : len(table)]
-    coordinates = table @ (directions @ vectors).astype("float32")
+    if count < columns:
+        squares, vectors = squares[:count], vectors[:, :count]
+    coordinates = np.empty((count, vectors.shape[1]), "float32")
+    rotation = (directions @ vectors).astype("float32")
+    for part, rows in parts_of_table(layer):
+        coordinates[part] = rows @ rotation
     return Factors(coordinates, np.linalg.solve(directions, vectors).T, squares)
 
 
@@ -200,7 +217,6 @@ class TableErrors:
 
 def low_rank_table(layer: keras.layers.Embedding, seen: Seen, share: float) -> np.ndarray:
     """Returns the table of an embedding, approximated by one of a share of its full rank."""
-    weights = row_weights(layer, seen)
-    factors = weighted_factors(table_of(layer), weights, direction_weights(seen))
+    factors = factors_of(layer, seen)
     rank = int(np.ceil(share * len(factors.basis)))
     return factors.coordinates[:, :rank] @ factors.basis[:rank].astype("float32")

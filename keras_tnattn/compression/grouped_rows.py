@@ -5,21 +5,26 @@ coordinates of each group, `B` of shape `(R, V_2, D)` the rows that the groups h
 grid has `V_1 V_2 >= V` places, and which row lies where is free, so it is chosen, too.
 """
 
+import dataclasses
 import functools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
 from keras_tnattn.ops import tt_table
 
-# Numbers in the largest matrix of distances between rows and places.
-_DISTANCES = 2**23
+# Numbers in the largest matrix of products of rows with places, which fits a cache.
+_PRODUCTS = 2**20
 # Rows that choose among each other's places.
 _BLOCK = 2**14
 # Numbers in the Gram matrices that are solved at once.
 _GRAM_NUMBERS = 2**22
 # Up to this size all singular vectors of a matrix are computed.
-_EXACT = 256
+_EXACT = 1024
+_ITERATIONS = 4
+# Numbers of a table that are copied at once.
+_NUMBERS = 2**22
 
 
 def grid_shape(num_rows: int, columns: int) -> tuple[int, int]:
@@ -85,31 +90,68 @@ def decomposition(
     # An SVD can only weight groups and places separately, so each weight is approximated by a
     # product of the two.
     of_group, of_place = ((np.sqrt(weight.mean(axis=n)) + 1e-6).astype(rows.dtype) for n in (1, 0))
-    scaled = rows[row_at]
-    scaled *= (of_group[:, None] * of_place * (weight > 0))[..., None]
-    u, s, vt = _leading_svd(scaled.reshape(shape[0], -1), rank)
-    total = float(np.square(scaled, out=scaled).sum(dtype="float64")) or 1.0
-    errors = 1 - np.concatenate([[0.0], np.cumsum(np.square(s, dtype="float64"))]) / total
+    scales = of_group[:, None] * of_place * (weight > 0)
+    matrix = _Scaled(rows, row_at, scales)
+    right = _right_vectors(matrix, rank)
+    left = matrix.times(right)
+    s = np.linalg.norm(left, axis=0)
+    total = float((np.einsum("vd,vd->v", rows, rows)[row_at] * scales**2).sum(dtype="float64"))
+    errors = 1 - np.concatenate([[0.0], np.cumsum(np.square(s, dtype="float64"))]) / (total or 1.0)
     root = np.sqrt(s)
-    common = (root[:, None] * vt).reshape(rank, shape[1], -1)
-    return u * root / of_group[:, None], common / of_place[:, None], np.maximum(errors, 0.0)
+    common = (root * right).T.reshape(rank, shape[1], -1)
+    left /= np.maximum(root, 1e-30)
+    return left / of_group[:, None], common / of_place[:, None], np.maximum(errors, 0.0)
 
 
-def _leading_svd(matrix: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the leading singular vectors and values; of a large matrix by subspace iteration.
+@dataclasses.dataclass(frozen=True)
+class _Scaled:
+    """Scaled rows on a grid as a matrix `(V_1, V_2 D)` that is formed in parts.
+
+    Attributes:
+        rows: Array `(V, D)`.
+        row_at: The row at each place `(V_1, V_2)`.
+        scales: The scale of each place `(V_1, V_2)`.
+    """
+
+    rows: np.ndarray
+    row_at: np.ndarray
+    scales: np.ndarray
+
+    @property
+    def columns(self) -> int:
+        return self.row_at.shape[1] * self.rows.shape[1]
+
+    def _parts(self) -> Iterator[np.ndarray]:
+        step = max(1, _NUMBERS // self.columns)
+        for start in range(0, len(self.row_at), step):
+            groups = slice(start, start + step)
+            part = self.rows[self.row_at[groups]]
+            part *= self.scales[groups, :, None]
+            yield part.reshape(len(part), -1)
+
+    def times(self, other: np.ndarray) -> np.ndarray:
+        return np.concatenate([part @ other for part in self._parts()])
+
+    def gram(self) -> np.ndarray:
+        return sum(part.T @ part for part in self._parts())  # type: ignore[return-value]
+
+    def gram_times(self, other: np.ndarray) -> np.ndarray:
+        return sum(part.T @ (part @ other) for part in self._parts())  # type: ignore[return-value]
+
+
+def _right_vectors(matrix: _Scaled, rank: int) -> np.ndarray:
+    """Returns the leading right singular vectors; of a large matrix by subspace iteration.
 
     Halko, Martinsson and Tropp, 2011, https://arxiv.org/abs/0909.4061, algorithm 4.4.
     """
-    size = min(matrix.shape)
-    if size <= _EXACT or rank > size // 4:
-        u, s, vt = np.linalg.svd(matrix, full_matrices=False)
-        return u[:, :rank], s[:rank], vt[:rank]
-    random = np.random.default_rng(0).normal(size=(matrix.shape[1], rank + 16))
-    basis = np.linalg.qr(matrix @ random.astype(matrix.dtype))[0]
-    for _ in range(4):
-        basis = np.linalg.qr(matrix @ np.linalg.qr(matrix.T @ basis)[0])[0]
-    u, s, vt = np.linalg.svd(basis.T @ matrix, full_matrices=False)
-    return (basis @ u)[:, :rank], s[:rank], vt[:rank]
+    size, dtype = matrix.columns, matrix.rows.dtype
+    if size <= _EXACT or 2 * rank > size:
+        return np.linalg.eigh(matrix.gram().astype("float64"))[1][:, : -rank - 1 : -1].astype(dtype)
+    basis = np.random.default_rng(0).normal(size=(size, rank + 16)).astype(dtype)
+    for _ in range(_ITERATIONS):
+        basis = np.linalg.qr(matrix.gram_times(basis))[0]
+    vt = np.linalg.svd(matrix.times(basis), full_matrices=False)[2]
+    return basis @ vt[:rank].T
 
 
 def refit(
@@ -248,6 +290,23 @@ def lookup(a: np.ndarray, b: np.ndarray, places: np.ndarray) -> np.ndarray:
     return rows
 
 
+def squared_error(
+    a: np.ndarray, b: np.ndarray, rows: np.ndarray, weights: np.ndarray, places: np.ndarray
+) -> float:
+    """Returns `sum_v w_v ||rows[v] - rows'[v]||^2`.
+
+    Example:
+        >>> squared_error(np.eye(3), np.ones((3, 1, 2)), np.zeros((3, 2)), np.ones(3), np.arange(3))
+        6.0
+    """
+    total, step = 0.0, max(1, _NUMBERS // rows.shape[1])
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        difference = lookup(a, b, places[part]) - rows[part]
+        total += float(weights[part] @ np.einsum("vd,vd->v", difference, difference))
+    return total
+
+
 def rearranged(
     a: np.ndarray,
     b: np.ndarray,
@@ -297,20 +356,32 @@ def _rearranged_block(
     places: np.ndarray,
     share: float,
 ) -> np.ndarray:
-    by_weight = np.argsort(-weights, kind="stable")
+    # Similar rows lie next to each other, and would want the same places at once.
+    random = np.random.default_rng(0).random(len(weights))
+    by_weight = np.lexsort((random, -weights))
     covered = np.cumsum(weights[by_weight]) <= share * weights.sum()
     choosing, others = by_weight[covered], by_weight[~covered]
     new, free = places.copy(), np.sort(places)
-    code = lookup(a, b, free).astype("float32")
+    near = lookup(a, b, free)
+    scale = 1 / (max(np.abs(near).max(), np.abs(rows).max()) or 1.0)  # squares are finite
+    near *= scale
+    # The largest product of `(row, 1)` with `(place, -|place|^2 / 2)` has the smallest distance.
+    code = np.concatenate([near.T, -0.5 * np.square(near).sum(axis=1)[None]]).astype("float32")
+    queries = np.concatenate([rows * scale, np.ones((len(rows), 1))], axis=1, dtype="float32")
+    products, taken = np.empty(_PRODUCTS + len(free), "float32"), 0
     while len(choosing):
-        some = choosing[: max(1, _DISTANCES // len(free))]
+        some = choosing[: max(1, _PRODUCTS // len(free))]
+        out = products[: len(some) * len(free)].reshape(len(some), -1)
         # NumPy has warned here of an invalid value in a product of finite matrices.
         with np.errstate(invalid="ignore"):
-            distances = (code**2).sum(axis=1) - 2 * rows[some].astype("float32") @ code.T
-        wanted = distances.argmin(axis=1)
-        taken, winners = np.unique(wanted, return_index=True)
-        new[some[winners]] = free[taken]
-        free, code = np.delete(free, taken), np.delete(code, taken, axis=0)
+            wanted = np.matmul(queries[some], code, out=out).argmax(axis=1)
+        best, winners = np.unique(wanted, return_index=True)
+        new[some[winners]] = free[best]
         choosing = np.delete(choosing, winners)
+        code[-1, best] = -np.inf
+        taken += len(best)
+        if 8 * taken > len(free) or not len(choosing):
+            left = np.isfinite(code[-1])
+            free, code, taken = free[left], np.ascontiguousarray(code[:, left]), 0
     new[others[np.argsort(places[others])]] = free
     return new

@@ -18,6 +18,12 @@ from keras_tnattn.ops import tensor_train
 from keras_tnattn.ops.precision import matmul
 from keras_tnattn.typing import Tensor
 
+# The most rows that are not halved any more when similar ones are made neighbors, the rows of a
+# part from which its principal axis is computed, and the steps of that computation.
+_LEAF, _AXIS_ROWS, _AXIS_STEPS = 8, 4096, 16
+# The most rows that are copied at once.
+_ORDERED_ROWS = 2**14
+
 # Cost of moving one number, in floating-point operations, as in `tensor_train.contraction`.
 _FLOPS_PER_NUMBER = 128
 
@@ -236,7 +242,8 @@ def similarity_order(table: np.ndarray) -> np.ndarray:
     """Orders rows so that similar ones are neighbors and share the digits of a tensor train.
 
     The rows are halved at the median along their first principal axis, and each half again, until
-    at most 8 are left: the order of the leaves of a k-d tree along principal axes.
+    at most 8 are left: the order of the leaves of a k-d tree along principal axes. The axes are
+    those of at most 4,096 of their rows, by power iteration.
 
     Returns:
         Integer array `(V,)`: the row that comes first, second, ...
@@ -248,21 +255,39 @@ def similarity_order(table: np.ndarray) -> np.ndarray:
         True
     """
     table = np.asarray(table)
+    order = np.arange(len(table))
+    starts, sizes = np.array([0]), np.array([len(table)])
+    while len(starts):
+        for size in np.unique(sizes):
+            same = starts[sizes == size]
+            for some in np.array_split(same, math.ceil(len(same) * size / _ORDERED_ROWS) or 1):
+                places = some[:, None] + np.arange(size)
+                order[places] = _ordered_along_axes(table, order[places])
+        starts, sizes = starts[sizes > _LEAF], sizes[sizes > _LEAF]
+        half = sizes // 2
+        starts, sizes = np.append(starts, starts + half), np.append(half, sizes - half)
+    return order
 
-    def ordered(rows: np.ndarray) -> list[np.ndarray]:
-        if len(rows) < 2:
-            return [rows]
-        centered = table[rows].astype("float64" if len(rows) < 2**14 else table.dtype)
-        centered -= centered.mean(axis=0)
-        if len(rows) < table.shape[1]:
-            axis = centered.T @ np.linalg.eigh(centered @ centered.T)[1][:, -1]
-        else:
-            axis = np.linalg.eigh(centered.T @ centered)[1][:, -1]
-        axis = axis * np.sign(axis[np.argmax(np.abs(axis))])
-        rows = rows[np.argsort(centered @ axis, kind="stable")]
-        if len(rows) <= 8:
-            return [rows]
-        half = len(rows) // 2
-        return [*ordered(rows[:half]), *ordered(rows[half:])]
 
-    return np.concatenate(ordered(np.arange(len(table))))
+def _ordered_along_axes(table: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Orders the rows of each group `(n, size)` along the first principal axis of the group."""
+    if not groups.size:
+        return groups
+    some = table[groups[:, :: math.ceil(groups.shape[1] / _AXIS_ROWS)]]
+    means = some.mean(axis=1, keepdims=True)
+    some = some - means
+    some /= np.abs(some).max() or 1.0
+    # The longest row is a good start.
+    longest = np.einsum("gvd,gvd->gv", some, some).argmax(axis=1)
+    axes = some[np.arange(len(some)), longest][..., None]
+    for _ in range(_AXIS_STEPS):
+        axes = axes / (np.linalg.norm(axes, axis=1, keepdims=True) + 1e-30)
+        axes = some.swapaxes(1, 2) @ (some @ axes)
+    largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1, keepdims=True), axis=1)
+    axes = axes * np.sign(largest)
+    along = np.empty(groups.shape, some.dtype)
+    step = max(1, _ORDERED_ROWS // len(groups))
+    for start in range(0, groups.shape[1], step):
+        part = slice(start, start + step)
+        along[:, part] = ((table[groups[:, part]] - means) @ axes)[..., 0]
+    return np.take_along_axis(groups, along.argsort(axis=1, kind="stable"), axis=1)

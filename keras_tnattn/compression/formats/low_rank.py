@@ -14,10 +14,9 @@ from keras_tnattn.compression.candidates import Candidate, input_shape, item_siz
 from keras_tnattn.compression.errors import (
     TableErrors,
     direction_weights,
+    factors_of,
     output_error,
     row_weights,
-    table_of,
-    weighted_factors,
 )
 from keras_tnattn.compression.formats import chains, recurrent
 from keras_tnattn.compression.kinds import is_plain_table, is_table, kind_of
@@ -121,10 +120,9 @@ def _kernel_candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) 
 def _table_candidates(
     layer: keras.layers.Embedding, seen: Seen, bits: int | None
 ) -> list[Candidate]:
-    weights, directions = row_weights(layer, seen), direction_weights(seen)
-    factors = weighted_factors(table_of(layer), weights, directions)
+    factors = factors_of(layer, seen)
     basis = factors.basis.astype("float32")
-    errors = TableErrors(factors, weights, directions is not None)
+    errors = TableErrors(factors, row_weights(layer, seen), direction_weights(seen) is not None)
     number = item_size(layer.variable_dtype)
     bits = None if bits is None else max(bits, 4)
     quantize = None if bits is None else functools.partial(LowRankEmbedding.quantized, bits=bits)

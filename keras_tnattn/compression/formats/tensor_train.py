@@ -25,9 +25,8 @@ from keras_tnattn.compression.errors import (
     Factors,
     TableErrors,
     direction_weights,
+    factors_of,
     row_weights,
-    table_of,
-    weighted_factors,
 )
 from keras_tnattn.compression.kinds import is_plain_table, is_table, kind_of
 from keras_tnattn.compression.progress import tell
@@ -88,9 +87,8 @@ def _kernel_candidates(layer: keras.layers.Dense, seen: Seen) -> list[Candidate]
 def _table_candidates(
     layer: keras.layers.Embedding, seen: Seen, bits: int | None
 ) -> list[Candidate]:
-    weights, directions = row_weights(layer, seen), direction_weights(seen)
-    factors = weighted_factors(table_of(layer), weights, directions)
-    errors = TableErrors(factors, weights, directions is not None)
+    weights, factors = row_weights(layer, seen), factors_of(layer, seen)
+    errors = TableErrors(factors, weights, direction_weights(seen) is not None)
     number = item_size(layer.variable_dtype)
     bits = None if bits is None else max(bits, 4)
     quantize = None if bits is None else functools.partial(TTEmbedding.quantized, bits=bits)
@@ -99,9 +97,11 @@ def _table_candidates(
     for trains, left in zip(groups, _errors_left(groups), strict=True):
         share = left - 1
         for train in trains:
-            near, size = train.rounded(number, errors.rows)
             a, b, places = train.first
             exact = grouped_rows.lookup(a, b, places[errors.rows])
+            near, size = exact, train.size(number)
+            if bits is not None:
+                near, size = train.rounded(number, errors.rows)
             target = errors.coordinates[:, : exact.shape[1]]
             improved_error, weighted = errors.of(near + share * (exact - target))
             candidates.append(
@@ -155,6 +155,7 @@ class _GroupedRows:
         rows: The coordinates of its rows in `basis`, array `(V, K)`.
         weights: The weights of the rows.
         basis: Array `(K, D)`: the third core or, if `K = D`, a factor of the second.
+        inverse_basis: The inverse of `basis`, if `K = D` and there are `bits`.
         renumber: The number of leading ids that stay if the others may be renumbered, or `None`.
         bits: Bits of the integers, or `None` for floats.
         fast: Whether to improve it for a shorter time.
@@ -166,6 +167,7 @@ class _GroupedRows:
     rows: np.ndarray
     weights: np.ndarray
     basis: np.ndarray
+    inverse_basis: np.ndarray | None
     renumber: int | None
     bits: int | None
     fast: bool
@@ -180,6 +182,11 @@ class _GroupedRows:
     @property
     def _num_cores(self) -> int:
         return 3 if len(self.basis) < self.layer.output_dim else 2
+
+    @property
+    def _bytes_of_positions(self) -> int:
+        rows = len(self.rows)
+        return 0 if self.renumber is not None else rows * (2 if rows <= 2**16 else 4)
 
     @functools.cached_property
     def best(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -206,19 +213,19 @@ class _GroupedRows:
     def measured_error_left(self) -> float:
         """Returns the weighted error of the rows after one round, relative to that before."""
         before, after = (
-            np.sqrt(self.weights @ np.square(grouped_rows.lookup(*x) - self.rows).sum(axis=1))
-            for x in (self.first, self._improved(1))
+            grouped_rows.squared_error(a, b, self.rows, self.weights, places)
+            for a, b, places in (self.first, self._improved(1))
         )
-        return float(after / before) if before > 0 else 1.0
+        return float(np.sqrt(after / before)) if before > 0 else 1.0
 
     def size(self, number: int) -> int:
-        """Returns about how many bytes the layer takes, without scales."""
-        a, b, places = self.first
+        """Returns how many bytes the layer takes, but for the scales of integers."""
+        a, b, _ = self.first
         shared = 0 if self._num_cores == 2 else self.basis.size * number
         columns = self.layer.output_dim if self._num_cores == 2 else b.shape[2]
         per_number = number if self.bits is None else self.bits / 8
-        positions = 0 if self.renumber is not None else 2 * places.size
-        return int((a.size + b.shape[0] * b.shape[1] * columns) * per_number) + shared + positions
+        numbers = a.size + b.shape[0] * b.shape[1] * columns
+        return int(numbers * per_number) + shared + self._bytes_of_positions
 
     def rounded(self, float_size: int, rows: np.ndarray) -> tuple[np.ndarray, int]:
         """Returns coordinates of rows in the first cores, rounded, and the bytes of the layer."""
@@ -227,12 +234,10 @@ class _GroupedRows:
             a, b = grouped_rows.rotated(a, b)
         rounded = [rounded_core(core, self.bits, float_size) for core in self._cores(a, b)]
         cores, sizes = zip(*rounded, strict=True)
-        size = sum(sizes)
-        if self.renumber is None:
-            size += places.size * (2 if places.size <= 2**16 else 4)
+        size = sum(sizes) + self._bytes_of_positions
         common = cores[1].reshape(*b.shape[:2], -1)
         if self._num_cores == 2:  # in coordinates again
-            common = common @ np.linalg.pinv(self.basis)
+            common = common @ self.inverse_basis
         near = grouped_rows.lookup(cores[0][0, :, 0], common, places[rows])
         return near.astype("float32"), size
 
@@ -282,6 +287,8 @@ def _grouped_rows(
     for number, width in enumerate(widths, 1):
         tell("  tensor trains: group %d of %d", number, len(widths))
         rows = factors.coordinates[:, :width]
+        basis = factors.basis[:width]
+        inverse = None if bits is None or width < layer.output_dim else np.linalg.pinv(basis)
         shape = grouped_rows.grid_shape(num_rows, width)
         largest = num_rows * width // (2 * (shape[0] + shape[1] * width))
         largest = min(largest, math.isqrt(_GRAM_NUMBERS // max(shape)))
@@ -294,7 +301,8 @@ def _grouped_rows(
                     layer,
                     rows,
                     weights,
-                    factors.basis[:width],
+                    basis,
+                    inverse,
                     seen.renumber,
                     bits,
                     seen.fast,
