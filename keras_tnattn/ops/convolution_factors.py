@@ -7,7 +7,7 @@ outputs.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -86,20 +86,34 @@ def tucker_factors(
         >>> inner.shape, core.shape, outer.shape
         ((2, 1), (3, 3, 1, 2), (2, 4))
     """
+    return next(tucker_series(kernel, [ranks], moment))
+
+
+def tucker_series(
+    kernel: np.ndarray, ranks: Sequence[tuple[int, int]], moment: np.ndarray | None = None
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yields what `tucker_factors` returns for each of several ranks; decomposes only once.
+
+    Example:
+        >>> [core.shape for _, core, _ in tucker_series(np.ones((3, 3, 2, 4)), [(1, 2), (2, 3)])]
+        [(3, 3, 1, 2), (3, 3, 2, 3)]
+    """
     *sizes, channels, filters = kernel.shape
     taps = math.prod(sizes)
     _, right, _ = channel_factors(kernel, moment)
-    right = right[: ranks[1]]
     unfolded = np.moveaxis(kernel.reshape(taps, channels, filters), 1, 0).reshape(channels, -1)
     scale = None
     if moment is not None:
         blocks = moment.reshape(taps, channels, taps, channels)
         scale = low_rank.square_root(np.einsum("tctd->cd", blocks) / taps)
     left, _, _ = low_rank.low_rank_factors(unfolded, scale)
-    inner = np.linalg.qr(left[:, : ranks[0]])[0]
-    basis = np.kron(np.eye(taps), inner)
-    core = _least_squares(basis, kernel.reshape(-1, filters) @ right.T, moment)
-    return inner, core.reshape(*sizes, ranks[0], ranks[1]), right
+    # The leading columns are the same for each number of columns.
+    inner = np.linalg.qr(left[:, : max(a for a, _ in ranks)])[0]
+    fit = _LeastSquares(np.kron(np.eye(taps), inner), kernel.reshape(-1, filters), moment)
+    for a, b in ranks:
+        some = (np.arange(taps)[:, None] * inner.shape[1] + np.arange(a)).ravel()
+        core = fit.solution(some) @ right[:b].T
+        yield inner[:, :a], core.reshape(*sizes, a, b), right[:b]
 
 
 def spatial_factors(
@@ -123,6 +137,18 @@ def spatial_factors(
         >>> first.shape, second.shape
         ((3, 1, 2, 1), (1, 3, 1, 4))
     """
+    return next(spatial_series(kernel, [rank], moment))
+
+
+def spatial_series(
+    kernel: np.ndarray, ranks: Sequence[int], moment: np.ndarray | None = None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields what `spatial_factors` returns for each of several ranks; decomposes only once.
+
+    Example:
+        >>> [first.shape for first, _ in spatial_series(np.ones((3, 3, 2, 4)), [1, 3])]
+        [(3, 1, 2, 1), (3, 1, 2, 3)]
+    """
     high, *others, channels, filters = kernel.shape
     wide = math.prod(others)
     tensor = kernel.reshape(high, wide, channels, filters)
@@ -133,23 +159,31 @@ def spatial_factors(
         marginal = np.einsum("hwcgwd->hcgd", blocks).reshape(high * channels, -1) / wide
         scale = low_rank.square_root(marginal)
     left, _, _ = low_rank.low_rank_factors(unfolded, scale)
-    first = np.linalg.qr(left[:, :rank])[0].reshape(high, channels, -1)
-    rank = first.shape[-1]
-    basis = np.einsum("hcr,wv->hwcvr", first, np.eye(wide)).reshape(-1, wide * rank)
-    second = _least_squares(basis, kernel.reshape(-1, filters), moment)
+    whole = np.linalg.qr(left[:, : max(ranks)])[0].reshape(high, channels, -1)
+    most = whole.shape[-1]
+    basis = np.einsum("hcr,wv->hwcvr", whole, np.eye(wide)).reshape(-1, wide * most)
+    fit = _LeastSquares(basis, kernel.reshape(-1, filters), moment)
     ones = (1,) * len(others)
-    return (
-        first.reshape(high, *ones, channels, rank),
-        second.reshape(1, *others, rank, filters),
-    )
+    for rank in (min(rank, most) for rank in ranks):
+        second = fit.solution((np.arange(wide)[:, None] * most + np.arange(rank)).ravel())
+        yield (
+            whole[..., :rank].reshape(high, *ones, channels, rank),
+            second.reshape(1, *others, rank, filters),
+        )
 
 
-def _least_squares(basis: np.ndarray, target: np.ndarray, moment: np.ndarray | None) -> np.ndarray:
-    """Returns the `X` that minimizes `||M^{1/2} (target - basis X)||`."""
-    weighted = basis if moment is None else moment @ basis
-    gram = basis.T @ weighted
-    gram += (_DAMPING * np.trace(gram) / len(gram) + 1e-30) * np.eye(len(gram))
-    return np.linalg.solve(gram, weighted.T @ target)
+class _LeastSquares:
+    """Minimizes `||M^{1/2} (target - basis X)||` for some of the columns of a basis."""
+
+    def __init__(self, basis: np.ndarray, target: np.ndarray, moment: np.ndarray | None) -> None:
+        weighted = basis if moment is None else moment @ basis
+        self._gram, self._products = basis.T @ weighted, weighted.T @ target
+
+    def solution(self, some: np.ndarray) -> np.ndarray:
+        """Returns `X` for the columns of these indices."""
+        gram = self._gram[np.ix_(some, some)]
+        gram = gram + (_DAMPING * np.trace(gram) / len(gram) + 1e-30) * np.eye(len(gram))
+        return np.linalg.solve(gram, self._products[some])
 
 
 def product(*factors: np.ndarray) -> np.ndarray:

@@ -25,8 +25,8 @@ def _factorings(layer: keras.layers.Layer, seen: Seen) -> Iterator[chains.Factor
     kernel = chains.kernel_of(layer)
     first, *others, channels, filters = kernel.shape
     high, wide = first * channels, math.prod(others) * filters
-    ranks = (int(share * kernel.size / (high + wide)) for share in chains.SHARES)
-    for rank in dict.fromkeys(max(1, min(high, wide, rank)) for rank in ranks):
-        parts = factors.spatial_factors(kernel, rank, seen.moment)
+    shares = (int(share * kernel.size / (high + wide)) for share in chains.SHARES)
+    ranks = list(dict.fromkeys(max(1, min(high, wide, rank)) for rank in shares))
+    for rank, parts in zip(ranks, factors.spatial_series(kernel, ranks, seen.moment), strict=True):
         error = factors.kernel_error(kernel, factors.product(*parts), seen.moment)
         yield (rank,), parts, error

@@ -19,6 +19,7 @@ def candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) -> list[
 
 def _factorings(layer: keras.layers.Layer, seen: Seen) -> Iterator[chains.Factoring]:
     kernel = chains.kernel_of(layer)
-    for ranks in dict.fromkeys(factors.ranks_within(kernel.shape, s) for s in chains.SHARES):
-        parts = factors.tucker_factors(kernel, ranks, seen.moment)
+    tried = list(dict.fromkeys(factors.ranks_within(kernel.shape, s) for s in chains.SHARES))
+    series = factors.tucker_series(kernel, tried, seen.moment)
+    for ranks, parts in zip(tried, series, strict=True):
         yield ranks, parts, factors.kernel_error(kernel, factors.product(*parts), seen.moment)
