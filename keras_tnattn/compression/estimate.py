@@ -1,5 +1,6 @@
 """Says before a compression how long it will take, from a simple model of its parts."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,14 +8,26 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_tnattn.compression.formats.tensor_train import FEWEST_ROWS, GRAM_NUMBERS
+from keras_tnattn.compression.grouped_rows import BLOCK
 from keras_tnattn.compression.kinds import is_plain_table, is_table
 from keras_tnattn.compression.sensitivity import MOST_FEATURES
+from keras_tnattn.layers.layer_chain import reason_against_factors
 
-# An SVD of a matrix `(m, n)`, `m >= n`, and the roundings of its rows cost about so many
-# products `m n^2`; the integers alone cost the other number.
-_FACTORED, _ROUNDED = 40, 8
-# How often every row of a table is compared with every other one, and the fewest rows for that.
-_COMPARISONS, _FEWEST_ROWS = 18, 500
+# Costs in products of two floats, in units of what they multiply; the constants were fitted to the
+# cases of benchmarks/compression_cost.py. Of a matrix `(m, n)`, `m >= n`, in units of `m n^2`: the
+# decompositions and errors of all ranks, and the roundings of all numbers of bits.
+_FACTORED, _ROUNDED = 40, 20
+# Of a convolution of `P` numbers in a patch, `P^3`: least squares for all ranks.
+_PATCHES = 60
+# Of a table of `V` rows of `D` features in blocks of `B` rows, `V B D`: rows that move.
+_MOVES = 4
+# `V D`: neighbors and singular vectors for all widths.
+_VECTORS = 2**14
+# `V D`, or the most numbers in two cores if these are fewer: the roundings of all candidates.
+_ROUNDED_CORES = 2**17
+# Seconds for copies of a model and what does not depend on its size, and for each layer.
+_COPIES, _LAYER = 1.0, 0.1
 
 
 def expected_seconds(
@@ -22,48 +35,66 @@ def expected_seconds(
     factored: bool,
     run: Callable[[], Any] | None,
     batches: int,
+    bits: int | None = None,
 ) -> float:
-    """Returns about how many seconds the search for the candidates of some layers takes.
+    """Returns about how many seconds the compression of some layers takes.
 
-    Runs the model once, and multiplies two matrices, to see how fast they are now.
+    Runs the model once or twice, and multiplies matrices, to see how fast they are now: a machine
+    on which others work is slower.
 
     Args:
         layers: The layers that can be replaced.
         factored: Whether low ranks and tensor trains are tried, and not only integers.
         run: Runs the model on one batch, or `None` if there are no data.
         batches: The number of batches.
+        bits: Bits of the integers, or `None` for floats.
     """
     tables = [layer for layer in layers.values() if is_table(layer)]
-    seconds = 0.0
+    seconds = _COPIES + _LAYER * len(layers)
     if run is not None:
         features = sum(min(table.output_dim, MOST_FEATURES) for table in tables)
-        runs = len(layers) + features + batches * (2 + 3 * len(tables))
-        seconds += runs * _seconds(run)
+        runs = len(layers) + features + batches * (4 + 3 * len(tables))
+        run()
+        seconds += runs * _seconds(run, 1)
     matrix = np.ones((512, 512), "float32")
-    per_product = _seconds(lambda: matrix @ matrix) / 512**3
-    return seconds + per_product * multiplications(layers, factored)
+    per_product = _seconds(lambda: matrix @ matrix, 20) / 512**3
+    return seconds + per_product * multiplications(layers, factored, bits)
 
 
-def multiplications(layers: Mapping[str, keras.layers.Layer], factored: bool) -> int:
+def multiplications(
+    layers: Mapping[str, keras.layers.Layer], factored: bool, bits: int | None = None
+) -> int:
     """Returns about how many multiplications the candidates of some layers cost."""
-    products = 0
+    products = 0.0
     for layer in layers.values():
         for weight in layer.weights:
             if len(weight.shape) > 1:
                 size, last = int(np.prod(weight.shape)), int(weight.shape[-1])
                 products += (_FACTORED if factored else _ROUNDED) * size * min(last, size // last)
+        if factored and reason_against_factors(layer) is None:
+            products += _PATCHES * int(np.prod(layer.kernel.shape[:-1])) ** 3
     tables = [layer for layer in layers.values() if is_table(layer)]
     if factored:
-        rows = [t for t in tables if is_plain_table(t) and t.input_dim >= _FEWEST_ROWS]
-        products += sum(_COMPARISONS * table.input_dim**2 * table.output_dim for table in rows)
-    return products
+        for table in tables:
+            if is_plain_table(table) and table.input_dim >= FEWEST_ROWS:
+                products += _of_tensor_trains(table.input_dim, table.output_dim, bits)
+    return int(products)
 
 
-def _seconds(call: Callable[[], Any]) -> float:
-    call()
+def _of_tensor_trains(rows: int, columns: int, bits: int | None) -> float:
+    size = rows * columns
+    products = size * (_MOVES * min(rows, BLOCK) + _VECTORS)
+    if bits is None:
+        return products
+    # Both cores are about `sqrt(V D)` by the rank `R`, and `sqrt(V D) R^2` is bounded.
+    return products + _ROUNDED_CORES * min(size, 2 * math.sqrt(GRAM_NUMBERS * math.sqrt(size)))
+
+
+def _seconds(call: Callable[[], Any], times: int) -> float:
     start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - start) / times
 
 
 def readable(seconds: float) -> str:

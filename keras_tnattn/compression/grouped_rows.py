@@ -17,9 +17,9 @@ from keras_tnattn.ops import tt_table
 # Numbers in the largest matrix of products of rows with places, which fits a cache.
 _PRODUCTS = 2**20
 # Rows that choose among each other's places.
-_BLOCK = 2**14
+BLOCK = 2**14
 # Numbers in the Gram matrices that are solved at once.
-_GRAM_NUMBERS = 2**22
+_GRAM_NUMBERS = 2**20
 # Up to this size all singular vectors of a matrix are computed.
 _EXACT = 1024
 _ITERATIONS = 4
@@ -342,8 +342,8 @@ def rearranged(
     """
     new = places.copy()
     order = first + np.argsort(places[first:])
-    begin = int(shift * _BLOCK) if len(order) > _BLOCK else 0
-    for block in np.split(order, range(begin or _BLOCK, len(order), _BLOCK)):
+    begin = int(shift * BLOCK) if len(order) > BLOCK else 0
+    for block in np.split(order, range(begin or BLOCK, len(order), BLOCK)):
         new[block] = _rearranged_block(a, b, rows[block], weights[block], places[block], share)
     return new
 

@@ -116,7 +116,8 @@ def _tell_cost(plan: Plan, data: Data | None, options: Options, goal: Goal) -> N
         and options.bits is not None
         and goal.factor * options.bits < _FLOAT_BITS
     )
-    seconds = expected_seconds(plan.layers, bool(options.formats) and not enough, run, batches)
+    factored = bool(options.formats) and not enough
+    seconds = expected_seconds(plan.layers, factored, run, batches, options.bits)
     size = readable_size(sum(byte_count(layer) for layer in plan.layers.values()))
     tell(
         "layers that can be replaced: %d, %s in total; expected time: about %s",

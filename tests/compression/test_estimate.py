@@ -24,18 +24,32 @@ def test_runs_of_the_model_count_by_layers_features_and_batches():
         calls.append(None)
         time.sleep(0.02)
 
-    # Two layers, six features and, for each of three batches, two runs and three of the table.
-    runs = 2 + 6 + 3 * (2 + 3)
+    # Two layers, six features and, for each of three batches, four runs and three of the table.
+    runs = 2 + 6 + 3 * (4 + 3)
     assert expected_seconds(layers, False, run, 3) >= runs * 0.02
     assert len(calls) == 2  # one is measured
 
 
-def test_large_tables_cost_the_square_of_their_rows():
-    small, large = (built(keras.layers.Embedding(rows, 4), None) for rows in (400, 40_000))
-    assert multiplications({"table": small}, True) == 40 * 400 * 4 * 4
-    svd, moves = 40 * 40_000 * 4 * 4, 18 * 40_000**2 * 4
-    assert multiplications({"table": large}, True) == svd + moves
-    assert multiplications({"table": large}, False) == 8 * 40_000 * 4 * 4
+def test_large_tables_cost_their_rows_times_those_of_a_block():
+    def products(rows, *arguments):
+        return multiplications({"table": built(keras.layers.Embedding(rows, 4), None)}, *arguments)
+
+    assert products(400, True) == 40 * 400 * 4 * 4  # too few rows for tensor trains
+    svd, trains = 40 * 2500 * 4 * 4, 2500 * 4 * (4 * 2500 + 2**14)
+    assert products(2500, True) == svd + trains
+    assert products(2500, True, 8) == svd + trains + 2**17 * 10_000
+    assert products(40_000, True) == 40 * 40_000 * 4 * 4 + 40_000 * 4 * (4 * 2**14 + 2**14)
+    # Of this size the ranks are bounded: sqrt(4e6) groups by Gram matrices of at most 2^27 numbers.
+    cores = 2 * (2**27 * 2000) ** 0.5
+    rounded = products(1_000_000, True, 4) - products(1_000_000, True)
+    assert rounded == pytest.approx(2**17 * cores)
+    assert products(40_000, False) == 20 * 40_000 * 4 * 4
+
+
+def test_convolutions_cost_the_cube_of_their_patches():
+    layer = built(keras.layers.Conv2D(5, 3), (None, 8, 8, 2))
+    assert multiplications({"conv": layer}, True) == 40 * 18 * 5 * 5 + 60 * 18**3
+    assert multiplications({"conv": layer}, False) == 20 * 18 * 5 * 5
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def made(candidate):
 
 
 def test_the_memory_of_a_fit_is_bounded(layer, monkeypatch):
-    monkeypatch.setattr(tensor_train, "_GRAM_NUMBERS", 1000)
+    monkeypatch.setattr(tensor_train, "GRAM_NUMBERS", 1000)
     found = tensor_train.candidates(layer, Seen(), None)
     assert found
     for candidate in found:

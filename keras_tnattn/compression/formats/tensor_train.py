@@ -37,7 +37,7 @@ from keras_tnattn.ops import low_rank, tensor_train
 
 _KERNEL_RANKS = (4, 8, 16, 32, 64)
 # Tables with fewer rows get no tensor train.
-_FEWEST_ROWS = 500
+FEWEST_ROWS = 500
 # The ranks of tensor trains that are tried: shares of the number of columns and, for each, of the
 # rank at which the tensor train is half as large as a table of low rank.
 _WIDTHS = (1.0, 0.875, 0.75, 0.625, 0.5, 0.4375, 0.375, 0.3125, 0.25, 0.1875, 0.125, 0.0625)
@@ -49,13 +49,13 @@ _MARGIN = 1.07
 _ROUNDS = 6
 # Numbers in the Gram matrices with which a tensor train is fitted, `R^2` for each group; the
 # largest ranks of large tables are not tried.
-_GRAM_NUMBERS = 2**27
+GRAM_NUMBERS = 2**27
 
 
 def candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) -> list[Candidate]:
     """Returns the tensor trains of a dense layer of 64 units or more, or of a large table."""
     if is_table(layer):
-        worth = layer.input_dim >= _FEWEST_ROWS and is_plain_table(layer)
+        worth = layer.input_dim >= FEWEST_ROWS and is_plain_table(layer)
         return _table_candidates(layer, seen, bits) if worth else []
     if kind_of(layer) is keras.layers.Dense and min(layer.kernel.shape) >= 64:
         return _kernel_candidates(layer, seen)
@@ -71,9 +71,13 @@ def _kernel_candidates(layer: keras.layers.Dense, seen: Seen) -> list[Candidate]
     shapes = tensor_train.balanced_factors(rows, 2), tensor_train.balanced_factors(columns, 2)
     scaled = kernel if scale is None else scale @ kernel
     bound = tensor_train.rank_bounds(*shapes)[0]
+    ranks = [rank for rank in _KERNEL_RANKS if rank < bound]
+    if not ranks:
+        return []
+    (first, second), _ = tensor_train.matrix_to_tt(kernel, *shapes, ranks[-1])
     trains = []
-    for rank in (rank for rank in _KERNEL_RANKS if rank < bound):
-        cores, _ = tensor_train.matrix_to_tt(kernel, *shapes, rank)
+    for rank in ranks:
+        cores = [first[..., :rank], second[:rank]]  # those of a singular value decomposition
         difference = kernel - ops.convert_to_numpy(tensor_train.tt_to_matrix(cores))
         difference = difference if scale is None else scale @ difference
         error = np.linalg.norm(difference) / (np.linalg.norm(scaled) or 1.0)
@@ -291,7 +295,7 @@ def _grouped_rows(
         inverse = None if bits is None or width < layer.output_dim else np.linalg.pinv(basis)
         shape = grouped_rows.grid_shape(num_rows, width)
         largest = num_rows * width // (2 * (shape[0] + shape[1] * width))
-        largest = min(largest, math.isqrt(_GRAM_NUMBERS // max(shape)))
+        largest = min(largest, math.isqrt(GRAM_NUMBERS // max(shape)))
         ranks = sorted({max(1, round(share * largest)) for share in _DEPTHS})
         a, b, left = grouped_rows.decomposition(rows, weights, places, shape, ranks[-1])
         inside, outside = factors.squares[:width].sum(), factors.squares[width:].sum()
