@@ -6,10 +6,11 @@
 Each case is measured in a process of its own: the seconds of the processor and of the clock, the
 time that `compress` told before it started, the peak of the memory that the process itself holds,
 in sizes of the model and with the model, and the size and the error that were reached. Memory is
-sampled every 5 ms and is that beside what the imports and a first, tiny compression hold.
+sampled every 5 ms, and is that beside what imports and a first, tiny compression hold.
 """
 
 import argparse
+import gc
 import json
 import logging
 import os
@@ -141,8 +142,9 @@ def measure(name, effort):
     compress(tiny, 1.5, data=data, bits=bits, verbose=0)
     log.setLevel("INFO")
     log.addHandler(handler)
+    model, data = make(*arguments)
+    gc.collect()
     with sampled_peak() as memory:
-        model, data = make(*arguments)
         begin = processor_seconds(), time.perf_counter()
         result = compress(model, target, data=data, bits=bits, effort=effort, verbose=0)
         seconds = processor_seconds() - begin[0], time.perf_counter() - begin[1]
@@ -156,7 +158,7 @@ def measure(name, effort):
         "processor": seconds[0],
         "clock": seconds[1],
         "estimate": estimate,
-        "memory": (memory["peak"] - memory["before"]) / byte_count(model),
+        "memory": 1 + (memory["peak"] - memory["before"]) / byte_count(model),
     }
     print(json.dumps(values))
 

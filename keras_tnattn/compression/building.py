@@ -21,6 +21,25 @@ from keras_tnattn.compression.walking import Place
 
 
 @dataclasses.dataclass(frozen=True)
+class Made:
+    """The replacement of a layer.
+
+    Attributes:
+        floating: It with float weights; the layer itself if only its weights become integers.
+        finished: It as in the finished model.
+    """
+
+    floating: keras.layers.Layer
+    finished: keras.layers.Layer
+
+
+def made(layer: keras.layers.Layer, candidate: Candidate) -> Made:
+    """Returns the replacement of a layer by a candidate."""
+    floating = layer if candidate.format == "dense" else candidate.make()
+    return Made(floating, candidate.finished(floating))
+
+
+@dataclasses.dataclass(frozen=True)
 class Assembly:
     """A small model, and the one with float weights from which it was quantized.
 
@@ -29,7 +48,7 @@ class Assembly:
         small: The finished model; `floating` itself if nothing is quantized.
         places: Where the layers of the plan are in `floating`, by path.
         quantized: The layers of `small` that are quantized, by path.
-        choice: The candidate of each layer of the plan.
+        quantize: The functions that quantized them, by path.
         sample: As in `Plan`.
     """
 
@@ -37,7 +56,7 @@ class Assembly:
     small: keras.Model
     places: Mapping[str, Place]
     quantized: Mapping[str, keras.layers.Layer]
-    choice: Mapping[str, Candidate]
+    quantize: Mapping[str, Callable[[keras.layers.Layer], keras.layers.Layer]]
     sample: Any
 
     @property
@@ -55,61 +74,62 @@ class Assembly:
         def again(path: str) -> keras.layers.Layer:
             layer, former = self.places[path].layer, self.quantized[path]
             if not roundings(layer, former):
-                return self.choice[path].finished(layer)
+                return self.quantize[path](layer)
             return with_integers_of(layer, copied(former))
 
-        return _quantized(self.floating, self.places, self.choice, self.sample, again)[0]
+        layers = {path: again(path) for path in self.quantized}
+        return _with_layers(self.floating, self.places, layers, self.sample)[0]
 
 
-def assembled(plan: Plan, choice: Mapping[str, Candidate], in_place: bool = False) -> Assembly:
+def assembled(
+    plan: Plan,
+    choice: Mapping[str, Candidate],
+    made_layers: Mapping[str, Made],
+    in_place: bool = False,
+) -> Assembly:
     """Builds the model of a choice.
 
     Args:
         plan: The plan.
         choice: A candidate for each of its layers.
+        made_layers: The replacements of the layers that are not kept, by path.
         in_place: Whether to change the model of the plan, which then cannot be used again, instead
             of a copy.
     """
-    new_layers = {
-        path: candidate.make() for path, candidate in choice.items() if candidate.format != "dense"
-    }
     floating, spots = plan.model, plan.places
     if not in_place:
         floating = copy_of(plan.model, plan.sample)
         twin_of = twins(plan.model, floating)
         spots = {path: twin_of[id(place.layer)] for path, place in plan.places.items()}
-    for path, layer in new_layers.items():
-        replace(spots[path], layer)
-    small, quantized = _quantized(
-        floating,
-        spots,
-        choice,
-        plan.sample,
-        lambda path: choice[path].finished(spots[path].layer),
-    )
-    assembly = Assembly(floating, small, spots, quantized, choice, plan.sample)
+    for path, new in made_layers.items():
+        if choice[path].format != "dense":
+            replace(spots[path], new.floating)
+    quantize = {
+        path: candidate.quantize
+        for path, candidate in choice.items()
+        if candidate.quantize is not None
+    }
+    finished = {path: made_layers[path].finished for path in quantize}
+    small, quantized = _with_layers(floating, spots, finished, plan.sample)
+    assembly = Assembly(floating, small, spots, quantized, quantize, plan.sample)
     start_from_integers(assembly.roundings)
     return assembly
 
 
-def _quantized(
+def _with_layers(
     floating: keras.Model,
     spots: Mapping[str, Place],
-    choice: Mapping[str, Candidate],
+    layers: Mapping[str, keras.layers.Layer],
     sample: Any,
-    new_layer: Callable[[str], keras.layers.Layer],
 ) -> tuple[keras.Model, dict[str, keras.layers.Layer]]:
-    """Returns a quantized copy of a model, and the layers in it that are quantized, by path."""
-    if all(candidate.bits is None for candidate in choice.values()):
+    """Returns a copy of a model with other layers, and these layers in it, by path."""
+    if not layers:
         return floating, {}
     small = copy_of(floating, sample)
-    twin_of, quantized = twins(floating, small), {}
-    for path, candidate in choice.items():
-        if candidate.bits is not None:
-            place = twin_of[id(spots[path].layer)]
-            replace(place, new_layer(path))
-            quantized[path] = place.layer
-    return small, quantized
+    twin_of = twins(floating, small)
+    for path, layer in layers.items():
+        replace(twin_of[id(spots[path].layer)], layer)
+    return small, {path: twin_of[id(spots[path].layer)].layer for path in layers}
 
 
 def compile_like(model: keras.Model, small: keras.Model) -> None:

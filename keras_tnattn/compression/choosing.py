@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from keras_tnattn.compression.budget import share_out, within_tolerance
-from keras_tnattn.compression.building import assembled, measured
+from keras_tnattn.compression.building import Made, assembled, made, measured
 from keras_tnattn.compression.candidates import Candidate, copied
 from keras_tnattn.compression.goals import Goal, Keeping, Smaller, Within
 from keras_tnattn.compression.others import left_over
@@ -151,7 +151,8 @@ class Chooser:
             if choice is None:
                 tell("%.3g times smaller: not possible", middle)
             else:
-                after = measured(goal.metric, assembled(plan, choice).small)
+                small = assembled(plan, choice, self.made(choice)).small
+                after = measured(goal.metric, small)
                 tell("%.3g times smaller: metric %.6g instead of %.6g", middle, after, before)
             if choice is not None and after >= before - goal.drop:
                 low, best = middle, choice
@@ -160,6 +161,14 @@ class Chooser:
             else:
                 high = middle
         return best
+
+    def made(self, choice: Choice) -> dict[str, Made]:
+        """Returns the replacements of the layers that a choice does not keep, by path."""
+        return {
+            path: made(self.plan.places[path].layer, candidate)
+            for path, candidate in choice.items()
+            if not candidate.keeps_layer
+        }
 
     def _is_fast(self, path: str, candidate: Candidate) -> bool:
         speed = self.plan.options.min_speed

@@ -331,16 +331,17 @@ def _compressed(
     plan = made_plan(model, copy, example, data, options, goal)
     chooser = Chooser(plan)
     choice = chooser.choice_for(goal, before)
-    rows = layer_rows(chooser, choice)
+    if any(not candidate.keeps_layer for candidate in choice.values()):
+        tell("building the small model")
+    made_layers = chooser.made(choice)
+    rows = layer_rows(chooser, choice, made_layers)
     orders = {
         path: order
         for path, candidate in choice.items()
         if (order := candidate.id_order()) is not None
     }
     notes = notes_of(chooser, rows)
-    if any(not candidate.keeps_layer for candidate in choice.values()):
-        tell("building the small model")
-    assembly = assembled(plan, choice, in_place=True)
+    assembly = assembled(plan, choice, made_layers, in_place=True)
     report = report_of(model, assembly.small, rows, notes)
     result = CompressionResult(model, assembly, report, orders, metric, data, options.verbose)
     result._check(example, before)

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_tnattn.compression.batches import number_of_rows, outputs_of
+from keras_tnattn.compression.building import Made
 from keras_tnattn.compression.candidates import Candidate, byte_count, dense_flops
 from keras_tnattn.compression.choosing import Chooser
 from keras_tnattn.compression.errors import layer_error
@@ -14,19 +15,23 @@ from keras_tnattn.compression.others import rows_of_others
 from keras_tnattn.compression.report import LayerReport, Report
 
 
-def layer_rows(chooser: Chooser, choice: Mapping[str, Candidate]) -> tuple[LayerReport, ...]:
-    """Returns a row for each layer; those that will be replaced are measured before they are."""
-    rows = [_row(chooser, path, candidate) for path, candidate in choice.items()]
+def layer_rows(
+    chooser: Chooser, choice: Mapping[str, Candidate], made_layers: Mapping[str, Made]
+) -> tuple[LayerReport, ...]:
+    """Returns a row for each layer, before the layers are replaced by those that were made."""
+    rows = [
+        _row(chooser, path, candidate, made_layers.get(path)) for path, candidate in choice.items()
+    ]
     return (*rows, *rows_of_others(chooser.plan))
 
 
-def _row(chooser: Chooser, path: str, candidate: Candidate) -> LayerReport:
+def _row(chooser: Chooser, path: str, candidate: Candidate, made: Made | None) -> LayerReport:
     plan = chooser.plan
     old, seen = plan.places[path].layer, plan.seen[path]
-    changed = not candidate.keeps_layer
+    changed = made is not None
     new, error = old, 0.0
-    if changed:
-        new = candidate.finished(candidate.make())
+    if made is not None:
+        new = made.finished
         error = layer_error(old, new, seen, candidate.id_order())
     timed = changed and plan.options.min_speed is not None
     return LayerReport(

@@ -233,7 +233,7 @@ class IntegerKernels(keras.layers.Layer):
         kernels = {name: getattr(layer, name) for name in new.kernel_names}
         for name, kernel in kernels.items():
             moment = (moments or {}).get(name)
-            new.assign_kernel(name, ops.convert_to_numpy(kernel).astype("float32"), moment)
+            new.assign_kernel(name, np.asarray(ops.convert_to_numpy(kernel), "float32"), moment)
         ids = {id(kernel) for kernel in kernels.values()}
         packed = {id(weight) for weight in new.packed_weights}
         others = [weight for weight in layer.weights if id(weight) not in ids]

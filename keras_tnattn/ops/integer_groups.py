@@ -32,6 +32,8 @@ _CLIPPING = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
 _DAMPING = 0.01
 # Rows that are rounded before the others make up for their errors, by one matrix product.
 _BLOCK = 64
+# Numbers of a matrix that are quantized at once.
+_NUMBERS = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,16 +169,23 @@ def quantize_groups(
             f"twice. Received: moment of shape {np.shape(moment)}"
         )
     weights = None if moment is None else np.diag(moment) + 1e-12
-    codes, zeros, largest = _scales_and_zeros(columns, bits, group_size, weights)
-    scales = np.repeat(_scales(codes, largest), group_size, axis=0)[: len(columns)]
-    zero_of = np.repeat(zeros, group_size, axis=0)[: len(columns)]
-    if moment is None:
-        numbers = _rounded(columns, scales, zero_of, bits)
-    else:
-        numbers = _rounded_in_turn(columns, scales, zero_of, bits, moment)
+    order_and_factor = None if moment is None else _order_and_factor(moment)
+    step = max(1, _NUMBERS // len(columns))
+    parts = [columns[:, start : start + step] for start in range(0, columns.shape[1], step)]
+    widest = max(_ranges(_grouped(part, group_size), bits)[1].max() for part in parts)
+    largest, stored = np.float32(widest or 1.0), []
+    for part in parts:
+        codes, zeros = _scales_and_zeros(part, bits, group_size, weights, largest)
+        scales = np.repeat(_scales(codes, largest), group_size, axis=0)[: len(columns)]
+        zero_of = np.repeat(zeros, group_size, axis=0)[: len(columns)]
+        if order_and_factor is None:
+            numbers = _rounded(part, scales, zero_of, bits)
+        else:
+            numbers = _rounded_in_turn(part, scales, zero_of, bits, *order_and_factor)
+        stored.append((pack(numbers, bits), codes, pack(zeros, bits)))
     integers, codes, zeros = (
         np.ascontiguousarray(array if axis == 0 else array.T)
-        for array in (pack(numbers, bits), codes, pack(zeros, bits))
+        for array in (np.concatenate(arrays, axis=1) for arrays in zip(*stored, strict=True))
     )
     return IntegerGroups(integers, codes, zeros, largest)
 
@@ -214,20 +223,33 @@ def _rounded(values: np.ndarray, scales: np.ndarray, zeros: np.ndarray, bits: in
     return np.clip(np.rint(values / scales) + zeros, 0, 2**bits - 1).astype("uint8")
 
 
-def _scales_and_zeros(
-    columns: np.ndarray, bits: int, group_size: int, weights: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray, np.float32]:
-    """Returns the codes of the scales and the zeros `(groups, columns)`, and the largest scale."""
+def _grouped(columns: np.ndarray, group_size: int) -> np.ndarray:
+    """Returns columns in groups `(groups, group_size, columns)`, filled up with zeros."""
     rows, width = columns.shape
     groups = math.ceil(rows / group_size)
     padding = ((0, groups * group_size - rows), (0, 0))
-    grouped = np.pad(columns, padding).reshape(groups, group_size, width)
-    weight = np.ones(rows) if weights is None else weights
-    weight = np.pad(weight, padding[0]).astype("float32").reshape(groups, group_size, 1)
-    steps = 2**bits - 1
+    return np.pad(columns, padding).reshape(groups, group_size, width)
+
+
+def _ranges(grouped: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the lowest number of each group, at most 0, and the scale of its whole range."""
     low, high = np.minimum(grouped.min(axis=1), 0), np.maximum(grouped.max(axis=1), 0)
-    widest = (high - low) / steps
-    largest = np.float32(widest.max() or 1.0)
+    return low, (high - low) / (2**bits - 1)
+
+
+def _scales_and_zeros(
+    columns: np.ndarray,
+    bits: int,
+    group_size: int,
+    weights: np.ndarray | None,
+    largest: np.float32,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the codes of the scales, relative to the largest, and the zeros."""
+    grouped = _grouped(columns, group_size)
+    weight = np.ones((len(columns), 1)) if weights is None else weights[:, None]
+    weight = _grouped(weight.astype("float32"), group_size)
+    steps = 2**bits - 1
+    low, widest = _ranges(grouped, bits)
     best = np.full(widest.shape, np.inf, "float32")
     codes, zeros = np.zeros(widest.shape, "uint8"), np.zeros(widest.shape, "uint8")
     for share in _CLIPPING if bits <= 4 else (1.0,):
@@ -243,22 +265,31 @@ def _scales_and_zeros(
         better = error < best
         best = np.where(better, error, best)
         codes, zeros = np.where(better, code, codes), np.where(better, zero, zeros)
-    return codes, zeros.astype("uint8"), largest
+    return codes, zeros.astype("uint8")
 
 
-def _rounded_in_turn(
-    columns: np.ndarray, scales: np.ndarray, zeros: np.ndarray, bits: int, moment: np.ndarray
-) -> np.ndarray:
-    """Rounds row by row, the rows of the largest inputs first; the others make up for the errors.
-
-    With the Cholesky factor `U^T U` of `C^{-1}`, the error `e` of row `i` is least harmful if
-    `U[i, j] / U[i, i] e` is subtracted from the rows `j > i`.
-    """
+def _order_and_factor(moment: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the order of rows, the largest inputs first, and `U` of `U^T U = C^{-1}` in it."""
     moment = np.asarray(moment, "float64")
     moment = moment + (_DAMPING * np.trace(moment) / len(moment) + 1e-12) * np.eye(len(moment))
     order = np.argsort(-np.diag(moment), kind="stable")
     inverse = np.linalg.inv(moment[np.ix_(order, order)])
-    upper = np.linalg.cholesky((inverse + inverse.T) / 2).T.astype("float32")
+    return order, np.linalg.cholesky((inverse + inverse.T) / 2).T.astype("float32")
+
+
+def _rounded_in_turn(
+    columns: np.ndarray,
+    scales: np.ndarray,
+    zeros: np.ndarray,
+    bits: int,
+    order: np.ndarray,
+    upper: np.ndarray,
+) -> np.ndarray:
+    """Rounds row by row, in an order; the others make up for the errors.
+
+    With the Cholesky factor `U^T U` of `C^{-1}`, the error `e` of row `i` is least harmful if
+    `U[i, j] / U[i, i] e` is subtracted from the rows `j > i`.
+    """
     rest, scales, zeros = columns[order], scales[order], zeros[order]
     numbers = np.empty(columns.shape, "uint8")
     for start in range(0, len(rest), _BLOCK):

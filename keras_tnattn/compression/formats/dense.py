@@ -113,7 +113,7 @@ def _kernels(layer: keras.layers.Layer, moments: dict[str, np.ndarray]) -> list[
     for name in empty.kernel_names:
         kernel = getattr(layer, name)
         size = int(np.prod(kernel.shape)) * item_size(layer.variable_dtype)
-        matrix = empty.as_matrix(name, ops.convert_to_numpy(kernel).astype("float32"))
+        matrix = empty.as_matrix(name, np.asarray(ops.convert_to_numpy(kernel), "float32"))
         kernels.append(_Kernel(matrix, empty.group_axis(name), moments.get(name), size))
     return kernels
 
