@@ -52,7 +52,8 @@ def test_healing_trains_the_integers(name, tmp_path):
     scales = {w.path: to_numpy(w) for w in before.weights if w.name.endswith("scales")}
     losses = result.heal(IDS, epochs=8, learning_rate=2e-3)
     assert losses[-1] < losses[0]
-    assert error_of(model, result.model) < 0.97 * first
+    # 0.71 to 0.87 on the three backends.
+    assert error_of(model, result.model) < 0.92 * first
     assert result.report.error == pytest.approx(error_of(model, result.model), rel=1e-3)
     changed = [
         not np.array_equal(to_numpy(old), to_numpy(new))
