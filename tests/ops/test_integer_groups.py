@@ -1,6 +1,7 @@
 """Groups of integers are decoded as the format says, and near what they stand for."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -84,9 +85,9 @@ def test_rows_are_the_columns_of_the_transpose(bits):
     np.testing.assert_array_equal(to_numpy(taken), near[some])
 
 
-def correlated_inputs():
-    mixing = RNG.normal(size=(6, 45)) + 0.3 * RNG.normal(size=(6, 1))
-    return RNG.normal(size=(400, 6)) @ mixing + 0.1 * RNG.normal(size=(400, 45))
+def correlated_inputs(size=45):
+    mixing = RNG.normal(size=(6, size)) + 0.3 * RNG.normal(size=(6, 1))
+    return RNG.normal(size=(400, 6)) @ mixing + 0.1 * RNG.normal(size=(400, size))
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
@@ -103,17 +104,18 @@ def test_a_moment_reduces_the_error_of_the_outputs(bits):
     assert errors[1] < 0.75 * errors[0]
 
 
-def test_rounding_in_turn_equals_the_least_squares_of_the_paper():
+@pytest.mark.parametrize("size", [45, 100])  # one block of rows, and two
+def test_rounding_in_turn_equals_the_least_squares_of_the_paper(size):
     """After each entry is rounded, the rest is the minimizer of the error, computed anew."""
-    inputs = correlated_inputs()
+    inputs, matrix = correlated_inputs(size), RNG.normal(size=(size, 7))
     moment = inputs.T @ inputs / len(inputs)
-    groups = integer_groups.quantize_groups(MATRIX, 3, 16, moment=moment)
-    damped = moment + (0.01 * np.trace(moment) / 45 + 1e-12) * np.eye(45)
+    groups = integer_groups.quantize_groups(matrix, 3, 16, moment=moment)
+    damped = moment + (0.01 * np.trace(moment) / size + 1e-12) * np.eye(size)
     order = np.argsort(-np.diag(moment), kind="stable")
     for j in range(7):
-        zeros = unpacked_bits(groups.zeros[:, j], 3, 3)
+        zeros = unpacked_bits(groups.zeros[:, j], math.ceil(size / 16), 3)
         scales = [float(groups.largest) * 2 ** (-int(u) / 16) for u in groups.scales[:, j]]
-        rest, numbers = MATRIX[:, j].astype("float64"), np.empty(45, int)
+        rest, numbers = matrix[:, j].copy(), np.empty(size, int)
         for turn, i in enumerate(order):
             scale, zero = scales[i // 16], zeros[i // 16]
             numbers[i] = np.clip(np.rint(rest[i] / scale) + zero, 0, 7)
@@ -121,7 +123,7 @@ def test_rounding_in_turn_equals_the_least_squares_of_the_paper():
             if len(after):
                 within = damped[np.ix_(after, after)]
                 rest[after] += np.linalg.solve(within, damped[after, i]) * error
-        assert (numbers == unpacked_bits(groups.integers[:, j], 45, 3)).mean() > 0.95
+        assert (numbers == unpacked_bits(groups.integers[:, j], size, 3)).mean() > 0.95
 
 
 def test_zeros_stay_zeros():

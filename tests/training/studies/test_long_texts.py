@@ -157,13 +157,15 @@ def test_a_process_reports_its_memory_and_its_lack_of_it():
     ("written", "too_large"),
     [("terminate called after throwing std::bad_alloc", True), ("Segmentation fault", False)],
 )
-def test_a_crash_is_no_lack_of_memory(monkeypatch, written, too_large):
+def test_a_crash_is_no_lack_of_memory(monkeypatch, capsys, written, too_large):
     monkeypatch.setattr(alone, "_start", _redirected)
     if too_large:
         assert alone.run_alone(_crash, written, gigabytes=1.0) is None
     else:
         with pytest.raises(InputError, match=r"kept: .* fewer --gigabytes than 1"):
             alone.run_alone(_crash, written, gigabytes=1.0)
+    # What the process wrote is shown where it explains an error.
+    assert capsys.readouterr().err == ("" if too_large else written)
 
 
 @needs_linux
