@@ -505,6 +505,35 @@ def test_the_smallest_choice_is_counted_and_not_estimated(monkeypatch):
         compress(sequential(), target=1e6, data=IDS)
 
 
+def test_an_interrupt_while_healing_leaves_the_model_as_it_was():
+    measured = iter([0.9, 0.8])
+
+    def metric(model):
+        value = next(measured, None)
+        if value is None:
+            raise KeyboardInterrupt
+        return value
+
+    result = compress(sequential(), target=2.0, data=IDS, metric=metric)
+    before = result.model.get_weights()
+    with pytest.raises(KeyboardInterrupt):
+        result.heal(IDS, learning_rate=0.1)
+    for old, new in zip(before, result.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_a_loss_of_ones_own_may_leave_the_outputs_of_the_original():
+    result = compress(sequential(), target=2.0, data=IDS)
+    before = np.abs(outputs_of(result.model, IDS)).mean()
+    result.heal(
+        IDS,
+        epochs=5,
+        learning_rate=0.01,
+        loss=lambda old, new: keras.ops.mean(keras.ops.square(new)),
+    )
+    assert np.abs(outputs_of(result.model, IDS)).mean() < 0.5 * before
+
+
 def test_a_choice_that_is_too_large_is_made_smaller(monkeypatch):
     # As if the estimates were too small, of a model with weights that stay as they are.
     share_out = choosing.share_out

@@ -22,6 +22,13 @@ def test_learned_positions_are_rows_of_a_table():
         layers.LearnedPositionEncoding(2.0)
 
 
+def test_sinusoids_are_those_of_the_paper():
+    got = to_numpy(layers.SinusoidalPositionEncoding()(np.zeros((1, 2, 4), "float32")))
+    # sin and cos of the position, then of its hundredth
+    expected = [[0, 1, 0, 1], [0.8414710, 0.5403023, 0.0099998, 0.9999500]]
+    np.testing.assert_allclose(got[0], expected, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "make", [layers.SinusoidalPositionEncoding, lambda: layers.LearnedPositionEncoding(4)]
 )

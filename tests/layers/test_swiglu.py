@@ -37,3 +37,10 @@ def test_a_gated_residual_unit_has_one_net_after_the_other():
     centred = total - total.mean(-1, keepdims=True)
     want = gamma * centred / np.sqrt(centred.var(-1, keepdims=True) + 1e-6) + beta
     np.testing.assert_allclose(to_numpy(unit(x)), want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_residual_unit_does_not_overflow_in_half_precision():
+    x = np.full((2, 4), 3e5, "float32") * np.array([1, -1, 2, 0.5], "float32")  # beyond float16
+    for gated in (False, True):
+        unit = ResidualUnit(3, num_hidden=1, gated=gated, dtype="mixed_float16")
+        assert np.isfinite(to_numpy(unit(x))).all()

@@ -64,7 +64,8 @@ def test_square_root():
 
 
 @pytest.mark.parametrize(
-    ("rank", "tolerance", "chosen"), [(2, None, 2), (9, None, 3), (None, 0.5, 1), (None, 0.0, 3)]
+    ("rank", "tolerance", "chosen"),
+    [(2, None, 2), (9, None, 3), (None, 0.5, 1), (None, 0.0, 3), (None, 1.0, 1)],
 )
 def test_chosen_rank(rank, tolerance, chosen):
     assert low_rank.chosen_rank(np.array([1.0, 0.5, 0.1, 1e-16]), rank, tolerance) == chosen

@@ -74,6 +74,7 @@ def test_the_size_of_a_head_is_limited(plain, size, code):
     with in_thread(plain, max_head=4096) as (url, _):
         for head in (
             GET + b"X-A: " + b"a" * size + b"\r\nConnection: close\r\n\r\n",
+            GET + b"A" * size + b": a\r\nConnection: close\r\n\r\n",
             GET.replace(b" HTTP", b"?" + b"a" * size + b" HTTP") + b"Connection: close\r\n\r\n",
         ):
             with connected(url) as client:

@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from translator_runs import PAIRS, small_translator
 
 from keras_tnattn.search.beam_search import BeamSearch, Hypotheses
@@ -62,6 +63,14 @@ def test_hypotheses_that_were_not_found_are_left_out(parts, monkeypatch):
     some, none = translate.n_best(["dois rios", "\u2603"])
     assert [(x.score, x.finished) for x in some] == [(0.5, True), (0.75, False)]
     assert none == [("", 0.5, True)]
+
+
+def test_scores_of_exported_models_are_finite(parts, monkeypatch):
+    translate = SentenceTranslator(*parts, beam_size=2, extra_tokens=5)
+    found = {"ids": tf.constant([[[2, 5, 3], [0, 0, 0]]]), "scores": tf.constant([[0.5, np.inf]])}
+    monkeypatch.setattr(translate, "search_ids", lambda ids: found)
+    scores = translate.translate_n_best(tf.constant(["dois rios"]))["scores"].numpy()
+    assert scores.tolist() == [[0.5, np.finfo("float32").max]]
 
 
 def test_longer_sentences_are_cut(parts):

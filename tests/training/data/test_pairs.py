@@ -220,6 +220,12 @@ class TestParts:
         assert_apart(SimpleNamespace(**parts))
         assert sorted(all_pairs(SimpleNamespace(**parts))) == sorted(pairs)
 
+    def test_a_large_group_stays_in_the_training_part(self):
+        common = [("yes", f"yes {i}") for i in range(30)]
+        pairs = [*common, *((f"s{i}", f"t{i}") for i in range(100))]
+        for seed in range(40):
+            assert set(common) <= set(cut_parts(pairs, seed)["train"])
+
     def test_repeated_sentences_leave_no_way_to_cut(self):
         with pytest.raises(InputError, match="50 pairs, 1 without"):
             cut_parts([("a", "b")] * 50, 0)

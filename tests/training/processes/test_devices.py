@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -19,6 +20,8 @@ from keras_tnattn_train.data.batches import ArrayBatches
 from keras_tnattn_train.data.pairs.batches import BucketedBatches
 from keras_tnattn_train.data.pairs.loading import load_pairs
 from keras_tnattn_train.data.pairs.prepared import Preparing, load_prepared, prepare
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.processes import devices as devices_module
 from keras_tnattn_train.processes.devices import COORDINATOR, NUM_PROCESSES, PROCESS_ID
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.training import ProcessShare
@@ -172,6 +175,18 @@ for devices, parts in ((1, 1), (3, 1), (4, 1), (None, 2), (2, 2)):
         "2 2 cpu:0 cpu:1 cpu:2 cpu:3",
         "1 2 cpu:0 cpu:1",
     ]
+
+
+@pytest.mark.parametrize("parts", [4, 5])
+def test_a_model_takes_a_whole_number_of_processes_or_a_process_of_models(parts, monkeypatch):
+    # Two processes of 6 devices: 4 divides the 12, but neither divides the 6 nor is a multiple.
+    monkeypatch.setattr(devices_module, "start_backend", lambda: None)
+    monkeypatch.setattr(devices_module, "num_processes", lambda: 2)
+    monkeypatch.setattr(devices_module, "_jax_devices", lambda number: list(range(12)))
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    options = SimpleNamespace(devices=None, model_parallel=parts)
+    with pytest.raises(InputError, match=f"the 6 of a process. Received: model_parallel={parts}"):
+        devices_module.use_devices(options, 12, None)
 
 
 class TestShares:

@@ -110,6 +110,7 @@ class TestTraining:
         assert one["accuracy"] == again["accuracy"]
         assert one["steps"] == 3
         assert one["seconds"] >= one["seconds_per_step"] > 0
+        assert 0 <= one["megabytes"] < 200  # without what the backend took before
         assert train(1e-9)["steps"] == 1
 
     def test_the_texts_depend_on_seed_and_part(self):
@@ -150,6 +151,16 @@ def test_a_process_reports_its_memory_and_its_lack_of_it():
     assert 150 < alone.peak_memory() - before < 260
     del data
     assert alone.run_alone(np.ones, 10**9, gigabytes=0.5) is None
+
+
+@needs_linux
+def test_the_limit_is_one_of_what_a_process_allocates_itself():
+    """And not of what the backend took before."""
+    assert alone.run_alone(_mean_of_ones, 37_500_000, gigabytes=0.4) == 1  # 300 MB
+
+
+def _mean_of_ones(size):
+    return float(np.ones(size).mean())
 
 
 @needs_linux

@@ -1,3 +1,4 @@
+import contextlib
 import csv
 import itertools
 
@@ -50,6 +51,18 @@ def test_the_tables_count_exact_runs():
     ]
     assert lines[0] == ["1", "tn", "216", "3", *["100"] * 5, "83.333", "50.000", "10"]
     assert lines[1] == ["1", "lstm", "216", "1", *["100"] * 5, "99.999", "99.999", "10"]
+
+
+def test_a_network_is_trained_for_every_boundary_rule_and_seed(tmp_path, monkeypatch):
+    trained = []
+    monkeypatch.setattr(study, "finish_all", lambda configs, *_: trained.extend(configs))
+    monkeypatch.setattr(study, "replaced_process", contextlib.nullcontext)
+    monkeypatch.setattr(rules_report, "report", lambda folder: "")
+    options = "--models tn --rules 30 90 --steps 1 2 --seeds 0 3 --boundaries periodic fixed"
+    assert main(["rules", *options.split(), "--run-dir", str(tmp_path / "study")]) == 0
+    found = {(c.boundary, c.rule, c.steps, c.seed) for c in trained}
+    assert found == set(itertools.product(("periodic", "fixed"), (30, 90), (1, 2), (0, 3)))
+    assert len(trained) == 16
 
 
 @pytest.mark.slow
