@@ -18,6 +18,8 @@ _UNSEEN = 0.06
 _FLOOR = 0.1
 # Rows of a table that are converted to float64 at once; those that estimate a large one's errors.
 _CHUNK, _SAMPLE = 2**13, 2**11
+# The most ids that are looked up at once.
+_LOOKUPS = 2**9
 # The number of random input rows that measure the error of a layer for which there are no data.
 _SAMPLE_ROWS = 512
 
@@ -41,7 +43,9 @@ def layer_error(
     new_ids = np.arange(old.input_dim) if id_order is None else np.argsort(id_order)
     weights, error, size = row_weights(old, seen), 0.0, 0.0
     for part, rows in parts_of_table(old):
-        difference = rows - ops.convert_to_numpy(new(new_ids[part]))
+        # A lookup may need many times the memory of its rows.
+        ids = np.array_split(new_ids[part], -(-len(rows) // _LOOKUPS))
+        difference = rows - np.concatenate([ops.convert_to_numpy(new(some)) for some in ids])
         error += float(weights[part] @ np.einsum("vd,vd->v", difference, difference))
         size += float(weights[part] @ np.einsum("vd,vd->v", rows, rows))
     error = float(np.sqrt(error / (size or 1.0)))

@@ -26,8 +26,9 @@ _MOVES = 4
 _VECTORS = 2**14
 # `V D`, or the most numbers in two cores if these are fewer: the roundings of all candidates.
 _ROUNDED_CORES = 2**17
-# Seconds for copies of a model and what does not depend on its size, and for each layer.
-_COPIES, _LAYER = 1.0, 0.1
+# Copies of a model and what does not depend on its size, and what does not for each layer: a second
+# and an eighth of one on a machine of 2^35 products a second.
+_COPIES, _LAYER = 2**35, 2**32
 
 
 def expected_seconds(
@@ -50,7 +51,7 @@ def expected_seconds(
         bits: Bits of the integers, or `None` for floats.
     """
     tables = [layer for layer in layers.values() if is_table(layer)]
-    seconds = _COPIES + _LAYER * len(layers)
+    seconds = 0.0
     if run is not None:
         features = sum(min(table.output_dim, MOST_FEATURES) for table in tables)
         runs = len(layers) + features + batches * (4 + 3 * len(tables))
@@ -58,7 +59,8 @@ def expected_seconds(
         seconds += runs * _seconds(run, 1)
     matrix = np.ones((512, 512), "float32")
     per_product = _seconds(lambda: matrix @ matrix, 20) / 512**3
-    return seconds + per_product * multiplications(layers, factored, bits)
+    products = _COPIES + _LAYER * len(layers) + multiplications(layers, factored, bits)
+    return seconds + per_product * products
 
 
 def multiplications(
