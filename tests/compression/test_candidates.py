@@ -17,6 +17,7 @@ IMAGES = (12, 9, 8, 6)
 STEPS = (12, 7, 24)
 # A layer of each kind, the shape of its inputs, and the formats beside integers that it can take.
 LAYERS = {
+    "dense": (lambda: L.Dense(36, "relu"), STEPS, {"low_rank"}),
     "einsum": (lambda: L.EinsumDense("abc,cde->abde", (None, 4, 8)), STEPS, {"low_rank"}),
     "einsum_batch": (lambda: L.EinsumDense("abc,bcd->abd", (7, 16)), STEPS, set()),
     "conv_1d": (lambda: L.Conv1D(20, 3, padding="causal"), STEPS, {"low_rank", "tucker"}),
@@ -97,7 +98,7 @@ def test_every_kind_is_tested():
     kinds = {type(make()) for make, _, _ in LAYERS.values()}
     tables = {kind for kind in KINDS if issubclass(kind, L.Embedding)}
     tables |= {QuantizedPositionEmbedding}  # in tests/layers/test_quantized.py
-    same = {L.Conv1DTranspose, L.Conv3DTranspose, L.DepthwiseConv1D, L.SeparableConv1D, L.Dense}
+    same = {L.Conv1DTranspose, L.Conv3DTranspose, L.DepthwiseConv1D, L.SeparableConv1D}
     assert kinds | tables | same == set(KINDS)
 
 

@@ -82,11 +82,15 @@ def check_fit(make_layer, inputs, moves_every_weight=True, jit_compile=True):
 
 
 def _check_mixed_precision(make_layer, inputs):
-    for policy, dtype in (("mixed_bfloat16", "bfloat16"), ("mixed_float16", "float16")):
+    policies = {"mixed_bfloat16": "bfloat16", "mixed_float16": "float16"}
+    for (policy, dtype), other in zip(policies.items(), reversed(policies), strict=True):
         keras.config.set_dtype_policy(policy)
         layer = make_layer()
+        keras.config.set_dtype_policy(other)  # which no sublayer may take when it is built
         outputs = layer(inputs)
         keras.config.set_dtype_policy("float32")
+        assert layer.dtype_policy.name == policy
+        assert not [x.path for x in layer._flatten_layers() if x.dtype_policy.name == other]
         assert keras.backend.standardize_dtype(outputs.dtype) == dtype
         assert np.isfinite(to_numpy(ops.cast(outputs, "float32"))).all()
         assert {w.dtype for w in layer.trainable_weights} <= {"float32"}

@@ -2,11 +2,9 @@
 
 from typing import ClassVar
 
-import keras
 import numpy as np
 
 from keras_tnattn_train.commands import training_command
-from keras_tnattn_train.data.batches import ArrayBatches
 from keras_tnattn_train.options.options import (
     FitConfig,
     batch_size_option,
@@ -14,11 +12,8 @@ from keras_tnattn_train.options.options import (
     name_option,
     option,
 )
-from keras_tnattn_train.runs.finishing import finish
-from keras_tnattn_train.runs.predictions import labels
-from keras_tnattn_train.runs.saved_models import load_model
+from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.trained import TrainedRun
-from keras_tnattn_train.runs.training import fit, reset_session
 
 TEXTS = [f"{a} {b}" for a in ("is it", "it is") for b in ("late", "early", "far", "near", "ours")]
 TEXTS = [f"{text}{'?' if text.startswith('is') else '.'}" for text in TEXTS]
@@ -39,22 +34,36 @@ def characters(texts):
 
 
 def train(config, run):
-    reset_session(config.seed)
+    start_backend()
+    import keras
+
+    from keras_tnattn_train.data.batches import ArrayBatches
+    from keras_tnattn_train.runs.finishing import finish
+    from keras_tnattn_train.runs.plots import learning_curves
+    from keras_tnattn_train.runs.training import fit, start_session
+
+    start_session(config)
     layers = [keras.layers.Dense(64, "relu"), keras.layers.Dense(2, "softmax")]
     model = keras.Sequential([keras.Input((64,)), *layers])
-    model.compile(keras.optimizers.Adam(config.learning_rate), "sparse_categorical_crossentropy")
+    optimizer = keras.optimizers.Adam(config.learning_rate)
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
     run.start_or_check(config, {"texts": len(TEXTS)})
     classes = np.array([text.endswith("?") for text in TEXTS], "int32")
     batches = ArrayBatches(characters(TEXTS), classes, config.batch_size, config.seed)
     log = fit(model, batches, config, run)
+    learning_curves(log.rows, None, run.folder / "learning_curves.png")
     finish(config, run, log.model, {"epochs": len(log.rows)})
 
 
 class QuestionsRun(TrainedRun):
     def __init__(self, folder):
+        from keras_tnattn_train.runs.saved_models import load_model
+
         self.model = load_model(folder / "model.keras", "Train again")
 
     def predictor(self, batch_size, beam, n_best):
+        from keras_tnattn_train.runs.predictions import labels
+
         return lambda texts: labels(self.model.predict_on_batch(characters(texts)), NAMES)
 
     def inputs(self):

@@ -1,6 +1,7 @@
 """Measures classifiers; writes the scores of each class and the most confident mistakes."""
 
 import csv
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,8 @@ MISTAKES = 100
 
 def parameter_counts(model: keras.Model) -> dict[str, int]:
     """Counts the weights of the attention layers, of the embedding and of the whole model."""
-    attentions = [layer for layer in model.layers if layer.name.startswith("attention")]
     return {
-        "attention": sum(layer.count_params() for layer in attentions),
+        "attention": sum(layer.count_params() for layer in _attentions(model)),
         "embedding": model.get_layer("embedding").count_params(),
         "all": model.count_params(),
     }
@@ -33,11 +33,16 @@ def attention_scores(model: keras.Model, ids: np.ndarray) -> np.ndarray:
         model: A text classifier whose attention layer returns its scores on request.
         ids: Integers `(L,)`, without padding.
     """
-    attention = next(layer for layer in model.layers if layer.name.startswith("attention"))
+    attention = _attentions(model)[0]
     embedded = keras.tree.flatten(attention.input)[0]  # the mask may come after it
     inputs = keras.Model(model.input, embedded)(ids[None])
     _, scores = attention(inputs, return_attention_scores=True)
     return keras.ops.convert_to_numpy(scores)[0]
+
+
+def _attentions(model: keras.Model) -> list[keras.layers.Layer]:
+    """Returns the attention layers, by the names that `text_classifier` documents."""
+    return [layer for layer in model.layers if re.fullmatch(r"attention(_\d+)?", layer.name)]
 
 
 def draw_psi(scores: np.ndarray, words: Sequence[str], path: Path) -> None:
