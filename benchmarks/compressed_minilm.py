@@ -119,8 +119,8 @@ class Classes:
         for name in ("train", "test"):
             rows = rng.permutation([i for i, split in enumerate(splits) if split == name])
             rows = rows[: options.classes]
-            chosen = encoded(tokenizer, [texts[i] for i in rows], options.length)
-            self.parts[name] = chosen, np.array([labels[i] for i in rows])
+            ids = encoded(tokenizer, [texts[i] for i in rows], options.length)
+            self.parts[name] = ids, np.array([labels[i] for i in rows])
         self.right = self._right(model)
 
     def _right(self, model):

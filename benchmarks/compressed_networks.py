@@ -86,11 +86,11 @@ def measure(network, seed, model, train, test):
     if network == "conv":
         show("plain SVD", compress(model, 4, formats="low_rank", verbose=0).model)
     for bits, target, formats in TARGETS[network]:
-        chosen = {} if formats is None else {"formats": formats}
+        options = {} if formats is None else {"formats": formats}
         name = f"{bits or 32} bits, {'all formats' if formats is None else formats or 'integers'}"
         start = time.perf_counter()
         try:
-            result = compress(model, target, data=inputs, bits=bits, verbose=0, **chosen)
+            result = compress(model, target, data=inputs, bits=bits, verbose=0, **options)
         except ValueError as error:
             print(f"{network} {seed}: {name}: {str(error)[:100]}", flush=True)
             continue

@@ -48,7 +48,7 @@ SMALL: dict[str, Any] = {
     "image_shape": (32, 32, 3),
 }
 # Those that need no more arguments.
-_WITHOUT = (
+_BACKBONES = (
     "Albert",
     "Bart",
     "Bert",
@@ -83,7 +83,7 @@ _WITHOUT = (
     "EdRec",
 )
 HUB: dict[str, dict[str, Any]] = {
-    **{name: {} for name in _WITHOUT},
+    **{name: {} for name in _BACKBONES},
     "Falcon": {"num_attention_heads": 2},
     "RoformerV2": {"head_size": 16},
     "Gemma3": {"vision_encoder": None},
@@ -336,15 +336,15 @@ def in_process(name: str, seconds: int) -> dict[str, Any]:
         child.join()
 
 
-def row_of(name: str, found: dict[str, Any]) -> str:
+def row_of(name: str, result: dict[str, Any]) -> str:
     """Returns a row of the table."""
-    if "failure" in found:
-        return f"| {name} | | | | {found['failure'].replace('|', '/').replace(chr(10), ' ')} |"
-    reasons = sorted(found["reasons"].items(), key=lambda item: -item[1])
+    if "failure" in result:
+        return f"| {name} | | | | {result['failure'].replace('|', '/').replace(chr(10), ' ')} |"
+    reasons = sorted(result["reasons"].items(), key=lambda item: -item[1])
     texts = [f"{share:.1%} {text}" for text, share in reasons if share >= 0.001][:3]
-    texts = [f"**{fault}**" for fault in found["faults"]] + texts
+    texts = [f"**{fault}**" for fault in result["faults"]] + texts
     return (
-        f"| {name} | {found['reached']:.1%} | {found['ratio']:.2f} | {found['error']:.4f} | "
+        f"| {name} | {result['reached']:.1%} | {result['ratio']:.2f} | {result['error']:.4f} | "
         f"{'; '.join(texts) or '-'} |"
     )
 

@@ -122,15 +122,15 @@ def filters(quick, dtype):
         def windowed(q, k, v):
             return jax.nn.dot_product_attention(q, k, v, local_window_size=window)
 
-        found = {}
+        entries = {}
         if length <= ALL_PAIRS:
             layer = keras.layers.MultiHeadAttention(1, HEAD_DIM, dtype=policy(dtype))
             layer.build((1, length, HEAD_DIM), (1, length, HEAD_DIM))
             call, inputs = of_layer(layer, keys[:, 0])
-            found["MultiHeadAttention"] = (_to_itself(call), inputs)
-            found["dot_product_attention"] = (jax.nn.dot_product_attention, (query,) * 3)
-            found["the same in a window"] = (windowed, (query,) * 3)
-        yield f"L {length}", {"filter": (filtered, (keys, values)), **found}
+            entries["MultiHeadAttention"] = (_to_itself(call), inputs)
+            entries["dot_product_attention"] = (jax.nn.dot_product_attention, (query,) * 3)
+            entries["the same in a window"] = (windowed, (query,) * 3)
+        yield f"L {length}", {"filter": (filtered, (keys, values)), **entries}
 
 
 def _to_itself(call):

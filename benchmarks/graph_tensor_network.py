@@ -40,11 +40,11 @@ def contenders(length: int):
 
 def compare(length: int, repeats: int):
     x = tf.random.normal((1, length, FEATURES))
-    chosen = contenders(length)
-    runs = {name: forward(function, x) for name, (function, _) in chosen.items()}
+    entries = contenders(length)
+    runs = {name: forward(function, x) for name, (function, _) in entries.items()}
     both = {
         name: forward_and_backward(function, x, layer=layer)
-        for name, (function, layer) in chosen.items()
+        for name, (function, layer) in entries.items()
     }
     for suffix, timed in ((" fwd", runs), (" fwd+bwd", both)):
         seconds = medians(timed, repeats)

@@ -49,16 +49,16 @@ def main():
     layers = {p.path: p.layer for p in places(model) if has_kernel(p.layer)}
     layers = {path: layers[path] for path in sorted(layers)[:: options.every]}
     halves = [part(inputs, i, i + options.texts) for i in (0, options.texts)]
-    seen, held = (observe(model, layers, [half])[0] for half in halves)
+    calibration, validation = (observe(model, layers, [half])[0] for half in halves)
     rows = {}
     for path, layer in layers.items():
         kernel = ops.convert_to_numpy(layer.kernel)
         if kernel.ndim > 2:
             kernel = kernel_matrix(kernel, layer.equation)
         print(path, kernel.shape, flush=True)
-        for name, near, size in replacements(kernel, seen[path].moment):
-            difference = near - kernel
-            squares = [np.sum(x * (held[path].moment @ x)) for x in (difference, kernel)]
+        for name, approximation, size in replacements(kernel, calibration[path].moment):
+            difference = approximation - kernel
+            squares = [np.sum(x * (validation[path].moment @ x)) for x in (difference, kernel)]
             entry = 8 * size / kernel.size, squares[0] / squares[1]
             rows.setdefault(name, []).append(entry)
     for name, entries in sorted(rows.items(), key=lambda row: np.mean(row[1], axis=0)[0]):
@@ -70,16 +70,16 @@ def replacements(kernel, moment):
     """Yields names, matrices and bytes."""
     for way, known in (("rtn", None), ("gptq", moment)):
         for bits, group in PAIRS:
-            near, size = rounded(kernel, bits, group, known)
-            yield f"{way}, {bits} bits, groups of {group}", near, size
+            approximation, size = rounded(kernel, bits, group, known)
+            yield f"{way}, {bits} bits, groups of {group}", approximation, size
         for bits, group, rank in CORRECTED:
-            near, size = rounded(kernel, bits, group, known)
+            approximation, size = rounded(kernel, bits, group, known)
             # In turns: the correction of what was rounded, and the rounding of what it leaves.
-            correction, more = corrected(kernel - near, rank, moment)
-            near, size = rounded(kernel - correction, bits, group, known)
-            correction, more = corrected(kernel - near, rank, moment)
+            correction, more = corrected(kernel - approximation, rank, moment)
+            approximation, size = rounded(kernel - correction, bits, group, known)
+            correction, more = corrected(kernel - approximation, rank, moment)
             name = f"{way}, {bits} bits, groups of {group} + rank {rank}"
-            yield name, near + correction, size + more
+            yield name, approximation + correction, size + more
 
 
 def rounded(matrix, bits, group, moment):
@@ -92,12 +92,12 @@ def corrected(error, rank, moment):
     damped = moment + 1e-4 * np.trace(moment) / len(moment) * np.eye(len(moment))
     left, right, _ = low_rank.low_rank_factors(error, low_rank.square_root(damped))
     root = np.sqrt(np.linalg.norm(left[:, :rank], axis=0) + 1e-30)
-    near, size = zip(
+    factors, size = zip(
         rounded((left[:, :rank] / root).astype("float32"), 8, 128, None),
         rounded((right[:rank] * root[:, None]).astype("float32"), 8, 128, None),
         strict=True,
     )
-    return near[0] @ near[1], sum(size)
+    return factors[0] @ factors[1], sum(size)
 
 
 if __name__ == "__main__":

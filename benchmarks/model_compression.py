@@ -243,10 +243,10 @@ def draw(rows, path):
     axes = figure.subplots()
     for method in dict.fromkeys(row["method"] for row in rows):
         points = {}
-        own = [row for row in rows if row["method"] == method]
-        for row in own:
+        of_method = [row for row in rows if row["method"] == method]
+        for row in of_method:
             points.setdefault(str(row["asked"]), []).append((row["ratio"], row["accuracy"]))
-        seeds = len({row["seed"] for row in own})  # a mean over some of them would mislead
+        seeds = len({row["seed"] for row in of_method})  # a mean over some of them would mislead
         groups = (group for group in points.values() if len(group) == seeds)
         means = sorted(tuple(np.mean(group, axis=0)) for group in groups)
         axes.plot(*zip(*means, strict=True), "o-", label=method)

@@ -44,7 +44,7 @@ PATH = "/v1/models/work:predict"
 READY = "/v2/health/ready"
 BODY = encoded(instances=[[0.5] * 8])
 QUEUE = 64
-NEVER = ("never", "never2", "never3")  # models; more than the cores of a small machine
+STUCK_MODELS = ("never", "never2", "never3")  # models; more than the cores of a small machine
 
 
 def write_version(folder: Path, version: int, steps: int = 300) -> Path:
@@ -105,7 +105,7 @@ def write_models(folder: Path) -> None:
         return {"y": x / 0}
 
     for name, signatures in {
-        **{name: {"serving_default": never} for name in NEVER},
+        **{name: {"serving_default": never} for name in STUCK_MODELS},
         "long": {"serving_default": long},
         "complex": {"serving_default": lambda x: {"y": tf.complex(x, x)}, "nan": not_finite},
     }.items():
@@ -312,9 +312,9 @@ def damaged(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
 
     with serving(folder, port):
         outcomes = asyncio.run(run())
-        found = states(port)
+        versions = states(port)
         shutil.rmtree(folder / "work" / str(number + 1))
-        new, old = found[str(number + 1)], found[str(number)]
+        new, old = versions[str(number + 1)], versions[str(number)]
         text = f"{shown(outcomes)}; new version: {' '.join(new)}, old version: {old[0]}"
         fine = new[0] == "END" and new[1] != "OK" and old == ("AVAILABLE", "OK")
         return text, fine and answered(outcomes, 200)
@@ -387,7 +387,7 @@ def long_answers(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
 def stuck(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
     """Asks models that never return; another one answers, and the server is not ready."""
     port, bad = free_port(), encoded(instances=[[2.0] * 8])
-    paths = [f"/v1/models/{name}:predict" for name in NEVER]
+    paths = [f"/v1/models/{name}:predict" for name in STUCK_MODELS]
     with serving(folder, port, "--deadline-s", "5"):
         before = {request(port, path, BODY)[0] for path in paths}
         waiting = {request(port, path, bad)[0] for path in paths}
@@ -395,8 +395,8 @@ def stuck(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
         outcomes = asyncio.run(closed_loop(port, 4, 3.0))
         ready, live = request(port, READY)[0], request(port, "/v2/health/live")[0]
     text = (
-        f"{len(NEVER)} models answer {before}, {waiting} after the deadline, then {again}; another "
-        f"model {shown(outcomes)}; ready {ready}, live {live}"
+        f"{len(STUCK_MODELS)} models answer {before}, {waiting} after the deadline, then {again}; "
+        f"another model {shown(outcomes)}; ready {ready}, live {live}"
     )
     fine = (before, waiting, again, ready, live) == ({200}, {504}, {503}, 503, 200)
     return text, fine and answered(outcomes, 200)

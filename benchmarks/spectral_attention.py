@@ -49,8 +49,8 @@ def contenders(length: int, batch: int, damping: float, with_peer: bool):
 
 
 def compare(length: int, batch: int, damping: float, with_peer: bool = False, repeats: int = 9):
-    chosen = contenders(length, batch, damping, with_peer)
-    runs = {name: forward(f, *inputs) for name, (f, inputs, _) in chosen.items()}
+    entries = contenders(length, batch, damping, with_peer)
+    runs = {name: forward(f, *inputs) for name, (f, inputs, _) in entries.items()}
     label = f"L {length}, B {batch}, c {damping}"
     peers = ("direct", "MultiHeadAttention") if with_peer else ("direct",)
     seconds = medians(runs, repeats)
@@ -58,7 +58,7 @@ def compare(length: int, batch: int, damping: float, with_peer: bool = False, re
         print_row(f"{label} fwd", seconds, peer)
     runs = {
         name: forward_and_backward(f, *inputs, layer=layer)
-        for name, (f, inputs, layer) in chosen.items()
+        for name, (f, inputs, layer) in entries.items()
     }
     seconds = medians(runs, repeats)
     for peer in peers:

@@ -66,9 +66,9 @@ def measured(path):
         for share in SHARES:
             size = full
             for kernel, original in zip(kernels, originals, strict=True):
-                near, weights = factorized(original, factorization, share)
+                approximation, weights = factorized(original, factorization, share)
                 if weights < original.size:
-                    kernel.assign(near.reshape(original.shape))
+                    kernel.assign(approximation.reshape(original.shape))
                     size += 4 * (weights - original.size)
             now = accuracy()
             yield {

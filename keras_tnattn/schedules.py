@@ -68,8 +68,8 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
             scale = self.peak * self.warmup_steps**0.5
         rate = scale * ops.minimum(falling, step * self.warmup_steps**-1.5)
         if self.cooldown_steps:
-            left = ops.maximum(self.total_steps - step, 0.0)
-            rate = rate * ops.minimum(1.0, left / self.cooldown_steps)
+            steps_to_go = ops.maximum(self.total_steps - step, 0.0)
+            rate = rate * ops.minimum(1.0, steps_to_go / self.cooldown_steps)
         return rate
 
     def get_config(self) -> dict:

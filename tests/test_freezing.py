@@ -83,9 +83,9 @@ def test_a_constant_metric_is_frozen_and_nothing_is_lost(rotary, tmp_path):
     changed[:, -1] = 3
     again = frozen.model.predict(changed, verbose=0)
     np.testing.assert_allclose(again[:, :-1], got[:, :-1], rtol=1e-5, atol=1e-6)
-    kept, whole = (Generator(frozen.model, 5, key_value_cache=kv) for kv in (None, False))
-    assert kept.steps.keeps_state
-    np.testing.assert_array_equal(kept(IDS[:3, :4]).ids, whole(IDS[:3, :4]).ids)
+    cached, whole = (Generator(frozen.model, 5, key_value_cache=kv) for kv in (None, False))
+    assert cached.steps.keeps_state
+    np.testing.assert_array_equal(cached(IDS[:3, :4]).ids, whole(IDS[:3, :4]).ids)
 
 
 def test_the_loss_is_the_mean_over_the_rows():
@@ -138,13 +138,13 @@ def test_the_three_attentions_of_a_translator(metric_from):
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
     search = BeamSearch(frozen.model, 2, extra_tokens=3)
     assert search.steps.keeps_state
-    found = search(IDS[:3])
+    result = search(IDS[:3])
     search.steps.keeps_state = False
     whole = BeamSearch(frozen.model, 2, extra_tokens=3)
     whole.steps.keeps_state = False
     other = whole(IDS[:3])
-    np.testing.assert_array_equal(found.ids, other.ids)
-    np.testing.assert_allclose(found.scores, other.scores, rtol=1e-4)
+    np.testing.assert_array_equal(result.ids, other.ids)
+    np.testing.assert_allclose(result.scores, other.scores, rtol=1e-4)
 
 
 def test_a_functional_model_around_layers():

@@ -190,9 +190,9 @@ class IntegerKernels(keras.layers.Layer):
 
         The gradient by `kernel` is that of the result (the straight-through estimator).
         """
-        near = self._as_kernel(name, self._numbers_of(name, kernel)[1])
+        approximation = self._as_kernel(name, self._numbers_of(name, kernel)[1])
         kernel = ops.cast(kernel, "float32")
-        return kernel + ops.stop_gradient(near - kernel)
+        return kernel + ops.stop_gradient(approximation - kernel)
 
     def assign_rounded(self, name: str, kernel: Tensor) -> None:
         """Sets the integers to those of a kernel that was trained; scales and zeros stay."""

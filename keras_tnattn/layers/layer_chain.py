@@ -129,13 +129,13 @@ def chain_of(layer: keras.layers.Layer, kernels: Sequence[np.ndarray]) -> LayerC
     parts = []
     for number, kernel in enumerate(kernels):
         last = number == len(kernels) - 1
-        own = [place == number for place in places]
+        mine = [place == number for place in places]
         part = type(layer)(
             kernel.shape[-1],
             kernel.shape[:-2],
-            strides=_where(own, layer.strides),
-            dilation_rate=_where(own, layer.dilation_rate),
-            padding=layer.padding if any(own) else "valid",
+            strides=_where(mine, layer.strides),
+            dilation_rate=_where(mine, layer.dilation_rate),
+            padding=layer.padding if any(mine) else "valid",
             data_format=layer.data_format,
             activation=layer.activation if last else None,
             use_bias=layer.use_bias and last,
@@ -166,18 +166,18 @@ def _places(layer: keras.layers.Layer, sizes: Sequence[tuple[int, ...]]) -> list
     """Returns for each axis the number of the kernel that is as long as that of the layer."""
     places = []
     for axis, size in enumerate(layer.kernel_size):
-        long = [number for number, own in enumerate(sizes) if own[axis] > 1]
+        long = [number for number, shape in enumerate(sizes) if shape[axis] > 1]
         if len(long) > 1 or (size > 1 and not long) or any(sizes[n][axis] != size for n in long):
             raise ValueError(
                 f"Expected one kernel of size {size} along axis {axis}, and others of size 1. "
-                f"Received: kernels of sizes {[own[axis] for own in sizes]}"
+                f"Received: kernels of sizes {[shape[axis] for shape in sizes]}"
             )
         places.append(long[0] if long else 0)
     return places
 
 
-def _where(own: Sequence[bool], values: Sequence[int]) -> tuple[int, ...]:
-    return tuple(value if mine else 1 for mine, value in zip(own, values, strict=True))
+def _where(mine: Sequence[bool], values: Sequence[int]) -> tuple[int, ...]:
+    return tuple(value if is_mine else 1 for is_mine, value in zip(mine, values, strict=True))
 
 
 def reason_against_factors(layer: keras.layers.Layer) -> str | None:

@@ -40,8 +40,8 @@ def split_equation(equation: str) -> tuple[str, str]:
             f"are new in the outputs, and no others. Received: equation={equation!r}"
         )
     rank = next(c for c in "rstuvwxyzabcdefghijklmnopq" if c not in equation)
-    kept = "".join(c for c in inputs if c not in summed)
-    middle = kept + rank
+    free = "".join(c for c in inputs if c not in summed)
+    middle = free + rank
     return (
         f"{inputs},{''.join(summed)}{rank}->{middle}",
         f"{middle},{rank}{''.join(new)}->{output}",
@@ -150,9 +150,9 @@ class LowRankEinsumDense(BaseLowRank):
         inner, outer = self._options(rows, columns)
         middle = self.equations[0].split("->")[1].replace("...", "")
         # The output shape excludes the batch axis, which an ellipsis would include.
-        kept = middle[:-1] if "..." in inputs else middle[1:-1]
+        axes = middle[:-1] if "..." in inputs else middle[1:-1]
         self.inner = keras.layers.EinsumDense(
-            self.equations[0], (*(sizes[c] for c in kept), self.rank), **inner
+            self.equations[0], (*(sizes[c] for c in axes), self.rank), **inner
         )
         self.outer = keras.layers.EinsumDense(
             self.equations[1], self.partial_output_shape, bias_axes=self.bias_axes, **outer

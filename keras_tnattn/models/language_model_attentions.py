@@ -10,7 +10,7 @@ from keras_tnattn.models.attentions import ATTENTIONS, find_attention
 
 LANGUAGE_POSITIONS = ("rotary", "sinusoidal", "none")
 # Attentions that can rotate their queries and keys.
-_ROTATED = ("plga", "sdpa")
+_ROTARY_ATTENTIONS = ("plga", "sdpa")
 
 
 def attention_maker(
@@ -55,11 +55,11 @@ def attention_maker(
             f"Expected a layer or one of {names}, the attentions that can be causal. "
             f"Received: attention={attention!r}"
         )
-    can_rotate = attention in _ROTATED
+    can_rotate = attention in _ROTARY_ATTENTIONS
     position_encoding = position_encoding or ("rotary" if can_rotate else "sinusoidal")
     if position_encoding == "rotary" and not can_rotate:
         raise ValueError(
-            f"Expected one of {_ROTATED}, whose queries and keys are rotated, for rotary "
+            f"Expected one of {_ROTARY_ATTENTIONS}, whose queries and keys are rotated, for rotary "
             f"positions. Received: attention={attention!r}, position_encoding='rotary'"
         )
     if can_rotate and "key_dim" not in options and model_dim % num_heads:

@@ -13,9 +13,9 @@ from keras_tnattn.models.language_model import LanguageModel, language_model
 from keras_tnattn.models.state_dicts import read_state_dict
 
 # The name of a weight in a layer, after the prefix, which depends on the version.
-_IN_LAYER = re.compile(r"(?:^|.*\.)(\d+)\.((?:mha1|ffn|layernorm[12])\..+)$")
+_LAYER_KEY = re.compile(r"(?:^|.*\.)(\d+)\.((?:mha1|ffn|layernorm[12])\..+)$")
 # Weights outside the layers, by the end of their names.
-_OUTSIDE = {
+_OTHER_KEYS = {
     "embedding.weight": ("embedding.weight", "embed_tokens.weight"),
     "layernorm1.weight": ("layernorm1.weight",),
     "layernorm1.bias": ("layernorm1.bias",),
@@ -103,11 +103,11 @@ def _by_known_names(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     for name, array in weights.items():
         if "rotary" in name:
             continue
-        in_layer = _IN_LAYER.match(name)
+        in_layer = _LAYER_KEY.match(name)
         if in_layer:
             known[f"{in_layer[1]}.{in_layer[2]}"] = array
             continue
-        for ours, endings in _OUTSIDE.items():
+        for ours, endings in _OTHER_KEYS.items():
             if any(name == ending or name.endswith(f".{ending}") for ending in endings):
                 known[ours] = array
     return known

@@ -17,12 +17,14 @@ from keras_tnattn.ops import low_rank
 _DAMPING = 1e-6
 
 
-def kernel_error(kernel: np.ndarray, near: np.ndarray, moment: np.ndarray | None = None) -> float:
+def kernel_error(
+    kernel: np.ndarray, approximation: np.ndarray, moment: np.ndarray | None = None
+) -> float:
     """Returns the relative error of the outputs of a kernel that approximates another one.
 
     Args:
         kernel: `W`, float array `(*k, C, F)`.
-        near: `W'`, of the same shape.
+        approximation: `W'`, of the same shape.
         moment: Second moment of the patches `(P, P)`. Default: the identity.
 
     Example:
@@ -31,7 +33,8 @@ def kernel_error(kernel: np.ndarray, near: np.ndarray, moment: np.ndarray | None
         0.1
     """
     matrix, difference = (
-        np.reshape(x, (-1, kernel.shape[-1])).astype("float64") for x in (kernel, kernel - near)
+        np.reshape(x, (-1, kernel.shape[-1])).astype("float64")
+        for x in (kernel, kernel - approximation)
     )
     squares = [np.sum(x * (x if moment is None else moment @ x)) for x in (difference, matrix)]
     return float(np.sqrt(max(squares[0], 0.0) / (squares[1] or 1.0)))

@@ -309,11 +309,11 @@ def _damped_sums(x: Tensor, damping: float, scale: float, directions: tuple[str,
     batch, length, width = ops.shape(x)
     if damping < _FLOAT32_SMALLEST:
         # Only the nearest neighbor contributes.
-        near = {
+        neighbors = {
             "later": lambda: ops.pad(x, [(0, 0), (0, 1), (0, 0)])[:, 1:],
             "earlier": lambda: ops.pad(x, [(0, 0), (1, 0), (0, 0)])[:, :-1],
         }
-        return scale * sum(near[direction]() for direction in directions)
+        return scale * sum(neighbors[direction]() for direction in directions)
     known = isinstance(length, int)
     block = max(min(_BLOCK, length), 1) if known else _BLOCK
     count = -(-length // block)

@@ -199,11 +199,11 @@ class BeamSearch(Search):
         ends = tokens == self.end_id
         infinite = ops.full_like(sums, float("inf"))
         ended_scores = ops.min(ops.where(ends, sums, infinite), axis=-1) / norm
-        sums, chosen = _lowest(
+        sums, choice = _lowest(
             ops.reshape(ops.where(ends, infinite, sums), (-1, num_beams * num_beams)), num_beams
         )
-        parents = chosen // num_beams
-        tokens = ops.take_along_axis(ops.reshape(tokens, (-1, num_beams**2)), chosen, axis=1)
+        parents = choice // num_beams
+        tokens = ops.take_along_axis(ops.reshape(tokens, (-1, num_beams**2)), choice, axis=1)
         position = state["step"] + 1
         ended_ids = write(live["ids"], position, ops.full_like(tokens, self.end_id))
         candidates = {"ids": live["ids"], "state": live["state"]}

@@ -180,13 +180,13 @@ class Generator(Search):
     def _initial(self, state: State, **inputs: Tensor) -> State:
         ids = state["live"]["ids"][:, 0]
         batch = ops.shape(ids)[0]
-        own: State = {"finished": ops.zeros((batch,), "bool")}
+        entries: State = {"finished": ops.zeros((batch,), "bool")}
         if "noise" in inputs:
-            own["noise"] = inputs["noise"]
+            entries["noise"] = inputs["noise"]
         if self.repetition_penalty != 1:
             one_hot = ops.one_hot(ids, self.steps.vocabulary_size, dtype="bool")
-            own["used"] = ops.any(one_hot, axis=1)
-        return {**state, **own}
+            entries["used"] = ops.any(one_hot, axis=1)
+        return {**state, **entries}
 
     def _choose(self, state: State, logits: Tensor) -> State:
         sequences, live = state["sequences"], state["live"]
@@ -216,13 +216,13 @@ class Generator(Search):
             now = ops.logical_or(now, ops.logical_and(same, number >= len(stop)))
         now = ops.logical_and(now, ops.logical_not(done))
         at_limit = position >= sequences["limit"]
-        own: State = {"finished": ops.logical_or(state["finished"], now)}
+        entries: State = {"finished": ops.logical_or(state["finished"], now)}
         if self.repetition_penalty != 1:
-            own["used"] = ops.logical_or(state["used"], ops.one_hot(tokens, size, dtype="bool"))
+            entries["used"] = ops.logical_or(state["used"], ops.one_hot(tokens, size, dtype="bool"))
         done = ops.logical_or(done, ops.logical_or(now, at_limit))
         return {
             **state,
-            **own,
+            **entries,
             "step": position,
             "sequences": {**sequences, "done": done},
             "live": {**live, "ids": ids},

@@ -116,16 +116,16 @@ def test_the_most_specific_class_decides():
 
 @pytest.mark.parametrize("named", [False, True])
 def test_a_mask_reaches_a_layer_that_takes_one(named):
-    seen = []
+    masks = []
 
     class Named(Doubled):
         def call(self, inputs, mask=None):
-            seen.append(mask)
+            masks.append(mask)
             return inputs
 
     class Keywords(Doubled):
         def call(self, inputs, **options):
-            seen.append(options.get("mask"))
+            masks.append(options.get("mask"))
             return inputs
 
     layer = (Named if named else Keywords)()
@@ -134,4 +134,4 @@ def test_a_mask_reaches_a_layer_that_takes_one(named):
     adapter = adapter_of(layer)
     adapter.build(x.shape, x.shape)
     adapter(x, x, value_mask=mask)
-    np.testing.assert_array_equal(to_numpy(seen[-1]), mask)
+    np.testing.assert_array_equal(to_numpy(masks[-1]), mask)

@@ -203,8 +203,10 @@ def test_coefficients_are_dropped_in_training_only():
     x = tokens(2, 50, 4)
     layer = GraphAttention(1, 4, dropout=0.5)
     expected, alpha = layer(x, return_attention_scores=True)
-    got, kept = layer(x, return_attention_scores=True, training=True)
-    np.testing.assert_allclose(ops.convert_to_numpy(kept), ops.convert_to_numpy(alpha), atol=1e-6)
+    got, coefficients = layer(x, return_attention_scores=True, training=True)
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(coefficients), ops.convert_to_numpy(alpha), atol=1e-6
+    )
     assert np.abs(ops.convert_to_numpy(got) - ops.convert_to_numpy(expected)).max() > 0.01
     again = layer(x, training=False)
     np.testing.assert_array_equal(ops.convert_to_numpy(again), ops.convert_to_numpy(expected))

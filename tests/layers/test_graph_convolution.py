@@ -89,9 +89,9 @@ def test_a_masked_node_is_out_of_the_graph(normalization, order, sparse):
 
     poisoned = np.where(mask[..., None], x, np.nan).astype("float32")
     got = run(poisoned, adjacency, ops.convert_to_tensor(mask))
-    kept = np.flatnonzero(mask[0])
-    alone = run(x[:, kept], adjacency[np.ix_(kept, kept)], None)
-    np.testing.assert_allclose(got[:, kept], alone, rtol=1e-4, atol=1e-5)
+    nodes = np.flatnonzero(mask[0])
+    alone = run(x[:, nodes], adjacency[np.ix_(nodes, nodes)], None)
+    np.testing.assert_allclose(got[:, nodes], alone, rtol=1e-4, atol=1e-5)
     assert (got[:, ~mask[0]] == 0).all()
 
 
@@ -119,8 +119,8 @@ def test_attention_over_edges_equals_that_over_the_adjacency(combination, self_l
                 expected = alpha[n, :, receiver, sender]
                 np.testing.assert_allclose(shares[n, :, e], expected, atol=1e-5)
         if self_loops:
-            own = np.diagonal(alpha[n], axis1=1, axis2=2)
-            np.testing.assert_allclose(shares[n, :, count:], own, atol=1e-5)
+            diagonal = np.diagonal(alpha[n], axis1=1, axis2=2)
+            np.testing.assert_allclose(shares[n, :, count:], diagonal, atol=1e-5)
 
 
 @pytest.mark.parametrize("make", [GraphAttention, GraphConvolution])

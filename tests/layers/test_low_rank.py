@@ -143,10 +143,10 @@ def test_from_embedding_weighs_rows():
     full = to_numpy(dense(np.arange(50)))
     weights = np.where(np.arange(50) < 4, 100.0, 0.01)
     layer = LowRankEmbedding.from_embedding(dense, rank=4, row_weights=weights)
-    near = to_numpy(layer(np.arange(50)))
+    approximation = to_numpy(layer(np.arange(50)))
     # Four rows that count span four dimensions.
-    assert np.abs(near - full)[:4].max() < 0.05 * np.abs(near - full)[4:].max()
-    squared = weights[:, None] * (near - full) ** 2
+    assert np.abs(approximation - full)[:4].max() < 0.05 * np.abs(approximation - full)[4:].max()
+    squared = weights[:, None] * (approximation - full) ** 2
     expected = np.sqrt(squared.sum() / (weights[:, None] * full**2).sum())
     np.testing.assert_allclose(layer.relative_error, expected, rtol=1e-3)
     assert layer.mask_zero
@@ -158,13 +158,13 @@ def test_quantized_embedding(bits, error, tmp_path):
     ids = np.arange(300)
     full = to_numpy(layer(ids))
     small = layer.quantized(bits)
-    near = to_numpy(small(ids))
-    assert 1e-4 < np.linalg.norm(near - full) / np.linalg.norm(full) < error
+    approximation = to_numpy(small(ids))
+    assert 1e-4 < np.linalg.norm(approximation - full) / np.linalg.norm(full) < error
     assert small.coordinates.shape == (300, 9 if bits == 8 else 5)
     model = keras.Sequential([keras.Input((None,), dtype="int32"), small])
     model.save(tmp_path / "small.keras")
     loaded = keras.models.load_model(tmp_path / "small.keras")
-    np.testing.assert_array_equal(to_numpy(loaded(ids[None])), near[None])
+    np.testing.assert_array_equal(to_numpy(loaded(ids[None])), approximation[None])
 
 
 @pytest.mark.parametrize("mode", ["int8", "int4"])

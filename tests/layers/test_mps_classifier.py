@@ -65,9 +65,9 @@ def test_padding_changes_nothing(position):
     padding = np.full((2, 3, 2), np.nan, "float32")
     mask = np.arange(10) < 7
     expected = to_numpy(layer(x))
-    for parts, kept in (([x, padding], mask), ([padding, x], mask[::-1])):
-        kept = ops.convert_to_tensor(np.stack([kept, kept]))
-        got = layer(np.concatenate(parts, axis=1), mask=kept)
+    for parts, valid in (([x, padding], mask), ([padding, x], mask[::-1])):
+        valid = ops.convert_to_tensor(np.stack([valid, valid]))
+        got = layer(np.concatenate(parts, axis=1), mask=valid)
         np.testing.assert_allclose(to_numpy(got), expected, rtol=1e-5, atol=1e-6)
 
 

@@ -36,9 +36,9 @@ def read_oracle():
 
 def matches(oracle, pattern):
     """The groups of all keys that match; there has to be one."""
-    found = [match.groups() for key in oracle if (match := re.fullmatch(pattern, key))]
-    assert found
-    return found
+    result = [match.groups() for key in oracle if (match := re.fullmatch(pattern, key))]
+    assert result
+    return result
 
 
 def test_an_oracle_that_is_named_has_to_be_there(monkeypatch, tmp_path):
@@ -86,11 +86,11 @@ def make_model(oracle, **options):
 def named_weights(model, oracle):
     """The model's weights by the oracle's names."""
     layers, units, dense = oracle["meta/config"][[0, 5, 6]].tolist()
-    found = {}
+    result = {}
 
     def add(name, layer):
         for weight in layer.weights:
-            found[f"{name}/{weight.name}"] = weight
+            result[f"{name}/{weight.name}"] = weight
 
     def add_attention(name, attention):
         for part in ("query", "key", "value", "output"):
@@ -103,7 +103,7 @@ def named_weights(model, oracle):
             add(f"{name}/residual_{i}/projection", projection)
             add(f"{name}/residual_{i}/layer_norm", norm)
         for part in ("W", "b", "a", "b_a", "P"):
-            found[f"{name}/power_law/{part}"] = getattr(attention, f"power_law_{part}")
+            result[f"{name}/power_law/{part}"] = getattr(attention, f"power_law_{part}")
 
     for side, language in (("encoder", "source"), ("decoder", "target")):
         add(f"{side}/embedding", model.get_layer(f"{language}_embedding"))
@@ -118,7 +118,7 @@ def named_weights(model, oracle):
             add(f"{name}/ffn/dense_0", layer.hidden)
             add(f"{name}/ffn/dense_1", layer.projection)
     add("final", model.get_layer("logits"))
-    return found
+    return result
 
 
 def logits(model, source, target):
@@ -215,10 +215,10 @@ def test_gradients(oracle, published):
     labels = oracle["inputs/tgt"][:, 1:]
     loss, grads = weight_gradients(published, lambda model: LOSS(labels, model(inputs)))
     close(loss, oracle["train/loss"], 1e-5)
-    found = {w.path: g for w, g in zip(published.trainable_variables, grads, strict=True)}
+    result = {w.path: g for w, g in zip(published.trainable_variables, grads, strict=True)}
     for name, weight in named_weights(published, oracle).items():
         want = oracle[f"train/grad/{name}"]
-        close(found[weight.path], want, 2e-3 * np.abs(want).max())
+        close(result[weight.path], want, 2e-3 * np.abs(want).max())
 
 
 def test_adam_steps(oracle):
@@ -269,10 +269,10 @@ def test_greedy(oracle, ours):
     search = make_search(oracle, ours, 1)
     for (i,) in matches(oracle, r"decode/src_(\d+)"):
         source, want = oracle[f"decode/src_{i}"], oracle[f"decode/greedy_{i}"]
-        found = search(source[None])
-        assert found.ids[0, 0].tolist() == want.tolist()
-        assert found.finished[0, 0] == (want[-1] == search.end_id)
-        assert found.ids.shape[-1] <= 1 + oracle[f"decode/limit_{i}"]
+        result = search(source[None])
+        assert result.ids[0, 0].tolist() == want.tolist()
+        assert result.finished[0, 0] == (want[-1] == search.end_id)
+        assert result.ids.shape[-1] <= 1 + oracle[f"decode/limit_{i}"]
         assert len(source) + search.extra_tokens == oracle[f"decode/limit_{i}"]
 
 
@@ -286,14 +286,14 @@ def test_beam(oracle, ours):
     (beam_size,) = {len(oracle[f"decode/beam_{i}_ids"]) for i in names}
     search = make_search(oracle, ours, beam_size)
     graph = search.search(ops.convert_to_tensor(batch))
-    for found in (search(batch), Hypotheses(*map(ops.convert_to_numpy, graph))):
+    for result in (search(batch), Hypotheses(*map(ops.convert_to_numpy, graph))):
         for row, i in enumerate(names):
             want = oracle[f"decode/beam_{i}_ids"]
-            got = found.ids[row][:, : want.shape[1]]
+            got = result.ids[row][:, : want.shape[1]]
             np.testing.assert_array_equal(got, np.where(want < 0, 0, want))
-            assert not found.ids[row][:, want.shape[1] :].any()
-            close(found.scores[row], oracle[f"decode/beam_{i}_scores"], 1e-4)
-            np.testing.assert_array_equal(found.finished[row], oracle[f"decode/beam_{i}_finished"])
+            assert not result.ids[row][:, want.shape[1] :].any()
+            close(result.scores[row], oracle[f"decode/beam_{i}_scores"], 1e-4)
+            np.testing.assert_array_equal(result.finished[row], oracle[f"decode/beam_{i}_finished"])
 
 
 def make_search(oracle, model, beam_size):

@@ -171,10 +171,10 @@ def test_a_table_of_integers_is_read_row_by_row(group_size, tmp_path):
     layer = built(lambda: L.Embedding(50, 40, mask_zero=True), None)
     ids = RNG.integers(50, size=(3, 7))
     small = quantized_layer(layer, 4, group_size)
-    table, near = to_numpy(layer.embeddings), to_numpy(small.embeddings)
-    assert 0.02 < np.linalg.norm(near - table) / np.linalg.norm(table) < 0.15
+    table, approximation = to_numpy(layer.embeddings), to_numpy(small.embeddings)
+    assert 0.02 < np.linalg.norm(approximation - table) / np.linalg.norm(table) < 0.15
     # Rows do not depend on one another: the scales are those of their own groups.
-    np.testing.assert_allclose(to_numpy(small(ids)), near[ids], atol=1e-6)
+    np.testing.assert_allclose(to_numpy(small(ids)), approximation[ids], atol=1e-6)
     np.testing.assert_array_equal(to_numpy(small.compute_mask(ids)), ids != 0)
     model = keras.Sequential([keras.Input((7,), dtype="int32"), small])
     model.save(tmp_path / "model.keras")

@@ -185,8 +185,8 @@ def test_quantized_cores_are_small_and_near(bits, error, share, tmp_path):
     layer.positions.assign(np.random.default_rng(1).permutation(500))
     small = layer.quantized(bits)
     ids = np.arange(500)
-    full, near = to_numpy(layer(ids)), to_numpy(small(ids))
-    assert np.linalg.norm(near - full) < error * np.linalg.norm(full)
+    full, approximation = to_numpy(layer(ids)), to_numpy(small(ids))
+    assert np.linalg.norm(approximation - full) < error * np.linalg.norm(full)
     assert not small.trainable_weights
 
     def core_bytes(layer):
@@ -200,7 +200,7 @@ def test_quantized_cores_are_small_and_near(bits, error, share, tmp_path):
     model = keras.Sequential([keras.Input((None,), dtype="int32"), small])
     model.save(tmp_path / "small.keras")
     loaded = keras.models.load_model(tmp_path / "small.keras")
-    np.testing.assert_array_equal(to_numpy(loaded(ids[None])), near[None])
+    np.testing.assert_array_equal(to_numpy(loaded(ids[None])), approximation[None])
 
 
 def test_each_core_makes_up_for_the_rounding_of_the_one_before():
@@ -255,5 +255,5 @@ def test_a_core_that_all_ids_share_stays_in_floats(bits):
     shared = to_numpy(small.packed_cores[2])
     assert len(np.unique(shared)) == shared.size  # not rounded
     ids = np.arange(60)
-    expected, found = to_numpy(layer(ids)), to_numpy(small(ids))
-    assert np.linalg.norm(found - expected) < 0.3 * np.linalg.norm(expected)
+    expected, result = to_numpy(layer(ids)), to_numpy(small(ids))
+    assert np.linalg.norm(result - expected) < 0.3 * np.linalg.norm(expected)

@@ -81,12 +81,12 @@ def test_no_logit_depends_on_a_later_id_or_on_padding(kind):
 @pytest.mark.parametrize("kind", cases(KEEPING))
 def test_the_state_gives_the_logits_of_the_whole_sequence(kind):
     model = make(kind)
-    kept, whole = (Generator(model, 6, key_value_cache=keep) for keep in (True, False))
-    assert kept.steps.keeps_state
-    got, want = kept(PROMPTS), whole(PROMPTS)
+    cached, whole = (Generator(model, 6, key_value_cache=keep) for keep in (True, False))
+    assert cached.steps.keeps_state
+    got, want = cached(PROMPTS), whole(PROMPTS)
     np.testing.assert_array_equal(got.ids, want.ids)
     # The logits of each prompt and what was generated, by the model alone.
-    steps = kept.steps
+    steps = cached.steps
     inputs = steps.pack([np.array(prompt) for prompt in PROMPTS])
     start = steps.start(ops.array(inputs, "int32"))
     position, state = inputs.shape[1], steps.with_room(start.state, 2)
@@ -152,18 +152,18 @@ def test_beams_continue_prompts():
     model = make("rgtn")
     beams = BeamSearch(model, 3, end_id=None, extra_tokens=4, length_penalty=0.0)
     prompts = np.array([[5, 3, 9, 4, 7], [6, 0, 0, 0, 0]])
-    found = beams(prompts)
+    result = beams(prompts)
     greedy = BeamSearch(model, 1, end_id=None, extra_tokens=4)(prompts)
-    assert found.ids.shape == (2, 3, 4)
+    assert result.ids.shape == (2, 3, 4)
 
     def cost(prompt, ids):
         logs = to_numpy(ops.log_softmax(model(np.array([[*prompt, *ids]]))))
         return -logs[0, len(prompt) - 1 : -1][np.arange(len(ids)), ids].sum()
 
     for row, prompt in enumerate(([5, 3, 9, 4, 7], [6])):
-        for ids, score in zip(found.ids[row], found.scores[row], strict=True):
+        for ids, score in zip(result.ids[row], result.scores[row], strict=True):
             assert cost(prompt, ids) == pytest.approx(score, rel=1e-4)
-        assert found.scores[row, 0] <= cost(prompt, greedy.ids[row, 0]) + 1e-5
+        assert result.scores[row, 0] <= cost(prompt, greedy.ids[row, 0]) + 1e-5
 
 
 def test_the_published_model_has_the_published_size():

@@ -149,13 +149,13 @@ def test_positions_and_a_tensor_train_head():
 
 
 @pytest.mark.parametrize(
-    ("kind", "kept"),
+    ("kind", "attributes"),
     [("dense", 50 * 8), ("low_rank", 3 * (50 + 8)), ("tensor_train", 6 * 3 + 18 * 4 + 6 * 5)],
 )
-def test_embeddings_of_every_kind(kind, kept):
+def test_embeddings_of_every_kind(kind, attributes):
     model = text_classifier(50, 3, embedding_dim=8, embedding=kind, embedding_tt_ranks=3)
     embedding = model.get_layer("embedding")
-    assert embedding.count_params() == kept
+    assert embedding.count_params() == attributes
     assert ops.convert_to_numpy(embedding.compute_mask(np.array([[5, 0]]))).tolist() == [
         [True, False]
     ]
@@ -187,9 +187,9 @@ def test_word_dropout_drops_whole_words_in_training_and_keeps_the_mask():
     words = ops.convert_to_numpy(model.get_layer("embedding")(ids))
     np.testing.assert_array_equal(inside.predict(ids, verbose=0), words)
     dropped = ops.convert_to_numpy(inside(ids, training=True))
-    kept = (dropped != 0).any(axis=-1)
-    np.testing.assert_allclose(dropped, words * kept[..., None] / 0.6, rtol=1e-5)
-    assert abs(kept.mean() - 0.6) < 0.06
+    nonzero = (dropped != 0).any(axis=-1)
+    np.testing.assert_allclose(dropped, words * nonzero[..., None] / 0.6, rtol=1e-5)
+    assert abs(nonzero.mean() - 0.6) < 0.06
 
     ids, labels = texts()
     model.compile("adam", "sparse_categorical_crossentropy")

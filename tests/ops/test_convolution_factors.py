@@ -19,17 +19,19 @@ def moment_of(size, directions=12):
 MOMENT, PATCHES = moment_of(30)
 
 
-def output_error(near):
+def output_error(approximation):
     """Relative error of the outputs on the patches themselves."""
-    expected, outputs = (PATCHES @ kernel.reshape(30, 7) for kernel in (KERNEL, near))
+    expected, outputs = (PATCHES @ kernel.reshape(30, 7) for kernel in (KERNEL, approximation))
     return np.linalg.norm(outputs - expected) / np.linalg.norm(expected)
 
 
 def test_kernel_error_is_that_of_the_outputs():
-    near = KERNEL + 0.1 * RNG.normal(size=KERNEL.shape)
-    assert factors.kernel_error(KERNEL, near, MOMENT) == pytest.approx(output_error(near))
-    plain = np.linalg.norm(near - KERNEL) / np.linalg.norm(KERNEL)
-    assert factors.kernel_error(KERNEL, near) == pytest.approx(plain)
+    approximation = KERNEL + 0.1 * RNG.normal(size=KERNEL.shape)
+    assert factors.kernel_error(KERNEL, approximation, MOMENT) == pytest.approx(
+        output_error(approximation)
+    )
+    plain = np.linalg.norm(approximation - KERNEL) / np.linalg.norm(KERNEL)
+    assert factors.kernel_error(KERNEL, approximation) == pytest.approx(plain)
 
 
 @pytest.mark.parametrize("moment", [None, MOMENT])
@@ -64,10 +66,10 @@ def test_a_channel_counts_by_its_energy_at_each_tap():
 def test_the_moment_reduces_the_error_of_the_outputs():
     def channel(moment):
         first, second, errors = factors.channel_factors(KERNEL, moment)
-        near = factors.product(first[..., :4], second[:4])
+        approximation = factors.product(first[..., :4], second[:4])
         if moment is not None:
-            assert errors[4] == pytest.approx(output_error(near))
-        return near
+            assert errors[4] == pytest.approx(output_error(approximation))
+        return approximation
 
     ways = [
         channel,
@@ -105,8 +107,8 @@ def test_ranks_within_a_share(shape):
 def test_one_axis_and_three():
     kernel = RNG.normal(size=(3, 4, 6))
     first, second, errors = factors.channel_factors(kernel)
-    near = factors.product(first[..., :2], second[:2])
-    assert factors.kernel_error(kernel, near) == pytest.approx(errors[2])
+    approximation = factors.product(first[..., :2], second[:2])
+    assert factors.kernel_error(kernel, approximation) == pytest.approx(errors[2])
     kernel = RNG.normal(size=(2, 3, 2, 4, 6))
     first, second = factors.spatial_factors(kernel, 8)
     assert first.shape == (2, 1, 1, 4, 8)

@@ -102,15 +102,15 @@ def test_sums_and_shares_of_edges_are_those_of_the_receivers():
     scores = np.random.default_rng(0).normal(size=(12, 2)).astype("float32") * 50
     shares = to_numpy(edges.softmax(ops.convert_to_tensor(scores)))
     for graph_index, receiver in np.ndindex(2, 4):
-        chosen = [
+        values_of = [
             6 * graph_index + n
             for n in range(6)
             if valid[graph_index][n] and EDGES[n, 1] == receiver
         ]
-        if chosen:
-            exponentials = np.exp(scores[chosen] - scores[chosen].max(axis=0))
+        if values_of:
+            exponentials = np.exp(scores[values_of] - scores[values_of].max(axis=0))
             expected = exponentials / exponentials.sum(axis=0)
-            np.testing.assert_allclose(shares[chosen], expected, atol=1e-6)
+            np.testing.assert_allclose(shares[values_of], expected, atol=1e-6)
     assert (shares[~np.ravel(np.array(valid, bool))] == 0).all()
 
 

@@ -24,15 +24,15 @@ def unpacked_bits(column, size, bits):
 
 def decoded(groups, rows, bits, group_size):
     """Decodes entry by entry, in float64."""
-    near = np.empty((rows, groups.integers.shape[1]))
-    for j in range(near.shape[1]):
+    approximation = np.empty((rows, groups.integers.shape[1]))
+    for j in range(approximation.shape[1]):
         numbers = unpacked_bits(groups.integers[:, j], rows, bits)
         zeros = unpacked_bits(groups.zeros[:, j], len(groups.scales), bits)
         for i, number in enumerate(numbers):
             g = i // group_size
             scale = float(groups.largest) * 2 ** (-int(groups.scales[g, j]) / 16)
-            near[i, j] = scale * (number - zeros[g])
-    return near
+            approximation[i, j] = scale * (number - zeros[g])
+    return approximation
 
 
 def restored(groups, size, bits, group_size, axis=0):
@@ -54,12 +54,12 @@ def test_the_bytes_say_what_is_restored(bits, group_size):
 @pytest.mark.parametrize("bits", ALL_BITS)
 def test_errors_are_below_a_step(bits):
     groups = integer_groups.quantize_groups(MATRIX, bits, 16)
-    near, shares = restored(groups, 45, bits, 16), []
+    approximation, shares = restored(groups, 45, bits, 16), []
     for start in range(0, 45, 16):
         part = MATRIX[start : start + 16]
         low, high = np.minimum(part.min(axis=0), 0), np.maximum(part.max(axis=0), 0)
         step = (high - low) / (2**bits - 1)
-        error = np.abs(near[start : start + 16] - part)
+        error = np.abs(approximation[start : start + 16] - part)
         # Scales are rounded up by at most 2^(1/16), and the zero by half a step.
         if bits >= 6:
             assert (error <= 1.05 * step).all()
@@ -76,13 +76,13 @@ def test_rows_are_the_columns_of_the_transpose(bits):
     rows = integer_groups.quantize_groups(MATRIX.T, bits, 16, axis=1)
     for name in ("integers", "scales", "zeros", "largest"):
         np.testing.assert_array_equal(getattr(rows, name).T, getattr(columns, name))
-    near = restored(rows, 45, bits, 16, axis=1)
-    np.testing.assert_allclose(near.T, restored(columns, 45, bits, 16), rtol=1e-6)
+    approximation = restored(rows, 45, bits, 16, axis=1)
+    np.testing.assert_allclose(approximation.T, restored(columns, 45, bits, 16), rtol=1e-6)
     # Some rows with any leading axes, as a lookup takes them.
-    some = np.array([[0, 3], [6, 6]])
-    tensors = [ops.convert_to_tensor(x[some]) for x in (rows.integers, rows.scales, rows.zeros)]
+    places = np.array([[0, 3], [6, 6]])
+    tensors = [ops.convert_to_tensor(x[places]) for x in (rows.integers, rows.scales, rows.zeros)]
     taken = integer_groups.dequantize_groups(*tensors, rows.largest, 45, bits, 16, axis=-1)
-    np.testing.assert_array_equal(to_numpy(taken), near[some])
+    np.testing.assert_array_equal(to_numpy(taken), approximation[places])
 
 
 def correlated_inputs(size=45):
@@ -130,8 +130,8 @@ def test_zeros_stay_zeros():
     matrix = MATRIX.copy()
     matrix[:16, 2] = 0
     for bits in ALL_BITS:
-        near = restored(integer_groups.quantize_groups(matrix, bits, 16), 45, bits, 16)
-        assert (near[:16, 2] == 0).all()
+        approximation = restored(integer_groups.quantize_groups(matrix, bits, 16), 45, bits, 16)
+        assert (approximation[:16, 2] == 0).all()
         nothing = integer_groups.quantize_groups(0 * matrix, bits, 16)
         assert (restored(nothing, 45, bits, 16) == 0).all()
 

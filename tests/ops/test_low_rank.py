@@ -12,17 +12,17 @@ MOMENT = INPUTS.T @ INPUTS / len(INPUTS)
 COUNTS = np.array([9.0, 0, 4, 1, 1, 0.5, 2])
 
 
-def outputs_error(near):
-    return np.linalg.norm(INPUTS @ (KERNEL - near)) / np.linalg.norm(INPUTS @ KERNEL)
+def outputs_error(approximation):
+    return np.linalg.norm(INPUTS @ (KERNEL - approximation)) / np.linalg.norm(INPUTS @ KERNEL)
 
 
-def rows_error(near):
-    squared = (KERNEL - near) ** 2
+def rows_error(approximation):
+    squared = (KERNEL - approximation) ** 2
     return np.sqrt((COUNTS @ squared).sum() / (COUNTS @ KERNEL**2).sum())
 
 
-def kernel_error(near):
-    return np.linalg.norm(KERNEL - near) / np.linalg.norm(KERNEL)
+def kernel_error(approximation):
+    return np.linalg.norm(KERNEL - approximation) / np.linalg.norm(KERNEL)
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def test_errors_are_those_of_what_is_kept_and_the_smallest(scale, error):
     left, right, errors = low_rank.low_rank_factors(KERNEL, scale)
     assert errors.shape == (6,)
     for rank in range(6):
-        near = left[:, :rank] @ right[:rank]
-        np.testing.assert_allclose(error(near), errors[rank], atol=1e-9)
+        approximation = left[:, :rank] @ right[:rank]
+        np.testing.assert_allclose(error(approximation), errors[rank], atol=1e-9)
         # Eckart-Young: no step away from it is an improvement.
         for _ in range(20):
             step = left[:, :rank] + 0.1 * RNG.normal(size=(7, rank))
@@ -64,11 +64,11 @@ def test_square_root():
 
 
 @pytest.mark.parametrize(
-    ("rank", "tolerance", "chosen"),
+    ("rank", "tolerance", "expected"),
     [(2, None, 2), (9, None, 3), (None, 0.5, 1), (None, 0.0, 3), (None, 1.0, 1)],
 )
-def test_chosen_rank(rank, tolerance, chosen):
-    assert low_rank.chosen_rank(np.array([1.0, 0.5, 0.1, 1e-16]), rank, tolerance) == chosen
+def test_chosen_rank(rank, tolerance, expected):
+    assert low_rank.chosen_rank(np.array([1.0, 0.5, 0.1, 1e-16]), rank, tolerance) == expected
 
 
 @pytest.mark.parametrize("options", [(None, None), (2, 0.1), (0, None), (None, -0.1)])

@@ -29,15 +29,15 @@ def test_rows_are_near(bits, largest):
     assert packed.dtype == np.uint8
     assert packed.shape == (40, quantization.packed_columns(15, bits))
     assert scales.dtype == np.float16
-    near = decoded(packed, scales, bits)
-    assert (near[3] == 0).all()
+    approximation = decoded(packed, scales, bits)
+    assert (approximation[3] == 0).all()
     # No worse than the step that reaches the largest entry of the row, but for its rounding.
     step = np.abs(MATRIX).max(axis=1, keepdims=True) / largest
-    error = ((near - MATRIX) ** 2).sum(axis=1)
+    error = ((approximation - MATRIX) ** 2).sum(axis=1)
     plain = np.rint(MATRIX / np.where(step == 0, 1, step)) * step
     assert (error <= 1.15 * ((plain - MATRIX) ** 2).sum(axis=1) + 1e-9).all()
     if bits == 8:
-        assert (np.abs(near - MATRIX) <= 0.5 * step + 1e-3 * np.abs(MATRIX)).all()
+        assert (np.abs(approximation - MATRIX) <= 0.5 * step + 1e-3 * np.abs(MATRIX)).all()
     else:
         # Cutting off the largest entries pays somewhere.
         assert (error < 0.9 * ((plain - MATRIX) ** 2).sum(axis=1)).any()
@@ -48,8 +48,8 @@ def test_dequantize_reads_the_bytes(bits):
     packed, scales = quantization.quantize_rows(MATRIX, bits)
     expected = decoded(packed, scales, bits)
     tensors = ops.convert_to_tensor(packed), ops.convert_to_tensor(scales)
-    near = to_numpy(quantization.dequantize_rows(*tensors, 15, bits, "float32"))
-    np.testing.assert_allclose(near, expected, rtol=1e-6)
+    approximation = to_numpy(quantization.dequantize_rows(*tensors, 15, bits, "float32"))
+    np.testing.assert_allclose(approximation, expected, rtol=1e-6)
     # Any leading axes.
     tensors = [ops.reshape(x, (5, 8, -1)) for x in tensors]
     stacked = to_numpy(quantization.dequantize_rows(*tensors, 15, bits, "float32"))

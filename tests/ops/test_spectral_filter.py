@@ -412,17 +412,17 @@ def test_few_features_are_cut_into_smaller_blocks(monkeypatch):
     plans = [spectral_filter.banded_plan(159, features) for features in (8, 64, 512)]
     assert plans == [(32, 5, 478), (80, 2, 718), (80, 2, 718)]
     # Those of keys and values count alike.
-    chosen = []
+    blocks = []
 
     def spy(keys, values, graph, coefficients, block, num_offsets, causal):
-        chosen.append(num_offsets)
+        blocks.append(num_offsets)
         return values
 
     monkeypatch.setattr(spectral_filter, "_blocked_filter", spy)
     for sizes in ((8, 8), (4, 12), (64, 64), (96, 32)):
         keys, values = keys_and_values(1, length=800, key_dim=sizes[0], value_dim=sizes[1])
         spectral_filter.spectral_filter(keys, values, 0.9)
-    assert chosen == [5, 5, 2, 2]
+    assert blocks == [5, 5, 2, 2]
 
 
 @pytest.mark.parametrize("length", [plan(0.2)[2] + d for d in (-1, 0)])

@@ -149,11 +149,11 @@ def test_tt_svd_keeps_its_promise(factors, tolerance, seed):
 def test_tt_svd_recovers_the_ranks_of_a_tt_matrix():
     cores = random_cores((2,) * 5, (2,) * 5, (2, 3, 2, 2))
     matrix = oracles.tt_matrix(cores)
-    found, error = tensor_train.matrix_to_tt(matrix, (2,) * 5, (2,) * 5, tolerance=1e-6)
-    assert [core.shape[-1] for core in found[:-1]] == [2, 3, 2, 2]
+    result, error = tensor_train.matrix_to_tt(matrix, (2,) * 5, (2,) * 5, tolerance=1e-6)
+    assert [core.shape[-1] for core in result[:-1]] == [2, 3, 2, 2]
     assert error < 1e-6
-    found, error = tensor_train.matrix_to_tt(matrix, (2,) * 5, (2,) * 5, tt_ranks=1)
-    assert [core.shape[-1] for core in found[:-1]] == [1, 1, 1, 1]
+    result, error = tensor_train.matrix_to_tt(matrix, (2,) * 5, (2,) * 5, tt_ranks=1)
+    assert [core.shape[-1] for core in result[:-1]] == [1, 1, 1, 1]
     assert error > 1e-2
 
 
@@ -225,12 +225,12 @@ def test_plan_of_a_large_map_has_two_balanced_blocks():
     ("sizes", "budget"), [((64, 64), 512), ((24, 36), 300), ((8, 12), 60), ((30, 6), 100)]
 )
 def test_suggested_shapes_fit_and_can_have_full_rank(sizes, budget):
-    found = tensor_train.suggest_shapes(*sizes, max_parameters=budget)
-    factors = found.tt_input_shape, found.tt_output_shape
+    result = tensor_train.suggest_shapes(*sizes, max_parameters=budget)
+    factors = result.tt_input_shape, result.tt_output_shape
     assert tuple(math.prod(f) for f in factors) == sizes
-    assert tensor_train.resolve_ranks(found.tt_ranks, *factors) == found.tt_ranks
-    cores = random_cores(*factors, found.tt_ranks)
-    assert sum(core.size for core in cores) == found.plan.parameters <= budget
+    assert tensor_train.resolve_ranks(result.tt_ranks, *factors) == result.tt_ranks
+    cores = random_cores(*factors, result.tt_ranks)
+    assert sum(core.size for core in cores) == result.plan.parameters <= budget
     assert np.linalg.matrix_rank(oracles.tt_matrix(cores), tol=1e-4) == min(sizes)
     # No pair of balanced factors is cheaper at the ranks that fit.
     for num_factors, rank in np.ndindex(5, 20):
@@ -239,7 +239,7 @@ def test_suggested_shapes_fit_and_can_have_full_rank(sizes, budget):
             ranks = tensor_train.resolve_ranks(rank + 1, *other)
             plan = tensor_train.contraction_plan(*other, ranks)
             if plan.parameters <= budget and suggestion._can_have_full_rank(*other, ranks):
-                assert found.plan.cost <= plan.cost
+                assert result.plan.cost <= plan.cost
 
 
 def kronecker_weight(noise):
@@ -275,15 +275,15 @@ def test_suggested_shapes_of_several_bonds_keep_the_error(max_error):
         for _ in range(5):
             product = np.kron(product, np.eye(2) + 0.2 * rng.normal(size=(2, 2)))
         weight += share * product / np.linalg.norm(product)
-    found = tensor_train.suggest_shapes(32, 32, max_error=max_error, weight=weight)
-    assert len(found.tt_ranks) > 1
-    assert found.relative_error <= max_error
+    result = tensor_train.suggest_shapes(32, 32, max_error=max_error, weight=weight)
+    assert len(result.tt_ranks) > 1
+    assert result.relative_error <= max_error
 
 
 def test_a_suggestion_without_a_weight_states_no_error():
-    found = tensor_train.suggest_shapes(8, 12, max_parameters=60)
-    assert found.relative_error is None
-    assert "error" not in str(found)
+    result = tensor_train.suggest_shapes(8, 12, max_parameters=60)
+    assert result.relative_error is None
+    assert "error" not in str(result)
 
 
 @pytest.mark.parametrize(
@@ -312,9 +312,9 @@ def test_ranks_and_factors_are_ints(value):
     [(np.array(3), 3), (np.int32(3), 3), (np.array([2, 3]), (2, 3)), ([], ()), (None, None)],
 )
 def test_ranks_and_factors_become_what_json_holds(value, expected):
-    found = tensor_train.as_ints(value, "tt_ranks")
-    assert found == expected
-    assert type(found) is type(expected)
+    result = tensor_train.as_ints(value, "tt_ranks")
+    assert result == expected
+    assert type(result) is type(expected)
 
 
 def test_of_equal_plans_the_right_block_comes_first():

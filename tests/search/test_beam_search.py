@@ -104,13 +104,13 @@ def forced(model, source, ids):
     return total / ((5 + len(ids)) / 6) ** 0.6, logs.argmax(-1)
 
 
-def check(found, row, want):
+def check(result, row, want):
     for rank, (score, ids, finished) in enumerate(want):
-        got = found.ids[row, rank].tolist()
+        got = result.ids[row, rank].tolist()
         assert got == ids + [0] * (len(got) - len(ids))
-        assert found.scores[row, rank] == pytest.approx(score, rel=1e-4, abs=1e-4)
-        assert found.finished[row, rank] == finished
-    assert np.isinf(found.scores[row, len(want) :]).all()
+        assert result.scores[row, rank] == pytest.approx(score, rel=1e-4, abs=1e-4)
+        assert result.finished[row, rank] == finished
+    assert np.isinf(result.scores[row, len(want) :]).all()
 
 
 SLOW = pytest.mark.slow
@@ -121,11 +121,11 @@ SLOW = pytest.mark.slow
     "beam_size", [pytest.param(1, marks=SLOW), 3, pytest.param(10, marks=SLOW)]
 )
 def test_equals_the_exhaustive_search(naive, beam_size):
-    found = BeamSearch(naive.model, beam_size, START, END, EXTRA)(padded(SOURCES))
+    result = BeamSearch(naive.model, beam_size, START, END, EXTRA)(padded(SOURCES))
     answers = [naive.search(source, beam_size) for source in SOURCES]
     for row, want in enumerate(answers):
-        check(found, row, want)
-    assert found.ids.shape[-1] == max(len(ids) for want in answers for _, ids, _ in want)
+        check(result, row, want)
+    assert result.ids.shape[-1] == max(len(ids) for want in answers for _, ids, _ in want)
     if beam_size == 1:  # the most probable token, each time
         for source, ((_, want, _),) in zip(SOURCES, answers, strict=True):
             ids = [START]
@@ -167,9 +167,9 @@ def test_a_batch_is_each_sentence_alone(naive):
 def test_stopping_early_changes_nothing(end_bias, penalty):
     # From ends that are never worth it to ends at once; scores that favor short and long ones.
     naive = Naive(make_model("sdpa", scale=0.5, end_bias=end_bias, num_layers=1))
-    found = BeamSearch(naive.model, 3, START, END, EXTRA, penalty)(padded(SOURCES))
+    result = BeamSearch(naive.model, 3, START, END, EXTRA, penalty)(padded(SOURCES))
     for row, source in enumerate(SOURCES):
-        check(found, row, naive.search(source, 3, penalty))
+        check(result, row, naive.search(source, 3, penalty))
 
 
 def test_what_is_behind_at_first_may_win_at_the_limit():
@@ -180,11 +180,11 @@ def test_what_is_behind_at_first_may_win_at_the_limit():
     probabilities[END], probabilities[5] = 0.5, 0.45
     model.get_layer("logits").kernel.assign(np.zeros(model.get_layer("logits").kernel.shape))
     model.get_layer("logits").bias.assign(np.log(probabilities))
-    found = BeamSearch(model, 2, START, END, EXTRA, length_penalty=3.0)(padded(SOURCES))
+    result = BeamSearch(model, 2, START, END, EXTRA, length_penalty=3.0)(padded(SOURCES))
     for row, source in enumerate(SOURCES):
         want = Naive(model).search(source, 2, penalty=3.0)
-        check(found, row, want)
-    assert found.ids.shape[-1] > 10
+        check(result, row, want)
+    assert result.ids.shape[-1] > 10
 
 
 def test_sentences_that_are_done_are_not_searched_on():
@@ -195,8 +195,8 @@ def test_sentences_that_are_done_are_not_searched_on():
     search._advance.predict_on_batch = lambda state: (
         sizes.append(len(state["sequences"]["done"])) or advance(state)
     )
-    found = search(padded(SOURCES))
-    assert found.ids.tolist() == [[[START, END]]] * 3
+    result = search(padded(SOURCES))
+    assert result.ids.tolist() == [[[START, END]]] * 3
     # All end with the first step.
     assert sizes == []
 
@@ -207,12 +207,12 @@ def test_the_keys_and_values_that_are_kept_are_those_of_the_whole_prefix():
         attention = keras.layers.MultiHeadAttention(2, 4, value_dim=3)
         models.append(make_model("sdpa", attention=attention, num_layers=1))
     for model in models:
-        kept, whole = (BeamSearch(model, 3, START, END, EXTRA) for _ in range(2))
-        assert kept.steps.keeps_state
+        cached, whole = (BeamSearch(model, 3, START, END, EXTRA) for _ in range(2))
+        assert cached.steps.keeps_state
         whole.steps.keeps_state = False
-        state = kept.start(ops.array(padded(SOURCES)))
+        state = cached.start(ops.array(padded(SOURCES)))
         assert {"keys", "values"} == set(state["live"]["state"][0]["self"]["tokens"])
-        got, want = kept(padded(SOURCES)), whole(padded(SOURCES))
+        got, want = cached(padded(SOURCES)), whole(padded(SOURCES))
         np.testing.assert_array_equal(got.ids, want.ids)
         np.testing.assert_allclose(got.scores, want.scores, rtol=1e-4)
 
@@ -225,12 +225,12 @@ def test_no_keys_are_kept_where_they_would_not_do(option):
     model = make_model("sdpa", end_bias=-20.0, attention=attention, num_layers=1)
     # Not padded: behind its window this attention takes the mean of the source, padding included.
     source = [2, 4, 4, 8, 10, 6, 5, 3]
-    found = BeamSearch(model, 1, START, END, EXTRA)(padded([source]))
-    ids = found.ids[0, 0]
+    result = BeamSearch(model, 1, START, END, EXTRA)(padded([source]))
+    ids = result.ids[0, 0]
     assert len(ids) == 1 + len(source) + EXTRA
     score, best = forced(model, source, ids)
     assert best.tolist() == ids[1:].tolist()
-    assert abs(score - found.scores[0, 0]) < 1e-4
+    assert abs(score - result.scores[0, 0]) < 1e-4
 
 
 def test_a_causal_metric_decodes_as_it_was_trained():
@@ -238,12 +238,12 @@ def test_a_causal_metric_decodes_as_it_was_trained():
     gaps = {}
     for kind in ("plga", "plga, causal metric"):
         model = make_model(kind)
-        found = BeamSearch(model, 1, START, END, EXTRA)(padded(SOURCES))
+        result = BeamSearch(model, 1, START, END, EXTRA)(padded(SOURCES))
         gaps[kind] = 0
         for row, source in enumerate(SOURCES):
-            ids = found.ids[row, 0][found.ids[row, 0] != 0]
+            ids = result.ids[row, 0][result.ids[row, 0] != 0]
             score, _ = forced(model, source, ids)
-            gaps[kind] = max(gaps[kind], abs(score - found.scores[row, 0]))
+            gaps[kind] = max(gaps[kind], abs(score - result.scores[row, 0]))
     assert gaps["plga, causal metric"] < 1e-4
     assert gaps["plga"] > 1e-3
 
@@ -252,9 +252,9 @@ def test_a_causal_metric_decodes_as_it_was_trained():
 def test_without_an_end_every_sentence_takes_all_steps():
     model = make_model("sdpa", end_bias=9.0)  # which would end at once
     assert (BeamSearch(model, 2, START, END, EXTRA)(padded(SOURCES)).ids[..., 2:] == 0).any()
-    found = BeamSearch(model, 2, START, None, EXTRA)(padded(SOURCES))
-    assert not found.finished.any()
-    taken = (found.ids != 0).sum(-1)
+    result = BeamSearch(model, 2, START, None, EXTRA)(padded(SOURCES))
+    assert not result.finished.any()
+    taken = (result.ids != 0).sum(-1)
     assert taken.tolist() == [[1 + len(source) + EXTRA] * 2 for source in SOURCES]
 
 
@@ -263,10 +263,10 @@ def test_padding_before_a_token_loses_none():
     source = np.zeros((2, 18), "int32")
     source[0, [0, 3, 10]], source[1, :3] = [2, 7, 9], [2, 5, 3]
     search = BeamSearch(model, 2, START, END, EXTRA)
-    found = search(source)
+    result = search(source)
     want = [ops.convert_to_numpy(x) for x in search.search(ops.array(source))]
-    np.testing.assert_array_equal(found.ids, want[0][..., : found.ids.shape[-1]])
-    np.testing.assert_allclose(found.scores, want[1], rtol=1e-4)
+    np.testing.assert_array_equal(result.ids, want[0][..., : result.ids.shape[-1]])
+    np.testing.assert_allclose(result.scores, want[1], rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -276,19 +276,19 @@ def test_scores_under_half_precision_are_close_to_those_of_single():
         for policy in ("float32", "mixed_bfloat16"):
             keras.config.set_dtype_policy(policy)
             model = make_model(kind, num_layers=1)
-            found = BeamSearch(model, 2, START, END, EXTRA)(padded(SOURCES[:1]))
-            assert found.scores.dtype == np.float32
-            assert (found.ids[..., 0] == START).all()
-            scores.append(found.scores)
+            result = BeamSearch(model, 2, START, END, EXTRA)(padded(SOURCES[:1]))
+            assert result.scores.dtype == np.float32
+            assert (result.ids[..., 0] == START).all()
+            scores.append(result.scores)
         np.testing.assert_allclose(*scores, rtol=0.05)
 
 
 def test_nothing_to_translate_and_only_padding(naive):
     search = BeamSearch(naive.model, 2, START, END, EXTRA)
     assert search(np.zeros((0, 4))).ids.shape[:2] == (0, 2)
-    found = search(padded([[0, 0], *SOURCES[:1]]))
-    assert np.isfinite(found.scores).all()
-    check(found, 1, naive.search(SOURCES[0], 2))
+    result = search(padded([[0, 0], *SOURCES[:1]]))
+    assert np.isfinite(result.scores).all()
+    check(result, 1, naive.search(SOURCES[0], 2))
 
 
 def test_errors():

@@ -24,28 +24,28 @@ def test_translations_are_those_of_the_search(parts):
     model, source, target = parts
     translate = SentenceTranslator(*parts, beam_size=3, extra_tokens=5)
     sentences = ["Eu, vi um gatos.", "vi", "dois rios e quatro gatos", "rios"]
-    seen = []
-    translations = translate.n_best(sentences, batch_size=2, progress=seen.append)
-    assert seen == [2, 4]
+    batches = []
+    translations = translate.n_best(sentences, batch_size=2, progress=batches.append)
+    assert batches == [2, 4]
     search = BeamSearch(model, 3, extra_tokens=5)
-    for sentence, found in zip(sentences, translations, strict=True):
+    for sentence, result in zip(sentences, translations, strict=True):
         expected = search(source.tokenize([sentence]).to_tensor().numpy())
         texts = [text.decode() for text in target.detokenize(expected.ids[0]).numpy()]
-        assert [translation.text for translation in found] == texts
-        scores = [translation.score for translation in found]
+        assert [translation.text for translation in result] == texts
+        scores = [translation.score for translation in result]
         np.testing.assert_allclose(scores, expected.scores[0], rtol=1e-4)
-        assert [translation.finished for translation in found] == expected.finished[0].tolist()
-    assert translate(sentences) == [found[0].text for found in translations]
+        assert [translation.finished for translation in result] == expected.finished[0].tolist()
+    assert translate(sentences) == [result[0].text for result in translations]
     assert translate([]) == []
 
 
 def test_unknown_sentences_have_one_answer(parts):
     translate = SentenceTranslator(*parts, extra_tokens=5)
     texts = ["", " ", "\u2603 \u00a4", "rios \u2603"]
-    found = translate.n_best(texts)
-    assert [translations[0].text for translations in found[:3]] == ["", "", ""]
-    assert [len(translations) for translations in found] == [1, 1, 1, 1]
-    assert len({round(translations[0].score, 4) for translations in found[:3]}) == 1
+    result = translate.n_best(texts)
+    assert [translations[0].text for translations in result[:3]] == ["", "", ""]
+    assert [len(translations) for translations in result] == [1, 1, 1, 1]
+    assert len({round(translations[0].score, 4) for translations in result[:3]}) == 1
     assert translate.source_ids(texts).row_lengths().numpy().tolist()[:3] == [2, 2, 2]
     assert translate.source_ids(texts).row_lengths().numpy()[3] > 3
 

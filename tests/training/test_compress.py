@@ -90,10 +90,10 @@ def test_a_translator_becomes_small_and_is_read_like_a_run(tmp_path, capsys):
     sentence = corpus.texts["test"][0][0]
     capsys.readouterr()
     assert predict([str(small), sentence]) == 0
-    found = capsys.readouterr().out
+    result = capsys.readouterr().out
     (exported,) = (tmp_path / "saved").iterdir()
     assert predict([str(exported), sentence]) == 0
-    assert capsys.readouterr().out == found
+    assert capsys.readouterr().out == result
     model_file = str(tmp_path / "run" / "model.keras")
     other_file = str(small / "model.keras")
     into_run = ["--target", "2", "--output", str(tmp_path / "run")]
@@ -434,8 +434,8 @@ def test_the_vocabulary_follows_the_new_ids():
 def test_thinned_texts_keep_some_words_in_order():
     ids = np.arange(1, 1001)[None] * np.array([[1], [1]])
     ids[1, 500:] = 0
-    found = thinned(ids)
-    for row, limit in zip(found, (1000, 500), strict=True):
+    result = thinned(ids)
+    for row, limit in zip(result, (1000, 500), strict=True):
         words = row[row != 0]
         assert 0.2 * limit < len(words) < 0.4 * limit
         assert (np.diff(words) > 0).all()
@@ -446,8 +446,8 @@ def test_thinned_texts_keep_some_words_in_order():
 
 
 def test_no_thinned_text_is_empty():
-    found = thinned(np.array([[7, 0, 0]] * 50))
-    assert found.tolist() == [[7, 0, 0]] * 50
+    result = thinned(np.array([[7, 0, 0]] * 50))
+    assert result.tolist() == [[7, 0, 0]] * 50
 
 
 def test_an_end_after_the_exchange_leaves_the_new_model(tmp_path, monkeypatch):

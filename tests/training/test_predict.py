@@ -120,13 +120,13 @@ def test_translations_of_a_run(translator, capsys):
     assert main([*arguments, "--n-best", "2", "--format", "jsonl"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line["row"], line["rank"], line["translation"]) for line in lines] == [
-        (row, rank, found.text)
+        (row, rank, result.text)
         for row, translations in enumerate(expected, start=1)
-        for rank, found in enumerate(translations, start=1)
+        for rank, result in enumerate(translations, start=1)
     ]
     assert main([*arguments, "--format", "lines"]) == 0
     lines = capsys.readouterr().out.split("\n")
-    assert lines == [*(" ".join(found[0].text.split()) for found in expected), ""]
+    assert lines == [*(" ".join(result[0].text.split()) for result in expected), ""]
 
 
 @tensorflow_only

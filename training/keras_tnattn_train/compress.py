@@ -49,7 +49,7 @@ examples:
 
 
 # The options that `results.json` keeps, besides those of a healing.
-RECORDED = (
+RECORDED_OPTIONS = (
     "target",
     "max_drop",
     "tolerance",
@@ -339,7 +339,7 @@ def _run_files(path: Path, description: dict[str, Any]) -> dict[str, str]:
 def _results(result: Any, scores: dict[str, Any], args: CompressOptions) -> dict[str, str]:
     """Returns `results.json`: options, how many epochs of healing were kept, sizes and scores."""
     names = (
-        *RECORDED,
+        *RECORDED_OPTIONS,
         "heal_epochs",
         *(("learning_rate", "from_logits") if args.heal_epochs else ()),
     )

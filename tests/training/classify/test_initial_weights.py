@@ -161,16 +161,16 @@ def test_large_tables_are_sampled_and_counted_in_blocks(monkeypatch):
     order = np.argsort(labels, kind="stable")  # the first rows are of one class
     monkeypatch.setattr(initial_weights, "ROWS", 90)
     monkeypatch.setattr(initial_weights, "CHUNK", 20)
-    seen = []
+    sizes = []
     fit = LinearSVC.fit
 
     def spy(self, features, targets):
-        seen.append((features.shape, np.bincount(targets)))
+        sizes.append((features.shape, np.bincount(targets)))
         return fit(self, features, targets)
 
     monkeypatch.setattr(LinearSVC, "fit", spy)
     model = started(ids[order], labels[order], attention="none")
-    ((shape, classes),) = seen
+    ((shape, classes),) = sizes
     assert shape == (90, WORDS)
     assert classes.min() > 15
     assert np.mean(outputs_of(model, ids).argmax(-1) == labels) > 0.7
@@ -187,17 +187,17 @@ def test_blocks_change_nothing(monkeypatch):
 @pytest.mark.parametrize("class_weights", ["none", "balanced"])
 def test_the_options_of_the_svm(monkeypatch, class_weights):
     ids, labels = labeled_ids()
-    seen = []
+    calls = []
     init = LinearSVC.__init__
 
     def spy(self, **options):
-        seen.append(options)
+        calls.append(options)
         init(self, **options)
 
     monkeypatch.setattr(LinearSVC, "__init__", spy)
     started(ids, labels, attention="none", class_weights=class_weights, seed=5)
     expected = None if class_weights == "none" else "balanced"
-    assert seen == [{"C": 0.3, "class_weight": expected, "random_state": 5}]
+    assert calls == [{"C": 0.3, "class_weight": expected, "random_state": 5}]
 
 
 def test_a_fit_that_does_not_converge_is_a_start_all_the_same(monkeypatch):

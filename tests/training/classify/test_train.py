@@ -296,12 +296,12 @@ def test_an_earlier_tuned_config_keeps_its_dropout():
 
 @pytest.mark.slow
 def test_rare_classes_count_as_much_as_frequent_ones(tmp_path, monkeypatch):
-    seen = {}
+    weights = {}
 
     class Watched(TextBatches):
         def __init__(self, inputs, labels, batch_size, seed=None, sample_weights=None):
             super().__init__(inputs, labels, batch_size, seed, sample_weights)
-            seen["labels"], seen["weights"] = labels, sample_weights
+            weights["labels"], weights["weights"] = labels, sample_weights
 
     monkeypatch.setattr("keras_tnattn_train.classify.train.TextBatches", Watched)
     table = tmp_path / "table.csv"
@@ -310,8 +310,8 @@ def test_rare_classes_count_as_much_as_frequent_ones(tmp_path, monkeypatch):
     options = ["--attention", "dpa", "--epochs", "1", "--class-weights", "balanced"]
     options += ["--tensorboard"]
     assert main(command(str(table), tmp_path / "run", *options)) == 0
-    totals = [seen["weights"][seen["labels"] == label].sum() for label in (0, 1)]
-    np.testing.assert_allclose(totals, len(seen["labels"]) / 2, rtol=1e-6)
+    totals = [weights["weights"][weights["labels"] == label].sum() for label in (0, 1)]
+    np.testing.assert_allclose(totals, len(weights["labels"]) / 2, rtol=1e-6)
     assert list((tmp_path / "run/tensorboard").rglob("events.out.tfevents.*"))
 
 
@@ -566,7 +566,7 @@ class TestWordsToRead:
         return _words_to_read(ClassifyConfig(**options), np.array(lengths))
 
     @pytest.mark.parametrize(
-        ("lengths", "options", "chosen"),
+        ("lengths", "options", "words"),
         [
             ([5, 30], {}, 30),
             ([100] * 99 + [150], {}, 150),  # never fewer than 200, if there are so many
@@ -580,8 +580,8 @@ class TestWordsToRead:
             ([100] * 97 + [9000] * 3, {"recipe": "paper"}, 200),
         ],
     )
-    def test_the_training_part_decides(self, lengths, options, chosen):
-        assert self.chosen(lengths, **options) == chosen
+    def test_the_training_part_decides(self, lengths, options, words):
+        assert self.chosen(lengths, **options) == words
 
     def test_what_is_cut_off_is_told(self, capsys):
         self.chosen([100, 300], max_words=200)

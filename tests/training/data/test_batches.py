@@ -7,10 +7,10 @@ def test_the_order_depends_on_seed_and_epoch():
     def order(seed, epoch):
         batches = ArrayBatches(np.arange(10)[:, None], np.arange(10), 4, seed)
         batches.set_epoch(epoch)
-        seen = [batches[i] for i in range(len(batches))]
-        assert [len(labels) for _, labels in seen] == [4, 4, 2]
-        assert all((ids[:, 0] == labels).all() for ids, labels in seen)
-        return np.concatenate([labels for _, labels in seen]).tolist()
+        rows = [batches[i] for i in range(len(batches))]
+        assert [len(labels) for _, labels in rows] == [4, 4, 2]
+        assert all((ids[:, 0] == labels).all() for ids, labels in rows)
+        return np.concatenate([labels for _, labels in rows]).tolist()
 
     assert order(3, 5) == order(3, 5)
     assert sorted(order(3, 5)) == list(range(10))
@@ -50,7 +50,7 @@ def test_texts_of_similar_lengths_share_a_batch():
     for epoch in (0, 1, 0):
         batches = GroupedTextBatches(ids, np.arange(40), 5, 512, seed=3)
         batches.set_epoch(epoch)
-        seen = []
+        classes = []
         for index in range(len(batches)):
             texts, labels = batches[index]
             np.testing.assert_array_equal(texts, ids[labels, : texts.shape[1]])
@@ -59,7 +59,7 @@ def test_texts_of_similar_lengths_share_a_batch():
             lengths = (texts != 0).sum(axis=1)
             assert texts.shape[1] in (64, 128, 256, 300)
             assert lengths.min() > texts.shape[1] / 2 or texts.shape[1] == 64
-            seen += labels.tolist()
-        assert sorted(seen) == list(range(40))
-        orders.add(tuple(seen))
+            classes += labels.tolist()
+        assert sorted(classes) == list(range(40))
+        orders.add(tuple(classes))
     assert len(orders) == 2

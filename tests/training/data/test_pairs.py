@@ -87,8 +87,8 @@ class TestCldr:
             "d": ("z", "Z"),
             "e": ("v", "V"),
         }
-        kept = cldr._told_apart(["e", *names, "none"], lambda code, i: names[code][i], (0, 1))
-        assert kept == ["a", "e"]
+        pairs = cldr._told_apart(["e", *names, "none"], lambda code, i: names[code][i], (0, 1))
+        assert pairs == ["a", "e"]
 
 
 class TestFiles:

@@ -8,13 +8,13 @@ from keras_tnattn_train.options.errors import InputError
 
 
 def rows(path, column=None):
-    with from_file(str(path), column) as found:
-        return list(found)
+    with from_file(str(path), column) as result:
+        return list(result)
 
 
 def test_strings():
-    found = list(from_strings(["a b", " ", "c"]))
-    assert found == [Row(1, "a b"), Row(2, None, "empty"), Row(3, "c")]
+    result = list(from_strings(["a b", " ", "c"]))
+    assert result == [Row(1, "a b"), Row(2, None, "empty"), Row(3, "c")]
 
 
 def test_lines(tmp_path):

@@ -136,8 +136,8 @@ class TestMemory:
         read()  # imports
         tracemalloc.start()
         try:
-            kept = read()
-            return kept, tracemalloc.get_traced_memory()[1]
+            content = read()
+            return content, tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
 

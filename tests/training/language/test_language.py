@@ -171,10 +171,10 @@ def test_bits_per_byte_of_a_uniform_and_of_a_unigram_model():
     model = keras.Model(inputs, table(inputs))
     shape = (tokens.vocabulary_size,) * 2
     table.set_weights([np.zeros(shape)])
-    found = measure(model, part, 4, 2)
+    result = measure(model, part, 4, 2)
     # Each of 11 ids, the end among them, costs log2(259) bits; the first byte is given.
-    assert found["bits_per_byte"] == pytest.approx(11 * math.log2(259) / 11)
-    assert found["perplexity"] == pytest.approx(259)
+    assert result["bits_per_byte"] == pytest.approx(11 * math.log2(259) / 11)
+    assert result["perplexity"] == pytest.approx(259)
     counts = np.bincount(ids, minlength=shape[0]) + 1e-30
     table.set_weights([np.tile(np.log(counts / counts.sum()), (shape[0], 1))])
     want = -sum(math.log2(counts[i] / counts.sum()) for i in ids[1:]) / len(text)

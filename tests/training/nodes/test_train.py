@@ -63,13 +63,13 @@ def test_early_stopping_is_that_of_the_published_code():
     stopping = EarlyStopping(patience=2)
     losses = [1.0, 0.9, 1.0, 0.8, 0.9, 0.8, 0.9, 0.9]
     accuracies = [0.5, 0.5, 0.6, 0.5, 0.5, 0.6, 0.5, 0.5]
-    kept, waited = [], []
+    best, waited = [], []
     for epoch, (loss, accuracy) in enumerate(zip(losses, accuracies, strict=True), start=1):
         assert not stopping.done
         row = {"epoch": epoch, "val_loss": loss, "val_accuracy": accuracy}
-        kept.append(stopping.update(row))
+        best.append(stopping.update(row))
         waited.append(stopping.waited)
-    assert kept == [True, True, False, False, False, True, False, False]
+    assert best == [True, True, False, False, False, True, False, False]
     assert waited == [0, 0, 0, 0, 1, 0, 1, 2]
     assert stopping.done
     assert stopping.best_epoch == 6

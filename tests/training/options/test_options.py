@@ -394,11 +394,11 @@ def test_the_options_of_an_earlier_version(name, kind, expected):
     ],
 )
 def test_an_old_name_of_an_option(old, new, capsys):
-    typed = {}
+    values = {}
     app = new_app("train.py", "Text")
-    app.default(function_of(ClassifyConfig.model_fields, typed.update))
+    app.default(function_of(ClassifyConfig.model_fields, values.update))
     assert run(app, old) == 0
-    config = ClassifyConfig(**typed)
+    config = ClassifyConfig(**values)
     assert new.items() <= dict(config).items()
     name = next(iter(new)).replace("_", "-")
     assert f"is now called --{name}\n" in capsys.readouterr().err

@@ -35,9 +35,9 @@ def test_each_is_told_its_number_and_one_is_heard(tmp_path):
     )
     done, _ = launch(tmp_path, code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "output 0\n", "error 0\n")
-    (seen,) = {(tmp_path / f"{n}.txt").read_text() for n in range(3)}
-    assert seen.startswith("127.0.0.1:")
-    assert seen.endswith(" 3 --epochs 3")
+    (texts,) = {(tmp_path / f"{n}.txt").read_text() for n in range(3)}
+    assert texts.startswith("127.0.0.1:")
+    assert texts.endswith(" 3 --epochs 3")
 
 
 def test_one_that_is_killed_ends_the_others(tmp_path):

@@ -105,12 +105,12 @@ class TestBatches:
     def test_every_trained_length_has_its_turn(self):
         config = RulesConfig(length=9, batches_per_epoch=4)
         batches = RuleBatches(config)
-        seen = []
+        lengths = []
         for epoch in range(3):
             batches.set_epoch(epoch)
-            seen += [batches[i][0].shape for i in range(len(batches))]
+            lengths += [batches[i][0].shape for i in range(len(batches))]
         assert config.trained_lengths == (4, 5, 6, 7, 8, 9)
-        assert seen == [(64, n) for n in (*config.trained_lengths, *config.trained_lengths)]
+        assert lengths == [(64, n) for n in (*config.trained_lengths, *config.trained_lengths)]
 
 
 def test_lengths():
@@ -308,9 +308,9 @@ def test_learns_the_rules_exactly(rule, tmp_path, monkeypatch):
     monkeypatch.setattr(rules, "TEST_CELLS", 65_536)
     assert main(["rules", "--rule", str(rule), "--run-dir", str(tmp_path / "run")]) == 0
     results = Run(tmp_path / "run").results
-    found = {int(length): accuracy for length, accuracy in results["accuracies"].items()}
-    assert all(found[length] == 1 for length in results["trained_lengths"])
-    assert min(found[64], found[128], found[512]) >= 0.999
+    result = {int(length): accuracy for length, accuracy in results["accuracies"].items()}
+    assert all(result[length] == 1 for length in results["trained_lengths"])
+    assert min(result[64], result[128], result[512]) >= 0.999
 
 
 @pytest.mark.slow

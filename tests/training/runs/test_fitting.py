@@ -35,8 +35,8 @@ class TestDataset:
         assert len(dataset) == 3
         for epoch in range(2):
             batches.set_epoch(epoch)
-            seen = np.concatenate([labels for _, labels in dataset.as_numpy_iterator()])
-            assert seen.tolist() == batches.order.tolist()
+            order = np.concatenate([labels for _, labels in dataset.as_numpy_iterator()])
+            assert order.tolist() == batches.order.tolist()
 
     def test_fixes_the_sizes_that_do_not_vary(self):
         inputs, labels = as_dataset(Growing()).element_spec

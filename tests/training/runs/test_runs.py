@@ -87,7 +87,7 @@ def test_finish_all_leaves_a_run_to_the_process_that_trains_it(tmp_path, capsys)
         patch.setattr("keras_tnattn_train.runs.many.Run", Finishing)
         results = finish_all(configs, tmp_path, train)
     other.join()
-    assert [found["loss"] for found in results] == [1.0, 3.0, 3.0, 4.0]
+    assert [result["loss"] for result in results] == [1.0, 3.0, 3.0, 4.0]
     assert trained == ["third", "second"]
     assert capsys.readouterr().out.splitlines() == [
         "run 3 of 4: third",

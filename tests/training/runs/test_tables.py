@@ -12,8 +12,8 @@ def test_titles():
 
 def test_the_interval_is_that_of_students_t():
     values = [98.0, 97.5, 99.0, 98.25]
-    found = stats.ttest_1samp(values, 0).confidence_interval(0.95)
-    assert half_width(values) == pytest.approx((found.high - found.low) / 2)
+    result = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert half_width(values) == pytest.approx((result.high - result.low) / 2)
     # With a test part of half the training part, 1/4 becomes 1/4 + 1/2.
     assert half_width(values, 0.5) == pytest.approx(half_width(values) * 3**0.5)
     assert interval([1.0, 2.0, 3.0], "+.1f", 2 / 3) == f"+2.0 ± {4.302653:.1f}"

@@ -267,8 +267,8 @@ class TestCommand:
 
     def test_continues_where_it_was_interrupted(self, tmp_path, measured, capsys):
         folder = tmp_path / "study"
-        some = ["--models", "tsa", "mha", "--lengths", "64", "128", "--seeds"]
-        assert self.run(folder, *some, "0") == 0
+        options = ["--models", "tsa", "mha", "--lengths", "64", "128", "--seeds"]
+        assert self.run(folder, *options, "0") == 0
         # Of equal accuracies, the first counts.
         best = {"learning_rate": 0.003, "num_heads": 8}
         assert measured == [
@@ -288,7 +288,7 @@ class TestCommand:
         first = (folder / "cells.csv").read_text().splitlines()
         assert "mha,128,0,out of memory,,,,," in first
         measured.clear()
-        assert self.run(folder, *some, "0", "1") == 0
+        assert self.run(folder, *options, "0", "1") == 0
         assert [(model, n, seed) for model, n, seed, _ in measured] == [
             (model, n, 1) for n in (64, 128) for model in ("tsa", "mha")
         ]
@@ -326,7 +326,7 @@ class TestCommand:
         assert not (tmp_path / "study").exists()
 
     def test_refuses_other_options(self, tmp_path, measured, capsys):
-        some = ["--models", "none", "--lengths", "64", "--seeds", "0"]
-        assert self.run(tmp_path / "study", *some) == 0
-        assert self.run(tmp_path / "study", *some, "--steps", "6") == 2
+        options = ["--models", "none", "--lengths", "64", "--seeds", "0"]
+        assert self.run(tmp_path / "study", *options) == 0
+        assert self.run(tmp_path / "study", *options, "--steps", "6") == 2
         assert "steps=5" in capsys.readouterr().err

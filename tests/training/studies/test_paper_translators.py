@@ -11,8 +11,14 @@ from keras_tnattn_train.studies.reproduce import main
 
 
 def row(greedy, beam=None):
-    found = {"weights": 1000, "val_loss": 3.0, "own_1": greedy, "ted_1": greedy / 4, "seconds": 9.0}
-    return found if beam is None else found | {"own_4": beam, "ted_4": beam / 4}
+    result = {
+        "weights": 1000,
+        "val_loss": 3.0,
+        "own_1": greedy,
+        "ted_1": greedy / 4,
+        "seconds": 9.0,
+    }
+    return result if beam is None else result | {"own_4": beam, "ted_4": beam / 4}
 
 
 def cells(text):

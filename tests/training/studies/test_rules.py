@@ -159,7 +159,7 @@ def test_a_network_has_one_color_in_all_pictures(tmp_path, monkeypatch):
         for line in axes.lines:
             if (name := line.get_label().partition(" ")[0]) in colors:
                 colors[name].add(line.get_color())
-    assert [len(found) for found in colors.values()] == [1, 1, 1]
+    assert [len(result) for result in colors.values()] == [1, 1, 1]
     assert len(set.union(*colors.values())) == 3
 
 

@@ -8,8 +8,8 @@ from keras_tnattn_train.studies.reproduce import main
 from keras_tnattn_train.studies.tensorized import (
     MOST_FREQUENT,
     SETTINGS,
-    SHARED,
     SVM,
+    TEST_ROW_RATIO,
     TensorizedOptions,
     accuracy_table,
     configs_of,
@@ -52,15 +52,15 @@ def test_the_settings_of_the_configs():
     assert [c.embedding_dim for c in paper] == [64, 6]
     assert {c.recipe for c in paper} == {"paper"}
     assert {c.early_stopping for c in paper} == {None}
-    for own in (stopped, svm_start, tuned, small):
-        assert [c.embedding_dim for c in own] == [64, 64]
+    for config in (stopped, svm_start, tuned, small):
+        assert [c.embedding_dim for c in config] == [64, 64]
     assert {(c.recipe, c.early_stopping, c.epochs) for c in stopped} == {("paper", 5, 50)}
     assert {c.monitor for c in stopped} == {"accuracy"}
     assert {(c.recipe, c.embedding) for c in small} == {("tuned", "tensor_train")}
-    starts = [{c.initial_weights for c in own} for own in (paper, svm_start, tuned, small)]
+    starts = [{c.initial_weights for c in config} for config in (paper, svm_start, tuned, small)]
     assert starts == [{"random"}, {"svm"}, {"random"}, {"random"}]
-    for own in (svm_start, tuned):
-        assert {(c.word_dropout, c.dropout) for c in own} == {(0.6, 0.5)}
+    for config in (svm_start, tuned):
+        assert {(c.word_dropout, c.dropout) for c in config} == {(0.6, 0.5)}
     assert {(c.word_dropout, c.dropout) for c in small} == {(0.5, 0.1)}
     assert len({c.name for c in (*paper, *stopped, *svm_start, *tuned, *small)}) == 10
     dims = configs_of(options.changed(embedding_dims=(4, 8)), "paper", "reuters")
@@ -98,7 +98,10 @@ def test_tables():
         for line in difference_table([*rows(), *others]).splitlines()
     ]
     # 0, 4 and 3 points.
-    assert cells[-1][:2] == ["TSA - DPA", f"+2.3 ± {4.303 * 2.0817 * (1 / 3 + SHARED) ** 0.5:.1f}"]
+    assert cells[-1][:2] == [
+        "TSA - DPA",
+        f"+2.3 ± {4.303 * 2.0817 * (1 / 3 + TEST_ROW_RATIO) ** 0.5:.1f}",
+    ]
     assert [cells[3][0], cells[3][1].partition(" ")[0]] == ["DPA - no attention", "-0.3"]
 
 
@@ -144,13 +147,13 @@ def test_a_study_continues(tmp_path, monkeypatch, capsys):
     third.join()
     assert "run " not in capsys.readouterr().out
     with table.open(newline="") as file:
-        found = list(csv.DictReader(file))
-    assert [(r["attention"], r["seed"]) for r in found] == [
+        result = list(csv.DictReader(file))
+    assert [(r["attention"], r["seed"]) for r in result] == [
         *(("none", "0"), ("none", "1"), (SVM, "0"), (SVM, "1")),
         *((MOST_FREQUENT, "0"), (MOST_FREQUENT, "1")),
     ]
-    assert all(float(r["seconds"]) > 0 for r in found[:4])
-    assert [r["test_accuracy"] for r in found[4:]] == ["0.5", "0.5"]
+    assert all(float(r["seconds"]) > 0 for r in result[:4])
+    assert [r["test_accuracy"] for r in result[4:]] == ["0.5", "0.5"]
     assert "difference" in (tmp_path / "study/tuned.md").read_text()
 
     # A run with other options than those of its setting is of another kind.

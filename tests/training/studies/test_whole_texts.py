@@ -25,7 +25,7 @@ def arguments(tmp_path, monkeypatch):
     ]
     table = tmp_path / "table.csv"
     table.write_text("\n".join(["text,label", *(f"{row},{row[0]}" for row in rows)]) + "\n")
-    monkeypatch.setattr(alone, "run_alone", lambda f, *some, gigabytes: f(*some))
+    monkeypatch.setattr(alone, "run_alone", lambda f, *values, gigabytes: f(*values))
     arguments = ["whole-texts", "--datasets", str(table), "--run-dir", str(tmp_path / "study")]
     return [*arguments, "--epochs", "3", "--learning-rate", "0.03", "--models"]
 
@@ -71,7 +71,7 @@ def test_other_models_train(arguments, tmp_path, model):
 
 
 def test_too_little_memory_is_a_result(arguments, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(alone, "run_alone", lambda *some, gigabytes: None)
+    monkeypatch.setattr(alone, "run_alone", lambda *values, gigabytes: None)
     assert main([*arguments, "mha"]) == 0
     folder = tmp_path / "study/table-mha-0"
     assert (
@@ -87,7 +87,7 @@ def test_the_table_has_all_finished_runs(arguments, tmp_path, monkeypatch, capsy
             assert not free  # no other process writes its table at the same time
         written(path, text)
 
-    monkeypatch.setattr(alone, "run_alone", lambda *some, gigabytes: None)
+    monkeypatch.setattr(alone, "run_alone", lambda *values, gigabytes: None)
     monkeypatch.setattr(whole_texts, "save_text", write)
     for model in ("mha", "gru", "tsa"):
         assert main([*arguments, model]) == 0

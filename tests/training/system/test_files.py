@@ -34,8 +34,8 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
         "gat,1,trained,7",
         "gat,0,trained,",
     ]
-    found = read_measurements(path, KEYS, COLUMNS, blanks=True)
-    assert list(found.items()) == list(rows.items())
+    result = read_measurements(path, KEYS, COLUMNS, blanks=True)
+    assert list(result.items()) == list(rows.items())
     # Further columns do not matter.
     assert read_measurements(path, KEYS, {"outcome": str})["gat", 0] == {"outcome": "trained"}
     with pytest.raises(InputError, match=r"for each layer and seed\. Received: .*table\.csv .*''"):

@@ -158,16 +158,16 @@ def test_a_killed_process_leaves_no_lock(tmp_path):
         assert free
 
 
-@pytest.mark.parametrize("found", [OSError(95, "Operation not supported"), None])
-def test_without_locks(tmp_path, monkeypatch, capsys, found):
+@pytest.mark.parametrize("error", [OSError(95, "Operation not supported"), None])
+def test_without_locks(tmp_path, monkeypatch, capsys, error):
     def unsupported(file, operation):
-        raise found
+        raise error
 
-    if found:
+    if error:
         monkeypatch.setattr("fcntl.flock", unsupported)
     else:
         monkeypatch.setitem(sys.modules, "fcntl", None)
-    message = "operation not supported" if found else "this system has no locks"
+    message = "operation not supported" if error else "this system has no locks"
     with pytest.raises(InputError, match=message), locked(tmp_path / "run", required=True):
         pass
     (tmp_path / "run").mkdir()

@@ -167,8 +167,8 @@ def test_options_of_the_metric_reach_the_layers():
     ):
         config = TranslateConfig(**sizes, residual_units=1, **options)
         layers = untrained(config, (20, 20))._flatten_layers()
-        found = [(x.metric_from, x.epsilon) for x in layers if hasattr(x, "metric_from")]
-        assert sorted(found, reverse=True) == sorted(expected, reverse=True)
+        result = [(x.metric_from, x.epsilon) for x in layers if hasattr(x, "metric_from")]
+        assert sorted(result, reverse=True) == sorted(expected, reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -190,12 +190,12 @@ def test_options_of_the_metric_reach_another_attention(options, expected):
     of_plga = {"residual_dim": 4, "residual_units": 1, "metric_epsilon": 0.1}
     config = TranslateConfig(**sizes, **of_plga, **options)
     layers = untrained(config, (20, 20))._flatten_layers()
-    found = [
+    result = [
         (x.residual_dim, x.residual_units, x.epsilon, x.causal_metric)
         for x in layers
         if hasattr(x, "metric_from")
     ]
-    assert found == expected
+    assert result == expected
 
 
 @pytest.mark.parametrize(
@@ -234,9 +234,9 @@ def test_dropout_of_queries_and_keys_reaches_the_layers():
     sizes = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8, "residual_dim": 4}
     config = TranslateConfig(**sizes, residual_units=1, query_dropout=0.1, key_dropout=0.2)
     layers = untrained(config, (20, 20))._flatten_layers()
-    found = [x for x in layers if hasattr(x, "query_dropout")]
-    assert len(found) == 3
-    assert {(x.query_dropout, x.key_dropout) for x in found} == {(0.1, 0.2)}
+    result = [x for x in layers if hasattr(x, "query_dropout")]
+    assert len(result) == 3
+    assert {(x.query_dropout, x.key_dropout) for x in result} == {(0.1, 0.2)}
 
 
 def test_a_compiled_translator_has_the_optimizer_of_the_options():

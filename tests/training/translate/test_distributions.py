@@ -14,23 +14,23 @@ def rng():
 
 def test_a_gaussian(rng):
     x = rng.normal(2.0, 0.5, (40, 50))
-    found = describe(x)
-    assert found["count"] == 2000
-    assert found["mean"] == pytest.approx(x.mean())
-    assert found["std"] == pytest.approx(x.std())
+    result = describe(x)
+    assert result["count"] == 2000
+    assert result["mean"] == pytest.approx(x.mean())
+    assert result["std"] == pytest.approx(x.std())
     centered = (x - x.mean()) / x.std()
-    assert found["skewness"] == pytest.approx((centered**3).mean())
-    assert found["excess_kurtosis"] == pytest.approx((centered**4).mean() - 3)
-    assert found["normality_p"] > 0.01
-    assert found["share_at_zero"] == 0
+    assert result["skewness"] == pytest.approx((centered**3).mean())
+    assert result["excess_kurtosis"] == pytest.approx((centered**4).mean() - 3)
+    assert result["normality_p"] > 0.01
+    assert result["share_at_zero"] == 0
 
 
 def test_a_sparse_power_law(rng):
     x = stats.pareto.rvs(1.5, size=5000, random_state=rng)
     x[:3000] = 0
-    found = describe(x)
-    assert found["share_at_zero"] >= 0.6
-    assert found["normality_p"] < 1e-6
+    result = describe(x)
+    assert result["share_at_zero"] >= 0.6
+    assert result["normality_p"] < 1e-6
 
 
 def test_zero_is_small_beside_the_largest_magnitude():
@@ -41,6 +41,6 @@ def test_zero_is_small_beside_the_largest_magnitude():
 @pytest.mark.parametrize("x", [np.zeros(50), np.full(50, 3.0), np.arange(5.0), np.zeros(0)])
 @pytest.mark.filterwarnings("error")
 def test_what_cannot_be_computed_is_nan(x):
-    found = describe(x)
-    assert math.isnan(found["normality_p"])
-    assert found["count"] == len(x)
+    result = describe(x)
+    assert math.isnan(result["normality_p"])
+    assert result["count"] == len(x)

@@ -38,24 +38,24 @@ def tsv(path):
 )
 def test_writes_what_the_search_finds(run):
     folder, corpus = run
-    seen = []
+    batches = []
     options = EvaluateOptions(run=str(folder), beam=3, n_best=2, scores=True, batch_size=4)
-    results = evaluate_run(options, progress=lambda *now: seen.append(now))
-    assert seen == [(4, 6), (6, 6)]
+    results = evaluate_run(options, progress=lambda *now: batches.append(now))
+    assert batches == [(4, 6), (6, 6)]
     model = keras.models.load_model(folder / "model.keras")
     header, lines = tsv(folder / "n_best-test-beam3.tsv")
     assert header == ["sentence", "rank", "score", "finished", "hypothesis"]
     best = (folder / "hypotheses-test-beam3.txt").read_text(encoding="utf-8").splitlines()
     target, search = corpus.tokenizers[1], BeamSearch(model, 3)
     for i in range(6):  # one alone, in the order of the corpus
-        found = search(corpus.parts["test"].source[i][None])
-        texts = [text.decode() for text in target.detokenize(found.ids[0]).numpy()]
+        result = search(corpus.parts["test"].source[i][None])
+        texts = [text.decode() for text in target.detokenize(result.ids[0]).numpy()]
         assert best[i] == texts[0]
         for rank in (0, 1):
             sentence, place, score, finished, text = lines[2 * i + rank]
             assert (sentence, place, text) == (str(i + 1), str(rank + 1), texts[rank])
-            assert float(score) == pytest.approx(found.scores[0, rank], rel=1e-4)
-            assert finished == str(int(found.finished[0, rank]))
+            assert float(score) == pytest.approx(result.scores[0, rank], rel=1e-4)
+            assert finished == str(int(result.finished[0, rank]))
     assert len(lines) == 12
     assert len(set(best)) > 1
     assert json.loads((folder / "evaluation-test-beam3.json").read_text("utf-8")) == results
@@ -130,15 +130,15 @@ def test_another_corpus(run, tmp_path, capsys, monkeypatch):
     parts = tmp_path / "parts"
     parts.mkdir()
     for language, side in zip(languages, (0, 1), strict=True):
-        for part, some in (("train", pairs), ("test", CORPUS.test[:3])):
-            text = "".join(f"{pair[side]}\n" for pair in some)
+        for part, subset in (("train", pairs), ("test", CORPUS.test[:3])):
+            text = "".join(f"{pair[side]}\n" for pair in subset)
             (parts / f"{language}.{part}.txt").write_text(text, encoding="utf-8")
     results = evaluate_run(EvaluateOptions(run=str(folder), corpus=str(parts)))
-    own = evaluate_run(EvaluateOptions(run=str(folder)))
+    first = evaluate_run(EvaluateOptions(run=str(folder)))
     assert results["sentences"] == 3
     hypotheses = lines_of(folder / "hypotheses-parts-test-beam1.txt")
     assert hypotheses == lines_of(folder / "hypotheses-test-beam1.txt")[:3]
-    assert own["corpus"] is None
+    assert first["corpus"] is None
     # The folder has English first.
     exchanged = "source and target exchanged, because the run translates pt to en"
     assert results["notes"] == [

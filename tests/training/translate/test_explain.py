@@ -33,15 +33,15 @@ def run(tmp_path_factory):
 @pytest.fixture
 def drawn(monkeypatch):
     """What is drawn, by the folder and name of the file; the files stay empty."""
-    found = {}
+    result = {}
 
     def save(self, path, **options):
         path.write_bytes(b"")
         panels = [axes for axes in self.axes if axes.get_label() != "<colorbar>"]
-        found[f"{path.parent.name}/{path.name.removeprefix('.partial-')}"] = panels
+        result[f"{path.parent.name}/{path.name.removeprefix('.partial-')}"] = panels
 
     monkeypatch.setattr(Figure, "savefig", save)
-    return found
+    return result
 
 
 def explained_by(folder, sentence, target=None, **options):
@@ -278,16 +278,22 @@ def test_pictures_of_another_sentence_are_removed(run, tmp_path, drawn, capsys):
     out = tmp_path / "out"
     options = {"target": "I, saw", "heads": (1,), "out": str(out)}
     first = explained_by(run[0], "vi gatos", blocks=("encoder_0", "decoder_0.self"), **options)
-    kept = ["mine.png", "encoder_0/mine.png", "mine/E.png", "encoder_0/E.txt"]
+    others = ["mine.png", "encoder_0/mine.png", "mine/E.png", "encoder_0/E.txt"]
     (out / "mine").mkdir()
-    for name in kept:
+    for name in others:
         (out / name).write_bytes(b"")
     assert main([str(run[0]), "vi", "--target", "I", "--heads", "9", "--out", str(out)]) == 2
     assert (out / "explanation.json").exists()  # refused before anything is removed
     assert all((out / name).exists() for name in first["files"])
     second = explained_by(run[0], "vi rios", blocks=("decoder_0.self",), **options)
-    left = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
-    assert left == {*second["files"], *kept, "explanation.json", "index.html", "distributions.csv"}
+    files = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert files == {
+        *second["files"],
+        *others,
+        "explanation.json",
+        "index.html",
+        "distributions.csv",
+    }
 
 
 @pytest.mark.parametrize(

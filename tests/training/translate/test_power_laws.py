@@ -29,33 +29,33 @@ class TestPlantedPowerLaws:
     @pytest.mark.parametrize("exponent", [1.5, 2.5, 4.5])
     def test_the_exponent_is_found(self, exponent):
         x = 0.01 * sample(("pareto", exponent - 1))
-        found = fit_power_law(x, bootstraps=40).results
-        assert tuple(found) == COLUMNS
-        assert found["exponent"] == pytest.approx(exponent, abs=4 * found["exponent_error"])
-        assert found["exponent_error"] < 0.1 * exponent
-        assert found["p"] >= 0.1
-        assert found["verdict"] in ("moderate", "good")
-        assert found["exponential_ratio"] > 2
-        assert found["exponential_p"] < 0.05
+        result = fit_power_law(x, bootstraps=40).results
+        assert tuple(result) == COLUMNS
+        assert result["exponent"] == pytest.approx(exponent, abs=4 * result["exponent_error"])
+        assert result["exponent_error"] < 0.1 * exponent
+        assert result["p"] >= 0.1
+        assert result["verdict"] in ("moderate", "good")
+        assert result["exponential_ratio"] > 2
+        assert result["exponential_p"] < 0.05
         # With a rate of 0, a truncated power law is this power law.
-        assert -4 < found["truncated_power_law_ratio"] < 0.05
+        assert -4 < result["truncated_power_law_ratio"] < 0.05
 
     def test_the_values_before_it_starts_are_left_out(self):
         # Three quarters are evenly spread from 0 to 1, where the power law starts.
         x = np.concatenate(
             [np.random.default_rng(1).uniform(size=3000), sample(("pareto", 1.5), 1000)]
         )
-        found = fit_power_law(np.random.default_rng(2).permutation(x), bootstraps=40).results
-        assert 0.95 < found["x_min"] < 2
-        assert found["exponent"] == pytest.approx(2.5, abs=3 * found["exponent_error"])
-        assert found["tail"] == (x >= found["x_min"]).sum()
-        assert found["tail_share"] == pytest.approx(found["tail"] / 4000)
-        assert found["p"] >= 0.1
+        result = fit_power_law(np.random.default_rng(2).permutation(x), bootstraps=40).results
+        assert 0.95 < result["x_min"] < 2
+        assert result["exponent"] == pytest.approx(2.5, abs=3 * result["exponent_error"])
+        assert result["tail"] == (x >= result["x_min"]).sum()
+        assert result["tail_share"] == pytest.approx(result["tail"] / 4000)
+        assert result["p"] >= 0.1
 
     def test_the_fit_is_the_nearest_of_all_tails(self):
         # The tail has at least 50 values, so that all 61 longer ones are tried.
         x = np.sort(sample(("lognorm", 1.0), 110))
-        found = fit_power_law(x, bootstraps=1).results
+        result = fit_power_law(x, bootstraps=1).results
         fits = []
         for x_min in x[:61]:
             tail = x[x >= x_min]
@@ -63,32 +63,32 @@ class TestPlantedPowerLaws:
             law = stats.pareto(exponent - 1, scale=x_min)
             fits.append((stats.kstest(tail, law.cdf).statistic, x_min, exponent, len(tail)))
         distance, x_min, exponent, size = min(fits)
-        assert found["distance"] == pytest.approx(distance)
-        assert found["x_min"] == x_min
-        assert found["exponent"] == pytest.approx(exponent)
-        assert found["exponent_error"] == pytest.approx((exponent - 1) / math.sqrt(size))
-        assert found["tail"] == size
+        assert result["distance"] == pytest.approx(distance)
+        assert result["x_min"] == x_min
+        assert result["exponent"] == pytest.approx(exponent)
+        assert result["exponent_error"] == pytest.approx((exponent - 1) / math.sqrt(size))
+        assert result["tail"] == size
 
     def test_the_comparison_with_an_exponential_is_that_of_vuong(self):
         x = sample(("lognorm", 1.0), 300)
-        found = fit_power_law(x, bootstraps=1).results
-        tail, x_min = x[x >= found["x_min"]], found["x_min"]
-        law = stats.pareto(found["exponent"] - 1, scale=x_min)
+        result = fit_power_law(x, bootstraps=1).results
+        tail, x_min = x[x >= result["x_min"]], result["x_min"]
+        law = stats.pareto(result["exponent"] - 1, scale=x_min)
         other = stats.expon(x_min, (tail - x_min).mean())
         differences = law.logpdf(tail) - other.logpdf(tail)
         z = math.sqrt(len(tail)) * differences.mean() / differences.std()
-        assert found["exponential_ratio"] == pytest.approx(z, rel=1e-3)
-        assert found["exponential_p"] == pytest.approx(2 * stats.norm.sf(abs(z)), rel=1e-2)
+        assert result["exponential_ratio"] == pytest.approx(z, rel=1e-3)
+        assert result["exponential_p"] == pytest.approx(2 * stats.norm.sf(abs(z)), rel=1e-2)
 
     def test_a_cut_off_is_seen(self):
         # Density x ** -1.5 * exp(-x / 30) from 1 on: Pareto values are kept by the second factor.
         rng = np.random.default_rng(0)
         x = 1 + rng.pareto(0.5, 20_000)
         x = x[rng.uniform(size=len(x)) < np.exp(-(x - 1) / 30)][:4000]
-        found = fit_power_law(x, bootstraps=20).results
-        assert found["truncated_power_law_ratio"] < -5
-        assert found["truncated_power_law_p"] < 0.01
-        assert found["verdict"] in ("none", "with cut-off")
+        result = fit_power_law(x, bootstraps=20).results
+        assert result["truncated_power_law_ratio"] < -5
+        assert result["truncated_power_law_p"] < 0.01
+        assert result["verdict"] in ("none", "with cut-off")
 
     def test_p_values_are_even(self):
         # Of true power laws a tenth is rejected with p < 0.1; a wrong test rejects all or none.
@@ -110,10 +110,10 @@ class TestPlantedPowerLaws:
     ],
 )
 def test_other_distributions_are_not_power_laws(kind, better):
-    found = fit_power_law(sample(kind, 4000), bootstraps=40).results
-    assert found["verdict"] == "none"
-    assert found[f"{better}_ratio"] < -2
-    assert found[f"{better}_p"] < 0.05
+    result = fit_power_law(sample(kind, 4000), bootstraps=40).results
+    assert result["verdict"] == "none"
+    assert result[f"{better}_ratio"] < -2
+    assert result[f"{better}_p"] < 0.05
 
 
 def test_repeatable_by_seed():
@@ -157,14 +157,14 @@ def test_what_cannot_be_tested(x, verdict, tmp_path):
 def test_curves_are_the_shares_of_larger_values():
     x = 3 * sample(("pareto", 1.5))
     fit = fit_power_law(x, bootstraps=1)
-    found, tail = fit.results, fit.magnitudes[-fit.results["tail"] :]
+    result, tail = fit.results, fit.magnitudes[-fit.results["tail"] :]
     np.testing.assert_array_equal(fit.magnitudes, np.sort(x))
-    want = found["tail_share"] * (tail / found["x_min"]) ** (1 - found["exponent"])
+    want = result["tail_share"] * (tail / result["x_min"]) ** (1 - result["exponent"])
     np.testing.assert_allclose(fit.curves["power_law"], want)
-    seen = np.arange(found["tail"], 0, -1) / len(x)
-    assert np.abs(fit.curves["power_law"] - seen).max() < 0.05
-    assert np.abs(fit.curves["lognormal"] - seen).max() < 0.05
-    assert np.abs(fit.curves["exponential"] - seen).max() > 0.1
+    shares = np.arange(result["tail"], 0, -1) / len(x)
+    assert np.abs(fit.curves["power_law"] - shares).max() < 0.05
+    assert np.abs(fit.curves["lognormal"] - shares).max() < 0.05
+    assert np.abs(fit.curves["exponential"] - shares).max() > 0.1
 
 
 def test_pictures_of_tails(tmp_path, monkeypatch):

@@ -79,14 +79,16 @@ def test_the_model_is_that_of_the_lowest_loss(whole):
     rows = Run(folder).read_metrics()
     best = 1 + int(np.argmin([row["val_loss"] for row in rows]))
     weights = [keras.ops.convert_to_numpy(weight) for weight in model.trainable_weights]
-    kept = {}
+    saved_weights = {}
     for name in ("best_loss", "epoch_0002", "epoch_0003"):
         load_weights(model, folder / f"checkpoints/{name}.weights.npz", "")
-        kept[name] = [keras.ops.convert_to_numpy(weight) for weight in model.trainable_weights]
-    assert all(map(np.array_equal, weights, kept["best_loss"]))
-    assert not all(map(np.array_equal, kept["epoch_0002"], kept["epoch_0003"]))
+        saved_weights[name] = [
+            keras.ops.convert_to_numpy(weight) for weight in model.trainable_weights
+        ]
+    assert all(map(np.array_equal, weights, saved_weights["best_loss"]))
+    assert not all(map(np.array_equal, saved_weights["epoch_0002"], saved_weights["epoch_0003"]))
     if best in (2, 3):
-        assert all(map(np.array_equal, weights, kept[f"epoch_000{best}"]))
+        assert all(map(np.array_equal, weights, saved_weights[f"epoch_000{best}"]))
 
 
 @pytest.mark.slow
@@ -130,20 +132,20 @@ def test_one_rename_starts_a_run(tmp_path, monkeypatch):
     partial = tmp_path / ".partial-run"
     partial.mkdir()
     (partial / "half").write_text("of an attempt that was killed")
-    seen = []
+    contents = []
 
     def interrupt(self, folder, config, data, *checked):
-        seen.extend(path.name for path in folder.iterdir())
+        contents.extend(path.name for path in folder.iterdir())
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Run, "describe", interrupt)
     assert main(command(table(tmp_path / "pairs.tsv"), tmp_path / "run")) == 130
-    assert seen == ["prepared"]
+    assert contents == ["prepared"]
     assert [path.name for path in tmp_path.iterdir()] == ["pairs.tsv"]
 
 
-@pytest.mark.parametrize(("losses", "chosen"), [((3, 1, 2, 2, 2), 4), ((3, 3, 2, 1, 2), 5)])
-def test_the_epochs_after_the_lowest_loss(tmp_path, losses, chosen):
+@pytest.mark.parametrize(("losses", "best"), [((3, 1, 2, 2, 2), 4), ((3, 3, 2, 1, 2), 5)])
+def test_the_epochs_after_the_lowest_loss(tmp_path, losses, best):
     run = Run(tmp_path / "run")
     run.folder.mkdir()
     log = TranslatorLog(run, None, (), 10, epochs_after_best=2)
@@ -153,9 +155,9 @@ def test_the_epochs_after_the_lowest_loss(tmp_path, losses, chosen):
         log.rows.append({"epoch": epoch, "val_loss": loss, "val_accuracy": 0.0})
         model.layers[0].bias.assign([epoch])
         log.keep_weights()
-    assert log.chosen_epoch == chosen
+    assert log.chosen_epoch == best
     log.restore_best()
-    assert keras.ops.convert_to_numpy(model.layers[0].bias).tolist() == [chosen]
+    assert keras.ops.convert_to_numpy(model.layers[0].bias).tolist() == [best]
 
 
 JAX = """
@@ -254,8 +256,8 @@ def test_a_finished_run_is_exported(whole, tmp_path, capsys):
     assert Path(results["exported"]).parents[1] == tmp_path / "saved"
     assert_equal(folder, whole[1])
     model = tf.saved_model.load(results["exported"])
-    found = model.signatures["ids"](tf.constant([[2, 5, 6, 3]]))
-    assert found["ids"].shape[:2] == (1, 2)
+    result = model.signatures["ids"](tf.constant([[2, 5, 6, 3]]))
+    assert result["ids"].shape[:2] == (1, 2)
     assert main(arguments) == 0
     assert "nothing to do" in capsys.readouterr().out
     assert resumed(folder) == 0

@@ -29,10 +29,10 @@ SPLITS = ("words", "characters")
 CLASS_WEIGHTS = ("none", "balanced")
 INITIAL_WEIGHTS = ("svm", "random")
 EMBEDDINGS = ("dense", "tensor_train", "low_rank")
-TENSORIZED = ("tsa", "tga")  # these have tensor-train maps
-TIME_GRAPHED = (*TENSORIZED, "rgtn")
+TENSORIZED_ATTENTIONS = ("tsa", "tga")  # these have tensor-train maps
+TIME_GRAPH_ATTENTIONS = (*TENSORIZED_ATTENTIONS, "rgtn")
 TIME_GRAPHS = ("geometric", "exponential", "window", "power_law")
-UNDAMPED = ("window", "power_law")
+UNDAMPED_GRAPHS = ("window", "power_law")
 HEADLESS = tuple(registered_attentions(has_heads=False))
 
 
@@ -305,9 +305,9 @@ class ClassifyConfig(ExportConfig):
 
     def check_together(self) -> None:
         reason = f"attention={self.attention!r}, which has none"
-        if self.attention not in TENSORIZED:
+        if self.attention not in TENSORIZED_ATTENTIONS:
             self.refuse(reason, "tt_ranks")
-        if self.attention not in TIME_GRAPHED:
+        if self.attention not in TIME_GRAPH_ATTENTIONS:
             self.refuse(reason, "damping", "time_graph", "window", "exponent")
         for name, graph in (("window", "window"), ("exponent", "power_law")):
             if (getattr(self, name) is not None) != (self.time_graph == graph):
@@ -315,7 +315,7 @@ class ClassifyConfig(ExportConfig):
                     f"Expected {name} with time_graph={graph!r}, and with no other. Received: "
                     f"time_graph={self.time_graph!r}, {name}={getattr(self, name)}"
                 )
-        if self.time_graph in UNDAMPED:
+        if self.time_graph in UNDAMPED_GRAPHS:
             self.refuse(f"time_graph={self.time_graph!r}, which has none", "damping")
         if self.attention != "tsa":
             self.refuse(reason, "filter_order")
@@ -346,7 +346,7 @@ class ClassifyConfig(ExportConfig):
     def compares_pairs(self) -> bool:
         """Whether the cost of the attention grows with the square of the number of words."""
         graph = self.time_graph in ("geometric", "exponential")
-        return not (self.attention == "none" or (self.attention in TIME_GRAPHED and graph))
+        return not (self.attention == "none" or (self.attention in TIME_GRAPH_ATTENTIONS and graph))
 
     @property
     def source(self) -> str:
@@ -358,7 +358,7 @@ class ClassifyConfig(ExportConfig):
         """The arguments that only the chosen attention layer has."""
         if self.attention == "plga":
             return {"residual_units": self.residual_units, "residual_dim": self.residual_dim}
-        if self.attention not in TIME_GRAPHED:
+        if self.attention not in TIME_GRAPH_ATTENTIONS:
             return {}
         options: dict[str, Any] = {
             "damping": self.damping,
@@ -366,7 +366,7 @@ class ClassifyConfig(ExportConfig):
             "window": self.window,
             "exponent": self.exponent,
         }
-        if self.attention in TENSORIZED:
+        if self.attention in TENSORIZED_ATTENTIONS:
             options["tt_ranks"] = self.tt_ranks
         if self.attention == "tsa":
             options["filter_order"] = self.filter_order

@@ -7,20 +7,22 @@ from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.data.texts import LabeledTexts, load_texts, split_rows
 
 # Letters of scripts that are written without spaces: Thai, Lao, Burmese, Khmer, Chinese, Japanese.
-_WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
-_LOOKED_AT = 1000  # texts
+_SPACELESS_LETTERS = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]"
+)
+_SAMPLE_SIZE = 1000  # texts
 # Longer than the mean word of languages with spaces, and of words that are separated by hand.
 _LONG_WORD, _LONG_UNSPACED = 15, 4
 
 
 def warning_without_spaces(texts: Sequence[str]) -> str | None:
     """Returns a warning if texts seem to be written without spaces, from a sample of them."""
-    step = max(1, len(texts) // _LOOKED_AT)
+    step = max(1, len(texts) // _SAMPLE_SIZE)
     sample = " ".join(texts[i] for i in range(0, len(texts), step))
     words = re.findall(r"[^\W_]+(?:'[^\W_]+)*", sample)
     letters = sum(map(len, words))
     mean = letters / max(len(words), 1)
-    unspaced = len(_WITHOUT_SPACES.findall(sample)) > letters / 4
+    unspaced = len(_SPACELESS_LETTERS.findall(sample)) > letters / 4
     if mean <= (_LONG_UNSPACED if unspaced else _LONG_WORD):
         return None
     return (

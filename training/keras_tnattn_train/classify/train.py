@@ -12,7 +12,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 
 from keras_tnattn.models import text_classifier
 from keras_tnattn.text.words import WordVectorizer, learn_words, split_characters, split_words
-from keras_tnattn_train.classify.config import TENSORIZED, ClassifyConfig
+from keras_tnattn_train.classify.config import TENSORIZED_ATTENTIONS, ClassifyConfig
 from keras_tnattn_train.classify.initial_weights import svm_weights
 from keras_tnattn_train.classify.reports import (
     attention_scores,
@@ -125,7 +125,7 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
     confusion_matrix(
         test.labels, predictions, data.class_names, run.folder / "confusion_matrix.png"
     )
-    if config.attention in TENSORIZED:
+    if config.attention in TENSORIZED_ATTENTIONS:
         sentence = _a_sentence(train.ids)
         draw_psi(
             attention_scores(model, sentence),
@@ -205,23 +205,23 @@ def _words_to_read(config: ClassifyConfig, lengths: np.ndarray) -> int:
         config: The options.
         lengths: The numbers of words of the training texts.
     """
-    chosen = config.max_words
-    if chosen is None:
+    words = config.max_words
+    if words is None:
         most = PAIRWISE_WORDS if config.compares_pairs else MOST_WORDS
         most = min(most, max(FEWEST_WORDS, LARGEST_IDS // len(lengths)))
         enough = int(np.quantile(lengths, WHOLE_TEXTS, method="higher"))
-        chosen = min(max(enough, FEWEST_WORDS), int(lengths.max()), most)
-    left_out = np.maximum(lengths - chosen, 0)
+        words = min(max(enough, FEWEST_WORDS), int(lengths.max()), most)
+    left_out = np.maximum(lengths - words, 0)
     share = left_out.sum() / max(lengths.sum(), 1)
     unit = "words" if config.split == "words" else "characters"
     if left_out.any():
         print(
-            f"  the first {chosen:,} {unit} of a text are read; {np.mean(left_out > 0):.1%} of the "
+            f"  the first {words:,} {unit} of a text are read; {np.mean(left_out > 0):.1%} of the "
             f"training texts are longer, and {share:.1%} of their {unit} are cut off (--max-words)"
         )
     else:
-        print(f"  texts are read whole, up to {chosen:,} {unit}")
-    return chosen
+        print(f"  texts are read whole, up to {words:,} {unit}")
+    return words
 
 
 def _ids_of(vectorizer: WordVectorizer, texts: Sequence[str], rows: np.ndarray) -> np.ndarray:

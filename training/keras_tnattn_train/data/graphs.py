@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_tnattn_train.data.opening import PACKED, suffix_of
+from keras_tnattn_train.data.opening import PACKINGS, suffix_of
 from keras_tnattn_train.data.tables import (
     NOT_UTF_8,
     SUFFIXES,
@@ -31,7 +31,7 @@ PARTS = ("train", "validation", "test")
 FRACTION = 0.2  # of the labeled nodes, for each of validation and test
 # Columns with the names of nodes, and columns without a name, which pandas writes for row numbers.
 NAMES = ("id", "node", "node_id", "name", "index")
-UNNAMED = ("", "unnamed: 0")
+UNNAMED_COLUMNS = ("", "unnamed: 0")
 _LARGEST = 2**32  # bytes of the features
 _LARGEST_NUMBER = float(np.finfo("float32").max)
 
@@ -155,7 +155,7 @@ def _table(folder: Path, name: str) -> Path:
     if len(paths) != 1:
         received = ", ".join(path.name for path in paths)
         raise InputError(
-            f"Expected a table {name}.tsv or .csv ({', '.join(PACKED)}). Received: {folder}"
+            f"Expected a table {name}.tsv or .csv ({', '.join(PACKINGS)}). Received: {folder}"
             + (f" with {received}" if received else "")
         )
     return paths[0]
@@ -174,7 +174,7 @@ class _Nodes:
             self._label = label
             self._split, words = table.place("split"), table.place("words")
             named = [place for name in NAMES if (place := table.place(name)) is not None]
-            unnamed = [i for i, c in enumerate(table.columns) if c.lower() in UNNAMED]
+            unnamed = [i for i, c in enumerate(table.columns) if c.lower() in UNNAMED_COLUMNS]
             taken = {self._label, self._split, *named, *unnamed}
             numbers = [i for i in range(len(table.columns)) if i not in taken]
             self._words = words is not None
@@ -291,13 +291,13 @@ class _Nodes:
         # `split_rows` rounds up, and a share of the rest is not exact.
         share = (math.ceil(validation * len(known)) - 0.5) / len(rest)
         train, validated = split_rows(self.labels[known[rest]], min(share, 0.999), seed)
-        chosen = {
+        nodes_of = {
             "train": known[rest][train],
             "validation": known[rest][validated],
             "test": known[tested],
         }
         every = np.arange(len(self.rows))
-        parts = {part: np.isin(every, nodes) for part, nodes in chosen.items()}
+        parts = {part: np.isin(every, nodes) for part, nodes in nodes_of.items()}
         return parts, [f"no column split: the labeled nodes are split by seed {seed}"]
 
     def features(self) -> np.ndarray:

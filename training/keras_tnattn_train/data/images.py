@@ -175,9 +175,9 @@ def _load_pictures(
         names.append(name)
     bad.notes()
     if len(shapes) > 1:
-        found = ", ".join(f"{h} by {w} ({place})" for (h, w), place in list(shapes.items())[:3])
+        sizes = ", ".join(f"{h} by {w} ({place})" for (h, w), place in list(shapes.items())[:3])
         raise InputError(
-            f"Expected pictures of one size. Received: {source} with {len(shapes)} sizes: {found}. "
+            f"Expected pictures of one size. Received: {source} with {len(shapes)} sizes: {sizes}. "
             "Name one to resize them to with --image-size"
         )
     classes = sorted(set(names))

@@ -17,10 +17,10 @@ from keras_tnattn_train.system.files import reason
 
 STDIN = "-"
 # Suffixes of packed files, and the bytes with which these begin.
-PACKED = {".gz": b"\x1f\x8b", ".xz": b"\xfd7zXZ\x00", ".bz2": b"BZh", ".zip": b"PK\x03\x04"}
+PACKINGS = {".gz": b"\x1f\x8b", ".xz": b"\xfd7zXZ\x00", ".bz2": b"BZh", ".zip": b"PK\x03\x04"}
 _OPENERS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 # What is no text, by its first bytes.
-_REFUSED = {
+_OTHER_KINDS = {
     b"(\xb5/\xfd": "is packed with Zstandard; unpack it first",
     b"7z\xbc\xaf": "is packed with 7-Zip; unpack it first",
     b"PAR1": "is a Parquet file; convert it, for instance with pandas' to_csv",
@@ -35,14 +35,14 @@ _BYTE_ORDER_MARKS = {
     b"\xff\xfe": "utf-16",
     b"\xfe\xff": "utf-16",
 }
-_DAMAGED = (EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile)
+_DAMAGE_ERRORS = (EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile)
 _PEEK = 4096
 
 
 def suffix_of(path: str | Path) -> str:
     """Returns the suffix that names the format, in lower case, without that of a packing."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
-    while suffixes and suffixes[-1] in PACKED:
+    while suffixes and suffixes[-1] in PACKINGS:
         suffixes.pop()
     return suffixes[-1] if suffixes else ""
 
@@ -89,7 +89,7 @@ def _reported(path: str | Path, kind: str) -> Iterator[None]:
     """Reports errors of reading as an `InputError`."""
     try:
         yield
-    except (OSError, UnicodeDecodeError, *_DAMAGED) as error:
+    except (OSError, UnicodeDecodeError, *_DAMAGE_ERRORS) as error:
         if isinstance(error, FileNotFoundError):
             problem = ", which does not exist"
         elif isinstance(error, UnicodeDecodeError):
@@ -110,7 +110,7 @@ def _unpacked(file: Any, path: str, stack: contextlib.ExitStack) -> Any:
     suffix = Path(path).suffix.lower()
     while True:
         first = file.peek(_PEEK)[:_PEEK]
-        packing = next((name for name, magic in PACKED.items() if first.startswith(magic)), None)
+        packing = next((name for name, magic in PACKINGS.items() if first.startswith(magic)), None)
         if packing is None and suffix in _OPENERS and first:
             packing = suffix  # whose reader says what is wrong
         suffix = ""
@@ -145,7 +145,7 @@ def _only_member(file: BinaryIO, path: str) -> Any:
 
 def _encoding(path: str | Path, kind: str, file: Any) -> str:
     first = file.peek(_PEEK)[:_PEEK]
-    for magic, what in _REFUSED.items():
+    for magic, what in _OTHER_KINDS.items():
         if first.startswith(magic):
             raise InputError(f"Expected a {kind}. Received: {path}, which {what}")
     for mark, encoding in _BYTE_ORDER_MARKS.items():

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_IN_MEMORY = 65_536  # numbers that are permuted in memory
+_MAX_IN_MEMORY = 65_536  # numbers that are permuted in memory
 _ROUNDS = 6
 
 
@@ -24,7 +24,7 @@ def permuted(places: np.ndarray, size: int, seed: Sequence[int]) -> np.ndarray:
         int64 array `(n,)`.
     """
     rng = np.random.default_rng(seed)
-    if size <= _IN_MEMORY:
+    if size <= _MAX_IN_MEMORY:
         return rng.permutation(size)[places]
     half = np.uint64((int(size - 1).bit_length() + 1) // 2)
     keys = rng.integers(2**63, size=_ROUNDS, dtype="uint64")

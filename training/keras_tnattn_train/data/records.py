@@ -14,10 +14,10 @@ from typing import NamedTuple
 csv.field_size_limit(2**31 - 1)
 DELIMITERS = ",;\t|"
 _LONGEST_ESCAPED = 1000  # lines of a record with escaped quotation marks
-_UNCLOSED = "a quotation mark is opened that the file never closes"
-_UNDELIMITED = "a closing quotation mark is not followed by a delimiter"
-_LATE = "a quotation mark is opened that a later row closes"
-_UNOPENED = "a quotation mark is closed that none opens"
+_NO_CLOSING_MARK = "a quotation mark is opened that the file never closes"
+_NO_DELIMITER = "a closing quotation mark is not followed by a delimiter"
+_LATE_CLOSING_MARK = "a quotation mark is opened that a later row closes"
+_NO_OPENING_MARK = "a quotation mark is closed that none opens"
 
 
 class Record(NamedTuple):
@@ -144,7 +144,7 @@ class QuotedRecords(Iterator[Record]):
             for _ in range(count):
                 next(lines)
         if like_rows and not fits:
-            problem = _LATE
+            problem = _LATE_CLOSING_MARK
         if problem is not None:
             begin = lines.since[0].strip()[:40]
             self._recovering, self._recovered = True, lines.number
@@ -153,7 +153,7 @@ class QuotedRecords(Iterator[Record]):
         if self._recovering and fields:
             self._recovering = not fits or lines.number < self._recovered
             if fits and any(field.endswith('"') for field in fields):
-                return Record(number, [], f"{_UNOPENED}, in the row of {fields[0][:40]!r}")
+                return Record(number, [], f"{_NO_OPENING_MARK}, in the row of {fields[0][:40]!r}")
         return Record(number, fields, like_rows=like_rows)
 
     def _like_rows(self) -> bool:
@@ -194,8 +194,8 @@ def _unescaped(field: str) -> str:
 
 def _described(error: csv.Error) -> str:
     if "unexpected end" in str(error):
-        return _UNCLOSED
-    return _UNDELIMITED if "expected after" in str(error) else str(error)
+        return _NO_CLOSING_MARK
+    return _NO_DELIMITER if "expected after" in str(error) else str(error)
 
 
 def is_separator_line(line: str) -> str | None:

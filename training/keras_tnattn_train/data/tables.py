@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
-from keras_tnattn_train.data.opening import PACKED, open_lines, suffix_of
+from keras_tnattn_train.data.opening import PACKINGS, open_lines, suffix_of
 from keras_tnattn_train.data.records import (
     Lines,
     QuotedRecords,
@@ -24,7 +24,7 @@ from keras_tnattn_train.data.records import (
 from keras_tnattn_train.options.errors import InputError
 
 SUFFIXES = (".csv", ".tsv")
-LISTED = 10  # rows that a message names
+MAX_LISTED_ROWS = 10  # rows that a message names
 NOT_UTF_8 = "not UTF-8"
 
 
@@ -66,7 +66,7 @@ class BadRows:
         """Adds a row, with what is wrong with it."""
         self.count += 1
         self._undecodable += problem == NOT_UTF_8
-        if self.count <= LISTED:
+        if self.count <= MAX_LISTED_ROWS:
             self._first.append(f"{row}: {problem}")
 
     def notes(self) -> tuple[str, ...]:
@@ -128,7 +128,7 @@ def open_table(
     suffix = suffix or suffix_of(path)
     if suffix not in SUFFIXES:
         raise InputError(
-            f"Expected a table named .csv or .tsv ({', '.join(PACKED)}). Received: {path}"
+            f"Expected a table named .csv or .tsv ({', '.join(PACKINGS)}). Received: {path}"
         )
     with open_lines(path, "table", "" if suffix == ".csv" else "\n") as lines:
         yield Table(path, lines, suffix, quoted_columns)
@@ -243,7 +243,7 @@ class Table:
             self._escaped += record.escaped
             if problem is None and record.like_rows:
                 self._like_rows += 1
-                if self._like_rows <= LISTED:
+                if self._like_rows <= MAX_LISTED_ROWS:
                     self._first_like_rows.append(row)
             if self._unquoted:
                 self._quotes += any(len(f) > 1 and f[0] == f[-1] == '"' for f in fields)
@@ -266,11 +266,11 @@ class Table:
             yield f"{rows} read with quotation marks that backslashes escape"
         if self._like_rows:
             rows = ", ".join(map(str, self._first_like_rows))
+            rows += ", ..." if self._like_rows > MAX_LISTED_ROWS else ""
             yield (
                 f"warning: {counted(self._like_rows, 'row')} with a quoted field whose lines look "
-                f"like whole rows ({rows}{', ...' if self._like_rows > LISTED else ''}). If a "
-                "stray quotation mark opens it, rows are lost: remove the mark, or write it twice "
-                "within quotation marks"
+                f"like whole rows ({rows}). If a stray quotation mark opens it, rows are lost: "
+                "remove the mark, or write it twice within quotation marks"
             )
         if self._quotes:
             yield (

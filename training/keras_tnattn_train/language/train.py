@@ -85,9 +85,9 @@ def train_language_model(
     results: dict[str, Any] = {}
     if config.freeze_metric:
         number = min(-(-FROZEN_ROWS // config.batch_size), len(validation))
-        some = [validation[i] for i in range(number)]
+        sample = [validation[i] for i in range(number)]
         loss = keras.losses.SparseCategoricalCrossentropy(**LOSS_IGNORING_PADDING)
-        model, results["frozen"] = freeze(model, some, loss, run)
+        model, results["frozen"] = freeze(model, sample, loss, run)
     results |= {
         part: measure(model, corpus.parts[part], config.length, config.batch_size)
         for part in ("validation", "test")
@@ -116,7 +116,7 @@ def new_model(config: LanguageConfig, vocabulary_size: int) -> LanguageModel:
             "metric_net": "swiglu",
             "negative_slope": 1.0,
         }
-    chosen = config.position_encoding
+    position_encoding = config.position_encoding
     return language_model(
         vocabulary_size,
         config.attention,
@@ -126,7 +126,7 @@ def new_model(config: LanguageConfig, vocabulary_size: int) -> LanguageModel:
         feedforward_dim=config.feedforward_dim,
         dropout=config.dropout,
         feedforward=config.feedforward,
-        position_encoding=None if chosen == "auto" else chosen,
+        position_encoding=None if position_encoding == "auto" else position_encoding,
         norm_first=config.norm_first,
         tie_logits=config.tie_logits,
         max_length=config.length,
@@ -170,8 +170,8 @@ def measure(model: keras.Model, part: Part, length: int, batch_size: int) -> dic
         logits -= logits.max(-1, keepdims=True)
         logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
         real = labels != 0
-        chosen = np.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-        nats -= chosen[real].sum()
+        label_logits = np.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+        nats -= label_logits[real].sum()
         count += int(real.sum())
     loss = nats / count
     return {

@@ -17,7 +17,7 @@ from keras_tnattn_train.data.graphs import LabeledGraph
 from keras_tnattn_train.nodes.config import NodesConfig
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.checkpoints import load_state, load_weights, save_state, save_weights
-from keras_tnattn_train.runs.run import RESUME, TRAIN_AGAIN, Run
+from keras_tnattn_train.runs.run import RESUME_HINT, TRAIN_AGAIN_HINT, Run
 from keras_tnattn_train.system.files import WriteError
 
 CHECKPOINT_EPOCHS = 100
@@ -161,14 +161,14 @@ def _restore(trainer: GraphTrainer, run: Run) -> tuple[list[dict[str, float]], l
     folder = run.folder / "checkpoints"
     if not (folder / "last.npz").exists():
         return [], []
-    load_weights(trainer.model, folder / "best.npz", TRAIN_AGAIN)
+    load_weights(trainer.model, folder / "best.npz", TRAIN_AGAIN_HINT)
     best = trainer.model.get_weights()
     epochs = load_state(trainer.model, folder / "last.npz")
     rows = run.read_metrics()[:epochs]
     if len(rows) < epochs:
         raise InputError(
             f"Expected a row for each of {epochs} epochs in {run.folder}/metrics.csv. "
-            f"Received: {len(rows)}. {TRAIN_AGAIN}"
+            f"Received: {len(rows)}. {TRAIN_AGAIN_HINT}"
         )
     return rows, best
 
@@ -195,4 +195,4 @@ def _save(
         model.set_weights(current)
         save_state(model, len(rows), folder / "last.npz")
     except (OSError, WriteError) as error:
-        raise InputError(f"{error}. {RESUME}") from error
+        raise InputError(f"{error}. {RESUME_HINT}") from error

@@ -46,8 +46,8 @@ def attention(model: keras.Model, inputs: dict[str, Any], graph: LabeledGraph, p
             axes.plot(*ends.T, color="gray", linewidth=width, zorder=1)
         for node, place in places.items():
             axes.scatter(*place, s=420, color=colors(graph.labels[node] % 10), zorder=2)
-            own = scores[len(graph.edges) + node]
-            axes.text(*place, f"{own:.2f}", ha="center", va="center", fontsize=7, zorder=3)
+            self_score = scores[len(graph.edges) + node]
+            axes.text(*place, f"{self_score:.2f}", ha="center", va="center", fontsize=7, zorder=3)
         axes.set(title=f"layer {n + 1}", aspect="equal")
         axes.axis("off")
     save(figure, path)

@@ -26,7 +26,7 @@ from keras_tnattn_train.processes.devices import COORDINATOR, NUM_PROCESSES, PRO
 
 GRACE = 8  # seconds a process has to end by itself, and then again to end when asked to
 INVALID_INPUT = 2  # the status of a command, see `keras_tnattn_train.options.errors.exit_status`
-SHOWN = 4000  # characters of a failed process's output
+MAX_OUTPUT = 4000  # characters of a failed process's output
 EXAMPLES = """\
 examples:
   two processes, each of which computes half of every batch (on JAX):
@@ -87,7 +87,7 @@ def _show(number: int, output: IO | None) -> None:
     if output is not None:
         output.seek(0)
         text = output.read().decode(errors="replace")
-        print(f"process {number} failed:\n{text[-SHOWN:]}", file=sys.stderr, end="")
+        print(f"process {number} failed:\n{text[-MAX_OUTPUT:]}", file=sys.stderr, end="")
 
 
 def _first_failed(processes: Sequence[subprocess.Popen]) -> int | None:

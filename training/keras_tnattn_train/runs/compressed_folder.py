@@ -14,7 +14,7 @@ EARLIER, DISCARDED = ".earlier", ".discarded"
 _REPORTS = ("report.txt", "report.csv", "report.json", "curves.png")
 _RUN_FILES = ("results.json", "data.json", "config.json")
 # What `evaluate.py` and `explain.py` write about a model.
-_MEASURED = (
+_MEASUREMENTS = (
     "evaluation-*-beam*.json",
     "hypotheses-*-beam*.txt",
     "n_best-*-beam*.tsv",
@@ -136,7 +136,7 @@ def _recover(folder: Path) -> None:
 
 def _names(folder: Path) -> list[str]:
     """Returns the names of the files in a folder that belong to a compressed model."""
-    measured = [path.name for pattern in _MEASURED for path in folder.glob(pattern)]
+    measured = [path.name for pattern in _MEASUREMENTS for path in folder.glob(pattern)]
     names = ("model.keras", *_REPORTS, *_RUN_FILES)
     return [name for name in names if (folder / name).exists()] + measured
 

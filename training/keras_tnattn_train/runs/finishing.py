@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_tnattn_train.options.errors import InputError, first_line
 from keras_tnattn_train.options.options import ExportConfig, RunConfig
-from keras_tnattn_train.runs.run import RESUME, Run
+from keras_tnattn_train.runs.run import RESUME_HINT, Run
 from keras_tnattn_train.system.files import WriteError, read_object, reason, replacing
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def finish(
             results["exported"] = str(_export_once(config, run, write))
         run.finish(results)
     except WriteError as error:
-        raise InputError(f"{error}. {RESUME}") from error
+        raise InputError(f"{error}. {RESUME_HINT}") from error
     return results
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_tnattn.freezing import freeze_metric
-from keras_tnattn_train.runs.run import RESUME, Run
+from keras_tnattn_train.runs.run import RESUME_HINT, Run
 from keras_tnattn_train.system.files import WriteError, replacing
 
 LIVE = "live.keras"
@@ -42,7 +42,7 @@ def freeze(
         with replacing(run.folder / LIVE) as path:
             model.save(path)
     except WriteError as error:
-        raise type(error)(f"{error}. {RESUME}") from error
+        raise type(error)(f"{error}. {RESUME_HINT}") from error
     print(frozen)
     return frozen.model, {
         "layers": sum(layer.frozen for layer in frozen.layers),

@@ -20,8 +20,8 @@ from keras_tnattn_train.processes.devices import process_id, wait_for_all
 from keras_tnattn_train.system.files import read_object, reason, replacing, write_table
 from keras_tnattn_train.system.locks import locked
 
-TRAIN_AGAIN = "Delete its checkpoints/ to train the run from the beginning"
-RESUME = "Solve this, then continue the run with --resume"
+TRAIN_AGAIN_HINT = "Delete its checkpoints/ to train the run from the beginning"
+RESUME_HINT = "Solve this, then continue the run with --resume"
 
 
 def to_json(options: Options) -> str:
@@ -294,7 +294,8 @@ class Run:
             return [row | {"epoch": int(row["epoch"])} for row in rows]
         except (OSError, TypeError, ValueError, OverflowError, KeyError, csv.Error) as error:
             raise InputError(
-                f"Expected the metrics of each epoch. Received: {path} ({error}). {TRAIN_AGAIN}"
+                f"Expected the metrics of each epoch. Received: {path} ({error}). "
+                f"{TRAIN_AGAIN_HINT}"
             ) from error
 
     def write_metrics(self, rows: list[dict[str, float]]) -> None:

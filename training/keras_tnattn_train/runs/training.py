@@ -21,7 +21,7 @@ from keras_tnattn_train.options.options import ExportConfig, FitConfig, RunConfi
 from keras_tnattn_train.processes.devices import leave_to_process_0, share_of_batches, to_numpy
 from keras_tnattn_train.runs.checkpoints import load_state, save_state, variables_of
 from keras_tnattn_train.runs.progress import EpochLines
-from keras_tnattn_train.runs.run import RESUME, TRAIN_AGAIN, Run
+from keras_tnattn_train.runs.run import RESUME_HINT, TRAIN_AGAIN_HINT, Run
 from keras_tnattn_train.system.files import WriteError, reason
 
 
@@ -104,7 +104,7 @@ class EpochLog(keras.callbacks.Callback):
         if len(self.rows) < epochs:
             raise InputError(
                 f"Expected a row for each of {epochs} epochs in {self.run.folder}/metrics.csv. "
-                f"Received: {len(self.rows)}. {TRAIN_AGAIN}"
+                f"Received: {len(self.rows)}. {TRAIN_AGAIN_HINT}"
             )
         if self.rows and validated and "val_loss" not in self.rows[0]:
             raise self._other_columns(["val_loss"])
@@ -120,7 +120,7 @@ class EpochLog(keras.callbacks.Callback):
     def _other_columns(self, expected: Sequence[str]) -> InputError:
         return InputError(
             f"Expected columns {', '.join(expected)} in {self.run.folder}/metrics.csv. "
-            f"Received: {', '.join(self.rows[0])}. {TRAIN_AGAIN}"
+            f"Received: {', '.join(self.rows[0])}. {TRAIN_AGAIN_HINT}"
         )
 
     @property
@@ -271,7 +271,7 @@ def fit(
         except FloatingPointError as error:
             raise InputError(_diverged(error, config, log)) from error
         except WriteError as error:
-            raise InputError(f"{error}. {RESUME}") from error
+            raise InputError(f"{error}. {RESUME_HINT}") from error
     log.restore_best()
     if keras.distribution.distribution() is not None:
         log.copy_to_one_device()

@@ -37,9 +37,9 @@ HEADER = (
 
 # Options that the table varies, options that not all of its layers have, and one with another
 # default.
-LEFT_OUT = {"attention", "embedding_dim", "seed", "name", "export", "saved_models", "recipe"}
-LEFT_OUT |= {"time_graph", "window", "exponent"}
-LEFT_OUT |= {"tt_ranks", "damping", "filter_order", "residual_units", "residual_dim"}
+OMISSIONS = {"attention", "embedding_dim", "seed", "name", "export", "saved_models", "recipe"}
+OMISSIONS |= {"time_graph", "window", "exponent"}
+OMISSIONS |= {"tt_ranks", "damping", "filter_order", "residual_units", "residual_dim"}
 
 
 class CompareOptions(Options):
@@ -177,7 +177,7 @@ COMMAND = Command(
     "Finished runs are not trained again.",
     {
         **CompareOptions.model_fields,
-        **{n: f for n, f in ClassifyConfig.model_fields.items() if n not in LEFT_OUT},
+        **{n: f for n, f in ClassifyConfig.model_fields.items() if n not in OMISSIONS},
     },
     start,
     """\

@@ -15,7 +15,7 @@ from keras_tnattn_train.system.files import Columns, Measurements
 HEADER = ("layer", "weights", "seeds", "test %", "lowest", "highest", "epochs", "seconds")
 # The columns of seeds.csv, with their types.
 KEYS: Columns = {"layer": str, "seed": int}
-MEASURED: Columns = {
+MEASUREMENTS: Columns = {
     "weights": int,
     "test_accuracy": float,
     "validation_accuracy": float,
@@ -26,8 +26,8 @@ MEASURED: Columns = {
 
 # The options of `nodes` that `compare-nodes` lacks: those that the table varies, and those that
 # only some of the layers have.
-LEFT_OUT = {"layer", "seed", "name"}
-LEFT_OUT |= {"num_heads", "output_heads", "filter_order"}
+OMISSIONS = {"layer", "seed", "name"}
+OMISSIONS |= {"num_heads", "output_heads", "filter_order"}
 
 
 class CompareNodesOptions(Options):
@@ -95,7 +95,7 @@ def start(values: dict[str, Any]) -> None:
     def report(rows: Measurements) -> None:
         save_text(run.folder / "table.md", table(rows))
 
-    rows = measure_missing(path, KEYS, MEASURED, wanted, measure, lambda key: key, report)
+    rows = measure_missing(path, KEYS, MEASUREMENTS, wanted, measure, lambda key: key, report)
     print(f"\n{table(rows)}\n")
 
 
@@ -107,7 +107,7 @@ COMMAND = Command(
     "add seeds to a finished table.",
     {
         **CompareNodesOptions.model_fields,
-        **{n: f for n, f in NodesConfig.model_fields.items() if n not in LEFT_OUT},
+        **{n: f for n, f in NodesConfig.model_fields.items() if n not in OMISSIONS},
     },
     start,
     """\

@@ -23,7 +23,7 @@ NETWORKS: dict[str, dict[str, Any]] = {"tn-rows": {}, "tn-patches": {"patch_size
 CLASSIFIERS = (*NETWORKS, "svm", "logistic-regression", "cnn")
 # The columns of splits.csv, with their types.
 KEYS: Columns = {"classifier": str, "seed": int}
-MEASURED: Columns = {
+MEASUREMENTS: Columns = {
     "weights": int,
     "train_accuracy": float,
     "test_accuracy": float,
@@ -105,7 +105,7 @@ def start(values: dict[str, Any]) -> None:
         return results
 
     wanted = [(classifier, seed) for seed in options.seeds for classifier in options.classifiers]
-    rows = measure_missing(folder / "splits.csv", KEYS, MEASURED, wanted, measure, _place)
+    rows = measure_missing(folder / "splits.csv", KEYS, MEASUREMENTS, wanted, measure, _place)
     data = load_images("digits", seed=options.seeds[0])
     text = table(rows, len(data.test_labels) / len(data.labels))
     save_text(folder / "table.md", text)

@@ -34,14 +34,14 @@ HEADER = (
 )
 # The columns of cells.csv, with their types.
 KEYS: Columns = {"model": str, "length": int, "seed": int}
-MEASURED: Columns = {
+MEASUREMENTS: Columns = {
     "accuracy": float,
     "steps": int,
     "seconds": float,
     "seconds_per_step": float,
     "megabytes": float,
 }
-COLUMNS: Columns = {"outcome": str, **MEASURED}
+COLUMNS: Columns = {"outcome": str, **MEASUREMENTS}
 TRAINED, TIMED_OUT, TOO_LARGE = "trained", "out of time", "out of memory"
 # Texts in a batch with which settings are chosen.
 SEARCH_TEXTS = 16
@@ -157,7 +157,7 @@ def of(cells: Measurements, model: str, length: int) -> list[dict[str, Any]]:
 def means(cells: Measurements, model: str, length: int) -> dict[str, float]:
     """Returns the means over the seeds; nothing if no training of the model ended."""
     done = [cell for cell in of(cells, model, length) if "accuracy" in cell]
-    return {name: statistics.fmean(cell[name] for cell in done) for name in MEASURED if done}
+    return {name: statistics.fmean(cell[name] for cell in done) for name in MEASUREMENTS if done}
 
 
 def draw(cells: Measurements, path: Path) -> None:

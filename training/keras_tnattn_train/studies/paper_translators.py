@@ -65,7 +65,7 @@ BEAM = 4
 # The columns of results.csv, with their types. BLEU has the name of the test part and the beam.
 KEYS: Columns = {"corpus": str, "model": str, "seed": int}
 BLEU = ("own_1", "own_4", "ted_1", "ted_4")
-MEASURED: Columns = {
+MEASUREMENTS: Columns = {
     "weights": int,
     "val_loss": float,
     **dict.fromkeys(BLEU, float),
@@ -232,7 +232,7 @@ def start(values: dict[str, Any]) -> None:
             save_text(folder / f"{corpus}.md", table(rows, corpus))
 
     path = folder / "results.csv"
-    rows = measure_missing(path, KEYS, MEASURED, wanted, measure, _place, report, blanks=True)
+    rows = measure_missing(path, KEYS, MEASUREMENTS, wanted, measure, _place, report, blanks=True)
     for corpus in options.corpora:
         print(f"\n{table(rows, corpus)}\n")
 

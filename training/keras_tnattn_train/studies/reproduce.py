@@ -10,12 +10,12 @@ from keras_tnattn_train.studies.language import COMMAND as LANGUAGE
 from keras_tnattn_train.studies.long_texts import COMMAND as LONG_TEXTS
 from keras_tnattn_train.studies.paper_translators import COMMAND as PAPER_TRANSLATORS
 from keras_tnattn_train.studies.rules import COMMAND as RULES
-from keras_tnattn_train.studies.tensorized import COMMAND as TENSORIZED
+from keras_tnattn_train.studies.tensorized import COMMAND as TENSORIZED_ATTENTIONS
 from keras_tnattn_train.studies.translators import COMMAND as TRANSLATORS
 from keras_tnattn_train.studies.whole_texts import COMMAND as WHOLE_TEXTS
 
 STUDIES: tuple[Command, ...] = (
-    TENSORIZED,
+    TENSORIZED_ATTENTIONS,
     LONG_TEXTS,
     WHOLE_TEXTS,
     TRANSLATORS,

@@ -46,7 +46,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 # The columns of results.csv, with their types.
 KEYS: Columns = {"setting": str, "dataset": str, "attention": str, "dim": int, "seed": int}
-MEASURED: Columns = {
+MEASUREMENTS: Columns = {
     "attention_weights": int,
     "weights": int,
     "train_accuracy": float,
@@ -54,7 +54,8 @@ MEASURED: Columns = {
     "seconds": float,
 }
 SETTINGS = {name: _SHARED | options for name, options in SETTINGS.items()}
-SHARED = _SHARED["test_fraction"] / (1 - _SHARED["test_fraction"])  # test rows to a training row
+# Test rows to a training row.
+TEST_ROW_RATIO = _SHARED["test_fraction"] / (1 - _SHARED["test_fraction"])
 
 
 class TensorizedOptions(Options):
@@ -200,7 +201,7 @@ def differences(rows: Sequence[dict[str, Any]], one: str, other: str) -> dict[st
         if not seeds:
             continue
         gains = [accuracies[one][seed] - accuracies[other][seed] for seed in seeds]
-        gain_of[dataset] = interval(gains, "+.1f", SHARED)
+        gain_of[dataset] = interval(gains, "+.1f", TEST_ROW_RATIO)
     return gain_of
 
 
@@ -227,7 +228,7 @@ def study(options: TensorizedOptions) -> None:
     """Trains what is not trained yet, and writes tables and pictures after each data set."""
     folder = Path(options.run_dir)
     table = folder / "results.csv"
-    read_measurements(table, KEYS, MEASURED)  # reports a damaged table first
+    read_measurements(table, KEYS, MEASUREMENTS)  # reports a damaged table first
     configs = {
         dataset: {setting: configs_of(options, setting, dataset) for setting in options.settings}
         for dataset in options.datasets
@@ -250,7 +251,7 @@ def study(options: TensorizedOptions) -> None:
                 fits |= fitted(setting, dataset, baselines)
             with Run(folder).waited_for():
                 # Runs are read from their folders; only the table has the scores of the baselines.
-                before = read_measurements(table, KEYS, MEASURED)
+                before = read_measurements(table, KEYS, MEASUREMENTS)
                 of_baselines = {key: row for key, row in before.items() if key[2] in BASELINES}
                 report(finished_runs(folder) | of_baselines | fits, folder)
 
@@ -260,7 +261,7 @@ def report(measurements: Measurements, folder: Path) -> None:
     from keras_tnattn_train.studies import plots
 
     ordered = {key: measurements[key] for key in sorted(measurements, key=_place)}
-    write_measurements(folder / "results.csv", ordered, KEYS, MEASURED)
+    write_measurements(folder / "results.csv", ordered, KEYS, MEASUREMENTS)
     rows = [dict(zip(KEYS, key, strict=True)) | row for key, row in ordered.items()]
     plots.by_cost([row for row in rows if row["attention"] != MOST_FREQUENT], folder / "cost.png")
     for setting in dict.fromkeys(row["setting"] for row in rows):

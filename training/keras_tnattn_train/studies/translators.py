@@ -27,8 +27,8 @@ COMMON: dict[str, Any] = {
 }
 _SDPA = {"preset": "sdpa", "num_layers": 1}
 _PLGA = {"residual_units": 2, "residual_dim": 128}
-_BOUNDED = {**_PLGA, "metric_epsilon": 0.01}
-_OF_SOURCE = {**_BOUNDED, "cross_metric": "key"}
+_BOUNDED_PLGA = {**_PLGA, "metric_epsilon": 0.01}
+_SOURCE_METRIC_PLGA = {**_BOUNDED_PLGA, "cross_metric": "key"}
 # Each model, by its other options of `translate`.
 MODELS: dict[str, dict[str, Any]] = {
     "sdpa": _SDPA,
@@ -39,10 +39,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "plga-encoder-sdpa": {**_PLGA, "encoder_attention": "sdpa"},
     "plga-causal": {**_PLGA, "causal_metric": True},
     "plga-keys-decoder-sdpa": {**_PLGA, "cross_metric": "key", "decoder_attention": "sdpa"},
-    "plga-epsilon": _BOUNDED,
-    "plga-epsilon-decoder-sdpa": {**_BOUNDED, "decoder_attention": "sdpa"},
-    "plga-epsilon-keys": _OF_SOURCE,
-    "plga-epsilon-keys-decoder-sdpa": {**_OF_SOURCE, "decoder_attention": "sdpa"},
+    "plga-epsilon": _BOUNDED_PLGA,
+    "plga-epsilon-decoder-sdpa": {**_BOUNDED_PLGA, "decoder_attention": "sdpa"},
+    "plga-epsilon-keys": _SOURCE_METRIC_PLGA,
+    "plga-epsilon-keys-decoder-sdpa": {**_SOURCE_METRIC_PLGA, "decoder_attention": "sdpa"},
     "plga-small": {"preset": "plga-small"},
     "plga-small-decoder-causal": {
         "preset": "plga-small",
@@ -59,7 +59,7 @@ MODELS: dict[str, dict[str, Any]] = {
 PEER = "sdpa"
 # The columns of results.csv, with their types.
 KEYS: Columns = {"model": str, "seed": int}
-MEASURED: Columns = {
+MEASUREMENTS: Columns = {
     "weights": int,
     "loss": float,
     "val_loss": float,
@@ -172,7 +172,7 @@ def start(values: dict[str, Any]) -> None:
         save_text(folder / "table.md", table(rows))
 
     path = folder / "results.csv"
-    rows = measure_missing(path, KEYS, MEASURED, wanted, measure, _place, report)
+    rows = measure_missing(path, KEYS, MEASUREMENTS, wanted, measure, _place, report)
     print(f"\n{table(rows)}\n")
 
 

@@ -29,7 +29,7 @@ from keras_tnattn_train.options.options import (
 PRESETS = ("plga-1", "plga-2", "plga-3", "plga-4", "plga-5", "plga-6", "plga-small", "sdpa")
 SMALL = "plga-small"
 ATTENTIONS = ("plga", "sdpa")
-REGISTERED = tuple(registered_attentions())
+ATTENTION_NAMES = tuple(registered_attentions())
 CAUSAL = tuple(registered_attentions(can_be_causal=True))
 FORMS = ("NFC", "NFKC")
 TOKENIZERS = ("joiners", "bert")
@@ -262,7 +262,7 @@ class TranslateConfig(ExportConfig):
         None,
         MODEL,
         "attention of the encoder, any of the library's (default: the preset's, or --attention)",
-        choices=REGISTERED,
+        choices=ATTENTION_NAMES,
     )
     decoder_attention: str | None = option(
         None,

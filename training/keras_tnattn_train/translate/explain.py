@@ -225,9 +225,9 @@ def _metric_spreads(translator: Any, number: int) -> dict[str, tuple[float, ...]
     parts = translator.corpus.parts
     part = parts["validation"] if len(parts["validation"]) > 1 else parts["train"]
     batches = BucketedBatches(part, min(64, number))
-    some = (batches[i] for i in range(min(-(-number // batches.batch_size), len(batches))))
+    sample = (batches[i] for i in range(min(-(-number // batches.batch_size), len(batches))))
     try:
-        return {layer.path: layer.spreads for layer in metric_spreads(translator.model, some)}
+        return {layer.path: layer.spreads for layer in metric_spreads(translator.model, sample)}
     except ValueError as error:
         raise InputError(str(error)) from error
 

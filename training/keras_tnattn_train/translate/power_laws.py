@@ -13,7 +13,7 @@ FEWEST = 100  # minimum number of values other than zero
 TAIL, SHORTEST = 0.1, 50  # a tail has at least this share of the values, and this many
 CANDIDATES = 100  # maximum number of values tried as x_min
 NEGLIGIBLE = 1e-7  # float32's resolution: smaller shares of the largest magnitude count as zero
-REJECTED = 0.1  # p-value below which Clauset et al. reject a distribution
+REJECTION_LEVEL = 0.1  # p-value below which Clauset et al. reject a distribution
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,9 +178,9 @@ def _compare(tail: np.ndarray, exponent: float) -> tuple[dict[str, float], dict[
 
 
 def _verdict(results: dict[str, float]) -> str:
-    decided = {name: results[f"{name}_p"] < REJECTED for name in ALTERNATIVES}
+    decided = {name: results[f"{name}_p"] < REJECTION_LEVEL for name in ALTERNATIVES}
     better = {name: decided[name] and results[f"{name}_ratio"] < 0 for name in ALTERNATIVES}
-    if results["p"] < REJECTED or better["lognormal"] or better["exponential"]:
+    if results["p"] < REJECTION_LEVEL or better["lognormal"] or better["exponential"]:
         return "none"
     if better["truncated_power_law"]:
         return "with cut-off"

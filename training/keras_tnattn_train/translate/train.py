@@ -20,7 +20,7 @@ from keras_tnattn_train.runs.counter import Counter
 from keras_tnattn_train.runs.finishing import finish
 from keras_tnattn_train.runs.freezing import freeze
 from keras_tnattn_train.runs.plots import learning_curves
-from keras_tnattn_train.runs.run import TRAIN_AGAIN, Run
+from keras_tnattn_train.runs.run import TRAIN_AGAIN_HINT, Run
 from keras_tnattn_train.runs.training import (
     EpochLog,
     fit,
@@ -143,10 +143,10 @@ def _trained(
         "vocabulary_sizes": corpus.vocabulary_sizes,
     }
     if config.freeze_metric:
-        some = train if validation is None else validation
-        number = min(-(-FROZEN_PAIRS // config.batch_size), len(some))
+        batches = train if validation is None else validation
+        number = min(-(-FROZEN_PAIRS // config.batch_size), len(batches))
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
-        model, results["frozen"] = freeze(model, [some[i] for i in range(number)], loss, run)
+        model, results["frozen"] = freeze(model, [batches[i] for i in range(number)], loss, run)
         results["parameters"] = model.count_params()
     learning_curves(log.rows, None, run.folder / "learning_curves.png")
     return finish(
@@ -260,7 +260,7 @@ class TranslatorLog(EpochLog):
         if self.chosen_epoch == len(self.rows):
             return  # the model has these weights
         name = "after_best" if self.epochs_after_best else "best_loss"
-        load_weights(self.model, self._path(name), TRAIN_AGAIN)
+        load_weights(self.model, self._path(name), TRAIN_AGAIN_HINT)
 
     def _path(self, name: str) -> Path:
         return self.run.folder / "checkpoints" / f"{name}{SUFFIX}"

@@ -16,13 +16,13 @@ def _languages() -> frozenset[str]:
     from babel import Locale
 
     names = Locale("en").languages
-    own = {
+    native_names = {
         Locale(code).get_display_name(code)
         for code in ("de", "en", "es", "fr", "it", "ja", "nl", "pl", "pt", "ru", "tr", "uk", "zh")
     }
     # Other codes in use: the three letters of ISO 639-2 and 639-3.
     codes = "por eng tur deu ger fra fre spa ita nld rus zho chi jpn kor ara hin pol ukr ces cze"
-    return frozenset({*names, *(n.lower() for n in names.values()), *own, *codes.split()})
+    return frozenset({*names, *(n.lower() for n in names.values()), *native_names, *codes.split()})
 
 
 def is_name_of_side(name: str) -> bool:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from keras_tnattn_train.data.opening import PACKED, open_lines
+from keras_tnattn_train.data.opening import PACKINGS, open_lines
 from keras_tnattn_train.data.pairs import cldr
 from keras_tnattn_train.data.pairs.corpus import PARTS, Pair, ParallelCorpus, StoredPairs, cut_parts
 from keras_tnattn_train.data.pairs.languages import is_name_of_side
@@ -29,7 +29,7 @@ __all__ = ["ParallelCorpus", "load_pairs"]
 # Other common names of the parts.
 ALIASES = {"training": "train", "valid": "validation", "val": "validation", "dev": "validation"}
 CLDR = "cldr:"
-WHOLE = "data.tsv.xz"  # a corpus of a data folder that is not divided into parts
+UNDIVIDED_FILE = "data.tsv.xz"  # a corpus of a data folder that is not divided into parts
 
 
 def load_pairs(
@@ -99,7 +99,7 @@ def check_trainable(corpus: str, data_dir: str | None = None) -> None:
     table = _table_name(corpus)
     folder = Path(data_dir, table) if table and data_dir else None
     if folder and folder.is_dir():
-        if not any((folder / name).exists() for name in (WHOLE, "train.tsv.xz")):
+        if not any((folder / name).exists() for name in (UNDIVIDED_FILE, "train.tsv.xz")):
             raise InputError(
                 f"Expected a corpus with a training part. Received: corpus={corpus!r}, but there "
                 f"is no train.tsv.xz in {folder}. Train on another corpus, such as {CLDR}pt-en or "
@@ -129,8 +129,10 @@ def _load_cldr(languages: str, seed: int) -> ParallelCorpus:
 def _load_tables(
     folder: Path, languages: tuple[str, str], seed: int, cut: bool, skip: bool
 ) -> ParallelCorpus:
-    if (folder / WHOLE).exists():
-        return _assembled(languages, {"train": _TablePairs(folder / WHOLE, skip)}, seed, cut)
+    if (folder / UNDIVIDED_FILE).exists():
+        return _assembled(
+            languages, {"train": _TablePairs(folder / UNDIVIDED_FILE, skip)}, seed, cut
+        )
     paths = {name: folder / f"{name}.tsv.xz" for name in PARTS}
     parts = {
         name: _TablePairs(path, skip)
@@ -384,7 +386,7 @@ def _problem(pair: Pair) -> str | None:
 def _language(path: Path) -> str:
     """Returns the language in a file name such as `train.pt`, `train.pt.gz` or `pt.txt`."""
     name = path.name
-    while (suffix := Path(name).suffix).lower() in (*PACKED, ".txt"):
+    while (suffix := Path(name).suffix).lower() in (*PACKINGS, ".txt"):
         name = name.removesuffix(suffix)
     return re.split(r"[._-]", name)[-1]
 

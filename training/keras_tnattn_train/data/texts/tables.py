@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 
 from keras_tnattn_train.data.tables import (
-    LISTED,
+    MAX_LISTED_ROWS,
     NOT_UTF_8,
     BadRows,
     Table,
@@ -58,12 +58,12 @@ RESEARCH_ARTICLES = _Layout(
     lambda row: next((topic for topic in TOPICS if row[topic].strip() == "1"), None),
 )
 SPOOKY_AUTHORS = _Layout({"text", "author"}, lambda row: row["text"], lambda row: row["author"])
-PLAIN = _Layout({"text", "label"}, lambda row: row["text"], lambda row: row["label"])
+PLAIN_TABLE = _Layout({"text", "label"}, lambda row: row["text"], lambda row: row["label"])
 # Warn about a table with more classes than this and more than one class per three rows.
 MANY_CLASSES = 10
 # How programs write that a value is missing.
-MISSING = {"nan", "none", "null", "na", "n/a", "<na>", "nat", "undefined", "?", "-"}
-LAYOUTS = (DRUG_REVIEWS, RESEARCH_ARTICLES, SPOOKY_AUTHORS, PLAIN)
+MISSING_VALUES = {"nan", "none", "null", "na", "n/a", "<na>", "nat", "undefined", "?", "-"}
+LAYOUTS = (DRUG_REVIEWS, RESEARCH_ARTICLES, SPOOKY_AUTHORS, PLAIN_TABLE)
 
 
 def load_table(
@@ -120,7 +120,9 @@ class _LabeledRows:
         self.classes: collections.Counter[str] = collections.Counter()
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        seen: set[bytes] = set()  # digests of texts and labels, which take less memory than these
+        digests: set[bytes] = (
+            set()
+        )  # digests of texts and labels, which take less memory than these
         places = {
             name: place
             for name in self.layout.columns
@@ -151,10 +153,10 @@ class _LabeledRows:
                     continue
             if self.distinct:
                 digest = hashlib.blake2b(repr((text, name)).encode(), digest_size=16).digest()
-                if digest in seen:
+                if digest in digests:
                     self.repeated += 1
                     continue
-                seen.add(digest)
+                digests.add(digest)
             self.classes[name] += 1
             yield text, name
         self.bad_notes = self.bad.notes()
@@ -196,17 +198,17 @@ def doubtful_labels(classes: Mapping[str, int]) -> Iterator[str]:
             listed = ", ".join(f"{name!r} ({counted(classes[name], 'row')})" for name in names)
             yield f"warning: classes whose names are equal {what}: {listed}"
     for name in classes:
-        if name.casefold() in MISSING:
+        if name.casefold() in MISSING_VALUES:
             yield (
                 f"warning: {counted(classes[name], 'row')} of the class {name!r}, which often "
                 "stands for a missing label"
             )
     single = [name for name, count in classes.items() if count == 1]
     if single:
-        more = f" and {len(single) - LISTED} more" if len(single) > LISTED else ""
+        more = f" and {len(single) - MAX_LISTED_ROWS} more" if len(single) > MAX_LISTED_ROWS else ""
         yield (
             f"warning: classes of a single row, which cannot be tested: "
-            f"{', '.join(map(repr, single[:LISTED]))}{more}"
+            f"{', '.join(map(repr, single[:MAX_LISTED_ROWS]))}{more}"
         )
 
 
