@@ -1,8 +1,9 @@
 """The command line `python training/compress.py`, or `python -m training.compress`."""
 
 import contextlib
+import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -157,18 +158,6 @@ class CompressOptions(Options):
             )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command.
-
-    Args:
-        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
-
-    Returns:
-        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
-    """
-    return run_one("compress", TEXT, EXAMPLES, CompressOptions, _compress, arguments)
-
-
 def _compress(args: CompressOptions) -> None:
     path = Path(args.model)
     if not path.exists():
@@ -193,6 +182,9 @@ def _compress(args: CompressOptions) -> None:
         with output_folder(folder):
             _compress_file(path, path.stem, folder, args)
     print(f"wrote {folder}")
+
+
+main = functools.partial(run_one, "compress", TEXT, EXAMPLES, CompressOptions, _compress)
 
 
 def _refuse_max_drop(args: CompressOptions) -> None:

@@ -1,6 +1,6 @@
 """The command line `training/export.py`: the model of a run, with its text, for other runtimes."""
 
-from collections.abc import Sequence
+import functools
 from pathlib import Path
 
 from keras_tnattn_train.options.apps import run_one
@@ -52,26 +52,6 @@ class ExportOptions(Options):
             )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command.
-
-    Args:
-        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
-
-    Returns:
-        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
-    """
-    return run_one(
-        "export",
-        "Writes the model of a run with its vocabulary, classes and rules for splitting text, for "
-        "runtimes that need neither Keras nor TensorFlow.",
-        EXAMPLES,
-        ExportOptions,
-        _export,
-        arguments,
-    )
-
-
 def _export(args: ExportOptions) -> None:
     path = Path(args.run)
     if not path.is_dir():
@@ -91,3 +71,14 @@ def _export(args: ExportOptions) -> None:
         print(f"wrote {folder}:")
         for file in sorted(folder.iterdir()):
             print(f"{file.stat().st_size:>12,} bytes  {file.name}")
+
+
+main = functools.partial(
+    run_one,
+    "export",
+    "Writes the model of a run with its vocabulary, classes and rules for splitting text, for "
+    "runtimes that need neither Keras nor TensorFlow.",
+    EXAMPLES,
+    ExportOptions,
+    _export,
+)

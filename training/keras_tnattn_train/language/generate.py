@@ -1,7 +1,7 @@
 """The command line: `training/generate.py RUN "prompt"`."""
 
+import functools
 import itertools
-from collections.abc import Sequence
 from pathlib import Path
 
 from keras_tnattn_train.options.apps import run_one
@@ -43,25 +43,6 @@ class GenerateOptions(Options):
     metric_cache: bool = option(False, SEARCH, "keep the metric of the prompt (plga as published)")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command.
-
-    Args:
-        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
-
-    Returns:
-        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
-    """
-    return run_one(
-        "generate",
-        "Continues a text with a language model, and writes each token as it is chosen.",
-        EXAMPLES,
-        GenerateOptions,
-        generate,
-        arguments,
-    )
-
-
 def generate(options: GenerateOptions) -> None:
     """Writes prompt and continuation to the standard output."""
     folder = Path(options.model)
@@ -88,3 +69,13 @@ def generate(options: GenerateOptions) -> None:
     for text in itertools.chain([first], texts):
         print(text, end="", flush=True)
     print()
+
+
+main = functools.partial(
+    run_one,
+    "generate",
+    "Continues a text with a language model, and writes each token as it is chosen.",
+    EXAMPLES,
+    GenerateOptions,
+    generate,
+)

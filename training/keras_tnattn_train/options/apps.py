@@ -103,7 +103,7 @@ def run_one(
     examples: str,
     kind: type[SomeOptions],
     start: Callable[[SomeOptions], None],
-    arguments: Sequence[str] | None,
+    arguments: Sequence[str] | None = None,
 ) -> int:
     """Runs a program without sub-commands.
 

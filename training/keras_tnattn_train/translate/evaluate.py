@@ -1,5 +1,6 @@
 """Measures a trained translator: BLEU, chrF and speed on a part of its corpus."""
 
+import functools
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -102,27 +103,6 @@ class EvaluateOptions(Options):
         check_n_best(self.n_best, self.beam)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command.
-
-    Args:
-        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
-
-    Returns:
-        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
-    """
-    return run_one(
-        "evaluate",
-        "Translates a part of the corpus that a run was trained on, or another corpus, and writes "
-        "hypotheses-PART-beamK.txt and evaluation-PART-beamK.json (BLEU, chrF, exact matches, "
-        "speed) into the run's folder. The names have the corpus if it is another one.",
-        EXAMPLES,
-        EvaluateOptions,
-        _evaluate,
-        arguments,
-    )
-
-
 def _evaluate(options: EvaluateOptions) -> None:
     counter = Counter("sentences")
     results = evaluate_run(options, progress=counter.show)
@@ -144,6 +124,18 @@ def _evaluate(options: EvaluateOptions) -> None:
         )
     for name in results["files"]:
         print(f"wrote {Path(options.run, name)}")
+
+
+main = functools.partial(
+    run_one,
+    "evaluate",
+    "Translates a part of the corpus that a run was trained on, or another corpus, and writes "
+    "hypotheses-PART-beamK.txt and evaluation-PART-beamK.json (BLEU, chrF, exact matches, "
+    "speed) into the run's folder. The names have the corpus if it is another one.",
+    EXAMPLES,
+    EvaluateOptions,
+    _evaluate,
+)
 
 
 def evaluate_run(

@@ -75,29 +75,6 @@ class ExplainOptions(Options):
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command.
-
-    Args:
-        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
-
-    Returns:
-        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
-    """
-    return run_one(
-        "explain",
-        "Translates a sentence and draws what the attentions computed: the scores E_LM between "
-        "tokens, and of power law graph attention the learned P, a, b_a and the sentence's A_LM "
-        "and G_LM, as heat maps and histograms (the paper's Figures 5, 6 and A.1 to A.33), with "
-        "moments and tests of their distributions in distributions.csv, and tests of power laws in "
-        "power_laws.csv. Scaled dot-product attention has scores only.",
-        EXAMPLES,
-        ExplainOptions,
-        _explain,
-        arguments,
-    )
-
-
 def _explain(options: ExplainOptions) -> None:
     explained = explain_run(options)
     print(f"source: {explained['source']}\ntarget: {explained['target']}")
@@ -108,6 +85,20 @@ def _explain(options: ExplainOptions) -> None:
         f"wrote {len(explained['files'])} pictures into {explained['folder']}; open "
         f"{Path(explained['folder'], INDEX)}"
     )
+
+
+main = functools.partial(
+    run_one,
+    "explain",
+    "Translates a sentence and draws what the attentions computed: the scores E_LM between "
+    "tokens, and of power law graph attention the learned P, a, b_a and the sentence's A_LM "
+    "and G_LM, as heat maps and histograms (the paper's Figures 5, 6 and A.1 to A.33), with "
+    "moments and tests of their distributions in distributions.csv, and tests of power laws in "
+    "power_laws.csv. Scaled dot-product attention has scores only.",
+    EXAMPLES,
+    ExplainOptions,
+    _explain,
+)
 
 
 def explain_run(options: ExplainOptions) -> dict[str, Any]:
