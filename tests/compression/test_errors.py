@@ -3,8 +3,12 @@
 import keras
 import numpy as np
 import pytest
+from conformance import to_numpy
 
 from keras_tnattn import compress
+from keras_tnattn.compression import errors
+from keras_tnattn.compression.calibration import Seen
+from keras_tnattn.layers import LowRankEmbedding
 
 RNG = np.random.default_rng(0)
 
@@ -75,3 +79,25 @@ def test_numbers_of_healing_out_of_range(options):
         result.heal(np.ones((4, 64), "float32"), **options)
     for old, new in zip(before, result.model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
+
+
+def test_large_tables_are_measured_in_parts(monkeypatch):
+    layer = keras.layers.Embedding(250, 12)
+    layer.build()
+    weights = RNG.uniform(0, 9, 250).astype(int)
+    small = LowRankEmbedding.from_embedding(layer, rank=5)
+    order = RNG.permutation(250)
+    whole = errors.layer_error(layer, small, Seen(counts=weights), order)
+    factors = errors.factors_of(layer, Seen(counts=weights))
+    monkeypatch.setattr(errors, "_CHUNK", 100)
+    monkeypatch.setattr(errors, "_LOOKUPS", 30)
+    parts = errors.layer_error(layer, small, Seen(counts=weights), order)
+    assert parts == pytest.approx(whole, rel=1e-5)
+    table, near = (to_numpy(x(np.arange(250))).astype("float64") for x in (layer, small))
+    by_hand = errors.table_error(
+        table, near[np.argsort(order)], errors.row_weights(layer, Seen(counts=weights))
+    )
+    assert parts == pytest.approx(by_hand, rel=1e-5)
+    again = errors.factors_of(layer, Seen(counts=weights))
+    np.testing.assert_allclose(again.squares, factors.squares, rtol=1e-4)
+    np.testing.assert_allclose(again.coordinates @ again.basis, table, atol=1e-5)

@@ -133,3 +133,34 @@ def test_the_second_core_makes_up_for_a_rounded_first_one():
 
     again = grouped_rows.refit_second(rounded, b, rows, weights, places)
     assert error(rounded, again) < 0.8 * error(rounded, b)
+
+
+@pytest.mark.parametrize("exact", [1024, 8])
+def test_large_tables_are_factored_in_parts(monkeypatch, exact):
+    rows = RNG.normal(size=(600, 16)) * 0.8 ** np.arange(16)
+    weights, places = RNG.uniform(0.5, 2, 600), RNG.permutation(600)
+    a, b, errors = grouped_rows.decomposition(rows, weights, places, (50, 12), 9)
+    whole = error(a, b, rows, weights, places)
+    assert grouped_rows.squared_error(a, b, rows, weights, places) == pytest.approx(whole)
+    monkeypatch.setattr(grouped_rows, "_NUMBERS", 1000)
+    monkeypatch.setattr(grouped_rows, "_EXACT", exact)
+    parts = grouped_rows.decomposition(rows, weights, places, (50, 12), 9)
+    np.testing.assert_allclose(parts[2], errors, rtol=1e-2)
+    cores = grouped_rows.lookup(*parts[:2], places), grouped_rows.lookup(a, b, places)
+    if exact > 8:
+        np.testing.assert_allclose(*cores, atol=1e-8)
+    assert grouped_rows.squared_error(*parts[:2], rows, weights, places) <= 1.02 * whole
+    # With equal weights the errors are those of the rows.
+    a, b, errors = grouped_rows.decomposition(rows, np.ones(600), places, (50, 12), 9)
+    for rank in (3, 9):
+        left = error(a[:, :rank], b[:rank], rows, np.ones(600), places) / (rows**2).sum()
+        assert errors[rank] == pytest.approx(left, rel=1e-4)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e25])
+def test_rows_find_their_places_in_small_products(monkeypatch, size):
+    monkeypatch.setattr(grouped_rows, "_PRODUCTS", 300)
+    weights, places = RNG.uniform(1, 2, 60), RNG.permutation(60)
+    rows = size * row_by_row(A, B, places)
+    found = grouped_rows.rearranged(size * A, B, rows, weights, np.arange(60), share=1.0)
+    np.testing.assert_array_equal(found, places)

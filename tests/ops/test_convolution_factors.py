@@ -114,3 +114,15 @@ def test_one_axis_and_three():
     assert first.shape == (2, 1, 1, 4, 8)
     assert second.shape == (1, 3, 2, 8, 6)
     np.testing.assert_allclose(factors.product(first, second), kernel, atol=1e-4)
+
+
+@pytest.mark.parametrize("moment", [None, MOMENT])
+def test_a_series_has_the_factors_of_each_rank(moment):
+    pairs = [(5, 7), (2, 4), (1, 1)]
+    for ranks, parts in zip(pairs, factors.tucker_series(KERNEL, pairs, moment), strict=True):
+        expected = factors.product(*factors.tucker_factors(KERNEL, ranks, moment))
+        np.testing.assert_allclose(factors.product(*parts), expected, atol=1e-8)
+    numbers = [11, 4, 1]
+    for rank, parts in zip(numbers, factors.spatial_series(KERNEL, numbers, moment), strict=True):
+        expected = factors.product(*factors.spatial_factors(KERNEL, rank, moment))
+        np.testing.assert_allclose(factors.product(*parts), expected, atol=1e-8)

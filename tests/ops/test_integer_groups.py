@@ -157,3 +157,16 @@ def test_errors_name_what_was_given():
         integer_groups.quantize_groups(MATRIX, 4, moment=np.eye(7))
     with pytest.raises(ValueError, match="1 entries infinite or NaN"):
         integer_groups.quantize_groups(np.array([[1.0, np.nan]]), 4)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("by_moment", [False, True])
+def test_parts_of_a_matrix_have_one_largest_scale(monkeypatch, axis, by_moment):
+    size = MATRIX.shape[axis]
+    rows = RNG.normal(size=(90, size))
+    moment = rows.T @ rows / 90 if by_moment else None
+    whole = integer_groups.quantize_groups(MATRIX, 4, 16, axis, moment)
+    monkeypatch.setattr(integer_groups, "_NUMBERS", 3 * size)
+    parts = integer_groups.quantize_groups(MATRIX, 4, 16, axis, moment)
+    for name in ("integers", "scales", "zeros", "largest"):
+        np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
