@@ -91,6 +91,16 @@ def test_similar_rows_become_neighbors():
     assert all(len(set(groups[order][i : i + 16])) == 1 for i in range(0, 64, 16))
 
 
+def test_halves_are_those_along_the_principal_axis():
+    along = RNG.permutation(6000)  # more rows than one axis is computed from
+    table = along[:, None] * np.array([1.0, -1.0, 0.0]) + RNG.normal(size=(6000, 3))
+    order = along[tt_table.similarity_order(table)]
+    for parts in (2, 4, 8):
+        means = [part.mean() for part in np.split(order, parts)]
+        assert all(part.std() < 6000 / parts / 3 for part in np.split(order, parts))
+        assert np.ptp(means) == pytest.approx(6000 * (1 - 1 / parts), rel=1e-2)
+
+
 def test_errors_name_what_was_given():
     with pytest.raises(ValueError, match="num_rows=0"):
         tt_table.row_factors(0, 3)
