@@ -539,6 +539,18 @@ def test_weights_that_are_not_loaded_are_an_error(tmp_path):
         load_file(path)
 
 
+def test_a_wrong_checksum_is_named(tmp_path):
+    path = tmp_path / "model.keras"
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
+    model.save(path)
+    content, weights = path.read_bytes(), keras.ops.convert_to_numpy(model.layers[0].kernel)
+    assert content.count(weights.tobytes()) == 1
+    path.write_bytes(content.replace(weights.tobytes(), (2 * weights).tobytes()))
+    for load in (load_file, lambda path: load_model(path, "")):
+        with pytest.raises(InputError, match="a checksum is wrong"):
+            load(path)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_harmless_warning_is_refused_in_a_run_only(tmp_path, monkeypatch):
     path = tmp_path / "model.keras"

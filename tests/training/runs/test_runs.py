@@ -156,6 +156,23 @@ def test_an_empty_folder_is_a_new_run(tmp_path):
         run.start(ClassifyConfig(), {"a": 1})
 
 
+def test_a_start_that_fails_leaves_no_folder_behind(tmp_path):
+    run = Run(tmp_path / "some" / "where" / "run")
+    with pytest.raises(KeyboardInterrupt), run.starting() as folder:
+        assert folder.is_dir()
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_of_which_a_run_says_nothing_are_other_data(tmp_path):
+    run = Run(tmp_path / "run")
+    run.start(ClassifyConfig(), {"a": 1})
+    run.check_data({"a": 1})
+    for data in ({"a": 2}, {"a": 1, "b": 3}):
+        with pytest.raises(InputError, match="Received: other texts"):
+            run.check_data(data)
+
+
 class TestFollowedRun:
     @pytest.fixture
     def followed(self, tmp_path, monkeypatch):
