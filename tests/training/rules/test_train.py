@@ -129,6 +129,16 @@ def test_config_survives_json():
         RulesConfig(boundary="open")
 
 
+def test_the_accuracy_on_trained_lengths_is_the_worst(tmp_path):
+    # Rule 30 is not learned in so short a time, and edges count more in short rows.
+    options = {**QUICK, "epochs": 1, "batches_per_epoch": 3}
+    folder = tmp_path / "run"
+    results = rules.train_rule(RulesConfig(rule=30, boundary="fixed", **options), Run(folder))
+    trained = [results["accuracies"][str(length)] for length in results["trained_lengths"]]
+    assert min(trained) < max(trained)
+    assert results["trained_accuracy"] == min(trained)
+
+
 def test_a_run_folder_holds_it_all(uninterrupted, capsys):
     assert {path.name for path in uninterrupted.iterdir()} == FILES | {"space_time.png"}
     results = Run(uninterrupted).results

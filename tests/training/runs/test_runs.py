@@ -158,9 +158,14 @@ def test_an_empty_folder_is_a_new_run(tmp_path):
 
 def test_a_start_that_fails_leaves_no_folder_behind(tmp_path):
     run = Run(tmp_path / "some" / "where" / "run")
-    with pytest.raises(KeyboardInterrupt), run.starting() as folder:
-        assert folder.is_dir()
-        raise KeyboardInterrupt
+
+    def interrupted():
+        with run.starting() as folder:
+            assert folder.is_dir()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -12,6 +12,7 @@ from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.processes import alone
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.studies import language
+from keras_tnattn_train.studies.language_config import LSTM, MODELS, LanguageTraining
 from keras_tnattn_train.studies.language_lstm import LSTMSteps, lstm_language_model
 from keras_tnattn_train.studies.reproduce import main
 
@@ -25,10 +26,10 @@ MEASURED = {
 
 
 def test_all_models_have_the_same_size():
-    sizes = {"lstm": lstm_language_model(259, **language.LSTM).count_params()}
-    for model in language.MODELS:
+    sizes = {"lstm": lstm_language_model(259, **LSTM).count_params()}
+    for model in MODELS:
         if model != "lstm":
-            config = language.LanguageTraining(corpus=("a",)).config_of(model, 3)
+            config = LanguageTraining(corpus=("a",)).config_of(model, 3)
             assert (config.name, config.seed, config.corpus) == (f"{model}-3", 3, ("a",))
             sizes[model] = new_model(config, 259).count_params()
     assert min(sizes.values()) > 1_040_000
@@ -62,7 +63,7 @@ def test_the_table():
 
 def test_freezing_comes_before_the_end():
     with pytest.raises(InputError, match="frozen_after=6, epochs=6"):
-        language.LanguageTraining(frozen_after=6)
+        LanguageTraining(frozen_after=6)
 
 
 def test_the_recurrent_steps_compute_the_model():
@@ -85,7 +86,7 @@ def test_a_small_study(tmp_path, monkeypatch):
     monkeypatch.setattr(alone, "run_alone", lambda f, *some, gigabytes: f(*some))
     folder = tmp_path / "study"
     arguments = ["language", "--corpus", str(corpus), "--run-dir", str(folder), "--held-out", "0.1"]
-    arguments += ["--epochs", "3", "--frozen-after", "2", "--batches-per-epoch", "40", "--seeds"]
+    arguments += ["--epochs", "3", "--frozen-after", "2", "--batches-per-epoch", "10", "--seeds"]
     assert main([*arguments, "0", "--models", "sdpa", "plga", "plga-frozen", "lstm"]) == 0
     lines = (folder / "table.md").read_text().splitlines()
     cells = {row[1].strip(): row for row in (line.split("|") for line in lines[2:])}

@@ -4,37 +4,16 @@ from pathlib import Path
 from typing import Any
 
 from keras_tnattn_train.commands import Command, taken
-from keras_tnattn_train.language.config import LanguageConfig
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.options.options import DATA, RUN, TRAINING, Options, Seeds, option
+from keras_tnattn_train.options.options import RUN, Options, Seeds, option
 from keras_tnattn_train.processes import alone
 from keras_tnattn_train.runs.many import save_text
 from keras_tnattn_train.runs.measuring import measure_missing
 from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.studies.language_config import MODELS, LanguageTraining
 from keras_tnattn_train.system.files import Columns, Measurements
 
-# What all models have in common.
-COMMON: dict[str, Any] = {
-    "tokens": "bytes",
-    "length": 128,
-    "num_layers": 4,
-    "model_dim": 128,
-    "num_heads": 4,
-}
-_PLGA = {"attention": "plga", "residual_units": 2, "residual_dim": 64, "feedforward_dim": 341}
 GIGABYTES = 16.0  # that a training may allocate
-LSTM = {"num_layers": 2, "units": 240}
-# Each model, by its other options of `language`; the hidden sizes give all of them 1.04 million
-# weights. That of `lstm` is none of the command.
-MODELS: dict[str, dict[str, Any]] = {
-    "sdpa": {"attention": "sdpa", "feedforward_dim": 460},
-    "plga": {**_PLGA, "freeze_metric": True},
-    "plga-frozen": {**_PLGA, "freeze_metric": True},
-    "plga-causal": {**_PLGA, "causal_metric": True},
-    "tsa": {"attention": "tsa", "feedforward_dim": 630},
-    "rgtn": {"attention": "rgtn", "feedforward_dim": 632},
-    "lstm": {"attention": "none"},
-}
 # The columns of results.csv, with their types.
 KEYS: Columns = {"model": str, "seed": int}
 MEASURED: Columns = {
@@ -56,38 +35,6 @@ _SHOWN = {
     "milliseconds_per_token": ("ms/token, generation", ".2f"),
     "mebibytes": ("MiB, training", ",.0f"),
 }
-
-
-class LanguageTraining(Options):
-    """The options that all trainings of the study share.
-
-    Raises:
-        InputError: If a value is out of its range.
-    """
-
-    corpus: tuple[str, ...] = option(
-        ("docstrings",), DATA, "text files, as for language", metavar="FILE", strict=False
-    )
-    held_out: float = option(0.005, DATA, "share of each of validation and test part", gt=0, lt=0.4)
-    epochs: int = option(6, TRAINING, "training epochs, each followed by a validation", ge=2)
-    frozen_after: int = option(
-        2, TRAINING, "epochs of plga-frozen after which the metric is frozen", ge=1
-    )
-    batches_per_epoch: int = option(200, TRAINING, "batches of an epoch", ge=1, le=10_000_000)
-    batch_size: int = option(16, TRAINING, "rows of a batch", ge=1, le=1_000_000)
-
-    def check_together(self) -> None:
-        if self.frozen_after >= self.epochs:
-            raise ValueError(
-                "Expected frozen_after below epochs. Received: "
-                f"frozen_after={self.frozen_after}, epochs={self.epochs}"
-            )
-
-    def config_of(self, model: str, seed: int) -> LanguageConfig:
-        """Returns the config of one training."""
-        options = {**COMMON, **dict(self), **MODELS[model]}
-        options.pop("frozen_after")
-        return LanguageConfig(**options, seed=seed, name=f"{model}-{seed}")
 
 
 class LanguageStudyOptions(Options):

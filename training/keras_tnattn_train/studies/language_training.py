@@ -24,7 +24,7 @@ from keras_tnattn_train.runs.freezing import LIVE
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.saved_models import load_model
 from keras_tnattn_train.runs.training import reset_session
-from keras_tnattn_train.studies.language import LSTM, LanguageTraining
+from keras_tnattn_train.studies.language_config import LSTM, LanguageTraining
 from keras_tnattn_train.studies.language_lstm import LSTMSteps, lstm_language_model
 
 PROMPT, NEW_TOKENS, REPETITIONS = 16, 96, 5  # how the time of generation is measured

@@ -1,0 +1,60 @@
+"""The models of the study `language`, and the options of their trainings."""
+
+from typing import Any
+
+from keras_tnattn_train.language.config import LanguageConfig
+from keras_tnattn_train.options.options import DATA, TRAINING, Options, option
+
+# What all models have in common.
+COMMON: dict[str, Any] = {
+    "tokens": "bytes",
+    "length": 128,
+    "num_layers": 4,
+    "model_dim": 128,
+    "num_heads": 4,
+}
+_PLGA = {"attention": "plga", "residual_units": 2, "residual_dim": 64, "feedforward_dim": 341}
+LSTM = {"num_layers": 2, "units": 240}
+# Each model, by its other options of `language`; the hidden sizes give all of them 1.04 million
+# weights. That of `lstm` is none of the command.
+MODELS: dict[str, dict[str, Any]] = {
+    "sdpa": {"attention": "sdpa", "feedforward_dim": 460},
+    "plga": {**_PLGA, "freeze_metric": True},
+    "plga-frozen": {**_PLGA, "freeze_metric": True},
+    "plga-causal": {**_PLGA, "causal_metric": True},
+    "tsa": {"attention": "tsa", "feedforward_dim": 630},
+    "rgtn": {"attention": "rgtn", "feedforward_dim": 632},
+    "lstm": {"attention": "none"},
+}
+
+
+class LanguageTraining(Options):
+    """The options that all trainings of the study share.
+
+    Raises:
+        InputError: If a value is out of its range.
+    """
+
+    corpus: tuple[str, ...] = option(
+        ("docstrings",), DATA, "text files, as for language", metavar="FILE", strict=False
+    )
+    held_out: float = option(0.005, DATA, "share of each of validation and test part", gt=0, lt=0.4)
+    epochs: int = option(6, TRAINING, "training epochs, each followed by a validation", ge=2)
+    frozen_after: int = option(
+        2, TRAINING, "epochs of plga-frozen after which the metric is frozen", ge=1
+    )
+    batches_per_epoch: int = option(200, TRAINING, "batches of an epoch", ge=1, le=10_000_000)
+    batch_size: int = option(16, TRAINING, "rows of a batch", ge=1, le=1_000_000)
+
+    def check_together(self) -> None:
+        if self.frozen_after >= self.epochs:
+            raise ValueError(
+                "Expected frozen_after below epochs. Received: "
+                f"frozen_after={self.frozen_after}, epochs={self.epochs}"
+            )
+
+    def config_of(self, model: str, seed: int) -> LanguageConfig:
+        """Returns the config of one training."""
+        options = {**COMMON, **dict(self), **MODELS[model]}
+        options.pop("frozen_after")
+        return LanguageConfig(**options, seed=seed, name=f"{model}-{seed}")
