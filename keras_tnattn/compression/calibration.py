@@ -22,7 +22,7 @@ from keras_tnattn.compression.kinds import input_rows, is_table
 
 
 @dataclasses.dataclass
-class Seen:
+class Statistics:
     """A summary of the inputs that a layer was called with.
 
     Attributes:
@@ -196,7 +196,7 @@ def observe(
     layers: Mapping[str, keras.layers.Layer],
     batches: list[Any],
     all_inputs: Any = None,
-) -> tuple[dict[str, Seen], list[np.ndarray]]:
+) -> tuple[dict[str, Statistics], list[np.ndarray]]:
     """Runs a model on data and records the inputs of its layers.
 
     Args:
@@ -209,11 +209,11 @@ def observe(
     Returns:
         The summary of each layer's inputs, and the flattened outputs of the first batch.
     """
-    seen = {path: Seen() for path in layers}
+    statistics = {path: Statistics() for path in layers}
     flat_inputs: list[Any] = []
 
     def watch(path: str, inputs: Any, outputs: Any, reverse: bool) -> Any:
-        note = seen[path]
+        note = statistics[path]
         array = ops.convert_to_numpy(inputs)
         layer = layers[path]
         if note.batch is None and not reverse:
@@ -241,7 +241,7 @@ def observe(
             outputs = outputs_of(model, batch)
             if number == 0:
                 first = outputs
-    for path, note in seen.items():
+    for path, note in statistics.items():
         if note.moment is not None:
             note.moment /= max(note.rows, 1)
             if not np.isfinite(note.moment).all():
@@ -255,7 +255,7 @@ def observe(
             ids = np.concatenate(read)
             _check_ids(ids, layers[path].input_dim, path)
             note.counts = np.bincount(ids.astype("int64"), minlength=layers[path].input_dim)
-    return seen, first
+    return statistics, first
 
 
 def _check_ids(ids: np.ndarray, num_rows: int, path: str) -> None:

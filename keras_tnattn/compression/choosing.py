@@ -86,7 +86,7 @@ class Chooser:
         """Returns the choice for a target, or `None` if the target cannot be reached."""
         plan, most = self.plan, int(self.plan.total / target)
         budget = most - plan.fixed
-        sensitivity = {path: note.sensitivity for path, note in plan.seen.items()}
+        sensitivity = {path: note.sensitivity for path, note in plan.statistics.items()}
         while True:
             choice = share_out(self.allowed, sensitivity, budget)
             if choice is None:
@@ -182,7 +182,7 @@ class Chooser:
         key = (path, candidate.format, candidate.ranks, candidate.bits)
         if key not in self.times:
             # Not `None`: `min_speed` needs data, and layers that were not called are left out.
-            batch = cast(np.ndarray, self.plan.seen[path].batch)
+            batch = cast(np.ndarray, self.plan.statistics[path].batch)
             layer = candidate.make()
             layer = copied(layer) if candidate.bits is None else candidate.finished(layer)
             inputs = keras.Input(batch.shape[1:], dtype=str(batch.dtype))

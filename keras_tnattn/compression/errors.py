@@ -7,13 +7,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.compression.calibration import Seen, activated
+from keras_tnattn.compression.calibration import Statistics, activated
 from keras_tnattn.compression.candidates import input_shape
 from keras_tnattn.compression.kinds import is_table, second_table
 from keras_tnattn.ops import low_rank
 
 # The weight of an id that never occurred in the data, relative to the mean count.
-_UNSEEN = 0.06
+_UNSEEN_WEIGHT = 0.06
 # The weight that every direction of the rows has at least, relative to the mean.
 _FLOOR = 0.1
 # Rows of a table that are converted to float64 at once; those that estimate a large one's errors.
@@ -27,7 +27,7 @@ _SAMPLE_ROWS = 512
 def layer_error(
     old: keras.layers.Layer,
     new: keras.layers.Layer,
-    seen: Seen,
+    statistics: Statistics,
     id_order: np.ndarray | None = None,
 ) -> float:
     """Returns the relative error of a replacement, on the inputs that were seen.
@@ -35,13 +35,13 @@ def layer_error(
     Args:
         old: The layer.
         new: Its replacement.
-        seen: What was observed of `old`.
+        statistics: What was observed of `old`.
         id_order: The old id of each new id, if the ids of `new` are renumbered.
     """
     if not is_table(old):
-        return output_error(old, new, seen)
+        return output_error(old, new, statistics)
     new_ids = np.arange(old.input_dim) if id_order is None else np.argsort(id_order)
-    weights, error, size = row_weights(old, seen), 0.0, 0.0
+    weights, error, size = row_weights(old, statistics), 0.0, 0.0
     for part, rows in parts_of_table(old):
         # A lookup may need many times the memory of its rows.
         ids = np.array_split(new_ids[part], -(-len(rows) // _LOOKUPS))
@@ -53,20 +53,20 @@ def layer_error(
     if logits is None:
         return error
     # Of both tables alike, the second one as a kernel that multiplies the inputs of logits.
-    kernel, near = (ops.convert_to_numpy(x).T for x in (logits, second_table(new)))
-    root = None if seen.moment is None else low_rank.square_root(seen.moment)
+    kernel, approximation = (ops.convert_to_numpy(x).T for x in (logits, second_table(new)))
+    root = None if statistics.moment is None else low_rank.square_root(statistics.moment)
     if root is not None:
-        kernel, near = kernel @ root, near @ root
-    of_logits = table_error(kernel, near, np.ones(len(kernel)))
+        kernel, approximation = kernel @ root, approximation @ root
+    of_logits = table_error(kernel, approximation, np.ones(len(kernel)))
     return float(np.hypot(error, of_logits) / np.sqrt(2))
 
 
-def output_error(old: keras.layers.Layer, new: keras.layers.Layer, seen: Seen) -> float:
+def output_error(old: keras.layers.Layer, new: keras.layers.Layer, statistics: Statistics) -> float:
     """Returns the relative error of the outputs of a layer on `sample`.
 
     These are the outputs before the activation, as in the errors of ranks.
     """
-    inputs = sample(old, seen)
+    inputs = sample(old, statistics)
     linear = keras.activations.linear
     with activated(old, linear), activated(new, linear):
         expected = ops.convert_to_numpy(old(inputs)).astype("float64")
@@ -74,10 +74,10 @@ def output_error(old: keras.layers.Layer, new: keras.layers.Layer, seen: Seen) -
     return float(np.linalg.norm(outputs - expected) / (np.linalg.norm(expected) or 1.0))
 
 
-def sample(layer: keras.layers.Layer, seen: Seen) -> np.ndarray:
+def sample(layer: keras.layers.Layer, statistics: Statistics) -> np.ndarray:
     """Returns inputs for a layer: those it was called with, or random ones."""
-    if seen.batch is not None:
-        return seen.batch
+    if statistics.batch is not None:
+        return statistics.batch
     rng = np.random.default_rng(0)
     shape = [8 if size is None else size for size in input_shape(layer)]
     shape[0] = max(1, _SAMPLE_ROWS // max(int(np.prod(shape[1:-1])), 1))
@@ -95,37 +95,42 @@ def parts_of_table(layer: keras.layers.Embedding) -> Iterator[tuple[slice, np.nd
         yield part, np.asarray(ops.convert_to_numpy(rows), "float32")
 
 
-def row_weights(layer: keras.layers.Embedding, seen: Seen) -> np.ndarray:
+def row_weights(layer: keras.layers.Embedding, statistics: Statistics) -> np.ndarray:
     """Returns the counts of the ids, with a small positive weight for ids that never occurred.
 
     Half of the weights is the same for all rows if the table also returns logits.
     """
-    if seen.counts is None:
+    if statistics.counts is None:
         return np.ones(layer.input_dim)
-    counts = seen.counts.astype("float64")
+    counts = statistics.counts.astype("float64")
     if layer.mask_zero:
         counts[0] = 0  # the row of padding is masked
-    shared = seen.moment is not None and second_table(layer) is None
-    everywhere = 1.0 if shared else _UNSEEN
+    shared = statistics.moment is not None and second_table(layer) is None
+    everywhere = 1.0 if shared else _UNSEEN_WEIGHT
     return counts + everywhere * counts.mean() + 1e-12
 
 
-def direction_weights(seen: Seen) -> np.ndarray | None:
+def direction_weights(statistics: Statistics) -> np.ndarray | None:
     """Returns the matrix `(D, D)` that multiplies errors of rows before they are squared."""
-    if seen.moment is not None:  # logits are products of the rows with these inputs
-        size = np.trace(seen.moment) / len(seen.moment)
-        return low_rank.square_root((np.eye(len(seen.moment)) + seen.moment / (size or 1.0)) / 2)
-    if seen.response is None:
+    if statistics.moment is not None:  # logits are products of the rows with these inputs
+        size = np.trace(statistics.moment) / len(statistics.moment)
+        return low_rank.square_root(
+            (np.eye(len(statistics.moment)) + statistics.moment / (size or 1.0)) / 2
+        )
+    if statistics.response is None:
         return None
-    floor = _FLOOR * np.eye(len(seen.response))
-    return low_rank.square_root((1 - _FLOOR) * seen.response + floor)
+    floor = _FLOOR * np.eye(len(statistics.response))
+    return low_rank.square_root((1 - _FLOOR) * statistics.response + floor)
 
 
 def table_error(
-    table: np.ndarray, near: np.ndarray, weights: np.ndarray, directions: np.ndarray | None = None
+    table: np.ndarray,
+    approximation: np.ndarray,
+    weights: np.ndarray,
+    directions: np.ndarray | None = None,
 ) -> float:
     """Returns the relative error of a table, with weighted rows and directions."""
-    error = table - near if directions is None else (table - near) @ directions
+    error = table - approximation if directions is None else (table - approximation) @ directions
     squared, size = (weights @ np.einsum("vd,vd->v", x, x) for x in (error, table))
     return float(np.sqrt(squared / (size or 1.0)))
 
@@ -146,11 +151,13 @@ class Factors:
     squares: np.ndarray
 
 
-def factors_of(layer: keras.layers.Embedding, seen: Seen) -> Factors:
+def factors_of(layer: keras.layers.Embedding, statistics: Statistics) -> Factors:
     """Returns the factors of a table, which are computed only once."""
-    if seen.factors is None:
-        seen.factors = _weighted_factors(layer, row_weights(layer, seen), direction_weights(seen))
-    return seen.factors
+    if statistics.factors is None:
+        statistics.factors = _weighted_factors(
+            layer, row_weights(layer, statistics), direction_weights(statistics)
+        )
+    return statistics.factors
 
 
 def _weighted_factors(
@@ -197,14 +204,14 @@ class TableErrors:
         self._gram = factors.basis @ factors.basis.T if weighted else None
         self._size = self._plain(self.coordinates) or 1.0
 
-    def of(self, near: np.ndarray) -> tuple[float, float | None]:
+    def of(self, approximation: np.ndarray) -> tuple[float, float | None]:
         """Returns the error, and the one with weighted directions.
 
         Args:
-            near: The leading coordinates of the approximation of `rows`, array `(n, k)`.
+            approximation: The leading coordinates of the approximation of `rows`, array `(n, k)`.
         """
         difference = self.coordinates.copy()
-        difference[:, : near.shape[1]] -= near
+        difference[:, : approximation.shape[1]] -= approximation
         plain = float(np.sqrt(self._plain(difference) / self._size))
         if self._gram is None:
             return plain, None
@@ -219,8 +226,10 @@ class TableErrors:
         return float(self._weights @ squares)
 
 
-def low_rank_table(layer: keras.layers.Embedding, seen: Seen, share: float) -> np.ndarray:
+def low_rank_table(
+    layer: keras.layers.Embedding, statistics: Statistics, share: float
+) -> np.ndarray:
     """Returns the table of an embedding, approximated by one of a share of its full rank."""
-    factors = factors_of(layer, seen)
+    factors = factors_of(layer, statistics)
     rank = int(np.ceil(share * len(factors.basis)))
     return factors.coordinates[:, :rank] @ factors.basis[:rank].astype("float32")

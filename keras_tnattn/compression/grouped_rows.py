@@ -362,11 +362,13 @@ def _rearranged_block(
     covered = np.cumsum(weights[by_weight]) <= share * weights.sum()
     choosing, others = by_weight[covered], by_weight[~covered]
     new, free = places.copy(), np.sort(places)
-    near = lookup(a, b, free)
-    scale = 1 / (max(np.abs(near).max(), np.abs(rows).max()) or 1.0)  # squares are finite
-    near *= scale
+    approximation = lookup(a, b, free)
+    scale = 1 / (max(np.abs(approximation).max(), np.abs(rows).max()) or 1.0)  # squares are finite
+    approximation *= scale
     # The largest product of `(row, 1)` with `(place, -|place|^2 / 2)` has the smallest distance.
-    code = np.concatenate([near.T, -0.5 * np.square(near).sum(axis=1)[None]]).astype("float32")
+    code = np.concatenate(
+        [approximation.T, -0.5 * np.square(approximation).sum(axis=1)[None]]
+    ).astype("float32")
     queries = np.concatenate([rows * scale, np.ones((len(rows), 1))], axis=1, dtype="float32")
     products, taken = np.empty(_PRODUCTS + len(free), "float32"), 0
     while len(choosing):

@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_tnattn.compression import calibration
 from keras_tnattn.compression.batches import are_equal, outputs_of, renumbered
-from keras_tnattn.compression.calibration import Data, Seen
+from keras_tnattn.compression.calibration import Data, Statistics
 from keras_tnattn.compression.candidates import Candidate, byte_count
 from keras_tnattn.compression.copying import copy_of, several_times_held, twins
 from keras_tnattn.compression.estimate import expected_seconds, readable, readable_size
@@ -41,7 +41,7 @@ class Plan:
         sample: A batch of inputs, or `None`.
         places: Where the layers are in `model`.
         reasons: The other layers of the known kinds, and why they are not replaced.
-        seen: What was observed of each layer.
+        statistics: What was observed of each layer.
         choices: The candidates for each layer, the layer itself first.
     """
 
@@ -51,7 +51,7 @@ class Plan:
     sample: Any
     places: dict[str, Place]
     reasons: dict[str, tuple[keras.layers.Layer, str]]
-    seen: dict[str, Seen] = dataclasses.field(default_factory=dict)
+    statistics: dict[str, Statistics] = dataclasses.field(default_factory=dict)
     choices: dict[str, list[Candidate]] = dataclasses.field(default_factory=dict)
 
     @property
@@ -91,12 +91,12 @@ def made_plan(
     _check_finite(plan)
     _tell_cost(plan, data, options, goal)
     if data is None:
-        plan.seen = {path: Seen() for path in plan.places}
+        plan.statistics = {path: Statistics() for path in plan.places}
     else:
         _observe(plan, data)
     for path in plan.places:
-        plan.seen[path].renumber = _renumber(plan, path)
-        plan.seen[path].fast = options.effort == "fast"
+        plan.statistics[path].renumber = _renumber(plan, path)
+        plan.statistics[path].fast = options.effort == "fast"
     if isinstance(goal, Smaller) and options.bits is not None:
         _look_at_integers_first(plan, int(plan.total / goal.factor))
     else:
@@ -132,7 +132,7 @@ def _look_at(plan: Plan, paths: Sequence[str], formats: Sequence[str]) -> None:
     for number, path in enumerate(paths, 1):
         tell("layer %d of %d: %s", number, len(paths), path)
         plan.choices[path] = candidates_for(
-            plan.places[path].layer, plan.seen[path], formats, plan.options.bits
+            plan.places[path].layer, plan.statistics[path], formats, plan.options.bits
         )
 
 
@@ -192,12 +192,14 @@ def _check_finite(plan: Plan) -> None:
 
 def _observe(plan: Plan, data: Data) -> None:
     tell("running the model on the data")
-    plan.seen, outputs = calibration.observe(plan.model, plan.layers, data.batches, data.arrays)
-    for path in [path for path, note in plan.seen.items() if note.batch is None]:
+    plan.statistics, outputs = calibration.observe(
+        plan.model, plan.layers, data.batches, data.arrays
+    )
+    for path in [path for path, note in plan.statistics.items() if note.batch is None]:
         plan.leave_out(path, "never called on the data")
-        del plan.seen[path]
-    measure_sensitivity(plan.model, plan.layers, data.batches[0], plan.seen, outputs)
-    measure_responses(plan.model, plan.layers, data.batches, plan.seen, outputs)
+        del plan.statistics[path]
+    measure_sensitivity(plan.model, plan.layers, data.batches[0], plan.statistics, outputs)
+    measure_responses(plan.model, plan.layers, data.batches, plan.statistics, outputs)
 
 
 def _renumber(plan: Plan, path: str) -> int | None:
@@ -205,7 +207,7 @@ def _renumber(plan: Plan, path: str) -> int | None:
     renumber = plan.options.renumber
     inputs = keras.tree.flatten(plan.sample)
     integers = sum(np.asarray(x).dtype.kind in "iu" for x in inputs)
-    readers = [p for p, note in plan.seen.items() if note.takes_model_input]
+    readers = [p for p, note in plan.statistics.items() if note.takes_model_input]
     if renumber is None or readers != [path] or integers != 1:
         return None
     layer = plan.layers[path]

@@ -27,12 +27,12 @@ def layer_rows(
 
 def _row(chooser: Chooser, path: str, candidate: Candidate, made: Made | None) -> LayerReport:
     plan = chooser.plan
-    old, seen = plan.places[path].layer, plan.seen[path]
+    old, statistics = plan.places[path].layer, plan.statistics[path]
     changed = made is not None
     new, error = old, 0.0
     if made is not None:
         new = made.finished
-        error = layer_error(old, new, seen, candidate.id_order())
+        error = layer_error(old, new, statistics, candidate.id_order())
     timed = changed and plan.options.min_speed is not None
     return LayerReport(
         path,
@@ -73,7 +73,7 @@ def notes_of(chooser: Chooser, rows: tuple[LayerReport, ...]) -> list[str]:
     plan = chooser.plan
     notes = [
         "Errors of layers are relative errors of their outputs on the data, before activations."
-        if plan.seen and plan.sample is not None
+        if plan.statistics and plan.sample is not None
         else "Errors are relative errors of tables, and of kernels on random inputs, because there "
         "are no data."
     ]

@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_tnattn.compression.batches import are_probabilities, as_rows, outputs_of
-from keras_tnattn.compression.calibration import Seen, activated, watched
+from keras_tnattn.compression.calibration import Statistics, activated, watched
 from keras_tnattn.compression.errors import low_rank_table
 from keras_tnattn.compression.kinds import has_kernel, is_table
 
@@ -33,7 +33,7 @@ def measure_sensitivity(
     model: keras.layers.Layer,
     layers: Mapping[str, keras.layers.Layer],
     batch: Any,
-    seen: Mapping[str, Seen],
+    statistics: Mapping[str, Statistics],
     outputs: list[np.ndarray],
 ) -> None:
     """Measures for each layer how much noise on its outputs changes the model's outputs.
@@ -47,17 +47,17 @@ def measure_sensitivity(
     for path, layer in layers.items():
         with _noisy(layer):
             changed = np.linalg.norm(change())
-        seen[path].sensitivity = float(changed / (_CHANGE * size)) if size > 0 else 1.0
-    largest = max((seen[path].sensitivity for path in layers), default=0.0)
+        statistics[path].sensitivity = float(changed / (_CHANGE * size)) if size > 0 else 1.0
+    largest = max((statistics[path].sensitivity for path in layers), default=0.0)
     for path in layers:
-        seen[path].sensitivity = max(seen[path].sensitivity, 1e-3 * largest) or 1.0
+        statistics[path].sensitivity = max(statistics[path].sensitivity, 1e-3 * largest) or 1.0
 
 
 def measure_responses(
     model: keras.layers.Layer,
     layers: Mapping[str, keras.layers.Layer],
     batches: Sequence[Any],
-    seen: Mapping[str, Seen],
+    statistics: Mapping[str, Statistics],
     outputs: list[np.ndarray],
 ) -> None:
     """Measures for each embedding to which directions of its rows the model's outputs respond.
@@ -72,7 +72,7 @@ def measure_responses(
     for path, layer in layers.items():
         if not is_table(layer) or layer.output_dim > MOST_FEATURES:
             continue
-        if seen[path].moment is not None:  # it also returns logits, of other directions
+        if statistics[path].moment is not None:  # it also returns logits, of other directions
             continue
         changes = []
         for feature in range(layer.output_dim):
@@ -83,13 +83,13 @@ def measure_responses(
         if not np.trace(response) > 0:
             continue
         response *= len(response) / np.trace(response)
-        near = [
-            low_rank_table(layer, dataclasses.replace(seen[path], response=x), _TRIED)
+        approximation = [
+            low_rank_table(layer, dataclasses.replace(statistics[path], response=x), _TRIED)
             for x in (None, response)
         ]
-        without, heeding = _errors(model, batches, layer, near)
+        without, heeding = _errors(model, batches, layer, approximation)
         if heeding <= _CLEARLY * without:
-            seen[path].response = response
+            statistics[path].response = response
 
 
 def _errors(
@@ -103,8 +103,8 @@ def _errors(
     table = layer.get_weights()
     for batch in batches:
         change, _ = _change_of_outputs(model, batch, outputs_of(model, batch))
-        for i, near in enumerate(tables):
-            layer.set_weights([near, *table[1:]])
+        for i, approximation in enumerate(tables):
+            layer.set_weights([approximation, *table[1:]])
             squares[i] += np.square(change()).sum()
             layer.set_weights(table)
     return np.sqrt(squares)

@@ -36,10 +36,10 @@ def test_ids_are_counted_in_the_input_that_an_embedding_reads():
         "source": RNG.integers(0, 10, (2000, 6)).astype("int32"),
         "target": RNG.integers(40, 50, (2000, 6)).astype("int32"),
     }
-    seen = seen_by_embeddings(model, data)
+    statistics = seen_by_embeddings(model, data)
     for name, array in data.items():
         counts = np.bincount(array.ravel(), minlength=50)
-        np.testing.assert_array_equal(seen[f"{name}_table"].counts, counts)
+        np.testing.assert_array_equal(statistics[f"{name}_table"].counts, counts)
 
 
 def test_ids_of_an_embedding_that_reads_two_inputs_are_counted_in_both():

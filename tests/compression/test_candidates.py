@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_tnattn.compression.calibration import Seen, observe
+from keras_tnattn.compression.calibration import Statistics, observe
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.errors import layer_error
 from keras_tnattn.compression.formats import FORMATS, candidates_for
@@ -57,7 +57,7 @@ def test_bytes_are_those_of_the_dtype(dtype, size):
 def test_estimated_bytes_are_the_real_ones(dtype, bits):
     dense = keras.layers.Dense(96, dtype=dtype)
     dense.build((None, 64))
-    candidates = candidates_for(dense, Seen(), ("low_rank", "tensor_train"), bits)
+    candidates = candidates_for(dense, Statistics(), ("low_rank", "tensor_train"), bits)
     assert {candidate.format for candidate in candidates} == {"dense", "low_rank", "tensor_train"}
     for candidate in candidates[::3]:
         assert byte_count(candidate.finished(candidate.make())) == candidate.bytes
@@ -70,17 +70,17 @@ def noted(make, shape):
     for weight in layer.weights:
         weight.assign(RNG.normal(size=weight.shape) / 4)
     inputs = RNG.normal(size=(*shape[:-1], rank)) @ RNG.normal(size=(rank, shape[-1]))
-    seen, _ = observe(model, {"": layer}, [inputs.astype("float32")])
-    return layer, seen[""]
+    statistics, _ = observe(model, {"": layer}, [inputs.astype("float32")])
+    return layer, statistics[""]
 
 
 @pytest.mark.parametrize("bits", [None, 4])
 @pytest.mark.parametrize("name", LAYERS)
 def test_each_kind_has_its_formats_with_their_sizes_and_errors(name, bits):
     make, shape, formats = LAYERS[name]
-    layer, seen = noted(make, shape)
+    layer, statistics = noted(make, shape)
     before = layer.get_weights()
-    candidates = candidates_for(layer, seen, tuple(FORMATS), bits)
+    candidates = candidates_for(layer, statistics, tuple(FORMATS), bits)
     assert {c.format for c in candidates} == {"dense"} | formats
     keys = {(c.format, c.ranks, c.bits) for c in candidates}
     assert len(keys) == len(candidates)
@@ -90,7 +90,7 @@ def test_each_kind_has_its_formats_with_their_sizes_and_errors(name, bits):
             new = candidate.finished(candidate.make())
             assert byte_count(new) == candidate.bytes
             assert new.name == layer.name
-            error = layer_error(layer, new, seen)
+            error = layer_error(layer, new, statistics)
             # Those of recurrent layers are of one step, and do not add up over the steps.
             low, high = (0.1, 5) if isinstance(layer, L.RNN) else (0.5, 1.6)
             assert low * candidate.error - 0.02 < error < high * candidate.error + 0.02
@@ -107,8 +107,8 @@ def test_every_kind_is_tested():
 
 
 def test_more_bits_and_smaller_groups_have_smaller_errors():
-    layer, seen = noted(lambda: L.Dense(64), (200, 256))
-    errors = {(c.bits, c.ranks): c.error for c in candidates_for(layer, seen, (), 2)[1:]}
+    layer, statistics = noted(lambda: L.Dense(64), (200, 256))
+    errors = {(c.bits, c.ranks): c.error for c in candidates_for(layer, statistics, (), 2)[1:]}
     assert errors[2, (16,)] > errors[3, (16,)] > errors[4, (32,)] > errors[6, (64,)]
     assert errors[6, (64,)] > errors[8, (128,)]
     assert errors[3, (16,)] < errors[3, (32,)] < errors[3, (64,)]

@@ -7,7 +7,7 @@ from conformance import to_numpy
 
 from keras_tnattn import compress
 from keras_tnattn.compression import errors
-from keras_tnattn.compression.calibration import Seen
+from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.layers import LowRankEmbedding
 
 RNG = np.random.default_rng(0)
@@ -87,17 +87,19 @@ def test_large_tables_are_measured_in_parts(monkeypatch):
     weights = RNG.uniform(0, 9, 250).astype(int)
     small = LowRankEmbedding.from_embedding(layer, rank=5)
     order = RNG.permutation(250)
-    whole = errors.layer_error(layer, small, Seen(counts=weights), order)
-    factors = errors.factors_of(layer, Seen(counts=weights))
+    whole = errors.layer_error(layer, small, Statistics(counts=weights), order)
+    factors = errors.factors_of(layer, Statistics(counts=weights))
     monkeypatch.setattr(errors, "_CHUNK", 100)
     monkeypatch.setattr(errors, "_LOOKUPS", 30)
-    parts = errors.layer_error(layer, small, Seen(counts=weights), order)
+    parts = errors.layer_error(layer, small, Statistics(counts=weights), order)
     assert parts == pytest.approx(whole, rel=1e-5)
-    table, near = (to_numpy(x(np.arange(250))).astype("float64") for x in (layer, small))
+    table, approximation = (to_numpy(x(np.arange(250))).astype("float64") for x in (layer, small))
     by_hand = errors.table_error(
-        table, near[np.argsort(order)], errors.row_weights(layer, Seen(counts=weights))
+        table,
+        approximation[np.argsort(order)],
+        errors.row_weights(layer, Statistics(counts=weights)),
     )
     assert parts == pytest.approx(by_hand, rel=1e-5)
-    again = errors.factors_of(layer, Seen(counts=weights))
+    again = errors.factors_of(layer, Statistics(counts=weights))
     np.testing.assert_allclose(again.squares, factors.squares, rtol=1e-4)
     np.testing.assert_allclose(again.coordinates @ again.basis, table, atol=1e-5)

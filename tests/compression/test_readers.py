@@ -127,8 +127,8 @@ def test_reversible_embeddings_with_options_become_integers(options, tmp_path):
     (estimate,) = {error for size, error, _ in row.curve if size == row.bytes_after}
     assert estimate == pytest.approx(row.error, rel=0.3)
     small = result.model.get_layer("table")
-    near = to_numpy(small.embeddings)
-    back = near.T if table.tie_weights else to_numpy(small.reverse_embeddings)
+    approximation = to_numpy(small.embeddings)
+    back = approximation.T if table.tie_weights else to_numpy(small.reverse_embeddings)
     cap = table.logit_soft_cap
     features = np.random.default_rng(0).normal(size=(5, 32)).astype("float32")
     logits = features @ back

@@ -91,14 +91,14 @@ def test_rounding_has_the_values_of_the_integers_and_the_gradient_of_the_floats(
     np.testing.assert_allclose(
         to_numpy(small.rounded("kernel", ops.convert_to_tensor(restored))), restored, atol=1e-6
     )
-    near = to_numpy(small.rounded("kernel", ops.convert_to_tensor(before)))
+    approximation = to_numpy(small.rounded("kernel", ops.convert_to_tensor(before)))
     for group in (slice(0, 16), slice(16, 20)):
         for unit in range(6):
-            levels = np.unique(np.concatenate([near[group, unit], restored[group, unit]]))
-            distance = np.abs(near[group, unit] - before[group, unit])
+            levels = np.unique(np.concatenate([approximation[group, unit], restored[group, unit]]))
+            distance = np.abs(approximation[group, unit] - before[group, unit])
             assert (distance <= np.abs(before[group, unit, None] - levels).min(axis=1) + 1e-6).all()
     small.assign_rounded("kernel", before)
-    np.testing.assert_allclose(to_numpy(small.kernel), near, atol=1e-6)
+    np.testing.assert_allclose(to_numpy(small.kernel), approximation, atol=1e-6)
 
 
 def test_hidden_outputs_are_targets():

@@ -22,11 +22,11 @@ def measured(kernel, activation):
     layer.set_weights([TABLE])
     dense.set_weights([kernel])
     layers = {"table": layer, "dense": dense}
-    seen = {path: calibration.Seen() for path in layers}
+    statistics = {path: calibration.Statistics() for path in layers}
     outputs = [keras.ops.convert_to_numpy(model(IDS))]
-    sensitivity.measure_sensitivity(model, layers, IDS, seen, outputs)
+    sensitivity.measure_sensitivity(model, layers, IDS, statistics, outputs)
     assert dense.activation == keras.activations.get(activation)
-    return [seen[path].sensitivity for path in layers]
+    return [statistics[path].sensitivity for path in layers]
 
 
 def test_a_model_that_is_sure_is_as_sensitive_as_its_logits():
@@ -43,10 +43,10 @@ def test_noise_on_outputs_that_are_probabilities_themselves():
     layer = keras.layers.Embedding(50, 6)
     model = keras.Sequential([keras.Input((1,), dtype="int32"), layer])
     layer.set_weights([RNG.dirichlet(np.full(6, 0.2), 50).astype("float32")])
-    seen = {"table": calibration.Seen()}
+    statistics = {"table": calibration.Statistics()}
     outputs = [keras.ops.convert_to_numpy(model(IDS))]
-    sensitivity.measure_sensitivity(model, {"table": layer}, IDS, seen, outputs)
-    assert 0 < seen["table"].sensitivity < np.inf
+    sensitivity.measure_sensitivity(model, {"table": layer}, IDS, statistics, outputs)
+    assert 0 < statistics["table"].sensitivity < np.inf
 
 
 def test_a_small_sensitivity_is_relative_to_the_largest():
@@ -58,10 +58,10 @@ def test_a_small_sensitivity_is_relative_to_the_largest():
         model = keras.Model([ids, other], outputs)
         for layer in layers.values():
             layer.set_weights([TABLE])
-        seen = {name: calibration.Seen() for name in layers}
+        statistics = {name: calibration.Statistics() for name in layers}
         outputs = [keras.ops.convert_to_numpy(model([IDS, IDS]))]
-        sensitivity.measure_sensitivity(model, layers, [IDS, IDS], seen, outputs)
-        return [seen[name].sensitivity for name in layers]
+        sensitivity.measure_sensitivity(model, layers, [IDS, IDS], statistics, outputs)
+        return [statistics[name].sensitivity for name in layers]
 
     one, small = sensitivities(0.1)
     assert 0 < one < 1e-3
@@ -76,10 +76,10 @@ def test_masked_logits_do_not_count():
     masked = keras.ops.array([0.0, 0.0, 0.0, -np.inf])
     model = keras.Model(inputs, dense(inputs) + masked)
     rows = RNG.normal(size=(100, 6)).astype("float32")
-    seen = {"dense": calibration.Seen()}
+    statistics = {"dense": calibration.Statistics()}
     outputs = [keras.ops.convert_to_numpy(model(rows))]
-    sensitivity.measure_sensitivity(model, {"dense": dense}, rows, seen, outputs)
-    assert seen["dense"].sensitivity == pytest.approx(1, rel=0.1)
+    sensitivity.measure_sensitivity(model, {"dense": dense}, rows, statistics, outputs)
+    assert statistics["dense"].sensitivity == pytest.approx(1, rel=0.1)
 
 
 def embedding_and_dense(kernel, table=TABLE, activation=None):
@@ -92,12 +92,12 @@ def embedding_and_dense(kernel, table=TABLE, activation=None):
 
 
 def response_of(model, layer, ids=IDS):
-    seen = {"table": calibration.Seen(counts=np.bincount(ids.ravel(), minlength=50))}
+    statistics = {"table": calibration.Statistics(counts=np.bincount(ids.ravel(), minlength=50))}
     outputs = [keras.ops.convert_to_numpy(model(ids))]
     before = layer.get_weights()
-    sensitivity.measure_responses(model, {"table": layer}, [ids], seen, outputs)
+    sensitivity.measure_responses(model, {"table": layer}, [ids], statistics, outputs)
     np.testing.assert_array_equal(layer.get_weights(), before)
-    return seen["table"].response
+    return statistics["table"].response
 
 
 def test_the_response_is_that_of_the_kernel():

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_tnattn.compression.calibration import Seen
+from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.errors import direction_weights, row_weights, table_error
 from keras_tnattn.compression.formats import candidates_for, tensor_train
@@ -28,7 +28,7 @@ def made(candidate):
 
 def test_the_memory_of_a_fit_is_bounded(layer, monkeypatch):
     monkeypatch.setattr(tensor_train, "GRAM_NUMBERS", 1000)
-    found = tensor_train.candidates(layer, Seen(), None)
+    found = tensor_train.candidates(layer, Statistics(), None)
     assert found
     for candidate in found:
         groups, rank = candidate.make().tt_input_shape[0], candidate.ranks[0]
@@ -39,24 +39,24 @@ def test_the_memory_of_a_fit_is_bounded(layer, monkeypatch):
 def test_errors_are_those_of_the_table_and_costs_heed_the_response(layer, bits):
     response = np.diag([8 - 7e-3, *[1e-3] * 7])  # of trace 8
     formats = ["low_rank", "tensor_train"]
-    for seen in (Seen(), Seen(response=response)):
-        found = candidates_for(layer, seen, formats, bits)[1:]
+    for statistics in (Statistics(), Statistics(response=response)):
+        found = candidates_for(layer, statistics, formats, bits)[1:]
         table = keras.ops.convert_to_numpy(layer.embeddings).astype("float64")
-        weights, directions = row_weights(layer, seen), direction_weights(seen)
+        weights, directions = row_weights(layer, statistics), direction_weights(statistics)
         for candidate in [c for c in found if c.format != "tensor_train"]:
             new = made(candidate)
-            near = keras.ops.convert_to_numpy(new(np.arange(600)))
-            error = table_error(table, near, weights)
+            approximation = keras.ops.convert_to_numpy(new(np.arange(600)))
+            error = table_error(table, approximation, weights)
             # That of integers is estimated on some of the rows, and for all directions alike.
             exact = 0.3 if candidate.format == "dense" else 1e-3
             assert candidate.error == pytest.approx(error, rel=exact, abs=1e-6)
-            cost = table_error(table, near, weights, directions)
+            cost = table_error(table, approximation, weights, directions)
             assert candidate.cost == pytest.approx(cost, rel=exact, abs=1e-6)
         trains = [c for c in found if c.format == "tensor_train"]
         for candidate in trains[::60]:
-            near = made(candidate)
-            near = keras.ops.convert_to_numpy(near(np.arange(600)))
-            cost = table_error(table, near, weights, directions)
+            approximation = made(candidate)
+            approximation = keras.ops.convert_to_numpy(approximation(np.arange(600)))
+            cost = table_error(table, approximation, weights, directions)
             assert 0.6 < cost / candidate.cost < 1.5
     # One feature decides: a table of a low rank that heeds it costs little, and its error shows
     # what it does to the others.
@@ -67,8 +67,8 @@ def test_errors_are_those_of_the_table_and_costs_heed_the_response(layer, bits):
 @pytest.mark.parametrize("bits", [None, 4])
 @pytest.mark.parametrize("renumber", [None, 2])
 def test_a_chosen_tensor_train_is_better_than_stated_and_as_expected(layer, renumber, bits):
-    seen = Seen(counts=RNG.integers(0, 100, 600), renumber=renumber)
-    found = tensor_train.candidates(layer, seen, bits)
+    statistics = Statistics(counts=RNG.integers(0, 100, 600), renumber=renumber)
+    found = tensor_train.candidates(layer, statistics, bits)
     trains = [candidate for candidate in found if candidate.format == "tensor_train"]
     assert {len(candidate.ranks) for candidate in trains} == {1, 2}
     table = keras.ops.convert_to_numpy(layer.embeddings).astype("float64")
@@ -82,7 +82,7 @@ def test_a_chosen_tensor_train_is_better_than_stated_and_as_expected(layer, renu
             assert order[:2].tolist() == [0, 1]
             assert sorted(order) == list(range(600))
             ids = np.argsort(order)
-        near = keras.ops.convert_to_numpy(small(ids))
-        error = table_error(table, near, row_weights(layer, seen))
+        approximation = keras.ops.convert_to_numpy(small(ids))
+        error = table_error(table, approximation, row_weights(layer, statistics))
         assert error <= candidate.error
         assert 0.6 < error / candidate.likely_error < 1.5

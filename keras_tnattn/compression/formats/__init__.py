@@ -2,9 +2,9 @@
 
 A format is a module with a function:
 
-`candidates(layer, seen, bits)` returns the candidates to replace a built layer, in any order, and
+`candidates(layer, statistics, bits)` returns the candidates to replace a built layer, in any order, and
 none for a kind of layer that the format does not take. `bits` is `None` or the bits of the
-integers; `seen` is what was observed of the layer, `calibration.Seen`.
+integers; `statistics` is what was observed of the layer, `calibration.Statistics`.
 
 CONTRIBUTING.md, "A compress format", says how to add one.
 """
@@ -14,7 +14,7 @@ from types import ModuleType
 
 import keras
 
-from keras_tnattn.compression.calibration import Seen
+from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import Candidate, byte_count, dense_flops
 from keras_tnattn.compression.formats import dense, low_rank, spatial, tensor_train, tucker
 
@@ -29,7 +29,7 @@ FORMATS: dict[str, ModuleType] = {
 
 
 def candidates_for(
-    layer: keras.layers.Layer, seen: Seen, names: Sequence[str], bits: int | None
+    layer: keras.layers.Layer, statistics: Statistics, names: Sequence[str], bits: int | None
 ) -> list[Candidate]:
     """Returns the candidates for a layer, by decreasing size; the first is the layer itself."""
     if layer.compute_dtype == "float16":
@@ -39,7 +39,7 @@ def candidates_for(
     others = [
         candidate
         for name in dict.fromkeys(("dense", *names))
-        for candidate in FORMATS[name].candidates(layer, seen, bits)
+        for candidate in FORMATS[name].candidates(layer, statistics, bits)
         if candidate.bytes < size
     ]
     return [kept, *sorted(others, key=lambda c: (-c.bytes, c.error))]

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.compression.calibration import Seen
+from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import Candidate, item_size
 from keras_tnattn.compression.kinds import input_rows
 from keras_tnattn.layers.layer_chain import LayerChain, chain_of, reason_against_factors
@@ -34,7 +34,7 @@ def kernel_of(layer: keras.layers.Layer) -> np.ndarray:
 def convolution_candidates(
     name: str,
     layer: keras.layers.Layer,
-    seen: Seen,
+    statistics: Statistics,
     bits: int | None,
     factorings: Iterable[Factoring],
 ) -> list[Candidate]:
@@ -43,10 +43,14 @@ def convolution_candidates(
     if bits is not None:
         kernel = kernel_of(layer)
         matrix = kernel.reshape(-1, kernel.shape[-1])
-        groups = integer_groups.quantize_groups(matrix, bits, GROUP, moment=seen.moment)
-        near = integer_groups.restored(groups, len(matrix), bits, GROUP).reshape(kernel.shape)
-        rounding = convolution_factors.kernel_error(kernel, near, seen.moment)
-    quantize = None if bits is None else functools.partial(quantized, bits=bits, batch=seen.batch)
+        groups = integer_groups.quantize_groups(matrix, bits, GROUP, moment=statistics.moment)
+        approximation = integer_groups.restored(groups, len(matrix), bits, GROUP).reshape(
+            kernel.shape
+        )
+        rounding = convolution_factors.kernel_error(kernel, approximation, statistics.moment)
+    quantize = (
+        None if bits is None else functools.partial(quantized, bits=bits, batch=statistics.batch)
+    )
     return [
         Candidate(
             name,

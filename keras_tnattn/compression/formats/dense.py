@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.compression.calibration import Seen
+from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import (
     Candidate,
     byte_count,
@@ -31,15 +31,17 @@ _GROUPS = {8: (128,), 6: (64,), 4: (32, 128), 3: (16, 32, 64), 2: (16, 32)}
 _SAMPLE = 512
 
 
-def candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) -> list[Candidate]:
+def candidates(
+    layer: keras.layers.Layer, statistics: Statistics, bits: int | None
+) -> list[Candidate]:
     """Returns the layer in integers of `bits`, and of more."""
     cells = cells_of(layer) if isinstance(layer, keras.layers.RNN) else [layer]
     if bits is None or any(quantized_kind(cell) is None for cell in cells):
         return []
-    moments = moments_of(layer, seen)
+    moments = moments_of(layer, statistics)
     kernels = [kernel for cell in cells for kernel in _kernels(cell, moments)]
     if is_table(layer):
-        rows = row_weights(layer, seen)
+        rows = row_weights(layer, statistics)
         kernels[0] = dataclasses.replace(kernels[0], weights=rows)
     widths = sorted(width for width in _GROUPS if width >= bits)
     pairs = [(width, group) for width in widths for group in _GROUPS[width]]
@@ -141,16 +143,16 @@ def _error(kernels: list[_Kernel], bits: int, group: int, by_moment: bool = Fals
     return float(np.sqrt(max(sum(errors), 0.0) / (sum(sizes) or 1.0)))
 
 
-def moments_of(layer: keras.layers.Layer, seen: Seen) -> dict[str, np.ndarray]:
+def moments_of(layer: keras.layers.Layer, statistics: Statistics) -> dict[str, np.ndarray]:
     """Returns the second moments by which the kernels of a layer are rounded, by their names."""
     if isinstance(layer, keras.layers.RNN):
-        return moments_of_cells(layer, seen)
+        return moments_of_cells(layer, statistics)
     if second_table(layer) is not None:  # only the second one is multiplied by features
-        return {} if seen.moment is None else {"reverse_embeddings": seen.moment}
+        return {} if statistics.moment is None else {"reverse_embeddings": statistics.moment}
     if is_table(layer):
-        directions = direction_weights(seen)
+        directions = direction_weights(statistics)
         return {} if directions is None else {"embeddings": directions @ directions}
-    return {} if seen.moment is None else {"kernel": seen.moment}
+    return {} if statistics.moment is None else {"kernel": statistics.moment}
 
 
 def quantized(

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_tnattn.compression import grouped_rows
-from keras_tnattn.compression.calibration import Seen
+from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import Candidate, input_shape, item_size, ranks_to_try
 from keras_tnattn.compression.errors import (
     TableErrors,
@@ -28,17 +28,19 @@ from keras_tnattn.layers.quantized import quantized_layer
 from keras_tnattn.ops import convolution_factors, low_rank, quantization
 
 
-def candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) -> list[Candidate]:
+def candidates(
+    layer: keras.layers.Layer, statistics: Statistics, bits: int | None
+) -> list[Candidate]:
     """Returns candidates of many ranks for a dense or einsum layer, or an embedding."""
     if is_table(layer):
-        return _table_candidates(layer, seen, bits) if is_plain_table(layer) else []
+        return _table_candidates(layer, statistics, bits) if is_plain_table(layer) else []
     if isinstance(layer, keras.layers.RNN):
-        return recurrent.candidates(layer, seen, bits)
+        return recurrent.candidates(layer, statistics, bits)
     if chains.is_factored(layer):
-        factorings = _channel_factorings(layer, seen)
-        return chains.convolution_candidates("low_rank", layer, seen, bits, factorings)
+        factorings = _channel_factorings(layer, statistics)
+        return chains.convolution_candidates("low_rank", layer, statistics, bits, factorings)
     if kind_of(layer) is keras.layers.Dense or _has_matrix(layer):
-        return _kernel_candidates(layer, seen, bits)
+        return _kernel_candidates(layer, statistics, bits)
     return []
 
 
@@ -50,9 +52,11 @@ def _has_matrix(layer: keras.layers.Layer) -> bool:
     return False
 
 
-def _channel_factorings(layer: keras.layers.Layer, seen: Seen) -> Iterator[chains.Factoring]:
+def _channel_factorings(
+    layer: keras.layers.Layer, statistics: Statistics
+) -> Iterator[chains.Factoring]:
     first, second, errors = convolution_factors.channel_factors(
-        chains.kernel_of(layer), seen.moment
+        chains.kernel_of(layer), statistics.moment
     )
     for rank in ranks_to_try(len(errors) - 1):
         yield (rank,), (first[..., :rank], second[:rank]), float(errors[rank])
@@ -73,7 +77,9 @@ def _quantized(
     return chains.quantized(chain, bits, batch)
 
 
-def _kernel_candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) -> list[Candidate]:
+def _kernel_candidates(
+    layer: keras.layers.Layer, statistics: Statistics, bits: int | None
+) -> list[Candidate]:
     einsum = isinstance(layer, keras.layers.EinsumDense)
     kernel = ops.convert_to_numpy(layer.kernel).astype("float64")
     if einsum:
@@ -85,11 +91,11 @@ def _kernel_candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) 
     # The error of integers hardly depends on the rank.
     rounding, quantize = 0.0, None
     if bits is not None:
-        moments = {} if seen.moment is None else {"kernel": seen.moment}
+        moments = {} if statistics.moment is None else {"kernel": statistics.moment}
         small = quantized_layer(layer, bits, chains.GROUP, moments)
-        rounding = output_error(layer, small, seen)
-        quantize = functools.partial(_quantized, bits=bits, batch=seen.batch)
-    scale = None if seen.moment is None else low_rank.square_root(seen.moment)
+        rounding = output_error(layer, small, statistics)
+        quantize = functools.partial(_quantized, bits=bits, batch=statistics.batch)
+    scale = None if statistics.moment is None else low_rank.square_root(statistics.moment)
     left, right, errors = low_rank.low_rank_factors(kernel, scale)
 
     def make(rank: int) -> keras.layers.Layer:
@@ -118,11 +124,13 @@ def _kernel_candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) 
 
 
 def _table_candidates(
-    layer: keras.layers.Embedding, seen: Seen, bits: int | None
+    layer: keras.layers.Embedding, statistics: Statistics, bits: int | None
 ) -> list[Candidate]:
-    factors = factors_of(layer, seen)
+    factors = factors_of(layer, statistics)
     basis = factors.basis.astype("float32")
-    errors = TableErrors(factors, row_weights(layer, seen), direction_weights(seen) is not None)
+    errors = TableErrors(
+        factors, row_weights(layer, statistics), direction_weights(statistics) is not None
+    )
     number = item_size(layer.variable_dtype)
     bits = None if bits is None else max(bits, 4)
     quantize = None if bits is None else functools.partial(LowRankEmbedding.quantized, bits=bits)
@@ -141,13 +149,13 @@ def _table_candidates(
         return new
 
     def candidate(rank: int) -> Candidate:
-        near, size = errors.coordinates[:, :rank], number * layer.input_dim * rank
+        approximation, size = errors.coordinates[:, :rank], number * layer.input_dim * rank
         rotation = rotated(rank)
         if rotation is not None and bits is not None:
-            rounded, _ = quantization.rounded_rows(near @ rotation, bits)
-            near = rounded @ rotation.T
+            rounded, _ = quantization.rounded_rows(approximation @ rotation, bits)
+            approximation = rounded @ rotation.T
             size = layer.input_dim * (quantization.packed_columns(rank, bits) + 2)
-        error, weighted = errors.of(near)
+        error, weighted = errors.of(approximation)
         size += number * rank * basis.shape[1]
         flops = 2 * rank * basis.shape[1]
         return Candidate(

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.compression.calibration import Seen
+from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import Candidate, item_size, ranks_to_try
 from keras_tnattn.compression.formats.chains import GROUP, stored
 from keras_tnattn.layers.low_rank_cells import LOW_RANK_CELLS, RECURRENT
@@ -18,20 +18,22 @@ from keras_tnattn.ops import low_rank
 _BATCH = 32
 
 
-def moments_of(layer: keras.layers.RNN, seen: Seen) -> dict[str, np.ndarray]:
+def moments_of(layer: keras.layers.RNN, statistics: Statistics) -> dict[str, np.ndarray]:
     """Returns the second moments of what the kernels of a layer of one cell multiply."""
-    if seen.moment is None or seen.batch is None or len(cells_of(layer)) > 1:
+    if statistics.moment is None or statistics.batch is None or len(cells_of(layer)) > 1:
         return {}
-    states = states_of(layer, seen.batch[:_BATCH]).astype("float64")
-    return {"kernel": seen.moment, "recurrent_kernel": states.T @ states / len(states)}
+    states = states_of(layer, statistics.batch[:_BATCH]).astype("float64")
+    return {"kernel": statistics.moment, "recurrent_kernel": states.T @ states / len(states)}
 
 
-def candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) -> list[Candidate]:
+def candidates(
+    layer: keras.layers.Layer, statistics: Statistics, bits: int | None
+) -> list[Candidate]:
     """Returns candidates with the same share of the full ranks of both kernels."""
     cell = layer.cell
     if type(cell) not in LOW_RANK_CELLS:
         return []
-    moments = moments_of(layer, seen)
+    moments = moments_of(layer, statistics)
     pairs = [moments.get(name) for name in RECURRENT]
     kernels = [ops.convert_to_numpy(getattr(cell, name)) for name in RECURRENT]
     roots = [None if moment is None else low_rank.square_root(moment) for moment in pairs]

@@ -19,7 +19,7 @@ import numpy as np
 from keras import ops
 
 from keras_tnattn.compression import grouped_rows
-from keras_tnattn.compression.calibration import Seen
+from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import Candidate, item_size
 from keras_tnattn.compression.errors import (
     Factors,
@@ -52,19 +52,21 @@ _ROUNDS = 6
 GRAM_NUMBERS = 2**27
 
 
-def candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) -> list[Candidate]:
+def candidates(
+    layer: keras.layers.Layer, statistics: Statistics, bits: int | None
+) -> list[Candidate]:
     """Returns the tensor trains of a dense layer of 64 units or more, or of a large table."""
     if is_table(layer):
         worth = layer.input_dim >= FEWEST_ROWS and is_plain_table(layer)
-        return _table_candidates(layer, seen, bits) if worth else []
+        return _table_candidates(layer, statistics, bits) if worth else []
     if kind_of(layer) is keras.layers.Dense and min(layer.kernel.shape) >= 64:
-        return _kernel_candidates(layer, seen)
+        return _kernel_candidates(layer, statistics)
     return []
 
 
-def _kernel_candidates(layer: keras.layers.Dense, seen: Seen) -> list[Candidate]:
+def _kernel_candidates(layer: keras.layers.Dense, statistics: Statistics) -> list[Candidate]:
     kernel = ops.convert_to_numpy(layer.kernel).astype("float64")
-    scale = None if seen.moment is None else low_rank.square_root(seen.moment)
+    scale = None if statistics.moment is None else low_rank.square_root(statistics.moment)
     number = item_size(layer.variable_dtype)
     bias_bytes = number * int(np.prod(layer.bias.shape)) if layer.bias is not None else 0
     rows, columns = kernel.shape
@@ -89,32 +91,32 @@ def _kernel_candidates(layer: keras.layers.Dense, seen: Seen) -> list[Candidate]
 
 
 def _table_candidates(
-    layer: keras.layers.Embedding, seen: Seen, bits: int | None
+    layer: keras.layers.Embedding, statistics: Statistics, bits: int | None
 ) -> list[Candidate]:
-    weights, factors = row_weights(layer, seen), factors_of(layer, seen)
-    errors = TableErrors(factors, weights, direction_weights(seen) is not None)
+    weights, factors = row_weights(layer, statistics), factors_of(layer, statistics)
+    errors = TableErrors(factors, weights, direction_weights(statistics) is not None)
     number = item_size(layer.variable_dtype)
     bits = None if bits is None else max(bits, 4)
     quantize = None if bits is None else functools.partial(TTEmbedding.quantized, bits=bits)
     candidates = []
-    groups = _promising(_grouped_rows(layer, seen, weights, factors, bits), number)
+    groups = _promising(_grouped_rows(layer, statistics, weights, factors, bits), number)
     for trains, left in zip(groups, _errors_left(groups), strict=True):
         share = left - 1
         for train in trains:
             a, b, places = train.first
             exact = grouped_rows.lookup(a, b, places[errors.rows])
-            near, size = exact, train.size(number)
+            approximation, size = exact, train.size(number)
             if bits is not None:
-                near, size = train.rounded(number, errors.rows)
+                approximation, size = train.rounded(number, errors.rows)
             target = errors.coordinates[:, : exact.shape[1]]
-            improved_error, weighted = errors.of(near + share * (exact - target))
+            improved_error, weighted = errors.of(approximation + share * (exact - target))
             candidates.append(
                 Candidate(
                     "tensor_train",
                     train.ranks,
                     bits,
                     size,
-                    errors.of(near)[0],
+                    errors.of(approximation)[0],
                     2 * max(train.ranks) * layer.output_dim,
                     train.make,
                     quantize,
@@ -242,8 +244,8 @@ class _GroupedRows:
         common = cores[1].reshape(*b.shape[:2], -1)
         if self._num_cores == 2:  # in coordinates again
             common = common @ self.inverse_basis
-        near = grouped_rows.lookup(cores[0][0, :, 0], common, places[rows])
-        return near.astype("float32"), size
+        approximation = grouped_rows.lookup(cores[0][0, :, 0], common, places[rows])
+        return approximation.astype("float32"), size
 
     def _cores(self, a: np.ndarray, b: np.ndarray) -> list[np.ndarray]:
         if self._num_cores == 2:
@@ -275,7 +277,7 @@ class _GroupedRows:
 
 def _grouped_rows(
     layer: keras.layers.Embedding,
-    seen: Seen,
+    statistics: Statistics,
     weights: np.ndarray,
     factors: Factors,
     bits: int | None,
@@ -283,9 +285,9 @@ def _grouped_rows(
     """Returns the tensor trains to try: a list for each number of columns of the coordinates."""
     num_rows, columns = factors.coordinates.shape
     weights = weights.astype("float32")
-    places = grouped_rows.similar_places(factors.coordinates, seen.renumber or 0)
+    places = grouped_rows.similar_places(factors.coordinates, statistics.renumber or 0)
     total = factors.squares.sum() or 1.0
-    shares = _WIDTHS[3::4] if seen.fast else _WIDTHS
+    shares = _WIDTHS[3::4] if statistics.fast else _WIDTHS
     widths = sorted({max(1, round(share * columns)) for share in shares})
     groups = []
     for number, width in enumerate(widths, 1):
@@ -307,13 +309,13 @@ def _grouped_rows(
                     weights,
                     basis,
                     inverse,
-                    seen.renumber,
+                    statistics.renumber,
                     bits,
-                    seen.fast,
+                    statistics.fast,
                     (a[:, :rank], b[:rank], places),
                     float(np.sqrt((left[rank] * inside + outside) / total)),
                 )
-                for rank in (ranks[::3] if seen.fast else ranks)
+                for rank in (ranks[::3] if statistics.fast else ranks)
             ]
         )
     return groups

@@ -4,22 +4,26 @@ from collections.abc import Iterator
 
 import keras
 
-from keras_tnattn.compression.calibration import Seen
+from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import Candidate
 from keras_tnattn.compression.formats import chains
 from keras_tnattn.ops import convolution_factors as factors
 
 
-def candidates(layer: keras.layers.Layer, seen: Seen, bits: int | None) -> list[Candidate]:
+def candidates(
+    layer: keras.layers.Layer, statistics: Statistics, bits: int | None
+) -> list[Candidate]:
     """Returns candidates of many sizes for a convolution whose kernel is larger than 1."""
     if not chains.is_factored(layer) or max(layer.kernel_size) == 1:
         return []
-    return chains.convolution_candidates("tucker", layer, seen, bits, _factorings(layer, seen))
+    return chains.convolution_candidates(
+        "tucker", layer, statistics, bits, _factorings(layer, statistics)
+    )
 
 
-def _factorings(layer: keras.layers.Layer, seen: Seen) -> Iterator[chains.Factoring]:
+def _factorings(layer: keras.layers.Layer, statistics: Statistics) -> Iterator[chains.Factoring]:
     kernel = chains.kernel_of(layer)
     tried = list(dict.fromkeys(factors.ranks_within(kernel.shape, s) for s in chains.SHARES))
-    series = factors.tucker_series(kernel, tried, seen.moment)
+    series = factors.tucker_series(kernel, tried, statistics.moment)
     for ranks, parts in zip(tried, series, strict=True):
-        yield ranks, parts, factors.kernel_error(kernel, factors.product(*parts), seen.moment)
+        yield ranks, parts, factors.kernel_error(kernel, factors.product(*parts), statistics.moment)
