@@ -2,8 +2,8 @@
 
 A format is a module with a function:
 
-`candidates(layer, statistics, bits)` returns the candidates to replace a built layer, in any order, and
-none for a kind of layer that the format does not take. `bits` is `None` or the bits of the
+`candidates(layer, statistics, bits)` returns the candidates to replace a built layer, in any order,
+and none for a kind of layer that the format does not take. `bits` is `None` or the bits of the
 integers; `statistics` is what was observed of the layer, `calibration.Statistics`.
 
 CONTRIBUTING.md, "A compress format", says how to add one.
