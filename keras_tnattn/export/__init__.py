@@ -16,6 +16,10 @@ LiteRT file (`export_litert`) or an OpenVINO model (`export_openvino`) on Tensor
 about as small as the model's weights: integers, factors and cores stay what they are.
 """
 
+from keras_tnattn.export.classifier import (
+    export_classifier,
+    labels_and_probabilities,
+)
 from keras_tnattn.export.formats import (
     export_file,
     export_litert,
@@ -26,18 +30,17 @@ from keras_tnattn.export.formats import (
 )
 from keras_tnattn.export.loading import LoadedClassifier, LoadedTranslator, load
 from keras_tnattn.export.portable import export_portable
-from keras_tnattn.export.web import export_web
-from keras_tnattn.export.writing import (
+from keras_tnattn.export.portable_translator import export_portable_translator
+from keras_tnattn.export.signatures import (
     CLASS_NAMES,
     check_backend,
     class_names_file,
-    export_classifier,
     export_signatures,
-    export_translator,
-    labels_and_probabilities,
     next_version,
     versions_in,
 )
+from keras_tnattn.export.translator import export_translator
+from keras_tnattn.export.web import export_web, export_web_translator
 from keras_tnattn.renaming import renamed_attributes
 
 __all__ = [
@@ -52,10 +55,12 @@ __all__ = [
     "export_onnx",
     "export_openvino",
     "export_portable",
+    "export_portable_translator",
     "export_saved_model",
     "export_signatures",
     "export_translator",
     "export_web",
+    "export_web_translator",
     "file_sizes",
     "labels_and_probabilities",
     "load",

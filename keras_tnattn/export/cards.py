@@ -10,6 +10,9 @@ import keras
 import keras_tnattn
 
 MODEL_CARD = "assets.extra/model_card.json"
+ENGINES = "assets.extra/engines"
+# A limit for servers: the memory of an attention grows with the square of the length.
+MAX_IDS = 1000
 
 
 def technical() -> dict[str, Any]:

@@ -5,18 +5,26 @@ function runs the written file on example inputs and keeps it only if the output
 """
 
 import contextlib
+import dataclasses
 import importlib.util
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 
+from keras_tnattn.export.examples import example_of, examples_of, specs_of
 from keras_tnattn.export.partial import partial_folder
+from keras_tnattn.export.running import (
+    check_outputs,
+    run_litert,
+    run_onnx,
+    run_openvino,
+    run_saved_model,
+)
+from keras_tnattn.export.signatures import write_archive
 from keras_tnattn.export.tracing import Traced, plain_computation, traced
-from keras_tnattn.export.writing import write_archive
 from keras_tnattn.typing import Tensors
 
 # The backends whose conversion works. Keras offers more, but their tools cannot be installed, or
@@ -68,15 +76,15 @@ def export_saved_model(
         ```
     """
     _check_backend("SavedModel")
-    example = _example(model, example)
-    specs = [_specs(model, example, length)]
+    example = example_of(model, example)
+    specs = [specs_of(model, example, length)]
     # Gradients by `keras.ops.custom_gradient` cannot be converted; no served model needs any.
     jax = {"jax2tf_kwargs": {"with_gradient": False}} if keras.backend.backend() == "jax" else {}
     with _writing(Path(path), "SavedModel") as partial:
         archive = keras.export.ExportArchive()
         archive.track_and_add_endpoint("serve", model, specs, **jax)
         write_archive(archive, Path(partial))
-        _check_outputs(model, [example], lambda inputs: _run_saved_model(partial, inputs))
+        check_outputs(_of(model), [example], lambda inputs: run_saved_model(partial, inputs))
     return Path(path)
 
 
@@ -118,21 +126,15 @@ def export_onnx(
     """
     _check_backend("ONNX")
     _check_packages("onnx", "onnxruntime")
-    example = _example(model, example)
+    example = example_of(model, example)
     if keras.backend.backend() == "torch":
         model(example)  # Keras refuses to export a model that was never called
         with _writing(Path(path), "ONNX") as partial:
-            signature = [_specs(model, example, fixed=True)]
+            signature = [specs_of(model, example, fixed=True)]
             model.export(partial, format="onnx", verbose=False, input_signature=signature)
-            _check_outputs(model, [example], lambda inputs: _run_onnx(partial, inputs))
+            check_outputs(_of(model), [example], lambda inputs: run_onnx(partial, inputs))
         return Path(path)
-    from keras_tnattn.export.onnx_file import onnx_file
-
-    with _writing(Path(path), "ONNX") as partial, plain_computation(model, max_length):
-        file = onnx_file(_traced(model, example))
-        Path(partial).write_bytes(file.SerializeToString())
-        _check_outputs(model, _examples(model, example), lambda x: _run_onnx(partial, x))
-    return Path(path)
+    return write_computation(_computation(model, example), Path(path), max_length)
 
 
 def export_openvino(
@@ -177,10 +179,10 @@ def export_openvino(
         raise FileExistsError(f"Expected a new path, because exports never overwrite: {binary}")
     from keras_tnattn.export.onnx_file import openvino_model, write_openvino
 
-    example = _example(model, example)
+    wanted = _computation(model, example_of(model, example))
     with _writing(path, "OpenVINO") as partial, plain_computation(model, max_length):
-        write_openvino(openvino_model(_traced(model, example)), Path(partial))
-        _check_outputs(model, _examples(model, example), lambda x: _run_openvino(partial, x))
+        write_openvino(openvino_model(wanted.traced()), Path(partial))
+        check_outputs(wanted.function, wanted.examples, lambda x: run_openvino(partial, x))
         Path(partial).with_suffix(".bin").rename(binary)
     return path
 
@@ -221,20 +223,8 @@ def export_litert(
     """
     _check_backend("LiteRT")
     _check_packages("ai_edge_litert")
-    from keras_tnattn.export.litert_file import WIDENED, litert_file
-    from keras_tnattn.export.narrowing import narrow_bytes
-
-    example = _example(model, example)
-    with _writing(Path(path), "LiteRT") as partial, plain_computation(model, max_length):
-        graph = _traced(model, example, narrow_bytes, WIDENED)
-        examples = _examples(model, example)
-        if graph.has_lists:
-            # LiteRT's lists, which collect the steps of a loop, have entries of one fixed size.
-            graph = _traced(model, example, narrow_bytes, WIDENED, batch=1)
-            examples = [keras.tree.map_structure(lambda x: x[:1], x) for x in examples]
-        Path(partial).write_bytes(litert_file(graph))
-        _check_outputs(model, examples, lambda x: _run_litert(partial, x))
-    return Path(path)
+    wanted = _computation(model, example_of(model, example))
+    return write_computation(wanted, Path(path), max_length)
 
 
 def export_file(
@@ -295,14 +285,64 @@ def file_sizes(path: str | os.PathLike) -> dict[str, int]:
     return {str(file): file.stat().st_size for file in files}
 
 
-def _traced(
-    model: keras.Model, example: Tensors, *options: Any, batch: int | None = None
-) -> Traced:
-    specs = keras.tree.map_structure(
-        lambda spec: keras.InputSpec(spec.dtype, (batch, *spec.shape[1:]), name=spec.name),
-        _specs(model, example),
-    )
-    return traced(lambda inputs: model(inputs, training=False), model.variables, specs, *options)
+@dataclasses.dataclass(frozen=True)
+class Computation:
+    """What a file computes.
+
+    Attributes:
+        model: The model whose variables and layers the function uses.
+        function: A function of one structure of tensors, to tensors.
+        specs: The `keras.InputSpec`s of its argument.
+        examples: Arguments with which a file is checked.
+    """
+
+    model: keras.Model
+    function: Callable[[Any], Any]
+    specs: Any
+    examples: Sequence[Any]
+
+    def traced(self, *options: Any, batch: int | None = None) -> Traced:
+        """Traces the function; with `batch`, for inputs of so many rows."""
+        specs = self.specs
+        if batch is not None:
+            specs = keras.tree.map_structure(
+                lambda x: keras.InputSpec(x.dtype, (batch, *x.shape[1:]), name=x.name), specs
+            )
+        return traced(self.function, self.model.variables, specs, *options)
+
+
+def write_computation(wanted: Computation, path: Path, max_length: int | None = None) -> Path:
+    """Writes an ONNX or a LiteRT file, as the end of its name asks for, and checks it."""
+    form = "ONNX" if path.suffix == ".onnx" else "LiteRT"
+    _check_backend(form)
+    _check_packages(*{"ONNX": ("onnx", "onnxruntime"), "LiteRT": ("ai_edge_litert",)}[form])
+    with _writing(path, form) as partial, plain_computation(wanted.model, max_length):
+        if form == "ONNX":
+            from keras_tnattn.export.onnx_file import onnx_file
+
+            Path(partial).write_bytes(onnx_file(wanted.traced()).SerializeToString())
+            check_outputs(wanted.function, wanted.examples, lambda x: run_onnx(partial, x))
+            return path
+        from keras_tnattn.export.litert_file import WIDENED, litert_file
+        from keras_tnattn.export.narrowing import narrow_bytes
+
+        graph, examples = wanted.traced(narrow_bytes, WIDENED), wanted.examples
+        if graph.has_lists:
+            # LiteRT's lists, which collect the steps of a loop, have entries of one fixed size.
+            graph = wanted.traced(narrow_bytes, WIDENED, batch=1)
+            examples = [keras.tree.map_structure(lambda x: x[:1], x) for x in examples]
+        Path(partial).write_bytes(litert_file(graph))
+        check_outputs(wanted.function, examples, lambda x: run_litert(partial, x))
+    return path
+
+
+def _of(model: keras.Model) -> Callable[[Any], Any]:
+    return lambda inputs: model(inputs, training=False)
+
+
+def _computation(model: keras.Model, example: Any) -> Computation:
+    specs, examples = specs_of(model, example), examples_of(model, example)
+    return Computation(model, _of(model), specs, examples)
 
 
 def _check_backend(form: str) -> None:
@@ -344,147 +384,3 @@ def _writing(path: Path, form: str) -> Iterator[str]:
             f"{(str(error).splitlines() or [type(error).__name__])[0]}"
             + (f". {hint} the .keras file with KERAS_BACKEND=tensorflow" if hint else "")
         ) from error
-
-
-def _inputs(model: keras.Model) -> Any:
-    """Returns the symbolic inputs of a model, or `None` if it has none."""
-    # Keras knows no `input` of a Sequential model that was loaded and never called symbolically.
-    try:
-        return model.inputs[0] if isinstance(model, keras.Sequential) else model.input
-    except (AttributeError, ValueError, TypeError, IndexError):
-        return None
-
-
-def _specs(
-    model: keras.Model, example: Tensors, length: int | None = None, fixed: bool = False
-) -> Any:
-    """Returns the specs of the model's inputs: of any batch size and length, or of the example's.
-
-    A model without symbolic inputs takes inputs like the example, integers of any length.
-    """
-    inputs = _inputs(model)
-    pairs = keras.tree.flatten_with_path(example)
-    symbolic = [None] * len(pairs) if inputs is None else keras.tree.flatten(inputs)
-    specs = []
-    for (path, array), tensor in zip(pairs, symbolic, strict=True):
-        shape = tuple(np.shape(array))
-        name, dtype = "_".join(map(str, path)) or "inputs", np.asarray(array).dtype.name
-        if tensor is not None:
-            name, dtype = tensor.name, tensor.dtype
-        if not fixed:
-            ids = len(shape) == 2 and np.asarray(array).dtype.kind in "iu"
-            free = (None,) if ids else shape[1:]
-            shape = (None, *(free if tensor is None else tensor.shape[1:]))
-        if length is not None:
-            shape = (shape[0], length, *shape[2:])
-        specs.append(keras.InputSpec(dtype=dtype, shape=shape, name=name))
-    return keras.tree.pack_sequence_as(example, specs)
-
-
-def _example(model: keras.Model, example: Tensors) -> Any:
-    """Returns an example with the structure and the dtypes of the model's inputs."""
-    inputs = _inputs(model)
-    if example is None and inputs is None:
-        raise ValueError(
-            f"Expected an example of the inputs of {model.name}, which does not say what they are. "
-            "Received: example=None"
-        )
-    if inputs is None:
-        return keras.tree.map_structure(np.asarray, example)
-    if example is None:
-        rng = np.random.default_rng(0)
-        return keras.tree.map_structure(lambda x: _random(rng, x), inputs)
-    if isinstance(example, Mapping) and isinstance(inputs, Mapping):
-        example = {name: example[name] for name in inputs}
-    elif isinstance(example, Mapping):
-        flat = keras.tree.flatten(inputs)
-        by_name = [example.get(x.name) for x in flat]
-        example = keras.tree.pack_sequence_as(inputs, by_name)
-    return keras.tree.map_structure(lambda x, array: np.asarray(array, x.dtype), inputs, example)
-
-
-def _random(rng: np.random.Generator, tensor: keras.KerasTensor) -> np.ndarray:
-    shape = (2, *(size or 8 for size in tensor.shape[1:]))
-    if keras.backend.is_float_dtype(tensor.dtype):
-        return rng.normal(size=shape).astype(tensor.dtype)
-    return rng.integers(0, 2, shape).astype(tensor.dtype)
-
-
-def _examples(model: keras.Model, example: Tensors) -> list[Any]:
-    """Returns the example, and one of other sizes where the sizes are free."""
-    specs = keras.tree.flatten(_specs(model, example))
-    arrays = keras.tree.flatten(example)
-    other = []
-    for spec, array in zip(specs, arrays, strict=True):
-        array = np.concatenate([array, array[:1]])
-        if len(spec.shape) > 1 and spec.shape[1] is None:
-            array = np.concatenate([array, array[:, -1:]], axis=1)
-        other.append(array)
-    second = keras.tree.pack_sequence_as(example, other)
-    try:
-        model(second, training=False)
-    except Exception:  # a model of one size, which raises errors of any class
-        return [example]
-    return [example, second]
-
-
-def _check_outputs(
-    model: keras.Model, examples: list[Any], run: Callable[[Any], list[np.ndarray]]
-) -> None:
-    """Compares a file's outputs with those of the model.
-
-    Raises:
-        ValueError: If they differ.
-    """
-    for example in examples:
-        expected = keras.tree.flatten(model(example, training=False))
-        outputs = run(example)
-        for output, tensor in zip(outputs, expected, strict=True):
-            array = keras.ops.convert_to_numpy(tensor)
-            error = np.abs(output.astype("float64") - array).max(initial=0)
-            bound = 1e-4 * (1 + np.abs(array).max(initial=0))
-            if output.shape != array.shape or not error <= bound:
-                raise ValueError(
-                    f"the file computes something else: its outputs are off by {error:.2g}"
-                )
-
-
-def _named(names: list[str], example: Tensors) -> dict[str, Any]:
-    """Returns the example as a dict whose keys are the names of the file's inputs."""
-    return dict(zip(names, keras.tree.flatten(example), strict=True))
-
-
-def _run_saved_model(path: str, example: Tensors) -> list[np.ndarray]:
-    import tensorflow as tf
-
-    model = tf.saved_model.load(path)  # its signatures do not keep the weights alive
-    outputs = model.serve(keras.tree.map_structure(tf.constant, example))
-    return [x.numpy() for x in keras.tree.flatten(outputs)]
-
-
-def _run_onnx(path: str, example: Tensors) -> list[np.ndarray]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(path, options)
-    names = [tensor.name for tensor in session.get_inputs()]
-    return session.run(None, _named(names, example))
-
-
-def _run_openvino(path: str, example: Tensors) -> list[np.ndarray]:
-    import openvino
-
-    model = openvino.Core().compile_model(path, "CPU", {"EXECUTION_MODE_HINT": "ACCURACY"})
-    names = [port.get_any_name() for port in model.inputs]
-    outputs = model(_named(names, example))
-    return [outputs[port] for port in model.outputs]
-
-
-def _run_litert(path: str, example: Tensors) -> list[np.ndarray]:
-    from ai_edge_litert.interpreter import Interpreter
-
-    run = Interpreter(model_path=path).get_signature_runner()
-    names = list(run.get_input_details())
-    outputs = run(**_named(names, example))
-    return [outputs[name] for name in sorted(outputs)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_tnattn.export.writing import CLASS_NAMES, versions_in
+from keras_tnattn.export.signatures import CLASS_NAMES, versions_in
 from keras_tnattn.typing import Tensor
 
 

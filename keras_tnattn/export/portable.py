@@ -4,10 +4,11 @@
 this package brings Keras along, and a reader that comes with its model always fits it.
 """
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ import numpy as np
 
 from keras_tnattn.export import reader
 from keras_tnattn.export.cards import merged, technical
+from keras_tnattn.export.classifier import ignores_padding
 from keras_tnattn.export.formats import export_file
 from keras_tnattn.export.partial import partial_folder
-from keras_tnattn.export.writing import check_backend, ignores_padding
+from keras_tnattn.export.signatures import check_backend
 from keras_tnattn.text.words import WordVectorizer
 
 SUFFIXES = {"onnxruntime": ".onnx", "litert": ".tflite"}
@@ -71,8 +73,7 @@ def export_portable(
         ```
     """
     check_backend()
-    if runtime not in SUFFIXES:
-        raise ValueError(f"Expected one of {tuple(SUFFIXES)}. Received: runtime={runtime!r}")
+    check_runtime(runtime)
     if model.output_shape[-1] != len(class_names):
         raise ValueError(
             "Expected a name for each output of the model. "
@@ -91,13 +92,7 @@ def export_portable(
             "max_words": vectorizer.max_words,
         },
     }
-    folder = Path(folder)
-    if folder.exists():
-        raise FileExistsError(
-            f"Expected a new folder, because exports never overwrite. Received: {folder}"
-        )
-    with partial_folder(folder) as partial:
-        whole = partial / "whole"
+    with new_folder(folder) as whole:
         name = f"model{SUFFIXES[runtime]}"
         export_file(model, whole / name, ids, vectorizer.max_words)
         write_text(whole, content, {"model": name}, card)
@@ -109,7 +104,27 @@ def export_portable(
                 f"The folder for {runtime} computes something else than the model: probabilities "
                 f"are off by {error:.2g}"
             )
-        return whole.rename(folder)
+    return Path(folder)
+
+
+@contextlib.contextmanager
+def new_folder(folder: str | os.PathLike) -> Iterator[Path]:
+    """Yields a folder that gets its name at the end of the block, if nothing was raised."""
+    folder = Path(folder)
+    if folder.exists():
+        raise FileExistsError(
+            f"Expected a new folder, because exports never overwrite. Received: {folder}"
+        )
+    with partial_folder(folder) as partial:
+        (partial / "whole").mkdir()
+        yield partial / "whole"
+        (partial / "whole").rename(folder)
+
+
+def check_runtime(runtime: str) -> None:
+    """Raises a `ValueError` for the name of an unknown runtime."""
+    if runtime not in SUFFIXES:
+        raise ValueError(f"Expected one of {tuple(SUFFIXES)}. Received: runtime={runtime!r}")
 
 
 def write_text(

@@ -8,12 +8,16 @@ file is in the folder, too, and can be copied into any project:
     classify = load("news")
     classify("a text")  # "science"
     classify(["a text", "another"])  # ["science", "sports"]
+
+    translate = load("pt-en")  # what export_portable_translator wrote
+    translate("uma frase")  # "a sentence"
 """
 
 import json
 import os
 import re
 import threading
+import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,7 +44,15 @@ class Model:
             self._run, self.inputs = self._litert(threads)
 
     def __call__(self, **arrays: np.ndarray) -> list[np.ndarray]:
-        return self._run({name: arrays[name] for name in self.inputs})
+        arrays = {name: arrays[name] for name in self.inputs}
+        if not self.fixed_batch:
+            return self._run(arrays)
+        count = len(arrays[self.inputs[0]])
+        rows = [
+            self._run({name: array[n : n + 1] for name, array in arrays.items()})
+            for n in range(count)
+        ]
+        return [np.concatenate(parts) for parts in zip(*rows, strict=True)]
 
     def _onnx(self, threads: int | None) -> tuple[Callable[[dict], list], list[str]]:
         runtime = _imported("onnxruntime", "onnxruntime")
@@ -62,7 +74,8 @@ class Model:
             raise _unreadable(self.path, error) from error
         details = signature.get_input_details()
         outputs = sorted(signature.get_output_details())
-        self.fixed_batch = any(x["shape_signature"][0] == 1 for x in details.values())
+        first = [x["shape_signature"][:1] for x in details.values()]
+        self.fixed_batch = any(len(sizes) and sizes[0] == 1 for sizes in first)
         lock = threading.Lock()  # an interpreter runs one call at a time
 
         def run(arrays: dict) -> list[np.ndarray]:
@@ -86,6 +99,11 @@ class Words:
         self._ids = {word: n for n, word in enumerate(vocabulary, start=2)}
         self._between = re.compile(between)
         self.max_words = max_words
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The number of ids."""
+        return len(self._ids) + 2
 
     def split(self, text: str) -> list[str]:
         """Returns the words of a text."""
@@ -135,19 +153,299 @@ class Classifier:
         """Returns floats `(B, C)` for ids `(B, L)`."""
         if not len(ids):
             return np.zeros((0, len(self.class_names)), "float32")
-        name = self._model.inputs[0]
-        if self._model.fixed_batch:
-            return np.concatenate(
-                [self._model(**{name: ids[n : n + 1]})[0] for n in range(len(ids))]
-            )
-        return self._model(**{name: ids})[0]
+        return self._model(**{self._model.inputs[0]: ids})[0]
 
 
-def load(folder: str | os.PathLike, threads: int | None = None) -> Classifier:
-    """Loads a classifier.
+PAD, UNK, START, END = range(4)
+_JOINER, _SUFFIX = "\uffed", "##"
+_CHUNK = 16  # how many places more the states get at once
+
+
+class Pieces:
+    """Turns sentences into ids of word pieces, and back.
 
     Args:
-        folder: What `export_portable` wrote.
+        vocabulary: The pieces of all ids; the first four are padding, unknown, start and end.
+        kind: `"joined"`, with joiners where no space is, or `"bert"`.
+        case: `"keep"`, `"lower"` or `"turkish"`.
+        keep_accents: Whether accents stay on their letters.
+        form: The Unicode normalization form.
+    """
+
+    def __init__(
+        self, vocabulary: Sequence[str], kind: str, case: str, keep_accents: bool, form: Any
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.kind, self.case, self.keep_accents, self.form = kind, case, keep_accents, form
+        self._ids = {piece: n for n, piece in enumerate(vocabulary)}
+        self._longest = max(map(len, vocabulary))
+
+    def ids(self, text: str) -> list[int]:
+        """Returns the ids of a sentence, start and end included.
+
+        Unknown pieces are left out if no piece is known.
+        """
+        ids = [n for word in self.words(text) for n in self._pieces(word)]
+        known = any(n > END for n in ids)
+        return [START, *(n for n in ids if known or n != UNK), END]
+
+    def words(self, text: str) -> list[str]:
+        """Returns the words that are cut into pieces."""
+        return self._bert_words(text) if self.kind == "bert" else self._joined_words(text)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Returns the sentence of ids, up to the end."""
+        pieces = []
+        for n in ids:
+            if n == END:
+                break
+            if n not in (PAD, START):
+                pieces.append(" " + self.vocabulary[n])
+        text = "".join(pieces).replace(" " + _SUFFIX, "")
+        return re.sub(f" ?{_JOINER} ?", "", text).strip(" \t\n\v\f\r")
+
+    def _joined_words(self, text: str) -> list[str]:
+        text = unicodedata.normalize(self.form, text.replace(_JOINER, "\u25a0"))
+        if self.case == "turkish":
+            text = text.replace("I", "ı").replace("İ", "i")
+        if self.case != "keep":
+            text = text.partition("\0")[0].lower()  # as the graph does, which ends there
+        if not self.keep_accents:
+            text = _without_accents(text)
+        text = unicodedata.normalize(self.form, text)
+        words = []
+        for token in "".join(" " if _is_blank(c) else c for c in text).split(" "):
+            parts = _split(token, _is_alone)
+            for n, part in enumerate(parts):
+                if _is_alone(part[0]):
+                    before = _JOINER if n else ""
+                    after = _JOINER if n + 1 < len(parts) and not _is_alone(parts[n + 1][0]) else ""
+                    part = before + part + after
+                words.append(part)
+        return words
+
+    def _bert_words(self, text: str) -> list[str]:
+        if self.case == "lower":
+            text = _without_accents(_case_folded(text))
+        text = "".join(" " if unicodedata.category(c) in ("Cc", "Cf") else c for c in text)
+        return [part for token in text.split(" ") for part in _split(token, _is_bert_mark)]
+
+    def _pieces(self, word: str) -> list[int]:
+        """Cuts a word into the longest pieces from its start on."""
+        if len(word.encode("utf-8", "surrogatepass")) > 100:
+            return [UNK]
+        ids, start, mark = [], 0, ""
+        while start < len(word):
+            for end in range(min(len(word), start + self._longest), start, -1):
+                n = self._ids.get(mark + word[start:end])
+                if n is not None:
+                    break
+            else:
+                return [UNK]
+            ids.append(n)
+            start, mark = end, _SUFFIX
+        return ids
+
+
+def _split(token: str, alone: Callable[[str], bool]) -> list[str]:
+    """Cuts a token into characters that are words of their own, and what is between them."""
+    parts: list[str] = []
+    joins = False
+    for c in token:
+        if alone(c):
+            parts.append(c)
+            joins = False
+        elif joins:
+            parts[-1] += c
+        else:
+            parts.append(c)
+            joins = True
+    return parts
+
+
+def _is_alone(c: str) -> bool:
+    category = unicodedata.category(c)
+    return category[0] in "PS" or category == "Nd"
+
+
+def _is_blank(c: str) -> bool:
+    category = unicodedata.category(c)
+    return category[0] == "Z" or category == "Cc"
+
+
+def _is_bert_mark(c: str) -> bool:
+    ascii_mark = c < "\x7f" and not c.isalnum() and c > " "
+    return ascii_mark or unicodedata.category(c)[0] == "P" or any(a <= c <= b for a, b in _CHINESE)
+
+
+def _case_folded(text: str) -> str:
+    """Returns Unicode's `NFKC_Casefold` of a text."""
+    text = "".join(c for c in text if not any(a <= ord(c) <= b for a, b in _IGNORED))
+    for form in ("NFD", "NFKC", "NFKC"):
+        text = unicodedata.normalize(form, text).casefold()  # type: ignore[arg-type]
+    return unicodedata.normalize("NFKC", text)
+
+
+# The code points that Unicode calls default ignorable.
+_IGNORED = (
+    *((0xAD, 0xAD), (0x34F, 0x34F), (0x61C, 0x61C), (0x115F, 0x1160), (0x17B4, 0x17B5)),
+    *((0x180B, 0x180F), (0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x206F), (0x3164, 0x3164)),
+    *((0xFE00, 0xFE0F), (0xFEFF, 0xFEFF), (0xFFA0, 0xFFA0), (0xFFF0, 0xFFF8)),
+    *((0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A), (0xE0000, 0xE0FFF)),
+)
+_CHINESE = (
+    *(("\u4e00", "\u9fff"), ("\u3400", "\u4dbf"), ("\uf900", "\ufaff")),
+    *(("\U00020000", "\U0002a6df"), ("\U0002a700", "\U0002ceaf"), ("\U0002f800", "\U0002fa1f")),
+)
+
+
+def _without_accents(text: str) -> str:
+    text = unicodedata.normalize("NFD", text)
+    return "".join(c for c in text if unicodedata.category(c) != "Mn")
+
+
+class Translator:
+    """A function from sentences to their translations, by greedy or beam search.
+
+    Attributes:
+        beam_size: Number `K` of hypotheses, unless a call says otherwise; 1 is greedy search.
+        source: The `Pieces` of the sentences.
+        target: The `Pieces` of the translations.
+        card: The model card.
+    """
+
+    def __init__(self, folder: Path, content: dict[str, Any], threads: int | None) -> None:
+        self.source, self.target = Pieces(**content["source"]), Pieces(**content["target"])
+        self.card, self.beam_size = content["card"], content["beam_size"]
+        self._extra_tokens, self._penalty = content["extra_tokens"], content["length_penalty"]
+        self._grows = content["grows"]
+        self._encode, self._step = (
+            Model(folder / content["files"][name]["name"], threads) for name in ("encode", "step")
+        )
+
+    def __call__(self, texts: str | Sequence[str]) -> Any:
+        """Returns the translation of a sentence, or the list of those of several."""
+        best = self.n_best([texts] if isinstance(texts, str) else texts)
+        translations = [hypotheses[0][0] for hypotheses in best]
+        return translations[0] if isinstance(texts, str) else translations
+
+    def n_best(
+        self, texts: Sequence[str], beam_size: int | None = None, batch_size: int = 32
+    ) -> list[list[tuple[str, float]]]:
+        """Returns up to `K` translations of each sentence with their scores, best first.
+
+        Lower scores are better. A sentence without known words has the translation "".
+        """
+        rows = [self.source.ids(text) for text in texts]
+        order = sorted(range(len(rows)), key=lambda n: -len(rows[n]))
+        results: list[list[tuple[str, float]]] = [[] for _ in rows]
+        for first in range(0, len(order), batch_size):
+            numbers = order[first : first + batch_size]
+            source = np.zeros((len(numbers), len(rows[numbers[0]])), "int32")
+            for row, n in zip(source, numbers, strict=True):
+                row[: len(rows[n])] = rows[n]
+            for n, ids, scores in zip(numbers, *self.search(source, beam_size), strict=True):
+                pairs = [(self.target.text(x), float(y)) for x, y in zip(ids, scores, strict=True)]
+                empty = len(rows[n]) == 2
+                results[n] = [("", pairs[0][1])] if empty else [x for x in pairs if x[1] < np.inf]
+        return results
+
+    def search(
+        self, source: np.ndarray, beam_size: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Searches for ids `(B, S)`, padded with 0; returns ids `(B, K, L)`, scores `(B, K)`."""
+        beams = self.beam_size if beam_size is None else beam_size
+        if not 1 <= beams <= len(self.target.vocabulary):
+            raise ValueError(
+                f"Expected a beam of 1 to {len(self.target.vocabulary)}. Received: {beams}"
+            )
+        outputs = self._encode(source=source)
+        count = len(outputs) - len(self._grows)
+        context, state = outputs[:count], outputs[count:]
+        limit = (source != PAD).sum(axis=1) + self._extra_tokens
+        best = np.zeros((len(source), beams, int(limit.max(initial=0)) + 1), "int32")
+        scores = np.full((len(source), beams), np.inf, "float32")
+        # Those sentences of which the search goes on, and their hypotheses.
+        rows, width = np.arange(len(source)), 1
+        ids = np.full((len(source), beams, 1), START, "int32")
+        sums = np.where(np.arange(beams) == 0, np.zeros_like(scores), scores)
+        for position in range(best.shape[-1] - 1):
+            if position % _CHUNK == 0:
+                ids = np.pad(ids, [(0, 0), (0, 0), (0, _CHUNK)])
+                state = [_longer(x) if g else x for x, g in zip(state, self._grows, strict=True)]
+            logits, *state = self._step(
+                ids=ids[:, :width].reshape(len(rows) * width, -1),
+                position=np.array(position, "int32"),
+                **{f"context_{n:03}": x for n, x in enumerate(context)},
+                **{f"state_{n:03}": x for n, x in enumerate(state)},
+            )
+            logits = logits.reshape(len(rows), width, -1)
+            if width < beams:  # before the first choice all hypotheses are the same
+                logits = np.repeat(logits, beams, axis=1)
+            parents, tokens, sums, ended = _choice(logits, sums)
+            places = np.arange(len(rows))[:, None] * width + np.minimum(parents, width - 1)
+            longer = np.take_along_axis(ids, parents[..., None], axis=1)
+            ids[..., position + 1], longer[..., position + 1] = END, tokens
+            # Candidates for the answer: the best so far, those that end now, and at the limit all.
+            last, norm = limit[rows] == position + 1, self._norm(position + 2)
+            unfinished = np.where(last[:, None], sums / norm, np.float32(np.inf))
+            candidates = np.concatenate([scores[rows], ended / norm, unfinished], axis=1)
+            winners = np.argsort(candidates, axis=1, kind="stable")[:, :beams]
+            size = min(best.shape[-1], ids.shape[-1])
+            whole = np.concatenate(
+                [best[rows, :, :size], ids[..., :size], longer[..., :size]], axis=1
+            )
+            best[rows, :, :size] = np.take_along_axis(whole, winners[..., None], axis=1)
+            scores[rows] = np.take_along_axis(candidates, winners, axis=1)
+            # A sum only grows: this is the best score that a hypothesis can still reach.
+            reachable = sums.min(axis=1) / self._norm(limit[rows] + 1)
+            on = ~(last | (scores[rows, -1] <= reachable))
+            context, state = [x[on] for x in context], [x[places[on].ravel()] for x in state]
+            ids, sums, rows, width = longer[on], sums[on], rows[on], beams
+            if not len(rows):
+                break
+        return best, scores
+
+    def _norm(self, length: Any) -> Any:
+        return ((np.float32(5) + np.asarray(length, "float32")) / 6) ** np.float32(self._penalty)
+
+
+def _choice(
+    logits: np.ndarray, sums: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Chooses the `K` best extensions of hypotheses with logits `(B, K, V)`, sums `(B, K)`.
+
+    Returns:
+        The number of the hypothesis that each extends, its id, its sum of `-ln p`, and the sums of
+        all hypotheses that end now, each `(B, K)`.
+    """
+    beams = sums.shape[1]
+    logits = logits - logits.max(axis=-1, keepdims=True)
+    logits -= np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    tokens = np.argpartition(-logits, beams - 1, axis=-1)[..., :beams]
+    tokens.sort(axis=-1)  # equal probabilities in the order of their ids
+    order = np.argsort(-np.take_along_axis(logits, tokens, axis=-1), axis=-1, kind="stable")
+    tokens = np.take_along_axis(tokens, order, axis=-1).astype("int32")
+    extended = sums[..., None] - np.take_along_axis(logits, tokens, axis=-1)
+    infinite, ends = np.float32(np.inf), tokens == END
+    ended = np.where(ends, extended, infinite).min(axis=-1)
+    flat = np.where(ends, infinite, extended).reshape(len(sums), -1)
+    chosen = np.argsort(flat, axis=1, kind="stable")[:, :beams]
+    tokens = np.take_along_axis(tokens.reshape(len(sums), -1), chosen, axis=1)
+    return chosen // beams, tokens, np.take_along_axis(flat, chosen, axis=1), ended
+
+
+def _longer(state: np.ndarray) -> np.ndarray:
+    widths = [(0, 0)] * state.ndim
+    widths[-2] = (0, _CHUNK)
+    return np.pad(state, widths)
+
+
+def load(folder: str | os.PathLike, threads: int | None = None) -> Any:
+    """Loads a `Classifier` or a `Translator`.
+
+    Args:
+        folder: What `export_portable` or `export_portable_translator` wrote.
         threads: How many threads a call may use. Default: the runtime's own choice.
 
     Raises:
@@ -178,7 +476,9 @@ def load(folder: str | os.PathLike, threads: int | None = None) -> Classifier:
                 f"Expected {folder / file['name']} of {file['bytes']:,} bytes. Received: {size:,} "
                 "bytes. Copy the file again"
             )
-    return {"classify": Classifier}[content["task"]](folder, content, threads)
+    return {"classify": Classifier, "translate": Translator}[content["task"]](
+        folder, content, threads
+    )
 
 
 def _imported(module: str, package: str) -> Any:

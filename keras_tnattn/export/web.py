@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import keras
 
 from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.export.portable import export_portable
+from keras_tnattn.export.portable_translator import export_portable_translator
 from keras_tnattn.text.words import WordVectorizer
 
 # The package of npm whose files run the model, and which of them are shipped.
@@ -25,6 +26,8 @@ _RUNTIME_FILES = (
     "ort-wasm-simd-threaded.wasm",
 )
 _PAGE = Path(__file__).with_name("page")
+_TRANSLATOR = "translator.js"
+_PAGE_FILES = ("index.html", "page.js", "reader.js", _TRANSLATOR)
 
 
 def export_web(
@@ -65,21 +68,79 @@ def export_web(
         export_web(model, vectorizer, ["sports", "science"], "page")
         ```
     """
+
+    def write(target: Path) -> Path:
+        return export_portable(model, vectorizer, class_names, target, texts=texts, card=card)
+
+    return _written(folder, runtime, write, [name for name in _PAGE_FILES if name != _TRANSLATOR])
+
+
+def export_web_translator(
+    model: keras.Model,
+    source_tokenizer: Any,
+    target_tokenizer: Any,
+    folder: str | os.PathLike,
+    runtime: str | os.PathLike | None = None,
+    **options: Any,
+) -> Path:
+    """Writes a folder with a page that translates sentences, for any static server.
+
+    As `export_web`: nothing leaves the visitor's device, and no network is needed.
+
+    Args:
+        model: A model of `keras_tnattn.models.translator`.
+        source_tokenizer: The tokenizer of the source language.
+        target_tokenizer: The tokenizer of the target language.
+        folder: The new folder.
+        runtime: As in `export_web`.
+        **options: `beam_size`, `extra_tokens`, `length_penalty`, `texts` and `card`, as in
+            `export_portable_translator`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        FileExistsError: If the folder exists.
+        FileNotFoundError: As `export_web`.
+        RuntimeError: If `npm` fails; or as `export_portable_translator`.
+
+    Example:
+        ```python notest
+        export_web_translator(model, source_tokenizer, target_tokenizer, "page", beam_size=4)
+        ```
+    """
+
+    def write(target: Path) -> Path:
+        return export_portable_translator(
+            model, source_tokenizer, target_tokenizer, target, **options
+        )
+
+    return _written(folder, runtime, write, _PAGE_FILES)
+
+
+def _written(
+    folder: str | os.PathLike,
+    runtime: str | os.PathLike | None,
+    write: Callable[[Path], Path],
+    page_files: Sequence[str],
+) -> Path:
+    """Writes a page around what `write` writes for onnxruntime."""
     folder = Path(folder)
     if folder.exists():
         raise FileExistsError(
             f"Expected a new folder, because exports never overwrite. Received: {folder}"
         )
     with partial_folder(folder) as partial, _runtime_files(runtime) as files:
-        whole = export_portable(
-            model, vectorizer, class_names, partial / "page", texts=texts, card=card
-        )
+        whole = write(partial / "page")
         (whole / "reader.py").unlink()
         text = whole / "text.json"
         # Most bytes are those of the vocabulary.
         (whole / "text.json.gz").write_bytes(gzip.compress(text.read_bytes(), mtime=0))
         text.unlink()
-        for file in (*_PAGE.iterdir(), *(files / name for name in _RUNTIME_FILES)):
+        for file in (
+            *(_PAGE / name for name in page_files),
+            *(files / name for name in _RUNTIME_FILES),
+        ):
             shutil.copyfile(file, whole / file.name)
         return whole.rename(folder)
 

@@ -102,22 +102,22 @@ class TranslatorSteps:
         return _padded(rows, _SOURCE_ROUNDING, left=False)
 
     def start(self, inputs: Tensor) -> Start:
+        context, state = self.encode(inputs)
+        ids = ops.full((ops.shape(inputs)[0], 1), self.start_id, dtype="int32")
+        logits, state = self.step(ids, ops.zeros((), "int32"), context, state)
+        limit = ops.sum(ops.cast(context["mask"], "int32"), axis=1)
+        return Start(ids, limit, context, state, logits)
+
+    def encode(self, inputs: Tensor) -> tuple[dict[str, Any], list[Any]]:
+        """Runs the encoder: returns the context of the steps, and the state before the first."""
         mask = ops.not_equal(inputs, 0)
         memory = self.model.encode(inputs, training=False)
-        batch = ops.shape(inputs)[0]
-        ids = ops.full((batch, 1), self.start_id, dtype="int32")
-        context: dict[str, Any] = {"mask": mask}
-        state: list[Any] = []
-        if self.keeps_state:
-            decoders = self.model.decoders
-            context["memory"] = [decoder.memory_state(memory, mask) for decoder in decoders]
-            state = [decoder.empty_state(batch, 1) for decoder in decoders]
-        else:
-            context["memory"] = memory
-        position = ops.zeros((), "int32")
-        logits, state = self.step(ids, position, context, state)
-        limit = ops.sum(ops.cast(mask, "int32"), axis=1)
-        return Start(ids, limit, context, state, logits)
+        if not self.keeps_state:
+            return {"mask": mask, "memory": memory}, []
+        decoders = self.model.decoders
+        memories = [decoder.memory_state(memory, mask) for decoder in decoders]
+        state = [decoder.empty_state(ops.shape(inputs)[0], 1) for decoder in decoders]
+        return {"mask": mask, "memory": memories}, state
 
     def step(self, ids: Tensor, position: Tensor, context: Any, state: Any) -> tuple[Tensor, Any]:
         if self.keeps_state:

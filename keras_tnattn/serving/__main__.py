@@ -56,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # By default as many as there are cores: as many models that never return would stop all others.
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", "32")
     try:
+        from keras_tnattn.serving.engines import check_installed
         from keras_tnattn.serving.settings import Settings
     except ImportError as error:
         print(f"error: {error}. pip install 'keras-tnattn[serve]'", file=sys.stderr)
@@ -68,8 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             access_log=options.access_log == "json",
             log_texts=options.log_texts,
             allowed_hosts=tuple(options.allowed_hosts or _default_hosts(options.host)),
+            engine=options.engine,
         )
-    except ValueError as error:
+        check_installed(settings.engine)
+    except (ImportError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if not Path(options.saved_models).is_dir():
@@ -118,6 +121,8 @@ def _do_not_wait_for_stderr() -> None:
 
 
 def _parser(settings: type) -> argparse.ArgumentParser:
+    from keras_tnattn.serving.settings import ENGINES
+
     console = Path(sys.argv[0]).stem == "keras-tnattn"
     prog = "keras-tnattn serve" if console else "python -m keras_tnattn.serving"
     parser = argparse.ArgumentParser(
@@ -139,6 +144,13 @@ def _parser(settings: type) -> argparse.ArgumentParser:
                 metavar="N",
                 help=f"{_HELP[field.name]} (default: %(default)s)",
             )
+    parser.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default="auto",
+        help="what computes classifiers; auto: the fastest that a version was exported and "
+        "verified with, and that is installed (default: %(default)s)",
+    )
     parser.add_argument(
         "--allowed-hosts",
         nargs="+",

@@ -73,7 +73,12 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
         )
 
     repository = Repository(
-        saved_models, settings.served_versions, settings.max_batch, settings.load_s, batcher
+        saved_models,
+        settings.served_versions,
+        settings.max_batch,
+        settings.load_s,
+        batcher,
+        settings.engine,
     )
     monitoring = Monitoring(repository, settings.access_log, settings.log_texts)
     inference = Inference(repository, settings, monitoring)

@@ -96,6 +96,7 @@ class Repository:
         max_batch: The batch that versions are warmed up with.
         load_s: Seconds that a version may take to load.
         batcher: Makes what computes the batches of a version. Default: nothing does.
+        engine: What computes; see `keras_tnattn.serving.engines`. Defaults to `"tensorflow"`.
 
     Attributes:
         scanned: Whether the folder has been scanned once and its models loaded.
@@ -108,10 +109,11 @@ class Repository:
         max_batch: int,
         load_s: float = 600.0,
         batcher: Callable[[], Batcher] | None = None,
+        engine: str = "tensorflow",
     ) -> None:
         self.root = Path(root).resolve()
         self._served_versions, self._max_batch = served_versions, max_batch
-        self._load_s, self._batcher = load_s, batcher
+        self._load_s, self._batcher, self._engine = load_s, batcher, engine
         self._models: dict[str, dict[int, Version]] = {}
         self._lock = threading.Lock()  # guards states and counts; never held during loading
         self._pending: dict[str, set[int]] = {}  # new models that wait for others to load
@@ -258,13 +260,13 @@ class Repository:
     def _load_now(self, name: str, version: Version) -> None:
         try:
             _check_files(version.path.resolve(), self.root)
-            servable = Servable(version.path)
+            servable = Servable(version.path, self._engine)
             servable.warm_up(self._max_batch)
         except Exception as error:
             _log.warning("%s version %d cannot be served: %s", name, version.number, error)
             with self._lock:
                 if version.state is State.LOADING:  # not given up meanwhile
-                    version.error_code = _code(error)
+                    version.error_code = _code(error.__cause__ or error)
                     version.error_message = f"{type(error).__name__}: {error}"[:1000]
                     version.state = State.END
             return
@@ -273,7 +275,7 @@ class Repository:
                 return
             version.loaded, version.batcher = servable, self._batcher and self._batcher()
             version.state = State.AVAILABLE
-        _log.info("%s version %d is available", name, version.number)
+        _log.info("%s version %d is available, by %s", name, version.number, servable.engine)
 
     def _release(self, version: Version) -> None:
         """Unloads a version marked for it if no request uses it; the caller holds the lock."""
@@ -345,7 +347,7 @@ def _files(folder: Path) -> tuple:
     return tuple(files)
 
 
-def _code(error: Exception) -> str:
+def _code(error: BaseException) -> str:
     """TensorFlow's name for this kind of error."""
     if isinstance(error, FileNotFoundError):
         return "NOT_FOUND"

@@ -1,6 +1,7 @@
 """A loaded version of an exported model."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_tnattn.export.cards import MODEL_CARD
+from keras_tnattn.serving.engines import load_engine
 from keras_tnattn.serving.errors import RequestError
 
 _MAX_CARD = 1024 * 1024  # bytes
@@ -36,6 +38,7 @@ class Signature:
         name: Its name in the SavedModel.
         function: The loaded function.
         hints: What the model card says about each input.
+        compute: What computes it in place of the function. Default: nothing does.
 
     Attributes:
         inputs: The `tf.TensorSpec` of each input.
@@ -44,8 +47,14 @@ class Signature:
             the first axis of every input and output has an unknown size.
     """
 
-    def __init__(self, name: str, function: Any, hints: dict[str, Any]) -> None:
-        self.name, self._function = name, function
+    def __init__(
+        self,
+        name: str,
+        function: Any,
+        hints: dict[str, Any],
+        compute: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None,
+    ) -> None:
+        self.name, self._function, self._compute = name, function, compute
         self.inputs = dict(sorted(function.structured_input_signature[1].items()))
         self.outputs = dict(sorted(function.structured_outputs.items()))
         specs = [*self.inputs.values(), *self.outputs.values()]
@@ -77,6 +86,8 @@ class Signature:
 
     def __call__(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Computes the outputs of one batch."""
+        if self._compute is not None:
+            return self._compute(arrays)
         inputs = {
             name: tf.constant(array, self.inputs[name].dtype) for name, array in arrays.items()
         }
@@ -99,26 +110,32 @@ class Servable:
 
     Args:
         path: The version's folder.
+        engine: One of `keras_tnattn.serving.settings.ENGINES`. Defaults to `"tensorflow"`.
 
     Attributes:
+        engine: The engine that computes; TensorFlow computes the signatures that it cannot.
         signatures: The signatures by name.
         card: The model card, empty if there is none.
         metadata: The signatures as TensorFlow Serving's REST form shows them.
 
     Raises:
-        Exception: Whatever TensorFlow raises for a damaged SavedModel, and `ValueError` if no
-            signature can be called.
+        ImportError: If the engine is not installed.
+        ValueError: If the SavedModel cannot be loaded, no signature can be called, or the version
+            does not have the engine.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, engine: str = "tensorflow") -> None:
         self.path = path
         self.card = _read_card(path / MODEL_CARD)
         self.metadata = _metadata(path)
         # Keep the whole model: its signatures alone would not keep the weights alive.
         self._model = _load(path)
+        self.engine, computing = load_engine(path, engine)
         hints = self.card.get("inputs")
         self.signatures = {
-            name: Signature(name, function, hints if isinstance(hints, dict) else {})
+            name: Signature(
+                name, function, hints if isinstance(hints, dict) else {}, computing.get(name)
+            )
             for name, function in self._model.signatures.items()
         }
 
@@ -142,9 +159,9 @@ class Servable:
 def _load(path: Path) -> Any:
     try:
         return tf.saved_model.load(str(path))
-    except Exception as error:
+    except Exception as error:  # TensorFlow raises errors of any class
         if "Op type not registered" not in str(error):
-            raise
+            raise _unloadable(path, error) from error
     # The graph contains operations of TensorFlow Text, which its import registers.
     try:
         import tensorflow_text  # noqa: F401
@@ -152,7 +169,18 @@ def _load(path: Path) -> Any:
         raise ImportError(
             f"The graph of {path} needs TensorFlow Text: pip install 'keras-tnattn[text]'"
         ) from error
-    return tf.saved_model.load(str(path))
+    try:
+        return tf.saved_model.load(str(path))
+    except Exception as error:
+        raise _unloadable(path, error) from error
+
+
+def _unloadable(path: Path, error: Exception) -> ValueError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0][:300]
+    return ValueError(
+        f"Could not load {path}, which may be damaged, or of a version of Keras or TensorFlow that "
+        f"{tf.__version__} cannot read: {reason}. Export the model again"
+    )
 
 
 def _read_card(path: Path) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 import dataclasses
 import math
 
+ENGINES = ("auto", "tensorflow", "onnxruntime", "litert")
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -28,6 +30,9 @@ class Settings:
         poll_s: Seconds between two checks of the folder for new versions. Defaults to 2.
         load_s: Seconds that a version may take to load. Defaults to 600.
         threads: Number of batches of a model computed at the same time. Defaults to 1.
+        engine: What computes classifiers: `"tensorflow"`; `"onnxruntime"` or `"litert"`, for
+            versions that were exported with it; or `"auto"` (default), one of these that the
+            version has and that is installed, else TensorFlow.
         drain_s: Seconds for which new connections are still accepted after SIGTERM, while the
             server already reports that it is not ready. Defaults to 1.
         stop_s: Seconds that running requests then have to finish. Defaults to 30.
@@ -67,6 +72,7 @@ class Settings:
     poll_s: float = 2.0
     load_s: float = 600.0
     threads: int = 1
+    engine: str = "auto"
     drain_s: float = 1.0
     stop_s: float = 30.0
     max_head: int = 64 * 1024
@@ -85,6 +91,8 @@ class Settings:
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise ValueError(f"Expected a positive int. Received: {name}={value!r}")
+        if self.engine not in ENGINES:
+            raise ValueError(f"Expected one of {ENGINES}. Received: engine={self.engine!r}")
         for name in ("batch_wait_ms", "drain_s", "stop_s"):
             value = getattr(self, name)
             if not 0 <= value < math.inf:

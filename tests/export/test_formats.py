@@ -15,6 +15,7 @@ from keras_tnattn.export import (
     export_saved_model,
     file_sizes,
     formats,
+    running,
 )
 from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.layers import LowRankEmbedding, TTDense, TTEmbedding
@@ -66,10 +67,10 @@ def test_computes_what_the_model_does(form, tmp_path):
     # Another batch size and, where it is not fixed, length.
     other = IDS[:2] if BACKEND == "jax" else np.tile(IDS[:2], (1, 3))
     runs = {
-        "SavedModel": formats._run_saved_model,
-        "ONNX": formats._run_onnx,
-        "LiteRT": formats._run_litert,
-        "OpenVINO": formats._run_openvino,
+        "SavedModel": running.run_saved_model,
+        "ONNX": running.run_onnx,
+        "LiteRT": running.run_litert,
+        "OpenVINO": running.run_openvino,
     }
     expected = model.predict(other, verbose=0)
     np.testing.assert_allclose(runs[form](str(path), other)[0], expected, rtol=1e-4, atol=1e-5)

@@ -1,15 +1,9 @@
-"""Folders with a model and its text, read without Keras and TensorFlow, and in a browser."""
+"""Folders with a model and its text, read without Keras and TensorFlow."""
 
-import functools
-import http.server
-import importlib.util
 import json
 import os
-import re
-import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import keras
@@ -21,38 +15,12 @@ if keras.backend.backend() != "tensorflow":
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from portable_models import HOSTILE, NAMES, TEXTS, classifier
 
 from keras_tnattn.export import export_portable, export_web, reader
-from keras_tnattn.models import text_classifier
-from keras_tnattn.text.words import learn_words, split_words
+from keras_tnattn.text.words import split_words
 
-TEXTS = [
-    "a red fish swims",
-    "the blue bird flies, high",
-    "it's \u0130STANBUL, \u03a3\u0391\u03a3 and Stra\u00dfe",
-]
-NAMES = ["fish", "bird", "<b>çity</b>"]
-HOSTILE = [
-    "",
-    " \t\r\n\v\f",
-    "\x00a\x00b",
-    "\u0130I \u0131i \u03a3\u0391\u03a3 \u038c\u03a3\u039f\u03a3 \u1e9e\u00df \u01c5 \ufb01",
-    "a\u00a0b\u2028c\u3000d\u200be",
-    "e\u0301 \u0301 \ufeffx",
-    "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001d4b3\U0001d4ce \U0010ffff",
-    "'quoted' it's ''",
-    "\x1c\x1d\x85",
-    "word" * 5000,
-    '-_-[]\\^`{|}~!"#$%&()*+,./:;<=>?@',
-]
 RUNTIMES = {"onnxruntime": "onnxruntime", "litert": "ai_edge_litert"}
-
-
-@functools.cache
-def classifier():
-    keras.utils.set_random_seed(0)
-    words = learn_words([*TEXTS, *HOSTILE], 200, max_words=12)
-    return text_classifier(words.vocabulary_size(), 3, "tsa", embedding_dim=8), words
 
 
 def written(folder, runtime="onnxruntime"):
@@ -161,65 +129,8 @@ def test_arguments_are_checked_before_anything_is_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync")
-
-
-@pytest.fixture(scope="module")
-def page_url(tmp_path_factory):
-    """The address of a page that a static server serves."""
-    runtime = os.environ.get("ONNXRUNTIME_WEB")
-    if not (CHROMIUM and importlib.util.find_spec("playwright")):
-        pytest.skip("needs chromium, and playwright of the extra dev")
-    if not (runtime or shutil.which("npm")):
-        pytest.skip("needs npm, which fetches onnxruntime-web")
-    model, words = classifier()
-    card = {"name": "pets", "examples": ["the red fish"]}
-    folder = tmp_path_factory.mktemp("web") / "page"
-    export_web(model, words, NAMES, folder, TEXTS, card, runtime)
-    handler = functools.partial(Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *args):
-        pass
-
-
-def test_the_page_classifies_without_a_network(page_url):
-    from playwright.sync_api import sync_playwright
-
-    model, words = classifier()
-    texts = [*TEXTS, *HOSTILE]
-    expected = model.predict(words(texts), verbose=0)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
-        context = browser.new_context()
-        page = context.new_page()
-        problems, hosts = [], set()
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
-        page.on("request", lambda request: hosts.add(re.match(r"\w+://[^/]*", request.url).group()))
-        page.goto(page_url)
-        page.wait_for_selector("#classes li", timeout=120_000)
-        assert page.title() == "pets"
-        assert page.input_value("#text") == "the red fish"
-        context.set_offline(True)
-        page.fill("#text", TEXTS[1])
-        best = NAMES[expected[1].argmax()]
-        page.wait_for_function(
-            "name => document.querySelector('#classes li')?.innerText.startsWith(name)", arg=best
-        )
-        rows = page.evaluate("texts => classifier.probabilities(texts)", texts)
-        np.testing.assert_allclose(rows, expected, atol=1e-5)
-        browser.close()
-    assert problems == []
-    assert hosts == {page_url}
-
-
 def test_the_page_ships_little_beside_the_runtime():
     page = Path(reader.__file__).with_name("page")
-    assert sum(file.stat().st_size for file in page.iterdir()) < 10_000
+    sizes = {file.name: file.stat().st_size for file in page.iterdir()}
+    assert sizes.pop("translator.js") < 10_000  # which pages of classifiers do not have
+    assert sum(sizes.values()) < 10_000

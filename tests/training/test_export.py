@@ -8,6 +8,8 @@ import pytest
 if keras.backend.backend() != "tensorflow":
     pytest.skip("texts are exported on TensorFlow", allow_module_level=True)
 
+from translator_runs import make_run
+
 from keras_tnattn.export import reader
 from keras_tnattn_train import export, predict
 from keras_tnattn_train.cli import main
@@ -38,6 +40,18 @@ def test_folders_say_what_the_run_says(run, tmp_path, capsys):
     expected = [json.loads(line)["label"] for line in capsys.readouterr().out.splitlines()]
     for folder in folders.values():
         assert reader.load(folder)(texts) == expected
+
+
+def test_a_translator_translates_as_predict_does(tmp_path, capsys):
+    pytest.importorskip("onnxruntime")
+    make_run(tmp_path / "run", "sdpa")
+    folder = tmp_path / "onnx"
+    assert export.main([str(tmp_path / "run"), "--onnx", str(folder)]) == 0
+    assert "bytes  step.onnx" in capsys.readouterr().out
+    texts = ["Eu, vi três gatos.", "rios"]
+    assert predict.main([str(tmp_path / "run"), *texts, "--format", "jsonl"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert reader.load(folder)(texts) == [json.loads(line)["translation"] for line in lines]
 
 
 def test_bad_input(run, tmp_path, capsys):

@@ -16,7 +16,9 @@ examples:
     python training/export.py runs/reuters-tsa-0 --onnx portable/reuters
   the same for phones, of a compressed run:
     python training/export.py runs/reuters-tsa-0/compressed --litert portable/reuters
-  a page that classifies in the browser, without a server of its own:
+  a translator, whose folder searches greedily or with a beam:
+    python training/export.py runs/pt-en --onnx portable/pt-en
+  a page that classifies or translates in the browser, without a server of its own:
     python training/export.py runs/reuters-tsa-0/compressed --web page
     python -m http.server --directory page
 """
@@ -25,7 +27,9 @@ examples:
 class ExportOptions(Options):
     """The options of `training/export.py`."""
 
-    run: str = argument("the folder of a finished run of classify, or of a compressed one")
+    run: str = argument(
+        "the folder of a finished run of classify or translate, or of a compressed one"
+    )
     onnx: str | None = option(
         None, OUTPUT, "write this new folder for onnxruntime", metavar="FOLDER"
     )

@@ -1,4 +1,4 @@
-// Classifies the text of the page as it is typed, with the files beside this one.
+// Classifies or translates the text of the page as it is typed, with the files beside this one.
 import { load } from "./reader.js";
 
 const title = document.getElementById("title");
@@ -25,18 +25,46 @@ function show(names, probabilities) {
   );
 }
 
+function showTranslations(translations) {
+  classes.replaceChildren(
+    ...translations.map(({ text: translation, score }) => {
+      const row = document.createElement("li");
+      row.className = "translation";
+      row.append(translation);
+      row.title = `score ${score.toFixed(2)}; lower is better`;
+      return row;
+    }),
+  );
+}
+
+function computed(model) {
+  if (!model.nBest) {
+    return async () => {
+      const [probabilities] = await model.probabilities([text.value]);
+      return () => show(model.classNames, probabilities);
+    };
+  }
+  return async () => {
+    const translations = await model.nBest(text.value);
+    return () => showTranslations(translations);
+  };
+}
+
 try {
-  const classifier = await load(".");
-  window.classifier = classifier; // for the console
-  document.title = title.textContent = classifier.card.name ?? title.textContent;
+  const model = await load(".");
+  window.model = model; // for the console
+  document.title = title.textContent = model.card.name ?? title.textContent;
   let last = 0;
+  const compute = computed(model);
   const update = async () => {
     const call = ++last;
-    const [probabilities] = await classifier.probabilities([text.value]);
-    if (call === last) show(classifier.classNames, probabilities); // not overtaken by a newer text
+    if (model.nBest) await new Promise((done) => setTimeout(done, 200)); // until the typing pauses
+    if (call !== last) return;
+    const shown = await compute();
+    if (call === last) shown(); // not overtaken by a newer text
   };
   text.addEventListener("input", update);
-  text.value ||= classifier.card.examples?.[0] ?? "";
+  text.value ||= model.card.examples?.[0] ?? "";
   await update();
 } catch (error) {
   problem.textContent = `The model could not be loaded: ${error.message}`;

@@ -65,17 +65,28 @@ export class Classifier {
   }
 }
 
+async function session(folder, { name, bytes }) {
+  const model = new Uint8Array(await (await fetched(`${folder}/${name}`)).arrayBuffer());
+  if (model.length !== bytes) {
+    throw new Error(`${name} has ${model.length} bytes and not ${bytes}; copy it again`);
+  }
+  return ort.InferenceSession.create(model);
+}
+
 export async function load(folder) {
   const content = await (await unpacked(`${folder}/text.json.gz`)).json();
   if (content.format !== FORMAT) {
     throw new Error(`text.json.gz has version ${content.format} and not ${FORMAT}; export again`);
   }
-  const { name, bytes } = content.files.model;
-  const model = new Uint8Array(await (await fetched(`${folder}/${name}`)).arrayBuffer());
-  if (model.length !== bytes) {
-    throw new Error(`${name} has ${model.length} bytes and not ${bytes}; copy it again`);
-  }
   ort.env.wasm.numThreads = 1; // more need headers that not every server sends
   ort.env.wasm.wasmPaths = new URL("./", import.meta.url).href;
-  return new Classifier(content, await ort.InferenceSession.create(model));
+  const sessions = {};
+  for (const [key, file] of Object.entries(content.files)) {
+    sessions[key] = await session(folder, file);
+  }
+  if (content.task === "translate") {
+    const { Translator } = await import("./translator.js");
+    return new Translator(content, sessions);
+  }
+  return new Classifier(content, sessions.model);
 }

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -168,9 +169,20 @@ def export_trained(
     examples = [data.texts[row][:200] for row in test.rows[:: max(1, len(test.rows) // 5)][:5]]
     split = split_words if vectorizer.split == "words" else split_characters
     card = {"examples": examples, **describe(config, source, results)}
-    return export_classifier(
-        model, vectorizer.layer(), data.class_names, folder, version, split, card
-    )
+
+    def export(engines: Sequence[str]) -> Path:
+        layer = vectorizer.layer()
+        return export_classifier(
+            model, layer, data.class_names, folder, version, split, card, engines
+        )
+
+    if not all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))):
+        return export(())
+    try:
+        return export(("onnxruntime",))
+    except RuntimeError as error:  # not every model can be converted
+        print(f"note: TensorFlow computes the exported model, because: {error}")
+        return export(())
 
 
 def prepare_parts(

@@ -86,4 +86,6 @@ class TrainedRun(PredictingRun):
             folder: The new folder.
             runtime: Where `onnxruntime-web` is, for `"web"`. Default: npm fetches it.
         """
-        raise InputError(f"Expected a run of classify. Received: {self.model.name}, another model")
+        raise InputError(
+            f"Expected a run of classify or translate. Received: {self.model.name}, another model"
+        )

@@ -18,7 +18,7 @@ from keras_tnattn_train.runs.trained import TrainedRun
 from keras_tnattn_train.system.files import read_object
 from keras_tnattn_train.translate.config import TranslateConfig
 from keras_tnattn_train.translate.models import untrained
-from keras_tnattn_train.translate.train import SUFFIX, export_trained
+from keras_tnattn_train.translate.train import SUFFIX, export_trained, model_card
 
 if TYPE_CHECKING:
     from keras_tnattn.text.sentence_translator import SentenceTranslator
@@ -100,6 +100,19 @@ class TranslatorRun(TrainedRun):
         config = Run(self.folder).read_config(TranslateConfig, {})
         counts = {"parameters": result.model.count_params()}
         return export_trained(config, result.model, self.trained.corpus, counts, folder)
+
+    def export_portable(self, kind: str, folder: Path, runtime: str | None) -> None:
+        from keras_tnattn.export import export_portable_translator, export_web_translator
+
+        config = Run(self.folder).read_config(TranslateConfig, {})
+        parts = (self.model, self.trained.source_tokenizer, self.trained.target_tokenizer)
+        card = {"name": config.name, **model_card(config, self.trained.corpus, {})}
+        options: dict[str, Any] = {"beam_size": config.export_beam, "card": card}
+        if kind == "web":
+            export_web_translator(*parts, folder, runtime, **options)
+        else:
+            engine = {"onnx": "onnxruntime", "litert": "litert"}[kind]
+            export_portable_translator(*parts, folder, engine, **options)
 
 
 def load_translator(folder: str | Path, checkpoint: str | None = None) -> TrainedTranslator:

@@ -175,20 +175,28 @@ def export_trained(
     """
     from keras_tnattn.export import export_translator
 
+    source, target = corpus.tokenizers
+    card = model_card(config, corpus, results)
+    return export_translator(model, source, target, folder, version, config.export_beam, card=card)
+
+
+def model_card(
+    config: TranslateConfig, corpus: PreparedCorpus, results: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns the entries of a model card, with examples from the test part."""
     data = {
         "name": config.corpus or config.prepared,
         "fingerprint": corpus.digest,
         "notes": list(corpus.notes),
     }
-    source, target = corpus.tokenizers
+    source = corpus.tokenizers[0]
     sentences = corpus.parts["test"].source
     examples = [sentences[i] for i in range(min(5, len(sentences)))]
-    card = {
+    return {
         "languages": list(corpus.languages),
         "examples": [source.detokenize(ids).numpy().decode() for ids in examples],
         **describe(config, data, results),
     }
-    return export_translator(model, source, target, folder, version, config.export_beam, card=card)
 
 
 def evaluated(folder: Path) -> dict[str, float]:

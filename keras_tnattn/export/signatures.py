@@ -1,0 +1,175 @@
+"""Writes SavedModels of any signatures, as versions of a model."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_tnattn.export.cards import MODEL_CARD, technical
+from keras_tnattn.export.partial import partial_folder
+from keras_tnattn.renaming import renamed_arguments
+from keras_tnattn.typing import Tensor
+
+CLASS_NAMES = "assets.extra/class_names.json"
+
+
+def check_backend() -> None:
+    """Raises a `RuntimeError` unless Keras runs on TensorFlow, whose graphs process the text.
+
+    The functions of `keras_tnattn.export.formats` export numeric models on other backends.
+
+    Example:
+        >>> if keras.backend.backend() == "tensorflow":
+        ...     check_backend()
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            "Exporting a model of text, or with a training command, needs the TensorFlow backend "
+            "(pip install 'keras-tnattn[tensorflow]'): set KERAS_BACKEND=tensorflow and "
+            f"load the .keras file there. Received: backend={keras.backend.backend()!r}"
+        )
+
+
+def class_names_file(class_names: Sequence[str]) -> dict[str, str]:
+    """Returns the file of an exported classifier that names its classes, for `extra_files`.
+
+    Args:
+        class_names: The `C` names, in the order of the probabilities.
+
+    Example:
+        >>> class_names_file(["cat", "dog"])
+        {'assets.extra/class_names.json': '["cat", "dog"]'}
+    """
+    return {CLASS_NAMES: json.dumps(list(class_names))}
+
+
+def _extra_files(class_names: Sequence[str] | None) -> dict[str, str] | None:
+    return None if class_names is None else class_names_file(class_names)
+
+
+@renamed_arguments(class_names=("extra_files", _extra_files))
+def export_signatures(
+    signatures: Mapping[str, tuple[Callable[..., dict[str, Tensor]], Any]],
+    layers: Sequence[keras.layers.Layer],
+    folder: str | os.PathLike,
+    version: int | None = None,
+    extra_files: Mapping[str, str | Path] | None = None,
+    card: Mapping[str, Any] | None = None,
+) -> Path:
+    """Writes `folder/<version>/`, a SavedModel with any signatures; completely or not at all.
+
+    Args:
+        signatures: For each name a function from tensors to a dict of tensors, and the
+            `tf.TensorSpec` of its argument or a list of them.
+        layers: All models and layers that the functions call.
+        folder: The model's folder.
+        version: A positive integer. Default: one more than the highest existing version, or 1.
+        extra_files: The content of further text files by their paths in the version, such as that
+            of `class_names_file`; or the paths of folders, which are copied.
+        card: Further entries of the model card, `assets.extra/model_card.json`, besides name,
+            version, versions and date.
+
+    Returns:
+        The path of the new version.
+
+    Raises:
+        FileExistsError: If the version exists.
+        RuntimeError: If Keras does not run on TensorFlow.
+        ValueError: If `version` is not positive.
+
+    Example:
+        ```python notest
+        spec = tf.TensorSpec((None, 64), tf.float32, name="features")
+        export_signatures({"serving_default": (classify, spec)}, [model], "saved_models/mine")
+        ```
+    """
+    check_backend()
+    folder, chosen = Path(folder), version is not None
+    if version is None:
+        version = next_version(folder)
+    if version < 1:
+        raise ValueError(f"Expected a positive version. Received: version={version}")
+    if (folder / str(version)).exists():
+        raise _existing(folder / str(version))
+    with partial_folder(folder / str(version)) as partial:
+        archive = keras.export.ExportArchive()
+        for layer in layers:
+            archive.track(layer)
+        for name, (function, spec) in signatures.items():
+            archive.add_endpoint(name, function, spec if isinstance(spec, list) else [spec])
+        whole = partial / "whole"
+        write_archive(archive, whole)
+        (whole / MODEL_CARD).parent.mkdir()
+        for name, content in (extra_files or {}).items():
+            (whole / name).parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, Path):
+                shutil.copytree(content, whole / name)
+            else:
+                (whole / name).write_text(content, encoding="utf-8")
+        while True:
+            target = folder / str(version)
+            whole_card = {"name": folder.name, "version": version, **technical(), **(card or {})}
+            text = json.dumps(whole_card, indent=1, ensure_ascii=False) + "\n"
+            (whole / MODEL_CARD).write_text(text, encoding="utf-8")
+            try:
+                return whole.rename(target)
+            except OSError as error:
+                if not target.exists():
+                    raise
+                if chosen:
+                    raise _existing(target) from error
+                version = next_version(folder)  # another export has taken this one
+
+
+def write_archive(archive: keras.export.ExportArchive, path: Path) -> None:
+    """Writes a SavedModel with one copy of its weights and without gradients.
+
+    Keras keeps the variables of the tracked layers beside those that the signatures read, which are
+    the same, and TensorFlow the gradients of functions that have their own.
+    """
+    import tensorflow as tf
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    tracked = getattr(archive, "_tf_trackable", archive)
+    for name in ("variables", "trainable_variables", "non_trainable_variables"):
+        if hasattr(tracked, name):
+            setattr(tracked, name, [])
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    archive.write_out(str(path), options, verbose=False)
+    file = path / "saved_model.pb"
+    content = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    graph = content.meta_graphs[0].graph_def
+    for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
+        for node in nodes:
+            node.attr.pop("_gradient_op_type", None)  # TensorFlow warns of one without a gradient
+    file.write_bytes(content.SerializeToString(deterministic=True))
+
+
+def _existing(target: Path) -> FileExistsError:
+    return FileExistsError(
+        f"Expected a new version, because exports are never changed. Received: {target} exists"
+    )
+
+
+def next_version(folder: str | os.PathLike) -> int:
+    """Returns the version that an export takes by default in a model's folder.
+
+    Example:
+        >>> next_version("a_folder_without_versions")
+        1
+    """
+    return max(versions_in(Path(folder)), default=0) + 1
+
+
+def versions_in(folder: Path) -> list[int]:
+    """Returns the numbers of the versions in a model's folder.
+
+    Example:
+        >>> versions_in(Path("a_folder_without_versions"))
+        []
+    """
+    return [int(p.name) for p in folder.glob("[0-9]*") if p.name.isdecimal()]

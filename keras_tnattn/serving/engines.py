@@ -1,0 +1,91 @@
+"""Computes the signatures of a classifier by a faster engine than TensorFlow.
+
+An exported version has a folder for each engine with which it was verified: what
+`keras_tnattn.export.reader` reads.
+"""
+
+import importlib.util
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_tnattn.export import reader
+from keras_tnattn.export.cards import ENGINES as FOLDER
+from keras_tnattn.serving.errors import RequestError
+
+_MODULES = {"onnxruntime": "onnxruntime", "litert": "ai_edge_litert"}
+_EXTRAS = {"onnxruntime": "onnx", "litert": "litert"}
+_Compute = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
+_log = logging.getLogger(__name__)
+
+
+def check_installed(engine: str) -> None:
+    """Raises an `ImportError` if an engine is not installed."""
+    module = _MODULES.get(engine)
+    if module and importlib.util.find_spec(module) is None:
+        raise ImportError(
+            f"The engine {engine} is not installed: pip install 'keras-tnattn[{_EXTRAS[engine]}]', "
+            "or serve with --engine auto"
+        )
+
+
+def load_engine(path: Path, engine: str) -> tuple[str, dict[str, _Compute]]:
+    """Loads the engine of a version.
+
+    Args:
+        path: The folder of the version.
+        engine: One of `keras_tnattn.serving.settings.ENGINES`. `"auto"` is the first that the
+            version has, that is installed and that loads, else TensorFlow.
+
+    Returns:
+        Its name, and what computes each signature that it can compute; none for TensorFlow.
+
+    Raises:
+        ImportError: If the engine is not installed.
+        ValueError: If the version has no such engine, or its files are damaged or of another
+            version.
+    """
+    if engine == "tensorflow":
+        return engine, {}
+    if engine != "auto":
+        check_installed(engine)
+        if not (path / FOLDER / engine).is_dir():
+            raise ValueError(
+                f"Expected {path / FOLDER / engine}. The model was exported without the engine "
+                f"{engine}: export it again, or serve it with --engine auto"
+            )
+        return engine, _signatures(path / FOLDER / engine)
+    for name in _MODULES:
+        if (path / FOLDER / name).is_dir():
+            try:
+                check_installed(name)
+                return name, _signatures(path / FOLDER / name)
+            except (ImportError, OSError, ValueError) as error:
+                _log.warning("%s is served by TensorFlow: %s", path, error)
+    return "tensorflow", {}
+
+
+def _signatures(folder: Path) -> dict[str, _Compute]:
+    # One thread: the server uses the other cores for what surrounds the model.
+    classifier = reader.load(folder, threads=1)
+    names = np.array([name.encode() for name in classifier.class_names], object)
+    size = classifier.words.vocabulary_size
+
+    def outputs(ids: np.ndarray) -> dict[str, np.ndarray]:
+        probabilities = classifier.from_ids(ids)
+        return {"label": names[probabilities.argmax(axis=1)], "probabilities": probabilities}
+
+    def from_text(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        texts = [text.decode("utf-8", "replace") for text in arrays["text"]]
+        return outputs(classifier.ids(texts))
+
+    def from_ids(arrays: dict[str, Any]) -> dict[str, np.ndarray]:
+        ids = arrays["ids"]
+        if ids.size and not 0 <= ids.min() <= ids.max() < size:
+            raise RequestError(400, f"Expected ids of 0 to {size - 1}. Received: others")
+        return outputs(ids)
+
+    return {"serving_default": from_text, "ids": from_ids}

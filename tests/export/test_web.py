@@ -1,0 +1,167 @@
+"""Pages that classify and translate in the browser, and what they run there."""
+
+import functools
+import http.server
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+
+import keras
+import numpy as np
+import pytest
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("texts are exported on TensorFlow", allow_module_level=True)
+
+from portable_models import (
+    HOSTILE,
+    HOSTILE_SENTENCES,
+    NAMES,
+    SENTENCES,
+    TEXTS,
+    TOKENIZERS,
+    classifier,
+    talkative,
+    tokenizer_of_hostile,
+)
+from translator_runs import make_run
+
+from keras_tnattn.export import export_web, export_web_translator, reader, web
+from keras_tnattn.export.portable_translator import _rules
+from keras_tnattn.text.sentence_translator import SentenceTranslator
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync")
+
+
+NODE = shutil.which("node")
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Opens the page that `write` writes, runs a program with it, and checks that it is alone."""
+    runtime = os.environ.get("ONNXRUNTIME_WEB")
+    if not (CHROMIUM and importlib.util.find_spec("playwright")):
+        pytest.skip("needs chromium, and playwright of the extra dev")
+    if not (runtime or shutil.which("npm")):
+        pytest.skip("needs npm, which fetches onnxruntime-web")
+    from playwright.sync_api import sync_playwright
+
+    def run(write, program):
+        folder = tmp_path / "page"
+        write(folder, runtime)
+        handler = functools.partial(Quiet, directory=str(folder))
+        problems, hosts = [], set()
+        with (
+            http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
+            sync_playwright() as playwright,
+        ):
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            url = f"http://127.0.0.1:{server.server_port}"
+            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
+            context = browser.new_context()
+            page = context.new_page()
+            page.on("pageerror", lambda error: problems.append(str(error)))
+            page.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
+            page.on("request", lambda x: hosts.add(re.match(r"\w+://[^/]*", x.url).group()))
+            page.goto(url)
+            page.wait_for_selector("#classes li", timeout=240_000)
+            context.set_offline(True)
+            program(page)
+            browser.close()
+            server.shutdown()
+        assert problems == []
+        assert hosts == {url}
+
+    return run
+
+
+def test_the_page_classifies_without_a_network(opened):
+    model, words = classifier()
+    vocabulary = [*words.get_vocabulary()[2:], "unknown"]
+    rng = np.random.default_rng(0)
+    texts = [*TEXTS, *HOSTILE]
+    texts += [" ".join(rng.choice(vocabulary, rng.integers(0, 15))) for _ in range(1000)]
+    expected = model.predict(words(texts), verbose=0)
+
+    def write(folder, runtime):
+        card = {"name": "pets", "examples": ["the red fish"]}
+        export_web(model, words, NAMES, folder, TEXTS, card, runtime)
+        assert not (folder / "translator.js").exists()
+
+    def program(page):
+        assert page.title() == "pets"
+        assert page.input_value("#text") == "the red fish"
+        page.fill("#text", TEXTS[1])
+        best = NAMES[expected[1].argmax()]
+        page.wait_for_function(
+            "name => document.querySelector('#classes li')?.innerText.startsWith(name)", arg=best
+        )
+        rows = page.evaluate("texts => model.probabilities(texts)", texts)
+        np.testing.assert_allclose(rows, expected, atol=1e-5)
+        labels = page.evaluate("texts => model.labels(texts)", texts)
+        assert labels == [NAMES[n] for n in expected.argmax(axis=1)]
+
+    opened(write, program)
+
+
+def test_the_page_translates_without_a_network(opened, tmp_path):
+    tokenizers = make_run(tmp_path / "run", "sdpa")[1].tokenizers
+    model = talkative(*tokenizers)
+    translate = SentenceTranslator(model, *tokenizers, beam_size=2, extra_tokens=5)
+    expected = translate.n_best(SENTENCES)
+
+    def write(folder, runtime):
+        card = {"name": "pt-en", "examples": [SENTENCES[0]]}
+        options = {"beam_size": 2, "extra_tokens": 5, "card": card}
+        export_web_translator(model, *tokenizers, folder, runtime, **options)
+
+    def program(page):
+        assert page.inner_text("#classes li:first-child") == expected[0][0].text
+        for text, wanted in zip(SENTENCES, expected, strict=True):
+            pairs = page.evaluate("text => model.nBest(text)", text)
+            assert [pair["text"] for pair in pairs] == [x.text for x in wanted]
+            scores = [x.score for x in wanted]
+            np.testing.assert_allclose([x["score"] for x in pairs], scores, rtol=1e-4)
+        page.fill("#text", SENTENCES[2])
+        page.wait_for_function(
+            "text => document.querySelector('#classes li')?.innerText === text",
+            arg=expected[2][0].text,
+        )
+
+    opened(write, program)
+
+
+@pytest.mark.skipif(not NODE, reason="needs Node.js")
+@pytest.mark.parametrize("options", TOKENIZERS, ids=str)
+def test_the_pieces_of_the_page_are_those_of_the_reader(options, tmp_path):
+    rules = _rules(tokenizer_of_hostile(options))
+    pieces = reader.Pieces(**rules)
+    texts = [*HOSTILE_SENTENCES, *SENTENCES, *TEXTS, *HOSTILE]
+    shutil.copyfile(web._PAGE / "translator.js", tmp_path / "translator.mjs")
+    (tmp_path / "data.json").write_text(json.dumps([rules, texts]), "utf-8")
+    program = (
+        "import { Pieces } from './translator.mjs'; import { readFileSync } from 'fs';"
+        "const [rules, texts] = JSON.parse(readFileSync('data.json'));"
+        "const pieces = new Pieces(rules);"
+        "const ids = texts.map((text) => pieces.ids(text));"
+        "console.log(JSON.stringify([texts.map((x) => pieces.words(x).filter((w) => w)),"
+        " ids, ids.map((x) => pieces.text(x))]));"
+    )
+    (tmp_path / "run.mjs").write_text(program, "utf-8")
+    done = subprocess.run(
+        [NODE, "run.mjs"], cwd=tmp_path, capture_output=True, encoding="utf-8", check=True
+    )
+    words, ids, restored = json.loads(done.stdout)
+    assert words == [pieces.words(text) for text in texts]
+    assert ids == [pieces.ids(text) for text in texts]
+    assert restored == [pieces.text(row) for row in ids]
