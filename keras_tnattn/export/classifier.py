@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_tnattn.export.cards import ENGINES, MAX_IDS, merged
 from keras_tnattn.export.explaining import classifier_explanation
+from keras_tnattn.export.padding import ignores_padding
+from keras_tnattn.export.portable import export_portable
 from keras_tnattn.export.signatures import check_backend, class_names_file, export_signatures
 from keras_tnattn.text.reserved import PAD, UNK
 from keras_tnattn.text.words import WordVectorizer, lower_and_join, lower_and_separate
@@ -138,8 +139,6 @@ def _engine_folders(
     card: Mapping[str, Any] | None,
 ) -> Iterator[dict[str, Path]]:
     """Yields the folder of each engine by its path in a version."""
-    from keras_tnattn.export.portable import export_portable
-
     with tempfile.TemporaryDirectory() as scratch:
         folders = {}
         for engine in engines:
@@ -173,32 +172,6 @@ def plain_vectorizer(layer: keras.layers.Layer) -> WordVectorizer:
             f"{layer.name}, another one. Export without engines"
         )
     return WordVectorizer(layer.get_vocabulary()[2:], config["output_sequence_length"], split)
-
-
-def ignores_padding(model: keras.Model, vocabulary_size: int) -> bool:
-    """Whether a classifier computes the same without the padding at the end of texts.
-
-    Compares the inputs of the last layer, because probabilities near 0 and 1 hardly change. Returns
-    `False` for a model whose outputs are not those of one last layer, or whose last layer averages
-    the tokens.
-    """
-    import tensorflow as tf
-
-    inputs = getattr(model, "inputs", None)
-    if inputs is None or len(inputs) != 1 or model.layers[-1].output is not model.outputs[0]:
-        return False
-    ids = np.random.default_rng(0).integers(UNK, max(vocabulary_size, UNK + 1), (8, 6), "int32")
-    padded = np.pad(ids, ((0, 0), (0, 30)), constant_values=PAD)
-    try:
-        features = keras.Model(inputs[0], model.layers[-1].input)
-        alone, longer = (
-            keras.ops.convert_to_numpy(features(x, training=False)) for x in (ids, padded)
-        )
-    except (ValueError, tf.errors.InvalidArgumentError):  # a model of texts of one length
-        return False
-    if alone.shape != longer.shape:  # with an axis for the tokens
-        return False
-    return bool(np.allclose(alone, longer, rtol=1e-4, atol=1e-6))
 
 
 def labels_and_probabilities(

@@ -17,8 +17,8 @@ import numpy as np
 
 from keras_tnattn.export import reader
 from keras_tnattn.export.cards import merged, technical
-from keras_tnattn.export.classifier import ignores_padding
 from keras_tnattn.export.formats import export_file
+from keras_tnattn.export.padding import ignores_padding
 from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.export.signatures import check_backend
 from keras_tnattn.text.words import WordVectorizer

@@ -233,7 +233,7 @@ def test_texts_are_padded_as_little_as_the_model_allows(masked, tmp_path, capfd)
 
 @tensorflow_only
 def test_padding_counts_if_only_words_other_than_unknown_ones_show_it():
-    from keras_tnattn.export.writing import ignores_padding
+    from keras_tnattn.export.padding import ignores_padding
 
     ids = keras.Input((None,), dtype="int32")
     embedding = keras.layers.Embedding(4, 2)
@@ -277,16 +277,16 @@ def test_a_model_of_one_length_gets_all_its_padding(tmp_path):
 
 @tensorflow_only
 def test_exports_at_the_same_time_get_versions_of_their_own(parts, tmp_path, monkeypatch):
-    from keras_tnattn.export import export_classifier, load, writing
+    from keras_tnattn.export import export_classifier, load, signatures
 
-    folder, cards = tmp_path / "pets", writing.technical
+    folder, cards = tmp_path / "pets", signatures.technical
 
     def beside_another():
-        monkeypatch.setattr(writing, "technical", cards)
+        monkeypatch.setattr(signatures, "technical", cards)
         export_classifier(*parts, NAMES, folder)  # is complete before the one that began first
         return cards()
 
-    monkeypatch.setattr(writing, "technical", beside_another)
+    monkeypatch.setattr(signatures, "technical", beside_another)
     path = export_classifier(*parts, NAMES, folder)
     assert path.name == "2"
     assert sorted(p.name for p in folder.iterdir()) == ["1", "2"]
@@ -300,7 +300,7 @@ def test_exports_at_the_same_time_get_versions_of_their_own(parts, tmp_path, mon
         (folder / "7" / "variables").mkdir(parents=True)
         return cards()
 
-    monkeypatch.setattr(writing, "technical", taken)
+    monkeypatch.setattr(signatures, "technical", taken)
     with pytest.raises(FileExistsError, match="7 exists"):
         export_classifier(*parts, NAMES, folder, version=7)
 

@@ -112,7 +112,7 @@ def test_a_model_without_known_inputs_takes_ids_of_any_length(form, tmp_path):
     model = Sums()
     model(IDS)
     EXPORTS[form](model, path, IDS)
-    run = {"SavedModel": formats._run_saved_model, "ONNX": formats._run_onnx}[form]
+    run = {"SavedModel": running.run_saved_model, "ONNX": running.run_onnx}[form]
     (got,) = run(str(path), np.array([[1, 2, 3, 4], [5, 6, 7, 8]], "int32"))
     np.testing.assert_array_equal(got, [[10], [26]])
 
@@ -140,12 +140,12 @@ def test_a_file_that_computes_something_else_is_not_kept(form, tmp_path):
     ],
 )
 def test_outputs_agree_in_values_and_shape(outputs, differ):
-    def model(inputs, training):
+    def model(inputs):
         return keras.ops.ones((3, 2))
 
     raises = pytest.raises(ValueError, match="computes something else")
     with raises if differ else contextlib.nullcontext():
-        formats._check_outputs(model, [np.zeros(3)], lambda inputs: [outputs])
+        running.check_outputs(model, [np.zeros(3)], lambda inputs: [outputs])
 
 
 class Moving(keras.layers.Layer):
@@ -299,7 +299,7 @@ def test_negative_integers_come_back(tmp_path):
     pytest.importorskip("ai_edge_litert")
     model = keras.Sequential([keras.Input((3,), dtype="int32"), Shifts()])
     path = export_litert(model, tmp_path / "model.tflite")
-    (got,) = formats._run_litert(str(path), np.array([[0, 99, 250]], "int32"))
+    (got,) = running.run_litert(str(path), np.array([[0, 99, 250]], "int32"))
     np.testing.assert_array_equal(got, [[-100, -1, -50]])
 
 
