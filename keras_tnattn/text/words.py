@@ -112,6 +112,12 @@ class WordVectorizer:
             row[: len(words)] = [self._ids.get(word, 1) for word in words]
         return ids
 
+    def cuts(self, text: str) -> bool:
+        """Whether a text has more than `max_words` words, of which the last ones are not read."""
+        if len(text) <= self.max_words:
+            return False
+        return len(_words(text, self._separator)) > self.max_words
+
     def get_vocabulary(self) -> list[str]:
         """Returns the words of all ids, `""` and `"[UNK]"` first."""
         return list(self._vocabulary)

@@ -90,6 +90,16 @@ def test_bad_rows_do_not_stop_the_rest(classifier, tmp_path, capsys):
     assert [line.partition("\t")[0] for line in lines] == ["a", "", "", "b", ""]
 
 
+def test_texts_that_are_cut_are_told(classifier, capsys):
+    assert main([str(classifier[0]), "red " * 8, "a"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main([str(classifier[0]), "red " * 9, "a", "red " * 9]) == 0
+    assert capsys.readouterr().err == (
+        "note: the first 8 words of a text are read, and some texts have more (--max-words of "
+        "classify)\n"
+    )
+
+
 def test_the_rows_are_counted(classifier, tmp_path, capsys):
     (tmp_path / "in.txt").write_text("red\nblue\none\n")
     arguments = [str(classifier[0]), "--input", str(tmp_path / "in.txt"), "--batch-size", "2"]

@@ -1,6 +1,7 @@
 """A finished run of `classify`: predicts, is compressed, and exports."""
 
 import functools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,17 @@ class ClassifierRun(TrainedRun):
         return WordVectorizer(vocabulary[2:], self._max_words, self.config.split)
 
     def predictor(self, batch_size: int, beam: int, n_best: int | None) -> Predictor:
+        told = False
+
         def predictions(texts: list[str]) -> Any:
+            nonlocal told
+            if not told and any(map(self.vectorizer.cuts, texts)):
+                told = True
+                print(
+                    f"note: the first {self.vectorizer.max_words:,} {self.config.split} of a text "
+                    "are read, and some texts have more (--max-words of classify)",
+                    file=sys.stderr,
+                )
             ids = self.vectorizer(texts)
             ids = ids[:, : compiled_lengths(ids).max()]
             return labels(np.asarray(self.model.predict_on_batch(ids)), self.class_names)

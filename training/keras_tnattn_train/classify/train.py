@@ -222,7 +222,8 @@ def _words_to_read(config: ClassifyConfig, lengths: np.ndarray) -> int:
         most = PAIRWISE_WORDS if config.compares_pairs else MOST_WORDS
         most = min(most, max(FEWEST_WORDS, LARGEST_IDS // len(lengths)))
         enough = int(np.quantile(lengths, WHOLE_TEXTS, method="higher"))
-        words = min(max(enough, FEWEST_WORDS), int(lengths.max()), most)
+        # Texts that come later may be longer than those of the training part.
+        words = min(max(enough, FEWEST_WORDS), most)
     left_out = np.maximum(lengths - words, 0)
     share = left_out.sum() / max(lengths.sum(), 1)
     unit = "words" if config.split == "words" else "characters"
