@@ -58,23 +58,23 @@ def classifier_explanation(
         words = split_words(text)
         longest = tf.cast(words.bounding_shape(1), tf.int32)
         length = tf.clip_by_value(longest, 1, tf.shape(ids)[1])
-        read = ids[:, :length] if ignores_padding else ids
+        sequence = ids[:, :length] if ignores_padding else ids
         ids = ids[:, :length]
         words = words.to_tensor("", shape=tf.shape(ids, tf.int64))
-        x = before(read, training=False)
+        x = before(sequence, training=False)
         inputs = (x, x) if itself else (x,)
         _, scores = attention(*inputs, return_attention_scores=True, training=False)
         real = tf.cast(ids != PAD, tf.float32)
         graph = tf.reduce_mean(tf.cast(scores, tf.float32), axis=1)[:, :length, :length]
         graph = graph * real[:, :, None] * real[:, None, :]
-        given = tf.reduce_sum(graph, axis=1)
-        largest = tf.reduce_max(given, axis=1, keepdims=True)
+        totals = tf.reduce_sum(graph, axis=1)
+        largest = tf.reduce_max(totals, axis=1, keepdims=True)
         return {
-            **classify(read),
+            **classify(sequence),
             "words": words,
             "unknown": ids == UNK,
             "graph": graph,
-            "weights": tf.math.divide_no_nan(given, largest),
+            "weights": tf.math.divide_no_nan(totals, largest),
         }
 
     return explain

@@ -48,8 +48,8 @@ def narrowed(array: np.ndarray) -> Narrow | None:
         half = array.astype("float16")
     if np.array_equal(half.astype("float32"), array):
         forms.append(Narrow(half, 16))
-    found = [form for form in forms if form is not None and form.nbytes < array.nbytes]
-    return min(found, key=lambda form: form.nbytes, default=None)
+    smaller = [form for form in forms if form is not None and form.nbytes < array.nbytes]
+    return min(smaller, key=lambda form: form.nbytes, default=None)
 
 
 def narrow_bytes(array: np.ndarray) -> int:
@@ -79,10 +79,10 @@ def _integers(array: np.ndarray, axis: int, bits: int) -> Narrow | None:
     for smaller in range(largest - 1, 0, -1):
         if not bad.any() or (smaller == largest - 1 and bad.mean() > 0.5):
             break
-        tried = (peak[bad] / smaller).astype("float32")
-        fits = _fits(rows[bad], tried, largest)
+        candidates = (peak[bad] / smaller).astype("float32")
+        fits = _fits(rows[bad], candidates, largest)
         chosen = np.flatnonzero(bad)[fits]
-        scales[chosen], bad[chosen] = tried[fits], False
+        scales[chosen], bad[chosen] = candidates[fits], False
     if bad.any():
         return None
     shape = [1] * array.ndim

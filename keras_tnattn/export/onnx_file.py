@@ -161,29 +161,29 @@ def _with_known_operations(model: Traced) -> Any:
 
 def _merge_constants(graph: Any, names: dict[bytes, str]) -> None:
     """Keeps one of several equal constants, also of those in the graphs inside."""
-    replaced = {}
+    new_names = {}
     for tensor in list(graph.initializer):
         content = type(tensor)()
         content.CopyFrom(tensor)
         content.name = ""
         key = content.SerializeToString(deterministic=True)
         if key in names:
-            replaced[tensor.name] = names[key]
+            new_names[tensor.name] = names[key]
             graph.initializer.remove(tensor)
         else:
             names[key] = tensor.name
     for node in graph.node:
-        node.input[:] = [replaced.get(name, name) for name in node.input]
+        node.input[:] = [new_names.get(name, name) for name in node.input]
         for inner in _graphs(node):
             _merge_constants(inner, dict(names))
-            _reread(inner, replaced)
+            _reread(inner, new_names)
 
 
-def _reread(graph: Any, replaced: dict[str, str]) -> None:
+def _reread(graph: Any, new_names: dict[str, str]) -> None:
     for node in graph.node:
-        node.input[:] = [replaced.get(name, name) for name in node.input]
+        node.input[:] = [new_names.get(name, name) for name in node.input]
         for inner in _graphs(node):
-            _reread(inner, replaced)
+            _reread(inner, new_names)
 
 
 def _graphs(node: Any) -> list[Any]:

@@ -63,8 +63,8 @@ def export_portable_translator(
     Raises:
         FileExistsError: If the folder exists.
         ImportError: If the runtime or a converter is not installed.
-        RuntimeError: If Keras does not run on TensorFlow, or what was written translates something
-            in another way than the model.
+        RuntimeError: If Keras does not run on TensorFlow, or the folder translates something in
+            another way than the model.
         ValueError: If the runtime is unknown, a vocabulary does not fit the model, or an argument
             of the search is invalid.
 
@@ -98,9 +98,9 @@ def export_portable_translator(
         write_computation(encode, whole / files["encode"])
         write_computation(step, whole / files["step"])
         write_text(whole, content, files, card)
-        written = reader.load(whole)
+        translator = reader.load(whole)
         for text in texts:
-            (expected,), (received,) = translate.n_best([text]), written.n_best([text])
+            (expected,), (received,) = translate.n_best([text]), translator.n_best([text])
             # Hypotheses whose scores are nearly the same may change places.
             if not np.isclose(expected[0].score, received[0][1], rtol=1e-3, atol=1e-3):
                 raise RuntimeError(

@@ -93,24 +93,24 @@ def traced(
         tf.TensorSpec(spec.shape, spec.dtype, name) for spec, name in zip(flat, names, strict=True)
     ] + [tf.TensorSpec(x.shape, x.dtype, f"{_PREFIX}{n}") for n, x in enumerate(values)]
     with quiet():
-        written = tf.compat.v1.wrap_function(call, signature)
+        graph_function = tf.compat.v1.wrap_function(call, signature)
     whole = as_function(
-        _with_plain_integers(_without_identity_n(written.graph.as_graph_def())),
-        [x.name for x in written.inputs[: len(signature)]],
-        [x.name for x in written.outputs],
+        _with_plain_integers(_without_identity_n(graph_function.graph.as_graph_def())),
+        [x.name for x in graph_function.inputs[: len(signature)]],
+        [x.name for x in graph_function.outputs],
     )
     inputs, weights = whole.inputs[: len(flat)], whole.inputs[len(flat) : len(signature)]
-    folded, stored, computed = _partition(whole, weights, values, stored_bytes)
-    feeds = [*inputs, *(x for x, _ in folded), *(weights[n] for n in stored)]
+    folds, stored, computed = _partition(whole, weights, values, stored_bytes)
+    feeds = [*inputs, *(x for x, _ in folds), *(weights[n] for n in stored)]
     main = whole.prune(feeds, whole.outputs)
     arguments = [x.name for x in main.inputs[: len(feeds)]]
-    constants = dict(zip(arguments[len(inputs) :], (value for _, value in folded), strict=False))
+    constants = dict(zip(arguments[len(inputs) :], (value for _, value in folds), strict=False))
     return Traced(
         _with_constants(main.graph.as_graph_def(), constants, [x.op.name for x in main.outputs]),
         arguments[: len(inputs)],
         [x.name for x in main.outputs],
         output_names,
-        dict(zip(arguments[len(inputs) + len(folded) :], (values[n] for n in stored), strict=True)),
+        dict(zip(arguments[len(inputs) + len(folds) :], (values[n] for n in stored), strict=True)),
         computed,
     )
 
@@ -251,7 +251,7 @@ def _partition(
     import tensorflow as tf
 
     sources: dict[str, frozenset[int]] = {x.name: frozenset([n]) for n, x in enumerate(weights)}
-    read: dict[str, Any] = {}  # the tensors of weights alone that the inputs' part reads
+    derived: dict[str, Any] = {}  # the tensors of weights alone that the inputs' part reads
     for op in whole.graph.get_operations():
         if op.type == "Placeholder":
             continue
@@ -260,24 +260,26 @@ def _partition(
             of_op = frozenset().union(*(sources[x.name] for x in arguments))
             sources |= {x.name: of_op for x in op.outputs}
         else:
-            read |= {x.name: x for x in arguments if sources[x.name]}
-    read |= {x.name: x for x in whole.outputs if sources.get(x.name)}
-    if not read:
+            derived |= {x.name: x for x in arguments if sources[x.name]}
+    derived |= {x.name: x for x in whole.outputs if sources.get(x.name)}
+    if not derived:
         return [], [], []
-    evaluate = whole.prune(list(weights), list(read.values()))
-    results = dict(zip(read, (x.numpy() for x in evaluate(*map(tf.constant, values))), strict=True))
-    folded: list[tuple[Any, np.ndarray]] = []
+    evaluate = whole.prune(list(weights), list(derived.values()))
+    results = dict(
+        zip(derived, (x.numpy() for x in evaluate(*map(tf.constant, values))), strict=True)
+    )
+    constants: list[tuple[Any, np.ndarray]] = []
     stored: list[int] = []
     computed: list[str] = []
-    for group in _joined([sources[name] for name in read]):
-        names = [name for name in read if sources[name] <= group]
+    for group in _joined([sources[name] for name in derived]):
+        names = [name for name in derived if sources[name] <= group]
         size = sum(stored_bytes(results[name]) for name in names)
         if size <= _LARGER * sum(stored_bytes(values[n]) for n in group) + _FEW:
-            folded += [(read[name], results[name]) for name in names]
+            constants += [(derived[name], results[name]) for name in names]
         else:
             stored += sorted(group)
             computed += names
-    return folded, stored, computed
+    return constants, stored, computed
 
 
 def _is_pure(op: Any) -> bool:

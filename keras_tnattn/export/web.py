@@ -178,12 +178,12 @@ def _cached() -> Path:
         )
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as partial:
-        done = subprocess.run(
+        process = subprocess.run(
             [npm, "pack", RUNTIME], cwd=partial, capture_output=True, text=True, check=False
         )
         packed = list(Path(partial).glob("*.tgz"))
-        if done.returncode or not packed:
-            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        if process.returncode or not packed:
+            reason = (process.stderr.strip().splitlines() or ["no reason given"])[-1]
             raise RuntimeError(f"npm could not fetch {RUNTIME}: {reason}")
         packed[0].rename(path)
     return path

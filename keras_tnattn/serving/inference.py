@@ -238,9 +238,9 @@ class Inference:
             longest = max(map(len, array.flat), default=0)
             limit, option, unit = self.settings.max_text, "--max-text", "bytes"
         else:
-            known = signature.inputs[name].shape
+            shape = signature.inputs[name].shape
             sizes = array.shape[1:]
-            unknown = [n for i, n in enumerate(sizes, 1) if not known.rank or known[i] is None]
+            unknown = [n for i, n in enumerate(sizes, 1) if not shape.rank or shape[i] is None]
             longest = max(unknown, default=0)
             limit, option, unit = self.settings.max_length, "--max-length", "entries"
         if type(own) is int and 0 < own < limit:

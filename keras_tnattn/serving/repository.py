@@ -206,25 +206,25 @@ class Repository:
         """Loads the newest versions that are not loaded yet, and unloads the others."""
         with self._lock:
             versions = self._models.setdefault(name, {})
-            for version in versions.values():
-                self._give_up(name, version)
+            for each in versions.values():
+                self._give_up(name, each)
         served: list[Version] = []
         for number in sorted(folders, reverse=True):
             if len(served) == self._served_versions:
                 break
             path, files = folders[number]
             with self._lock:
-                known = versions.get(number)
-                if known and known.state is State.UNLOADING:
-                    known.state = State.AVAILABLE
-                if known is None or (
-                    known.state is State.END and (not known.failed or known.files != files)
+                version = versions.get(number)
+                if version and version.state is State.UNLOADING:
+                    version.state = State.AVAILABLE
+                if version is None or (
+                    version.state is State.END and (not version.failed or version.files != files)
                 ):
-                    known = versions[number] = Version(number, path, files)
-            if known.state is State.START:
-                self._load(name, known)
-            if known.state is State.AVAILABLE:
-                served.append(known)
+                    version = versions[number] = Version(number, path, files)
+            if version.state is State.START:
+                self._load(name, version)
+            if version.state is State.AVAILABLE:
+                served.append(version)
         with self._lock:
             self._retire(versions, served)
 
@@ -243,8 +243,8 @@ class Repository:
             if version.state is State.AVAILABLE and version not in served:
                 version.state = State.UNLOADING
                 self._release(version)
-        ended = sorted(n for n, v in versions.items() if v.state is State.END)
-        for number in ended[: max(0, len(ended) - _ENDED)]:
+        ends = sorted(n for n, v in versions.items() if v.state is State.END)
+        for number in ends[: max(0, len(ends) - _ENDED)]:
             del versions[number]
 
     def _load(self, name: str, version: Version) -> None:
@@ -288,7 +288,7 @@ class Repository:
     def _scan(self) -> dict[str, dict[int, tuple[Path, tuple]]]:
         """Returns path and files of each version, by model and number; leaves out models whose
         folder cannot be read, and that are not loaded either."""
-        found = {}
+        numbers_of = {}
         for folder in _folders(self.root):
             if not re.fullmatch(r"\w[\w.-]*", folder.name):
                 continue
@@ -299,8 +299,8 @@ class Repository:
                 loaded = self.versions(folder.name)
                 numbers = {v.number: (v.path, v.files) for v in loaded if v.loaded is not None}
             if numbers:
-                found[folder.name] = numbers
-        return found
+                numbers_of[folder.name] = numbers
+        return numbers_of
 
     def _scan_model(self, folder: Path) -> dict[int, tuple[Path, tuple]]:
         numbers = {}

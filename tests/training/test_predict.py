@@ -80,7 +80,7 @@ def test_bad_rows_do_not_stop_the_rest(classifier, tmp_path, capsys):
     assert main([*arguments, "--output", str(tmp_path / "out.csv")]) == 1
     out, error = capsys.readouterr()
     assert out == ""
-    assert "row 3: 1 fields instead of 2" in error
+    assert "row 3: 1 field instead of 2" in error
     assert "row 4: not UTF-8" in error
     assert "bad rows left out: 2" in error
     rows = table((tmp_path / "out.csv").read_text(encoding="utf-8"))

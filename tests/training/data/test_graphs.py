@@ -106,7 +106,7 @@ class TestEdges:
         for part in (
             "5 bad rows: row 2: '9', which is no node; row 3: the weight 'x'",
             "row 4: the weight '-1', which is not a number >= 0",
-            "row 6: an edge of another weight, 1, before; row 7: 1 fields instead of 3",
+            "row 6: an edge of another weight, 1, before; row 7: 1 field instead of 3",
             "the nodes are 0 to 3",
         ):
             assert part in str(error.value)

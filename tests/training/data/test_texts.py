@@ -98,7 +98,7 @@ class TestTables:
             ("a.csv", "text,label\n", "no rows"),
             ("a.csv", "text,kind\nx,y\n", r"column 'label'.*columns=.*--label-column"),
             ("a.csv", "text,label\nx,y\n", "at least two classes"),
-            ("a.csv", "text,label\nx,y\nx\n", "row 3: 1 fields instead of 2"),
+            ("a.csv", "text,label\nx,y\nx\n", "row 3: 1 field instead of 2"),
             ("a.csv", "text,label\nx,y\nx,\n", "1 bad row: row 3: an empty label"),
             ("a.tsv.gz", "not packed", "not a gzipped file"),
             ("a.tsv.xz", "not packed", "readable table.*is damaged"),
@@ -112,7 +112,7 @@ class TestTables:
     def test_a_bad_row_is_told_by_its_number(self, tmp_path):
         path = write(tmp_path / "a.csv", f"text,label\n\nx,y\n{'long ' * 999}\n")
         with pytest.raises(
-            InputError, match="row 4: 1 fields instead of 2, beginning with 'long"
+            InputError, match="row 4: 1 field instead of 2, beginning with 'long"
         ) as error:
             load_texts(path)
         assert len(str(error.value)) < 300 + len(path)

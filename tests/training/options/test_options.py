@@ -159,7 +159,12 @@ class TestCommandLine:
         assert list(tmp_path.iterdir()) == []
 
     def test_an_unknown_command(self, capsys):
-        assert_refused(capsys, ["paint"], '"paint"', "classify", "translate")
+        commands = ", ".join(["Expected one of classify", *(c.name for c in COMMANDS[1:])])
+        assert_refused(capsys, ["paint"], '"paint". ', f"{commands}. See --help")
+
+    def test_an_option_that_is_nearly_right(self, capsys):
+        known = "Unknown option: --epoch. Did you mean --epochs? See --help\n"
+        assert_refused(capsys, ["classify", "--epoch", "3"], known)
 
     def test_lists_and_repetitions(self):
         arguments = ["compare", "--seeds", "3", "4", "--attentions", "tsa", "ada"]

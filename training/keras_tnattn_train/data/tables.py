@@ -237,7 +237,8 @@ class Table:
                     continue
                 if len(fields) != size:
                     begin = fields[0][:40]
-                    problem = f"{len(fields)} fields instead of {size}, beginning with {begin!r}"
+                    noun = "field" if len(fields) == 1 else "fields"
+                    problem = f"{len(fields)} {noun} instead of {size}, beginning with {begin!r}"
                     fields = []
             row = TableRow(number, record.line, fields, problem)
             self._escaped += record.escaped

@@ -76,11 +76,21 @@ def run(app: cyclopts.App, arguments: Sequence[str] | None) -> int:
         try:
             command = app(_renamed(arguments), exit_on_error=False, print_error=False)
         except cyclopts.CycloptsError as error:
-            raise InputError(f"{str(error).rstrip('.')}. See --help") from error
+            raise InputError(f"{_sentences(str(error), app)} See --help") from error
         if command is not None:  # None after --help
             command()
 
     return exit_status(start)
+
+
+def _sentences(text: str, app: cyclopts.App) -> str:
+    """Returns a message of cyclopts as sentences, with all commands if it lists the first ones."""
+    text, commands, _ = text.partition(" Available commands:")
+    text = text.rstrip(".")
+    if commands:
+        names = (name for name in app if not name.startswith("-"))
+        return f"{text if text.endswith('?') else f'{text}.'} Expected one of {', '.join(names)}."
+    return text if text.endswith("?") else f"{text}."
 
 
 def _renamed(arguments: Sequence[str] | None) -> list[str]:
