@@ -143,7 +143,7 @@ def freeze_metric(
             `PowerLawGraphAttention` layers.
         data: Inputs as arrays, or `(inputs, labels)`, or an iterable of such batches. A few hundred
             inputs are enough.
-        bound: Up to which spread a layer is frozen. Defaults to 0.2.
+        bound: Up to which spread a layer is frozen; `math.inf` freezes all. Defaults to 0.2.
         loss: Function of `(labels, outputs)`, for data with labels, of which the mean over the
             batches is reported. Defaults to the loss that the model is compiled with, if there is
             one.
@@ -306,7 +306,7 @@ def _recording(moments: dict[str, _Moments], layers: dict[str, Any]) -> Iterator
 
 
 def _measure(model: keras.Model, batches: Iterable[Any], bound: float) -> tuple[MetricSpread, ...]:
-    if not 0 < bound < float("inf"):
+    if not bound > 0:  # nor NaN
         raise ValueError(f"Expected a positive bound. Received: bound={bound!r}")
     layers = power_law_layers(model)
     moments = {path: _Moments() for path in layers}

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_tnattn.layers import MetricAttention
 from keras_tnattn.search import Generator
 from keras_tnattn_train.language.train import new_model
 from keras_tnattn_train.options.errors import InputError
@@ -97,6 +98,9 @@ def test_a_small_study(tmp_path, monkeypatch):
     ]
     assert np.shape(spreads) == (3, 4)
     assert float(cells["plga"][6]) == pytest.approx(max(spreads[-1]), abs=5e-4)
-    frozen = Run(folder / "plga-0").results["frozen"]
-    assert (float(cells["plga"][4]) > 0) if frozen["layers"] else cells["plga"][4].strip() == "-"
+    frozen, live, identity = (float(cells["plga"][i]) for i in (3, 4, 5))
+    assert frozen == pytest.approx(live, rel=0.2)
+    assert frozen != identity
     assert Run(folder / "plga-frozen-0").results["epochs"] == 1
+    trained = keras.models.load_model(folder / "plga-frozen-0" / "model.keras")
+    assert all(isinstance(d.self_attention, MetricAttention) for d in trained.decoders)

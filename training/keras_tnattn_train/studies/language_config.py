@@ -19,8 +19,8 @@ LSTM = {"num_layers": 2, "units": 240}
 # weights. That of `lstm` is none of the command.
 MODELS: dict[str, dict[str, Any]] = {
     "sdpa": {"attention": "sdpa", "feedforward_dim": 460},
-    "plga": {**_PLGA, "freeze_metric": True},
-    "plga-frozen": {**_PLGA, "freeze_metric": True},
+    "plga": _PLGA,
+    "plga-frozen": _PLGA,
     "plga-causal": {**_PLGA, "causal_metric": True},
     "tsa": {"attention": "tsa", "feedforward_dim": 630},
     "rgtn": {"attention": "rgtn", "feedforward_dim": 632},

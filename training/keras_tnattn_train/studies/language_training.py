@@ -1,5 +1,6 @@
 """Trains and measures one model of the study `language`."""
 
+import math
 import statistics
 import time
 from pathlib import Path
@@ -8,19 +9,19 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tnattn.layers import MetricAttention
+from keras_tnattn import freeze_metric
 from keras_tnattn.models import LanguageModel
 from keras_tnattn.search import Generator
 from keras_tnattn_train.language.config import LanguageConfig
 from keras_tnattn_train.language.corpus import Corpus, PackedBatches, read_corpus
 from keras_tnattn_train.language.train import (
+    FROZEN_ROWS,
     compile_model,
     measure,
     model_path,
     train_language_model,
 )
 from keras_tnattn_train.processes.alone import peak_memory, restart_peak
-from keras_tnattn_train.runs.freezing import LIVE
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.saved_models import load_model
 from keras_tnattn_train.runs.training import reset_session
@@ -44,22 +45,17 @@ def train_and_measure(
     run = Run(Path(folder) / config.name)
     results = run.results or _train(options, model, config, run, corpus)
     trained = load_model(model_path(run.folder), TRAIN_AGAIN)
-    row = {
-        "weights": trained.count_params(),
-        "bits_per_byte": results["test"]["bits_per_byte"],
-        "milliseconds_per_token": 1000 * _seconds_per_token(trained, corpus),
-    }
-    if model == "plga" and (run.folder / LIVE).exists():
+    row: dict[str, Any] = {"weights": trained.count_params()}
+    bits = results["test"]["bits_per_byte"]
+    if model == "plga":
         part, sizes = corpus.parts["test"], (config.length, config.batch_size)
-        live = load_model(run.folder / LIVE, TRAIN_AGAIN)
-        row["weights"] = live.count_params()
-        row["live_bits_per_byte"] = measure(live, part, *sizes)["bits_per_byte"]
-        for decoder in trained.decoders:
-            attention = decoder.self_attention
-            if isinstance(attention, MetricAttention):
-                size = attention.head_dim
-                attention.set_metric(np.tile(np.eye(size), (config.num_heads, 1, 1)))
-        row["identity_bits_per_byte"] = measure(trained, part, *sizes)["bits_per_byte"]
+        row["live_bits_per_byte"] = bits
+        trained = _with_mean_metric(trained, config, corpus)
+        bits = measure(trained, part, *sizes)["bits_per_byte"]
+        identity = _with_identity(trained, config)
+        row["identity_bits_per_byte"] = measure(identity, part, *sizes)["bits_per_byte"]
+    row["bits_per_byte"] = bits
+    row["milliseconds_per_token"] = 1000 * _seconds_per_token(trained, corpus)
     spreads = [value for name, value in run.read_metrics()[-1].items() if "spread" in name]
     return row | ({"metric_spread": max(spreads)} if spreads else {})
 
@@ -80,9 +76,26 @@ def _train(
     if not first.results:
         train_language_model(live, first, corpus)
     reset_session(config.seed)
-    frozen = load_model(model_path(first.folder), TRAIN_AGAIN)
-    rest = {"epochs": options.epochs - options.frozen_after, "freeze_metric": False}
+    frozen = _with_mean_metric(load_model(model_path(first.folder), TRAIN_AGAIN), config, corpus)
+    rest = {"epochs": options.epochs - options.frozen_after}
     return train_language_model(config.model_copy(update=rest), run, corpus, frozen)
+
+
+def _with_mean_metric(model: keras.Model, config: LanguageConfig, corpus: Corpus) -> keras.Model:
+    """Returns the model with the mean metric of validation rows, whatever its spread."""
+    validation = PackedBatches(corpus.parts["validation"], config.length, config.batch_size)
+    number = min(-(-FROZEN_ROWS // config.batch_size), len(validation))
+    return freeze_metric(model, [validation[i] for i in range(number)], bound=math.inf).model
+
+
+def _with_identity(model: keras.Model, config: LanguageConfig) -> keras.Model:
+    """Returns a copy of a model of frozen metrics, with the identity in their place."""
+    copy = keras.models.clone_model(model)
+    copy.set_weights(model.get_weights())
+    size = config.model_dim // config.num_heads
+    for decoder in copy.decoders:
+        decoder.self_attention.set_metric(np.tile(np.eye(size), (config.num_heads, 1, 1)))
+    return copy
 
 
 def _seconds_per_token(model: keras.Model, corpus: Corpus) -> float:
@@ -109,9 +122,7 @@ def training_costs(
     """
     config = options.config_of(model, seed)
     corpus = read_corpus(config)
-    path = Path(folder) / config.name
-    live = path / LIVE
-    trained = load_model(live if live.exists() else model_path(path), TRAIN_AGAIN)
+    trained = load_model(model_path(Path(folder) / config.name), TRAIN_AGAIN)
     before = restart_peak()
     compile_model(trained, config, REPETITIONS)
     batches = PackedBatches(corpus.parts["train"], config.length, config.batch_size, config.seed)
