@@ -11,7 +11,9 @@ from run_folders import EXPORTS, exporting
 from translator_runs import make_run
 
 from keras_tnattn_train.cli import train
-from keras_tnattn_train.predict import main
+from keras_tnattn_train.data.sentences import Row
+from keras_tnattn_train.predict import _Writer, main
+from keras_tnattn_train.runs.predictions import Prediction
 from keras_tnattn_train.runs.run import Run
 
 tensorflow_only = pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow backend exports")
@@ -191,6 +193,35 @@ def test_bad_input(classifier, translator, tmp_path, capsys):
     (other.folder / "config.json").write_text("{}")
     (other.folder / "data.json").write_text('{"trained_lengths": [4]}')
     assert "which predict" in refused(other.folder, "a")
+
+
+def test_tables_have_quotes_where_needed_and_plain_line_ends():
+    def written(form, rows):
+        file = io.StringIO(newline="")
+        writer = _Writer(file, form)
+        for number, text, predictions in rows:
+            writer.write(Row(number, text), predictions)
+        return file.getvalue()
+
+    def label(name, share):
+        shares = {"a": share, "b, c": round(1 - share, 6)}
+        cells = {"label": name, "probability": max(shares.values()), "probabilities": shares}
+        return [Prediction((name, f"{share:.4f}"), cells)]
+
+    rows = [(1, 'say "x"', label("a", 0.75)), (2, "bad", []), (4, "plain", label("b, c", 0.25))]
+    assert written("csv", rows) == (
+        'row,text,label,probability,probability of a,"probability of b, c"\n'
+        '1,"say ""x""",a,0.75,0.75,0.25\n'
+        '4,plain,"b, c",0.75,0.25,0.75\n'
+    )
+    assert written("lines", rows) == "a\t0.7500\n\nb, c\t0.2500\n"
+    assert written("jsonl", rows[2:]) == (
+        '{"row": 4, "text": "plain", "label": "b, c", "probability": 0.75, '
+        '"probabilities": {"a": 0.25, "b, c": 0.75}}\n'
+    )
+    assert written("jsonl", [(1, "é", [Prediction(("ü",), {"translation": "ü"})])]) == (
+        '{"row": 1, "text": "é", "translation": "ü"}\n'
+    )
 
 
 def test_help_has_examples(capsys):

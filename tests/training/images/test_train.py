@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import math
 import subprocess
 import sys
 
@@ -99,6 +100,24 @@ def test_the_initial_matrices_have_the_deviation_of_the_options(tmp_path):
     assert max(np.abs(one - start).max() for start, one in zip(exact, small, strict=True)) > 0.1
     for start, one, two in zip(exact, small, large, strict=True):
         np.testing.assert_allclose(two - start, 2 * (one - start), atol=1e-6)
+
+
+def test_the_learning_rate_falls_as_a_cosine_to_0(tmp_path):
+    config = ImagesConfig(dataset="mnist", bond_dim=2, epochs=4, batch_size=16, learning_rate=0.03)
+    model = _compiled_model(config, load_images("mnist", npz(tmp_path)))
+    schedule = keras.optimizers.schedules.deserialize(model.optimizer.get_config()["learning_rate"])
+    last = 4 * 4  # of 60 images, the fourth batch of an epoch has 12
+    rates = [float(schedule(step)) for step in range(last + 2)]
+    want = [0.015 * (1 + math.cos(math.pi * min(step / last, 1))) for step in range(last + 2)]
+    assert rates == pytest.approx(want, rel=1e-4, abs=1e-8)
+
+
+def test_the_defaults_depend_on_data_and_attention():
+    assert [ImagesConfig(dataset=name).epochs for name in ("mnist", "fashion_mnist")] == [5, 5]
+    assert [ImagesConfig(dataset=name).epochs for name in ("digits", "pictures")] == [40, 40]
+    assert ImagesConfig(dataset="mnist", epochs=3).epochs == 3
+    assert ImagesConfig().learning_rate == 5e-3
+    assert ImagesConfig(attention="plga").learning_rate == 1e-3
 
 
 @pytest.mark.parametrize("size", [None, 1, 3])
