@@ -291,6 +291,13 @@ def test_max_drop_goes_as_far_as_the_formats_do():
     assert 2 <= compress(model, **options, target=2.0).report.ratio < 4
 
 
+def test_max_drop_of_0_takes_what_loses_nothing():
+    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(32)])
+    result = compress(model, metric=lambda model: 0.75, max_drop=0.0)
+    assert result.report.ratio > 1.2
+    assert result.report.metric_after == 0.75
+
+
 def test_nothing_asked_is_a_report(tmp_path):
     report = compress(functional(), data=IDS).report
     assert report.ratio == 1

@@ -19,12 +19,14 @@ import pytest
 from translator_runs import make_run
 
 from keras_tnattn_train.classify.loading import ClassifierRun, thinned
+from keras_tnattn_train.classify.train import Part
 from keras_tnattn_train.cli import train
 from keras_tnattn_train.compress import main
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.predict import main as predict
 from keras_tnattn_train.runs.compressed_folder import check_output, write
 from keras_tnattn_train.runs.saved_models import load_file, load_model
+from keras_tnattn_train.runs.training import outputs_of
 from keras_tnattn_train.system.files import WriteError
 from keras_tnattn_train.translate.loading import load_translator
 
@@ -418,6 +420,70 @@ def test_a_trained_run_is_not_overwritten(tmp_path, capsys):
     assert main([str(tmp_path / "model.keras"), "--output", str(run)]) == 2
     assert "without a model" in capsys.readouterr().err
     assert [path.name for path in run.iterdir()] == ["config.json"]
+
+
+def a_run_of_known_answers(**parts):
+    """A run whose model says class 1 for texts that begin with the id 3, else class 0."""
+    inputs = keras.Input((None,), dtype="int32")
+    hits = keras.ops.cast(keras.ops.equal(inputs[:, 0], 3), "float32")
+    model = keras.Model(inputs, keras.ops.stack([1 - hits, hits], axis=-1))
+    run = object.__new__(ClassifierRun)
+    vars(run)["_texts"] = (
+        None,
+        {name: Part(np.arange(len(ids)), ids, labels) for name, (ids, labels) in parts.items()},
+    )
+    return run, model
+
+
+def test_the_drop_is_measured_on_the_validation_part():
+    ids = np.array([[3, 5], [4, 6], [3, 2], [7, 7]], "int32")
+    right = np.array([1, 0, 1, 0])
+    parts = {"train": (ids, right), "test": (ids, right)}
+    run, model = a_run_of_known_answers(**parts, validation=(ids, np.array([1, 1, 1, 0])))
+    assert run.accuracy()(model) == 0.75
+
+
+def test_without_a_validation_part_it_is_measured_on_a_tenth_of_the_training_rows():
+    ids = np.full((30, 2), 3, "int32")
+    labels = np.zeros(30, int)
+    labels[[0, 20]] = 1  # the rows 0, 10 and 20 are measured
+    run, model = a_run_of_known_answers(train=(ids, labels), test=(ids, labels))
+    assert run.accuracy()(model) == pytest.approx(2 / 3)
+
+
+@pytest.mark.slow
+def test_max_drop_is_respected_on_the_validation_part(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    words = ["x", "y", "z", "a", "b", "c"]
+    rows = [f"{' '.join(rng.choice([*words, 'abc'[i % 3]], 4))},{i % 3}" for i in range(300)]
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(["text,label", *rows]) + "\n")
+    folder = tmp_path / "run"
+    command = ["classify", "--dataset", str(table), "--run-dir", str(folder), "--epochs", "8"]
+    command += ["--attention", "sdpa", "--embedding-dim", "32", "--early-stopping", "8"]
+    assert train([*command, "--learning-rate", "0.01"]) == 0
+    ratios = []
+    for drop in (0.0, 0.5):
+        capsys.readouterr()
+        assert main([str(folder), "--bits", "4", "--max-drop", str(drop)]) == 0
+        printed = capsys.readouterr().out
+        run = ClassifierRun(folder)
+        part = run._texts[1]["validation"]
+        small = keras.models.load_model(folder / "compressed" / "model.keras")
+        before, after = (
+            np.mean(outputs_of(model, part.ids).argmax(-1) == part.labels)
+            for model in (run.model, small)
+        )
+        assert after >= before - drop - 1e-9
+        told = re.findall(r"metric ([\d.]+) instead of ([\d.]+)", printed)
+        assert told
+        assert all(float(value) == pytest.approx(before, rel=1e-5) for _, value in told)
+        allowed = [float(value) for value, _ in told if float(value) >= before - drop - 1e-6]
+        assert any(value == pytest.approx(after, rel=1e-5) for value in allowed)
+        results = json.loads((folder / "compressed" / "results.json").read_text())
+        assert results["compressed"]["max_drop"] == drop
+        ratios.append(results["times_smaller"])
+    assert ratios[0] < ratios[1]
 
 
 def test_the_vocabulary_follows_the_new_ids():

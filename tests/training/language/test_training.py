@@ -63,18 +63,18 @@ def test_the_learning_rate_rises_and_then_falls_as_a_cosine(steps, warmup):
 
 
 def test_the_rate_falls_over_all_steps_of_the_run(tmp_path, monkeypatch):
-    class Stop(Exception):
+    class CompiledError(Exception):
         pass
 
     def compile_model(model, config, num_steps):
-        raise Stop(num_steps)
+        raise CompiledError(num_steps)
 
     monkeypatch.setattr(train, "compile_model", compile_model)
     part = Part(np.arange(1, 90, dtype="int32") % 9, 89, 1)
     corpus = Corpus(Tokens("characters", "abcdef"), dict.fromkeys(("train", "validation"), part))
     options = {"length": 4, "batch_size": 8, "epochs": 7, "model_dim": 4, "num_heads": 1}
     for more, steps in (({}, 7 * 3), ({"batches_per_epoch": 2}, 7 * 2)):
-        with pytest.raises(Stop) as stopped:  # of 21 rows in 3 batches
+        with pytest.raises(CompiledError) as stopped:  # of 21 rows in 3 batches
             train.train_language_model(LanguageConfig(**options, **more), Run(tmp_path), corpus)
         assert stopped.value.args == (steps,)
 
