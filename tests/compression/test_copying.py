@@ -8,6 +8,7 @@ import pytest
 from conformance import to_numpy
 
 from keras_tnattn import compress
+from keras_tnattn.compression.copying import several_times_held
 
 RNG = np.random.default_rng(0)
 ROWS = (50 + 7 * RNG.normal(size=(64, 32))).astype("float32")
@@ -169,3 +170,19 @@ def test_other_threads_get_the_original_answers_all_the_time():
     assert wrong
     assert not any(wrong)
     assert model.layers[0].activation is keras.activations.relu
+
+
+class Pair(keras.layers.Layer):
+    """Holds two layers, which may be the same."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        self.first, self.second, self.third = first, second, keras.layers.Dense(2)
+
+
+def test_a_layer_that_two_attributes_hold_is_found_in_the_copy():
+    shared = keras.layers.Dense(2)
+    copy = Pair(keras.layers.Dense(2), keras.layers.Dense(2))
+    found = several_times_held(Pair(shared, shared), copy)
+    assert found == {id(copy.first), id(copy.second)}
+    assert several_times_held(Pair(keras.layers.Dense(2), shared), copy) == set()

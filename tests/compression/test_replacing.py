@@ -12,7 +12,7 @@ import pytest
 from conformance import to_numpy
 
 from keras_tnattn import compress, layers
-from keras_tnattn.compression.replacing import replace
+from keras_tnattn.compression.replacing import become, replace
 from keras_tnattn.compression.walking import places
 
 RNG = np.random.default_rng(0)
@@ -145,3 +145,15 @@ def test_without_the_package_keras_says_its_name(tmp_path):
     )
     assert result.returncode == 1
     assert "keras_tnattn>Compressed" in result.stderr
+
+
+def test_a_replacement_keeps_plain_attributes_that_others_may_read():
+    layer, new = keras.layers.Dense(3), keras.layers.EinsumDense("ab,bc->ac", 3)
+    layer.build((None, 2))
+    new.build((None, 2))
+    layer.scale_of_others = 2.5
+    become(layer, new)
+    assert type(layer) is keras.layers.EinsumDense
+    assert layer.scale_of_others == 2.5
+    assert layer.units == 3  # of the layer before, which the new one does not have
+    assert layer.equation == "ab,bc->ac"

@@ -62,3 +62,7 @@ def test_bytes_of_whole_numbers():
     assert narrow_bytes(np.arange(300, dtype="int32")) == 600
     assert narrow_bytes(np.arange(200, dtype="int32")) == 200
     assert narrow_bytes(np.ones((9, 9), "uint8")) == 81
+
+
+def test_floats_without_a_narrow_form_have_their_own_bytes():
+    assert narrow_bytes(np.random.default_rng(0).normal(size=(100, 30)).astype("float32")) == 12_000

@@ -455,35 +455,33 @@ def test_without_a_validation_part_it_is_measured_on_a_tenth_of_the_training_row
 def test_max_drop_is_respected_on_the_validation_part(tmp_path, capsys):
     rng = np.random.default_rng(0)
     words = ["x", "y", "z", "a", "b", "c"]
-    rows = [f"{' '.join(rng.choice([*words, 'abc'[i % 3]], 4))},{i % 3}" for i in range(300)]
+    rows = [f"{' '.join(rng.choice([*words, 'abc'[i % 3]], 4))},{i % 3}" for i in range(150)]
     table = tmp_path / "table.csv"
     table.write_text("\n".join(["text,label", *rows]) + "\n")
     folder = tmp_path / "run"
-    command = ["classify", "--dataset", str(table), "--run-dir", str(folder), "--epochs", "8"]
-    command += ["--attention", "sdpa", "--embedding-dim", "32", "--early-stopping", "8"]
+    command = ["classify", "--dataset", str(table), "--run-dir", str(folder), "--epochs", "4"]
+    command += ["--attention", "none", "--embedding-dim", "32", "--early-stopping", "4"]
     assert train([*command, "--learning-rate", "0.01"]) == 0
-    ratios = []
-    for drop in (0.0, 0.5):
-        capsys.readouterr()
-        assert main([str(folder), "--bits", "4", "--max-drop", str(drop)]) == 0
-        printed = capsys.readouterr().out
-        run = ClassifierRun(folder)
-        part = run._texts[1]["validation"]
-        small = keras.models.load_model(folder / "compressed" / "model.keras")
-        before, after = (
-            np.mean(outputs_of(model, part.ids).argmax(-1) == part.labels)
-            for model in (run.model, small)
-        )
-        assert after >= before - drop - 1e-9
-        told = re.findall(r"metric ([\d.]+) instead of ([\d.]+)", printed)
-        assert told
-        assert all(float(value) == pytest.approx(before, rel=1e-5) for _, value in told)
-        allowed = [float(value) for value, _ in told if float(value) >= before - drop - 1e-6]
-        assert any(value == pytest.approx(after, rel=1e-5) for value in allowed)
-        results = json.loads((folder / "compressed" / "results.json").read_text())
-        assert results["compressed"]["max_drop"] == drop
-        ratios.append(results["times_smaller"])
-    assert ratios[0] < ratios[1]
+    drop = 0.02
+    capsys.readouterr()
+    assert main([str(folder), "--effort", "fast", "--max-drop", str(drop)]) == 0
+    printed = capsys.readouterr().out
+    run = ClassifierRun(folder)
+    part = run._texts[1]["validation"]
+    small = keras.models.load_model(folder / "compressed" / "model.keras")
+    before, after = (
+        np.mean(outputs_of(model, part.ids).argmax(-1) == part.labels)
+        for model in (run.model, small)
+    )
+    assert after >= before - drop - 1e-9
+    told = re.findall(r"metric ([\d.]+) instead of ([\d.]+)", printed)
+    assert told
+    assert all(float(value) == pytest.approx(before, rel=1e-5) for _, value in told)
+    allowed = [float(value) for value, _ in told if float(value) >= before - drop - 1e-6]
+    assert any(value == pytest.approx(after, rel=1e-5) for value in allowed)
+    results = json.loads((folder / "compressed" / "results.json").read_text())
+    assert results["compressed"]["max_drop"] == drop
+    assert results["times_smaller"] > 1
 
 
 def test_the_vocabulary_follows_the_new_ids():

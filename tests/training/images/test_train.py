@@ -112,6 +112,13 @@ def test_the_learning_rate_falls_as_a_cosine_to_0(tmp_path):
     assert rates == pytest.approx(want, rel=1e-4, abs=1e-8)
 
 
+def test_the_weight_decay_is_that_of_the_options(tmp_path):
+    config = ImagesConfig(dataset="mnist", bond_dim=2, weight_decay=0.25)
+    assert (
+        _compiled_model(config, load_images("mnist", npz(tmp_path))).optimizer.weight_decay == 0.25
+    )
+
+
 def test_the_defaults_depend_on_data_and_attention():
     assert [ImagesConfig(dataset=name).epochs for name in ("mnist", "fashion_mnist")] == [5, 5]
     assert [ImagesConfig(dataset=name).epochs for name in ("digits", "pictures")] == [40, 40]
