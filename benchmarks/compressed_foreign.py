@@ -54,7 +54,9 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument(
-        "--fold", action="store_true", help="compress with normalizations folded into convolutions"
+        "--fold",
+        action="store_true",
+        help="compress mobilenet or fer with normalizations folded into convolutions",
     )
     parser.add_argument("--quantizer", help="a Python with ai-edge-quantizer and ai-edge-litert")
     options = parser.parse_args()
@@ -127,7 +129,7 @@ def onnx_rows(table, model, calibration, folder):
 
     path = export_onnx(model, folder / "model.onnx")
     table.show("ONNX Runtime floats", onnx_call(path), path.stat().st_size)
-    quant_pre_process(str(path), str(folder / "prepared.onnx"))
+    quant_pre_process(str(path), str(folder / "prepared.onnx"), skip_symbolic_shape=True)
     names = [value.name for value in onnx.load(path).graph.input]
 
     class Reader(quantization.CalibrationDataReader):
@@ -188,14 +190,33 @@ def litert_call(path):
 
     interpreter = Interpreter(str(path), num_threads=1)
     run = interpreter.get_signature_runner()
-    names = list(run.get_input_details())
+    details = run.get_input_details()
+    output = next(iter(run.get_output_details().values()))
 
     def call(inputs):
-        rows = zip(*flat(inputs), strict=True)
-        named = [dict(zip(names, (x[None] for x in row), strict=True)) for row in rows]
-        return np.concatenate([next(iter(run(**row).values())) for row in named])
+        classes = []
+        for row in zip(*flat(inputs), strict=True):
+            pairs = zip(details.items(), row, strict=True)
+            named = {name: in_integers(array[None], detail) for (name, detail), array in pairs}
+            classes.append(in_floats(next(iter(run(**named).values())), output))
+        return np.concatenate(classes)
 
     return call
+
+
+def in_integers(array, detail):
+    """Returns floats as the integers that an input asks for, and other arrays as they are."""
+    scale, zero = detail["quantization"]
+    if not scale:
+        return array
+    limits = np.iinfo(detail["dtype"])
+    numbers = np.clip(np.rint(array / scale) + zero, limits.min, limits.max)
+    return numbers.astype(detail["dtype"])
+
+
+def in_floats(array, detail):
+    scale, zero = detail["quantization"]
+    return (array.astype("float32") - zero) * scale if scale else array
 
 
 def keras_call(model):

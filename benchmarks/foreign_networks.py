@@ -47,7 +47,10 @@ def mobilenet(cache: Path, fold: bool = False) -> keras.Model:
 
 
 def fer(cache: Path, fold: bool = False) -> keras.Model:
-    """Returns the network of fer: gray faces `(64, 64, 1)` of [-1, 1] to 7 expressions; see `mobilenet`."""
+    """Returns the network of fer: gray faces `(64, 64, 1)` of [-1, 1] to 7 expressions.
+
+    See `mobilenet` for `fold`.
+    """
     path = fetched("fer", cache) / "fer/data/emotion_model.hdf5"
     with h5py.File(path) as file:
         config = json.loads(file.attrs["model_config"])["config"]
@@ -57,7 +60,7 @@ def fer(cache: Path, fold: bool = False) -> keras.Model:
     return _with_weights(_functional(config), weights)
 
 
-def deepcut(cache: Path, fold: bool = False) -> keras.Model:
+def deepcut(cache: Path) -> keras.Model:
     """Returns the network of deepcut: characters around one, and their types, to a probability."""
     layers = keras.layers
     characters, types = (keras.Input((_WINDOW,), dtype="int32") for _ in range(2))
