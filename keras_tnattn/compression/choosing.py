@@ -16,6 +16,7 @@ from keras_tnattn.compression.goals import Goal, Keeping, Smaller, Within
 from keras_tnattn.compression.others import left_over
 from keras_tnattn.compression.plan import Plan
 from keras_tnattn.compression.progress import tell
+from keras_tnattn.compression.runtimes import bits_for
 
 # Steps of the search for the smallest model within `max_drop`.
 _BISECTIONS = 7
@@ -74,7 +75,8 @@ class Chooser:
 
         Of the sizes of groups it is the one with the smallest error.
         """
-        widths = (None, self.plan.options.bits)
+        options, layer = self.plan.options, self.plan.places[path].layer
+        widths = (None, bits_for(options.for_runtime, layer, options.bits))
         dense = [
             c
             for c in self.plan.choices[path]

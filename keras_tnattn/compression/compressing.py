@@ -218,6 +218,7 @@ def compress(
     renumber: int | None = None,
     effort: str = "full",
     verbose: int = 1,
+    for_runtime: str | None = None,
 ) -> CompressionResult:
     """Makes a trained Keras model smaller.
 
@@ -288,6 +289,9 @@ def compress(
             to `"full"`.
         verbose: 1 to print the progress, 0 to be silent. The logger `keras_tnattn.compression`
             reports it at level `INFO` in any case. Defaults to 1.
+        for_runtime: `"litert"`, `"onnxruntime"` or `"openvino"`: the layers only get what a file
+            for this runtime keeps small, and what its lookups are not slower with
+            (`keras_tnattn.compression.runtimes`). Default: whatever is best for its bytes.
 
     Returns:
         A `CompressionResult` with `model`, `report` and `heal`.
@@ -308,7 +312,15 @@ def compress(
         True
     """
     options = Options(
-        as_tuple(formats), bits, filters, min_speed, batch_size, renumber, effort, verbose
+        as_tuple(formats),
+        bits,
+        filters,
+        min_speed,
+        batch_size,
+        renumber,
+        effort,
+        verbose,
+        for_runtime,
     )
     goal = goal_of(target, tolerance, metric, max_drop)
     _check_model(model)

@@ -11,6 +11,7 @@ import keras
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.compression.formats import FORMATS
+from keras_tnattn.compression.runtimes import RUNTIMES
 
 Metric = Callable[[keras.Model], float]
 
@@ -115,6 +116,7 @@ class Options:
     renumber: int | None
     effort: str
     verbose: int
+    for_runtime: str | None = None
 
     def __post_init__(self) -> None:
         check_int("batch_size", self.batch_size)
@@ -129,12 +131,28 @@ class Options:
             raise ValueError(f"Expected 'full' or 'fast'. Received: effort={self.effort!r}")
         if self.bits not in (None, 8, 4, 3, 2):
             raise ValueError(f"Expected 8, 4, 3, 2 or None. Received: bits={self.bits!r}")
+        self._check_runtime()
         if self.min_speed is not None:
             _check_number("min_speed", self.min_speed)
         if self.renumber is not None:
             check_int("renumber", self.renumber, at_least=0)
         if self.filters is not None and not callable(self.filters):
             _check_patterns(self.filters)
+
+    def _check_runtime(self) -> None:
+        if self.for_runtime is None:
+            return
+        if self.for_runtime not in RUNTIMES:
+            raise ValueError(
+                f"Expected a runtime among {tuple(RUNTIMES)}, or None for any. "
+                f"Received: for_runtime={self.for_runtime!r}"
+            )
+        held = RUNTIMES[self.for_runtime].bits
+        if self.bits is not None and self.bits not in held:
+            raise ValueError(
+                f"Expected bits among {held}, which files for {self.for_runtime} keep small. "
+                f"Received: bits={self.bits}, for_runtime={self.for_runtime!r}"
+            )
 
     def selects(self, layer: keras.layers.Layer) -> bool:
         """Whether `filters` selects a layer, as in `keras.Model.quantize`."""

@@ -701,6 +701,8 @@ def test_a_healed_model_is_saved_without_the_state_of_its_training(tmp_path):
         ({"target": 1e6}, "target of at most"),
         ({"target": 2.0, "formats": ["svd"]}, "svd"),
         ({"target": 2.0, "bits": 5}, "bits=5"),
+        ({"target": 2.0, "for_runtime": "tensorrt"}, "'litert'.*for_runtime='tensorrt'"),
+        ({"bits": 3, "for_runtime": "openvino"}, "bits=3, for_runtime='openvino'"),
         ({"target": 2.0, "max_drop": 0.1}, "max_drop=0.1"),
         ({"target": 2.0, "min_speed": 1.0}, "min_speed=1.0"),
         ({"target": 2.0, "renumber": 2}, "data=None"),

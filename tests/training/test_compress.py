@@ -129,7 +129,12 @@ def test_progress_is_printed(tmp_path, capsys):
         results = json.loads((tmp_path / "model-compressed" / "results.json").read_text())
         assert results["compressed"] == {
             **{"target": 2.0, "max_drop": None, "tolerance": None, "bits": None},
-            **{"effort": "full", "keep_vocabulary": False, "data": str(tmp_path / "inputs.npy")},
+            **{
+                "effort": "full",
+                "for_runtime": None,
+                "keep_vocabulary": False,
+                "data": str(tmp_path / "inputs.npy"),
+            },
             **{"heal_epochs": 2, "learning_rate": 1e-3, "from_logits": False, "healed_epochs": 2},
         }
         report = json.loads((tmp_path / "model-compressed" / "report.json").read_text())

@@ -56,6 +56,7 @@ RECORDED_OPTIONS = (
     "tolerance",
     "bits",
     "effort",
+    "for_runtime",
     "keep_vocabulary",
     "data",
 )
@@ -91,6 +92,12 @@ class CompressOptions(Options):
         "`fast` tries fewer ranks, and with --bits replaces layers one by one until the target is "
         "reached",
         choices=("full", "fast"),
+    )
+    for_runtime: str | None = option(
+        None,
+        MODEL,
+        "use only what a file for this runtime keeps small and is not slower with",
+        choices=("litert", "onnxruntime", "openvino"),
     )
     keep_vocabulary: bool = option(
         False,
@@ -300,6 +307,7 @@ def _call(model: Any, args: CompressOptions, **options: Any) -> Any:
                 tolerance=args.tolerance,
                 bits=args.bits,
                 effort=args.effort,
+                for_runtime=args.for_runtime,
                 verbose=0,  # `printed` does
                 **options,
             )

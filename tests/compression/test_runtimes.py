@@ -1,0 +1,85 @@
+"""The candidates that a runtime keeps small and fast, and the files of models made of them."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_tnattn import compress
+from keras_tnattn.compression.calibration import Statistics
+from keras_tnattn.compression.formats import candidates_for
+from keras_tnattn.compression.runtimes import RUNTIMES, held_by
+from keras_tnattn.export import file_sizes
+
+SUFFIXES = {"litert": ".tflite", "onnxruntime": ".onnx", "openvino": ".xml"}
+MODULES = {"litert": "ai_edge_litert", "onnxruntime": "onnxruntime", "openvino": "openvino"}
+IDS = np.random.default_rng(0).integers(1, 1000, (16, 12)).astype("int32")
+
+
+def table():
+    layer = keras.layers.Embedding(1000, 32)
+    layer.build()
+    return layer
+
+
+def dense():
+    layer = keras.layers.Dense(64)
+    layer.build((None, 64))
+    return layer
+
+
+def of(layer, bits):
+    statistics = Statistics()
+    statistics.fast = True
+    return candidates_for(layer, statistics, ("low_rank", "tensor_train"), bits)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_tables_have_no_slow_lookups(runtime):
+    layer, found = table(), of(table(), 4)
+    assert {("tensor_train", 4), ("low_rank", 4), ("dense", 4)} <= {
+        (c.format, c.bits) for c in found
+    }
+    held = held_by(runtime, layer, found)
+    assert held[0].keeps_layer
+    assert {(c.format, c.bits) for c in held[1:]} == {("dense", 8)}
+    kernels = {(c.format, c.bits) for c in held_by(runtime, dense(), of(dense(), 4))}
+    assert {("low_rank", 4), ("dense", 4), ("tensor_train", None)} <= kernels
+
+
+def test_integers_that_files_do_not_keep_small_are_left_out():
+    layer, found = dense(), of(dense(), 3)
+    bits = {name: {c.bits for c in held_by(name, layer, found)} for name in RUNTIMES}
+    assert {3, 6} <= bits["onnxruntime"]
+    assert not {3, 6} & (bits["litert"] | bits["openvino"])
+
+
+def test_without_a_runtime_all_candidates_stay():
+    found = of(table(), 2)
+    assert held_by(None, table(), found) == found
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="writes files on TensorFlow")
+@pytest.mark.filterwarnings("ignore")  # of converters
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_the_file_is_about_as_small_as_the_report(runtime, tmp_path):
+    pytest.importorskip(MODULES[runtime])
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((None,), dtype="int32"),
+            layers.Embedding(1000, 64),
+            layers.Dense(128, activation="relu"),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(40),
+        ]
+    )
+    result = compress(model, target=8, bits=4, data=IDS, verbose=0, for_runtime=runtime)
+    formats = {row.path: row.format for row in result.report.layers}
+    assert "tensor_train" not in formats.values()
+    path = result.export(tmp_path / f"model{SUFFIXES[runtime]}", IDS)
+    assert path == tmp_path / f"model{SUFFIXES[runtime]}"
+    size = sum(file_sizes(path).values())
+    if runtime == "openvino":  # its text takes 250 bytes for each operation that restores integers
+        size = path.with_suffix(".bin").stat().st_size
+    assert size <= 1.15 * result.report.bytes_after + 10_000
