@@ -7,6 +7,8 @@ import keras
 import numpy as np
 import pytest
 
+from keras_tnattn.compression.calibration import Statistics
+from keras_tnattn.compression.formats import chains, low_rank
 from keras_tnattn.export import (
     export_file,
     export_litert,
@@ -18,8 +20,12 @@ from keras_tnattn.export import (
     running,
 )
 from keras_tnattn.export.partial import partial_folder
-from keras_tnattn.layers import LowRankEmbedding, TTDense, TTEmbedding
+from keras_tnattn.layers import GraphTensorNetwork, LowRankEmbedding, TTDense, TTEmbedding
+from keras_tnattn.layers.layer_chain import chain_of
+from keras_tnattn.layers.quantized import quantized_layer
+from keras_tnattn.layers.recurrent import on_other_cells
 from keras_tnattn.models import text_classifier
+from keras_tnattn.ops import convolution_factors
 
 BACKEND = keras.backend.backend()
 EXPORTS = {
@@ -208,7 +214,47 @@ def low_rank_embedding(bits):
     return of_layer(layer.quantized(bits))
 
 
+def factored_convolution(bits):
+    layer = keras.layers.Conv2D(64, 3, padding="same", activation="relu")
+    layer.build((None, 12, 12, 64))
+    kernel = keras.ops.convert_to_numpy(layer.kernel)
+    chain = chain_of(layer, convolution_factors.tucker_factors(kernel, (24, 32)))
+    chain = chain if bits is None else chains.quantized(chain, bits, None)
+    return keras.Sequential(
+        [keras.Input((12, 12, 64)), chain, keras.layers.GlobalAveragePooling2D()]
+    )
+
+
+def quantized_convolution(bits):
+    layer = keras.layers.Conv2D(64, 3, padding="same", activation="relu")
+    layer.build((None, 12, 12, 32))
+    return keras.Sequential([keras.Input((12, 12, 32)), quantized_layer(layer, bits)])
+
+
+def recurrent(layer, convert):
+    layer.build((None, None, 64))
+    return keras.Sequential([keras.Input((None, 64)), on_other_cells(layer, convert)])
+
+
+def four_bits(cell):
+    return quantized_layer(cell, 4)
+
+
+def low_rank_recurrent(layer):
+    layer.build((None, None, 64))
+    candidates = low_rank.candidates(layer, Statistics(), None)
+    small = candidates[len(candidates) // 2].make()
+    return keras.Sequential([keras.Input((None, 64)), small])
+
+
 STORED = {
+    "chain of convolutions": lambda: factored_convolution(None),
+    "chain of convolutions, 8 bits": lambda: factored_convolution(8),
+    "convolution, 8 bits": lambda: quantized_convolution(8),
+    "convolution, 4 bits": lambda: quantized_convolution(4),
+    "LSTM, 4 bits": lambda: recurrent(keras.layers.LSTM(64), four_bits),
+    "GRU, 4 bits": lambda: recurrent(keras.layers.GRU(64), four_bits),
+    "GRU of low rank": lambda: low_rank_recurrent(keras.layers.GRU(64)),
     "Keras' int8": lambda: quantized("int8"),
     "Keras' int4": lambda: quantized("int4"),
     "tensor train": lambda: tt_embedding(None),
@@ -301,6 +347,41 @@ def test_negative_integers_come_back(tmp_path):
     path = export_litert(model, tmp_path / "model.tflite")
     (got,) = running.run_litert(str(path), np.array([[0, 99, 250]], "int32"))
     np.testing.assert_array_equal(got, [[-100, -1, -50]])
+
+
+class Quotients(keras.layers.Layer):
+    """Divides ids by -3 and their negatives by 4, rounding down."""
+
+    def call(self, inputs):
+        return keras.ops.cast(keras.ops.stack([inputs // -3, -inputs // 4], axis=-1), "float32")
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="converts on TensorFlow only")
+@pytest.mark.parametrize("form", ["ONNX", "OpenVINO", "LiteRT"])
+def test_quotients_are_rounded_down(form, tmp_path):
+    pytest.importorskip(NEEDS[form])
+    model = keras.Sequential([keras.Input((3,), dtype="int32"), Quotients()])
+    example = np.array([[7, 6, 1], [9, 8, 5]], "int32")
+    path = export_file(model, tmp_path / f"model{SUFFIXES[form]}", example)
+    run = {
+        "ONNX": running.run_onnx, "OpenVINO": running.run_openvino, "LiteRT": running.run_litert
+    }[form]  # fmt: skip
+    (got,) = run(str(path), example)
+    np.testing.assert_array_equal(
+        got[0], [[np.floor(x / -3), np.floor(-x / 4)] for x in example[0]]
+    )
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="converts on TensorFlow only")
+@pytest.mark.parametrize("form", ["ONNX", "OpenVINO", "LiteRT"])
+@pytest.mark.parametrize("length", [1, 5, 70])
+def test_a_graph_tensor_network_takes_any_length(form, length, tmp_path):
+    # It splits sequences into blocks, as many as the length divided and rounded up.
+    pytest.importorskip(NEEDS[form])
+    model = keras.Sequential([keras.Input((None, 8)), GraphTensorNetwork(2, receive_from="both")])
+    example = np.random.default_rng(0).normal(size=(2, length, 8)).astype("float32")
+    path = tmp_path / f"model{SUFFIXES[form]}"
+    assert export_file(model, path, example) == path  # runs it on another length, too
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="converts on TensorFlow only")
