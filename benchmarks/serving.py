@@ -7,8 +7,9 @@
 Each server runs in its own process and loads the same SavedModel. They take turns for several
 rounds, and the table has the medians of the rounds. Each client keeps a connection and sends the
 next text, of 5 to 300 words, when the last one is answered. The clients run in this process, which
-never loads TensorFlow. LitServe has our batch size and wait. The progress is printed to stderr, the
-table to stdout.
+never loads TensorFlow. LitServe has our batch size and wait. Our server runs once for each engine;
+the last column compares the first of these with each server. MB is the resident memory of the first
+process of a server. The progress is printed to stderr, the table to stdout.
 """
 
 import argparse
@@ -28,13 +29,15 @@ from load import (
     encoded,
     environment,
     free_port,
+    memory,
     percentile,
     running,
     table,
 )
 
 MAX_BATCH, WAIT_MS = 32, 2.0
-SERVERS = ("keras_tnattn", "plain", "litserve")
+OURS = ("auto", "onnxruntime", "litert", "tensorflow")  # our server, by engine
+SERVERS = (*OURS, "plain", "litserve")
 
 
 def write_classifier(folder: Path) -> None:
@@ -46,7 +49,9 @@ def write_classifier(folder: Path) -> None:
     words = [f"word{i}" for i in range(20_000)]
     vectorizer = word_vectorizer([" ".join(words)])
     model = text_classifier(vectorizer.vocabulary_size(), 7)
-    export_classifier(model, vectorizer, [f"class {i}" for i in range(7)], folder)
+    export_classifier(
+        model, vectorizer, [f"class {i}" for i in range(7)], folder, engines=OURS[1:3]
+    )
 
 
 def load_model(path: str):
@@ -94,8 +99,9 @@ def serve_plain(path: str, port: int) -> None:
 
 def command(name: str, model: Path, port: int) -> tuple[list[str], str, str]:
     """Returns the command of a server, the path that says if it is ready, and that for texts."""
-    if name == "keras_tnattn":
+    if name in OURS:
         options = ["--max-batch", str(MAX_BATCH), "--batch-wait-ms", str(WAIT_MS)]
+        options += ["--engine", name]
         folder = str(model.parents[1])
         start = ["-m", "keras_tnattn.serving", folder, "--port", str(port), *options]
         return start, "/v2/health/ready", f"/v1/models/{model.parent.name}:predict"
@@ -149,13 +155,13 @@ def one_round(name: str, model: Path, clients: list[int], seconds: float) -> dic
     bodies = [form(text) for text in texts(200)]
     results = {}
     began = time.perf_counter()
-    with running(start, port, ready):
+    with running(start, port, ready) as process:
         say(f"{name}: ready after {time.perf_counter() - began:.1f} s")
         asyncio.run(measured(port, path, bodies, 8, min(2, seconds)))  # warm
         for count in clients:
             rate, latencies = asyncio.run(measured(port, path, bodies, count, seconds))
             shares = [1000 * percentile(latencies, share) for share in (0.5, 0.95, 0.99)]
-            results[count] = (rate, *shares)
+            results[count] = (rate, *shares, memory(process))
             say(f"{name}: {count} clients, {rate:.0f} requests/s, p50 {shares[0]:.1f} ms")
     return results
 
@@ -197,16 +203,16 @@ def main() -> None:
             }
             for _ in range(options.rounds)
         ]
-    lines = [("clients", "server", "requests/s", "p50 ms", "p95 ms", "p99 ms", "ours / this")]
+    lines = [("clients", "server", "requests/s", "p50 ms", "p95 ms", "p99 ms", "MB", "ours / this")]
     for count in options.clients:
         medians = {
-            name: [statistics.median(r[name][count][i] for r in rounds) for i in range(4)]
+            name: [statistics.median(r[name][count][i] for r in rounds) for i in range(5)]
             for name in options.servers
         }
-        ours = medians.get("keras_tnattn", [float("nan")])[0]
-        for name, (rate, *shares) in medians.items():
+        ours = next((medians[n][0] for n in OURS if n in medians), float("nan"))
+        for name, (rate, *shares, size) in medians.items():
             shown = [f"{share:.1f}" for share in shares]
-            lines.append((count, name, f"{rate:.0f}", *shown, f"{ours / rate:.2f}"))
+            lines.append((count, name, f"{rate:.0f}", *shown, f"{size:.0f}", f"{ours / rate:.2f}"))
     print(table(lines))
 
 
