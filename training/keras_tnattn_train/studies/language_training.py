@@ -46,16 +46,17 @@ def train_and_measure(
     results = run.results or _train(options, model, config, run, corpus)
     trained = load_model(model_path(run.folder), TRAIN_AGAIN)
     row: dict[str, Any] = {"weights": trained.count_params()}
-    bits = results["test"]["bits_per_byte"]
+    row["bits_per_byte"] = results["test"]["bits_per_byte"]
     if model == "plga":
-        part, sizes = corpus.parts["test"], (config.length, config.batch_size)
-        row["live_bits_per_byte"] = bits
+        row["live_bits_per_byte"] = row["bits_per_byte"]
         trained = _with_mean_metric(trained, config, corpus)
-        bits = measure(trained, part, *sizes)["bits_per_byte"]
-        identity = _with_identity(trained, config)
-        row["identity_bits_per_byte"] = measure(identity, part, *sizes)["bits_per_byte"]
-    row["bits_per_byte"] = bits
+        row["bits_per_byte"] = _bits_per_byte(trained, config, corpus)
     row["milliseconds_per_token"] = 1000 * _seconds_per_token(trained, corpus)
+    if model == "plga":
+        size = config.model_dim // config.num_heads
+        for decoder in trained.decoders:
+            decoder.self_attention.set_metric(np.tile(np.eye(size), (config.num_heads, 1, 1)))
+        row["identity_bits_per_byte"] = _bits_per_byte(trained, config, corpus)
     spreads = [value for name, value in run.read_metrics()[-1].items() if "spread" in name]
     return row | ({"metric_spread": max(spreads)} if spreads else {})
 
@@ -88,14 +89,10 @@ def _with_mean_metric(model: keras.Model, config: LanguageConfig, corpus: Corpus
     return freeze_metric(model, [validation[i] for i in range(number)], bound=math.inf).model
 
 
-def _with_identity(model: keras.Model, config: LanguageConfig) -> keras.Model:
-    """Returns a copy of a model of frozen metrics, with the identity in their place."""
-    copy = keras.models.clone_model(model)
-    copy.set_weights(model.get_weights())
-    size = config.model_dim // config.num_heads
-    for decoder in copy.decoders:
-        decoder.self_attention.set_metric(np.tile(np.eye(size), (config.num_heads, 1, 1)))
-    return copy
+def _bits_per_byte(model: keras.Model, config: LanguageConfig, corpus: Corpus) -> float:
+    """Returns the bits per byte of the test part."""
+    part = measure(model, corpus.parts["test"], config.length, config.batch_size)
+    return part["bits_per_byte"]
 
 
 def _seconds_per_token(model: keras.Model, corpus: Corpus) -> float:
