@@ -1,10 +1,10 @@
 """Sizes, agreement and times of one model in all engines: `python benchmarks/engines.py`.
 
 The models are a classifier of ids (an embedding and two dense layers), a convolutional and a
-recurrent one; each as it is, quantized by Keras, and compressed 4, 8 and 30 times. The engines are
-TensorFlow (a SavedModel), ONNX Runtime, OpenVINO and LiteRT, on one thread, TensorFlow on its own
-choice. Agreement is the largest difference from the outputs of the Keras model, relative to its
-largest output. Times are the medians of calls, the engines in turn.
+recurrent one; each as it is, quantized by Keras, and compressed 4, 8 and 30 times, also for LiteRT.
+The engines are TensorFlow (a SavedModel), ONNX Runtime, OpenVINO and LiteRT, on one thread,
+TensorFlow on its own choice. Agreement is the largest difference from the outputs of the Keras
+model, relative to its largest output. Times are the medians of calls, the engines in turn.
 """
 
 import argparse
@@ -63,6 +63,7 @@ def recurrent():
     )
 
 
+OURS = ((4, None, None), (8, 4, None), (30, 4, None), (8, 4, "litert"), (30, 4, "litert"))
 MODELS = {"classifier": classifier, "convolutional": convolutional, "recurrent": recurrent}
 
 
@@ -97,11 +98,13 @@ def variants(model):
             yield f"Keras int{bits}", copy
         except (ValueError, NotImplementedError) as error:
             print(f"  Keras int{bits}: {error}")
-    for target, bits in ((4, None), (8, 4), (30, 4)):
+    for target, bits, runtime in OURS:
+        name = f"ours {target}x" + (f" for {runtime}" if runtime else "")
+        options = {"target": target, "bits": bits, "for_runtime": runtime, "verbose": 0}
         try:
-            yield f"ours {target}x", compress(model, target=target, bits=bits, data=data).model
+            yield name, compress(model, data=data, **options).model
         except ValueError as error:
-            print(f"  ours {target}x: {str(error).splitlines()[0]}")
+            print(f"  {name}: {str(error).splitlines()[0]}")
 
 
 def runner(engine, path):

@@ -1,5 +1,7 @@
 """Freezing the metric of power law attention, beside its definitions."""
 
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -172,14 +174,17 @@ def test_a_metric_that_depends_on_the_input_is_refused():
     kinds = [type(decoder.self_attention) for decoder in frozen.model.decoders]
     assert kinds == [layers.PowerLawGraphAttention, layers.MetricAttention]
     assert "decoder_0/self_attention: kept" in str(frozen)
+    frozen = freeze_metric(model, IDS, bound=math.inf)
+    assert [layer.frozen for layer in frozen.layers] == [True, True]
 
 
 def test_errors():
     model = make(num_layers=1)
     with pytest.raises(ValueError, match="model=language_model without one"):
         freeze_metric(language_model(11, "sdpa", **SIZES), IDS)
-    with pytest.raises(ValueError, match="bound=-1"):
-        freeze_metric(model, IDS, bound=-1)
+    for bound in (-1, 0, math.nan):
+        with pytest.raises(ValueError, match=f"bound={bound}"):
+            freeze_metric(model, IDS, bound=bound)
     with pytest.raises(ValueError, match=r"at least two inputs.*Received: 1"):
         freeze_metric(model, IDS[:1])
     with pytest.raises(ValueError, match="data='ids'"):

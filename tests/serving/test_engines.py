@@ -44,8 +44,9 @@ def test_engines_answer_as_tensorflow(version, engine):
     ]
     plain, fast = Servable(version), Servable(version, engine)
     assert (plain.engine, fast.engine) == ("tensorflow", engine)
+    texts = [*(text.encode() for text in TEXTS), b"red fish\xff"]  # the last is not UTF-8
     arrays = {
-        "serving_default": {"text": np.array([text.encode() for text in TEXTS], object)},
+        "serving_default": {"text": np.array(texts, object)},
         "ids": {"ids": np.array([[2, 5, 1], [3, 0, 0]], "int32")},
     }
     for name, inputs in arrays.items():
