@@ -75,7 +75,7 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/translator.py
 	$(RUN) benchmarks/input_pipeline.py
 	$(RUN) benchmarks/decoding.py
-	$(RUN) benchmarks/serving.py --servers keras_tnattn plain
+	$(RUN) benchmarks/serving.py --servers auto plain
 	$(RUN) benchmarks/serving_faults.py
 
 # On a machine with a GPU, with JAX for it: the tables of docs/speed.md that need one.

@@ -50,22 +50,25 @@ def main():
     texts = Texts(folder, options, len(table))
     expected = texts.right(table)
 
-    def show(name, size, small, start):
+    def show(name, size, small):
+        seconds = time.process_time() - start
         right = texts.right(small)
         low, high = interval(right.astype(float) - expected)
         print(
             f"{name:34} {table.nbytes / size:6.2f} times smaller, accuracy "
             f"{100 * right.mean():.1f} % ({100 * (right.mean() - expected.mean()):+.1f}, "
-            f"{100 * low:+.1f} to {100 * high:+.1f}), made in {time.process_time() - start:.0f} s",
+            f"{100 * low:+.1f} to {100 * high:+.1f}), made in {seconds:.0f} s",
             flush=True,
         )
 
     start = time.process_time()
-    show("float16", table.nbytes / 2, table.astype("float16").astype("float32"), start)
-    show("Keras int8", *keras_int8(table), start)
-    show("int4 rows", *int4_rows(table), start)
+    show("float16", table.nbytes / 2, table.astype("float16").astype("float32"))
     start = time.process_time()
-    show(f"k-means of {CENTROIDS} rows in int8", *centroids(table), start)
+    show("Keras int8", *keras_int8(table))
+    start = time.process_time()
+    show("int4 rows", *int4_rows(table))
+    start = time.process_time()
+    show(f"k-means of {CENTROIDS} rows in int8", *centroids(table))
     model = averaging(table)
     for bits in options.bits:
         for target in options.targets:
@@ -76,7 +79,7 @@ def main():
             except ValueError as error:
                 print(f"{name:34} {error}", flush=True)
                 continue
-            show(name, result.report.bytes_after, rows_of(result.model), start)
+            show(name, result.report.bytes_after, rows_of(result.model))
             print(result.report, flush=True)
 
 

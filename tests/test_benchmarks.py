@@ -20,7 +20,7 @@ SCRIPTS = {
     "preparation.py": "--pairs 500 --workers 1",
     "scaling.py": "--processes 1 --rounds 1 --steps 1 --batch-size 2 "
     "--model-dim 32 --residual-dim 16",
-    "serving.py": "--servers keras_tnattn plain --clients 2 --seconds .5 --rounds 1",
+    "serving.py": "--servers auto plain --clients 2 --seconds .5 --rounds 1",
     "serving_faults.py": "--seconds 2 --swaps 1",
     "spectral_attention.py": "--quick",
     "table_memory.py": "--rows 1000",

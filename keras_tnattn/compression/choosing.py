@@ -128,16 +128,28 @@ class Chooser:
         fixed = f"{plan.fixed:,} of {plan.total:,} bytes are in layers that are not replaced" + (
             f" ({left_over(plan)})" if plan.fixed else ""
         )
+        runtime = plan.options.for_runtime
+        received = f"target={target}" + (f", for_runtime={runtime!r}" if runtime else "")
         raise ValueError(
             f"Expected a target of at most {math.floor(100 * reached) / 100}: {fixed}.{cost}"
-            f"{self._hint(size)} Received: target={target}"
+            f"{self._hint(size)} Received: {received}"
         )
 
     def _hint(self, smallest: int) -> str:
         """Returns the advice to use fewer bits, if the replaced layers are not all but nothing."""
-        fewer = {None: "8 or 4", 8: "4", 4: "3 or 2", 3: "2", 2: ""}[self.plan.options.bits]
-        helps = fewer and smallest - self.plan.fixed > 0.1 * smallest
-        return f" Try {fewer} bits." if helps else ""
+        options = self.plan.options
+        fewer = {None: "8 or 4", 8: "4", 4: "3 or 2", 3: "2", 2: ""}[options.bits]
+        advice = f" Try {fewer} bits."
+        if options.for_runtime is not None:
+            fewer = fewer.replace("3 or ", "")  # 2 bits are what every runtime holds
+            advice = (
+                f" Try {fewer} bits, or for_runtime=None, which also has formats of slow lookups."
+            )
+            if not fewer:
+                advice = " Try for_runtime=None, which also has formats of slow lookups."
+        elif not fewer:
+            advice = ""
+        return advice if smallest - self.plan.fixed > 0.1 * smallest else ""
 
     def _keeping(self, goal: Keeping, before: float) -> Choice:
         """Returns the choice of the highest target whose metric drops by at most `drop`."""

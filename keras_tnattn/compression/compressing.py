@@ -290,7 +290,7 @@ def compress(
         verbose: 1 to print the progress, 0 to be silent. The logger `keras_tnattn.compression`
             reports it at level `INFO` in any case. Defaults to 1.
         for_runtime: `"litert"`, `"onnxruntime"` or `"openvino"`: the layers only get what a file
-            for this runtime keeps small, and what its lookups are not slower with
+            for this runtime keeps small, and tables no format whose lookups are slow there
             (`keras_tnattn.compression.runtimes`). Default: whatever is best for its bytes.
 
     Returns:

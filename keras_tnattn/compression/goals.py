@@ -142,15 +142,15 @@ class Options:
     def _check_runtime(self) -> None:
         if self.for_runtime is None:
             return
-        if self.for_runtime not in RUNTIMES:
+        if self.for_runtime not in tuple(RUNTIMES):
             raise ValueError(
                 f"Expected a runtime among {tuple(RUNTIMES)}, or None for any. "
                 f"Received: for_runtime={self.for_runtime!r}"
             )
-        held = RUNTIMES[self.for_runtime].bits
-        if self.bits is not None and self.bits not in held:
+        numbers = RUNTIMES[self.for_runtime].bits
+        if self.bits is not None and self.bits not in numbers:
             raise ValueError(
-                f"Expected bits among {held}, which files for {self.for_runtime} keep small. "
+                f"Expected bits among {numbers}, which files for {self.for_runtime} keep small. "
                 f"Received: bits={self.bits}, for_runtime={self.for_runtime!r}"
             )
 

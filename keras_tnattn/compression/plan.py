@@ -20,7 +20,7 @@ from keras_tnattn.compression.goals import Goal, Options, Smaller
 from keras_tnattn.compression.kinds import is_plain_table, kind_of, reason_against
 from keras_tnattn.compression.progress import tell
 from keras_tnattn.compression.readers import reasons_of_readers
-from keras_tnattn.compression.runtimes import bits_for, held_by
+from keras_tnattn.compression.runtimes import bits_for, fit_for
 from keras_tnattn.compression.sensitivity import measure_responses, measure_sensitivity
 from keras_tnattn.compression.walking import Place, places
 
@@ -136,7 +136,7 @@ def _look_at(plan: Plan, paths: Sequence[str], formats: Sequence[str]) -> None:
         runtime = plan.options.for_runtime
         bits = bits_for(runtime, layer, plan.options.bits)
         found = candidates_for(layer, plan.statistics[path], formats, bits)
-        plan.choices[path] = held_by(runtime, layer, found)
+        plan.choices[path] = fit_for(runtime, layer, found)
 
 
 def _look_at_integers_first(plan: Plan, most: int) -> None:

@@ -77,6 +77,11 @@ def notes_of(chooser: Chooser, rows: tuple[LayerReport, ...]) -> list[str]:
         else "Errors are relative errors of tables, and of kernels on random inputs, because there "
         "are no data."
     ]
+    if plan.options.for_runtime is not None:
+        notes.append(
+            f"For {plan.options.for_runtime}: tables as floats, of low rank, or of 8 bits, because "
+            "other formats make lookups slow there, whatever `formats` and `bits` are."
+        )
     if plan.options.bits is not None:
         notes.append(
             f"Integers of {plan.options.bits} bits and more, in groups with a scale each; those of "

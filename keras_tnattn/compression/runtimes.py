@@ -49,7 +49,7 @@ def bits_for(runtime: str | None, layer: keras.layers.Layer, bits: int | None) -
     return max(bits, RUNTIMES[runtime].table_bits)
 
 
-def held_by(
+def fit_for(
     runtime: str | None, layer: keras.layers.Layer, candidates: Sequence[Candidate]
 ) -> list[Candidate]:
     """Returns the candidates for a layer that a runtime keeps small and fast; all for `None`.
@@ -58,12 +58,12 @@ def held_by(
     """
     if runtime is None:
         return list(candidates)
-    held = RUNTIMES[runtime]
+    limits = RUNTIMES[runtime]
 
     def fits(candidate: Candidate) -> bool:
-        if candidate.bits is not None and candidate.bits not in held.bits:
+        if candidate.bits is not None and candidate.bits not in limits.bits:
             return False
-        few = candidate.bits is not None and candidate.bits < held.table_bits
-        return not is_table(layer) or (candidate.format in held.table_formats and not few)
+        few = candidate.bits is not None and candidate.bits < limits.table_bits
+        return not is_table(layer) or (candidate.format in limits.table_formats and not few)
 
     return [c for c in candidates if c.keeps_layer or fits(c)]

@@ -87,7 +87,10 @@ def _converted(model: Traced) -> Any:
             tf.function(lambda *tensors: function(*tensors), autograph=False),
             input_signature=signature,
             opset=_OPSET,
-            custom_op_handlers={"FloorMod": (_convert_modulo, [])},
+            custom_op_handlers={
+                "FloorDiv": (_convert_quotient, []),
+                "FloorMod": (_convert_remainder, []),
+            },
         )
     file.producer_name, file.producer_version = "keras_tnattn", ""
     file.graph.doc_string = ""
@@ -99,23 +102,43 @@ def _converted(model: Traced) -> Any:
     return file
 
 
-def _convert_modulo(context: Any, node: Any, name: str, arguments: Any) -> None:
+def _is_integer(context: Any, node: Any) -> bool:
+    from onnx import helper
+
+    return helper.tensor_dtype_to_np_dtype(context.get_dtype(node.input[0])).kind in "iu"
+
+
+def _convert_remainder(context: Any, node: Any, name: str, arguments: Any) -> None:
     """Converts a remainder, which has the sign of the divisor, for the TensorFlow converter."""
-    from onnx import TensorProto
     from tf2onnx.onnx_opset.math import FloorMod
 
-    if context.get_dtype(node.input[0]) in (TensorProto.INT32, TensorProto.INT64):
+    if _is_integer(context, node):
         node.type = "Mod"
     else:
         FloorMod.version_7(context, node)
+
+
+def _convert_quotient(context: Any, node: Any, name: str, arguments: Any) -> None:
+    """Converts a quotient rounded down, where ONNX rounds that of integers towards 0."""
+    from tf2onnx.onnx_opset.math import FloorDiv
+
+    if not _is_integer(context, node):
+        FloorDiv.version_6(context, node)
+        return
+    types = [context.get_dtype(node.input[0])]
+    rest = context.make_node("Mod", node.input, dtypes=types, shapes=node.output_shapes)
+    multiple = context.make_node(
+        "Sub", [node.input[0], rest.output[0]], dtypes=types, shapes=node.output_shapes
+    )
+    node.type = "Div"
+    context.replace_input(node, node.input[0], multiple.output[0], 0)
 
 
 def _with_known_operations(model: Traced) -> Any:
     """Replaces operations that the converter lacks.
 
     `erfc(x)` becomes `1 - erf(x)`, and an update of one index of an axis a choice between the old
-    and the new values. A quotient of integers, which ONNX rounds towards 0 and not down, is one of
-    a multiple.
+    and the new values.
     """
     import tensorflow as tf
 
@@ -141,11 +164,6 @@ def _with_known_operations(model: Traced) -> Any:
             one = number(f"{node.name}/one", 1, dtype)
             erf = add("Erf", f"{node.name}/erf", node.input, T=dtype)
             add("Sub", node.name, [one, erf], T=dtype)
-        elif node.op == "FloorDiv" and tf.as_dtype(node.attr["T"].type).is_integer:
-            dtype, at = tf.as_dtype(node.attr["T"].type), f"{node.name}/"
-            rest = add("FloorMod", f"{at}rest", node.input, T=dtype)
-            whole = add("Sub", f"{at}whole", [node.input[0], rest], T=dtype)
-            add("Div", node.name, [whole, node.input[1]], T=dtype)
         elif node.op == "XlaDynamicUpdateSlice":
             old, new, start = tensors.get_operation_by_name(node.name).inputs
             axis = [

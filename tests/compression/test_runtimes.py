@@ -1,5 +1,7 @@
 """The candidates that a runtime keeps small and fast, and the files of models made of them."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from keras_tnattn import compress
 from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.formats import candidates_for
-from keras_tnattn.compression.runtimes import RUNTIMES, held_by
+from keras_tnattn.compression.runtimes import RUNTIMES, bits_for, fit_for
 from keras_tnattn.export import file_sizes
 
 SUFFIXES = {"litert": ".tflite", "onnxruntime": ".onnx", "openvino": ".xml"}
@@ -39,23 +41,23 @@ def test_tables_have_no_slow_lookups(runtime):
     assert {("tensor_train", 4), ("low_rank", 4), ("dense", 4)} <= {
         (c.format, c.bits) for c in found
     }
-    held = held_by(runtime, layer, found)
+    held = fit_for(runtime, layer, found)
     assert held[0].keeps_layer
     assert {(c.format, c.bits) for c in held[1:]} == {("dense", 8)}
-    kernels = {(c.format, c.bits) for c in held_by(runtime, dense(), of(dense(), 4))}
+    kernels = {(c.format, c.bits) for c in fit_for(runtime, dense(), of(dense(), 4))}
     assert {("low_rank", 4), ("dense", 4), ("tensor_train", None)} <= kernels
 
 
 def test_integers_that_files_do_not_keep_small_are_left_out():
     layer, found = dense(), of(dense(), 3)
-    bits = {name: {c.bits for c in held_by(name, layer, found)} for name in RUNTIMES}
+    bits = {name: {c.bits for c in fit_for(name, layer, found)} for name in RUNTIMES}
     assert {3, 6} <= bits["onnxruntime"]
     assert not {3, 6} & (bits["litert"] | bits["openvino"])
 
 
 def test_without_a_runtime_all_candidates_stay():
     found = of(table(), 2)
-    assert held_by(None, table(), found) == found
+    assert fit_for(None, table(), found) == found
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="writes files on TensorFlow")
@@ -83,3 +85,44 @@ def test_the_file_is_about_as_small_as_the_report(runtime, tmp_path):
     if runtime == "openvino":  # its text takes 250 bytes for each operation that restores integers
         size = path.with_suffix(".bin").stat().st_size
     assert size <= 1.15 * result.report.bytes_after + 10_000
+
+
+def tables_and_dense():
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((None,), dtype="int32"),
+            layers.Embedding(1000, 32, name="table"),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(40, name="head"),
+        ]
+    )
+
+
+def test_tables_have_8_bits_without_a_target():
+    assert [bits_for("litert", layer, 4) for layer in (table(), dense())] == [8, 4]
+    assert bits_for(None, table(), 4) == 4
+    result = compress(tables_and_dense(), bits=4, data=IDS, verbose=0, for_runtime="litert")
+    assert {row.path: row.bits for row in result.report.layers} == {"table": 8, "head": 4}
+    assert "For litert: tables as floats" in str(result.report)
+
+
+@pytest.mark.parametrize(("bits", "advice"), [(None, "8 or 4 bits, or"), (4, "2 bits, or")])
+def test_the_advice_names_what_the_runtime_holds(bits, advice):
+    received = "Received: target=500, for_runtime='litert'"
+    with pytest.raises(ValueError, match=f"Try {advice} for_runtime=None.*{received}"):
+        compress(tables_and_dense(), 500, bits=bits, data=IDS, verbose=0, for_runtime="litert")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"for_runtime": "tvm"}, "for_runtime='tvm'"),
+        ({"for_runtime": ["litert"]}, "for_runtime=['litert']"),
+        ({"for_runtime": "litert", "bits": 3}, "bits=3, for_runtime='litert'"),
+    ],
+)
+def test_bad_runtimes(options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        compress(tables_and_dense(), 4, verbose=0, **options)

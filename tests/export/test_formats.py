@@ -350,17 +350,32 @@ def test_negative_integers_come_back(tmp_path):
 
 
 class Quotients(keras.layers.Layer):
-    """Divides ids by -3 and their negatives by 4, rounding down."""
+    """Divides ids by -3, also in a loop, and their negatives by 4, rounding down; remainders."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.kind = dtype
 
     def call(self, inputs):
-        return keras.ops.cast(keras.ops.stack([inputs // -3, -inputs // 4], axis=-1), "float32")
+        ops = keras.ops
+        x = ops.cast(inputs, self.kind)
+        three, four = ops.cast(-3, self.kind), ops.cast(4, self.kind)
+        once = ops.while_loop(
+            lambda n, y: n < 1, lambda n, y: (n + 1, ops.floor_divide(y, three)), (0, x)
+        )[1]
+        results = [ops.floor_divide(x, three), ops.floor_divide(-x, four), once, ops.mod(-x, four)]
+        return ops.cast(ops.stack(results, axis=-1), "float32")
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="converts on TensorFlow only")
-@pytest.mark.parametrize("form", ["ONNX", "OpenVINO", "LiteRT"])
-def test_quotients_are_rounded_down(form, tmp_path):
+@pytest.mark.parametrize(
+    ("form", "dtype"),
+    [(form, "int32") for form in ("ONNX", "OpenVINO", "LiteRT")]
+    + [(form, dtype) for form in ("ONNX", "OpenVINO") for dtype in ("int8", "int16", "int64")],
+)
+def test_quotients_are_rounded_down(form, dtype, tmp_path):
     pytest.importorskip(NEEDS[form])
-    model = keras.Sequential([keras.Input((3,), dtype="int32"), Quotients()])
+    model = keras.Sequential([keras.Input((3,), dtype="int32"), Quotients(dtype)])
     example = np.array([[7, 6, 1], [9, 8, 5]], "int32")
     path = export_file(model, tmp_path / f"model{SUFFIXES[form]}", example)
     run = {
@@ -368,7 +383,7 @@ def test_quotients_are_rounded_down(form, tmp_path):
     }[form]  # fmt: skip
     (got,) = run(str(path), example)
     np.testing.assert_array_equal(
-        got[0], [[np.floor(x / -3), np.floor(-x / 4)] for x in example[0]]
+        got[0], [[np.floor(x / -3), np.floor(-x / 4), np.floor(x / -3), -x % 4] for x in example[0]]
     )
 
 

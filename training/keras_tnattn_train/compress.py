@@ -96,7 +96,7 @@ class CompressOptions(Options):
     for_runtime: str | None = option(
         None,
         MODEL,
-        "use only what a file for this runtime keeps small and is not slower with",
+        "use only what a file for this runtime keeps small, and for tables what it looks up fast",
         choices=("litert", "onnxruntime", "openvino"),
     )
     keep_vocabulary: bool = option(
