@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from translator_runs import make_run
 
+from keras_tnattn_train import compress
 from keras_tnattn_train.classify.loading import ClassifierRun, thinned
 from keras_tnattn_train.classify.train import Part
 from keras_tnattn_train.cli import train
@@ -487,6 +488,48 @@ def test_max_drop_is_respected_on_the_validation_part(tmp_path, capsys):
     results = json.loads((folder / "compressed" / "results.json").read_text())
     assert results["compressed"]["max_drop"] == drop
     assert results["times_smaller"] > 1
+
+
+@pytest.mark.parametrize(
+    ("options", "renumbers", "has_metric"),
+    [
+        ({"heal_epochs": 1}, True, False),
+        ({"heal_epochs": 1, "keep_vocabulary": True}, False, False),
+        ({"heal_epochs": 1, "max_drop": 0.1}, False, True),
+    ],
+)
+def test_what_compress_and_heal_get_of_a_run(
+    options, renumbers, has_metric, tmp_path, monkeypatch, capsys
+):
+    calls = {}
+    run = SimpleNamespace(
+        model="model",
+        loss="loss",
+        renumbered=7,
+        inputs=lambda: "inputs",
+        healing_inputs=lambda: "thinned",
+        accuracy=lambda: "metric",
+    )
+
+    def called(model, args, **given):
+        calls.update(model=model, **given)
+        return SimpleNamespace(report="the report")
+
+    monkeypatch.setattr(compress, "_call", called)
+    monkeypatch.setattr(compress, "_heal", lambda _, inputs, args, loss: calls.update(heal=inputs))
+    monkeypatch.setattr(compress, "write", lambda *written: None)
+    args = compress.CompressOptions(model=str(tmp_path), target=2.0, **options)
+    monkeypatch.setattr(compress.CompressOptions, "replaces", False)
+    compress._compress_texts(run, tmp_path, tmp_path, args)
+    assert calls == {
+        "model": "model",
+        "data": "inputs",
+        "metric": "metric" if has_metric else None,
+        "max_drop": options.get("max_drop"),
+        "renumber": 7 if renumbers else None,
+        "heal": "thinned",
+    }
+    assert capsys.readouterr().out == "the report\n"
 
 
 def test_the_vocabulary_follows_the_new_ids():
