@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tnattn import freeze_metric
+from keras_tnattn.freezing import freeze_metric
 from keras_tnattn.models import LanguageModel
 from keras_tnattn.search import Generator
 from keras_tnattn_train.language.config import LanguageConfig
