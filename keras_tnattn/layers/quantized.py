@@ -27,6 +27,7 @@ from keras_tnattn.layers.quantized_positions import (
     QuantizedPositionEmbedding,
     is_position_embedding,
 )
+from keras_tnattn.layers.token_embedding import TokenEmbedding
 from keras_tnattn.ops.integer_groups import check_group_bits
 from keras_tnattn.typing import Tensor
 
@@ -227,7 +228,18 @@ class QuantizedReversibleEmbedding(keras.layers.ReversibleEmbedding, QuantizedEm
         IntegerKernels.quantize(self, mode, **kwargs)
 
 
-# The class that stands for each of Keras' layers.
+@_register
+class QuantizedTokenEmbedding(QuantizedEmbedding, TokenEmbedding):
+    """`TokenEmbedding` with a table of integers in groups of features."""
+
+    def call(self, inputs: Tensor, reverse: bool = False) -> Tensor:
+        if reverse:
+            return TokenEmbedding.call(self, inputs, reverse=True)
+        self._reverse = False
+        return QuantizedEmbedding.call(self, inputs)
+
+
+# The class that stands for each of Keras' layers, and of ours.
 QUANTIZED: dict[type[keras.layers.Layer], type[IntegerKernels]] = {
     keras.layers.Dense: QuantizedDense,
     keras.layers.EinsumDense: QuantizedEinsumDense,
@@ -249,6 +261,7 @@ QUANTIZED: dict[type[keras.layers.Layer], type[IntegerKernels]] = {
     LowRankGRUCell: QuantizedLowRankGRUCell,
     keras.layers.Embedding: QuantizedEmbedding,
     keras.layers.ReversibleEmbedding: QuantizedReversibleEmbedding,
+    TokenEmbedding: QuantizedTokenEmbedding,
 }
 
 

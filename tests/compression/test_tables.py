@@ -3,7 +3,10 @@
 import keras
 import numpy as np
 import pytest
+from conformance import to_numpy
 
+import keras_tnattn
+from keras_tnattn import compress
 from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.errors import direction_weights, row_weights, table_error
@@ -86,3 +89,35 @@ def test_a_chosen_tensor_train_is_better_than_stated_and_as_expected(layer, renu
         error = table_error(table, approximation, row_weights(layer, statistics))
         assert error <= candidate.error
         assert 0.6 < error / candidate.likely_error < 1.5
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_token_embeddings_become_integers_as_those_of_keras(bits):
+    ids = np.random.default_rng(0).integers(1, 90, (16, 7))
+    results = []
+    for kind in (keras.layers.Embedding, keras_tnattn.TokenEmbedding):
+        keras.utils.set_random_seed(0)
+        table = kind(90, 32, mask_zero=True, name="table")
+        layers = [keras.Input((7,), dtype="int32"), table, keras.layers.GlobalAveragePooling1D()]
+        result = compress(keras.Sequential(layers), bits=bits, data=ids, verbose=0)
+        row = result.report.layers[0]
+        results.append((row.format, row.bits, row.bytes_after, result.model))
+    assert results[0][:3] == results[1][:3]
+    assert results[1][:2] == ("dense", bits)
+    expected, actual = (to_numpy(model(ids)) for *_, model in results)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_tied_logits_use_the_integers():
+    model = keras_tnattn.models.language_model(
+        30, "none", num_layers=1, model_dim=16, num_heads=2, tie_logits=True
+    )
+    ids = np.random.default_rng(0).integers(1, 30, (8, 6))
+    result = compress(model, bits=8, data=ids, filters="embedding", verbose=0)
+    assert [row.format for row in result.report.layers] == ["dense"]
+    assert result.report.error < 0.02
+    table = result.model.embedding
+    x = np.random.default_rng(1).normal(size=(2, 3, 16)).astype("float32")
+    np.testing.assert_allclose(
+        to_numpy(table(x, reverse=True)), x @ to_numpy(table.embeddings).T, rtol=1e-4, atol=1e-4
+    )
