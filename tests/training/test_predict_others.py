@@ -32,7 +32,7 @@ def test_pictures(tmp_path, capsys):
     assert main([str(run), "--input", str(table), "--format", "lines"]) == 0
     assert [line[:4] for line in capsys.readouterr().out.splitlines()] == ["ligh", "dark"]
     assert main([str(run), str(table)]) == 2
-    assert "no picture" in capsys.readouterr().err
+    assert "not a picture" in capsys.readouterr().err
 
 
 def test_nodes(tmp_path, capsys):

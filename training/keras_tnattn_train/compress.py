@@ -31,7 +31,7 @@ TEXT = (
     "Makes a trained model smaller, and writes FOLDER/model.keras, report.txt, report.csv, "
     "report.json and curves.png; without any of --target, --tolerance, --max-drop and --bits only "
     "the reports. For the run of a classifier or a translator, ranks are chosen on its training "
-    "part, and predict.py and (translators) evaluate.py read FOLDER like a run."
+    "part, and predict and (translators) evaluate read FOLDER like a run."
 )
 EXAMPLES = """\
 examples:

@@ -49,7 +49,7 @@ class PredictOptions(Options):
     """The options of `training/predict.py`."""
 
     model: str = argument(
-        "the folder of a finished run of classify, translate, images or nodes, or of an exported "
+        "the folder of a finished run of classify, translate, language, images or nodes, or of an exported "
         "model"
     )
     sentences: tuple[str, ...] = argument(

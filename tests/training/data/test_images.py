@@ -33,7 +33,7 @@ def test_a_folder_for_each_class(folders):
     for images, labels in ((data.images, data.labels), (data.test_images, data.test_labels)):
         assert ((images[:, 0, 0] > 0.5) == labels).all()
     assert data.images.max() <= 209 / 255
-    assert data.notes == ("1 file that is no picture left out",)
+    assert data.notes == ("1 file that is not a picture left out",)
     other = load_images(str(folders), seed=1, test_fraction=0.5)
     assert len(other.test_labels) == 10
     assert load_images(str(folders)).fingerprint() == data.fingerprint() != other.fingerprint()
@@ -50,7 +50,7 @@ def test_a_table_of_paths_and_labels(folders):
     table.write_text("\n".join(["path,label", *lines, "none.png,d", "readme.txt,d", "x", ",d"]))
     with pytest.raises(InputError) as error:
         load_images(str(table))
-    for part in ("4 bad rows", "row 14: 1 field", "row 15: an empty path", "row 12", "no picture"):
+    for part in ("4 bad rows", "row 14: 1 field", "row 15: an empty path", "row 12", "not a picture"):
         assert part in str(error.value)
     table.write_text("file,label\na,b\n")
     with pytest.raises(InputError, match="the columns path and label"):
@@ -77,7 +77,7 @@ def test_colors_become_grays(tmp_path):
     np.testing.assert_allclose(read_picture(path), np.full((3, 4), 76 / 255), atol=1e-6)
     assert read_picture(path, (6, 2)).shape == (6, 2)
     path.write_bytes(path.read_bytes()[:50])
-    with pytest.raises(ValueError, match=r"truncated|no picture|broken"):
+    with pytest.raises(ValueError, match=r"truncated|not a picture|broken"):
         read_picture(path)
 
 

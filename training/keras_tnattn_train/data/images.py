@@ -144,7 +144,7 @@ def read_picture(path: Path, size: tuple[int, int] | None = None) -> np.ndarray:
                 gray = gray.resize(size[::-1], Image.Resampling.LANCZOS)
             return np.asarray(gray, "float32") / 255
     except UnidentifiedImageError as error:
-        raise ValueError("no picture") from error
+        raise ValueError("not a picture") from error
     except Image.DecompressionBombError as error:
         raise ValueError("too large") from error
     except OSError as error:
@@ -206,7 +206,7 @@ def _pictures_of_folders(source: Path) -> tuple[list[tuple[object, Path, str]], 
                 rows.append((path, path, folder.name))
             else:
                 others += 1
-    notes = [f"{counted(others, 'file')} that is no picture left out"] if others else []
+    notes = [f"{counted(others, 'file')} that is not a picture left out"] if others else []
     return rows, notes
 
 
