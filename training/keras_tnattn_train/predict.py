@@ -49,8 +49,8 @@ class PredictOptions(Options):
     """The options of `training/predict.py`."""
 
     model: str = argument(
-        "the folder of a finished run of classify, translate, language, images or nodes, or of an exported "
-        "model"
+        "the folder of a finished run of classify, translate, language, images or nodes, or of an "
+        "exported model"
     )
     sentences: tuple[str, ...] = argument(
         "sentences, paths of pictures or names of nodes to predict for", repeated=True
