@@ -6,7 +6,7 @@ import pytest
 from conformance import to_numpy
 from keras import ops
 
-from keras_tnattn import compress
+from keras_tnattn import TokenEmbedding, compress
 from keras_tnattn.layers.low_rank_cells import LOW_RANK_CELLS
 from keras_tnattn.layers.quantized import QUANTIZED, quantized_kind, quantized_layer
 
@@ -66,8 +66,8 @@ def inputs_of(shape):
 
 def test_every_class_is_tested():
     kinds = {type(make()) for make, _ in LAYERS.values()} | set(CELLS.values())
-    tables, low_rank = {L.Embedding, L.ReversibleEmbedding}, set(LOW_RANK_CELLS.values())
-    assert kinds | tables | low_rank == set(QUANTIZED)
+    tables = {L.Embedding, L.ReversibleEmbedding, TokenEmbedding}
+    assert kinds | tables | set(LOW_RANK_CELLS.values()) == set(QUANTIZED)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -167,8 +167,9 @@ def test_recurrent_layers_run_on_cells_of_integers(name, options, tmp_path):
 
 
 @pytest.mark.parametrize("group_size", [16, 64])
-def test_a_table_of_integers_is_read_row_by_row(group_size, tmp_path):
-    layer = built(lambda: L.Embedding(50, 40, mask_zero=True), None)
+@pytest.mark.parametrize("kind", [L.Embedding, TokenEmbedding])
+def test_a_table_of_integers_is_read_row_by_row(kind, group_size, tmp_path):
+    layer = built(lambda: kind(50, 40, mask_zero=True), None)
     ids = RNG.integers(50, size=(3, 7))
     small = quantized_layer(layer, 4, group_size)
     table, approximation = to_numpy(layer.embeddings), to_numpy(small.embeddings)
