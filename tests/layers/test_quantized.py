@@ -56,7 +56,7 @@ def with_kernels_of(small, make, shape):
         if id(weight) in kernels:
             weight.assign(to_numpy(getattr(small, names[kernels.index(id(weight))])))
         else:
-            weight.assign(next(others))
+            weight.assign(to_numpy(next(others)))  # JAX would share the array
     return layer
 
 
