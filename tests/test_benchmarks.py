@@ -13,6 +13,7 @@ SCRIPTS = {
     "backends.py": "",
     "corpus_memory.py": "--pairs 1000 --steps 2",
     "decoding.py": "--quick",
+    "frozen_metric.py": "--quick",
     "gpu.py": "--quick --precisions float32",
     "graph_tensor_network.py": "--lengths 64",
     "input_pipeline.py": "--quick",

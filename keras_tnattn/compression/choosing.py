@@ -16,7 +16,7 @@ from keras_tnattn.compression.goals import Goal, Keeping, Smaller, Within
 from keras_tnattn.compression.others import left_over
 from keras_tnattn.compression.plan import Plan
 from keras_tnattn.compression.progress import tell
-from keras_tnattn.compression.runtimes import bits_for
+from keras_tnattn.compression.runtimes import RUNTIMES, bits_for
 
 # Steps of the search for the smallest model within `max_drop`.
 _BISECTIONS = 7
@@ -132,24 +132,22 @@ class Chooser:
         received = f"target={target}" + (f", for_runtime={runtime!r}" if runtime else "")
         raise ValueError(
             f"Expected a target of at most {math.floor(100 * reached) / 100}: {fixed}.{cost}"
-            f"{self._hint(size)} Received: {received}"
+            f"{self._hint(size, target)} Received: {received}"
         )
 
-    def _hint(self, smallest: int) -> str:
-        """Returns the advice to use fewer bits, if the replaced layers are not all but nothing."""
-        options = self.plan.options
-        fewer = {None: "8 or 4", 8: "4", 4: "3 or 2", 3: "2", 2: ""}[options.bits]
-        advice = f" Try {fewer} bits."
+    def _hint(self, smallest: int, target: float) -> str:
+        """Returns the advice to use fewer bits, if the layers that are replaced could suffice."""
+        plan, options = self.plan, self.plan.options
+        if plan.total / target <= plan.fixed or smallest - plan.fixed <= 0.1 * smallest:
+            return ""
+        ways = []
+        widths = RUNTIMES[options.for_runtime].bits if options.for_runtime else (8, 4, 3, 2)
+        fewer = [str(b) for b in widths if b != 6 and b < (options.bits or 32)]
+        if fewer:
+            ways.append(f"{' or '.join(fewer[:2])} bits")
         if options.for_runtime is not None:
-            fewer = fewer.replace("3 or ", "")  # 2 bits are what every runtime holds
-            advice = (
-                f" Try {fewer} bits, or for_runtime=None, which also has formats of slow lookups."
-            )
-            if not fewer:
-                advice = " Try for_runtime=None, which also has formats of slow lookups."
-        elif not fewer:
-            advice = ""
-        return advice if smallest - self.plan.fixed > 0.1 * smallest else ""
+            ways.append("for_runtime=None, which also has formats of slow lookups")
+        return f" Try {', or '.join(ways)}." if ways else ""
 
     def _keeping(self, goal: Keeping, before: float) -> Choice:
         """Returns the choice of the highest target whose metric drops by at most `drop`."""

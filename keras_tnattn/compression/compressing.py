@@ -312,15 +312,15 @@ def compress(
         True
     """
     options = Options(
-        as_tuple(formats),
-        bits,
-        filters,
-        min_speed,
-        batch_size,
-        renumber,
-        effort,
-        verbose,
-        for_runtime,
+        formats=as_tuple(formats),
+        bits=bits,
+        filters=filters,
+        min_speed=min_speed,
+        batch_size=batch_size,
+        renumber=renumber,
+        effort=effort,
+        verbose=verbose,
+        for_runtime=for_runtime,
     )
     goal = goal_of(target, tolerance, metric, max_drop)
     _check_model(model)

@@ -135,8 +135,8 @@ def _look_at(plan: Plan, paths: Sequence[str], formats: Sequence[str]) -> None:
         layer = plan.places[path].layer
         runtime = plan.options.for_runtime
         bits = bits_for(runtime, layer, plan.options.bits)
-        found = candidates_for(layer, plan.statistics[path], formats, bits)
-        plan.choices[path] = fit_for(runtime, layer, found)
+        candidates = candidates_for(layer, plan.statistics[path], formats, bits)
+        plan.choices[path] = fit_for(runtime, layer, candidates)
 
 
 def _look_at_integers_first(plan: Plan, most: int) -> None:

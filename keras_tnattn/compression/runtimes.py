@@ -2,8 +2,8 @@
 
 Kernels are restored once, when a file is loaded, so that their format costs a call no time. Each
 kernel of integers needs operations that restore it, and those of 3 and 6 bits twice as many as
-others. Rows of tables are restored in each call: tensor trains and 4 bits multiply the time of a
-lookup. `docs/guides/export.md` has the measurements.
+others. Rows of tables are restored in each call, which takes longer from cores and from 4 bits.
+`benchmarks/engines.py` measures models with and without these limits.
 """
 
 import dataclasses

@@ -459,7 +459,7 @@ def test_other_outputs_do_not_hide_what_reads_the_ids(other):
 
 @pytest.mark.parametrize(
     ("bits", "hint"),
-    [(None, "Try 8 or 4 bits"), (8, "Try 4 bits"), (4, "Try 3 or 2 bits"), (2, None)],
+    [(None, "Try 8 or 4 bits"), (8, "Try 4 or 3 bits"), (4, "Try 3 or 2 bits"), (2, None)],
 )
 def test_an_impossible_target_tells_what_is_possible(bits, hint):
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64, "relu")])

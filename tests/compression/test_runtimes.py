@@ -110,9 +110,9 @@ def test_tables_have_8_bits_without_a_target():
 
 @pytest.mark.parametrize(("bits", "advice"), [(None, "8 or 4 bits, or"), (4, "2 bits, or")])
 def test_the_advice_names_what_the_runtime_holds(bits, advice):
-    received = "Received: target=500, for_runtime='litert'"
+    received = "Received: target=150, for_runtime='litert'"
     with pytest.raises(ValueError, match=f"Try {advice} for_runtime=None.*{received}"):
-        compress(tables_and_dense(), 500, bits=bits, data=IDS, verbose=0, for_runtime="litert")
+        compress(tables_and_dense(), 150, bits=bits, data=IDS, verbose=0, for_runtime="litert")
 
 
 @pytest.mark.parametrize(
@@ -126,3 +126,17 @@ def test_the_advice_names_what_the_runtime_holds(bits, advice):
 def test_bad_runtimes(options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         compress(tables_and_dense(), 4, verbose=0, **options)
+
+
+def test_no_advice_where_nothing_helps():
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((16,)),
+            layers.Dense(32, name="hidden"),
+            layers.Dense(32, name="output"),
+        ]
+    )
+    with pytest.raises(ValueError, match="Expected a target of at most") as error:
+        compress(model, 20, filters="hidden", verbose=0)  # the other one has two thirds
+    assert "Try" not in str(error.value)

@@ -18,12 +18,14 @@ import numpy as np
 import pytest
 from translator_runs import make_run
 
+from keras_tnattn.compression.runtimes import RUNTIMES
 from keras_tnattn_train import compress
 from keras_tnattn_train.classify.loading import ClassifierRun, thinned
 from keras_tnattn_train.classify.train import Part
 from keras_tnattn_train.cli import train
 from keras_tnattn_train.compress import main
 from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.options.options import choices
 from keras_tnattn_train.predict import main as predict
 from keras_tnattn_train.runs.compressed_folder import check_output, write
 from keras_tnattn_train.runs.saved_models import load_file, load_model
@@ -530,6 +532,19 @@ def test_what_compress_and_heal_get_of_a_run(
         "heal": "thinned",
     }
     assert capsys.readouterr().out == "the report\n"
+
+
+def test_the_runtime_reaches_compress(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        "keras_tnattn.compression.compress", lambda *_, **given: calls.append(given)
+    )
+    field = compress.CompressOptions.model_fields["for_runtime"]
+    assert choices(field) == tuple(RUNTIMES)
+    for runtime in (None, *RUNTIMES):
+        args = compress.CompressOptions(model=str(tmp_path), target=2.0, for_runtime=runtime)
+        compress._call("model", args)
+    assert [given["for_runtime"] for given in calls] == [None, *RUNTIMES]
 
 
 def test_the_vocabulary_follows_the_new_ids():

@@ -104,8 +104,9 @@ COMMAND = Command(
     "Compare attentions in language models of the same size",
     "Four layers of bytes, 1.04 million weights. plga: power law attention as published, whose "
     "metric is frozen after training, in all layers; plga-frozen: the same after --frozen-after "
-    "epochs, and training goes on; plga-causal: the metric of each token is that of the tokens up "
-    "to it, which takes twenty times as long; lstm: two layers of keras.layers.LSTM. Bits per byte "
+    "epochs, and training goes on, also of the metric; plga-causal: the metric of each token is "
+    "that of the tokens up to it, which takes twenty times as long; lstm: two layers of "
+    "keras.layers.LSTM. Bits per byte "
     "are those of the test part; of plga with the frozen metric, and beside it with the live one, "
     "which reads ahead, and with the identity. The spread is the largest of a head on validation "
     "rows at the end of training; metrics.csv of the runs has it for each layer and epoch. The "
