@@ -132,20 +132,24 @@ class Chooser:
         received = f"target={target}" + (f", for_runtime={runtime!r}" if runtime else "")
         raise ValueError(
             f"Expected a target of at most {math.floor(100 * reached) / 100}: {fixed}.{cost}"
-            f"{self._hint(size, target)} Received: {received}"
+            f"{self._hint(smallest, target)} Received: {received}"
         )
 
-    def _hint(self, smallest: int, target: float) -> str:
-        """Returns the advice to use fewer bits, if the layers that are replaced could suffice."""
-        plan, options = self.plan, self.plan.options
-        if plan.total / target <= plan.fixed or smallest - plan.fixed <= 0.1 * smallest:
-            return ""
+    def _hint(self, smallest: Choice, target: float) -> str:
+        """Returns the advice to use fewer bits, or any runtime, if that could reach the target."""
+        plan, options, most = self.plan, self.plan.options, self.plan.total / target
+        runtime, bits = options.for_runtime, options.bits or 32
+        widths = RUNTIMES[runtime].bits if runtime else (8, 4, 3, 2)
+        fewer = [width for width in widths if width != 6 and width < bits]
+        least = plan.fixed + sum(
+            candidate.bytes
+            * min(1.0, (bits_for(runtime, plan.places[path].layer, min(widths)) or 32) / bits)
+            for path, candidate in smallest.items()
+        )
         ways = []
-        widths = RUNTIMES[options.for_runtime].bits if options.for_runtime else (8, 4, 3, 2)
-        fewer = [str(b) for b in widths if b != 6 and b < (options.bits or 32)]
-        if fewer:
-            ways.append(f"{' or '.join(fewer[:2])} bits")
-        if options.for_runtime is not None:
+        if fewer and least <= most:
+            ways.append(f"{' or '.join(map(str, fewer[:2]))} bits")
+        if runtime is not None and plan.fixed < most:
             ways.append("for_runtime=None, which also has formats of slow lookups")
         return f" Try {', or '.join(ways)}." if ways else ""
 

@@ -463,8 +463,13 @@ def test_other_outputs_do_not_hide_what_reads_the_ids(other):
 )
 def test_an_impossible_target_tells_what_is_possible(bits, hint):
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64, "relu")])
-    with pytest.raises(ValueError, match=r"target of at most [\d.]+:.*the error") as caught:
+    possible = r"target of at most ([\d.]+):.*the error"
+    with pytest.raises(ValueError, match=possible) as caught:
         compress(model, target=1e4, bits=bits)
+    assert "bits" not in str(caught.value)  # no number of them reaches that
+    target = 1.2 * float(re.search(possible, str(caught.value))[1])
+    with pytest.raises(ValueError, match=possible) as caught:
+        compress(model, target=target, bits=bits)
     assert (hint or "Received: target") in str(caught.value)
     assert ("bits" in str(caught.value)) == (hint is not None)
 

@@ -108,11 +108,23 @@ def test_tables_have_8_bits_without_a_target():
     assert "For litert: tables as floats" in str(result.report)
 
 
-@pytest.mark.parametrize(("bits", "advice"), [(None, "8 or 4 bits, or"), (4, "2 bits, or")])
-def test_the_advice_names_what_the_runtime_holds(bits, advice):
-    received = "Received: target=150, for_runtime='litert'"
+def dense_alone():
+    return keras.Sequential([keras.Input((64,)), keras.layers.Dense(64, name="head")])
+
+
+@pytest.mark.parametrize(
+    ("make", "bits", "advice"),
+    [(tables_and_dense, None, "8 or 4 bits, or"), (dense_alone, 4, "2 bits, or")],
+)
+def test_the_advice_names_what_the_runtime_holds(make, bits, advice):
+    model = make()
+    options = {"bits": bits, "verbose": 0, "for_runtime": "litert"}
+    with pytest.raises(ValueError, match="at most") as error:
+        compress(model, 1e4, **options)
+    target = 1.1 * float(re.search(r"at most ([\d.]+)", str(error.value))[1])
+    received = f"Received: target={target}, for_runtime='litert'"
     with pytest.raises(ValueError, match=f"Try {advice} for_runtime=None.*{received}"):
-        compress(tables_and_dense(), 150, bits=bits, data=IDS, verbose=0, for_runtime="litert")
+        compress(model, target, **options)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +138,13 @@ def test_the_advice_names_what_the_runtime_holds(bits, advice):
 def test_bad_runtimes(options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         compress(tables_and_dense(), 4, verbose=0, **options)
+
+
+def test_no_advice_of_bits_that_tables_do_not_get():
+    layers = [keras.Input((None,), dtype="int32"), keras.layers.Embedding(90, 32)]
+    model = keras.Sequential([*layers, keras.layers.GlobalAveragePooling1D()])
+    with pytest.raises(ValueError, match=r"%\. Try for_runtime=None, which"):
+        compress(model, 5, bits=8, formats=(), data=IDS % 90, verbose=0, for_runtime="litert")
 
 
 def test_no_advice_where_nothing_helps():
