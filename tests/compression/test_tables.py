@@ -121,3 +121,6 @@ def test_tied_logits_use_the_integers():
     np.testing.assert_allclose(
         to_numpy(table(x, reverse=True)), x @ to_numpy(table.embeddings).T, rtol=1e-4, atol=1e-4
     )
+    table.mask_zero = True
+    padded = np.array([[3, 0]])
+    np.testing.assert_array_equal(to_numpy(table(padded)._keras_mask), padded != 0)

@@ -534,6 +534,12 @@ def test_what_compress_and_heal_get_of_a_run(
     assert capsys.readouterr().out == "the report\n"
 
 
+def test_a_model_without_data_is_tried_on_rows_of_a_middling_length():
+    x = keras.Input((None, 4))
+    model = keras.Model(x, keras.layers.Conv1D(2, 5)(x))
+    assert compress._example(model, None).shape == (2, 8, 4)
+
+
 def test_the_runtime_reaches_compress(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(

@@ -12,7 +12,7 @@ from translator_runs import make_run
 
 from keras_tnattn_train.cli import train
 from keras_tnattn_train.data.sentences import Row
-from keras_tnattn_train.predict import _Writer, main
+from keras_tnattn_train.predict import PredictOptions, _write, _Writer, main
 from keras_tnattn_train.runs.predictions import Prediction
 from keras_tnattn_train.runs.run import Run
 
@@ -229,3 +229,22 @@ def test_help_has_examples(capsys):
     shown = capsys.readouterr().out
     assert "--input reviews.csv.gz --column review" in shown
     assert "bad rows" in shown
+
+
+def test_rows_of_similar_length_are_predicted_together_and_written_in_their_order():
+    lengths = [9, 1, 8, 2, 7, 3]
+    rows = [Row(number, "x" * length, None) for number, length in enumerate(lengths, 1)]
+    batches = []
+
+    def predictor(texts):
+        batches.append([len(text) for text in texts])
+        return [[Prediction((str(len(text)),), {})] for text in texts]
+
+    file = io.StringIO(newline="")
+    args = PredictOptions(model="run", batch_size=2)
+    assert _write(iter(rows), predictor, args, file) == 0
+    assert batches == [[1, 2], [3, 7], [8, 9]]
+    _, *written = csv.reader(io.StringIO(file.getvalue()))
+    assert [(cells[0], len(cells[1])) for cells in written] == [
+        (str(number), length) for number, length in enumerate(lengths, 1)
+    ]
