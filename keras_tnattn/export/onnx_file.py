@@ -90,6 +90,7 @@ def _converted(model: Traced) -> Any:
             custom_op_handlers={
                 "FloorDiv": (_convert_quotient, []),
                 "FloorMod": (_convert_remainder, []),
+                "Reshape": (_convert_reshape, []),
             },
         )
     file.producer_name, file.producer_version = "keras_tnattn", ""
@@ -132,6 +133,19 @@ def _convert_quotient(context: Any, node: Any, name: str, arguments: Any) -> Non
     )
     node.type = "Div"
     context.replace_input(node, node.input[0], multiple.output[0], 0)
+
+
+def _convert_reshape(context: Any, node: Any, name: str, arguments: Any) -> None:
+    """Converts a reshape, and reads what another one reshapes instead of its result.
+
+    The converter would do so later, when a size of the second may be a 0, "that of the input".
+    """
+    from tf2onnx.onnx_opset.tensor import Reshape
+
+    first = node.inputs[0]
+    if first.type == "Reshape":
+        context.replace_input(node, node.input[0], first.input[0], 0)
+    Reshape.version_5(context, node)
 
 
 def _with_known_operations(model: Traced) -> Any:

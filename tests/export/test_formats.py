@@ -24,7 +24,7 @@ from keras_tnattn.layers import GraphTensorNetwork, LowRankEmbedding, TTDense, T
 from keras_tnattn.layers.layer_chain import chain_of
 from keras_tnattn.layers.quantized import quantized_layer
 from keras_tnattn.layers.recurrent import on_other_cells
-from keras_tnattn.models import text_classifier
+from keras_tnattn.models import language_model, text_classifier
 from keras_tnattn.ops import convolution_factors
 
 BACKEND = keras.backend.backend()
@@ -397,6 +397,32 @@ def test_a_graph_tensor_network_takes_any_length(form, length, tmp_path):
     example = np.random.default_rng(0).normal(size=(2, length, 8)).astype("float32")
     path = tmp_path / f"model{SUFFIXES[form]}"
     assert export_file(model, path, example) == path  # runs it on another length, too
+
+
+class Heads(keras.layers.Layer):
+    """Splits the features of tokens as an attention without biases does."""
+
+    def call(self, inputs):
+        batch, length, units = keras.ops.shape(inputs)
+        return keras.ops.reshape(inputs, (batch, length, 2, units // 2))
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="converts on TensorFlow only")
+@pytest.mark.parametrize("form", ["ONNX", "OpenVINO", "LiteRT"])
+def test_a_reshape_follows_that_of_a_dense_layer(form, tmp_path):
+    pytest.importorskip(NEEDS[form])
+    dense = keras.layers.Dense(6, use_bias=False)
+    model = keras.Sequential([keras.Input((None, 4)), dense, Heads()])
+    example = np.random.default_rng(0).normal(size=(2, 5, 4)).astype("float32")
+    export_file(model, tmp_path / f"model{SUFFIXES[form]}", example)  # compares the outputs
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="converts on TensorFlow only")
+@pytest.mark.parametrize("form", ["ONNX", "OpenVINO"])
+def test_a_new_language_model_with_attention(form, tmp_path):
+    pytest.importorskip(NEEDS[form])
+    model = language_model(20, attention="sdpa", num_layers=1)
+    export_file(model, tmp_path / f"model{SUFFIXES[form]}")
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="converts on TensorFlow only")
