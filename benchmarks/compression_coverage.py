@@ -146,7 +146,7 @@ HUB: dict[str, dict[str, Any]] = {
         "output_activation": "hard_swish",
     },
     "ResNet": {
-        "input_conv_filters": [16],
+        "input_conv_filters": [64],
         "input_conv_kernel_sizes": [3],
         "stackwise_num_filters": [64, 64],
         "stackwise_num_blocks": [2, 2],
@@ -217,7 +217,9 @@ def hub_model(name: str) -> keras.Model:
     extra = dict(HUB[name])
     if name in ("CLIP", "SigLIP"):
         extra["vision_encoder"] = _small(getattr(models, f"{name}VisionEncoder"))
-        extra["text_encoder"] = _small(getattr(models, f"{name}TextEncoder"))
+        extra["text_encoder"] = _small(
+            getattr(models, f"{name}TextEncoder"), max_sequence_length=LENGTH
+        )
     if name == "SegFormer":
         extra["image_encoder"] = hub_model("MiT")
     if name == "SAM":

@@ -14,8 +14,9 @@ from keras_tnattn.compression.walking import places
 def rows_of_others(plan: Plan) -> list[LayerReport]:
     """Returns a row for each layer of a known kind that stays, and for each class of the others."""
     rows = [
-        _row(path, type(layer).__name__, layer.count_params(), byte_count(layer), reason)
+        _row(path, type(layer).__name__, _count(layer.weights), byte_count(layer), reason)
         for path, (layer, reason) in plan.reasons.items()
+        if layer.weights  # none yet if it was never called
     ]
     known = [*plan.layers.values(), *(layer for layer, _ in plan.reasons.values())]
     counted = {id(weight) for layer in known for weight in layer.weights}
@@ -29,11 +30,14 @@ def rows_of_others(plan: Plan) -> list[LayerReport]:
             layers[type(layer).__name__] += 1
             weights[type(layer).__name__] += own
     for name, own in weights.items():
-        sizes = [int(np.prod(weight.shape)) for weight in own]
-        size = sum(n * item_size(weight.dtype) for n, weight in zip(sizes, own, strict=True))
+        size = sum(_count([weight]) * item_size(weight.dtype) for weight in own)
         path = f"({layers[name]} x {name})"
-        rows.append(_row(path, name, sum(sizes), size, "not supported"))
+        rows.append(_row(path, name, _count(own), size, "not supported"))
     return rows
+
+
+def _count(weights: list) -> int:
+    return sum(int(np.prod(weight.shape)) for weight in weights)
 
 
 def _row(path: str, kind: str, count: int, size: int, reason: str) -> LayerReport:

@@ -30,6 +30,7 @@ from keras_tnattn.export.formats import (
 )
 from keras_tnattn.export.loading import LoadedClassifier, LoadedTranslator, load
 from keras_tnattn.export.portable import export_portable
+from keras_tnattn.export.portable_language_model import export_portable_language_model
 from keras_tnattn.export.portable_translator import export_portable_translator
 from keras_tnattn.export.signatures import (
     CLASS_NAMES,
@@ -55,6 +56,7 @@ __all__ = [
     "export_onnx",
     "export_openvino",
     "export_portable",
+    "export_portable_language_model",
     "export_portable_translator",
     "export_saved_model",
     "export_signatures",

@@ -1,6 +1,6 @@
 """What a model takes: the specs of its inputs, and examples of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -89,3 +89,13 @@ def examples_of(model: keras.Model, example: Tensors) -> list[Any]:
     except Exception:  # a model of one size, which raises errors of any class
         return [example]
     return [example, second]
+
+
+def common_specs(examples: Sequence[Mapping[str, np.ndarray]]) -> dict[str, keras.InputSpec]:
+    """Returns specs whose sizes are free where they differ in two examples."""
+    specs = {}
+    for name, array in examples[0].items():
+        sizes = zip(array.shape, examples[1][name].shape, strict=True)
+        shape = tuple(a if a == b else None for a, b in sizes)
+        specs[name] = keras.InputSpec(array.dtype.name, shape, name=name)
+    return specs

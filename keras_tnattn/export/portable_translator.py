@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from keras_tnattn.export import reader
+from keras_tnattn.export.examples import common_specs
 from keras_tnattn.export.formats import Computation, write_computation
 from keras_tnattn.export.portable import SUFFIXES, check_runtime, new_folder, write_text
 from keras_tnattn.export.signatures import check_backend
@@ -159,22 +160,13 @@ def step_computations(model: Translator) -> tuple[Computation, Computation, list
         place = np.array(position, "int32")
         return {"ids": ids, "position": place, **dict(zip(names, arrays, strict=True))}
 
+    sources = [{"source": source}, {"source": wider}]
     examples = [step_inputs(source, 1, 0), step_inputs(wider, 3, 2)]
     return (
-        Computation(model, encode, *_with_specs([{"source": source}, {"source": wider}])),
-        Computation(model, step, *_with_specs(examples)),
+        Computation(model, encode, common_specs(sources), sources),
+        Computation(model, step, common_specs(examples), examples),
         grows,
     )
-
-
-def _with_specs(examples: list[dict[str, np.ndarray]]) -> tuple[dict[str, Any], list[Any]]:
-    """Returns specs whose sizes are free where they differ in two examples, and the examples."""
-    specs = {}
-    for name, array in examples[0].items():
-        sizes = zip(array.shape, examples[1][name].shape, strict=True)
-        shape = tuple(a if a == b else None for a, b in sizes)
-        specs[name] = keras.InputSpec(array.dtype.name, shape, name=name)
-    return specs, examples
 
 
 def _rules(tokenizer: Any) -> dict[str, Any]:

@@ -11,14 +11,19 @@ file is in the folder, too, and can be copied into any project:
 
     translate = load("pt-en")  # what export_portable_translator wrote
     translate("uma frase")  # "a sentence"
+
+    generate = load("tales")  # what export_portable_language_model wrote
+    generate("Once upon ", temperature=0.8)  # "a time"
 """
 
+import codecs
+import itertools
 import json
 import os
 import re
 import threading
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -441,11 +446,288 @@ def _longer(state: np.ndarray) -> np.ndarray:
     return np.pad(state, widths)
 
 
-def load(folder: str | os.PathLike, threads: int | None = None) -> Any:
-    """Loads a `Classifier` or a `Translator`.
+class Tokens:
+    """Turns prompts into ids of tokens, and ids into text.
+
+    Ids 0, 1 and 2 are padding, the end of a document and an unknown character.
 
     Args:
-        folder: What `export_portable` or `export_portable_translator` wrote.
+        kind: `"characters"`, `"bytes"` or `"pieces"`, those of byte-pair encoding.
+        characters: The characters in the order of their ids.
+        merges: The pairs that make a piece of two, separated by a space, in the order of their ids,
+            which follow those of the bytes.
+    """
+
+    def __init__(self, kind: str, characters: str = "", merges: Sequence[str] = ()) -> None:
+        self.kind = kind
+        if kind == "characters":
+            self._texts = [c.encode() for c in characters]
+            self._ids = {c: n for n, c in enumerate(characters, _TOKEN)}
+        else:
+            letters = _byte_letters()
+            byte_of = {letter: byte for byte, letter in enumerate(letters)}
+            # Pieces of one byte are in the order of the letters that stand for them.
+            pieces = letters if kind == "bytes" else sorted(letters)
+            pieces = pieces + [pair.replace(" ", "") for pair in merges]
+            self._texts = [bytes(byte_of[c] for c in piece) for piece in pieces]
+            self._ids = {piece: n for n, piece in enumerate(pieces, _TOKEN)}
+            self._ranks = {tuple(pair.split(" ")): n for n, pair in enumerate(merges)}
+            self._letters = letters
+        self.size = len(self._texts) + _TOKEN
+
+    def ids(self, text: str) -> list[int]:
+        """Returns the ids of a text.
+
+        Raises:
+            ValueError: If it has characters that the model does not know.
+        """
+        if self.kind == "characters":
+            strange = sorted(set(text) - self._ids.keys())
+            if strange:
+                raise ValueError(
+                    "Expected characters of the corpus that the model was trained on. Received: "
+                    f"{' '.join(map(repr, strange[:10]))}"
+                )
+            return [self._ids[c] for c in text]
+        if self.kind == "bytes":
+            return [byte + _TOKEN for byte in text.encode()]
+        return [n for word in _gpt_words(text) for n in self._merged(word)]
+
+    def decoder(self) -> Callable[[int], str]:
+        """Returns a function from an id to the text that it completes: none within a character."""
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        return lambda n: decode(self._texts[n - _TOKEN]) if n >= _TOKEN else ""
+
+    def _merged(self, word: str) -> list[int]:
+        pieces = [self._letters[byte] for byte in word.encode()]
+        last = len(self._ranks)
+        while len(pieces) > 1:
+            ranks = [self._ranks.get(pair, last) for pair in itertools.pairwise(pieces)]
+            best = min(ranks)
+            if best == last:
+                break
+            first, second = pieces[ranks.index(best)], pieces[ranks.index(best) + 1]
+            merged, n = [], 0
+            while n < len(pieces):
+                found = pieces[n : n + 2] == [first, second]
+                merged.append(first + second if found else pieces[n])
+                n += 2 if found else 1
+            pieces = merged
+        return [self._ids[piece] for piece in pieces]
+
+
+_TOKEN = 3  # the first id of a token
+_END_OF_DOCUMENT = 1
+
+
+def _byte_letters() -> list[str]:
+    """Returns the letter that stands for each byte: itself if it can be seen, else a later one."""
+    seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(byte if byte in seen else next(others)) for byte in range(256)]
+
+
+def _gpt_words(text: str) -> Iterator[str]:
+    """Cuts a text as GPT-2 does: letters, digits or marks with a space before them, and blanks."""
+
+    def kind(c: str) -> str:
+        category = unicodedata.category(c)[0]
+        return "blank" if c.isspace() and c not in _NO_BLANKS else _GPT_KINDS.get(category, "mark")
+
+    n = 0
+    while n < len(text):
+        ending = next((x for x in _ENDINGS if text.startswith(x, n)), None)
+        if ending:
+            yield ending
+            n += len(ending)
+            continue
+        first = n + (text[n] == " " and n + 1 < len(text) and kind(text[n + 1]) != "blank")
+        same, end = kind(text[first]), first + 1
+        while end < len(text) and kind(text[end]) == same:
+            end += 1
+        # The last blank belongs to what follows, or stands alone.
+        end -= same == "blank" and end < len(text) and end - n > 1
+        yield text[n:end]
+        n = end
+
+
+_ENDINGS = ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d")
+_GPT_KINDS = {"L": "letter", "N": "digit"}
+_NO_BLANKS = "\x1c\x1d\x1e\x1f"  # blanks for Python, not for Unicode
+
+
+class LanguageModel:
+    """A function from prompts to what follows.
+
+    Attributes:
+        tokens: The `Tokens`.
+        max_length: How many tokens the model reads, or `None`.
+        card: The model card.
+    """
+
+    def __init__(self, folder: Path, content: dict[str, Any], threads: int | None) -> None:
+        self.tokens, self.card = Tokens(**content["tokens"]), content["card"]
+        self.max_length: int | None = content["max_length"]
+        self._grows = content["grows"]
+        files = {name: Model(folder / x["name"], threads) for name, x in content["files"].items()}
+        self._prompt, self._step = files["prompt"], files.get("step")
+
+    def __call__(self, prompts: str | Sequence[str], **options: Any) -> Any:
+        """Returns the continuation of a prompt, or the list of those of several.
+
+        The options are those of `stream`.
+        """
+        if isinstance(prompts, str):
+            return "".join(self.stream(prompts, **options))
+        return [self(prompt, **options) for prompt in prompts]
+
+    def stream(
+        self,
+        prompt: str,
+        max_tokens: int = 50,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float = 1.0,
+        stop: str | None = None,
+        seed: int = 0,
+    ) -> Iterator[str]:
+        """Returns an iterator over the texts of the tokens that continue a prompt.
+
+        Args:
+            prompt: The text to continue; an empty one begins a document.
+            max_tokens: The most tokens to write.
+            temperature: Divides the logits; 0 chooses the most probable token.
+            top_k: How many of the most probable tokens are candidates. Default: all.
+            top_p: The sum of the probabilities of the candidates. Default: 1.
+            min_p: The least probability of a candidate, as a share of the largest. Default: 0.
+            repetition_penalty: Divides the positive logits of tokens that were used, and multiplies
+                the negative ones.
+            stop: A text with which the continuation ends.
+            seed: The seed of the sampling.
+
+        Raises:
+            ValueError: If an option is out of its range, the prompt has unknown characters, or it
+                is too long for the model.
+        """
+        ranges = {
+            "max_tokens": (max_tokens, 1, 1_000_000),
+            "temperature": (temperature, 0, 1e6),
+            "top_k": (top_k, 1, 1_000_000),
+            "top_p": (top_p, 1e-9, 1),
+            "min_p": (min_p, 0, 1),
+            "repetition_penalty": (repetition_penalty, 1e-3, 1e6),
+            "seed": (seed, 0, 2**63),
+        }
+        for name, (value, least, most) in ranges.items():
+            if value is not None and not least <= value <= most:
+                raise ValueError(f"Expected {least} to {most}. Received: {name}={value}")
+        ids = self.prompt(prompt)
+        room = self.room(ids)
+        if self.max_length is not None and max_tokens >= self.max_length:
+            raise ValueError(
+                f"Expected fewer tokens than the model reads, {self.max_length}. "
+                f"Received: max_tokens={max_tokens}"
+            )
+        if room < max_tokens:
+            raise ValueError(
+                f"Expected a prompt of at most {len(ids) + room - max_tokens} tokens, as the model "
+                f"reads {self.max_length} and max_tokens={max_tokens}. Received: {len(ids)}"
+            )
+
+        def choose(logits: np.ndarray, ids: Sequence[int], noise: float) -> int:
+            if repetition_penalty != 1:
+                used = np.unique(ids)
+                scale = np.where(logits[used] > 0, 1 / repetition_penalty, repetition_penalty)
+                logits[used] *= scale.astype("float32")
+            logits[PAD] = -1e30
+            if temperature == 0:
+                return int(np.argmax(logits))
+            return _draw(logits / np.float32(temperature), noise, top_k, top_p, min_p)
+
+        noise = np.random.default_rng([seed, 0]).random(max_tokens).astype("float32")
+        return up_to(self._texts(ids, noise, choose), stop)
+
+    def prompt(self, text: str) -> list[int]:
+        """Returns the ids of a prompt: of an empty one, the end of the document before it."""
+        return self.tokens.ids(text) or [_END_OF_DOCUMENT]
+
+    def room(self, ids: Sequence[int]) -> int:
+        """Returns how many tokens the model reads after some."""
+        return 1_000_000 if self.max_length is None else self.max_length - len(ids)
+
+    def logits(self, ids: Sequence[int], count: int) -> Iterator[np.ndarray]:
+        """Yields the logits `(V,)` of `count` ids after some, each the most probable one."""
+        for logits, _, chosen in self._run(ids, count):
+            chosen.append(int(np.argmax(logits[1:])) + 1)
+            yield logits
+
+    def _texts(self, ids: list[int], noise: np.ndarray, choose: Callable) -> Iterator[str]:
+        text_of = self.tokens.decoder()
+        for (logits, so_far, chosen), u in zip(self._run(ids, len(noise)), noise, strict=True):
+            token = choose(logits.copy(), so_far, float(u))
+            if token == _END_OF_DOCUMENT:
+                return
+            chosen.append(token)
+            yield text_of(token)
+
+    def _run(self, ids: Sequence[int], count: int) -> Iterator[tuple[Any, Any, list[int]]]:
+        """Yields logits `(V,)`, the ids so far, and the list to which the next one is appended."""
+        outputs = self._prompt(ids=np.array([ids], "int32"))
+        chosen: list[int] = []
+        places = np.array([ids], "int32")
+        for position in range(len(ids), len(ids) + count):
+            logits, *state = outputs
+            yield logits[0], places[0, :position], chosen
+            if position == len(ids) + count - 1:
+                return
+            if position == places.shape[1]:
+                places = np.pad(places, [(0, 0), (0, _CHUNK)])
+                state = [_longer(x) if g else x for x, g in zip(state, self._grows, strict=True)]
+            places[0, position] = chosen[-1]
+            if self._step is None:
+                outputs = self._prompt(ids=places[:, : position + 1])
+                continue
+            outputs = self._step(
+                ids=places,
+                position=np.array(position, "int32"),
+                **{f"state_{n:03}": x for n, x in enumerate(state)},
+            )
+
+
+def up_to(texts: Iterable[str], stop: str | None) -> Iterator[str]:
+    """Yields texts up to the end of the first `stop`, which may lie in several of them."""
+    tail = ""
+    for text in texts:
+        end = (tail + text).find(stop) if stop else -1
+        if stop and end >= 0:
+            yield text[: end + len(stop) - len(tail)]
+            return
+        yield text
+        tail = (tail + text)[-len(stop) + 1 :] if stop and len(stop) > 1 else ""
+
+
+def _draw(
+    logits: np.ndarray, noise: float, top_k: int | None, top_p: float | None, min_p: float | None
+) -> int:
+    """Draws an id from the softmax of logits `(V,)`, as `keras_tnattn.search` does."""
+    ids = np.argsort(-logits, kind="stable")[:top_k]
+    shares = np.exp(logits[ids] - logits[ids[0]])
+    shares /= shares.sum()
+    if top_p is not None:
+        shares = np.where(np.cumsum(shares) - shares < top_p, shares, 0)
+    if min_p is not None:
+        shares = np.where(shares >= min_p * shares[0], shares, 0)
+    sums = np.cumsum(shares)
+    return int(ids[min(np.sum(sums <= noise * sums[-1]), np.count_nonzero(shares) - 1)])
+
+
+def load(folder: str | os.PathLike, threads: int | None = None) -> Any:
+    """Loads a `Classifier`, a `Translator` or a `LanguageModel`.
+
+    Args:
+        folder: What `export_portable` or one of its kind wrote.
         threads: How many threads a call may use. Default: the runtime's own choice.
 
     Raises:
@@ -476,9 +758,8 @@ def load(folder: str | os.PathLike, threads: int | None = None) -> Any:
                 f"Expected {folder / file['name']} of {file['bytes']:,} bytes. Received: {size:,} "
                 "bytes. Copy the file again"
             )
-    return {"classify": Classifier, "translate": Translator}[content["task"]](
-        folder, content, threads
-    )
+    tasks = {"classify": Classifier, "translate": Translator, "language": LanguageModel}
+    return tasks[content["task"]](folder, content, threads)
 
 
 def _imported(module: str, package: str) -> Any:

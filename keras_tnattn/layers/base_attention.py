@@ -220,7 +220,7 @@ class KerasAttention(AttentionAdapter):
 
     def extend(self, x: Tensor, state: State, chunk: Chunk) -> tuple[Tensor, State]:
         new = self._keys_and_values(x)
-        tokens = token_state.write(state["tokens"], chunk.start, new)
+        tokens = token_state.write(state["tokens"], chunk, new)
         mask = token_state.visible(chunk)[:, None]
         return self._attend(x, tokens, mask), {**state, "tokens": tokens}
 

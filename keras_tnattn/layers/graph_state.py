@@ -61,7 +61,7 @@ def append(
         The tokens `(*lead, L, dim)` that the new ones can receive from, and the new state.
     """
     if bandwidth is None:
-        tokens = token_state.write({name: state["tokens"][name]}, chunk.start, {name: new})
+        tokens = token_state.write({name: state["tokens"][name]}, chunk, {name: new})
         return tokens[name], {**state, "tokens": {**state["tokens"], **tokens}}
     past = state["context"][name]
     tokens = ops.concatenate([past, ops.cast(new, past.dtype)], axis=-2)

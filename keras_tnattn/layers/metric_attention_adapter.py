@@ -92,7 +92,7 @@ class MetricAttentionAdapter(AttentionAdapter):
         k = layer.project_key(x, chunk.positions)
         new = {"keys": k, "values": layer.project_value(x)}
         new = {name: ops.transpose(y, (0, 2, 1, 3)) for name, y in new.items()}
-        tokens = token_state.write(state["tokens"], chunk.start, new)
+        tokens = token_state.write(state["tokens"], chunk, new)
         if self.extends_exactly or not chunk.is_prompt:
             metric, context = self._metric(q, state["context"], chunk.mask)
         else:

@@ -25,7 +25,8 @@ class Chunk(NamedTuple):
         positions: Integers `(N, T)`, the positions of the new tokens in their sequences.
         mask: Booleans `(N, T)`, `True` for a real token.
         prefix_mask: Booleans `(N, L)`, `True` for the real tokens up to the last new one.
-        is_prompt: Whether these are the first tokens of the sequences.
+        is_prompt: Whether these are the first tokens of the sequences. A state has room for these
+            alone then.
 
     Example:
         >>> from keras import ops
@@ -71,22 +72,26 @@ def with_room(state: State, num_tokens: Tensor) -> State:
     return {**state, "tokens": map_structure(pad, state["tokens"])}
 
 
-def write(old: dict[str, Tensor], start: Tensor, new: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Returns `tokens` with new entries `(N, ..., T, F)` from the place `start` on.
+def write(old: dict[str, Tensor], chunk: Chunk, new: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Returns `tokens` with the entries `(N, ..., T, F)` of new tokens.
 
     Example:
         >>> import keras
-        >>> old = {"keys": keras.ops.zeros((1, 3, 1))}
-        >>> new = write(old, 1, {"keys": keras.ops.ones((1, 1, 1))})
+        >>> old, mask = {"keys": keras.ops.zeros((1, 3, 1))}, keras.ops.ones((1, 1), "bool")
+        >>> chunk = Chunk(1, None, mask, mask, is_prompt=False)
+        >>> new = write(old, chunk, {"keys": keras.ops.ones((1, 1, 1))})
         >>> keras.ops.convert_to_numpy(new["keys"])[0, :, 0].tolist()
         [0.0, 1.0, 0.0]
     """
 
     def update(name: str) -> Tensor:
         x = old[name]
+        entries = ops.cast(new[name], x.dtype)
+        if chunk.is_prompt:
+            return entries
         place = [0] * len(x.shape)
-        place[-2] = start
-        return ops.slice_update(x, place, ops.cast(new[name], x.dtype))
+        place[-2] = chunk.start
+        return ops.slice_update(x, place, entries)
 
     return {name: update(name) for name in old}
 

@@ -75,6 +75,24 @@ class Inner(keras.Model):
         return self.second(self.first(inputs))
 
 
+@keras.saving.register_keras_serializable("tests")
+class WithUnused(keras.layers.Layer):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.used, self.unused = keras.layers.Dense(32), keras.layers.Dense(32)
+
+    def build(self, shape):
+        self.used.build(shape)
+
+    def call(self, inputs):
+        return self.used(inputs)
+
+
+def test_a_layer_that_was_never_called():
+    report = compress(sequential(WithUnused()), bits=8, data=ROWS, verbose=0).report
+    assert [row.format for row in report.layers] == ["dense"]
+
+
 def test_subclassed_models_inside_models():
     inputs = keras.Input((32,))
     model = keras.Model(inputs, keras.layers.Dense(3)(Inner()(inputs)))

@@ -13,6 +13,7 @@ from translator_runs import make_run
 from keras_tnattn.export import reader
 from keras_tnattn_train import export, predict
 from keras_tnattn_train.cli import main
+from keras_tnattn_train.language import generate
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,23 @@ def test_a_translator_translates_as_predict_does(tmp_path, capsys):
     assert predict.main([str(tmp_path / "run"), *texts, "--format", "jsonl"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert reader.load(folder)(texts) == [json.loads(line)["translation"] for line in lines]
+
+
+def test_a_language_model_continues_as_generate_does(tmp_path, capsys):
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "a.txt").write_text("the cat sat.\n\nthe dog sat.\n\nthe cow ran.\n\n" * 9, "utf-8")
+    sizes = ["--length", "16", "--model-dim", "8", "--num-layers", "1", "--epochs", "1"]
+    language = ["language", "--corpus", str(tmp_path / "a.txt"), *sizes]
+    assert main([*language, "--run-dir", str(tmp_path / "run")]) == 0
+    assert export.main([str(tmp_path / "run"), "--onnx", str(tmp_path / "onnx")]) == 0
+    capsys.readouterr()
+    options = ["--max-tokens", "9", "--temperature", "1", "--seed", "3"]
+    assert generate.main([str(tmp_path / "run"), "the c", *options]) == 0
+    text = reader.load(tmp_path / "onnx")("the c", max_tokens=9, temperature=1, seed=3)
+    assert capsys.readouterr().out == f"the c{text}\n"
+    assert export.main([str(tmp_path / "run"), "--web", str(tmp_path / "page")]) == 2
+    assert "which has no page" in capsys.readouterr().err
+    assert not (tmp_path / "page").exists()
 
 
 def test_bad_input(run, tmp_path, capsys):

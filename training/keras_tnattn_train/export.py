@@ -18,6 +18,8 @@ examples:
     python training/export.py runs/reuters-tsa-0/compressed --litert portable/reuters
   a translator, whose folder searches greedily or with a beam:
     python training/export.py runs/pt-en --onnx portable/pt-en
+  a language model, whose folder continues texts:
+    python training/export.py runs/language-sdpa-0 --onnx portable/language
   a page that classifies or translates in the browser, without a server of its own:
     python training/export.py runs/reuters-tsa-0/compressed --web page
     python -m http.server --directory page
@@ -28,7 +30,7 @@ class ExportOptions(Options):
     """The options of `training/export.py`."""
 
     run: str = argument(
-        "the folder of a finished run of classify or translate, or of a compressed one"
+        "the folder of a finished run of classify, translate or language, or of a compressed one"
     )
     onnx: str | None = option(
         None, OUTPUT, "write this new folder for onnxruntime", metavar="FOLDER"

@@ -1,5 +1,6 @@
 """A run of `language`: continues texts, and is compressed."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_tnattn.compression import logits_divergence
+from keras_tnattn.export.reader import up_to
 from keras_tnattn.models import LanguageModel
 from keras_tnattn.search import Generator
 from keras_tnattn_train.language.config import LanguageConfig
@@ -55,15 +57,23 @@ class LanguageRun(TrainedRun):
         Raises:
             InputError: If an option is out of its range.
         """
+        try:
+            return Generator(self.language_model(), end_id=END, **options)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+
+    def language_model(self) -> LanguageModel:
+        """Returns the model.
+
+        Raises:
+            InputError: If it is another one that reads tokens.
+        """
         if not isinstance(self.model, LanguageModel):
             raise InputError(
                 f"Expected a language model. Received: {model_path(self.folder)}, "
                 f"a {type(self.model).__name__}"
             )
-        try:
-            return Generator(self.model, end_id=END, **options)
-        except ValueError as error:
-            raise InputError(str(error)) from error
+        return self.model
 
     def stream(self, prompt: str, stop: str | None = None, **options: Any) -> Iterator[str]:
         """Yields the continuation of a prompt, token by token.
@@ -78,16 +88,8 @@ class LanguageRun(TrainedRun):
                 is too long for the model.
         """
         generator, ids = self.generator(**options), self.tokens.prompt(prompt)
-        text_of, tail = self.tokens.decoder(), ""
         try:
-            for token in generator.stream(ids):
-                text = text_of(token)
-                end = (tail + text).find(stop) if stop else -1
-                if stop and end >= 0:
-                    yield text[: end + len(stop) - len(tail)]
-                    return
-                yield text
-                tail = (tail + text)[-len(stop) + 1 :] if stop and len(stop) > 1 else ""
+            yield from up_to(map(self.tokens.decoder(), generator.stream(ids)), stop)
         except ValueError as error:
             raise InputError(str(error)) from error
 
@@ -125,6 +127,19 @@ class LanguageRun(TrainedRun):
 
     def export(self, result: Any, scores: dict[str, float], folder: Path) -> Path:
         raise InputError(
-            "Expected a run of classify or translate to export. Received: one of language; use "
-            "its model.keras"
+            "Expected a run of classify or translate to export for a server. Received: one of "
+            "language; use keras-tnattn export"
         )
+
+    def export_portable(self, kind: str, folder: Path, runtime: str | None) -> None:
+        from keras_tnattn.export import export_portable_language_model
+
+        if kind == "web":
+            raise InputError(
+                "Expected a run of classify or translate for --web. Received: one of language, "
+                "which has no page; use --onnx or --litert"
+            )
+        engine = {"onnx": "onnxruntime", "litert": "litert"}[kind]
+        tokens = dataclasses.asdict(self.tokens)
+        card = {"name": self.folder.name}
+        export_portable_language_model(self.language_model(), tokens, folder, engine, card=card)
