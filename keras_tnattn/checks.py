@@ -1,6 +1,7 @@
 """Checks of constructor arguments, with one wording for all layers."""
 
 import numbers
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,7 +33,8 @@ def check_int(name: str, value: Any, at_least: int = 1) -> int:
     """
     is_int = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not is_int or value < at_least:
-        raise ValueError(f"Expected an int of at least {at_least}. Received: {name}={value!r}")
+        received = reprlib.repr(value)  # which cuts arrays short
+        raise ValueError(f"Expected an int of at least {at_least}. Received: {name}={received}")
     return int(value)
 
 

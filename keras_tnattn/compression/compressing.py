@@ -26,6 +26,7 @@ from keras_tnattn.compression.reporting import error_of_outputs, layer_rows, not
 
 _log = logging.getLogger(__name__)
 _FORMATS = tuple(name for name in FORMATS if name != "dense")
+_HEALED = "healed since: the errors of the layers are those before"
 
 
 class CompressionResult:
@@ -63,6 +64,9 @@ class CompressionResult:
         self._data, self._verbose = data, verbose
         self.model, self.report, self.healed_epochs = assembly.small, report, 0
         self.id_orders = dict(id_orders)
+
+    def __repr__(self) -> str:
+        return str(self.report)
 
     def heal(
         self,
@@ -133,7 +137,10 @@ class CompressionResult:
             return losses
         if healed is not self.model:
             compile_like(self._original, healed)
-        self.report = dataclasses.replace(self.report, metric_after=metric, error=error, rows=rows)
+        notes = (*self.report.notes, *[_HEALED] * (not self.healed_epochs))
+        self.report = dataclasses.replace(
+            self.report, metric_after=metric, error=error, rows=rows, notes=notes
+        )
         self.model = healed
         self.healed_epochs += epochs
         return losses

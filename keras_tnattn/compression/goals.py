@@ -4,10 +4,12 @@ import dataclasses
 import math
 import numbers
 import re
+import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.compression.formats import FORMATS
@@ -86,6 +88,9 @@ def goal_of(
     target: float | None, tolerance: float | None, metric: Metric | None, max_drop: float | None
 ) -> Goal:
     """Returns the goal that arguments of `compress` describe."""
+    for name, value in (("target", target), ("tolerance", tolerance), ("max_drop", max_drop)):
+        if value is not None:
+            _check_number(name, value)
     if tolerance is not None:
         for name, value in (("target", target), ("max_drop", max_drop)):
             if value is not None:
@@ -101,7 +106,8 @@ def goal_of(
 
 def _check_number(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ValueError(f"Expected a number. Received: {name}={value!r}")
+        hint = "" if np.ndim(value) == 0 else ". Inputs are an argument by name: data="
+        raise ValueError(f"Expected a number. Received: {name}={reprlib.repr(value)}{hint}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -165,3 +165,26 @@ def test_progress_is_printed_if_asked_for(capsys):
     assert "layer 1 of 1: only" in capsys.readouterr().out
     compress(sequential(keras.layers.Dense(32)), target=2.0, verbose=0)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((2, ROWS), r"tolerance=array.*Inputs are an argument by name: data="),
+        ((ROWS,), r"target=array.*data="),
+        (("8",), r"Expected a number. Received: target='8'$"),
+    ],
+)
+def test_arrays_among_the_numbers_are_cut_short(arguments, message):
+    with pytest.raises(ValueError, match=message) as error:
+        compress(sequential(keras.layers.Dense(32)), *arguments)
+    assert len(str(error.value)) < 150
+
+
+def test_a_result_prints_its_report_and_says_that_it_was_healed():
+    result = compress(sequential(keras.layers.Dense(32)), target=2, data=ROWS, verbose=0)
+    assert str(result) == str(result.report)
+    assert "healed" not in str(result)
+    result.heal(ROWS)
+    result.heal(ROWS)
+    assert str(result).count("healed since: the errors of the layers are those before") == 1

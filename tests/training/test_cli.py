@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from import_path import IMPORT_PATH
 
+import keras_tnattn
 from keras_tnattn_train.cli import PROGRAMS, main
 from keras_tnattn_train.tasks import TASKS
 
@@ -60,6 +61,11 @@ def test_without_tensorflow_the_other_backends_are_named(tmp_path):
     )
 
 
+def test_the_version_is_that_of_the_package(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"{keras_tnattn.__version__}\n"
+
+
 def test_every_command_is_listed(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
@@ -80,3 +86,9 @@ def test_help_names_the_program_that_was_called(called, capsys, monkeypatch):
             assert usage.startswith(f"Usage: python training/{script}.py ")
             assert (ROOT / f"training/{script}.py").exists()
             assert "keras-tnattn" not in text
+
+
+def test_a_run_to_resume_that_does_not_exist(tmp_path, capsys):
+    folder = tmp_path / "none"
+    assert main(["classify", "--resume", "--run-dir", str(folder)]) == 2
+    assert f"Received: {folder}. Leave out --resume" in capsys.readouterr().err

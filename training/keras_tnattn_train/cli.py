@@ -1,6 +1,7 @@
 """The command line `keras-tnattn`, and that of `training/train.py`."""
 
 import importlib
+import importlib.metadata
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -69,6 +70,9 @@ def program_main(name: str) -> int:
 
 def _run(arguments: Sequence[str] | None, programs: Mapping[str, tuple[str, str]]) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if words == ["--version"]:
+        print(importlib.metadata.version("keras-tnattn"))
+        return 0
     try:
         if words and words[0] in programs:
             module, _, function = programs[words[0]][0].partition(":")

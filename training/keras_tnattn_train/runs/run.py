@@ -242,9 +242,10 @@ class Run:
         except InputError as error:
             raise InputError(f"{path} is not usable. {error}") from error
         except (OSError, UnicodeDecodeError) as error:
+            received = self.folder if isinstance(error, FileNotFoundError) else error
             raise InputError(
-                f"Expected a folder with the config.json of a run or a study. Received: {error}. "
-                f"{hint}"
+                "Expected a folder with the config.json of a run or a study. "
+                f"Received: {received}. {hint}"
             ) from error
         for name, value in expected.items():
             if value != getattr(config, name):
