@@ -219,9 +219,10 @@ def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -
         from keras_tnattn.export import export_saved_model, next_version
 
         models = _export_folder(name, args)
-        with _exporting(models):
+        with _errors_of_export(models):
             version = models / str(next_version(models))
             export_saved_model(result.model, version, _example(model, data))
+        print(f"exported to {version}")
 
 
 def _example(model: Any, data: Any) -> Any:
@@ -278,8 +279,9 @@ def _compress_texts(run: TrainedRun, path: Path, folder: Path, args: CompressOpt
     if args.export:
         config = read_object(path / "config.json", "Train again")
         models = _export_folder(config["name"], args)
-        with _exporting(models):
-            run.export(result, scores, models)
+        with _errors_of_export(models):
+            version = run.export(result, scores, models)
+        print(f"exported to {version}")
 
 
 def _export_folder(name: str, args: CompressOptions) -> Path:
@@ -287,12 +289,11 @@ def _export_folder(name: str, args: CompressOptions) -> Path:
 
 
 @contextlib.contextmanager
-def _exporting(models: Path) -> Iterator[None]:
+def _errors_of_export(models: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(f"Could not export to {models}: {error}") from error
-    print(f"exported to {models}")
 
 
 def _call(model: Any, args: CompressOptions, **options: Any) -> Any:
