@@ -18,7 +18,9 @@ TEXTS = {
     "reuters": (30, 3),
     "newsgroups": (24, 2),
     "twenty_newsgroups": (24, 2),
+    "newsgroups_raw": (24, 2),
     "drug_review": (18, 3),  # 27 rows, 9 of which repeat others
+    "drug_review_two": (18, 2),
     "spooky_authors": (24, 3),
     "ohsumed": (24, 3),
     "research_articles": (24, 3),  # and a row of no class
@@ -36,6 +38,20 @@ PAIRS = {
 def test_a_named_set_of_texts(name):
     data = load_texts(name, str(SETS))
     assert (len(data.texts), len(data.class_names)) == TEXTS[name]
+
+
+def test_ratings_become_two_classes():
+    ratings, two = (load_texts(f"drug_review{x}", str(SETS)) for x in ("", "_two"))
+    assert two.class_names == ("5 or less", "6 or more")
+    high = [int(ratings.class_names[i]) > 5 for i in ratings.labels]
+    assert two.labels.tolist() == high
+    assert list(two.texts) == list(ratings.texts)
+
+
+def test_raw_posts_have_their_headers():
+    raw, stripped = (load_texts(x, str(SETS)) for x in ("newsgroups_raw", "newsgroups"))
+    assert raw.labels.tolist() == stripped.labels.tolist()
+    assert all("From:" in text for text in raw.texts)
 
 
 def test_labels_stay_with_their_texts():

@@ -27,6 +27,8 @@ from keras_tnattn_train.system.files import (
 )
 
 DATASETS = ("reuters", "newsgroups", "spooky_authors", "drug_review", "ohsumed")
+# Other forms of the same texts, which the study takes if they are named.
+_FORMS = ("newsgroups_raw", "drug_review_two")
 # What the rows of a table have in common. The papers' attentions differ in their dimensions, so
 # that their attention weights are about equal in number; elsewhere all have the same.
 # As in the papers, 40 % of the rows are for the test, and the first 200 words of a text are read.
@@ -64,7 +66,7 @@ class TensorizedOptions(Options):
     data_dir: str | None = option(
         None, DATA, "folder that holds the files of the data sets", metavar="DIR"
     )
-    datasets: tuple[str, ...] = option(DATASETS, DATA, "data sets", choices=DATASETS)
+    datasets: tuple[str, ...] = option(DATASETS, DATA, "data sets", choices=(*DATASETS, *_FORMS))
     settings: tuple[str, ...] = option(
         tuple(SETTINGS),
         RUN,
@@ -149,7 +151,11 @@ def _place(key: tuple[str, str, str, int, int]) -> tuple[int, ...]:
     """Returns a row's place in the tables: the order of the options, the baselines last."""
     setting, dataset, attention, dim, seed = key
     names = (*ATTENTIONS, *BASELINES)
-    places = (list(SETTINGS).index(setting), DATASETS.index(dataset), names.index(attention))
+    places = (
+        list(SETTINGS).index(setting),
+        (*DATASETS, *_FORMS).index(dataset),
+        names.index(attention),
+    )
     return (*places, dim, seed)
 
 

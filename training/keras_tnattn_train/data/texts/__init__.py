@@ -63,12 +63,13 @@ def _load_named(name: str, data_dir: str | None, skip_bad_rows: bool) -> Labeled
     if entry.file is None:
         _refuse(name, data_dir=data_dir)
     elif data_dir is not None:
-        return load_table(
+        data = load_table(
             Path(data_dir, entry.file),
             drop_repeats=entry.drop_repeats,
             keep_empty=entry.keep_empty,
             skip_bad_rows=skip_bad_rows,
         )
+        return data if entry.class_of is None else data.in_classes(entry.class_of)
     if entry.load is None:
         raise InputError(
             f"Expected --data-dir with dataset={name!r}: a folder that holds {entry.file}. "

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -39,6 +39,17 @@ class LabeledTexts:
                 "Expected at least two classes to tell apart. "
                 f"Received: class_names={self.class_names}"
             )
+
+    def in_classes(self, class_of: Callable[[str], str]) -> "LabeledTexts":
+        """Returns the texts with fewer classes, in the order of their names.
+
+        Args:
+            class_of: The new class of one.
+        """
+        names = [class_of(name) for name in self.class_names]
+        classes = tuple(sorted(set(names)))
+        numbers = np.array([classes.index(name) for name in names], self.labels.dtype)
+        return dataclasses.replace(self, labels=numbers[self.labels], class_names=classes)
 
     @classmethod
     def from_rows(

@@ -3,7 +3,7 @@
 The functions import these libraries themselves, so that invalid options are reported at once.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from keras_tnattn_train.data.texts.labeled import LabeledTexts
@@ -28,15 +28,13 @@ def load_reuters() -> LabeledTexts:
     return LabeledTexts.from_rows(zip(texts, (topics[label] for label in labels), strict=True))
 
 
-def load_newsgroups() -> LabeledTexts:
-    """Reads 20 Newsgroups with scikit-learn's loader, without headers, footers and quotes."""
+def load_newsgroups(remove: Sequence[str] = ("headers", "footers", "quotes")) -> LabeledTexts:
+    """Reads 20 Newsgroups with scikit-learn's loader, without some parts of the posts."""
     from sklearn.datasets import fetch_20newsgroups
 
     posts = downloaded(
         "newsgroups",
-        lambda: fetch_20newsgroups(
-            subset="all", shuffle=False, remove=("headers", "footers", "quotes"), n_retries=1
-        ),
+        lambda: fetch_20newsgroups(subset="all", shuffle=False, remove=tuple(remove), n_retries=1),
     )
     names = (posts.target_names[i] for i in posts.target)
     return LabeledTexts.from_rows(zip(posts.data, names, strict=True))
