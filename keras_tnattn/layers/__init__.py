@@ -3,6 +3,7 @@
 from keras_tnattn.layers import layer_chain as layer_chain  # registers its class
 from keras_tnattn.layers import low_rank_cells as low_rank_cells  # registers its classes
 from keras_tnattn.layers import quantized as quantized  # registers its classes
+from keras_tnattn.layers.adaptive_embedding import AdaptiveEmbedding
 from keras_tnattn.layers.additive_attention import MultiHeadAdditiveAttention
 from keras_tnattn.layers.dot_product_attention import MultiHeadDotProductAttention
 from keras_tnattn.layers.graph_attention import GraphAttention
@@ -31,6 +32,7 @@ from keras_tnattn.layers.tt_dense import TTDense
 from keras_tnattn.layers.tt_embedding import TTEmbedding
 
 __all__ = [
+    "AdaptiveEmbedding",
     "GraphAttention",
     "GraphConvolution",
     "GraphTensorNetwork",

@@ -3,6 +3,7 @@
 from keras_tnattn.ops import (
     blocks,
     convolution_factors,
+    even_levels,
     graph,
     integer_groups,
     low_rank,
@@ -22,6 +23,7 @@ from keras_tnattn.ops import (
 __all__ = [
     "blocks",
     "convolution_factors",
+    "even_levels",
     "graph",
     "integer_groups",
     "low_rank",

@@ -10,7 +10,8 @@ from keras_tnattn import compress
 from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.errors import direction_weights, row_weights, table_error
-from keras_tnattn.compression.formats import candidates_for, tensor_train
+from keras_tnattn.compression.formats import adaptive, candidates_for, tensor_train
+from keras_tnattn.layers import AdaptiveEmbedding
 
 RNG = np.random.default_rng(0)
 
@@ -124,3 +125,94 @@ def test_tied_logits_use_the_integers():
     table.mask_zero = True
     padded = np.array([[3, 0]])
     np.testing.assert_array_equal(to_numpy(table(padded)._keras_mask), padded != 0)
+
+
+@pytest.mark.parametrize("bits", [None, 8, 3, 2])
+@pytest.mark.parametrize("renumber", [None, 2])
+def test_blocks_of_rows_have_the_sizes_and_errors_of_their_candidates(layer, renumber, bits):
+    counts = RNG.permutation(np.geomspace(1e4, 0.2, 600).astype(int))
+    response = np.diag([8 - 7e-2, *[1e-2] * 7])  # of trace 8
+    table = to_numpy(layer.embeddings).astype("float64")
+    for statistics in (
+        Statistics(counts=counts, renumber=renumber),
+        Statistics(counts=counts, renumber=renumber, response=response),
+    ):
+        found = adaptive.candidates(layer, statistics, bits)
+        weights, directions = row_weights(layer, statistics), direction_weights(statistics)
+        assert len(found) > 20
+        for candidate in found[::12]:
+            small, order = made(candidate), candidate.id_order()
+            assert byte_count(small) == candidate.bytes
+            ids = np.arange(600) if order is None else np.argsort(order)
+            assert (order is None) == (renumber is None)
+            if order is not None:
+                assert order[:2].tolist() == [0, 1]
+                assert sorted(order) == list(range(600))
+            approximation = to_numpy(small(ids))
+            error = table_error(table, approximation, weights)
+            assert candidate.error == pytest.approx(
+                error, rel=1e-4 if bits is None else 0.04, abs=1e-6
+            )
+            cost = table_error(table, approximation, weights, directions)
+            assert candidate.cost == pytest.approx(
+                cost, rel=1e-4 if bits is None else 0.04, abs=1e-6
+            )
+
+
+def test_frequent_ids_get_the_finer_rows(layer):
+    counts = np.random.default_rng(1).permutation(np.geomspace(1e4, 1, 600).astype(int))
+    statistics = Statistics(counts=counts, renumber=0)
+    found = adaptive.candidates(layer, statistics, 2)
+    few = min(found, key=lambda c: abs(c.bytes - 2350))
+    small = made(few)
+    assert small.block_bits == tuple(sorted(small.block_bits, reverse=True))
+    assert sum(small.block_rows) < 600
+    table = to_numpy(layer.embeddings)
+    errors = np.linalg.norm(to_numpy(small(np.argsort(few.id_order()))) - table, axis=1)
+    errors /= np.linalg.norm(table, axis=1)
+    importance = row_weights(layer, statistics) * np.square(table).sum(axis=1)
+    by_importance = errors[np.argsort(-importance)]
+    assert by_importance[:100].max() < 0.15
+    assert (by_importance[sum(small.block_rows) :] == 1).all()  # these rows are 0
+    # One block, in which all rows are alike, is larger and not as good.
+    even = AdaptiveEmbedding(600, 8, [600], [8])
+    even.build()
+    even.assign_blocks([table], np.eye(8))
+    even, weights = even.quantized([3]), row_weights(layer, statistics)
+    assert byte_count(even) > few.bytes
+    assert few.error < 0.8 * table_error(table, to_numpy(even(np.arange(600))), weights)
+
+
+def test_the_price_of_a_byte_is_the_same_for_all_rows(layer):
+    counts = np.random.default_rng(2).permutation(np.geomspace(1e3, 1, 600).astype(int))
+    statistics = Statistics(counts=counts)
+    table = to_numpy(layer.embeddings).astype("float64")
+    importance = row_weights(layer, statistics) * np.square(table).sum(axis=1)
+    found = adaptive.candidates(layer, statistics, 4)
+    for candidate in found[::10]:
+        small = made(candidate)
+        assert small.block_rows == candidate.ranks
+        positions = to_numpy(small.positions).astype(int) @ [1, 256]
+        assert (np.diff(importance[np.argsort(positions)]) <= 1e-3 * importance.max()).all()
+    # The sizes are dense, and errors fall with them.
+    sizes, errors = np.array(sorted((c.bytes, c.error) for c in found)).T
+    assert (np.diff(errors) < 0.01).all()
+    assert (sizes[1:] / sizes[:-1] < 1.15).all()
+
+
+def test_blocks_of_rows_are_healed_and_quantized_again():
+    keras.utils.set_random_seed(0)
+    ids = np.random.default_rng(0).zipf(1.3, (256, 12)).clip(1, 699)
+    table = keras_tnattn.TokenEmbedding(700, 16, mask_zero=True, name="table")
+    parts = [keras.Input((12,), dtype="int32"), table, keras_tnattn.MaskedAveragePooling1D()]
+    model = keras.Sequential([*parts, keras.layers.Dense(5, activation="softmax")])
+    table.set_weights([np.random.default_rng(1).normal(size=(700, 16))])
+    result = compress(model, 12, data=ids, bits=4, formats="adaptive", filters="table", verbose=0)
+    row = next(row for row in result.report.layers if row.path == "table")
+    assert row.format == "adaptive"
+    assert row.bytes_after == byte_count(result.model.get_layer("table"))
+    before = to_numpy(result.model(ids)), result.report.error
+    result.heal(ids, epochs=2, learning_rate=3e-3)
+    assert result.report.error < before[1]
+    assert np.abs(to_numpy(result.model(ids)) - before[0]).max() > 0
+    assert byte_count(result.model.get_layer("table")) == row.bytes_after

@@ -20,7 +20,13 @@ from keras_tnattn.export import (
     running,
 )
 from keras_tnattn.export.partial import partial_folder
-from keras_tnattn.layers import GraphTensorNetwork, LowRankEmbedding, TTDense, TTEmbedding
+from keras_tnattn.layers import (
+    AdaptiveEmbedding,
+    GraphTensorNetwork,
+    LowRankEmbedding,
+    TTDense,
+    TTEmbedding,
+)
 from keras_tnattn.layers.layer_chain import chain_of
 from keras_tnattn.layers.quantized import quantized_layer
 from keras_tnattn.layers.recurrent import on_other_cells
@@ -214,6 +220,14 @@ def low_rank_embedding(bits):
     return of_layer(layer.quantized(bits))
 
 
+def adaptive_embedding(bits):
+    rows, ranks = (800, 3600, 6000), (64, 64, 16)
+    layer = AdaptiveEmbedding(16_000, 64, rows, ranks, reorder_rows=True)
+    layer.build()
+    layer.assign_positions(np.random.default_rng(0).permutation(16_000))
+    return of_layer(layer if bits is None else layer.quantized(bits))
+
+
 def factored_convolution(bits):
     layer = keras.layers.Conv2D(64, 3, padding="same", activation="relu")
     layer.build((None, 12, 12, 64))
@@ -259,6 +273,9 @@ STORED = {
     "Keras' int4": lambda: quantized("int4"),
     "tensor train": lambda: tt_embedding(None),
     "tensor train, 4 bits": lambda: tt_embedding(4),
+    "blocks of rows": lambda: adaptive_embedding(None),
+    "blocks of rows, 2 to 8 bits": lambda: adaptive_embedding((8, 4, 2)),
+    "blocks of rows, 3 bits": lambda: adaptive_embedding((3, 3, 3)),
     "low rank, 8 bits": lambda: low_rank_embedding(8),
     "low rank, 4 bits": lambda: low_rank_embedding(4),
 }

@@ -24,6 +24,10 @@ def attention():
 
 # The layer, and the arguments of a good call.
 CASES = {
+    "AdaptiveEmbedding": (
+        lambda: layers.AdaptiveEmbedding(20, 8, (3, 9), (5, 2)),
+        {"inputs": IDS},
+    ),
     "GraphAttention": (lambda: layers.GraphAttention(2), {"inputs": X}),
     "GraphConvolution": (lambda: layers.GraphConvolution(4), {"inputs": X, "edges": EDGES}),
     "GraphTensorNetwork": (lambda: layers.GraphTensorNetwork(), {"inputs": TENSORS}),
@@ -79,9 +83,15 @@ CASES = {
     ),
 }
 # Layers of any number of axes, and those that any size of the last axis suits.
-ANY_RANK = {"LowRankEmbedding", "TTEmbedding", "TokenEmbedding", "LowRankEinsumDense"}
+ANY_RANK = {
+    "AdaptiveEmbedding",
+    "LowRankEmbedding",
+    "TTEmbedding",
+    "TokenEmbedding",
+    "LowRankEinsumDense",
+}
 ANY_SIZE = {
-    *("LowRankEmbedding", "TTEmbedding", "TokenEmbedding"),
+    *("AdaptiveEmbedding", "LowRankEmbedding", "TTEmbedding", "TokenEmbedding"),
     *("LocalEmbedding", "MaskedAveragePooling1D", "SinusoidalPositionEncoding", "TensorizeTokens"),
 }
 
@@ -209,7 +219,8 @@ def test_a_self_attention_called_like_a_cross_attention():
 
 
 def test_a_reversed_embedding_of_another_size():
-    for layer in (layers.TTEmbedding(20, 8, tt_ranks=2), layers.LowRankEmbedding(20, 8, 2)):
+    for name in ("AdaptiveEmbedding", "LowRankEmbedding", "TTEmbedding"):
+        layer = CASES[name][0]()
         layer(IDS)
         with pytest.raises(ValueError, match=r"Expected inputs \(\.\.\., 8\).*\(3, 7, 4\)"):
             layer(X[..., :4], reverse=True)
@@ -264,6 +275,7 @@ COUNTS = {
     "LearnedPositionEncoding": 9 * 8,
     "LowRankDense": 8 * 2 + 2 * 4 + 4,
     "LowRankEmbedding": 20 * 2 + 2 * 8,
+    "AdaptiveEmbedding": 3 * 5 + 9 * 2 + 5 * 8,
     "TokenEmbedding": 20 * 8,
     "SinusoidalPositionEncoding": 0,
     "MaskedAveragePooling1D": 0,

@@ -131,6 +131,16 @@ OTHERS = {
         ),
         IDS,
     ),
+    "adaptive_embedding": (
+        lambda: layers.AdaptiveEmbedding(
+            22, 6, (4, 11), (5, 2), mask_zero=True, embeddings_regularizer="l2"
+        ),
+        IDS,
+    ),
+    "adaptive_embedding_reordered": (
+        lambda: layers.AdaptiveEmbedding(22, 6, (4, 18), (5, 2), reorder_rows=True),
+        IDS,
+    ),
     "tokens": (lambda: layers.TensorizeTokens((4, 2)), TOKENS),
     "tn": (lambda: layers.TNAttention(3, bond_dim=3, kernel_regularizer="l2"), TOKENS),
     "mps": (lambda: layers.MPSClassifier(3, bond_dim=2, kernel_regularizer="l2"), TOKENS),
@@ -169,7 +179,13 @@ OTHERS = {
 VARIANTS = {"tsa_one_head", "tsa_project", "tsa_sum", "tsa_window", "tga_power_law", "tga_mean"}
 VARIANTS |= {"encoder_swiglu", "plga_causal", "gtn_tensors", "encoder_tsa", "encoder_tensor_train"}
 VARIANTS |= {"tsa_order_4", "tsa_exponential", "tga_project", "encoder_tn", "tn_each"}
-VARIANTS |= {"tt_embedding_reordered", "gtn_oblique", "tsa_trained", "tsa_per_head"}
+VARIANTS |= {
+    "adaptive_embedding_reordered",
+    "tt_embedding_reordered",
+    "gtn_oblique",
+    "tsa_trained",
+    "tsa_per_head",
+}
 VARIANTS |= {"gat_mean", "tt_dense_default", "encoder_plga"}
 
 

@@ -16,13 +16,21 @@ import keras
 
 from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import Candidate, byte_count, dense_flops
-from keras_tnattn.compression.formats import dense, low_rank, spatial, tensor_train, tucker
+from keras_tnattn.compression.formats import (
+    adaptive,
+    dense,
+    low_rank,
+    spatial,
+    tensor_train,
+    tucker,
+)
 
 # `dense`, the layer itself, with `bits` quantized, is always among the candidates.
 FORMATS: dict[str, ModuleType] = {
     "dense": dense,
     "low_rank": low_rank,
     "tensor_train": tensor_train,
+    "adaptive": adaptive,
     "tucker": tucker,
     "spatial": spatial,
 }
