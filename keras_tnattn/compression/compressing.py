@@ -82,11 +82,10 @@ class CompressionResult:
 
         With `bits`, floats are trained that are rounded to the integers whenever the model reads
         them, with the scales that these have; the gradient passes as if they were not rounded.
-        Tables of low rank and of tensor trains are trained as floats, and then quantized again.
-        Both models run as at inference, without dropout. If the
-        healed model has a lower value of the metric that `compress` was given, or without a metric
-        a larger error of its outputs on the data, the small model stays as it was; labels or a loss
-        of one's own may raise this error.
+        Other tables than plain ones are trained as floats, and then quantized again. Both models
+        run as at inference, without dropout. If the healed model has a lower value of the metric
+        that `compress` was given, or without a metric a larger error of its outputs on the data,
+        the small model stays as it was; labels or a loss of one's own may raise this error.
 
         Args:
             dataset: Inputs or `(inputs, labels)`, as arrays or as an iterable of batches; the same
@@ -231,14 +230,14 @@ def compress(
 
     Dense, einsum, convolutional and recurrent layers and embeddings anywhere in the model,
     including those inside `MultiHeadAttention` and other layers, are replaced by layers of low
-    rank, tensor trains, chains of smaller convolutions, or integers. For each layer the error of
-    its outputs is computed for many sizes. With `data` this is the error on the inputs that the
-    layer really gets: `||C^{1/2} (W - W')||` for a kernel `W` and inputs of second moment `C`, of a
-    convolution of their patches. For a table, rows are weighted by the counts of their ids, and
-    directions of rows by how much the model's outputs respond to them; a table that also returns
-    logits (`ReversibleEmbedding`) counts for both. The errors of each layer are weighted by the
-    sensitivity of the model's outputs to them. One budget of bytes is divided among all layers so
-    that each byte reduces the error most.
+    rank, tensor trains, blocks of rows, chains of smaller convolutions, or integers. For each layer
+    the error of its outputs is computed for many sizes. With `data` this is the error on the inputs
+    that the layer really gets: `||C^{1/2} (W - W')||` for a kernel `W` and inputs of second moment
+    `C`, of a convolution of their patches. For a table, rows are weighted by the counts of their
+    ids, and directions of rows by how much the model's outputs respond to them; a table that also
+    returns logits (`ReversibleEmbedding`) counts for both. The errors of each layer are weighted by
+    the sensitivity of the model's outputs to them. One budget of bytes is divided among all layers
+    so that each byte reduces the error most.
 
     The model is copied through Keras' saving, and only the copy is changed. A layer whose weights
     other code reads, of a kind that is not known, or that is quantized already stays as it is; the
@@ -271,16 +270,17 @@ def compress(
         max_drop: The maximum decrease of the metric; bisection finds the smallest such model.
         formats: The allowed formats: `"low_rank"` (a kernel or a table as a product of two thin
             matrices; of a convolution, one with fewer filters and one of size 1), `"tensor_train"`
-            (dense layers and embeddings), `"tucker"` (a small convolution between two of size 1)
-            and `"spatial"` (a convolution along one axis after another). With `bits` there may be
-            none, for integers alone. Default: all.
-        bits: 8, 4, 3 or 2 to also store weights as integers of so many bits or more, in groups
-            with a scale and a zero each (`keras_tnattn.ops.integer_groups`; `LowRankEmbedding` and
-            `TTEmbedding` by row, in 4 or 8 bits). With `data`, the roundings of the weights of a
-            unit make up for each other (GPTQ). With neither target nor tolerance, these are all
-            layers that are selected and become smaller. With a target, each layer has the number
-            of bits on which the bytes are best spent, 32 included; with `tolerance` or `max_drop`,
-            what the bound allows. `TTDense` layers stay in floats.
+            (dense layers and embeddings), `"adaptive"` (embeddings in blocks of rows, finer for
+            frequent ids), `"tucker"` (a small convolution between two of size 1) and `"spatial"` (a
+            convolution along one axis after another). With `bits` there may be none, for integers
+            alone. Default: all.
+        bits: 8, 4, 3 or 2 to also store weights as integers of so many bits or more, in groups with
+            a scale and a zero each (`keras_tnattn.ops.integer_groups`; tables in factors or blocks
+            by row, `LowRankEmbedding` and `TTEmbedding` in 4 or 8 bits). With `data`, the roundings
+            of the weights of a unit make up for each other (GPTQ). With neither target nor
+            tolerance, these are all layers that are selected and become smaller. With a target,
+            each layer has the number of bits on which the bytes are best spent, 32 included; with
+            `tolerance` or `max_drop`, what the bound allows. `TTDense` layers stay in floats.
         filters: A regular expression, a list of them or a function that selects layers by name, as
             in `keras.Model.quantize(filters=...)`; other layers are not changed.
         min_speed: Minimum speed of a replacement relative to the layer it replaces, measured on a
@@ -288,10 +288,10 @@ def compress(
         batch_size: Rows per batch, if `data` are arrays. Defaults to 32.
         renumber: The number of leading ids, such as padding and unknown, that do not change; less
             than all, and at least 1 for an embedding that masks padding (`mask_zero`). All other
-            ids may be renumbered so that similar rows are neighbors, which saves the table of
-            positions of a tensor-train embedding. The caller has to reorder the vocabulary by
-            `result.id_orders`. Needs `data`, no `metric`, and one integer input that a single
-            embedding reads; the ids of other models stay. Default: ids stay.
+            ids may be renumbered, which saves the table of positions of an embedding in groups or
+            blocks; the caller reorders the vocabulary by `result.id_orders`. Needs `data`, no
+            `metric`, and one integer input that a single embedding reads; the ids of other models
+            stay. Default: ids stay.
         effort: `"fast"` tries fewer ranks, and tensor trains of tables of one width only. Defaults
             to `"full"`.
         verbose: 1 to print the progress, 0 to be silent. The logger `keras_tnattn.compression`

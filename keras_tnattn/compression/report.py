@@ -15,7 +15,7 @@ class LayerReport:
         path: The names or attributes that lead to the layer, joined by `/`.
         kind: Class of the layer.
         format: `dense` or one of `compress(formats=...)`; `kept` if the layer did not change.
-        ranks: Ranks of the format.
+        ranks: Ranks of the format; of a table in blocks their numbers of rows.
         bits: Bits per weight; 32 for floats.
         weights_before, weights_after: Numbers of weights, as `count_params` counts them.
         bytes_before, bytes_after: Bytes of the weights.

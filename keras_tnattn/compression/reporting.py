@@ -85,7 +85,8 @@ def notes_of(chooser: Chooser, rows: tuple[LayerReport, ...]) -> list[str]:
     if plan.options.bits is not None:
         notes.append(
             f"Integers of {plan.options.bits} bits and more, in groups with a scale each; those of "
-            "tables of low rank and of tensor trains by row, and of 4 or 8 bits."
+            "tables of low rank and of tensor trains by row, and of 4 or 8 bits, those of tables "
+            "in blocks by row."
         )
         if any(layer.compute_dtype == "float16" for layer in plan.layers.values()):
             notes.append("Layers that compute in float16 stay in floats: Keras cannot scale them.")

@@ -1,5 +1,6 @@
 """A drop-in replacement for `keras.layers.Embedding` with finer rows for more frequent ids."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -192,22 +193,14 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
         )
         return ops.cast(basis, self.compute_dtype)
 
-    def _coordinates(self, k: int, rows: Tensor | None = None) -> Tensor:
-        """Returns coordinates of rows of a block. Default: of all its rows."""
-
-        def taken(weight: Tensor) -> Tensor:
-            # Multiplying by 1 gives the block a dense gradient on TensorFlow.
-            table = ops.multiply(weight, 1) if self.block_bits is None else weight
-            table = ops.convert_to_tensor(table)
-            return table if rows is None else ops.take(table, rows, axis=0)
-
+    def _coordinates(self, k: int) -> Tensor:
+        """Returns the coordinates of all rows of a block."""
         if self.block_bits is None:
-            return ops.cast(taken(self.blocks[k]), self.compute_dtype)
-        integers, scales, largest = self.packed_blocks[k]
-        coordinates = even_levels.dequantize_rows(
-            taken(integers), taken(scales), largest, self.block_ranks[k], self.block_bits[k]
-        )
-        return ops.cast(coordinates, self.compute_dtype)
+            return ops.cast(self.blocks[k], self.compute_dtype)
+        integers, scales, largest = map(ops.convert_to_tensor, self.packed_blocks[k])
+        rank, bits = self.block_ranks[k], self.block_bits[k]
+        rows = even_levels.dequantize_rows(integers, scales, largest, rank, bits)
+        return ops.cast(rows, self.compute_dtype)
 
     def _places(self, ids: Tensor | None = None) -> Tensor:
         """Returns the rows of ids. Default: of all ids."""
@@ -231,17 +224,43 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
         ids = ops.where(ids < 0, ids + self.input_dim, ids)
         outside = ops.logical_or(ids < 0, ids >= self.input_dim)
         places = self._places(ops.where(outside, 0, ids))
-        rank, coordinates = max(self.block_ranks), 0.0
+        found = []
         for k, start, rows in self._starts():
             inside = ops.logical_and(places >= start, places < start + rows)
             within = ops.where(inside, places - start, 0)
             if k == 0:  # ids out of range are looked up beyond the last row
                 inside, within = ops.logical_or(inside, outside), ops.where(outside, rows, within)
-            block = self._coordinates(k, within)
-            block = ops.where(inside[:, None], block, ops.zeros_like(block))
-            width = rank - self.block_ranks[k]
-            coordinates = coordinates + (ops.pad(block, ((0, 0), (0, width))) if width else block)
+            found.append((k, inside[:, None], within))
+        if self.block_bits is None:
+            coordinates = sum(self._float_rows(*block) for block in found)
+        else:
+            bits = self.block_bits
+            groups = itertools.groupby(found, lambda block: bits[block[0]])
+            coordinates = sum(self._integer_rows(width, list(group)) for width, group in groups)
+        coordinates = ops.cast(coordinates, self.compute_dtype)
         return ops.reshape(ops.matmul(coordinates, self._float_basis()), (*shape, self.output_dim))
+
+    def _float_rows(self, k: int, inside: Tensor, within: Tensor) -> Tensor:
+        # Multiplying by 1 gives the block a dense gradient on TensorFlow.
+        rows = ops.take(ops.multiply(self.blocks[k], 1), within, axis=0)
+        return _widened(ops.where(inside, rows, ops.zeros_like(rows)), max(self.block_ranks))
+
+    def _integer_rows(self, bits: int, found: Sequence[tuple[int, Tensor, Tensor]]) -> Tensor:
+        """Returns the rows of some blocks of the same bits, which are unpacked together."""
+        ranks = [self.block_ranks[k] for k, _, _ in found]
+        bytes_of_row = integer_groups.packed_size(max(ranks), bits)
+        packed, scales, rank_of = 0.0, 0.0, 0.0
+        for (k, inside, within), rank in zip(found, ranks, strict=True):
+            integers, codes, largest = map(ops.convert_to_tensor, self.packed_blocks[k])
+            row = ops.cast(ops.take(integers, within, axis=0), "float32")
+            scale = even_levels.steps(ops.take(codes, within, axis=0), largest)
+            packed += ops.where(inside, _widened(row, bytes_of_row), 0.0)
+            scales += ops.where(inside, scale, 0.0)  # 0 for rows of other blocks
+            rank_of += ops.where(inside, float(rank), 0.0)
+        rows = even_levels.levels(packed, max(ranks), bits) * scales
+        if min(ranks) < max(ranks):
+            rows = ops.where(ops.arange(max(ranks), dtype="float32") < rank_of, rows, 0.0)
+        return _widened(rows, max(self.block_ranks))
 
     def _logits(self, features: Tensor) -> Tensor:
         projected = ops.matmul(features, ops.transpose(self._float_basis()))
@@ -338,6 +357,12 @@ def position_bytes(input_dim: int) -> int:
         (2, 3)
     """
     return 2 if input_dim <= 2**16 else 3
+
+
+def _widened(rows: Tensor, width: int) -> Tensor:
+    """Returns rows with zeros at their ends."""
+    more = width - rows.shape[-1]
+    return ops.pad(rows, ((0, 0), (0, more))) if more else rows
 
 
 def _bytes_of(numbers: np.ndarray, count: int) -> np.ndarray:

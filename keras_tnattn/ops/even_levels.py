@@ -107,11 +107,11 @@ def _fitted_scales(rows: np.ndarray, bits: int, weights: np.ndarray) -> np.ndarr
     for share in _BEGINNINGS:
         scales = share * first
         for _ in range(_FITS):
-            levels = _rounded(rows, scales, bits) - _middle(bits)
-            fitted = (rows * levels) @ weights / (np.square(levels) @ weights + 1e-30)
+            near = _rounded(rows, scales, bits) - _middle(bits)
+            fitted = (rows * near) @ weights / (np.square(near) @ weights + 1e-30)
             scales = np.maximum(fitted, 0.0)[:, None]
-        levels = _rounded(rows, scales, bits) - _middle(bits)
-        errors = (np.square(scales * levels - rows) @ weights)[:, None]
+        near = _rounded(rows, scales, bits) - _middle(bits)
+        errors = (np.square(scales * near - rows) @ weights)[:, None]
         best, least = np.where(errors < least, scales, best), np.minimum(errors, least)
     return best
 
@@ -146,6 +146,25 @@ def dequantize_rows(
         >>> ops.convert_to_numpy(dequantize_rows(*arrays, columns=3, bits=2)).round(2).tolist()
         [[1.5, -0.5, 0.5]]
     """
-    steps = ops.exp(ops.cast(scales, "float32") * (-math.log(2) / _STEPS))
-    steps = steps * ops.cast(largest, "float32")
-    return (unpack(integers, columns, bits, axis=-1) - _middle(bits)) * steps
+    return levels(integers, columns, bits) * steps(scales, largest)
+
+
+def steps(scales: Tensor, largest: Tensor) -> Tensor:
+    """Returns the scales `s` of rows, a float32 tensor, from their codes.
+
+    Example:
+        >>> float(steps(ops.convert_to_tensor([16.0]), ops.convert_to_tensor(3.0))[0])
+        1.5
+    """
+    powers = ops.exp(ops.cast(scales, "float32") * (-math.log(2) / _STEPS))
+    return powers * ops.cast(largest, "float32")
+
+
+def levels(integers: Tensor, columns: int, bits: int) -> Tensor:
+    """Returns the levels `q - (2^b - 1) / 2` of packed rows, a float32 tensor.
+
+    Example:
+        >>> ops.convert_to_numpy(levels(ops.convert_to_tensor([[0b1110_0100]]), 4, bits=2)).tolist()
+        [[-1.5, -0.5, 0.5, 1.5]]
+    """
+    return unpack(integers, columns, bits, axis=-1) - _middle(bits)
