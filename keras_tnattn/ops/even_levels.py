@@ -34,6 +34,10 @@ class EvenRows:
         integers: Packed integers, uint8 `(n, packed_size(r, bits))`.
         scales: The codes `u` of the scales, uint8 `(n, 1)`.
         largest: The largest scale `S`.
+
+    Example:
+        >>> quantize_rows(np.ones((3, 64)), bits=4).integers.shape
+        (3, 32)
     """
 
     integers: np.ndarray
