@@ -12,6 +12,7 @@ from keras_tnattn.compression.copying import copy_of, custom_objects, twins
 from keras_tnattn.compression.plan import Plan
 from keras_tnattn.compression.replacing import replace
 from keras_tnattn.compression.rounding import (
+    BlockRounding,
     Rounding,
     roundings,
     start_from_integers,
@@ -60,7 +61,7 @@ class Assembly:
     sample: Any
 
     @property
-    def roundings(self) -> list[Rounding]:
+    def roundings(self) -> list[Rounding | BlockRounding]:
         """The kernels of `floating` that `small` has as integers."""
         return [
             rounding

@@ -20,6 +20,9 @@ from keras_tnattn.compression.batches import (
 )
 from keras_tnattn.compression.kinds import input_rows, is_table
 
+# The most rows of arrays on which the errors of a report are measured.
+_REPORTED = 4096
+
 
 @dataclasses.dataclass
 class Statistics:
@@ -84,7 +87,7 @@ class Data:
     Attributes:
         batches: Batches of at most about 1,024 rows.
         arrays: All inputs, if they are arrays; otherwise `None`.
-        every: Function that returns an iterator over batches of all rows.
+        every: Function that returns an iterator over the batches that a report is about.
     """
 
     batches: list[Any]
@@ -146,7 +149,10 @@ def batches_of(data: Any, batch_size: int, num_inputs: int | None = None) -> tup
 def every_batch(
     data: Any, batches: list[Any], arrays: Any, batch_size: int, num_inputs: int | None
 ) -> Iterator[Any]:
-    """Yields batches of all rows of the data: of a generator, those that were read already.
+    """Yields batches of the rows on which a report measures errors.
+
+    These are all rows, of arrays at most 4,096, evenly spread, and of a generator those that were
+    read already.
 
     Args:
         data: As for `batches_of`.
@@ -156,8 +162,11 @@ def every_batch(
         num_inputs: The number of the model's inputs, if it is known.
     """
     if arrays is not None:
-        for start in range(0, number_of_rows(arrays), batch_size):
-            yield keras.tree.map_structure(lambda a, s=start: a[s : s + batch_size], arrays)
+        rows = number_of_rows(arrays)
+        some = np.linspace(0, rows - 1, min(rows, _REPORTED)).astype(int)
+        for start in range(0, len(some), batch_size):
+            chosen = some[start : start + batch_size]
+            yield keras.tree.map_structure(lambda a, c=chosen: a[c], arrays)
     elif isinstance(data, Iterator) or not number_of_batches(data):
         yield from batches
     else:

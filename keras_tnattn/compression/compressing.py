@@ -245,12 +245,12 @@ def compress(
 
     This costs an SVD for each layer and, with `data`, one run of the model over at most 1,024 rows,
     one over a batch for each layer, for each embedding one over a batch for each feature (of at
-    most 256; more than these count alike) and three over the rows, and one run of both models over
-    all rows for the report. For an embedding of `V` rows, 500 or more, it also tries tensor trains
-    of some hundred pairs of ranks. Rows move to where they fit best, which costs about
-    `V D min(V, 16,384)` FLOPs: once for each of five widths, and six times for each tensor train
-    that is chosen or timed. A table of 10,000 rows of 64 features takes about three seconds of one
-    core, one of 200,000 rows of 256 about three minutes, and at most four times its memory.
+    most 256; more than these count alike) and three over the rows, and one of both models for the
+    report, over all rows (of arrays, 4,096). For an embedding of `V` rows, 500 or more, it also
+    tries tensor trains of some hundred pairs of ranks. Rows move to where they fit best, which
+    costs about `V D min(V, 16,384)` FLOPs: once for each of five widths, and six times for each
+    tensor train that is chosen or timed. A table of 10,000 rows of 64 features takes about three
+    seconds of one core, one of 200,000 rows of 256 three minutes, and four times its memory.
 
     Args:
         model: A built functional, sequential or subclassed model. It is not changed.

@@ -13,10 +13,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.layers import LowRankDense, LowRankEinsumDense
-from keras_tnattn.layers.integer_kernels import IntegerKernels
+from keras_tnattn.layers import AdaptiveEmbedding, LowRankDense, LowRankEinsumDense
+from keras_tnattn.layers.adaptive_embedding import rounded_basis
+from keras_tnattn.layers.integer_kernels import PARTS, IntegerKernels
 from keras_tnattn.layers.layer_chain import LayerChain
 from keras_tnattn.layers.recurrent import cells_of
+from keras_tnattn.ops import even_levels, integer_groups
 from keras_tnattn.typing import Tensor
 
 
@@ -34,13 +36,69 @@ class Rounding:
     layer: IntegerKernels
     name: str
 
+    def restored(self) -> Tensor:
+        """Returns what the integers stand for."""
+        return getattr(self.layer, self.name)
 
-def roundings(floating: keras.layers.Layer, quantized: keras.layers.Layer) -> list[Rounding]:
+    def rounded(self, kernel: Tensor) -> Tensor:
+        """Rounds floats as the integers are; the gradient passes as if they were not rounded."""
+        return self.layer.rounded(self.name, kernel)
+
+    def assign(self, kernel: Tensor) -> None:
+        """Sets the integers to those of floats."""
+        self.layer.assign_rounded(self.name, kernel)
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockRounding:
+    """The coordinates of a block of rows as floats, and the table whose integers they become.
+
+    Attributes:
+        variable: The coordinates.
+        layer: The table, with bits.
+        number: The number of the block.
+    """
+
+    variable: keras.Variable
+    layer: AdaptiveEmbedding
+    number: int
+
+    def restored(self) -> Tensor:
+        """Returns what the integers stand for."""
+        arrays = map(ops.convert_to_tensor, self.layer.packed_blocks[self.number])
+        rank = self.layer.block_ranks[self.number]
+        return even_levels.dequantize_rows(*arrays, columns=rank, bits=self._bits)
+
+    def rounded(self, block: Tensor) -> Tensor:
+        """Rounds floats as the integers are; the gradient passes as if they were not rounded."""
+        block = ops.cast(block, "float32")
+        return block + ops.stop_gradient(self._numbers_of(block)[1] - block)
+
+    def assign(self, block: Tensor) -> None:
+        """Sets the integers to those of floats; the scales stay."""
+        numbers = ops.convert_to_numpy(self._numbers_of(block)[0])
+        packed = integer_groups.pack(numbers.T, self._bits).T
+        self.layer.packed_blocks[self.number][0].assign(packed)
+
+    @property
+    def _bits(self) -> int:
+        return (self.layer.block_bits or ())[self.number]
+
+    def _numbers_of(self, block: Tensor) -> tuple[Tensor, Tensor]:
+        _, scales, largest = self.layer.packed_blocks[self.number]
+        return even_levels.round_to_rows(block, scales, largest, self._bits)
+
+
+def roundings(
+    floating: keras.layers.Layer, quantized: keras.layers.Layer
+) -> list[Rounding | BlockRounding]:
     """Returns the kernels of a layer that its quantized copy has as integers."""
-    found = []
+    found: list[Rounding | BlockRounding] = []
     for part, copy in zip(_parts(floating), _parts(quantized), strict=False):
         if isinstance(copy, IntegerKernels):
             found += [Rounding(getattr(part, name), copy, name) for name in copy.kernel_names]
+        elif isinstance(copy, AdaptiveEmbedding) and copy.block_bits is not None:
+            found += [BlockRounding(block, copy, k) for k, block in enumerate(part.blocks)]
     return found
 
 
@@ -54,14 +112,14 @@ def _parts(layer: keras.layers.Layer) -> Sequence[keras.layers.Layer]:
     return [layer]
 
 
-def start_from_integers(kernels: Sequence[Rounding]) -> None:
+def start_from_integers(kernels: Sequence[Rounding | BlockRounding]) -> None:
     """Sets the floats to what the integers stand for."""
     for kernel in kernels:
-        kernel.variable.assign(getattr(kernel.layer, kernel.name))
+        kernel.variable.assign(kernel.restored())
 
 
 def rounded_values(
-    model: keras.Model, kernels: Sequence[Rounding]
+    model: keras.Model, kernels: Sequence[Rounding | BlockRounding]
 ) -> list[tuple[keras.Variable, Tensor]]:
     """Returns the values of all variables of a model, those of the kernels rounded.
 
@@ -74,7 +132,7 @@ def rounded_values(
         tensor = ops.convert_to_tensor(variable)
         if kernel is None:
             return tensor
-        return ops.cast(kernel.layer.rounded(kernel.name, tensor), variable.dtype)
+        return ops.cast(kernel.rounded(tensor), variable.dtype)
 
     return [(variable, value(variable)) for variable in model.variables]
 
@@ -87,10 +145,14 @@ def with_integers_of(floating: keras.layers.Layer, copy: keras.layers.Layer) -> 
         copy: A copy of the layer of integers whose scales it was trained for; it is changed.
     """
     for kernel in roundings(floating, copy):
-        kernel.layer.assign_rounded(kernel.name, kernel.variable)
+        kernel.assign(kernel.variable)
     for part, new in zip(_parts(floating), _parts(copy), strict=False):
         if isinstance(new, IntegerKernels):
             _copy_others(part, new)
+        elif isinstance(new, AdaptiveEmbedding):
+            basis = rounded_basis(ops.convert_to_numpy(part.basis))
+            for weight, name in zip(new.packed_basis, PARTS, strict=True):
+                weight.assign(getattr(basis, name))
     return copy
 
 

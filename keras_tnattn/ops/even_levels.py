@@ -172,3 +172,30 @@ def levels(integers: Tensor, columns: int, bits: int) -> Tensor:
         [[-1.5, -0.5, 0.5, 1.5]]
     """
     return unpack(integers, columns, bits, axis=-1) - _middle(bits)
+
+
+def round_to_rows(
+    matrix: Tensor, scales: Tensor, largest: Tensor, bits: int
+) -> tuple[Tensor, Tensor]:
+    """Rounds a matrix to integers with given scales.
+
+    Args:
+        matrix: Float tensor `(n, r)`.
+        scales: uint8 tensor `(n, 1)` of the codes of the scales.
+        largest: Float tensor of shape `()`.
+        bits: 2, 3, 4, 6 or 8.
+
+    Returns:
+        The integers, and what they stand for, both float32 `(n, r)`.
+
+    Example:
+        >>> rows = quantize_rows(np.array([[1.5, -0.5, 0.5]]), bits=2)
+        >>> changed = ops.convert_to_tensor([[9.0, -0.4, -0.6]])
+        >>> integers, values = round_to_rows(changed, rows.scales, rows.largest, bits=2)
+        >>> ops.convert_to_numpy(values).round(2).tolist()
+        [[1.5, -0.5, -0.5]]
+    """
+    scale = steps(scales, largest)
+    numbers = ops.round(ops.cast(matrix, "float32") / scale + _middle(bits))
+    numbers = ops.clip(numbers, 0, 2**bits - 1)
+    return numbers, (numbers - _middle(bits)) * scale

@@ -28,6 +28,14 @@ def test_rows_are_chosen_from_all_of_the_data():
     np.testing.assert_array_equal(whole, rows)
 
 
+def test_reports_are_about_some_rows_of_large_arrays():
+    few, many = np.arange(70), np.arange(9000)
+    for rows, expected in ((few, few), (many, np.linspace(0, 8999, 4096).astype(int))):
+        batches = list(calibration.read(rows, 32, 1).every())
+        assert {len(batch) for batch in batches[:-1]} == {32}
+        np.testing.assert_array_equal(np.concatenate(batches), expected)
+
+
 def test_ids_are_counted_in_the_input_that_an_embedding_reads():
     ids = {name: keras.Input((6,), dtype="int32", name=name) for name in ("source", "target")}
     tables = [keras.layers.Embedding(50, 4, name=f"{name}_table")(ids[name]) for name in ids]

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_tnattn import compress
 from keras_tnattn.compression.rounding import roundings, start_from_integers
+from keras_tnattn.layers import AdaptiveEmbedding
 from keras_tnattn.layers.quantized import quantized_layer
 
 RNG = np.random.default_rng(0)
@@ -99,6 +100,48 @@ def test_rounding_has_the_values_of_the_integers_and_the_gradient_of_the_floats(
             assert (distance <= np.abs(before[group, unit, None] - levels).min(axis=1) + 1e-6).all()
     small.assign_rounded("kernel", before)
     np.testing.assert_allclose(to_numpy(small.kernel), approximation, atol=1e-6)
+
+
+def test_blocks_of_rows_are_trained_as_integers(tmp_path):
+    keras.utils.set_random_seed(0)
+    words = L.Embedding(2000, 24, embeddings_initializer=keras.initializers.RandomNormal(0, 1))
+    layers = [keras.Input((9,), dtype="int32"), words, L.GlobalAveragePooling1D(), L.Dense(5)]
+    model = keras.Sequential(layers)
+    counts = RNG.permutation(np.geomspace(1, 500, 2000))
+    ids = RNG.choice(2000, size=(400, 9), p=counts / counts.sum())
+    result = compress(model, target=14, data=ids, bits=2, formats="adaptive", verbose=0)
+    before, first = result.model, result.report.error
+    table = before.layers[0]
+    assert isinstance(table, AdaptiveEmbedding)
+    result.heal(ids, epochs=6, learning_rate=1e-2)
+    assert result.report.error < 0.9 * first
+    healed = result.model.layers[0]
+    for old, new in zip(table.packed_blocks, healed.packed_blocks, strict=True):
+        assert not np.array_equal(to_numpy(old[0]), to_numpy(new[0]))
+        for part in (1, 2):  # scales stay
+            np.testing.assert_array_equal(to_numpy(old[part]), to_numpy(new[part]))
+    assert not np.array_equal(to_numpy(table.packed_basis[0]), to_numpy(healed.packed_basis[0]))
+    np.testing.assert_array_equal(to_numpy(table.positions), to_numpy(healed.positions))
+    result.model.save(tmp_path / "small.keras")
+    loaded = keras.models.load_model(tmp_path / "small.keras")
+    np.testing.assert_array_equal(
+        loaded.predict(ids, verbose=0), result.model.predict(ids, verbose=0)
+    )
+
+
+def test_the_rounding_of_a_block_is_that_of_its_integers():
+    layer = AdaptiveEmbedding(20, 6, (8, 12), (6, 2))
+    layer.build()
+    small = layer.quantized((3, 2))
+    kernels = roundings(layer, small)
+    assert [kernel.variable.shape for kernel in kernels] == [(8, 6), (12, 2)]
+    for kernel in kernels:
+        block = to_numpy(kernel.variable)
+        rounded = to_numpy(kernel.rounded(ops.convert_to_tensor(block)))
+        np.testing.assert_allclose(rounded, to_numpy(kernel.restored()), atol=1e-6)
+        kernel.assign(-block)
+        rounded = to_numpy(kernel.rounded(ops.convert_to_tensor(-block)))
+        np.testing.assert_allclose(to_numpy(kernel.restored()), rounded, atol=1e-6)
 
 
 def test_hidden_outputs_are_targets():
