@@ -64,9 +64,9 @@ def main():
     expected, total = vectors(model, held), byte_count(model)
     classes = Classes(tokenizer, options, model) if options.classes else None
 
-    def show(name, make):
+    def show(name, make, folder=options.models):
         start = time.process_time()
-        small = kept(options.models, name, make)
+        small = kept(folder, name, make)
         seconds = time.process_time() - start
         cosine = float((vectors(small, held) * expected).sum(axis=1).mean())
         row = f"{name:28} {total / byte_count(small):6.2f} times smaller, cosine {cosine:.4f}"
@@ -79,7 +79,8 @@ def main():
         if options.heal:
             show(f"compress to {target:g}, healed", lambda small=small: small.healed(healing))
     for mode in ("int8", "int4") if options.peers else ():
-        show(f"Keras {mode}", lambda mode=mode: quantized(encoder(folder), mode))
+        # Files with them do not load.
+        show(f"Keras {mode}", lambda mode=mode: quantized(encoder(folder), mode), None)
 
 
 def kept(folder, name, make):
