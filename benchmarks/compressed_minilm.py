@@ -46,7 +46,7 @@ def main():
     parser.add_argument("--calibration", type=int, default=1024)
     parser.add_argument("--heal", type=int, default=0, help="of these, texts for healing")
     parser.add_argument("--heal-length", type=int, default=32)
-    parser.add_argument("--learning-rate", type=float, default=3e-4)
+    parser.add_argument("--learning-rate", type=float, default=6e-5)
     parser.add_argument("--hidden", nargs="*", default=(), help="layers whose outputs are targets")
     parser.add_argument("--models", type=Path, help="a folder to keep the models in")
     parser.add_argument("--classes", type=int, default=0, help="texts for a logistic regression")

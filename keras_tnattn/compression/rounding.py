@@ -65,9 +65,9 @@ class BlockRounding:
 
     def restored(self) -> Tensor:
         """Returns what the integers stand for."""
-        arrays = map(ops.convert_to_tensor, self.layer.packed_blocks[self.number])
+        integers, scales, largest = self.layer.packed_blocks[self.number]
         rank = self.layer.block_ranks[self.number]
-        return even_levels.dequantize_rows(*arrays, columns=rank, bits=self._bits)
+        return even_levels.dequantize_rows(integers, scales, largest, rank, self._bits)
 
     def rounded(self, block: Tensor) -> Tensor:
         """Rounds floats as the integers are; the gradient passes as if they were not rounded."""
