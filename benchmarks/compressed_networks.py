@@ -7,8 +7,9 @@
 `conv` is a convolutional network for scikit-learn's digits, enlarged to 16 x 16; `lstm` and `gru`
 are bidirectional classifiers of Reuters. Each row is a model: how many times smaller it is, its
 accuracy on the test part, and the time of the original over its own for a batch of 1 and of 64,
-measured in turns. The peers are Keras' int8 and int4 and, for `conv`, the SVD of each flattened
-kernel to the same size, without data.
+measured in turns. The peers are Keras' int8 and int4, for `conv` the SVD of each flattened kernel
+to the same size, without data, and for the others ONNX Runtime's dynamic int8, whose size is that
+of its file.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import collections
 import os
 import re
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -29,14 +31,15 @@ from texts import read_columns
 
 from keras_tnattn import compress
 from keras_tnattn.compression.candidates import byte_count
+from keras_tnattn.export import export_onnx
 
 LENGTH, WORDS = 80, 8000
 # For each network the targets in floats and in integers; of floats some formats alone.
 TARGETS = {
     "conv": [(None, 4, f) for f in ("low_rank", "tucker", "spatial", None)] + [(2, 8, None)],
-    "lstm": [(None, 4, None), (4, 8, ()), (2, 8, ()), (2, 12, ()), (2, 8, None)],
+    "lstm": [(None, 4, None), (4, 8, ()), (2, 8, ()), (2, 12, ())],
+    "gru": [(None, 4, None), (2, 8, ()), (2, 12, ())],
 }
-TARGETS["gru"] = TARGETS["lstm"]
 
 
 def main():
@@ -45,6 +48,7 @@ def main():
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=(0,))
     parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--ours", action=argparse.BooleanOptionalAction, default=True)
     options = parser.parse_args()
     for seed in options.seeds:
         keras.utils.set_random_seed(seed)
@@ -57,20 +61,20 @@ def main():
             model = recurrent(options.network)
         model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
         model.fit(*train, epochs=options.epochs, batch_size=32, verbose=2)
-        measure(options.network, seed, model, train, test)
+        measure(options.network, seed, model, train, test, options.ours)
 
 
-def measure(network, seed, model, train, test):
+def measure(network, seed, model, train, test, ours):
     inputs = train[0]
     right = accuracy(model, test)
     print(
         f"{network} {seed}: {byte_count(model):,} bytes, accuracy {100 * right:.2f} %", flush=True
     )
 
-    def show(name, small, note=""):
+    def show(name, small, note="", size=None):
         accurate = accuracy(small, test)
-        one, many = (times_as_fast(model, small, test[0][:size]) for size in (1, 64))
-        ratio = byte_count(model) / byte_count(small)
+        one, many = (times_as_fast(model, small, test[0][:count]) for count in (1, 64))
+        ratio = byte_count(model) / (size or byte_count(small))
         print(
             f"{network} {seed}: {name:34} {ratio:5.2f} times smaller, accuracy "
             f"{100 * accurate:.2f} % ({100 * (accurate - right):+.2f}), {one:.2f} and "
@@ -85,7 +89,10 @@ def measure(network, seed, model, train, test):
         show(f"Keras {mode}", peer)
     if network == "conv":
         show("plain SVD", compress(model, 4, formats="low_rank", verbose=0).model)
-    for bits, target, formats in TARGETS[network]:
+    else:
+        for name, path in onnx_files(model):
+            show(name, OnnxModel(path), size=path.stat().st_size)
+    for bits, target, formats in TARGETS[network] if ours else ():
         options = {} if formats is None else {"formats": formats}
         name = f"{bits or 32} bits, {'all formats' if formats is None else formats or 'integers'}"
         start = time.perf_counter()
@@ -98,6 +105,38 @@ def measure(network, seed, model, train, test):
         if bits is None:
             result.heal(inputs, epochs=1)
             show(f"{name}, healed", result.model)
+
+
+def onnx_files(model):
+    """Yields names and files of ONNX Runtime's floats and dynamic int8."""
+    from onnxruntime.quantization import quantize_dynamic
+
+    with tempfile.TemporaryDirectory() as folder:
+        path, small = Path(folder) / "model.onnx", Path(folder) / "int8.onnx"
+        export_onnx(model, path)
+        yield "ONNX Runtime floats", path
+        quantize_dynamic(str(path), str(small), per_channel=True)
+        yield "ONNX Runtime int8", small
+
+
+class OnnxModel:
+    """A file with the methods of a Keras model that this script calls, on one core."""
+
+    def __init__(self, path):
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.session = onnxruntime.InferenceSession(
+            path, options, providers=["CPUExecutionProvider"]
+        )
+        self.name = self.session.get_inputs()[0].name
+
+    def predict_on_batch(self, inputs):
+        return self.session.run(None, {self.name: inputs})[0]
+
+    def predict(self, inputs, verbose=0):
+        return self.predict_on_batch(inputs)
 
 
 def accuracy(model, test):
