@@ -9,7 +9,13 @@ that finds words in Thai text. Each row is a model: how many times smaller it is
 class is that of the original on inputs that were used for nothing else, and the time of a call with
 one input, on one core. The peers are Keras' int8 and int4, ONNX Runtime's static int8 and, if
 PYTHON can import it, that of ai-edge-quantizer, calibrated with 256 of our inputs. A row of ours is
-`TARGET:BITS`, `TARGET:floats`, or either with `:heal`.
+`TARGET:BITS`, `TARGET:floats`, or either with `:heal`, and its size is relative to the original,
+also with `--fold`.
+
+Healing sees more inputs from where those for calibration are from, of images also mirrored and
+mixed ones. There is one for each learning rate, one after the other, and `heal` undoes those that
+raise the error on the inputs for calibration. TensorFlow 2.21 with oneDNN crashes when it trains
+the network of fer: set `TF_ENABLE_ONEDNN_OPTS=0`.
 """
 
 import argparse
@@ -49,8 +55,10 @@ def main():
     parser.add_argument("--rows", nargs="*")
     parser.add_argument("--calibration", type=int, default=1024)
     parser.add_argument("--held-out", type=int, default=800)
+    parser.add_argument("--heal-inputs", type=int, default=1024)
     parser.add_argument("--heal-epochs", type=int, default=2)
-    parser.add_argument("--learning-rate", type=float, default=3e-4)
+    parser.add_argument("--heal-batch", type=int, default=32)
+    parser.add_argument("--learning-rates", type=float, nargs="+", default=[1e-3])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument(
@@ -80,6 +88,16 @@ def main():
         own_row(table, source, calibration, row, options)
 
 
+def more_inputs(options):
+    """Returns inputs for healing, from where those for calibration are from."""
+    inputs_of, counts = NETWORKS[options.network][0], (options.heal_inputs, 1)
+    if options.network == "deepcut":
+        return inputs_of(options.cache, counts, options.seed)[0]
+    # Other crops: those of the seed itself are for calibration.
+    images, _ = inputs_of(options.cache, counts, options.seed + 1)
+    return foreign_networks.varied(images, options.seed)
+
+
 class Table:
     """Prints a row for each model."""
 
@@ -107,14 +125,18 @@ def own_row(table, model, calibration, row, options):
     formats = {} if number is None else {"formats": ()}
     start = time.process_time()
     try:
-        result = compress(model, float(target), data=calibration, bits=number, verbose=0, **formats)
+        factor = float(target) * byte_count(model) / table.size
+        result = compress(model, factor, data=calibration, bits=number, verbose=0, **formats)
     except ValueError as error:
         print(f"compress {row}: {error}", flush=True)
         return
     if heal:
         before = top_class(result.model.predict(table.held, verbose=0))
         print(f"{row}: before healing {100 * np.mean(before == table.classes):.1f} %", flush=True)
-        result.heal(calibration, epochs=options.heal_epochs, learning_rate=options.learning_rate)
+        inputs = more_inputs(options)
+        for rate in options.learning_rates:
+            loss = result.heal(inputs, options.heal_epochs, rate, options.heal_batch)[-1]
+            print(f"{row}: {rate}, loss {loss:.5f}, error {result.report.error:.3f}", flush=True)
     note = f", error {result.report.error:.3f}, made in {time.process_time() - start:.0f} s"
     name = f"compress {row}{' folded' if options.fold else ''}"
     table.show(name, keras_call(result.model), byte_count(result.model), note)

@@ -136,6 +136,21 @@ def characters(cache: Path, counts: tuple[int, int], seed: int):
     return tuple(parts)
 
 
+def varied(images: np.ndarray, seed: int) -> np.ndarray:
+    """Returns images, half of them mirrored, in other contrasts, half of them mixed in pairs."""
+    rng = np.random.default_rng(seed)
+    count, low, high = len(images), images.min(), images.max()
+
+    def each(numbers: np.ndarray) -> np.ndarray:
+        return numbers.astype("float32").reshape(-1, 1, 1, 1)
+
+    images = np.where(each(rng.random(count)) < 0.5, images[:, :, ::-1], images)
+    middle = images.mean(axis=(1, 2, 3), keepdims=True)
+    images = middle + each(rng.uniform(0.5, 1.5, count)) * (images - middle)
+    share = each(np.where(rng.random(count) < 0.5, 1.0, rng.uniform(0.5, 1, count)))
+    return np.clip(share * images + (1 - share) * images[rng.permutation(count)], low, high)
+
+
 def _tables(cache: Path):
     """Returns the ids of characters and of their types, each with the id of all others."""
     tree = ast.parse((fetched("deepcut", cache) / "deepcut/utils.py").read_text(encoding="utf-8"))
