@@ -12,12 +12,21 @@ import numpy as np
 
 from keras_tnattn.compression import calibration
 from keras_tnattn.compression.batches import fitting_data, number_of_inputs, outputs_of, renumbered
+from keras_tnattn.compression.biases import BiasCorrection
 from keras_tnattn.compression.building import Assembly, assembled, compile_like, measured
 from keras_tnattn.compression.calibration import Data
 from keras_tnattn.compression.choosing import Chooser
 from keras_tnattn.compression.copying import check_copy, copy_of, example_inputs
 from keras_tnattn.compression.formats import FORMATS
-from keras_tnattn.compression.goals import Goal, Healing, Metric, Options, as_tuple, goal_of
+from keras_tnattn.compression.goals import (
+    Goal,
+    Healing,
+    Metric,
+    Options,
+    as_tuple,
+    check_together,
+    goal_of,
+)
 from keras_tnattn.compression.healing import heal
 from keras_tnattn.compression.plan import made_plan
 from keras_tnattn.compression.progress import tell, telling
@@ -237,7 +246,9 @@ def compress(
     ids, and directions of rows by how much the model's outputs respond to them; a table that also
     returns logits (`ReversibleEmbedding`) counts for both. The errors of each layer are weighted by
     the sensitivity of the model's outputs to them. One budget of bytes is divided among all layers
-    so that each byte reduces the error most.
+    so that each byte reduces the error most. With `data`, the biases of replaced layers and of
+    batch normalizations are then moved so that the mean outputs are the original's, if this reduces
+    the error of the model's outputs (and with a `metric` does not lower it).
 
     The model is copied through Keras' saving, and only the copy is changed. A layer whose weights
     other code reads, of a kind that is not known, or that is quantized already stays as it is; the
@@ -245,12 +256,13 @@ def compress(
 
     This costs an SVD for each layer and, with `data`, one run of the model over at most 1,024 rows,
     one over a batch for each layer, for each embedding one over a batch for each feature (of at
-    most 256; more than these count alike) and three over the rows, and one of both models for the
-    report, over all rows (of arrays, 4,096). For an embedding of `V` rows, 500 or more, it also
-    tries tensor trains of some hundred pairs of ranks. Rows move to where they fit best, which
-    costs about `V D min(V, 16,384)` FLOPs: once for each of five widths, and six times for each
-    tensor train that is chosen or timed. A table of 10,000 rows of 64 features takes about three
-    seconds of one core, one of 200,000 rows of 256 three minutes, and four times its memory.
+    most 256; more than these count alike) and three over the rows, three runs of both models over
+    256 to 1,024 rows for the biases, and one of both for the report, over all rows (of arrays,
+    4,096). For an embedding of `V` rows, 500 or more, it also tries tensor trains of some hundred
+    pairs of ranks. Rows move to where they fit best, which costs about `V D min(V, 16,384)` FLOPs:
+    once for each of five widths, and six times for each tensor train that is chosen or timed. A
+    table of 10,000 rows of 64 features takes about three seconds of one core, one of 200,000 rows
+    of 256 three minutes, and four times its memory.
 
     Args:
         model: A built functional, sequential or subclassed model. It is not changed.
@@ -331,7 +343,7 @@ def compress(
     )
     goal = goal_of(target, tolerance, metric, max_drop)
     _check_model(model)
-    _check_together(options, data, metric)
+    check_together(options, data, metric)
     with telling(verbose):
         return _compressed(model, goal, options, _read(data, model, options), metric)
 
@@ -355,15 +367,14 @@ def _compressed(
         tell("building the small model")
     made_layers = chooser.made(choice)
     rows = layer_rows(chooser, choice, made_layers)
-    orders = {
-        path: order
-        for path, candidate in choice.items()
-        if (order := candidate.id_order()) is not None
-    }
+    orders = {path: candidate.id_order() for path, candidate in choice.items()}
+    orders = {path: order for path, order in orders.items() if order is not None}
     notes = notes_of(chooser, rows)
+    correction = BiasCorrection(plan, made_layers, data)
     assembly = assembled(plan, choice, made_layers, in_place=True)
     report = report_of(model, assembly.small, rows, notes)
     result = CompressionResult(model, assembly, report, orders, metric, data, options.verbose)
+    correction.apply(model, assembly, result.renumbered, metric)
     result._check(example, before)
     return result
 
@@ -378,25 +389,6 @@ def _check_model(model: Any) -> None:
         raise ValueError(
             "Expected a built model with weights: call it on data, or give it an Input. "
             f"Received: model={model.name}"
-        )
-
-
-def _check_together(options: Options, data: Any, metric: Any) -> None:
-    speed, renumber = options.min_speed, options.renumber
-    if speed is not None and (data is None or speed <= 0):
-        raise ValueError(
-            "Expected a positive min_speed, and data to measure it on. "
-            f"Received: min_speed={speed}, data={'none' if data is None else 'some'}"
-        )
-    if renumber is not None and metric is not None:
-        raise ValueError(
-            "Expected renumber without a metric, which measures models of the original ids. "
-            f"Received: renumber={renumber}, metric={metric}"
-        )
-    if renumber is not None and data is None:
-        raise ValueError(
-            "Expected data, which show the embedding that reads the model's ids, together with "
-            f"renumber. Received: renumber={renumber}, data=None"
         )
 
 

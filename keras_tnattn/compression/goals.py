@@ -169,6 +169,26 @@ class Options:
         return any(re.search(pattern, layer.name) for pattern in as_tuple(self.filters))
 
 
+def check_together(options: Options, data: Any, metric: Any) -> None:
+    """Checks options that need data, or contradict a metric."""
+    speed, renumber = options.min_speed, options.renumber
+    if speed is not None and (data is None or speed <= 0):
+        raise ValueError(
+            "Expected a positive min_speed, and data to measure it on. "
+            f"Received: min_speed={speed}, data={'none' if data is None else 'some'}"
+        )
+    if renumber is not None and metric is not None:
+        raise ValueError(
+            "Expected renumber without a metric, which measures models of the original ids. "
+            f"Received: renumber={renumber}, metric={metric}"
+        )
+    if renumber is not None and data is None:
+        raise ValueError(
+            "Expected data, which show the embedding that reads the model's ids, together with "
+            f"renumber. Received: renumber={renumber}, data=None"
+        )
+
+
 def as_tuple(names: str | Sequence[str]) -> tuple[str, ...]:
     """Returns one text or several as a tuple."""
     return (names,) if isinstance(names, str) else tuple(names)

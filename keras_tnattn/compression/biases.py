@@ -1,0 +1,202 @@
+"""Corrects biases in closed form, so that layers have the mean outputs of the original model.
+
+Integers that are chosen for one layer alone leave an error in the mean of its outputs, because the
+layers before it have changed, too. A bias takes it away without training (Nagel et al., 2019,
+https://arxiv.org/abs/1906.04721, sec. 4.2). Each layer is corrected for inputs that come from
+corrected layers, in one run of the small model.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_tnattn.compression.batches import number_of_rows, outputs_of
+from keras_tnattn.compression.building import Assembly, measured
+from keras_tnattn.compression.calibration import Data, activated, watched
+from keras_tnattn.compression.goals import Metric
+from keras_tnattn.compression.plan import Plan
+from keras_tnattn.compression.progress import tell
+from keras_tnattn.compression.reporting import error_of_outputs
+from keras_tnattn.compression.walking import places
+
+# The rows over which the means are taken.
+_ROWS = 256
+
+Layers = Mapping[str, keras.layers.Layer]
+Means = dict[str, list[np.ndarray]]
+
+
+class BiasCorrection:
+    """Corrects the biases of a small model by the mean outputs of the original's layers.
+
+    Args:
+        plan: The plan, before its layers are replaced.
+        replaced: The paths of the layers that will be replaced.
+        data: Inputs of the model; without any nothing is corrected.
+    """
+
+    def __init__(self, plan: Plan, replaced: Iterable[str], data: Data | None) -> None:
+        self.replaced, self.options = tuple(replaced), plan.options
+        self.batches = [] if data is None else data.batches
+        self.some = some_batches(self.batches)
+        self.means: Means = {}
+        if self.replaced and self.batches:
+            layers = self._layers_of(plan.model, {p: plan.layers[p] for p in self.replaced})
+            self.means = mean_outputs(layers, plan.model, self.some)
+
+    def apply(
+        self,
+        original: keras.Model,
+        assembly: Assembly,
+        renumbered: Callable[[Any], Any],
+        metric: Metric | None,
+    ) -> None:
+        """Corrects both models of an assembly, unless the small one becomes worse.
+
+        Args:
+            original: The original model.
+            assembly: The small model, and that of floats.
+            renumbered: Function from the original's inputs to those of the small model.
+            metric: A metric that must not fall, or `None`.
+        """
+        if not self.means:
+            return
+        small, floating = assembly.small, assembly.floating
+        replaced = {path: assembly.places[path].layer for path in self.replaced}
+        models = [self._layers_of(small, {**replaced, **assembly.quantized})]
+        if floating is not small:
+            models.append(self._layers_of(floating, replaced))
+
+        def value() -> tuple[float, float]:
+            """Returns what must not rise."""
+            fallen = 0.0 if metric is None else -measured(metric, small)
+            return error_of_outputs(original, small, self.batches, renumbered)[0], fallen
+
+        before = value()
+        inputs = [renumbered(batch) for batch in self.some]
+        changes = corrections(models[0], small, inputs, self.means)
+        former = [model.get_weights() for model in (small, floating)]
+        for layers in models:
+            add_to_biases(layers, changes)
+        after = value()
+        tell("error with corrected biases %.4f, instead of %.4f", after[0], before[0])
+        if any(new > old for new, old in zip(after, before, strict=True)):
+            tell("biases stay as they are")
+            for model, weights in zip((small, floating), former, strict=True):
+                model.set_weights(weights)
+
+    def _layers_of(self, model: keras.Model, replaced: Layers) -> dict[str, keras.layers.Layer]:
+        """Returns the layers with biases: those that are replaced and batch normalizations."""
+        normalizations = {
+            place.path: place.layer
+            for place in places(model)
+            if isinstance(place.layer, keras.layers.BatchNormalization)
+            and self.options.selects(place.layer)
+        }
+        layers = {**normalizations, **replaced}
+        return {path: layer for path, layer in layers.items() if bias_of(layer) is not None}
+
+
+def bias_of(layer: keras.layers.Layer) -> keras.Variable | None:
+    """Returns the variable that is added to the outputs of a layer, before its activation."""
+    last = getattr(layer, "outer", layer)
+    if isinstance(last, keras.layers.BatchNormalization):
+        return last.beta if last.axis in (-1, last.input_spec.ndim - 1) else None
+    if getattr(last, "data_format", None) == "channels_first":
+        return None
+    bias = getattr(last, "bias", None)
+    return bias if isinstance(bias, keras.Variable) else None
+
+
+def some_batches(batches: Sequence[Any]) -> list[Any]:
+    """Returns the first batches of about 256 rows together."""
+    some, rows = [], 0
+    for batch in batches:
+        if rows < _ROWS:
+            some.append(batch)
+            rows += number_of_rows(batch)
+    return some
+
+
+def mean_outputs(layers: Layers, model: keras.Model, batches: Sequence[Any]) -> Means:
+    """Returns the mean outputs of each call of some layers, before their activations."""
+    means: Means = {path: [] for path in layers}
+
+    def note(path: str, outputs: Any) -> Any:
+        means[path].append(_mean(outputs, layers[path]))
+        return outputs
+
+    with _watched_before_activation(layers, note):
+        for batch in batches:
+            outputs_of(model, batch)
+    return means
+
+
+def corrections(
+    layers: Layers, model: keras.Model, batches: Sequence[Any], expected: Means
+) -> dict[str, np.ndarray]:
+    """Returns what to add to the biases of a small model.
+
+    Args:
+        layers: The layers whose biases can be corrected, by path.
+        model: The small model, which has them.
+        batches: Its inputs.
+        expected: The mean outputs of the original's layers, from `mean_outputs`.
+    """
+    layers = {path: layer for path, layer in layers.items() if path in expected}
+    differences: Means = {path: [] for path in layers}
+
+    def correct(path: str, outputs: Any) -> Any:
+        found = differences[path]
+        if len(found) == len(expected[path]):  # a call that the original did not make
+            return outputs
+        found.append(expected[path][len(found)] - _mean(outputs, layers[path]))
+        # The layers behind see the mean correction up to this batch.
+        return outputs + ops.cast(np.mean(found, axis=0), outputs.dtype)
+
+    with _watched_before_activation(layers, correct):
+        for batch in batches:
+            outputs_of(model, batch)
+    return {path: np.mean(found, axis=0) for path, found in differences.items() if found}
+
+
+def add_to_biases(layers: Layers, changes: Mapping[str, np.ndarray]) -> None:
+    """Adds arrays to the biases of layers, by path."""
+    for path, change in changes.items():
+        bias = bias_of(layers[path])
+        if bias is not None:
+            bias.assign(ops.convert_to_numpy(bias).astype("float32") + change)
+
+
+@contextlib.contextmanager
+def _watched_before_activation(layers: Layers, watch: Callable[[str, Any], Any]) -> Iterator[None]:
+    """Makes each layer apply its activation to `watch(path, outputs before the activation)`."""
+    functions = {
+        path: getattr(getattr(layer, "outer", layer), "activation", None)
+        for path, layer in layers.items()
+    }
+
+    def call(path: str, inputs: Any, outputs: Any, reverse: bool) -> Any:
+        outputs, function = watch(path, outputs), functions[path]
+        return outputs if function is None else function(outputs)
+
+    with contextlib.ExitStack() as stack:
+        for path, layer in layers.items():
+            if functions[path] is not None:
+                stack.enter_context(activated(layer, keras.activations.linear))
+        stack.enter_context(watched(layers, call))
+        yield
+
+
+def _mean(outputs: Any, layer: keras.layers.Layer) -> np.ndarray:
+    """Returns the mean of outputs, in the shape of the bias of their layer."""
+    array = ops.convert_to_numpy(outputs).astype("float64")
+    bias = bias_of(layer)
+    shape = () if bias is None else tuple(bias.shape)
+    array = array.reshape(-1, *array.shape[array.ndim - len(shape) :]).mean(axis=0)
+    ones = tuple(axis for axis, size in enumerate(shape) if size == 1)
+    return array.mean(axis=ones, keepdims=True).astype("float32")

@@ -1,0 +1,98 @@
+"""Tests of biases that are corrected so that layers have the original's mean outputs."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_tnattn import compress
+
+INPUTS = np.random.default_rng(0).normal(0.5, 1, size=(64, 24)).astype("float32")
+IMAGES = np.random.default_rng(0).normal(0.5, 1, size=(32, 6, 6, 4)).astype("float32")
+
+
+def dense_model():
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Dense(32, "relu"), keras.layers.Dense(12, "tanh"), keras.layers.Dense(5)]
+    return keras.Sequential([keras.Input((24,)), *layers])
+
+
+def convolutional_model():
+    """Returns a network whose convolutions have no biases but those of normalizations."""
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((6, 6, 4))
+    x = keras.layers.Conv2D(16, 3, use_bias=False)(inputs)
+    x = keras.layers.ReLU()(keras.layers.BatchNormalization(name="first")(x))
+    x = keras.layers.DepthwiseConv2D(3, use_bias=False)(x)
+    x = keras.layers.BatchNormalization(name="second")(x)
+    return keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(x))
+
+
+def mean_outputs(model):
+    """Returns the means before the activations, layer after layer, by the formula of each."""
+    x, means = INPUTS.astype("float64"), []
+    for layer in model.layers:
+        x = ops.convert_to_numpy(layer(x.astype("float32"))).astype("float64")
+        linear = np.arctanh(x) if layer.activation is keras.activations.tanh else x
+        means.append(linear.mean(axis=0))
+    return means
+
+
+@pytest.mark.parametrize(
+    "options", [{"bits": 2, "formats": ()}, {"tolerance": 0.7, "formats": "low_rank"}]
+)
+def test_mean_outputs_are_those_of_the_original(options):
+    model = dense_model()
+    result = compress(model, data=INPUTS, batch_size=64, verbose=0, **options)
+    assert all(row.format != "kept" for row in result.report.layers)
+    small = result.model
+    # The first layer alone has an activation that hides the mean.
+    pairs = zip(mean_outputs(model)[1:], mean_outputs(small)[1:], strict=True)
+    for expected, actual in pairs:
+        np.testing.assert_allclose(actual, expected, atol=2e-4)
+
+
+def test_normalizations_take_the_corrections_of_convolutions():
+    model = convolutional_model()
+    small = compress(model, data=IMAGES, bits=2, formats=(), verbose=0).model
+    for name in ("first", "second"):
+        expected, actual = (
+            keras.Model(x.inputs, x.get_layer(name).output).predict(IMAGES, verbose=0)
+            for x in (model, small)
+        )
+        assert np.abs(actual - expected).max() > 0.01
+        axes = (0, 1, 2)
+        np.testing.assert_allclose(actual.mean(axes), expected.mean(axes), atol=1e-4)
+
+
+def test_several_batches_have_the_mean_over_all():
+    model = keras.Sequential([keras.Input((24,)), keras.layers.Dense(8)])
+    small = compress(model, data=INPUTS, batch_size=16, bits=2, formats=(), verbose=0).model
+    expected, actual = (x.predict(INPUTS, verbose=0).mean(axis=0) for x in (model, small))
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def test_normalizations_that_are_not_selected_stay():
+    model = convolutional_model()
+    options = {"bits": 2, "formats": (), "filters": "conv", "verbose": 0}
+    small = compress(model, data=IMAGES, **options).model
+    assert np.array_equal(small.get_layer("second").beta, model.get_layer("second").beta)
+
+
+def test_biases_stay_if_the_metric_would_fall():
+    model = dense_model()
+    biases = [ops.convert_to_numpy(layer.bias) for layer in model.layers]
+
+    def metric(small):
+        pairs = zip(small.layers, biases, strict=True)
+        return -float(sum(np.abs(layer.bias - bias).sum() for layer, bias in pairs))
+
+    small = compress(model, data=INPUTS, bits=2, formats=(), metric=metric, verbose=0).model
+    assert metric(small) == 0
+
+
+def test_healing_starts_from_corrected_biases():
+    result = compress(dense_model(), data=INPUTS, bits=2, formats=(), verbose=0)
+    before = result.model.predict(INPUTS, verbose=0)
+    result.heal(INPUTS, learning_rate=1e-12)
+    np.testing.assert_allclose(result.model.predict(INPUTS, verbose=0), before, atol=1e-5)
