@@ -367,8 +367,11 @@ def _compressed(
         tell("building the small model")
     made_layers = chooser.made(choice)
     rows = layer_rows(chooser, choice, made_layers)
-    orders = {path: candidate.id_order() for path, candidate in choice.items()}
-    orders = {path: order for path, order in orders.items() if order is not None}
+    orders = {
+        path: order
+        for path, candidate in choice.items()
+        if (order := candidate.id_order()) is not None
+    }
     notes = notes_of(chooser, rows)
     correction = BiasCorrection(plan, made_layers, data)
     assembly = assembled(plan, choice, made_layers, in_place=True)
