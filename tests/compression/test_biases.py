@@ -76,7 +76,8 @@ def test_normalizations_that_are_not_selected_stay():
     model = convolutional_model()
     options = {"bits": 2, "formats": (), "filters": "conv", "verbose": 0}
     small = compress(model, data=IMAGES, **options).model
-    assert np.array_equal(small.get_layer("second").beta, model.get_layer("second").beta)
+    before, after = (ops.convert_to_numpy(x.get_layer("second").beta) for x in (model, small))
+    assert np.array_equal(before, after)
 
 
 def test_biases_stay_if_the_metric_would_fall():
@@ -85,7 +86,7 @@ def test_biases_stay_if_the_metric_would_fall():
 
     def metric(small):
         pairs = zip(small.layers, biases, strict=True)
-        return -float(sum(np.abs(layer.bias - bias).sum() for layer, bias in pairs))
+        return -sum(np.abs(ops.convert_to_numpy(x.bias) - bias).sum() for x, bias in pairs)
 
     small = compress(model, data=INPUTS, bits=2, formats=(), metric=metric, verbose=0).model
     assert metric(small) == 0
