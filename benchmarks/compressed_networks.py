@@ -48,7 +48,7 @@ def main():
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=(0,))
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--ours", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--targets", type=float, nargs="*", help="of ours; default: all")
     options = parser.parse_args()
     for seed in options.seeds:
         keras.utils.set_random_seed(seed)
@@ -61,10 +61,10 @@ def main():
             model = recurrent(options.network)
         model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
         model.fit(*train, epochs=options.epochs, batch_size=32, verbose=2)
-        measure(options.network, seed, model, train, test, options.ours)
+        measure(options.network, seed, model, train, test, options.targets)
 
 
-def measure(network, seed, model, train, test, ours):
+def measure(network, seed, model, train, test, targets):
     inputs = train[0]
     right = accuracy(model, test)
     print(
@@ -92,7 +92,9 @@ def measure(network, seed, model, train, test, ours):
     else:
         for name, path in onnx_files(model):
             show(name, OnnxModel(path), size=path.stat().st_size)
-    for bits, target, formats in TARGETS[network] if ours else ():
+    for bits, target, formats in TARGETS[network]:
+        if targets is not None and target not in targets:
+            continue
         options = {} if formats is None else {"formats": formats}
         name = f"{bits or 32} bits, {'all formats' if formats is None else formats or 'integers'}"
         start = time.perf_counter()
