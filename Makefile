@@ -26,7 +26,7 @@ demo-language: $(INSTALLED)
 
 # Serves what the demos exported, and prints the address of the page.
 serve: $(INSTALLED)
-	TF_CPP_MIN_LOG_LEVEL=2 $(RUN) -m keras_tnattn.serving saved_models
+	TF_CPP_MIN_LOG_LEVEL=2 $(RUN) -m keras_tnattn_serving saved_models
 
 # In two parts, each in new processes: TensorFlow keeps what it compiles, and in one part each
 # process would grow to 3 GB.

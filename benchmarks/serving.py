@@ -103,7 +103,7 @@ def command(name: str, model: Path, port: int) -> tuple[list[str], str, str]:
         options = ["--max-batch", str(MAX_BATCH), "--batch-wait-ms", str(WAIT_MS)]
         options += ["--engine", name]
         folder = str(model.parents[1])
-        start = ["-m", "keras_tnattn.serving", folder, "--port", str(port), *options]
+        start = ["-m", "keras_tnattn_serving", folder, "--port", str(port), *options]
         return start, "/v2/health/ready", f"/v1/models/{model.parent.name}:predict"
     if name == "litserve":
         start = [str(Path(__file__).with_name("serving_litserve.py")), str(model), str(port)]

@@ -125,7 +125,7 @@ def serving(folder: Path, port: int, *more: str):
         "--deadline-s",
         "10",
     ]
-    command = ["-m", "keras_tnattn.serving", str(folder), "--port", str(port), *options, *more]
+    command = ["-m", "keras_tnattn_serving", str(folder), "--port", str(port), *options, *more]
     return running(command, port, READY)
 
 
@@ -441,7 +441,7 @@ def _copy(source: str, target: str) -> None:
 def loading(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
     """Asks for models while they load."""
     port = free_port()
-    command = [sys.executable, "-m", "keras_tnattn.serving", str(folder), "--port", str(port)]
+    command = [sys.executable, "-m", "keras_tnattn_serving", str(folder), "--port", str(port)]
     codes: list[int] = []
     with subprocess.Popen(
         command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -460,7 +460,7 @@ def loading(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
 def full_pipes(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
     """Writes logs that nobody reads."""
     port = free_port()
-    command = [sys.executable, "-m", "keras_tnattn.serving", str(folder), "--port", str(port)]
+    command = [sys.executable, "-m", "keras_tnattn_serving", str(folder), "--port", str(port)]
     with subprocess.Popen(
         [*command, "--access-log", "json"],
         env=environment(),

@@ -1,6 +1,6 @@
 """Takes the screenshots of the server's page for the documentation.
 
-    python -m keras_tnattn.serving saved_models --port 8501 &
+    python -m keras_tnattn_serving saved_models --port 8501 &
     python docs/photograph_page.py http://127.0.0.1:8501 docstrings pt-en rule-110 digits
 
 The arguments are the server's address and the names of a text classifier, a translator, a cellular

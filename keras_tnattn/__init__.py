@@ -10,9 +10,8 @@ from keras_tnattn import compression, initializers, layers, metrics, models, ops
 from keras_tnattn.compression import compress
 from keras_tnattn.freezing import freeze_metric
 from keras_tnattn.layers import *  # noqa: F403  what `layers.__all__` lists
+from keras_tnattn_serving import __version__
 
 __all__ = ["compress", "compression", "initializers", "layers", "metrics", "models", "ops"]
-__all__ += ["freeze_metric", "schedules"]
+__all__ += ["__version__", "freeze_metric", "schedules"]
 __all__ += layers.__all__
-
-__version__ = "0.2.0.dev0"

@@ -32,6 +32,7 @@ ORDER = [
     "keras_tnattn_train",
 ]
 TENSORFLOW = {"tensorflow", "tensorflow_text", "tensorflow_datasets"}
+SERVING = ROOT / "keras_tnattn_serving"
 
 
 def part_of(path):
@@ -69,7 +70,17 @@ def test_imports_point_one_way(path):
         if name.split(".")[0] == "keras_tnattn_train":
             assert part == "keras_tnattn_train", name
         if name.split(".")[0] in TENSORFLOW:
-            assert part in {"text", "export", "serving", "keras_tnattn_train"}, name
+            assert part in {"text", "export", "keras_tnattn_train"}, name
+        if name.split(".")[0] == "keras_tnattn_serving":
+            assert part in {"export", "serving", "keras_tnattn_train"}, name
+
+
+@pytest.mark.parametrize("path", sorted(SERVING.glob("*.py")), ids=lambda p: p.name)
+def test_the_server_needs_no_keras_and_tensorflow_in_one_module(path):
+    foreign = {"keras", "keras_tnattn", "keras_tnattn_train"}
+    if path.name != "saved_model.py":
+        foreign |= TENSORFLOW
+    assert not foreign & {name.split(".")[0] for name in imports(path)}
 
 
 # The same inside the commands. Tasks, the folders with a command, stand side by side.
@@ -117,7 +128,9 @@ def test_only_a_run_asks_which_process_this_is():
         assert not questions & names or str(path.relative_to(COMMANDS)) in allowed, path
 
 
-@pytest.mark.parametrize("root", ["keras_tnattn", "training/keras_tnattn_train"])
+@pytest.mark.parametrize(
+    "root", ["keras_tnattn", "keras_tnattn_serving", "training/keras_tnattn_train"]
+)
 def test_no_modules_import_each_other_in_a_circle(root):
     folder = ROOT / root
     modules = {}

@@ -7,10 +7,8 @@ from typing import Any
 
 import keras
 
-import keras_tnattn
+from keras_tnattn_serving import __version__
 
-MODEL_CARD = "assets.extra/model_card.json"
-ENGINES = "assets.extra/engines"
 # A limit for servers: the memory of an attention grows with the square of the length.
 MAX_IDS = 1000
 
@@ -23,7 +21,7 @@ def technical() -> dict[str, Any]:
     return {
         "date": now.isoformat(timespec="seconds"),
         "versions": {
-            "keras_tnattn": keras_tnattn.__version__,
+            "keras_tnattn": __version__,
             "keras": keras.__version__,
             "tensorflow": tf.__version__,
             "python": platform.python_version(),

@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_tnattn.export.cards import ENGINES, MAX_IDS, merged
+from keras_tnattn.export.cards import MAX_IDS, merged
 from keras_tnattn.export.explaining import classifier_explanation
 from keras_tnattn.export.padding import ignores_padding
 from keras_tnattn.export.portable import export_portable
@@ -17,6 +17,7 @@ from keras_tnattn.export.signatures import check_backend, class_names_file, expo
 from keras_tnattn.text.reserved import PAD, UNK
 from keras_tnattn.text.words import WordVectorizer, lower_and_join, lower_and_separate
 from keras_tnattn.typing import Tensor
+from keras_tnattn_serving.layout import ENGINES
 
 
 def export_classifier(

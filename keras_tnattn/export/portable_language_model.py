@@ -8,7 +8,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tnattn.export import reader
 from keras_tnattn.export.examples import common_specs
 from keras_tnattn.export.formats import Computation, write_computation
 from keras_tnattn.export.portable import SUFFIXES, check_runtime, new_folder, write_text
@@ -16,6 +15,7 @@ from keras_tnattn.export.signatures import check_backend
 from keras_tnattn.models import LanguageModel
 from keras_tnattn.search.model_steps import LanguageModelSteps
 from keras_tnattn.typing import Tensor
+from keras_tnattn_serving import reader
 
 # How many tokens of each text are compared with those of the model.
 _COMPARED = 20
@@ -38,7 +38,7 @@ def export_portable_language_model(
     `text.json` and `reader.py`, which searches with NumPy:
 
     ```python notest
-    from reader import load  # or: from keras_tnattn.export.reader import load
+    from reader import load  # or: from keras_tnattn_serving.reader import load
 
     generate = load("tales")
     generate("Once upon ", temperature=0.8, seed=1)  # the continuation
@@ -48,7 +48,7 @@ def export_portable_language_model(
 
     Args:
         model: A model of `keras_tnattn.models.language_model`.
-        tokens: The arguments of `keras_tnattn.export.reader.Tokens`: `kind`, and `characters` or
+        tokens: The arguments of `keras_tnattn_serving.reader.Tokens`: `kind`, and `characters` or
             `merges`.
         folder: The new folder.
         runtime: `"onnxruntime"` (default) or `"litert"`.

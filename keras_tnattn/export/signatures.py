@@ -9,10 +9,11 @@ from typing import Any
 
 import keras
 
-from keras_tnattn.export.cards import MODEL_CARD, technical
+from keras_tnattn.export.cards import technical
 from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.renaming import renamed_arguments
 from keras_tnattn.typing import Tensor
+from keras_tnattn_serving.layout import MODEL_CARD, SIGNATURES
 
 CLASS_NAMES = "assets.extra/class_names.json"
 
@@ -73,6 +74,9 @@ def export_signatures(
         card: Further entries of the model card, `assets.extra/model_card.json`, besides name,
             version, versions and date.
 
+    `assets.extra/signatures.json` has the signatures, for servers that compute some of them without
+    TensorFlow.
+
     Returns:
         The path of the new version.
 
@@ -103,7 +107,9 @@ def export_signatures(
             archive.add_endpoint(name, function, spec if isinstance(spec, list) else [spec])
         whole = partial / "whole"
         write_archive(archive, whole)
+        description = _description(whole)
         (whole / MODEL_CARD).parent.mkdir()
+        (whole / SIGNATURES).write_text(description, encoding="utf-8")
         for name, content in (extra_files or {}).items():
             (whole / name).parent.mkdir(parents=True, exist_ok=True)
             if isinstance(content, Path):
@@ -123,6 +129,15 @@ def export_signatures(
                 if chosen:
                     raise _existing(target) from error
                 version = next_version(folder)  # another export has taken this one
+
+
+def _description(path: Path) -> str:
+    """Returns what a server has to know of a SavedModel while it is not loaded."""
+    from keras_tnattn_serving.saved_model import read_metadata
+
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    sizes = {file.relative_to(path).as_posix(): file.stat().st_size for file in files}
+    return json.dumps({"signatures": read_metadata(path), "files": sizes}) + "\n"
 
 
 def write_archive(archive: keras.export.ExportArchive, path: Path) -> None:

@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from portable_models import HOSTILE, NAMES, TEXTS, classifier
 
-from keras_tnattn.export import export_portable, export_web, reader
+from keras_tnattn.export import export_portable, export_web, portable
 from keras_tnattn.text.words import split_words
+from keras_tnattn_serving import reader
 
 RUNTIMES = {"onnxruntime": "onnxruntime", "litert": "ai_edge_litert"}
 
@@ -130,7 +131,7 @@ def test_arguments_are_checked_before_anything_is_written(tmp_path):
 
 
 def test_the_page_ships_little_beside_the_runtime():
-    page = Path(reader.__file__).with_name("page")
+    page = Path(portable.__file__).with_name("page")
     sizes = {file.name: file.stat().st_size for file in page.iterdir()}
     assert sizes.pop("translator.js") < 10_000  # which pages of classifiers do not have
     assert sum(sizes.values()) < 10_000

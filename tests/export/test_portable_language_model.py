@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from portable_models import HOSTILE, HOSTILE_SENTENCES
 
-from keras_tnattn.export import export_portable_language_model, portable_language_model, reader
+from keras_tnattn.export import export_portable_language_model, portable_language_model
 from keras_tnattn.models import language_model
 from keras_tnattn.search import Generator
+from keras_tnattn_serving import reader
 from keras_tnattn_train.language.tokens import END, Tokens
 
 RUNTIMES = {"onnxruntime": "onnxruntime", "litert": "ai_edge_litert"}

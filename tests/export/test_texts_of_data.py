@@ -13,11 +13,11 @@ if keras.backend.backend() != "tensorflow":
 
 import numpy as np
 
-from keras_tnattn.export import reader
 from keras_tnattn.export.portable_translator import _rules
 from keras_tnattn.text.reserved import RESERVED_PIECES
 from keras_tnattn.text.word_pieces import WordPieceTokenizer
 from keras_tnattn.text.words import SPLITS, split_characters, split_words
+from keras_tnattn_serving import reader
 
 DATA = Path(os.environ.get("TNATTN_DATA", "no folder given"))
 SETS = {

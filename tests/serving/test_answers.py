@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from keras_tnattn.serving import answers
-from keras_tnattn.serving.errors import RequestError
+from keras_tnattn_serving import answers
+from keras_tnattn_serving.errors import RequestError
 
 MANY = 10**9
 RANDOM = np.random.default_rng(0)

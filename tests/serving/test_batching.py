@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_tnattn.serving.batching import Batcher
-from keras_tnattn.serving.errors import RequestError
+from keras_tnattn_serving.batching import Batcher
+from keras_tnattn_serving.errors import RequestError
 
 
 class Function:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from serving_models import write, write_table
 from serving_servers import ROOT, as_process, get, in_thread, post, wait_for
 
-from keras_tnattn.serving.lines import Lines
+from keras_tnattn_serving.lines import Lines
 
 GET = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n"
 
@@ -256,7 +256,7 @@ def test_full_pipes_do_not_stop_the_server(tmp_path):
         return {"y": x + tf.strings.to_number(tf.io.read_file("/no/such/file"))}
 
     write(tmp_path / "m", {}, serving_default=(lambda x: {"y": x}, x), failing=(failing, x))
-    command = [sys.executable, "-m", "keras_tnattn.serving", str(tmp_path), "--port", "0"]
+    command = [sys.executable, "-m", "keras_tnattn_serving", str(tmp_path), "--port", "0"]
     with subprocess.Popen(
         [*command, "--access-log", "json", "--log-texts"],
         cwd=ROOT,

@@ -11,12 +11,12 @@ import tensorflow as tf
 from serving_servers import get, in_thread, post, wait_for
 
 from keras_tnattn.export import export_classifier
-from keras_tnattn.export.cards import ENGINES
 from keras_tnattn.models import text_classifier
-from keras_tnattn.serving.__main__ import main
-from keras_tnattn.serving.servable import Servable
-from keras_tnattn.serving.settings import Settings
 from keras_tnattn.text.words import learn_words
+from keras_tnattn_serving.__main__ import main
+from keras_tnattn_serving.layout import ENGINES
+from keras_tnattn_serving.servable import Servable
+from keras_tnattn_serving.settings import Settings
 
 TEXTS = ["A red fish!", "the blue bird flies, high", "", "\u0130STANBUL \u03a3\u0391\u03a3"]
 MODULES = {"onnxruntime": "onnxruntime", "litert": "ai_edge_litert"}

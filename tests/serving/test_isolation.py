@@ -16,9 +16,9 @@ from serving_models import write_factor as write
 from serving_models import write_table
 from serving_servers import get, in_thread, post, post_for_headers, wait_for
 
-from keras_tnattn.serving import repository as repository_module
-from keras_tnattn.serving.errors import RequestError
-from keras_tnattn.serving.repository import Repository, State
+from keras_tnattn_serving import repository as repository_module
+from keras_tnattn_serving.errors import RequestError
+from keras_tnattn_serving.repository import Repository, State
 
 
 def test_a_long_answer_is_written_in_the_background(tmp_path):

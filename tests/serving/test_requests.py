@@ -11,7 +11,7 @@ import tensorflow as tf
 from serving_models import write
 from serving_servers import get, in_thread, post
 
-from keras_tnattn.serving.__main__ import _default_hosts
+from keras_tnattn_serving.__main__ import _default_hosts
 
 BODY = json.dumps({"instances": [[1, 2], [3, 4]]}).encode()
 ANSWER = {"predictions": [[2.0, 4.0], [6.0, 8.0]]}

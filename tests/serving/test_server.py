@@ -12,10 +12,11 @@ import pytest
 import tensorflow as tf
 from serving_servers import as_process, get, in_thread, post, post_for_headers, wait_for
 
-from keras_tnattn.serving import Settings, create_app
-from keras_tnattn.serving.__main__ import _address, main
-from keras_tnattn.serving.monitoring import Monitoring
-from keras_tnattn.serving.repository import Repository
+from keras_tnattn_serving.__main__ import _address, main
+from keras_tnattn_serving.app import create_app
+from keras_tnattn_serving.monitoring import Monitoring
+from keras_tnattn_serving.repository import Repository
+from keras_tnattn_serving.settings import Settings
 
 
 def write_slow(folder, seconds):

@@ -5,8 +5,8 @@ import pytest
 from serving_models import write_factor as write
 from serving_servers import get, in_thread, post, wait_for
 
-from keras_tnattn.serving import repository as repository_module
-from keras_tnattn.serving.__main__ import _hint
+from keras_tnattn_serving import repository as repository_module
+from keras_tnattn_serving.__main__ import _hint
 
 
 def states(url):

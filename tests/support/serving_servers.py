@@ -21,8 +21,9 @@ def in_thread(folder, loaded=True, **settings):
 
     With `loaded`, all models are loaded before.
     """
-    from keras_tnattn.serving import Settings, create_app
-    from keras_tnattn.serving.server import Server
+    from keras_tnattn_serving.app import create_app
+    from keras_tnattn_serving.server import Server
+    from keras_tnattn_serving.settings import Settings
 
     settings = Settings(**{"poll_s": 0.1, **settings})
     app = create_app(folder, settings)
@@ -44,7 +45,7 @@ def in_thread(folder, loaded=True, **settings):
 @contextlib.contextmanager
 def as_process(folder, *options, port=0):
     """Serves a folder from a process of its own; gives the address and the process."""
-    command = [sys.executable, "-m", "keras_tnattn.serving", str(folder), "--port", str(port)]
+    command = [sys.executable, "-m", "keras_tnattn_serving", str(folder), "--port", str(port)]
     process = subprocess.Popen(
         [*command, *map(str, options)],
         cwd=ROOT,

@@ -14,7 +14,7 @@ PROGRAMS = {
     "export": ("keras_tnattn_train.export:main", "Write a run's model for other runtimes"),
     "evaluate": ("keras_tnattn_train.translate.evaluate:main", "Score a translator: BLEU, chrF"),
     "explain": ("keras_tnattn_train.translate.explain:main", "Draw a translator's attentions"),
-    "serve": ("keras_tnattn.serving.__main__:run", "Serve exported models over HTTP"),
+    "serve": ("keras_tnattn_serving.__main__:run", "Serve exported models over HTTP"),
     "reproduce": ("keras_tnattn_train.studies.reproduce:main", "Run a study: many trainings"),
     "launch": ("keras_tnattn_train.processes.launching:main", "Train a run in several processes"),
 }

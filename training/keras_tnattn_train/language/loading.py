@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from keras_tnattn.compression import logits_divergence
-from keras_tnattn.export.reader import up_to
 from keras_tnattn.models import LanguageModel
 from keras_tnattn.search import Generator
+from keras_tnattn_serving.reader import up_to
 from keras_tnattn_train.language.config import LanguageConfig
 from keras_tnattn_train.language.corpus import PackedBatches, read_corpus
 from keras_tnattn_train.language.tokens import END, Tokens

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_tnattn.serving.errors import RequestError
+from keras_tnattn_serving.errors import RequestError
 
 _SHOWN = 60  # characters of a wrong value that an error quotes
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from keras_tnattn.serving.lines import Lines
-from keras_tnattn.serving.repository import Repository, State, Version
-from keras_tnattn.serving.servable import Signature
+from keras_tnattn_serving.lines import Lines
+from keras_tnattn_serving.repository import Repository, State, Version
+from keras_tnattn_serving.servable import Signature
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")

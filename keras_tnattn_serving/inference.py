@@ -8,20 +8,19 @@ from typing import Any, TypeVar
 
 import anyio
 import numpy as np
-import tensorflow as tf
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from keras_tnattn.serving.answers import least_size
-from keras_tnattn.serving.batching import Arrays
-from keras_tnattn.serving.bodies import read_body
-from keras_tnattn.serving.errors import RequestError, too_large
-from keras_tnattn.serving.monitoring import Monitoring
-from keras_tnattn.serving.repository import Repository, Version
-from keras_tnattn.serving.servable import Signature
-from keras_tnattn.serving.settings import Settings
-from keras_tnattn.serving.tensors import parse_object
+from keras_tnattn_serving.answers import least_size
+from keras_tnattn_serving.batching import Arrays
+from keras_tnattn_serving.bodies import read_body
+from keras_tnattn_serving.errors import RequestError, too_large
+from keras_tnattn_serving.monitoring import Monitoring
+from keras_tnattn_serving.repository import Repository, Version
+from keras_tnattn_serving.servable import Signature
+from keras_tnattn_serving.settings import Settings
+from keras_tnattn_serving.tensors import parse_object
 
 DEFAULT_SIGNATURE = "serving_default"
 # What takes about a millisecond is converted at once, what takes longer in a thread.
@@ -194,6 +193,7 @@ class Inference:
 
         try:
             with anyio.fail_after(self.settings.deadline_s):
+                await self._load_missing(signature)
                 return await version.batches.run(signature, arrays, rows, check, gone)
         except (RequestError, ClientDisconnect):
             raise
@@ -201,23 +201,34 @@ class Inference:
             raise RequestError(
                 504, f"Deadline of {self.settings.deadline_s:g} s (--deadline-s) exceeded"
             ) from error
-        except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:
-            raise RequestError(400, _reason(error)) from error
-        except (tf.errors.ResourceExhaustedError, MemoryError) as error:
+        except MemoryError as error:
             raise RequestError(503, "Out of memory: send fewer or shorter rows") from error
         except Exception as error:
             _log.exception("%s of %s failed", signature.name, version.path)
             raise RequestError(500, f"The model failed: {type(error).__name__}") from error
+
+    @staticmethod
+    async def _load_missing(signature: Signature) -> None:
+        """Waits for the SavedModel, if an engine served so far and the signature needs it."""
+        missing = signature.missing()
+        if missing is None:
+            return
+        try:
+            await asyncio.shield(asyncio.wrap_future(missing))
+        except (ImportError, ValueError) as error:
+            raise RequestError(500, f"{signature.name} needs the SavedModel: {error}") from error
 
     def _checked_rows(self, signature: Signature, arrays: Arrays) -> int:
         """Checks sizes and shapes; returns the number of rows."""
         settings = self.settings
         sizes = {}
         for name, array in arrays.items():
-            if not signature.inputs[name].shape.is_compatible_with(array.shape):
-                shape = signature.inputs[name].shape.as_list()
+            spec = signature.inputs[name]
+            if not spec.fits(array.shape):
                 raise RequestError(
-                    400, f"Expected shape {shape} of input {name}. Received: {list(array.shape)}"
+                    400,
+                    f"Expected shape {list(spec.shape or ())} of input {name}. "
+                    f"Received: {list(array.shape)}",
                 )
             sizes[name] = len(array) if array.ndim else 1
             if sizes[name] > settings.max_instances:
@@ -240,15 +251,10 @@ class Inference:
         else:
             shape = signature.inputs[name].shape
             sizes = array.shape[1:]
-            unknown = [n for i, n in enumerate(sizes, 1) if not shape.rank or shape[i] is None]
+            unknown = [n for i, n in enumerate(sizes, 1) if not shape or shape[i] is None]
             longest = max(unknown, default=0)
             limit, option, unit = self.settings.max_length, "--max-length", "entries"
         if type(own) is int and 0 < own < limit:
             limit, option = own, "the model card"
         if longest > limit:
             raise too_large(f"{longest} {unit} of input {name}", limit, option)
-
-
-def _reason(error: tf.errors.OpError) -> str:
-    """Returns the message of a failed operation without its place in the graph."""
-    return error.message.rpartition("<stack traces unavailable>\n")[2].partition("\n\t [[")[0][:300]

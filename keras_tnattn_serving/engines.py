@@ -1,7 +1,7 @@
 """Computes the signatures of a classifier by a faster engine than TensorFlow.
 
 An exported version has a folder for each engine with which it was verified: what
-`keras_tnattn.export.reader` reads.
+`keras_tnattn_serving.reader` reads.
 """
 
 import importlib.util
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_tnattn.export import reader
-from keras_tnattn.export.cards import ENGINES as FOLDER
-from keras_tnattn.serving.errors import RequestError
+from keras_tnattn_serving import reader
+from keras_tnattn_serving.errors import RequestError
+from keras_tnattn_serving.layout import ENGINES as FOLDER
 
 _MODULES = {"onnxruntime": "onnxruntime", "litert": "ai_edge_litert"}
 _EXTRAS = {"onnxruntime": "onnx", "litert": "litert"}
@@ -37,7 +37,7 @@ def load_engine(path: Path, engine: str) -> tuple[str, dict[str, _Compute]]:
 
     Args:
         path: The folder of the version.
-        engine: One of `keras_tnattn.serving.settings.ENGINES`. `"auto"` is the first that the
+        engine: One of `keras_tnattn_serving.settings.ENGINES`. `"auto"` is the first that the
             version has, that is installed and that loads, else TensorFlow.
 
     Returns:

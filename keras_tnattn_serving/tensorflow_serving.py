@@ -11,13 +11,13 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 from starlette.routing import Route
 
-from keras_tnattn.serving import answers
-from keras_tnattn.serving.errors import RequestError
-from keras_tnattn.serving.inference import Inference
-from keras_tnattn.serving.repository import Version
-from keras_tnattn.serving.responses import json_response
-from keras_tnattn.serving.servable import Signature
-from keras_tnattn.serving.tensors import to_array
+from keras_tnattn_serving import answers
+from keras_tnattn_serving.errors import RequestError
+from keras_tnattn_serving.inference import Inference
+from keras_tnattn_serving.repository import Version
+from keras_tnattn_serving.responses import json_response
+from keras_tnattn_serving.servable import Signature
+from keras_tnattn_serving.tensors import to_array
 
 Arrays = dict[str, np.ndarray]
 _MODEL = "/v1/models/{name}"
@@ -176,8 +176,8 @@ def _from_columns(signature: Signature, inputs: Any) -> Arrays:
 
 def _array(signature: Signature, name: str, value: Any) -> np.ndarray:
     spec = signature.inputs[name]
-    rank = 8 if spec.shape.rank is None else spec.shape.rank
-    return to_array(value, np.dtype(spec.dtype.as_numpy_dtype), rank)
+    rank = 8 if spec.shape is None else len(spec.shape)
+    return to_array(value, spec.array_dtype, rank)
 
 
 def _is_object(value: Any) -> bool:

@@ -17,15 +17,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Mount
 
-from keras_tnattn.serving import open_inference, tensorflow_serving
-from keras_tnattn.serving.batching import Batcher
-from keras_tnattn.serving.errors import RequestError
-from keras_tnattn.serving.inference import Inference
-from keras_tnattn.serving.monitoring import Monitoring
-from keras_tnattn.serving.observed import Observed
-from keras_tnattn.serving.repository import Repository
-from keras_tnattn.serving.responses import json_response
-from keras_tnattn.serving.settings import Settings
+from keras_tnattn_serving import open_inference, tensorflow_serving
+from keras_tnattn_serving.batching import Batcher
+from keras_tnattn_serving.errors import RequestError
+from keras_tnattn_serving.inference import Inference
+from keras_tnattn_serving.monitoring import Monitoring
+from keras_tnattn_serving.observed import Observed
+from keras_tnattn_serving.repository import Repository
+from keras_tnattn_serving.responses import json_response
+from keras_tnattn_serving.settings import Settings
 
 _log = logging.getLogger(__name__)
 _PAGE = Path(__file__).parent / "page"

@@ -5,7 +5,7 @@ import zlib
 import anyio
 from starlette.requests import Request
 
-from keras_tnattn.serving.errors import RequestError, too_large
+from keras_tnattn_serving.errors import RequestError, too_large
 
 ENCODINGS = ("gzip", "x-gzip", "deflate")
 _TIMES_READ = 4  # times `limit` is read and dropped before the connection is closed

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from starlette.requests import ClientDisconnect
 
-from keras_tnattn.serving.errors import RequestError
-from keras_tnattn.serving.servable import Signature
-from keras_tnattn.serving.tensors import pad_together
+from keras_tnattn_serving.errors import RequestError
+from keras_tnattn_serving.servable import Signature
+from keras_tnattn_serving.tensors import pad_together
 
 _SHORT = 8 * 1024  # entries that are joined at once, in less than a millisecond
 Arrays = dict[str, np.ndarray]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import orjson
 
-from keras_tnattn.serving.errors import too_large
+from keras_tnattn_serving.errors import too_large
 
 _BLOCK = 32_768  # entries written by one call, a few milliseconds
 _NOT_FINITE = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from keras_tnattn.serving import errors
-from keras_tnattn.serving.batching import Batcher
-from keras_tnattn.serving.servable import Servable
+from keras_tnattn_serving import errors
+from keras_tnattn_serving.batching import Batcher
+from keras_tnattn_serving.servable import Servable
 
 _ENDED = 100  # unloaded or failed versions that are remembered for each model
 _PATIENCE_S = 10.0  # for which the next version waits, so that usually one loads at a time
@@ -96,7 +96,7 @@ class Repository:
         max_batch: The batch that versions are warmed up with.
         load_s: Seconds that a version may take to load.
         batcher: Makes what computes the batches of a version. Default: nothing does.
-        engine: What computes; see `keras_tnattn.serving.engines`. Defaults to `"tensorflow"`.
+        engine: What computes; see `keras_tnattn_serving.engines`. Defaults to `"tensorflow"`.
 
     Attributes:
         scanned: Whether the folder has been scanned once and its models loaded.

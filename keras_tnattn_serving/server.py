@@ -11,9 +11,9 @@ from typing import Any
 
 import uvicorn
 
-from keras_tnattn.serving.connections import Connection
-from keras_tnattn.serving.observed import Observed
-from keras_tnattn.serving.settings import Settings
+from keras_tnattn_serving.connections import Connection
+from keras_tnattn_serving.observed import Observed
+from keras_tnattn_serving.settings import Settings
 
 
 class Server(uvicorn.Server):

@@ -10,8 +10,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from keras_tnattn.serving.responses import json_response
-from keras_tnattn.serving.settings import Settings
+from keras_tnattn_serving.responses import json_response
+from keras_tnattn_serving.settings import Settings
 
 
 class Connection(HttpToolsProtocol):

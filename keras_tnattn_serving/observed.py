@@ -4,9 +4,9 @@ import ipaddress
 import time
 from typing import Any
 
-from keras_tnattn.serving.errors import RequestError
-from keras_tnattn.serving.inference import Inference
-from keras_tnattn.serving.responses import json_response
+from keras_tnattn_serving.errors import RequestError
+from keras_tnattn_serving.inference import Inference
+from keras_tnattn_serving.responses import json_response
 
 
 class Observed:

@@ -6,18 +6,17 @@ from typing import Any
 
 import numpy as np
 import orjson
-import tensorflow as tf
 from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-import keras_tnattn
-from keras_tnattn.serving import answers
-from keras_tnattn.serving.errors import RequestError, not_found
-from keras_tnattn.serving.inference import DEFAULT_SIGNATURE, Inference
-from keras_tnattn.serving.responses import json_response
-from keras_tnattn.serving.servable import DATATYPES, Servable, Signature
-from keras_tnattn.serving.tensors import shown, to_array
+from keras_tnattn_serving import __version__, answers
+from keras_tnattn_serving.errors import RequestError, not_found
+from keras_tnattn_serving.inference import DEFAULT_SIGNATURE, Inference
+from keras_tnattn_serving.responses import json_response
+from keras_tnattn_serving.servable import Servable, Signature
+from keras_tnattn_serving.specs import Spec
+from keras_tnattn_serving.tensors import shown, to_array
 
 _MODEL = "/v2/models/{name}"
 _VERSION = _MODEL + "/versions/{version}"
@@ -30,7 +29,7 @@ def routes(inference: Inference) -> APIRouter:
 
     @router.get("/v2")
     async def server() -> dict[str, Any]:
-        return {"name": "keras_tnattn", "version": keras_tnattn.__version__, "extensions": []}
+        return {"name": "keras_tnattn", "version": __version__, "extensions": []}
 
     @router.get("/v2/health/live")
     async def live() -> dict[str, bool]:
@@ -126,7 +125,7 @@ def _written(
         tensor = {
             "name": name,
             "shape": list(output.shape),
-            "datatype": DATATYPES[signature.outputs[name].dtype],
+            "datatype": signature.outputs[name].datatype,
         }
         writer.raw((b"," if i else b"") + orjson.dumps(tensor)[:-1] + b',"data":')
         writer.array(output.reshape(-1))
@@ -151,11 +150,11 @@ def _tensors(servable: Servable) -> dict[str, Any]:
         kind: [
             {
                 "name": name,
-                "datatype": DATATYPES.get(spec.dtype, spec.dtype.name),
+                "datatype": spec.datatype or spec.name,
                 # The protocol has no word for a shape of any rank.
-                "shape": [-1 if size is None else size for size in spec.shape]
-                if spec.shape.rank is not None
-                else [-1],
+                "shape": [-1]
+                if spec.shape is None
+                else [-1 if size is None else size for size in spec.shape],
             }
             for name, spec in specs.items()
         ]
@@ -184,13 +183,12 @@ def _inputs(signature: Signature, tensors: Any) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _array(spec: tf.TensorSpec, tensor: dict[str, Any]) -> np.ndarray:
+def _array(spec: Spec, tensor: dict[str, Any]) -> np.ndarray:
     name, datatype, shape = tensor["name"], tensor.get("datatype"), tensor.get("shape")
-    if datatype != DATATYPES[spec.dtype]:
+    if datatype != spec.datatype:
         raise RequestError(
             400,
-            f"Expected datatype {DATATYPES[spec.dtype]} of input {name}. "
-            f"Received: {shown(datatype)}",
+            f"Expected datatype {spec.datatype} of input {name}. Received: {shown(datatype)}",
         )
     if type(shape) is not list or any(type(n) is not int or n < 0 for n in shape):
         raise RequestError(400, f"Expected the shape of input {name} to be a list of sizes")
@@ -198,7 +196,7 @@ def _array(spec: tf.TensorSpec, tensor: dict[str, Any]) -> np.ndarray:
         raise RequestError(400, f"Expected the data of input {name} to be a list")
     if len(shape) > 8:
         raise RequestError(400, f"Expected a shape of at most 8 sizes. Received: {len(shape)}")
-    array = to_array(tensor["data"], np.dtype(spec.dtype.as_numpy_dtype))
+    array = to_array(tensor["data"], spec.array_dtype)
     # The data may be flat, or nested like the shape.
     if array.size != math.prod(shape) or (array.ndim != 1 and list(array.shape) != shape):
         raise RequestError(

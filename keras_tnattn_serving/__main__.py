@@ -1,0 +1,235 @@
+"""The command line: `python -m keras_tnattn_serving SAVED_MODELS`."""
+
+import argparse
+import contextlib
+import dataclasses
+import ipaddress
+import logging
+import os
+import socket
+import stat
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:  # their libraries may be missing
+    from keras_tnattn_serving.inference import Inference
+    from keras_tnattn_serving.settings import Settings
+
+_HELP = {
+    "max_batch": "maximum number of rows computed together",
+    "batch_wait_ms": "milliseconds that a request waits for others to share its batch",
+    "max_queue": "maximum number of waiting rows of a model; further requests get status 429",
+    "deadline_s": "seconds after which a request is answered with status 504",
+    "max_body": "maximum size of a request's body in bytes, unpacked if it is compressed",
+    "max_answer": "maximum size of an answer in bytes",
+    "max_instances": "maximum number of rows in a request",
+    "max_text": "maximum size of a text in bytes",
+    "max_length": "maximum size of an axis that the model leaves open",
+    "served_versions": "how many of the newest versions of each model to serve",
+    "poll_s": "seconds between two checks for new versions",
+    "load_s": "seconds that a version may take to load",
+    "threads": "number of batches of a model computed at the same time",
+    "drain_s": "seconds for which new connections are still accepted after SIGTERM",
+    "stop_s": "seconds that running requests then have to finish",
+    "max_head": "maximum size of a request's head in bytes",
+    "head_s": "seconds in which a head has to arrive once it has begun",
+    "keep_alive_s": "seconds after which an idle connection is closed",
+    "max_connections": "maximum number of connections; requests on others get status 503",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serves a folder of exported models until it receives SIGINT or SIGTERM.
+
+    Args:
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
+
+    Returns:
+        The exit status: 0, or 2 for invalid input.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+    # By default as many as there are cores: as many models that never return would stop all others.
+    os.environ.setdefault("TF_NUM_INTEROP_THREADS", "32")
+    try:
+        from keras_tnattn_serving.engines import check_installed
+        from keras_tnattn_serving.settings import Settings
+    except ImportError as error:
+        print(f"error: {error}. pip install 'keras-tnattn[serve]'", file=sys.stderr)
+        return 2
+    options = _parser(Settings).parse_args(arguments)
+    values = {name: getattr(options, name) for name in _HELP}
+    try:
+        settings = Settings(
+            **values,
+            access_log=options.access_log == "json",
+            log_texts=options.log_texts,
+            allowed_hosts=tuple(options.allowed_hosts or _default_hosts(options.host)),
+            engine=options.engine,
+        )
+        check_installed(settings.engine)
+    except (ImportError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if not Path(options.saved_models).is_dir():
+        print(
+            f"error: Expected a folder of exported models. Received: {options.saved_models}. "
+            "Export one with keras-tnattn classify ... --export",
+            file=sys.stderr,
+        )
+        return 2
+    try:
+        listening = _listening(options.host, options.port)
+    except (OSError, OverflowError) as error:
+        print(f"error: Could not listen on {options.host}:{options.port}: {error}", file=sys.stderr)
+        return 2
+    _do_not_wait_for_stderr()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    with listening:
+        _serve(options.saved_models, settings, listening)
+    return 0
+
+
+def _default_hosts(host: str) -> tuple[str, ...]:
+    """Any name where others may reach the server, else those of no web site.
+
+    A web site can let its own name lead to this machine, and then ask whatever listens on it.
+    """
+    with contextlib.suppress(ValueError):
+        if not ipaddress.ip_address(host).is_loopback:
+            return ("*",)
+        return ("local",)
+    return ("local",) if host == "localhost" else ("*",)
+
+
+def _do_not_wait_for_stderr() -> None:
+    """Drops what is written to stderr while its pipe is full, by TensorFlow's threads, too."""
+    with contextlib.suppress(OSError):  # there is no stderr
+        mode = os.fstat(2).st_mode
+        if stat.S_ISFIFO(mode):
+            # Opened again, because the other processes that write to it should wait.
+            pipe = os.open("/proc/self/fd/2", os.O_WRONLY | os.O_NONBLOCK)
+            os.dup2(pipe, 2)
+            os.close(pipe)
+        elif stat.S_ISSOCK(mode):
+            os.set_blocking(2, False)
+        logging.raiseExceptions = False  # logging would tell on stderr that stderr is full
+
+
+def _parser(settings: type) -> argparse.ArgumentParser:
+    from keras_tnattn_serving.settings import ENGINES
+
+    console = Path(sys.argv[0]).stem == "keras-tnattn"
+    prog = "keras-tnattn serve" if console else "python -m keras_tnattn_serving"
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description="Serves exported models through TensorFlow Serving's REST API and the Open "
+        "Inference Protocol v2, with a page at / to try them on.",
+    )
+    parser.add_argument("saved_models", help="folder with NAME/VERSION/ for each model")
+    parser.add_argument("--host", default="127.0.0.1", help="address (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=int, default=8501, help="port; 0 chooses a free one (default: %(default)s)"
+    )
+    for field in dataclasses.fields(settings):
+        if field.name in _HELP:
+            parser.add_argument(
+                f"--{field.name.replace('_', '-')}",
+                type=field.type,
+                default=field.default,
+                metavar="N",
+                help=f"{_HELP[field.name]} (default: %(default)s)",
+            )
+    parser.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default="auto",
+        help="what computes classifiers; auto: the fastest that a version was exported and "
+        "verified with, and that is installed (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--allowed-hosts",
+        nargs="+",
+        metavar="NAME",
+        help="the names in the header Host that are answered: * stands for any, local for IP "
+        "addresses and names without a dot (default: local with a --host of this machine, else *)",
+    )
+    parser.add_argument(
+        "--access-log",
+        choices=("none", "json"),
+        default="none",
+        help="json: write a line for each request (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--log-texts", action="store_true", help="include the bodies of requests in the access log"
+    )
+    return parser
+
+
+def _serve(saved_models: str, settings: "Settings", listening: socket.socket) -> None:
+    from keras_tnattn_serving.app import create_app
+    from keras_tnattn_serving.server import Server
+
+    app = create_app(saved_models, settings)
+    address = _address(*listening.getsockname()[:2])
+    # A daemon: the reader of stdout may be slow.
+    threading.Thread(target=_announce, args=(app.inference, address), daemon=True).start()
+    Server(app, settings, listening).serve_until_stopped()
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _announce(inference: "Inference", address: str) -> None:
+    while not inference.repository.scanned:
+        time.sleep(0.05)
+    models = inference.repository
+    names, loading = [name for name in models.names() if models.available(name)], models.loading()
+    more = f"; {', '.join(loading)} still loading" if loading else ""
+    print(f"{address} serves {', '.join(names) or 'no model yet'}{more}", flush=True)
+    if not names and not loading:
+        print(f"warning: {_hint(inference.repository.root)}", file=sys.stderr)
+
+
+def _hint(root: Path) -> str:
+    """Returns what may be wrong with a folder in which no model was found."""
+    if any((path / "saved_model.pb").exists() for path in root.glob("[0-9]*")):
+        return f"{root} is the folder of one model; give the one that it is in, {root.parent}"
+    if (root / "model.keras").exists():
+        return (
+            f"{root} is the folder of a run; export it with keras-tnattn TASK --run-dir "
+            f"{root} --resume --export, and give the folder of the exports, saved_models"
+        )
+    return (
+        f"expected exported models, NAME/VERSION/saved_model.pb, in {root}; found none that loads"
+    )
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except (OSError, OverflowError):  # OverflowError: no port of that number
+        listening.close()
+        raise
+    return listening
+
+
+def run(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs `main` and exits.
+
+    It waits neither for a batch that outlasts `--stop-s` or a version that is loading, nor for the
+    reader of a full pipe.
+    """
+    os._exit(main(arguments))
+
+
+if __name__ == "__main__":
+    run()

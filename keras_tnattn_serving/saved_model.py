@@ -1,0 +1,92 @@
+"""SavedModels, computed by TensorFlow. Only this module imports it, and only once it is needed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf import json_format
+from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_tnattn_serving.errors import RequestError
+from keras_tnattn_serving.specs import Metadata
+
+
+class SavedModel:
+    """A SavedModel in memory.
+
+    Args:
+        path: The version's folder.
+
+    Attributes:
+        metadata: The signatures as TensorFlow Serving's REST form shows them.
+
+    Raises:
+        ImportError: If it needs TensorFlow Text, which is not installed.
+        ValueError: If it cannot be loaded.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.metadata = read_metadata(path)
+        # Keep the whole model: its signatures alone would not keep the weights alive.
+        self._model = _load(path)
+
+    def __call__(self, name: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Computes a signature on one batch.
+
+        Raises:
+            RequestError: With 400 for values that an operation refuses, 503 without memory.
+        """
+        function = self._model.signatures[name]
+        specs = function.structured_input_signature[1]
+        try:
+            inputs = {key: tf.cast(array, specs[key].dtype) for key, array in arrays.items()}
+            return {key: output.numpy() for key, output in function(**inputs).items()}
+        except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:
+            raise RequestError(400, _reason(error)) from error
+        except tf.errors.ResourceExhaustedError as error:
+            raise MemoryError(_reason(error)) from error
+
+
+def _reason(error: tf.errors.OpError) -> str:
+    """Returns the message of a failed operation without its place in the graph."""
+    return error.message.rpartition("<stack traces unavailable>\n")[2].partition("\n\t [[")[0][:300]
+
+
+def _load(path: Path) -> Any:
+    try:
+        return tf.saved_model.load(str(path))
+    except Exception as error:  # TensorFlow raises errors of any class
+        if "Op type not registered" not in str(error):
+            raise _unloadable(path, error) from error
+    # The graph contains operations of TensorFlow Text, which its import registers.
+    try:
+        import tensorflow_text  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f"The graph of {path} needs TensorFlow Text: pip install 'keras-tnattn[text]'"
+        ) from error
+    try:
+        return tf.saved_model.load(str(path))
+    except Exception as error:
+        raise _unloadable(path, error) from error
+
+
+def _unloadable(path: Path, error: Exception) -> ValueError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0][:300]
+    return ValueError(
+        f"Could not load {path}, which may be damaged, or of a version of Keras or TensorFlow that "
+        f"{tf.__version__} cannot read: {reason}. Export the model again"
+    )
+
+
+def read_metadata(path: Path) -> Metadata:
+    """Returns the signatures of the SavedModel in a folder, without loading it."""
+    proto = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    return {
+        name: json_format.MessageToDict(
+            signature, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        )
+        for name, signature in sorted(proto.meta_graphs[0].signature_def.items())
+        if not name.startswith("__")
+    }
