@@ -27,9 +27,9 @@ class SavedModel:
     """
 
     def __init__(self, path: Path) -> None:
-        self.metadata = read_metadata(path)
         # Keep the whole model: its signatures alone would not keep the weights alive.
         self._model = _load(path)
+        self.metadata = read_metadata(path)
 
     def __call__(self, name: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Computes a signature on one batch.

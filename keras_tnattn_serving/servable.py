@@ -85,7 +85,7 @@ class Signature:
         if self._compute is not None:
             return None
         loading = self._model.loading()
-        return None if loading.done() else loading
+        return None if loading.done() and not loading.exception() else loading
 
     @property
     def by_engine(self) -> bool:

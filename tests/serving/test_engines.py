@@ -1,23 +1,27 @@
 """Classifiers computed by the engines that they were exported with."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from serving_servers import get, in_thread, post, wait_for
+from serving_servers import as_process, get, in_thread, post, wait_for
 
 from keras_tnattn.export import export_classifier
 from keras_tnattn.models import text_classifier
-from keras_tnattn.text.words import learn_words
+from keras_tnattn.text.words import learn_words, split_words
 from keras_tnattn_serving.__main__ import main
-from keras_tnattn_serving.layout import ENGINES
+from keras_tnattn_serving.layout import ENGINES, SIGNATURES
 from keras_tnattn_serving.servable import Servable
 from keras_tnattn_serving.settings import Settings
 
+ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ["A red fish!", "the blue bird flies, high", "", "\u0130STANBUL \u03a3\u0391\u03a3"]
 MODULES = {"onnxruntime": "onnxruntime", "litert": "ai_edge_litert"}
 
@@ -30,7 +34,9 @@ def version(tmp_path_factory):
     model = text_classifier(words.vocabulary_size(), 3, "tsa", embedding_dim=8)
     folder = tmp_path_factory.mktemp("models") / "pets"
     names = ["fish", "bird", "\u00e7ity"]
-    return export_classifier(model, words.layer(), names, folder, engines=tuple(MODULES))
+    return export_classifier(
+        model, words.layer(), names, folder, split_words=split_words, engines=tuple(MODULES)
+    )
 
 
 def copied(version, folder):
@@ -113,6 +119,88 @@ def test_bad_versions_have_one_line_and_the_old_one_serves(version, tmp_path, ca
         assert "Export the model again" in failed()
         assert "\n" not in failed()
         assert post(f"{model}:predict", asked) == (200, answer)
+
+
+# A server, asked once by the classifier's default signature and for all that is told about it.
+ALONE = """
+import json, sys
+from serving_servers import get, in_thread, post
+folder, engine, text = sys.argv[1:]
+with in_thread(folder, engine=engine) as (url, inference):
+    model = f"{url}/v1/models/pets"
+    answers = [get(url + path) for path in ("/v2", "/v2/models/pets", "/page/main.js", "/metrics")]
+    answers += [get(model), get(model + "/metadata"), get(model + "/card")]
+    answers.append(post(model + ":predict", {"instances": [text]}))
+    loaded = {"tensorflow", "keras", "keras_tnattn"} & set(sys.modules)
+    later = post(model + ":predict", {"signature_name": "explain", "inputs": [text]})
+    print(json.dumps([sorted(loaded), answers[1], answers[5], answers[-1], later]))
+assert [status for status, _ in answers] == [200] * 8, answers
+assert "tensorflow" in sys.modules
+"""
+
+
+@pytest.mark.parametrize("engine", MODULES)
+def test_a_server_loads_tensorflow_when_a_signature_needs_it(version, tmp_path, engine):
+    copied(version, tmp_path)
+    paths = [str(ROOT), str(ROOT / "tests/support")]
+    command = [sys.executable, "-c", ALONE, str(tmp_path), engine, TEXTS[0]]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    loaded, tensors, metadata, labels, explained = json.loads(done.stdout)
+    assert loaded == []
+    with in_thread(tmp_path, engine="tensorflow") as (url, _):
+        model = f"{url}/v1/models/pets"
+        assert tensors == list(get(f"{url}/v2/models/pets"))
+        assert metadata == list(get(f"{model}/metadata"))
+        assert (
+            labels[1]["predictions"][0]["label"]
+            == (post(f"{model}:predict", {"instances": TEXTS[:1]})[1]["predictions"][0]["label"])
+        )
+        explain = {"signature_name": "explain", "inputs": TEXTS[:1]}
+        assert explained == list(post(f"{model}:predict", explain))
+
+
+def test_the_older_name_becomes_a_program_without_keras(version, tmp_path):
+    copied(version, tmp_path)
+    with as_process(tmp_path, module="keras_tnattn.serving") as (url, process):
+        command = Path(f"/proc/{process.pid}/cmdline")
+        if command.exists():
+            assert b"keras_tnattn_serving" in command.read_bytes()
+        assert post(f"{url}/v1/models/pets:predict", {"instances": TEXTS})[0] == 200
+
+
+def test_a_version_without_a_description_of_its_signatures_is_loaded_at_once(version, tmp_path):
+    path = copied(version, tmp_path)  # as older exports
+    described = Servable(path, "onnxruntime")
+    (path / SIGNATURES).unlink()
+    loaded = Servable(path, "onnxruntime")
+    assert loaded.engine == "onnxruntime"
+    assert loaded.metadata == described.metadata
+    assert loaded.signatures["explain"].missing() is None
+
+
+def test_a_damaged_description_is_named(version, tmp_path):
+    path = copied(version, tmp_path)
+    file = path / SIGNATURES
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"signatures\.json is damaged. Export the model again"):
+        Servable(path, "auto")
+
+
+def test_what_tensorflow_cannot_load_later_is_named_once_it_is_asked_for(version, tmp_path):
+    path = copied(version, tmp_path)
+    file = path / "saved_model.pb"
+    file.write_bytes(b"?" * file.stat().st_size)  # of the size that is expected
+    with in_thread(tmp_path, engine="onnxruntime") as (url, _):
+        model = f"{url}/v1/models/pets:predict"
+        explain = {"signature_name": "explain", "inputs": TEXTS}
+        for _ in range(2):
+            status, answer = post(model, explain)
+            assert status == 500
+            assert "explain needs the SavedModel: Could not load" in answer["error"]
+            assert "Export the model again" in answer["error"]
+            assert "\n" not in answer["error"]
+            assert post(model, {"instances": TEXTS})[0] == 200
 
 
 def test_an_engine_that_is_not_installed_is_named(tmp_path, monkeypatch, capsys):
