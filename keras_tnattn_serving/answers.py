@@ -139,6 +139,8 @@ def least_size(arrays: Iterable[np.ndarray]) -> int:
 def _encoded(array: np.ndarray, base64_strings: bool) -> bytes:
     if array.dtype == object:
         convert = _to_base64 if base64_strings else _to_text
+        if not array.ndim:
+            return orjson.dumps(convert(array[()]))
         return orjson.dumps(np.asarray(np.frompyfunc(convert, 1, 1)(array), object).tolist())
     if array.dtype.kind in "fV" and array.dtype.itemsize < 4:  # V: bfloat16
         array = array.astype(np.float32)

@@ -26,6 +26,7 @@ from keras_tnattn_serving.observed import Observed
 from keras_tnattn_serving.repository import Repository
 from keras_tnattn_serving.responses import json_response
 from keras_tnattn_serving.settings import Settings
+from keras_tnattn_serving.shortcut import Shortcut
 
 _log = logging.getLogger(__name__)
 _PAGE = Path(__file__).parent / "page"
@@ -131,14 +132,13 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
 
     app.mount("/page", _PageFiles(directory=_PAGE))
 
+    routes = [*open_inference.refusing_routes(), Mount("/", app)]
+    whole = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     inferring = [
         *tensorflow_serving.inference_routes(inference),
         *open_inference.inference_routes(inference),
     ]
-    whole = Starlette(
-        routes=[*inferring, Mount("/", app)], exception_handlers=handlers, lifespan=lifespan
-    )
-    return Observed(whole, inference)
+    return Observed(Shortcut(whole, inferring, handlers), inference)
 
 
 class _PageFiles(StaticFiles):

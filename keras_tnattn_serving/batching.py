@@ -93,6 +93,7 @@ class Batcher:
         rows: int,
         check: Callable[[Arrays], None] | None = None,
         gone: Callable[[], bool] | None = None,
+        seconds: float | None = None,
     ) -> Arrays:
         """Computes a signature on the rows of one request.
 
@@ -103,16 +104,20 @@ class Batcher:
             check: Called with the outputs of each part of the rows; after an error of it, the other
                 parts are not computed.
             gone: Returns whether the client has hung up; rows that wait are then not computed.
+            seconds: Time in which the rows have to be computed. Default: any.
 
         Raises:
             ClientDisconnect: If the client has hung up.
             RequestError: With 429, if too many rows are waiting.
+            TimeoutError: If the time is over.
             Exception: Whatever the signature raises for these rows.
         """
         self.check_room(rows)
         parts = _parts(signature, arrays, rows, self._max_batch)
         items = [self._enqueue(key, part, rows_, gone) for part, rows_, key, _ in parts]
         self._advance()
+        # A timer costs less than the cancellation of this task, which most requests do not need.
+        timer = seconds and asyncio.get_running_loop().call_later(seconds, _expire, items)
         try:
             results = []
             for item in items:
@@ -120,6 +125,8 @@ class Batcher:
                 if check:
                     check(results[-1])
         finally:
+            if timer:
+                timer.cancel()
             for item in items:  # after the deadline or an error, skip those not started
                 item.future.cancel()
                 self._forget(item)
@@ -263,6 +270,13 @@ class Batcher:
             loop.call_soon_threadsafe(finished, results)
 
         self._executor.submit(compute)
+
+
+def _expire(items: list[_Item]) -> None:
+    for item in items:
+        if not item.future.done():
+            item.future.set_exception(TimeoutError())
+            item.future.exception()  # not all are waited for, which asyncio would report
 
 
 def _compute(signature: Signature, items: list[_Item]) -> list[Arrays | Exception]:

@@ -24,6 +24,10 @@ async def read_body(request: Request, limit: int, seconds: float) -> bytes:
             time, 413 if it is too large, 415 for another encoding than gzip and deflate.
     """
     unpacking = _unpacking(request)
+    arrived = request.scope.get("extensions", {}).get("arrived")
+    whole = arrived and arrived()
+    if whole is not None and unpacking is None and len(whole) <= limit:
+        return whole  # most are there before anybody asks: no timer is needed
     chunks, received, size = [], 0, 0
     try:
         with anyio.fail_after(seconds):
@@ -50,8 +54,11 @@ async def read_body(request: Request, limit: int, seconds: float) -> bytes:
 
 
 def _unpacking(request: Request) -> "_Unpacking | None":
-    value = ",".join(request.headers.getlist("content-encoding"))
-    names = [name.strip().lower() for name in value.split(",")]
+    headers = request.scope["headers"]
+    values = [value.decode("latin-1") for name, value in headers if name == b"content-encoding"]
+    if not values:
+        return None
+    names = [name.strip().lower() for name in ",".join(values).split(",")]
     names = [name for name in names if name not in ("", "identity")]
     if not names:
         return None

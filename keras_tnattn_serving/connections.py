@@ -13,6 +13,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from keras_tnattn_serving.responses import json_response
 from keras_tnattn_serving.settings import Settings
 
+_HELD = 32 * 1024  # bytes of a body up to which uvicorn goes on reading while nobody asks for it
+
 
 class Connection(HttpToolsProtocol):
     """A connection whose requests arrive in bounded size and time.
@@ -101,7 +103,10 @@ class Connection(HttpToolsProtocol):
         cycle = self.cycle
         self._cycles.append(cycle)
         scope: Any = self.scope
-        scope["extensions"] = {"disconnected": lambda: cycle.disconnected}
+        scope["extensions"] = {
+            "disconnected": lambda: cycle.disconnected,
+            "arrived": lambda: _whole(cycle),
+        }
 
     def on_message_complete(self) -> None:
         """Waits for the next head."""
@@ -202,3 +207,8 @@ class Connection(HttpToolsProtocol):
         message = f"There are more than {limit} connections (--max-connections)"
         headers = {"Connection": "close", "Retry-After": "1"}
         await json_response({"error": message}, 503, headers)(scope, receive, send)
+
+
+def _whole(cycle: Any) -> bytes | None:
+    """Returns the body of a request if it is short and has arrived."""
+    return None if cycle.more_body or len(cycle.body) > _HELD else bytes(cycle.body)

@@ -74,18 +74,17 @@ def _signatures(folder: Path) -> dict[str, _Compute]:
     names = np.array([name.encode() for name in classifier.class_names], object)
     size = classifier.words.vocabulary_size
 
-    def outputs(ids: np.ndarray) -> dict[str, np.ndarray]:
-        probabilities = classifier.from_ids(ids)
+    def outputs(probabilities: np.ndarray) -> dict[str, np.ndarray]:
         return {"label": names[probabilities.argmax(axis=1)], "probabilities": probabilities}
 
     def from_text(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         texts = [text.decode("utf-8", "replace") for text in arrays["text"]]
-        return outputs(classifier.ids(texts))
+        return outputs(classifier.probabilities(texts))
 
     def from_ids(arrays: dict[str, Any]) -> dict[str, np.ndarray]:
         ids = arrays["ids"]
         if ids.size and not 0 <= ids.min() <= ids.max() < size:
             raise RequestError(400, f"Expected ids of 0 to {size - 1}. Received: others")
-        return outputs(ids)
+        return outputs(classifier.from_ids(ids))
 
     return {"serving_default": from_text, "ids": from_ids}

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import anyio
 import numpy as np
 from fastapi import Request
 from starlette.requests import ClientDisconnect
@@ -192,12 +192,11 @@ class Inference:
                 raise too_large(f"an answer of {least} bytes or more", limit, "--max-answer")
 
         try:
-            with anyio.fail_after(self.settings.deadline_s):
-                await self._load_missing(signature)
-                return await version.batches.run(signature, arrays, rows, check, gone)
+            seconds = await self._load_missing(signature)
+            return await version.batches.run(signature, arrays, rows, check, gone, seconds)
         except (RequestError, ClientDisconnect):
             raise
-        except TimeoutError as error:
+        except (TimeoutError, asyncio.TimeoutError) as error:
             raise RequestError(
                 504, f"Deadline of {self.settings.deadline_s:g} s (--deadline-s) exceeded"
             ) from error
@@ -207,14 +206,19 @@ class Inference:
             _log.exception("%s of %s failed", signature.name, version.path)
             raise RequestError(500, f"The model failed: {type(error).__name__}") from error
 
-    @staticmethod
-    async def _load_missing(signature: Signature) -> None:
-        """Waits for the SavedModel, if an engine served so far and the signature needs it."""
-        missing = signature.missing()
+    async def _load_missing(self, signature: Signature) -> float:
+        """Waits for the SavedModel, if an engine served so far and the signature needs it.
+
+        Returns:
+            The seconds that are left until the deadline.
+        """
+        seconds, missing = self.settings.deadline_s, signature.missing()
         if missing is None:
-            return
+            return seconds
+        began = time.monotonic()
         try:
-            await asyncio.shield(asyncio.wrap_future(missing))
+            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(missing)), seconds)
+            return max(0.001, seconds - (time.monotonic() - began))
         except (ImportError, ValueError) as error:
             raise RequestError(500, f"{signature.name} needs the SavedModel: {error}") from error
 

@@ -30,6 +30,7 @@ class Monitoring:
         self._repository = repository
         self._log, self.log_texts = Lines(sys.stdout) if access_log else None, log_texts
         self._registry = CollectorRegistry()
+        self._counters: dict[tuple, tuple[Counter, Histogram]] = {}
         self._paging = threading.Lock()  # a page is written by one thread at a time
         prefix = "keras_tnattn_serving"
         self._requests = Counter(
@@ -102,8 +103,14 @@ class Monitoring:
         """
         model = record.get("model", "")
         method = record["method"] if record["method"] in _METHODS else "other"
-        self._requests.labels(model, method, str(record["status"])).inc()
-        self._seconds.labels(model).observe(seconds)
+        key = (model, method, record["status"])
+        if key not in self._counters:  # looking them up by their labels takes longer
+            status = str(record["status"])
+            counter = self._requests.labels(model, method, status)
+            self._counters[key] = counter, self._seconds.labels(model)
+        counter, histogram = self._counters[key]
+        counter.inc()
+        histogram.observe(seconds)
         if self._log:
             now = datetime.datetime.now(datetime.timezone.utc)
             line = {"time": now.isoformat(timespec="milliseconds"), **record}

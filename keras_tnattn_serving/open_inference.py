@@ -20,6 +20,7 @@ from keras_tnattn_serving.tensors import shown, to_array
 
 _MODEL = "/v2/models/{name}"
 _VERSION = _MODEL + "/versions/{version}"
+_INFER = (_VERSION + "/infer", _MODEL + "/infer")
 
 
 def routes(inference: Inference) -> APIRouter:
@@ -71,7 +72,7 @@ def routes(inference: Inference) -> APIRouter:
 
 
 def inference_routes(inference: Inference) -> list[Route]:
-    """Returns the routes that compute, Starlette's: FastAPI's take longer than a small model."""
+    """Returns the routes that compute."""
 
     async def infer(request: Request) -> Response:
         name, version = request.path_params["name"], request.path_params.get("version")
@@ -100,18 +101,16 @@ def inference_routes(inference: Inference) -> list[Route]:
         chosen = {key: outputs[key] for key in requested}
         return await inference.answer(chosen, _written, head, signature)
 
+    return [Route(path, infer, methods=["POST"]) for path in _INFER]
+
+
+def refusing_routes() -> list[Route]:
+    """Returns the routes of inference with other methods than POST."""
+
     async def refuse(request: Request) -> Response:
         raise HTTPException(405, "Method Not Allowed", {"Allow": "POST"})
 
-    others = ["GET", "PUT", "PATCH", "DELETE"]
-    return [
-        route
-        for path in (_VERSION + "/infer", _MODEL + "/infer")
-        for route in (
-            Route(path, infer, methods=["POST"]),
-            Route(path, refuse, methods=others),
-        )
-    ]
+    return [Route(path, refuse, methods=["GET", "PUT", "PATCH", "DELETE"]) for path in _INFER]
 
 
 def _written(

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 FORMAT = 1
+_STEP = 64  # words by which texts may differ that are computed together
 
 
 class Model:
@@ -140,12 +141,24 @@ class Classifier:
         return labels[0] if isinstance(texts, str) else labels
 
     def probabilities(self, texts: str | Sequence[str]) -> np.ndarray:
-        """Returns floats `(B, C)`, also for a single text."""
-        return self.from_ids(self.ids([texts] if isinstance(texts, str) else texts))
+        """Returns floats `(B, C)`, also for a single text.
+
+        Texts of similar length are computed together, which keeps padding short.
+        """
+        rows = [self.words(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        groups: dict[int, list[int]] = {}
+        for n, row in enumerate(rows):
+            groups.setdefault(-(-len(row) // _STEP) if self._by_length else 0, []).append(n)
+        if len(groups) <= 1:
+            return self.from_ids(self._padded(rows))
+        parts = [self.from_ids(self._padded([rows[n] for n in g])) for g in groups.values()]
+        return np.concatenate(parts)[np.argsort(np.concatenate(list(groups.values())))]
 
     def ids(self, texts: Sequence[str]) -> np.ndarray:
         """Returns int32 ids `(B, L)`, padded with 0."""
-        rows = [self.words(text) for text in texts]
+        return self._padded([self.words(text) for text in texts])
+
+    def _padded(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
         longest = max((len(row) for row in rows), default=1)
         ids = np.zeros(
             (len(rows), max(longest, 1) if self._by_length else self.words.max_words), "int32"

@@ -71,7 +71,7 @@ def routes(inference: Inference) -> APIRouter:
 
 
 def inference_routes(inference: Inference) -> list[Route]:
-    """Returns the routes that compute, Starlette's: FastAPI's take longer than a small model."""
+    """Returns the routes that compute."""
 
     async def predict(request: Request) -> Response:
         name, version = request.path_params["name"], request.path_params.get("version")

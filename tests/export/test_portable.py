@@ -48,6 +48,33 @@ def test_the_reader_gives_the_classes_of_the_model(runtime, tmp_path):
     assert loaded.card["name"] == "pets"
 
 
+@pytest.mark.parametrize("by_length", [True, False])
+def test_texts_of_similar_length_are_computed_together(by_length, tmp_path):
+    folder = written(tmp_path)
+    text = json.loads((folder / "text.json").read_text("utf-8"))
+    text["by_length"], text["words"]["max_words"] = by_length, 300
+    (folder / "text.json").write_text(json.dumps(text), "utf-8")
+    loaded, calls = reader.load(folder), []
+    words = text["words"]["vocabulary"]
+    lengths = [200, 3, 64, 0, 65, 130, 2, 400]
+    texts = [" ".join((words * 400)[:length]) for length in lengths]
+    alone = np.concatenate([loaded.probabilities(text) for text in texts])
+    compute = loaded._model
+
+    def noted(**arrays):
+        calls.append(next(iter(arrays.values())).shape)
+        return compute(**arrays)
+
+    noted.inputs, loaded._model = compute.inputs, noted
+    np.testing.assert_allclose(loaded.probabilities(texts), alone, atol=1e-6)
+    if by_length:
+        assert sorted(rows for rows, _ in calls) == [1, 1, 1, 1, 1, 3]
+        assert max(length for _, length in calls) == 300
+        assert (3, 64) in calls
+    else:
+        assert calls == [(8, 300)]
+
+
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_another_process_needs_neither_keras_nor_tensorflow(runtime, tmp_path):
     folder = written(tmp_path, runtime)

@@ -268,6 +268,7 @@ def test_full_pipes_do_not_stop_the_server(tmp_path):
             while not (line := process.stdout.readline()).startswith("http"):
                 pass
             url = line.split()[0]
+            wait_for(lambda: "LOADING" not in json.dumps(get(f"{url}/v1/models")[1]))
             body = {"signature_name": "failing", "instances": [1.0] * 500}
             for _ in range(100):  # 2 kB each on both, pipes of 64 kB that nobody reads
                 assert post(f"{url}/v1/models/m:predict", body)[0] == 500
