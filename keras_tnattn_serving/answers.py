@@ -6,7 +6,8 @@ Python's lock, so that long answers are written in blocks, between which other t
 
 import base64
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import orjson
@@ -138,7 +139,7 @@ def least_size(arrays: Iterable[np.ndarray]) -> int:
 
 def _encoded(array: np.ndarray, base64_strings: bool) -> bytes:
     if array.dtype == object:
-        convert = _to_base64 if base64_strings else _to_text
+        convert: Callable[[Any], Any] = _to_base64 if base64_strings else _to_text
         if not array.ndim:
             return orjson.dumps(convert(array[()]))
         return orjson.dumps(np.asarray(np.frompyfunc(convert, 1, 1)(array), object).tolist())
