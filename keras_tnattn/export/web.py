@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import json
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 
 import keras
 
+from keras_tnattn.export.packing import packed_model, packed_words
 from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.export.portable import export_portable
 from keras_tnattn.export.portable_translator import export_portable_translator
@@ -27,7 +29,7 @@ _RUNTIME_FILES = (
 )
 _PAGE = Path(__file__).with_name("page")
 _TRANSLATOR = "translator.js"
-_PAGE_FILES = ("index.html", "page.js", "reader.js", _TRANSLATOR)
+_PAGE_FILES = ("index.html", "page.js", "reader.js", "unpacking.js", _TRANSLATOR)
 
 
 def export_web(
@@ -133,16 +135,30 @@ def _written(
     with partial_folder(folder) as partial, _runtime_files(runtime) as files:
         whole = write(partial / "page")
         (whole / "reader.py").unlink()
-        text = whole / "text.json"
-        # Most bytes are those of the vocabulary.
-        (whole / "text.json.gz").write_bytes(gzip.compress(text.read_bytes(), mtime=0))
-        text.unlink()
+        _pack(whole)
         for file in (
             *(_PAGE / name for name in page_files),
             *(files / name for name in _RUNTIME_FILES),
         ):
             shutil.copyfile(file, whole / file.name)
         return whole.rename(folder)
+
+
+def _pack(folder: Path) -> None:
+    """Replaces the text and the model's files of a folder by smaller ones."""
+    text = folder / "text.json"
+    content = json.loads(text.read_text("utf-8"))
+    if "words" in content:
+        content["words"]["vocabulary"] = packed_words(content["words"]["vocabulary"])
+    for entry in content["files"].values():
+        file = folder / entry["name"]
+        packed, entry["floats"] = packed_model(file)
+        entry["name"] = f"{file.name}.gz"
+        (folder / entry["name"]).write_bytes(packed)
+        file.unlink()
+    whole = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+    (folder / "text.json.gz").write_bytes(gzip.compress(whole, mtime=0))
+    text.unlink()
 
 
 @contextlib.contextmanager

@@ -1,5 +1,7 @@
 // Reads a folder that keras_tnattn.export.export_web wrote. `ort` is onnxruntime-web.
 
+import { unpackedModel, unpackedWords } from "./unpacking.js";
+
 const FORMAT = 1;
 
 async function fetched(path) {
@@ -17,7 +19,8 @@ async function unpacked(path) {
 
 export class Words {
   constructor({ vocabulary, between, max_words: maxWords }) {
-    this.ids = new Map(vocabulary.map((word, n) => [word, n + 2]));
+    const words = Array.isArray(vocabulary) ? vocabulary : unpackedWords(vocabulary);
+    this.ids = new Map(words.map((word, n) => [word, n + 2]));
     this.between = new RegExp(between, "u");
     this.maxWords = maxWords;
   }
@@ -65,12 +68,12 @@ export class Classifier {
   }
 }
 
-async function session(folder, { name, bytes }) {
-  const model = new Uint8Array(await (await fetched(`${folder}/${name}`)).arrayBuffer());
-  if (model.length !== bytes) {
-    throw new Error(`${name} has ${model.length} bytes and not ${bytes}; copy it again`);
+async function session(folder, { name, bytes, floats }) {
+  const packed = new Uint8Array(await (await unpacked(`${folder}/${name}`)).arrayBuffer());
+  if (packed.length !== bytes) {
+    throw new Error(`${name} has ${packed.length} bytes and not ${bytes}; copy it again`);
   }
-  return ort.InferenceSession.create(model);
+  return ort.InferenceSession.create(unpackedModel(packed, bytes, floats));
 }
 
 export async function load(folder) {
