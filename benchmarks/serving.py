@@ -8,8 +8,9 @@ Each server runs in its own process and loads the same SavedModel. They take tur
 rounds, and the table has the medians of the rounds. Each client keeps a connection and sends the
 next text, of 5 to 300 words, when the last one is answered. The clients run in this process, which
 never loads TensorFlow. LitServe has our batch size and wait. Our server runs once for each engine;
-the last column compares the first of these with each server. MB is the resident memory of the first
-process of a server. The progress is printed to stderr, the table to stdout.
+the last column compares the first of these with each server. CPU is the processor time of a server
+for a request, in milliseconds, which other programs change less than the rate. MB is the resident
+memory of the first process of a server. The progress is printed to stderr, the table to stdout.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from load import (
     free_port,
     memory,
     percentile,
+    processor_seconds,
     running,
     table,
 )
@@ -159,9 +161,11 @@ def one_round(name: str, model: Path, clients: list[int], seconds: float) -> dic
         say(f"{name}: ready after {time.perf_counter() - began:.1f} s")
         asyncio.run(measured(port, path, bodies, 8, min(2, seconds)))  # warm
         for count in clients:
+            used = processor_seconds(process)
             rate, latencies = asyncio.run(measured(port, path, bodies, count, seconds))
+            used = 1000 * (processor_seconds(process) - used) / len(latencies)
             shares = [1000 * percentile(latencies, share) for share in (0.5, 0.95, 0.99)]
-            results[count] = (rate, *shares, memory(process))
+            results[count] = (rate, *shares, used, memory(process))
             say(f"{name}: {count} clients, {rate:.0f} requests/s, p50 {shares[0]:.1f} ms")
     return results
 
@@ -203,15 +207,16 @@ def main() -> None:
             }
             for _ in range(options.rounds)
         ]
-    lines = [("clients", "server", "requests/s", "p50 ms", "p95 ms", "p99 ms", "MB", "ours / this")]
+    shares = ("p50 ms", "p95 ms", "p99 ms")
+    lines = [("clients", "server", "requests/s", *shares, "CPU ms", "MB", "ours / this")]
     for count in options.clients:
         medians = {
-            name: [statistics.median(r[name][count][i] for r in rounds) for i in range(5)]
+            name: [statistics.median(r[name][count][i] for r in rounds) for i in range(6)]
             for name in options.servers
         }
         ours = next((medians[n][0] for n in OURS if n in medians), float("nan"))
-        for name, (rate, *shares, size) in medians.items():
-            shown = [f"{share:.1f}" for share in shares]
+        for name, (rate, *shares, used, size) in medians.items():
+            shown = [*(f"{share:.1f}" for share in shares), f"{used:.2f}"]
             lines.append((count, name, f"{rate:.0f}", *shown, f"{size:.0f}", f"{ours / rate:.2f}"))
     print(table(lines))
 

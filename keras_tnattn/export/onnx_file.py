@@ -30,12 +30,16 @@ def onnx_file(model: Traced) -> Any:
 def openvino_model(model: Traced) -> Any:
     """Returns the OpenVINO model of a graph, with its stored weights as constants.
 
-    They are inputs for the converter, which computes what depends on constants alone.
+    They are inputs for the converter, which computes what depends on constants alone, and leaves
+    out operations that do nothing.
     """
     import openvino
 
-    file = _converted(model)
-    result = openvino.Core().read_model(file.SerializeToString())
+    # What `openvino.convert_model` calls, which also asks for consent to statistics.
+    from openvino._offline_transformations import apply_moc_transformations
+
+    result = openvino.Core().read_model(_converted(model).SerializeToString())
+    apply_moc_transformations(result, cf=False)
     weights = {name.partition(":")[0]: value for name, value in model.weights.items()}
     for parameter in result.get_parameters():
         value = weights.get(parameter.get_friendly_name())
@@ -56,6 +60,8 @@ def write_openvino(model: Any, path: Path) -> None:
         ends = layer.get("type") in ("Parameter", "Result")
         if not ends:
             layer.set("name", f"{n:x}")
+        for port in layer.iterfind("input/port"):
+            port.attrib.pop("precision")  # that of the output that it reads
         for port in layer.iter("port"):
             port[:] = []
             if layer.get("type") != "Parameter" and port.get("names") not in _output_names(model):
@@ -64,7 +70,7 @@ def write_openvino(model: Any, path: Path) -> None:
         parent.text = parent.tail = None
         for child in parent.findall("rt_info"):
             parent.remove(child)
-    ElementTree.ElementTree(net).write(path)
+    path.write_bytes(ElementTree.tostring(net).replace(b" />", b"/>"))
 
 
 def _output_names(model: Any) -> set[str]:

@@ -92,7 +92,7 @@ def traced(
     signature = [
         tf.TensorSpec(spec.shape, spec.dtype, name) for spec, name in zip(flat, names, strict=True)
     ] + [tf.TensorSpec(x.shape, x.dtype, f"{_PREFIX}{n}") for n, x in enumerate(values)]
-    with quiet():
+    with quiet(), _without_functions():
         graph_function = tf.compat.v1.wrap_function(call, signature)
     whole = as_function(
         _with_plain_integers(_without_identity_n(graph_function.graph.as_graph_def())),
@@ -137,6 +137,22 @@ def quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _without_functions() -> Iterator[None]:
+    """Lets a graph have the operations of compiled functions, and not their calls.
+
+    Keras compiles convolutions in groups on a CPU, and ONNX has no calls.
+    """
+    import tensorflow as tf
+
+    eagerly = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(eagerly)
 
 
 def _without_identity_n(graph: Any) -> Any:

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_tnattn import compress
 from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.formats import chains, low_rank
 from keras_tnattn.export import (
@@ -239,8 +240,8 @@ def factored_convolution(bits):
     )
 
 
-def quantized_convolution(bits):
-    layer = keras.layers.Conv2D(64, 3, padding="same", activation="relu")
+def quantized_convolution(bits, groups=1):
+    layer = keras.layers.Conv2D(64, 3, padding="same", activation="relu", groups=groups)
     layer.build((None, 12, 12, 32))
     return keras.Sequential([keras.Input((12, 12, 32)), quantized_layer(layer, bits)])
 
@@ -266,6 +267,7 @@ STORED = {
     "chain of convolutions, 8 bits": lambda: factored_convolution(8),
     "convolution, 8 bits": lambda: quantized_convolution(8),
     "convolution, 4 bits": lambda: quantized_convolution(4),
+    "convolution in groups, 4 bits": lambda: quantized_convolution(4, groups=4),
     "LSTM, 4 bits": lambda: recurrent(keras.layers.LSTM(64), four_bits),
     "GRU, 4 bits": lambda: recurrent(keras.layers.GRU(64), four_bits),
     "GRU of low rank": lambda: low_rank_recurrent(keras.layers.GRU(64)),
@@ -280,13 +282,15 @@ STORED = {
     "low rank, 4 bits": lambda: low_rank_embedding(4),
 }
 
+TRIED_IN_OPENVINO = ("Keras' int4", "tensor train, 4 bits", "convolution in groups, 4 bits")
+
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends fold weights")
 @pytest.mark.parametrize("form", ["ONNX", "LiteRT", "OpenVINO"])
 @pytest.mark.parametrize("name", STORED)
 def test_weights_keep_their_bytes(name, form, tmp_path):
     pytest.importorskip(NEEDS[form])
-    if form == "OpenVINO" and name not in ("Keras' int4", "tensor train, 4 bits"):
+    if form == "OpenVINO" and name not in TRIED_IN_OPENVINO:
         pytest.skip("reads the same ONNX graph")
     model = STORED[name]()
     stored = sum(np.asarray(weight.numpy()).nbytes for weight in model.weights)
@@ -402,6 +406,24 @@ def test_quotients_are_rounded_down(form, dtype, tmp_path):
     np.testing.assert_array_equal(
         got[0], [[np.floor(x / -3), np.floor(-x / 4), np.floor(x / -3), -x % 4] for x in example[0]]
     )
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="writes OpenVINO files on TensorFlow only")
+def test_openvino_reads_the_smaller_onnx_file_too(tmp_path):
+    pytest.importorskip("openvino")
+    model = text_classifier(2000, 3, "tsa", embedding_dim=32)
+    table = model.get_layer("embedding").get_weights()[0]
+    small = compress(model, target=6.0, bits=4, data=IDS, verbose=0).model
+    files = [export_file(small, tmp_path / f"model{x}", IDS, 200) for x in (".onnx", ".xml")]
+    onnx, xml = (sum(file_sizes(file).values()) for file in files)
+    stored = sum(np.asarray(weight.numpy()).nbytes for weight in small.weights)
+    assert stored < table.nbytes / 4
+    assert onnx <= 1.15 * stored + 10_000
+    assert onnx < xml
+    expected = small.predict(IDS, verbose=0)
+    for file in files:
+        (received,) = running.run_openvino(str(file), IDS)
+        np.testing.assert_allclose(received, expected, atol=1e-5)
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="converts on TensorFlow only")
