@@ -2,9 +2,12 @@
 
 The models are a classifier of ids (an embedding and two dense layers), a convolutional and a
 recurrent one; each as it is, quantized by Keras, and compressed 4, 8 and 30 times, also for LiteRT.
+`minilm` is the sentence encoder all-MiniLM-L6-v2 of `compressed_minilm.py`, of ids; it needs the
+extra `hub`, and is compressed 4, 6.7 and 8 times.
 The engines are TensorFlow (a SavedModel), ONNX Runtime, OpenVINO and LiteRT, on one thread,
 TensorFlow on its own choice. Agreement is the largest difference from the outputs of the Keras
-model, relative to its largest output. Times are the medians of calls, the engines in turn.
+model, relative to its largest output. Times are the medians of calls, the engines in turn; with
+`--processor` those of the processor, which other programs change less.
 """
 
 import argparse
@@ -20,7 +23,6 @@ from keras_tnattn.export import export_file, file_sizes
 
 SUFFIXES = {"TensorFlow": "", "ONNX Runtime": ".onnx", "OpenVINO": ".xml", "LiteRT": ".tflite"}
 ROWS = (1, 32)
-CALLS = 30
 
 
 def classifier():
@@ -63,8 +65,26 @@ def recurrent():
     )
 
 
+def minilm():
+    import keras_hub
+    from foreign_models import fetched
+
+    cache = Path("~/.cache/keras_tnattn").expanduser()
+    folder = fetched("minilm", cache) / "all_minilm_l6_v2"
+    backbone = keras_hub.models.BertBackbone.from_preset(str(folder))
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    mask = keras.ops.cast(keras.ops.not_equal(ids, 0), "int32")
+    segments = keras.ops.zeros_like(ids)
+    inputs = {"token_ids": ids, "segment_ids": segments, "padding_mask": mask}
+    states = backbone(inputs)["sequence_output"]
+    pooled = keras.layers.GlobalAveragePooling1D()(states, mask=mask)
+    return keras.Model(ids, keras.layers.UnitNormalization()(pooled))
+
+
 OURS = ((4, None, None), (8, 4, None), (30, 4, None), (8, 4, "litert"), (30, 4, "litert"))
+OF_MINILM = ((4, 8, None), (6.7, 4, None), (8, 2, None))
 MODELS = {"classifier": classifier, "convolutional": convolutional, "recurrent": recurrent}
+PRETRAINED = {"minilm": minilm}
 
 
 def smoothed(model):
@@ -86,19 +106,19 @@ def inputs_of(model, rows):
     return rng.normal(size=(rows, *shape[1:])).astype("float32")
 
 
-def variants(model):
+def variants(model, make, ours):
     """Yields the model as it is, as Keras quantizes it, and compressed."""
     yield "float", model
     data = inputs_of(model, 128)
     for bits in (8, 4):
-        copy = keras.models.clone_model(model)
+        copy = make()
         copy.set_weights(model.get_weights())
         try:
             copy.quantize(f"int{bits}")
             yield f"Keras int{bits}", copy
         except (ValueError, NotImplementedError) as error:
             print(f"  Keras int{bits}: {error}")
-    for target, bits, runtime in OURS:
+    for target, bits, runtime in ours:
         name = f"ours {target}x" + (f" for {runtime}" if runtime else "")
         options = {"target": target, "bits": bits, "for_runtime": runtime, "verbose": 0}
         try:
@@ -143,22 +163,22 @@ def runner(engine, path):
     return call
 
 
-def medians(calls, x):
+def medians(calls, x, count, clock):
     """Returns the median microseconds of each function; they are called in turn."""
     times = {name: [] for name in calls}
-    for n in range(CALLS + 3):
+    for n in range(count + 3):
         for name, call in calls.items():
-            start = time.perf_counter()
+            start = clock()
             call(x)
             if n >= 3:
-                times[name].append(time.perf_counter() - start)
+                times[name].append(clock() - start)
     return {name: 1e6 * float(np.median(seconds)) for name, seconds in times.items()}
 
 
-def measure(name, model):
+def measure(name, model, make, ours, count, clock):
     print(f"\n## {name}\n\n| variant | weights kB | engine | file kB | difference | us, 1 row |"
           " us, 32 rows |\n| --- | ---: | --- | ---: | ---: | ---: | ---: |")  # fmt: skip
-    for variant, small in variants(model):
+    for variant, small in variants(model, make, ours):
         weights = sum(np.asarray(w.numpy()).nbytes for w in small.weights)
         with tempfile.TemporaryDirectory() as folder:
             calls, sizes = {}, {}
@@ -171,7 +191,7 @@ def measure(name, model):
                     print(f"| {variant} | | {engine} | {str(error).splitlines()[0][:100]} | | | |")
             example = inputs_of(small, 32)
             expected = small.predict(example, verbose=0)
-            times = {rows: medians(calls, inputs_of(small, rows)) for rows in ROWS}
+            times = {n: medians(calls, inputs_of(small, n), count, clock) for n in ROWS}
             for engine, call in calls.items():
                 error = np.abs(call(example) - expected).max() / np.abs(expected).max()
                 one, many = (times[rows][engine] for rows in ROWS)
@@ -184,10 +204,20 @@ def measure(name, model):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    for name in parser.parse_args().models:
+    names = [*MODELS, *PRETRAINED]
+    parser.add_argument("--models", nargs="+", choices=names, default=list(MODELS))
+    parser.add_argument("--calls", type=int, default=30)
+    parser.add_argument("--processor", action="store_true", help="measure processor time")
+    options = parser.parse_args()
+    how = options.calls, time.process_time if options.processor else time.perf_counter
+    for name in options.models:
         keras.utils.set_random_seed(0)
-        measure(name, smoothed(MODELS[name]()))
+        if name in PRETRAINED:
+            make = PRETRAINED[name]
+            measure(name, make(), make, OF_MINILM, *how)
+        else:
+            make = MODELS[name]
+            measure(name, smoothed(make()), make, OURS, *how)
 
 
 if __name__ == "__main__":
