@@ -20,6 +20,7 @@ from starlette.routing import Mount
 from keras_tnattn_serving import open_inference, tensorflow_serving
 from keras_tnattn_serving.batching import Batcher
 from keras_tnattn_serving.errors import RequestError
+from keras_tnattn_serving.generation import Generation
 from keras_tnattn_serving.inference import Inference
 from keras_tnattn_serving.monitoring import Monitoring
 from keras_tnattn_serving.observed import Observed
@@ -83,6 +84,7 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
     )
     monitoring = Monitoring(repository, settings.access_log, settings.log_texts)
     inference = Inference(repository, settings, monitoring)
+    generation = Generation(inference)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -93,6 +95,7 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
         ).start()
         yield
         stopped.set()
+        generation.close()
         await anyio.to_thread.run_sync(inference.close)
 
     async def request_error(request: Request, error: RequestError) -> Response:
@@ -137,6 +140,7 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
     inferring = [
         *tensorflow_serving.inference_routes(inference),
         *open_inference.inference_routes(inference),
+        *generation.routes(),
     ]
     return Observed(Shortcut(whole, inferring, handlers), inference)
 

@@ -1,9 +1,10 @@
-"""Computes the signatures of a classifier by a faster engine than TensorFlow.
+"""Computes the signatures of a classifier, or continues texts, by another engine than TensorFlow.
 
 An exported version has a folder for each engine with which it was verified: what
 `keras_tnattn_serving.reader` reads.
 """
 
+import dataclasses
 import importlib.util
 import logging
 from collections.abc import Callable
@@ -32,7 +33,22 @@ def check_installed(engine: str) -> None:
         )
 
 
-def load_engine(path: Path, engine: str) -> tuple[str, dict[str, _Compute]]:
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """A loaded engine.
+
+    Args:
+        name: Its name.
+        signatures: What computes each signature that it can compute; none for TensorFlow.
+        language_model: What continues texts, if the version is a language model.
+    """
+
+    name: str
+    signatures: dict[str, _Compute]
+    language_model: reader.LanguageModel | None = None
+
+
+def load_engine(path: Path, engine: str) -> Engine:
     """Loads the engine of a version.
 
     Args:
@@ -40,16 +56,13 @@ def load_engine(path: Path, engine: str) -> tuple[str, dict[str, _Compute]]:
         engine: One of `keras_tnattn_serving.settings.ENGINES`. `"auto"` is the first that the
             version has, that is installed and that loads, else TensorFlow.
 
-    Returns:
-        Its name, and what computes each signature that it can compute; none for TensorFlow.
-
     Raises:
         ImportError: If the engine is not installed.
         ValueError: If the version has no such engine, or its files are damaged or of another
             version.
     """
     if engine == "tensorflow":
-        return engine, {}
+        return Engine(engine, {})
     if engine != "auto":
         check_installed(engine)
         if not (path / FOLDER / engine).is_dir():
@@ -57,20 +70,26 @@ def load_engine(path: Path, engine: str) -> tuple[str, dict[str, _Compute]]:
                 f"Expected {path / FOLDER / engine}. The model was exported without the engine "
                 f"{engine}: export it again, or serve it with --engine auto"
             )
-        return engine, _signatures(path / FOLDER / engine)
+        return _loaded(engine, path / FOLDER / engine)
     for name in _MODULES:
         if (path / FOLDER / name).is_dir():
             try:
                 check_installed(name)
-                return name, _signatures(path / FOLDER / name)
+                return _loaded(name, path / FOLDER / name)
             except (ImportError, OSError, ValueError) as error:
                 _log.warning("%s is served by TensorFlow: %s", path, error)
-    return "tensorflow", {}
+    return Engine("tensorflow", {})
 
 
-def _signatures(folder: Path) -> dict[str, _Compute]:
+def _loaded(name: str, folder: Path) -> Engine:
     # One thread: the server uses the other cores for what surrounds the model.
-    classifier = reader.load(folder, threads=1)
+    model = reader.load(folder, threads=1)
+    if isinstance(model, reader.LanguageModel):
+        return Engine(name, {}, model)
+    return Engine(name, _signatures(model))
+
+
+def _signatures(classifier: reader.Classifier) -> dict[str, _Compute]:
     names = np.array([name.encode() for name in classifier.class_names], object)
     size = classifier.words.vocabulary_size
 

@@ -18,9 +18,9 @@ from keras_tnattn_serving.servable import Servable, Signature
 from keras_tnattn_serving.specs import Spec
 from keras_tnattn_serving.tensors import shown, to_array
 
-_MODEL = "/v2/models/{name}"
-_VERSION = _MODEL + "/versions/{version}"
-_INFER = (_VERSION + "/infer", _MODEL + "/infer")
+MODEL = "/v2/models/{name}"
+VERSION = MODEL + "/versions/{version}"
+_INFER = (VERSION + "/infer", MODEL + "/infer")
 
 
 def routes(inference: Inference) -> APIRouter:
@@ -49,18 +49,18 @@ def routes(inference: Inference) -> APIRouter:
             {"ready": False, "error": "; ".join(reasons) or "no model is available"}, 503
         )
 
-    @router.get(_VERSION + "/ready")
-    @router.get(_MODEL + "/ready")
+    @router.get(VERSION + "/ready")
+    @router.get(MODEL + "/ready")
     async def model_ready(name: str, version: str | None = None) -> Response:
-        with repository.use(name, _number(name, version)) as used:
+        with repository.use(name, version_number(name, version)) as used:
             if used.batches.stuck(inference.settings.deadline_s):
                 return json_response({"name": name, "ready": False}, 503)
             return json_response({"name": name, "ready": True})
 
-    @router.get(_VERSION)
-    @router.get(_MODEL)
+    @router.get(VERSION)
+    @router.get(MODEL)
     async def metadata(name: str, version: str | None = None) -> dict[str, Any]:
-        with repository.use(name, _number(name, version)) as used:
+        with repository.use(name, version_number(name, version)) as used:
             return {
                 "name": name,
                 "versions": [str(number) for number in repository.available(name)],
@@ -76,7 +76,7 @@ def inference_routes(inference: Inference) -> list[Route]:
 
     async def infer(request: Request) -> Response:
         name, version = request.path_params["name"], request.path_params.get("version")
-        number = _number(name, version)
+        number = version_number(name, version)
         inference.admit(name, number)
         if "inference-header-content-length" in request.headers:
             raise RequestError(
@@ -133,7 +133,8 @@ def _written(
     return writer.getvalue()
 
 
-def _number(name: str, version: str | None) -> int | None:
+def version_number(name: str, version: str | None) -> int | None:
+    """Returns the number of a version in a path, or `None` for the newest."""
     if version is None:
         return None
     if not re.fullmatch("[0-9]{1,18}", version):

@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_tnattn_serving.engines import load_engine
 from keras_tnattn_serving.errors import RequestError
-from keras_tnattn_serving.layout import MODEL_CARD
+from keras_tnattn_serving.layout import ENGINES, MODEL_CARD
 from keras_tnattn_serving.specs import DATATYPES, described, specs
 
 if TYPE_CHECKING:  # it imports TensorFlow
@@ -141,7 +141,8 @@ class Servable:
     Attributes:
         engine: The engine that computes. TensorFlow computes the signatures that it cannot, and
             loads the SavedModel when one of them is called first.
-        signatures: The signatures by name.
+        language_model: What continues texts, if the version is a language model.
+        signatures: The signatures by name; none of a language model.
         card: The model card, empty if there is none.
         metadata: The signatures as TensorFlow Serving's REST form shows them.
 
@@ -154,10 +155,13 @@ class Servable:
     def __init__(self, path: Path, engine: str = "tensorflow") -> None:
         self.path = path
         self.card = _read_card(path / MODEL_CARD)
-        self.engine, computing = load_engine(path, engine)
+        loaded = load_engine(path, engine)
+        self.engine, self.language_model = loaded.name, loaded.language_model
         model = LazyModel(path)
-        metadata = described(path) if computing else None
-        self.metadata = metadata or model.loading().result().metadata
+        metadata = None if self.engine == "tensorflow" else described(path)
+        if self.engine == "tensorflow" and not (path / "saved_model.pb").exists():
+            raise ValueError(_without_saved_model(path))
+        self.metadata = model.loading().result().metadata if metadata is None else metadata
         hints = self.card.get("inputs")
         self.signatures = {
             name: Signature(
@@ -165,7 +169,7 @@ class Servable:
                 signature,
                 hints if isinstance(hints, dict) else {},
                 model,
-                computing.get(name),
+                loaded.signatures.get(name),
             )
             for name, signature in self.metadata.items()
         }
@@ -178,6 +182,9 @@ class Servable:
         Raises:
             ValueError: If every signature fails.
         """
+        if self.language_model is not None:
+            list(self.language_model.stream("", max_tokens=2))
+            return
         signatures = list(self.signatures.values())
         called = [x for x in signatures if x.by_engine] or signatures
         failures = []
@@ -189,6 +196,17 @@ class Servable:
                 failures.append(f"{signature.name}: {error}")
         if len(failures) == len(called):
             raise ValueError("No signature can be called. " + "; ".join(failures))
+
+
+def _without_saved_model(path: Path) -> str:
+    engines = sorted(folder.name for folder in (path / ENGINES).glob("*"))
+    if engines:
+        return (
+            f"Expected saved_model.pb in {path}, for the engine tensorflow. The version was "
+            f"exported for {' and '.join(engines)}: install one of these and serve it with "
+            "--engine auto"
+        )
+    return f"Expected saved_model.pb in {path}, the folder of an exported version"
 
 
 def _read_card(path: Path) -> dict[str, Any]:

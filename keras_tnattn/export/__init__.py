@@ -28,6 +28,7 @@ from keras_tnattn.export.formats import (
     export_saved_model,
     file_sizes,
 )
+from keras_tnattn.export.language_model import export_language_model
 from keras_tnattn.export.loading import LoadedClassifier, LoadedTranslator, load
 from keras_tnattn.export.portable import export_portable
 from keras_tnattn.export.portable_language_model import export_portable_language_model
@@ -52,6 +53,7 @@ __all__ = [
     "class_names_file",
     "export_classifier",
     "export_file",
+    "export_language_model",
     "export_litert",
     "export_onnx",
     "export_openvino",

@@ -92,23 +92,16 @@ def export_signatures(
         ```
     """
     check_backend()
-    folder, chosen = Path(folder), version is not None
-    if version is None:
-        version = next_version(folder)
-    if version < 1:
-        raise ValueError(f"Expected a positive version. Received: version={version}")
-    if (folder / str(version)).exists():
-        raise _existing(folder / str(version))
-    with partial_folder(folder / str(version)) as partial:
+
+    def write(whole: Path) -> None:
         archive = keras.export.ExportArchive()
         for layer in layers:
             archive.track(layer)
         for name, (function, spec) in signatures.items():
             archive.add_endpoint(name, function, spec if isinstance(spec, list) else [spec])
-        whole = partial / "whole"
         write_archive(archive, whole)
         description = _description(whole)
-        (whole / MODEL_CARD).parent.mkdir()
+        (whole / SIGNATURES).parent.mkdir()
         (whole / SIGNATURES).write_text(description, encoding="utf-8")
         for name, content in (extra_files or {}).items():
             (whole / name).parent.mkdir(parents=True, exist_ok=True)
@@ -116,6 +109,41 @@ def export_signatures(
                 shutil.copytree(content, whole / name)
             else:
                 (whole / name).write_text(content, encoding="utf-8")
+
+    return write_version(write, Path(folder), version, card)
+
+
+def write_version(
+    write: Callable[[Path], None],
+    folder: Path,
+    version: int | None = None,
+    card: Mapping[str, Any] | None = None,
+) -> Path:
+    """Writes a version of a model, completely or not at all.
+
+    Args:
+        write: Writes all files but the card into a new folder, whose path it gets.
+        folder: The model's folder.
+        version: A positive integer. Default: one more than the highest existing version, or 1.
+        card: Further entries of the model card.
+
+    Returns:
+        The path of the new version.
+
+    Raises:
+        FileExistsError: If the version exists.
+        ValueError: If `version` is not positive.
+    """
+    chosen = version is not None
+    if version is None:
+        version = next_version(folder)
+    if version < 1:
+        raise ValueError(f"Expected a positive version. Received: version={version}")
+    if (folder / str(version)).exists():
+        raise _existing(folder / str(version))
+    with partial_folder(folder / str(version)) as partial:
+        whole = partial / "whole"
+        write(whole)
         while True:
             target = folder / str(version)
             whole_card = {"name": folder.name, "version": version, **technical(), **(card or {})}

@@ -2,10 +2,11 @@
 import { element } from "./dom.js";
 import { ask, onRequest, server } from "./server.js";
 import { classify, images, other } from "./classify.js";
+import { language } from "./language.js";
 import { translate } from "./translate.js";
 import { rules } from "./rules.js";
 
-const panels = { classify, images, rules, translate };
+const panels = { classify, images, language, rules, translate };
 const choice = document.querySelector("#model");
 const message = document.querySelector("#message");
 
@@ -34,7 +35,7 @@ async function show(name, isLatest) {
   place.replaceChildren();
   document.querySelector("#request").hidden = true;
   const panel = panels[card.task] ?? other;
-  panel({ place, card, signatures, run, ask: (body) => ask(name, body) });
+  panel({ place, card, name, signatures, run, ask: (body) => ask(name, body) });
   showCard(card);
 }
 
