@@ -15,10 +15,10 @@ if keras.backend.backend() != "tensorflow":
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from language_models import TOKENS, small_language_model
 from portable_models import HOSTILE, HOSTILE_SENTENCES
 
 from keras_tnattn.export import export_portable_language_model, portable_language_model
-from keras_tnattn.models import language_model
 from keras_tnattn.search import Generator
 from keras_tnattn_serving import reader
 from keras_tnattn_train.language.tokens import END, Tokens
@@ -33,26 +33,10 @@ ATTENTIONS = {
     "rgtn": {},
     "tn": {},
 }
-TOKENS = Tokens("characters", " abcdefghi")
 
 
-@functools.cache
 def model_of(name):
-    keras.utils.set_random_seed(0)
-    model = language_model(
-        TOKENS.vocabulary_size,
-        name.split()[-1],
-        num_layers=2,
-        model_dim=16,
-        num_heads=2,
-        feedforward_dim=16,
-        max_length=40,
-        **ATTENTIONS[name],
-    )
-    rng = np.random.default_rng(0)
-    for variable in model.trainable_variables:  # else a token is followed by itself
-        variable.assign_add(rng.normal(size=variable.shape))
-    return model
+    return small_language_model(name.split()[-1], **ATTENTIONS[name])
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from serving_models import page_models
-from serving_servers import get, in_thread
+from serving_servers import get, in_thread, post
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 OPTIONS = (
@@ -70,6 +70,29 @@ def test_a_text_is_classified_and_explained(page, url):
     page.click("text=Show the attention's graph")
     assert page.locator("table.heat td[title]").count() == 16
     assert page.problems == []
+
+
+def test_a_language_model_continues_a_prompt(page, url):
+    pytest.importorskip("onnxruntime")
+    page.goto(f"{url}/#tales")
+    page.fill("#max_tokens", "12")
+    page.fill("#temperature", "0")
+    page.fill("#text", "cab")
+    page.click("button.main")
+    body = {"text_input": "cab", "parameters": {"max_tokens": 12}}
+    text = post(f"{url}/v2/models/tales/generate", body)[1]["text_output"]
+    page.wait_for_function(
+        "text => document.querySelector('#output').textContent === text", arg="cab" + text
+    )
+    assert "/v2/models/tales/generate" in page.inner_text("#curl")
+    page.click("text=bad")  # an example
+    page.wait_for_function("document.querySelector('#output').textContent.startsWith('bad ')")
+    page.fill("#text", "cat")
+    page.click("button.main")
+    page.wait_for_function(
+        "document.querySelector('#message').textContent.includes(\"Received: 't'\")"
+    )
+    assert [x for x in page.problems if "400" not in x] == []
 
 
 def test_examples_are_text_and_never_markup(page, url):

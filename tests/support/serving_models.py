@@ -3,6 +3,7 @@
 import json
 
 import tensorflow as tf
+from language_models import exported_language_model
 
 WORDS = ("the", "cat", "dog", "sat")
 RULE = 110
@@ -178,6 +179,7 @@ def page_models(folder):
     translator(folder / "pt_en")
     rule(folder / "rule-110")
     digits(folder / "digits")
+    exported_language_model(folder / "tales", {"examples": ["bad "]})
     write(
         folder / "plain",
         {},

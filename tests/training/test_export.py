@@ -11,7 +11,7 @@ if keras.backend.backend() != "tensorflow":
 from translator_runs import make_run
 
 from keras_tnattn_serving import reader
-from keras_tnattn_train import export, predict
+from keras_tnattn_train import compress, export, predict
 from keras_tnattn_train.cli import main
 from keras_tnattn_train.language import generate
 
@@ -59,14 +59,33 @@ def test_a_language_model_continues_as_generate_does(tmp_path, capsys):
     pytest.importorskip("onnxruntime")
     (tmp_path / "a.txt").write_text("the cat sat.\n\nthe dog sat.\n\nthe cow ran.\n\n" * 9, "utf-8")
     sizes = ["--length", "16", "--model-dim", "8", "--num-layers", "1", "--epochs", "1"]
-    language = ["language", "--corpus", str(tmp_path / "a.txt"), *sizes]
-    assert main([*language, "--run-dir", str(tmp_path / "run")]) == 0
+    language = ["language", "--corpus", str(tmp_path / "a.txt"), *sizes, "--name", "songs"]
+    served = ["--export", "--saved-models", str(tmp_path / "served")]
+    assert main([*language, "--run-dir", str(tmp_path / "run"), *served]) == 0
     assert export.main([str(tmp_path / "run"), "--onnx", str(tmp_path / "onnx")]) == 0
     capsys.readouterr()
     options = ["--max-tokens", "9", "--temperature", "1", "--seed", "3"]
     assert generate.main([str(tmp_path / "run"), "the c", *options]) == 0
-    text = reader.load(tmp_path / "onnx")("the c", max_tokens=9, temperature=1, seed=3)
+    sampled = {"max_tokens": 9, "temperature": 1, "seed": 3}
+    text = reader.load(tmp_path / "onnx")("the c", **sampled)
     assert capsys.readouterr().out == f"the c{text}\n"
+    assert compress.main([str(tmp_path / "run"), "--bits", "8", *served]) == 0
+    assert (
+        f"exported to {tmp_path / 'served' / 'songs-compressed' / '1'}" in capsys.readouterr().out
+    )
+    cards = {}
+    for name in ("songs", "songs-compressed"):
+        version = tmp_path / "served" / name / "1" / "assets.extra"
+        cards[name] = card = json.loads((version / "model_card.json").read_text())
+        assert (card["task"], card["data"]["name"]) == ("language", "a.txt")
+        assert all(example in (tmp_path / "a.txt").read_text() for example in card["examples"])
+        loaded = reader.load(version / "engines" / "onnxruntime")
+        assert len(next(loaded.logits(loaded.prompt("the c"), 1))) == loaded.tokens.size
+    whole = tmp_path / "served" / "songs" / "1" / "assets.extra" / "engines" / "onnxruntime"
+    assert reader.load(whole)("the c", **sampled) == text
+    measured = json.loads((tmp_path / "run" / "results.json").read_text())["test"]["bits_per_byte"]
+    assert cards["songs"]["scores"]["bits_per_byte"] == round(measured, 4)
+    assert cards["songs-compressed"]["scores"] != cards["songs"]["scores"]
     assert export.main([str(tmp_path / "run"), "--web", str(tmp_path / "page")]) == 2
     assert "which has no page" in capsys.readouterr().err
     assert not (tmp_path / "page").exists()

@@ -41,6 +41,9 @@ examples:
     python training/generate.py runs/language-sdpa-0 "Returns the " --temperature 0.8
   learn from your own files, with power law attention whose metric is frozen after training:
     python training/train.py language --corpus a.txt b.jsonl --attention plga --freeze-metric
+  learn from your own files, and export the model for the server, which streams texts:
+    python training/train.py language --corpus a.txt --name tales --export
+    keras-tnattn serve saved_models
   continue an interrupted run:
     python training/train.py language --name mine --resume
 """,

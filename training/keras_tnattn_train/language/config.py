@@ -6,7 +6,7 @@ from keras_tnattn_train.options.options import (
     DATA,
     MODEL,
     TRAINING,
-    FitConfig,
+    ExportConfig,
     batch_size_option,
     early_stopping_option,
     epochs_option,
@@ -28,7 +28,7 @@ def _default_feedforward_dim(values: dict[str, Any]) -> int:
     return 4 * values["model_dim"] * (2 if values["feedforward"] == "swiglu" else 3) // 3
 
 
-class LanguageConfig(FitConfig):
+class LanguageConfig(ExportConfig):
     """The options of `language`: data, model, training and output.
 
     Raises:

@@ -59,6 +59,21 @@ class Corpus:
             "sha256": digest.hexdigest(),
         }
 
+    def openings(self, length: int, count: int = 4) -> list[str]:
+        """Returns how some documents of the test part begin.
+
+        Args:
+            length: How many tokens of each.
+            count: The most documents.
+        """
+        ids = self.parts["test"].ids
+        ends = np.flatnonzero(ids == END)
+        starts = np.append(0, ends[:-1] + 1)
+        chosen = range(0, len(starts), max(1, len(starts) // count))[:count]
+        return [
+            self.tokens.decode(ids[starts[i] : min(starts[i] + length, ends[i])]) for i in chosen
+        ]
+
 
 def read_corpus(config: LanguageConfig) -> Corpus:
     """Reads, splits and encodes the corpus of a run.

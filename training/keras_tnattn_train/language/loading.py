@@ -14,7 +14,7 @@ from keras_tnattn_serving.reader import up_to
 from keras_tnattn_train.language.config import LanguageConfig
 from keras_tnattn_train.language.corpus import PackedBatches, read_corpus
 from keras_tnattn_train.language.tokens import END, Tokens
-from keras_tnattn_train.language.train import measure, model_path
+from keras_tnattn_train.language.train import card_of, export, measure, model_path
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.predictions import Prediction, Predictor
 from keras_tnattn_train.runs.run import Run
@@ -126,10 +126,11 @@ class LanguageRun(TrainedRun):
         }
 
     def export(self, result: Any, scores: dict[str, float], folder: Path) -> Path:
-        raise InputError(
-            "Expected a run of classify or translate to export for a server. Received: one of "
-            "language; use keras-tnattn export"
-        )
+        run = Run(self.folder)
+        config = run.read_config(LanguageConfig, {})
+        measured = {"test": {"bits_per_byte": scores["bits per byte, compressed"]}}
+        card = card_of(config, read_corpus(config), measured)
+        return export(result.model, self.tokens, folder, None, card)
 
     def export_portable(self, kind: str, folder: Path, runtime: str | None) -> None:
         from keras_tnattn.export import export_portable_language_model

@@ -1,5 +1,6 @@
 """Trains and measures a language model."""
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from keras_tnattn.freezing import metric_spreads
 from keras_tnattn.models import LanguageModel, language_model
 from keras_tnattn_train.language.config import LanguageConfig
 from keras_tnattn_train.language.corpus import Corpus, PackedBatches, Part
+from keras_tnattn_train.language.tokens import Tokens
+from keras_tnattn_train.runs.cards import DECIMALS, describe, published
 from keras_tnattn_train.runs.finishing import finish
 from keras_tnattn_train.runs.freezing import freeze
 from keras_tnattn_train.runs.plots import learning_curves
@@ -102,7 +105,32 @@ def train_language_model(
         "seconds": sum(row["seconds"] for row in log.rows),
     }
     learning_curves(log.rows, None, run.folder / "learning_curves.png")
-    return finish(config, run, model, results)
+    return finish(
+        config,
+        run,
+        model,
+        results,
+        lambda folder, version: export(
+            model, corpus.tokens, folder, version, card_of(config, corpus, results)
+        ),
+    )
+
+
+def export(
+    model: LanguageModel, tokens: Tokens, folder: Path, version: int | None, card: dict[str, Any]
+) -> Path:
+    """Exports a language model as a version for the server, and returns its path."""
+    from keras_tnattn.export import export_language_model
+
+    return export_language_model(model, dataclasses.asdict(tokens), folder, version, card=card)
+
+
+def card_of(config: LanguageConfig, corpus: Corpus, results: dict[str, Any]) -> dict[str, Any]:
+    """Returns the entries of a model card that come from a run."""
+    card = describe(config, {"name": ", ".join(map(published, config.corpus))}, {})
+    scores = {"bits_per_byte": round(results["test"]["bits_per_byte"], DECIMALS)}
+    examples = corpus.openings(max(1, min(24, config.length // 4)))
+    return {**card, "scores": scores, "examples": examples}
 
 
 def new_model(config: LanguageConfig, vocabulary_size: int) -> LanguageModel:

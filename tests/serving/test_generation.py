@@ -1,0 +1,205 @@
+"""Continuations of texts over HTTP, whole and as they are written."""
+
+import http.client
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.parse
+
+import pytest
+
+pytest.importorskip("onnxruntime")
+
+from language_models import exported_language_model
+from serving_servers import get, in_thread, post, wait_for
+
+from keras_tnattn_serving import reader
+from keras_tnattn_serving.servable import Servable
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    exported_language_model(folder / "tales")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(folder):
+    with in_thread(folder) as (url, inference):
+        yield f"{url}/v2/models/tales", inference
+
+
+@pytest.fixture
+def url(served):
+    return served[0]
+
+
+@pytest.fixture(scope="module")
+def tales(folder):
+    return reader.load(folder / "tales" / "1" / "assets.extra" / "engines" / "onnxruntime")
+
+
+def events(url, body):
+    """Returns the status, the type and the events of a stream."""
+    parts = urllib.parse.urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+    connection.request("POST", f"{parts.path}/generate_stream", json.dumps(body))
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    kind = answer.getheader("content-type").partition(";")[0]
+    if kind != "text/event-stream":
+        return answer.status, kind, json.loads(text)
+    assert text.endswith("\n\n")
+    found = text[:-2].split("\n\n")
+    return answer.status, kind, [json.loads(event.removeprefix("data: ")) for event in found]
+
+
+def test_the_whole_continuation(url, tales):
+    head = {"model_name": "tales", "model_version": "1"}
+    body = {"text_input": "bad ", "parameters": {"max_tokens": 20}}
+    assert post(f"{url}/generate", body) == (
+        200,
+        {**head, "text_output": tales("bad ", max_tokens=20)},
+    )
+    options = {"max_tokens": 20, "temperature": 2, "top_k": 5, "top_p": 0.9, "min_p": 0.01}
+    options |= {"seed": 3, "repetition_penalty": 1.5, "stop": "e"}
+    answer = post(f"{url}/versions/1/generate", {"text_input": "bad ", "parameters": options})
+    assert answer == (200, {**head, "text_output": tales("bad ", **options)})
+    status, answer = post(f"{url}/generate", {"text_input": "", "parameters": {"max_tokens": None}})
+    assert status == 400  # 50 tokens, of a model that reads 40
+    assert "Received: max_tokens=50" in answer["error"]
+
+
+def test_one_event_for_each_token(url, tales):
+    body = {"text_input": "bad ", "parameters": {"max_tokens": 20, "temperature": 1.0}}
+    status, kind, found = events(url, body)
+    assert (status, kind) == (200, "text/event-stream")
+    expected = list(tales.stream("bad ", 20, 1.0))
+    assert found == [
+        {"model_name": "tales", "model_version": "1", "text_output": text} for text in expected
+    ]
+
+
+def test_the_first_token_comes_before_the_last_is_computed(served, monkeypatch):
+    url, inference = served
+    with inference.repository.use("tales") as used:
+        model = used.servable.language_model
+    started = []
+
+    def slow(*_, **__):
+        for n in range(3):
+            started.append(n)
+            yield f"{n}"
+            time.sleep(0.5)
+
+    monkeypatch.setattr(model, "stream", slow)
+    parts = urllib.parse.urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+    connection.request("POST", f"{parts.path}/generate_stream", '{"text_input": ""}')
+    answer = connection.getresponse()
+    assert b'"text_output": "0"' in answer.readline()
+    assert len(started) < 3
+    connection.close()
+    time.sleep(2)
+    assert len(started) < 3  # nobody reads the rest
+    assert post(f"{url}/generate", {"text_input": ""})[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({}, 400, "Expected text_input"),
+        ({"text_input": 5}, 400, "Expected text_input"),
+        ({"text_input": "a", "parameters": []}, 400, "parameters to be an object"),
+        ({"text_input": "a", "parameters": {"beams": 2}}, 400, "max_tokens, .*'beams'"),
+        ({"text_input": "a", "parameters": {"seed": "x"}}, 400, "seed of type int.*'x'"),
+        ({"text_input": "a", "parameters": {"seed": True}}, 400, "seed of type int.*'True'"),
+        ({"text_input": "a", "parameters": {"top_p": 2}}, 400, "Received: top_p=2"),
+        ({"text_input": "東"}, 400, "Received: '東'"),
+        ({"text_input": "a" * 39, "parameters": {"max_tokens": 9}}, 400, "at most 31 tokens"),
+        ({"text_input": "a" * 20_001}, 413, "--max-text.*20001 bytes"),
+    ],
+)
+def test_bad_requests(url, body, status, message):
+    answer = post(f"{url}/generate", body)
+    assert answer[0] == status
+    assert re.search(message, answer[1]["error"])
+    stream = events(url, body)
+    assert stream[0] == status
+    assert stream[2] == answer[1]
+
+
+def test_other_models_and_methods(url, served):
+    assert post(url.replace("tales", "none") + "/generate", {"text_input": ""})[0] == 404
+    assert get(f"{url}/generate")[0] in (404, 405)
+    status, answer = post(url.replace("/v2", "/v1") + ":predict", {"instances": ["a"]})
+    assert status == 400
+    assert "serving_default" in answer["error"]
+    status, answer = get(url)
+    assert status == 200
+    assert answer["inputs"] == answer["outputs"] == []
+
+
+def test_a_limit_of_texts_and_of_time(folder, monkeypatch):
+    def endless(*_, **__):
+        while True:
+            time.sleep(0.05)
+            yield "x"
+
+    monkeypatch.setattr(reader.LanguageModel, "stream", endless)
+    monkeypatch.setattr(Servable, "warm_up", lambda *_: None)
+    with in_thread(folder, max_queue=1, deadline_s=1.5) as (url, _):
+        url = f"{url}/v2/models/tales"
+        parts = urllib.parse.urlsplit(url)
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+        connection.request("POST", f"{parts.path}/generate_stream", '{"text_input": ""}')
+        answer = connection.getresponse()
+        answer.readline()
+        status, refused = post(f"{url}/generate", {"text_input": ""})
+        assert status == 429
+        assert "--max-queue" in refused["error"]
+        rest = answer.read()
+        connection.close()
+        last = rest.decode().strip().split("\n\n")[-1]
+        assert (
+            "Deadline of 1.5 s (--deadline-s)" in json.loads(last.removeprefix("data: "))["error"]
+        )
+        status, late = post(f"{url}/generate", {"text_input": ""})
+        assert status == 504
+        assert "--deadline-s" in late["error"]
+
+
+def test_the_engine_tensorflow_has_no_saved_model(folder):
+    with in_thread(folder, engine="tensorflow", loaded=False) as (url, inference):
+        wait_for(lambda: inference.repository.scanned)
+        wait_for(lambda: not inference.repository.loading())
+        (status,) = get(f"{url}/v1/models/tales")[1]["model_version_status"]
+        message = status["status"]["error_message"]
+        assert "exported for onnxruntime" in message
+        assert "--engine auto" in message
+
+
+def test_a_damaged_folder_is_not_served(folder, tmp_path):
+    shutil.copytree(folder / "tales", tmp_path / "tales")
+    path = tmp_path / "tales/1/assets.extra/engines/onnxruntime/step.onnx"
+    path.write_bytes(path.read_bytes()[:-10])
+    with in_thread(tmp_path, engine="onnxruntime", loaded=False) as (url, inference):
+        wait_for(lambda: inference.repository.scanned and not inference.repository.loading())
+        assert post(f"{url}/v2/models/tales/generate", {"text_input": ""})[0] == 404
+        (status,) = get(f"{url}/v1/models/tales")[1]["model_version_status"]
+        assert "Copy the file again" in status["status"]["error_message"]
+
+
+def test_needs_neither_tensorflow_nor_keras(folder):
+    code = (
+        "import sys; from pathlib import Path; from keras_tnattn_serving.servable import Servable; "
+        f"model = Servable(Path({str(folder / 'tales' / '1')!r}), 'auto'); model.warm_up(32); "
+        "print(model.engine, sorted({'tensorflow', 'keras', 'keras_tnattn'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "onnxruntime []\n"
