@@ -14,6 +14,8 @@ file is in the folder, too, and can be copied into any project:
 
     generate = load("tales")  # what export_portable_language_model wrote
     generate("Once upon ", temperature=0.8)  # "a time"
+
+    python news/reader.py "a text" "another"  # or a text in each line of its input
 """
 
 import codecs
@@ -21,6 +23,7 @@ import itertools
 import json
 import os
 import re
+import sys
 import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -597,7 +600,7 @@ class LanguageModel:
     def stream(
         self,
         prompt: str,
-        max_tokens: int = 50,
+        max_tokens: int | None = None,
         temperature: float = 0.0,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -610,7 +613,7 @@ class LanguageModel:
 
         Args:
             prompt: The text to continue; an empty one begins a document.
-            max_tokens: The most tokens to write.
+            max_tokens: The most tokens to write. Default: 50, or what the model still reads.
             temperature: Divides the logits; 0 chooses the most probable token.
             top_k: How many of the most probable tokens are candidates. Default: all.
             top_p: The sum of the probabilities of the candidates. Default: 1.
@@ -638,6 +641,8 @@ class LanguageModel:
                 raise ValueError(f"Expected {least} to {most}. Received: {name}={value}")
         ids = self.prompt(prompt)
         room = self.room(ids)
+        if max_tokens is None:
+            max_tokens = min(50, max(1, room))
         if self.max_length is not None and max_tokens >= self.max_length:
             raise ValueError(
                 f"Expected fewer tokens than the model reads, {self.max_length}. "
@@ -789,3 +794,17 @@ def _imported(module: str, package: str) -> Any:
 def _unreadable(path: Path, error: Exception) -> ValueError:
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     return ValueError(f"Could not read {path}, which may be damaged: {reason}. Copy it again")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Prints what the model of this file's folder says to each text, or line of the input."""
+    if {"-h", "--help"} & set(arguments):
+        print("usage: python reader.py [TEXT ...]\n\n" + str(main.__doc__))
+        return
+    model = load(Path(__file__).parent)
+    for text in arguments or (line.rstrip("\n") for line in sys.stdin):
+        print(model(text), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

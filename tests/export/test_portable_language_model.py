@@ -167,6 +167,16 @@ def pieces():
     return Tokens.learn("pieces", TEXTS, 500)
 
 
+def test_the_reader_is_a_program(written_to):
+    program = [sys.executable, str(written_to("sdpa", "onnxruntime") / "reader.py")]
+    options = {"capture_output": True, "text": True, "check": True}
+    # As many tokens as the model still reads.
+    texts = [expected("sdpa", prompt, max_new_tokens=40 - len(prompt)) for prompt in ("bad ", "a")]
+    assert subprocess.run([*program, "bad ", "a"], **options).stdout == "\n".join([*texts, ""])
+    assert subprocess.run(program, input="bad \na\n", **options).stdout == "\n".join([*texts, ""])
+    assert subprocess.run([*program, "--help"], **options).stdout.startswith("usage:")
+
+
 class TestTokens:
     @pytest.mark.parametrize("kind", ["characters", "bytes", "pieces"])
     def test_hostile_texts_have_the_ids_of_training(self, kind, pieces):
