@@ -372,7 +372,7 @@ def _compressed(
         for path, candidate in choice.items()
         if (order := candidate.id_order()) is not None
     }
-    notes = notes_of(chooser, rows)
+    notes = notes_of(chooser, rows, made_layers)
     correction = BiasCorrection(plan, made_layers, data)
     assembly = assembled(plan, choice, made_layers, in_place=True)
     report = report_of(model, assembly.small, rows, notes)

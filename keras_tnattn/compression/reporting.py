@@ -13,6 +13,7 @@ from keras_tnattn.compression.choosing import Chooser
 from keras_tnattn.compression.errors import layer_error
 from keras_tnattn.compression.others import rows_of_others
 from keras_tnattn.compression.report import LayerReport, Report
+from keras_tnattn.layers.adaptive_embedding import AdaptiveEmbedding
 
 
 def layer_rows(
@@ -68,7 +69,9 @@ def report_of(
     )
 
 
-def notes_of(chooser: Chooser, rows: tuple[LayerReport, ...]) -> list[str]:
+def notes_of(
+    chooser: Chooser, rows: tuple[LayerReport, ...], made_layers: Mapping[str, Made]
+) -> list[str]:
     """Returns the remarks of a report."""
     plan = chooser.plan
     notes = [
@@ -92,6 +95,13 @@ def notes_of(chooser: Chooser, rows: tuple[LayerReport, ...]) -> list[str]:
             notes.append("Layers that compute in float16 stay in floats: Keras cannot scale them.")
         if all(row.format == "kept" for row in rows):
             notes.append("No layer became smaller.")
+    for path, made in made_layers.items():
+        layer = made.finished
+        if isinstance(layer, AdaptiveEmbedding) and sum(layer.block_rows) < layer.input_dim:
+            notes.append(
+                f"{path}: {layer.input_dim - sum(layer.block_rows):,} of {layer.input_dim:,} rows "
+                "are 0, those of ids that are rare in the data, or not in them at all."
+            )
     return notes
 
 

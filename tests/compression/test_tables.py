@@ -211,6 +211,9 @@ def test_blocks_of_rows_are_healed_and_quantized_again():
     row = next(row for row in result.report.layers if row.path == "table")
     assert row.format == "adaptive"
     assert row.bytes_after == byte_count(result.model.get_layer("table"))
+    zeros = 700 - sum(result.model.get_layer("table").block_rows)
+    assert zeros > 0
+    assert f"table: {zeros:,} of 700 rows are 0, those of ids that are rare" in str(result)
     before = to_numpy(result.model(ids)), result.report.error
     result.heal(ids, epochs=2, learning_rate=3e-3)
     assert result.report.error < before[1]
