@@ -126,7 +126,7 @@ ALONE = """
 import json, sys
 from serving_servers import get, in_thread, post
 folder, engine, text = sys.argv[1:]
-with in_thread(folder, engine=engine) as (url, inference):
+with in_thread(folder, engine=engine, deadline_s=110) as (url, inference):
     model = f"{url}/v1/models/pets"
     answers = [get(url + path) for path in ("/v2", "/v2/models/pets", "/page/main.js", "/metrics")]
     answers += [get(model), get(model + "/metadata"), get(model + "/card")]
