@@ -140,7 +140,7 @@ def test_blocks_of_rows_have_the_sizes_and_errors_of_their_candidates(layer, ren
         found = adaptive.candidates(layer, statistics, bits)
         weights, directions = row_weights(layer, statistics), direction_weights(statistics)
         assert len(found) > 20
-        for candidate in found[::12]:
+        for candidate in found[::20]:
             small, order = made(candidate), candidate.id_order()
             assert byte_count(small) == candidate.bytes
             ids = np.arange(600) if order is None else np.argsort(order)
@@ -200,22 +200,31 @@ def test_the_price_of_a_byte_is_the_same_for_all_rows(layer):
     assert (sizes[1:] / sizes[:-1] < 1.15).all()
 
 
-def test_blocks_of_rows_are_healed_and_quantized_again():
+def test_trained_blocks_of_rows_are_quantized_again(layer):
+    candidate = adaptive.candidates(layer, Statistics(counts=np.arange(600)), 4)[30]
+    floats = candidate.make()
+    before = to_numpy(candidate.finished(floats)(np.arange(600)))
+    floats.basis.assign(2 * to_numpy(floats.basis))  # as if it had been trained
+    after = to_numpy(candidate.finished(floats)(np.arange(600)))
+    np.testing.assert_allclose(after, 2 * before, rtol=1e-4, atol=1e-5)
+
+
+def test_a_table_in_blocks_is_healed():
     keras.utils.set_random_seed(0)
     ids = np.random.default_rng(0).zipf(1.3, (256, 12)).clip(1, 699)
     table = keras_tnattn.TokenEmbedding(700, 16, mask_zero=True, name="table")
     parts = [keras.Input((12,), dtype="int32"), table, keras_tnattn.MaskedAveragePooling1D()]
     model = keras.Sequential([*parts, keras.layers.Dense(5, activation="softmax")])
     table.set_weights([np.random.default_rng(1).normal(size=(700, 16))])
-    result = compress(model, 12, data=ids, bits=4, formats="adaptive", filters="table", verbose=0)
+    result = compress(model, 20, data=ids, bits=4, formats="adaptive", filters="table", verbose=0)
     row = next(row for row in result.report.layers if row.path == "table")
     assert row.format == "adaptive"
     assert row.bytes_after == byte_count(result.model.get_layer("table"))
     zeros = 700 - sum(result.model.get_layer("table").block_rows)
     assert zeros > 0
     assert f"table: {zeros:,} of 700 rows are 0, those of ids that are rare" in str(result)
-    before = to_numpy(result.model(ids)), result.report.error
-    result.heal(ids, epochs=2, learning_rate=3e-3)
-    assert result.report.error < before[1]
-    assert np.abs(to_numpy(result.model(ids)) - before[0]).max() > 0
+    before = result.report.error
+    losses = result.heal(ids, epochs=4, learning_rate=1e-3)
+    assert losses[-1] < losses[0]
+    assert result.report.error <= before
     assert byte_count(result.model.get_layer("table")) == row.bytes_after
