@@ -43,7 +43,7 @@ examples:
     python training/train.py language --corpus a.txt b.jsonl --attention plga --freeze-metric
   learn from your own files, and export the model for the server, which streams texts:
     python training/train.py language --corpus a.txt --name tales --export
-    keras-tnattn serve saved_models
+    python -m keras_tnattn_serving saved_models
   continue an interrupted run:
     python training/train.py language --name mine --resume
 """,
