@@ -4,11 +4,14 @@ The generate extension of the Open Inference Protocol, as Triton and KServe have
 """
 
 import asyncio
+import itertools
 import json
+import logging
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
@@ -19,6 +22,8 @@ from keras_tnattn_serving.errors import RequestError, too_large
 from keras_tnattn_serving.inference import Inference
 from keras_tnattn_serving.open_inference import MODEL, VERSION, version_number
 from keras_tnattn_serving.responses import json_response
+from keras_tnattn_serving.servable import Servable
+from keras_tnattn_serving.settings import Settings
 
 # The parameters of a request, and whether each is a whole number, a number or a text.
 _PARAMETERS = {
@@ -31,13 +36,16 @@ _PARAMETERS = {
     "stop": str,
     "seed": int,
 }
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
 _KINDS: dict[type, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,)}
 
 
 class Generation:
     """Continues texts with the language models of a server.
 
-    The tokens of all texts are computed in turns, by as many threads as `--threads` says.
+    The tokens of all texts of a version are computed in turns, by as many threads as `--threads`
+    says.
 
     Args:
         inference: The models and the limits.
@@ -45,8 +53,8 @@ class Generation:
 
     def __init__(self, inference: Inference) -> None:
         self._inference, self._settings = inference, inference.settings
-        self._running = 0
-        self._threads = ThreadPoolExecutor(self._settings.threads, thread_name_prefix="generation")
+        self._queues: weakref.WeakKeyDictionary[Servable, _Queue] = weakref.WeakKeyDictionary()
+        inference.ages_of_texts = self._ages
 
     def routes(self) -> list[Route]:
         """Returns the routes."""
@@ -58,7 +66,8 @@ class Generation:
 
     def close(self) -> None:
         """Ends the threads after what they do now."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for queue in list(self._queues.values()):
+            queue.close()
 
     async def generate(self, request: Request) -> Response:
         """Answers with the whole continuation."""
@@ -82,6 +91,9 @@ class Generation:
                 return
             except RequestError as error:
                 yield _event({"error": error.message})
+            except Exception as error:  # the head with status 200 is sent already
+                _log.exception("%s failed", request.scope["path"])
+                yield _event({"error": f"The model failed: {type(error).__name__}"})
             finally:
                 await texts.aclose()
 
@@ -97,20 +109,62 @@ class Generation:
         prompt, options = _checked(parsed, self._settings.max_text)
         with self._inference.repository.use(name, number) as used:
             record |= {"model": name, "version": used.number}
-            model = used.servable.language_model
-            if model is None:
-                raise RequestError(400, f"Expected a language model. Received: {name}, another one")
-            try:
-                texts = model.stream(prompt, **options)
-            except ValueError as error:
-                raise RequestError(400, str(error)) from error
+            servable = used.servable
+        model = servable.language_model
+        if model is None:
+            raise RequestError(400, f"Expected a language model. Received: {name}, another one")
+        queue = self._queues.get(servable)
+        if queue is None:
+            queue = self._queues[servable] = _Queue(name, self._settings)
         head = {"model_name": name, "model_version": str(used.number)}
         gone = request.scope.get("extensions", {}).get("disconnected")
-        return head, self._texts(texts, gone)
+        limit = self._settings.max_length
 
-    async def _texts(
-        self, texts: Iterator[str], gone: Callable[[], bool] | None
+        def begin() -> Iterator[str]:
+            size = len(model.prompt(prompt))
+            if size > limit:
+                raise too_large(f"{size} tokens of text_input", limit, "--max-length")
+            return model.stream(prompt, **options)
+
+        return head, queue.texts(begin, gone)
+
+    def _ages(self, name: str) -> list[float]:
+        now = time.monotonic()
+        queues = [queue for queue in list(self._queues.values()) if queue.name == name]
+        return [now - since for queue in queues for since in queue.began.values()]
+
+
+class _Queue:
+    """Computes the texts of one version.
+
+    Args:
+        name: The name of the model.
+        settings: The limits.
+
+    Attributes:
+        began: When each token began that is computed now, by the number of the token.
+    """
+
+    def __init__(self, name: str, settings: Settings) -> None:
+        self.name, self._settings = name, settings
+        self.began: dict[int, float] = {}
+        self._running, self._numbers = 0, itertools.count()
+        self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="generation")
+
+    def close(self) -> None:
+        """Ends the threads after what they do now."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def texts(
+        self, begin: Callable[[], Iterator[str]], gone: Callable[[], bool] | None
     ) -> AsyncIterator[str]:
+        """Yields the texts of the iterator that `begin` returns.
+
+        Raises:
+            ClientDisconnect: Once `gone()`.
+            RequestError: With 400 for what the model cannot continue, 413 for a prompt that is too
+                long, 429 if there are too many texts, 504 after the deadline.
+        """
         if self._running >= self._settings.max_queue:
             raise RequestError(
                 429,
@@ -121,21 +175,37 @@ class Generation:
         self._running += 1
         try:
             end = time.monotonic() + self._settings.deadline_s
-            while True:
-                text = await asyncio.get_running_loop().run_in_executor(
-                    self._threads, next, texts, None
-                )
-                if text is None:
-                    return
-                if gone and gone():
-                    raise ClientDisconnect()
+            try:
+                texts = await self._computed(begin, gone, end)
+            except ValueError as error:
+                raise RequestError(400, str(error)) from error
+            while (text := await self._computed(lambda: next(texts, None), gone, end)) is not None:
                 yield text
-                if time.monotonic() > end:
-                    raise RequestError(
-                        504, f"Deadline of {self._settings.deadline_s:g} s (--deadline-s) exceeded"
-                    )
         finally:
             self._running -= 1
+
+    async def _computed(
+        self, function: Callable[[], _T], gone: Callable[[], bool] | None, end: float
+    ) -> _T:
+        """Calls a function in a thread."""
+        number = next(self._numbers)
+
+        def compute() -> _T:
+            if gone and gone():
+                raise ClientDisconnect()
+            self.began[number] = time.monotonic()
+            try:
+                return function()
+            finally:
+                del self.began[number]
+
+        future = asyncio.get_running_loop().run_in_executor(self._threads, compute)
+        try:
+            return await asyncio.wait_for(future, max(0.0, end - time.monotonic()))
+        except (TimeoutError, asyncio.TimeoutError) as error:
+            raise RequestError(
+                504, f"Deadline of {self._settings.deadline_s:g} s (--deadline-s) exceeded"
+            ) from error
 
 
 def _event(content: dict[str, Any]) -> str:
@@ -144,6 +214,11 @@ def _event(content: dict[str, Any]) -> str:
 
 def _checked(parsed: dict[str, Any], max_text: int) -> tuple[str, dict[str, Any]]:
     """Returns the prompt and the options of a request."""
+    others = parsed.keys() - {"text_input", "parameters", "id"}
+    if others:
+        raise RequestError(
+            400, f"Expected text_input and parameters. Received: {', '.join(sorted(others))[:80]}"
+        )
     prompt, options = parsed.get("text_input"), parsed.get("parameters", {})
     if type(prompt) is not str:
         raise RequestError(400, "Expected text_input, the text to continue")

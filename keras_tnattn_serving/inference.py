@@ -40,11 +40,14 @@ class Inference:
 
     Attributes:
         draining: Whether the server is about to stop.
+        ages_of_texts: Returns the seconds for which tokens of a model have been computed that are
+            computed now.
     """
 
     def __init__(self, repository: Repository, settings: Settings, monitoring: Monitoring) -> None:
         self.repository, self.settings, self.monitoring = repository, settings, monitoring
         self.draining = False
+        self.ages_of_texts: Callable[[str], list[float]] = lambda name: []
         # One thread: Python computes in one at a time anyway, and this bounds the memory.
         self._converting = ThreadPoolExecutor(1, thread_name_prefix="conversion")
 
@@ -61,10 +64,10 @@ class Inference:
 
     def overdue(self) -> dict[str, float]:
         """The models that have computed a batch for longer than `deadline_s`, and the seconds."""
-        oldest = {
-            name: max([0.0, *(age for v in self.repository.versions(name) for age in v.ages())])
-            for name in self.repository.names()
-        }
+        oldest = {}
+        for name in self.repository.names():
+            batches = (age for v in self.repository.versions(name) for age in v.ages())
+            oldest[name] = max([0.0, *batches, *self.ages_of_texts(name)])
         return {name: age for name, age in oldest.items() if age > self.settings.deadline_s}
 
     def admit(self, name: str, number: int | None) -> None:

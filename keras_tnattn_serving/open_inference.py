@@ -30,7 +30,7 @@ def routes(inference: Inference) -> APIRouter:
 
     @router.get("/v2")
     async def server() -> dict[str, Any]:
-        return {"name": "keras_tnattn", "version": __version__, "extensions": []}
+        return {"name": "keras_tnattn", "version": __version__, "extensions": ["generate"]}
 
     @router.get("/v2/health/live")
     async def live() -> dict[str, bool]:
@@ -64,7 +64,7 @@ def routes(inference: Inference) -> APIRouter:
             return {
                 "name": name,
                 "versions": [str(number) for number in repository.available(name)],
-                "platform": "tensorflow_savedmodel",
+                "platform": _platform(used.servable),
                 **_tensors(used.servable),
             }
 
@@ -131,6 +131,10 @@ def _written(
         writer.raw(b"}")
     writer.raw(b"]}")
     return writer.getvalue()
+
+
+def _platform(servable: Servable) -> str:
+    return "tensorflow_savedmodel" if servable.language_model is None else servable.engine
 
 
 def version_number(name: str, version: str | None) -> int | None:

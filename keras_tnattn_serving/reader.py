@@ -629,16 +629,18 @@ class LanguageModel:
         """
         ranges = {
             "max_tokens": (max_tokens, 1, 1_000_000),
-            "temperature": (temperature, 0, 1e6),
+            "temperature": (temperature, 0, 1000),
             "top_k": (top_k, 1, 1_000_000),
             "top_p": (top_p, 1e-9, 1),
             "min_p": (min_p, 0, 1),
-            "repetition_penalty": (repetition_penalty, 1e-3, 1e6),
+            "repetition_penalty": (repetition_penalty, 0.001, 1000),
             "seed": (seed, 0, 2**63),
         }
         for name, (value, least, most) in ranges.items():
             if value is not None and not least <= value <= most:
                 raise ValueError(f"Expected {least} to {most}. Received: {name}={value}")
+        if not isinstance(stop, str | None):
+            raise ValueError(f"Expected a text. Received: stop={stop!r}")
         ids = self.prompt(prompt)
         room = self.room(ids)
         if max_tokens is None:
@@ -651,7 +653,7 @@ class LanguageModel:
         if room < max_tokens:
             raise ValueError(
                 f"Expected a prompt of at most {len(ids) + room - max_tokens} tokens, as the model "
-                f"reads {self.max_length} and max_tokens={max_tokens}. Received: {len(ids)}"
+                f"reads {self.max_length} and writes {max_tokens}. Received: {len(ids)}"
             )
 
         def choose(logits: np.ndarray, ids: Sequence[int], noise: float) -> int:
@@ -660,7 +662,7 @@ class LanguageModel:
                 scale = np.where(logits[used] > 0, 1 / repetition_penalty, repetition_penalty)
                 logits[used] *= scale.astype("float32")
             logits[PAD] = -1e30
-            if temperature == 0:
+            if temperature < 1e-6:  # dividing by less would overflow
                 return int(np.argmax(logits))
             return _draw(logits / np.float32(temperature), noise, top_k, top_p, min_p)
 
@@ -752,6 +754,12 @@ def load(folder: str | os.PathLike, threads: int | None = None) -> Any:
         FileNotFoundError: If there is no such folder, or a file is missing.
         ImportError: If the runtime is not installed.
         ValueError: If a file is of another version, incomplete, or cannot be read.
+
+    Example:
+        ```python notest
+        classify = load("news")
+        classify("a text")  # "science"
+        ```
     """
     folder = Path(folder)
     path = folder / "text.json"
@@ -769,15 +777,20 @@ def load(folder: str | os.PathLike, threads: int | None = None) -> Any:
             f"Expected {path} of version {FORMAT}. Received: version {version}. Use the reader.py "
             "that is in the folder, or export the model again"
         )
-    for file in content["files"].values():
-        size = (folder / file["name"]).stat().st_size
-        if size != file["bytes"]:
-            raise ValueError(
-                f"Expected {folder / file['name']} of {file['bytes']:,} bytes. Received: {size:,} "
-                "bytes. Copy the file again"
-            )
     tasks = {"classify": Classifier, "translate": Translator, "language": LanguageModel}
-    return tasks[content["task"]](folder, content, threads)
+    try:
+        task = tasks[content["task"]]
+        sizes = {folder / file["name"]: file["bytes"] for file in content["files"].values()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(path, error) from error
+    for file, expected in sizes.items():
+        size = file.stat().st_size
+        if size != expected:
+            raise ValueError(
+                f"Expected {file} of {expected:,} bytes. Received: {size:,} bytes. Copy the file "
+                "again"
+            )
+    return task(folder, content, threads)
 
 
 def _imported(module: str, package: str) -> Any:
@@ -801,9 +814,12 @@ def main(arguments: Sequence[str]) -> None:
     if {"-h", "--help"} & set(arguments):
         print("usage: python reader.py [TEXT ...]\n\n" + str(main.__doc__))
         return
-    model = load(Path(__file__).parent)
-    for text in arguments or (line.rstrip("\n") for line in sys.stdin):
-        print(model(text), flush=True)
+    try:
+        model = load(Path(__file__).parent)
+        for text in arguments or (line.rstrip("\n") for line in sys.stdin):
+            print(model(text), flush=True)
+    except (ImportError, OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

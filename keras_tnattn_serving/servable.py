@@ -183,7 +183,7 @@ class Servable:
             ValueError: If every signature fails.
         """
         if self.language_model is not None:
-            list(self.language_model.stream("", max_tokens=2))
+            list(self.language_model.stream("", max_tokens=1))
             return
         signatures = list(self.signatures.values())
         called = [x for x in signatures if x.by_engine] or signatures
@@ -202,9 +202,8 @@ def _without_saved_model(path: Path) -> str:
     engines = sorted(folder.name for folder in (path / ENGINES).glob("*"))
     if engines:
         return (
-            f"Expected saved_model.pb in {path}, for the engine tensorflow. The version was "
-            f"exported for {' and '.join(engines)}: install one of these and serve it with "
-            "--engine auto"
+            f"Expected saved_model.pb in {path}, for the engine tensorflow. The version has "
+            f"{' and '.join(engines)} alone: serve it with --engine auto, where that is installed"
         )
     return f"Expected saved_model.pb in {path}, the folder of an exported version"
 

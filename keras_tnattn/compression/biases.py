@@ -27,7 +27,7 @@ from keras_tnattn.compression.walking import places
 _ROWS = 256
 
 Layers = Mapping[str, keras.layers.Layer]
-Means = dict[str, list[np.ndarray]]
+Means = dict[str, list[tuple[np.ndarray, int]]]
 
 
 class BiasCorrection:
@@ -113,21 +113,19 @@ def bias_of(layer: keras.layers.Layer) -> keras.Variable | None:
 
 
 def some_batches(batches: Sequence[Any]) -> list[Any]:
-    """Returns the first batches of about 256 rows together."""
-    some, rows = [], 0
-    for batch in batches:
-        if rows < _ROWS:
-            some.append(batch)
-            rows += number_of_rows(batch)
-    return some
+    """Returns batches of about 256 rows together, from all parts of the data."""
+    if not batches:
+        return []
+    wanted = -(-_ROWS // number_of_rows(batches[0]))
+    return list(batches[:: max(1, len(batches) // wanted)])[:wanted]
 
 
 def mean_outputs(layers: Layers, model: keras.Model, batches: Sequence[Any]) -> Means:
-    """Returns the mean outputs of each call of some layers, before their activations."""
+    """Returns the mean outputs, and the rows, of each call of layers, before their activations."""
     means: Means = {path: [] for path in layers}
 
     def note(path: str, outputs: Any) -> Any:
-        means[path].append(_mean(outputs, layers[path]))
+        means[path].append((_mean(outputs, layers[path]), len(outputs)))
         return outputs
 
     with _watched_before_activation(layers, note):
@@ -154,14 +152,21 @@ def corrections(
         found = differences[path]
         if len(found) == len(expected[path]):  # a call that the original did not make
             return outputs
-        found.append(expected[path][len(found)] - _mean(outputs, layers[path]))
+        mean, rows = expected[path][len(found)]
+        found.append((mean - _mean(outputs, layers[path]), rows))
         # The layers behind see the mean correction up to this batch.
-        return outputs + ops.cast(np.mean(found, axis=0), outputs.dtype)
+        return outputs + ops.cast(_average(found), outputs.dtype)
 
     with _watched_before_activation(layers, correct):
         for batch in batches:
             outputs_of(model, batch)
-    return {path: np.mean(found, axis=0) for path, found in differences.items() if found}
+    return {path: _average(found) for path, found in differences.items() if found}
+
+
+def _average(found: Sequence[tuple[np.ndarray, int]]) -> np.ndarray:
+    """Returns the mean of arrays, each weighted by its number of rows."""
+    arrays, rows = zip(*found, strict=True)
+    return np.average(arrays, axis=0, weights=rows).astype("float32")
 
 
 def add_to_biases(layers: Layers, changes: Mapping[str, np.ndarray]) -> None:

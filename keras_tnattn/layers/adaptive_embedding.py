@@ -45,7 +45,7 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
         mask_zero: Whether id 0 is padding and masked. Defaults to `False`.
         reorder_rows: Whether the row of id `i` is row `positions[i]`, for ids that are not sorted
             by frequency. The positions are not trained, initially `0, 1, 2, ...`, and take two
-            bytes each, or three for more than 65,536 ids. Defaults to `False`.
+            bytes each, or more for more than 65,536 ids. Defaults to `False`.
         embeddings_initializer: A Keras initializer; the rows of the blocks get its variance, but
             not its distribution. Defaults to `"uniform"`.
         embeddings_regularizer: Regularizer applied to each `A_k` and to `B`.
@@ -356,7 +356,7 @@ def position_bytes(input_dim: int) -> int:
         >>> position_bytes(30_000), position_bytes(100_000)
         (2, 3)
     """
-    return 2 if input_dim <= 2**16 else 3
+    return next(size for size in (2, 3, 4) if input_dim <= 256**size)
 
 
 def _widened(rows: Tensor, width: int) -> Tensor:

@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 from keras_tnattn import compress
+from keras_tnattn.compression.biases import some_batches
 
 INPUTS = np.random.default_rng(0).normal(0.5, 1, size=(64, 24)).astype("float32")
 IMAGES = np.random.default_rng(0).normal(0.5, 1, size=(32, 6, 6, 4)).astype("float32")
@@ -70,6 +71,22 @@ def test_several_batches_have_the_mean_over_all():
     small = compress(model, data=INPUTS, batch_size=16, bits=2, formats=(), verbose=0).model
     expected, actual = (x.predict(INPUTS, verbose=0).mean(axis=0) for x in (model, small))
     np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def test_a_short_last_batch_counts_by_its_rows():
+    model = keras.Sequential([keras.Input((24,)), keras.layers.Dense(8)])
+    inputs = INPUTS[:33].copy()
+    inputs[-1] *= 30
+    small = compress(model, data=inputs, batch_size=32, bits=2, formats=(), verbose=0).model
+    expected, actual = (x.predict(inputs, verbose=0).mean(axis=0) for x in (model, small))
+    np.testing.assert_allclose(actual, expected, atol=1e-4)
+
+
+def test_the_batches_are_from_all_parts_of_the_data():
+    batches = [np.full((32, 1), n) for n in range(32)]
+    assert [int(x[0, 0]) for x in some_batches(batches)] == [0, 4, 8, 12, 16, 20, 24, 28]
+    assert len(some_batches(batches[:3])) == 3
+    assert some_batches([]) == []
 
 
 def test_normalizations_that_are_not_selected_stay():

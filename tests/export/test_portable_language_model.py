@@ -133,6 +133,7 @@ def test_texts_come_one_after_the_other(written_to):
         ({"repetition_penalty": 0}, "Received: repetition_penalty=0"),
         ({"seed": -1}, "Received: seed=-1"),
         ({"top_p": float("nan")}, "Received: top_p=nan"),
+        ({"stop": ["a"]}, r"Expected a text. Received: stop=\['a'\]"),
     ],
 )
 def test_options_out_of_range(options, message, written_to):
@@ -174,6 +175,10 @@ def test_the_reader_is_a_program(written_to):
     texts = [expected("sdpa", prompt, max_new_tokens=40 - len(prompt)) for prompt in ("bad ", "a")]
     assert subprocess.run([*program, "bad ", "a"], **options).stdout == "\n".join([*texts, ""])
     assert subprocess.run(program, input="bad \na\n", **options).stdout == "\n".join([*texts, ""])
+    done = subprocess.run([*program, "Z"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.endswith("Received: 'Z'\n")
+    assert done.stderr.startswith("error: ")
     assert subprocess.run([*program, "--help"], **options).stdout.startswith("usage:")
 
 

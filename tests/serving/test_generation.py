@@ -115,6 +115,7 @@ def test_the_first_token_comes_before_the_last_is_computed(served, monkeypatch):
         ({}, 400, "Expected text_input"),
         ({"text_input": 5}, 400, "Expected text_input"),
         ({"text_input": "a", "parameters": []}, 400, "parameters to be an object"),
+        ({"text_input": "a", "max_tokens": 5}, 400, "text_input and parameters.*max_tokens"),
         ({"text_input": "a", "parameters": {"beams": 2}}, 400, "max_tokens, .*'beams'"),
         ({"text_input": "a", "parameters": {"seed": "x"}}, 400, "seed of type int.*'x'"),
         ({"text_input": "a", "parameters": {"seed": True}}, 400, "seed of type int.*'True'"),
@@ -142,6 +143,7 @@ def test_other_models_and_methods(url, served):
     status, answer = get(url)
     assert status == 200
     assert answer["inputs"] == answer["outputs"] == []
+    assert answer["platform"] == "onnxruntime"
 
 
 def test_a_limit_of_texts_and_of_time(folder, monkeypatch):
@@ -173,13 +175,54 @@ def test_a_limit_of_texts_and_of_time(folder, monkeypatch):
         assert "--deadline-s" in late["error"]
 
 
+def test_a_text_that_hangs_delays_nobody_beyond_the_deadline(folder, monkeypatch):
+    def slow(self, prompt, **_):
+        time.sleep(3 if prompt == "a" else 0)
+        return iter("bc")
+
+    monkeypatch.setattr(reader.LanguageModel, "stream", slow)
+    monkeypatch.setattr(Servable, "warm_up", lambda *_: None)
+    with in_thread(folder, deadline_s=0.7) as (url, inference):
+        generate = f"{url}/v2/models/tales/generate"
+        began = time.monotonic()
+        assert post(generate, {"text_input": "a"})[0] == 504
+        assert time.monotonic() - began < 2
+        wait_for(lambda: list(inference.overdue()) == ["tales"], seconds=2)
+        assert get(f"{url}/v2/health/ready")[0] == 503
+        wait_for(lambda: not inference.overdue(), seconds=5)
+        assert post(generate, {"text_input": "b"})[1]["text_output"] == "bc"
+
+
+def test_a_failure_in_the_middle_is_an_event(folder, monkeypatch):
+    def broken(*_, **__):
+        yield "a"
+        raise RuntimeError
+
+    monkeypatch.setattr(reader.LanguageModel, "stream", broken)
+    monkeypatch.setattr(Servable, "warm_up", lambda *_: None)
+    with in_thread(folder) as (url, _):
+        url = f"{url}/v2/models/tales"
+        status, _, found = events(url, {"text_input": ""})
+        assert status == 200
+        assert found[0]["text_output"] == "a"
+        assert found[1] == {"error": "The model failed: RuntimeError"}
+        assert post(f"{url}/generate", {"text_input": ""})[0] == 500
+
+
+def test_long_prompts_are_refused_before_they_are_computed(folder):
+    with in_thread(folder, max_length=5) as (url, _):
+        status, answer = post(f"{url}/v2/models/tales/generate", {"text_input": "a" * 6})
+        assert status == 413
+        assert "--max-length" in answer["error"]
+
+
 def test_the_engine_tensorflow_has_no_saved_model(folder):
     with in_thread(folder, engine="tensorflow", loaded=False) as (url, inference):
         wait_for(lambda: inference.repository.scanned)
         wait_for(lambda: not inference.repository.loading())
         (status,) = get(f"{url}/v1/models/tales")[1]["model_version_status"]
         message = status["status"]["error_message"]
-        assert "exported for onnxruntime" in message
+        assert "has onnxruntime alone" in message
         assert "--engine auto" in message
 
 
@@ -192,6 +235,9 @@ def test_a_damaged_folder_is_not_served(folder, tmp_path):
         assert post(f"{url}/v2/models/tales/generate", {"text_input": ""})[0] == 404
         (status,) = get(f"{url}/v1/models/tales")[1]["model_version_status"]
         assert "Copy the file again" in status["status"]["error_message"]
+    path.with_name("text.json").write_text('{"format": 1}')
+    with pytest.raises(ValueError, match="may be damaged"):
+        reader.load(path.parent)
 
 
 def test_needs_neither_tensorflow_nor_keras(folder):

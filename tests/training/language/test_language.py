@@ -200,6 +200,13 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     assert_equal(folder, uninterrupted)
 
 
+def test_generate_writes_what_the_model_still_reads(uninterrupted, capsys):
+    assert whole(["generate", str(uninterrupted), "the c"]) == 0  # of a model that reads 16
+    text = capsys.readouterr().out
+    assert whole(["generate", str(uninterrupted), "the c", "--max-tokens", "11"]) == 0
+    assert capsys.readouterr().out == text
+
+
 def test_generate_writes_the_prompt_and_what_follows(uninterrupted, capsys):
     options = ["--max-tokens", "8"]
     assert whole(["generate", str(uninterrupted), "the c", *options]) == 0

@@ -24,7 +24,13 @@ class GenerateOptions(Options):
 
     model: str = argument("the folder of a finished run of language")
     prompt: str = argument("the text to continue; an empty one begins a document")
-    max_tokens: int = option(50, SEARCH, "tokens to write at most", ge=1, le=1_000_000)
+    max_tokens: int | None = option(
+        None,
+        SEARCH,
+        "tokens to write at most (default: 50, or what the model still reads)",
+        ge=1,
+        le=1_000_000,
+    )
     temperature: float = option(
         0.0, SEARCH, "divides the logits; 0 takes the most probable token", ge=0
     )

@@ -87,7 +87,12 @@ class LanguageRun(TrainedRun):
             InputError: If an option is out of its range, the prompt has unknown characters, or it
                 is too long for the model.
         """
-        generator, ids = self.generator(**options), self.tokens.prompt(prompt)
+        ids = self.tokens.prompt(prompt)
+        if options.get("max_new_tokens") is None:
+            longest = self.language_model().max_length
+            room = CONTINUATION if longest is None else longest - len(ids)
+            options["max_new_tokens"] = min(CONTINUATION, max(1, room))
+        generator = self.generator(**options)
         try:
             yield from up_to(map(self.tokens.decoder(), generator.stream(ids)), stop)
         except ValueError as error:
