@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from keras_tnattn_serving.layout import MODEL_CARD
+
 if TYPE_CHECKING:  # their libraries may be missing
     from keras_tnattn_serving.inference import Inference
     from keras_tnattn_serving.settings import Settings
@@ -198,7 +200,8 @@ def _announce(inference: "Inference", address: str) -> None:
 
 def _hint(root: Path) -> str:
     """Returns what may be wrong with a folder in which no model was found."""
-    if any((path / "saved_model.pb").exists() for path in root.glob("[0-9]*")):
+    files = ("saved_model.pb", MODEL_CARD)
+    if any((path / file).exists() for path in root.glob("[0-9]*") for file in files):
         return f"{root} is the folder of one model; give the one that it is in, {root.parent}"
     if (root / "model.keras").exists():
         return (
@@ -206,7 +209,8 @@ def _hint(root: Path) -> str:
             f"{root} --resume --export, and give the folder of the exports, saved_models"
         )
     return (
-        f"expected exported models, NAME/VERSION/saved_model.pb, in {root}; found none that loads"
+        f"expected exported models, NAME/VERSION/ as --export writes them, in {root}; found none "
+        "that loads"
     )
 
 

@@ -157,7 +157,10 @@ class Inference:
         name = name or DEFAULT_SIGNATURE
         signatures = version.servable.signatures
         if name not in signatures:
-            raise RequestError(400, f'Serving signature name: "{name}" not found in signature def')
+            message = f'Serving signature name: "{name}" not found in signature def'
+            if version.servable.language_model is not None:
+                message += ". A language model answers POST /v2/models/NAME/generate"
+            raise RequestError(400, message)
         signatures[name].check_dtypes()
         return signatures[name]
 

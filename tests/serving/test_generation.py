@@ -17,6 +17,7 @@ from language_models import exported_language_model
 from serving_servers import get, in_thread, post, wait_for
 
 from keras_tnattn_serving import reader
+from keras_tnattn_serving.__main__ import _hint
 from keras_tnattn_serving.servable import Servable
 
 
@@ -140,6 +141,7 @@ def test_other_models_and_methods(url, served):
     status, answer = post(url.replace("/v2", "/v1") + ":predict", {"instances": ["a"]})
     assert status == 400
     assert "serving_default" in answer["error"]
+    assert "/generate" in answer["error"]
     status, answer = get(url)
     assert status == 200
     assert answer["inputs"] == answer["outputs"] == []
@@ -224,6 +226,10 @@ def test_the_engine_tensorflow_has_no_saved_model(folder):
         message = status["status"]["error_message"]
         assert "has onnxruntime alone" in message
         assert "--engine auto" in message
+
+
+def test_the_folder_of_one_model_is_recognized(folder):
+    assert "the folder of one model" in _hint(folder / "tales")
 
 
 def test_a_damaged_folder_is_not_served(folder, tmp_path):

@@ -162,4 +162,4 @@ def test_a_folder_without_models_is_explained(tmp_path):
     (tmp_path / "run" / "model.keras").touch()
     assert f"--run-dir {tmp_path / 'run'} --resume --export" in _hint(tmp_path / "run")
     (tmp_path / "empty").mkdir()
-    assert "NAME/VERSION/saved_model.pb" in _hint(tmp_path / "empty")
+    assert "NAME/VERSION/ as --export writes them" in _hint(tmp_path / "empty")
