@@ -160,8 +160,9 @@ def fitting_data() -> Iterator[None]:
 
 
 def _reason_in(error: Exception) -> str:
-    """Returns the text of an error without the arguments and colors that Keras adds."""
+    """Returns the text of an error without the values, arguments and colors that Keras adds."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).partition("\n\nArguments received by")[0]
+    text = re.sub(r"(Invalid input shape for input) .*? (with name)", r"\1 \2", text, flags=re.S)
     return re.sub(r"^Exception encountered when calling [^\n]*\n\n", "", text).strip()
 
 

@@ -181,6 +181,13 @@ def test_arrays_among_the_numbers_are_cut_short(arguments, message):
     assert len(str(error.value)) < 150
 
 
+def test_data_of_another_shape_are_not_printed():
+    model = sequential(keras.layers.Dense(32))
+    with pytest.raises(ValueError, match=r"do not fit .*shape.*\(32, 32, 3\)") as error:
+        compress(model, 2, data=np.ones((40, 32, 3), "float32"), verbose=0)
+    assert len(str(error.value)) < 300
+
+
 def test_a_result_prints_its_report_and_says_that_it_was_healed():
     result = compress(sequential(keras.layers.Dense(32)), target=2, data=ROWS, verbose=0)
     assert str(result) == str(result.report)

@@ -1,3 +1,4 @@
+import importlib.util
 import json
 import math
 
@@ -198,6 +199,18 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     interrupted_after(1, command(folder, corpus), monkeypatch)
     assert main(["language", "--run-dir", str(folder), "--resume"]) == 0
     assert_equal(folder, uninterrupted)
+
+
+def test_an_export_needs_a_runtime(corpus, tmp_path, monkeypatch, capsys):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec",
+        lambda name, *x: None if name == "onnxruntime" else found(name, *x),
+    )
+    arguments = command(tmp_path / "run", corpus, "--export", "--saved-models", str(tmp_path))
+    assert main(arguments) == 2
+    assert "pip install 'keras-tnattn[onnx]'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_generate_writes_what_the_model_still_reads(uninterrupted, capsys):

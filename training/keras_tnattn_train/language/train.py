@@ -1,6 +1,7 @@
 """Trains and measures a language model."""
 
 import dataclasses
+import importlib.util
 import math
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from keras_tnattn.models import LanguageModel, language_model
 from keras_tnattn_train.language.config import LanguageConfig
 from keras_tnattn_train.language.corpus import Corpus, PackedBatches, Part
 from keras_tnattn_train.language.tokens import Tokens
+from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.cards import DECIMALS, describe, published
 from keras_tnattn_train.runs.finishing import finish
 from keras_tnattn_train.runs.freezing import freeze
@@ -62,8 +64,12 @@ def train_language_model(
         The content of `results.json`.
 
     Raises:
-        InputError: If the run was started with another corpus.
+        InputError: If the run was started with another corpus, or cannot be exported.
     """
+    if config.export and importlib.util.find_spec("onnxruntime") is None:
+        raise InputError(
+            "--export of a language model needs ONNX Runtime: pip install 'keras-tnattn[onnx]'"
+        )
     has_metric = model is None and config.attention == "plga"
     if model is None:
         start_session(config)
