@@ -70,8 +70,11 @@ def test_the_reader_continues_as_the_model(name, runtime, written_to):
     assert {path.name for path in folder.iterdir()} == files
     loaded = reader.load(folder, threads=1)
     prompts = ["", "a", "bad cabbage"]
-    wanted = [expected(name, prompt, max_new_tokens=25) for prompt in prompts]
-    assert loaded(prompts, max_tokens=25) == wanted
+    for temperature in (0.0, 3.0):
+        wanted = [
+            expected(name, prompt, max_new_tokens=25, temperature=temperature) for prompt in prompts
+        ]
+        assert loaded(prompts, max_tokens=25, temperature=temperature) == wanted
     assert len(set("".join(wanted))) > 1
 
 
