@@ -131,7 +131,8 @@ class Generation:
     def _ages(self, name: str) -> list[float]:
         now = time.monotonic()
         queues = [queue for queue in list(self._queues.values()) if queue.name == name]
-        return [now - since for queue in queues for since in queue.began.values()]
+        # A copy, because the threads change the dict.
+        return [now - since for queue in queues for since in list(queue.began.values())]
 
 
 class _Queue:
