@@ -790,7 +790,10 @@ def load(folder: str | os.PathLike, threads: int | None = None) -> Any:
                 f"Expected {file} of {expected:,} bytes. Received: {size:,} bytes. Copy the file "
                 "again"
             )
-    return task(folder, content, threads)
+    try:
+        return task(folder, content, threads)
+    except (KeyError, TypeError) as error:
+        raise _unreadable(path, error) from error
 
 
 def _imported(module: str, package: str) -> Any:

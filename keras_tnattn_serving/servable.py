@@ -1,5 +1,6 @@
 """A loaded version of an exported model."""
 
+import itertools
 import json
 import threading
 from collections.abc import Callable
@@ -183,7 +184,7 @@ class Servable:
             ValueError: If every signature fails.
         """
         if self.language_model is not None:
-            list(self.language_model.stream("", max_tokens=1))
+            list(itertools.islice(self.language_model.stream(""), 2))  # both files
             return
         signatures = list(self.signatures.values())
         called = [x for x in signatures if x.by_engine] or signatures

@@ -116,8 +116,8 @@ def some_batches(batches: Sequence[Any]) -> list[Any]:
     """Returns batches of about 256 rows together, from all parts of the data."""
     if not batches:
         return []
-    wanted = -(-_ROWS // number_of_rows(batches[0]))
-    return list(batches[:: max(1, len(batches) // wanted)])[:wanted]
+    count = min(len(batches), -(-_ROWS // number_of_rows(batches[0])))
+    return [batches[n * len(batches) // count] for n in range(count)]
 
 
 def mean_outputs(layers: Layers, model: keras.Model, batches: Sequence[Any]) -> Means:

@@ -85,6 +85,7 @@ def test_a_short_last_batch_counts_by_its_rows():
 def test_the_batches_are_from_all_parts_of_the_data():
     batches = [np.full((32, 1), n) for n in range(32)]
     assert [int(x[0, 0]) for x in some_batches(batches)] == [0, 4, 8, 12, 16, 20, 24, 28]
+    assert [int(x[0, 0]) for x in some_batches(batches[:15])] == [0, 1, 3, 5, 7, 9, 11, 13]
     assert len(some_batches(batches[:3])) == 3
     assert some_batches([]) == []
 

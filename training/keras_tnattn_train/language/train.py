@@ -66,7 +66,7 @@ def train_language_model(
     Raises:
         InputError: If the run was started with another corpus, or cannot be exported.
     """
-    if config.export and importlib.util.find_spec("onnxruntime") is None:
+    if config.export and not all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))):
         raise InputError(
             "--export of a language model needs ONNX Runtime: pip install 'keras-tnattn[onnx]'"
         )
