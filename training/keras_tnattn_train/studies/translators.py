@@ -33,6 +33,8 @@ _SOURCE_METRIC_PLGA = {**_BOUNDED_PLGA, "cross_metric": "key"}
 MODELS: dict[str, dict[str, Any]] = {
     "sdpa": _SDPA,
     "sdpa-2-layers": {**_SDPA, "num_layers": 2},
+    "tsa": {**_SDPA, "encoder_attention": "tsa", "decoder_attention": "tsa"},
+    "rgtn": {**_SDPA, "encoder_attention": "rgtn", "decoder_attention": "rgtn"},
     "plga": _PLGA,
     "sdpa-encoder-plga": {**_SDPA, "encoder_attention": "plga"},
     "plga-decoder-sdpa": {**_PLGA, "decoder_attention": "sdpa"},
@@ -180,9 +182,11 @@ COMMAND = Command(
     "translators",
     "Compare translators of power law graph attention with scaled dot-product attention",
     "sdpa: one layer of scaled dot-product attention; plga: one of power law graph attention, as "
-    "published. The names of the others say what they change: encoder-plga and encoder-sdpa the "
-    "attention of the encoder; decoder-sdpa that of the target to itself; causal computes the "
-    "metric at each decoder position from the tokens up to it, which takes five times as long; "
+    "published; tsa and rgtn: one of tensorized spectral attention or of a recurrent graph tensor "
+    "network in encoder and decoder, with dot products from target to source. The names of the "
+    "others say what they change: encoder-plga and encoder-sdpa the attention of the encoder; "
+    "decoder-sdpa that of the target to itself; causal computes the metric at each decoder "
+    "position from the tokens up to it, which takes five times as long; "
     "epsilon bounds the powers of the metric (--metric-epsilon 0.01 of translate); keys takes the "
     "metric of the attention to the source from the source. plga-small is the preset of that name: "
     "epsilon, keys, decoder-sdpa and no dropout of the attention. The table has BLEU of the "
