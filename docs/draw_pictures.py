@@ -103,6 +103,31 @@ def draw_graph_tensor_network():
     save(figure, "graph_tensor_network")
 
 
+def draw_low_pass():
+    frequencies = np.linspace(0, np.pi, 65)
+    waves = np.cos(np.outer(frequencies, np.arange(-200, 201)))[..., None].astype("float32")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3))
+    for damping, color in ((0.5, GREEN), (0.8, BLUE), (0.9, ORANGE)):
+        layer = keras_tnattn.GraphTensorNetwork(damping=damping, receive_from="both")
+        gains = to_numpy(layer(waves))[:, 200, 0]
+        left.plot(frequencies / (2 * np.pi), gains, color=color, label=f"c = {damping}")
+    left.set(xlabel="waves per token", ylabel="gain", yscale="log")
+    left.set_title(r"$I + \Omega$, the graph over time")
+    left.legend()
+    layer = keras_tnattn.TensorizedSpectralAttention(1, damping=0.8)
+    for seed, color in ((0, BLUE), (1, GREEN), (2, ORANGE)):
+        scores = layer(tokens(24, 16, seed), return_attention_scores=True)[1]
+        psi = to_numpy(scores)[0, 0]
+        roughness, signals = np.linalg.eigh(np.diag(psi.sum(0)) - psi)
+        gains = 1 + np.einsum("ik,ij,jk->k", signals, psi, signals)
+        right.plot(roughness, gains, "o", color=color, markersize=4, label=f"sequence {seed}")
+    right.axhline(1, color="gray", linewidth=0.8)
+    right.set(xlabel="roughness: eigenvalue of the Laplacian", ylabel="gain")
+    right.set_title(r"$I + \Psi$, the graph of keys and time")
+    right.legend()
+    save(figure, "low_pass")
+
+
 def draw_graph_attention():
     angles = 2 * np.pi * np.arange(8) / 8
     places = np.stack([np.cos(angles), np.sin(angles)], -1)
@@ -184,6 +209,7 @@ def main():
         draw_graph_attention,
         draw_tn_attention,
         draw_power_law_graph_attention,
+        draw_low_pass,
     ):
         draw()
 

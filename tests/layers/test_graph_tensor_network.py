@@ -270,3 +270,31 @@ def test_numpy_numbers_do_not_reach_the_config():
 def test_errors_name_what_was_given(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("damping", [0.3, 0.8, 0.95])
+def test_the_undirected_graph_is_a_low_pass_filter(damping):
+    frequencies = np.linspace(0, np.pi, 33)
+    middle = np.arange(-400, 401)
+    waves = np.cos(np.outer(frequencies, middle))[..., None].astype("float32")
+    layer = GraphTensorNetwork(damping=damping, receive_from="both")
+    gains = ops.convert_to_numpy(layer(waves))[:, 400, 0]  # the waves are 1 there
+    poisson = (1 - damping**2) / (1 - 2 * damping * np.cos(frequencies) + damping**2)
+    np.testing.assert_allclose(gains, (1 + poisson) / 2, rtol=1e-5)
+    assert (np.diff(gains) < 0).all()
+    assert gains[0] == pytest.approx(1 / (1 - damping), rel=1e-5)
+    assert gains[-1] == pytest.approx(1 / (1 + damping), rel=1e-5)
+
+
+def test_any_undirected_graph_amplifies_the_smoothest_signal_most():
+    # Not always low-pass: a signal that alternates along strong edges is amplified, too.
+    rng = np.random.default_rng(0)
+    adjacency = np.maximum(rng.normal(size=(12, 12)), 0).astype("float32")
+    adjacency = np.triu(adjacency, 1) + np.triu(adjacency, 1).T
+    identity = np.eye(12, dtype="float32")
+    matrix = ops.convert_to_numpy(GraphTensorNetwork()(identity[None], adjacency=adjacency))[0]
+    gains, signals = np.linalg.eigh(matrix)
+    smoothest = signals[:, -1]
+    assert (smoothest > 0).all() or (smoothest < 0).all()
+    assert np.abs(gains[:-1]).max() < gains[-1]
+    assert gains[0] < -1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_tnattn_train.translate.distributions import describe
+from keras_tnattn_train.translate.distributions import describe, smallest_eigenvalue
 
 
 @pytest.fixture
@@ -44,3 +44,13 @@ def test_what_cannot_be_computed_is_nan(x):
     result = describe(x)
     assert math.isnan(result["normality_p"])
     assert result["count"] == len(x)
+
+
+def test_positive_entries_do_not_make_a_matrix_positive_definite(rng):
+    assert smallest_eigenvalue(np.array([[1.0, 2.0], [2.0, 1.0]])) == pytest.approx(-1)
+    factor = rng.normal(size=(6, 4))
+    skew = np.triu(rng.normal(size=(4, 4)), 1)  # changes no quadratic form
+    definite = factor.T @ factor + 0.1 * np.eye(4)
+    smallest = smallest_eigenvalue(definite + skew - skew.T)
+    assert smallest == pytest.approx(np.linalg.eigvalsh(definite)[0])
+    assert smallest > 0

@@ -47,3 +47,16 @@ def describe(values: np.ndarray) -> dict[str, float]:
             test = stats.normaltest(x)
             described |= {"normality_k2": float(test[0]), "normality_p": float(test[1])}
     return described
+
+
+def smallest_eigenvalue(matrix: np.ndarray) -> float:
+    """Returns the smallest eigenvalue of the symmetric part of a square matrix.
+
+    The quadratic form `x^T A x` is positive for all vectors `x` but 0, and `A` positive definite,
+    where it is above 0. Positive entries do not make a matrix positive definite.
+
+    Args:
+        matrix: Numbers `(n, n)`.
+    """
+    matrix = np.asarray(matrix, "float64")
+    return float(np.linalg.eigvalsh((matrix + matrix.T) / 2)[0])

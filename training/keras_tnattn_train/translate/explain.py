@@ -17,11 +17,15 @@ from keras_tnattn_train.options.search import beam_option, checkpoint_option
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.system.files import replacing, write_table, writing
 from keras_tnattn_train.translate.explained_page import index_page
+from keras_tnattn_train.translate.explained_tables import (
+    FITTED,
+    INFERRED,
+    LEARNED,
+    fit_power_laws,
+    write_distributions,
+    write_power_laws,
+)
 
-LEARNED = ("P", "a", "b_a")  # the same for all sentences
-INFERRED = ("A_LM", "G_LM")  # computed for a sentence
-DESCRIBED = (*LEARNED, *INFERRED)
-FITTED = (*DESCRIBED, "E_LM", "scores")
 SPREADS = ("metric_spread.png", "metric_spread.csv")
 DISTRIBUTIONS, POWER_LAWS = "distributions.csv", "power_laws.csv"
 INDEX = "index.html"
@@ -113,8 +117,9 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
     metric differs from token to token; the last token's is drawn. `explanation.json` holds
     the sentences and their pieces; `distributions.csv` describes the entries of `P`, `a`, `b_a`,
     `A_LM` and `G_LM` of each block and chosen head in numbers
-    (`keras_tnattn_train.translate.distributions.describe`). `power_laws.csv` tests whether the
-    magnitudes of these entries and those of `E_LM` or `scores` follow a power law
+    (`keras_tnattn_train.translate.distributions.describe`), with the smallest eigenvalue of the
+    symmetric part of each, which says whether the matrix is positive definite. `power_laws.csv`
+    tests whether the magnitudes of these entries and those of `E_LM` or `scores` follow a power law
     (`keras_tnattn_train.translate.power_laws.fit_power_law`); `P_tail.png` and so on show the fits.
     `index.html` shows all pictures, and says what they are. What an earlier call wrote into the
     folder is removed.
@@ -160,7 +165,11 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
     files = []
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)  # a path that cannot be used is reported first
-        fits = _fit_power_laws(computed, heads, options) if options.bootstraps else {}
+        fits = (
+            fit_power_laws(computed, heads, options.bootstraps, options.seed)
+            if options.bootstraps
+            else {}
+        )
         _clear(folder)
         for block in blocks:
             (folder / block).mkdir(parents=True, exist_ok=True)
@@ -175,9 +184,9 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
             for name, draw in pictures.items():
                 draw(folder / block / name)
                 files.append(f"{block}/{name}")
-        _write_distributions(computed, heads, folder / DISTRIBUTIONS)
+        write_distributions(computed, heads, folder / DISTRIBUTIONS)
         if fits:
-            _write_power_laws(fits, heads, folder / POWER_LAWS)
+            write_power_laws(fits, heads, folder / POWER_LAWS)
         explanation = {
             "source": options.sentence,
             "target": translator.target_tokenizer.detokenize(target_ids).numpy().decode(),
@@ -230,58 +239,6 @@ def _clear(folder: Path) -> None:
     for path in folder.glob("*coder_*/*.png"):
         if BLOCK_NAME.fullmatch(path.parent.name) and PICTURE.fullmatch(path.stem):
             path.unlink()
-
-
-def _fit_power_laws(
-    computed: dict[str, dict[str, np.ndarray]], heads: Sequence[int], options: ExplainOptions
-) -> dict[str, dict[str, list[Any]]]:
-    """Returns by block and matrix the fits of the chosen heads; shows how many are done."""
-    from keras_tnattn_train.runs.counter import Counter
-    from keras_tnattn_train.translate.power_laws import fit_power_law
-
-    counter = Counter("tests of power laws")
-    total = sum(name in outputs for outputs in computed.values() for name in FITTED) * len(heads)
-    done = 0
-    fits: dict[str, dict[str, list[Any]]] = {}
-    for block, outputs in computed.items():
-        fits[block] = {name: [] for name in FITTED if name in outputs}
-        for name, results in fits[block].items():
-            for head in heads:
-                entries = outputs[name][head - 1]
-                results.append(fit_power_law(entries, options.bootstraps, options.seed))
-                done += 1
-                counter.show(done, total)
-    counter.close()
-    return fits
-
-
-def _write_distributions(
-    computed: dict[str, dict[str, np.ndarray]], heads: Sequence[int], path: Path
-) -> None:
-    """Writes a row for each block, head and matrix; no file if there is no such matrix."""
-    from keras_tnattn_train.translate.distributions import describe
-
-    rows = [
-        {"block": block, "head": head, "matrix": name, **describe(outputs[name][head - 1])}
-        for block, outputs in computed.items()
-        for name in DESCRIBED
-        if name in outputs
-        for head in heads
-    ]
-    if rows:
-        write_table(path, rows)
-
-
-def _write_power_laws(
-    fits: dict[str, dict[str, list[Any]]], heads: Sequence[int], path: Path
-) -> None:
-    rows = [
-        {"block": block, "head": head, "matrix": name, **fit.results}
-        for block, matrices in fits.items()
-        for name, results in matrices.items()
-        for head, fit in zip(heads, results, strict=True)
-    ]
-    write_table(path, rows)
 
 
 def attention_outputs(
