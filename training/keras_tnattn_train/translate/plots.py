@@ -184,4 +184,5 @@ def _histogram(axes: Axes, name: str, matrix: np.ndarray) -> None:
     axes.hist(matrix.ravel(), bins=100, log=name == "A_LM")
     if name != "A_LM":
         axes.axvline(0, color="tab:orange", linestyle="--")
+    axes.locator_params(axis="x", nbins=6)  # long numbers, too, have room side by side
     axes.set(xlabel="value", ylabel="entries")
