@@ -79,11 +79,14 @@ def test_differences_are_those_of_the_same_seeds():
 
 
 def test_tables():
-    lines = [line.split("|") for line in accuracy_table(rows()).splitlines()]
+    lines = [line.split("|") for line in accuracy_table(rows(), "test").splitlines()]
     cells = [[cell.strip() for cell in line[1:-1]] for line in lines]
-    assert cells[0] == ["attention", "dim", "weights (largest)", "reuters", "ohsumed"]
+    assert cells[0] == ["test %", "dim", "weights (largest)", "reuters", "ohsumed"]
     assert cells[2] == ["TSA", "64", "6,400", "83.0 ± 2.6", "50.0 ± 0.0"]
     assert cells[4] == [SVM, "-", "-", "90.0 ± 0.0", "-"]
+    training = accuracy_table([{**r, "train_accuracy": 0.97} for r in rows()], "train")
+    assert "train %" in training.splitlines()[0]
+    assert training.count("97.0 ± 0.0") == 4
     text = difference_table(rows())
     assert "TSA - no attention" in text
     assert f"TSA - {SVM}" in text

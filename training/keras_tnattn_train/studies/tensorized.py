@@ -165,17 +165,17 @@ def _title(name: str) -> str:
     return name if name in BASELINES else attention_title(name)
 
 
-def accuracy_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Returns the test accuracies in percent: attentions by data sets, mean ± deviation."""
+def accuracy_table(rows: Sequence[dict[str, Any]], part: str) -> str:
+    """Returns accuracies in percent on the part `test` or `train`: attentions by data sets."""
     from keras_tnattn_train.runs.tables import spread, table_of
 
     datasets = list(dict.fromkeys(row["dataset"] for row in rows))
-    lines: list[tuple[str, ...]] = [("attention", "dim", "weights (largest)", *datasets)]
+    lines: list[tuple[str, ...]] = [(f"{part} %", "dim", "weights (largest)", *datasets)]
     for name, dim in dict.fromkeys((row["attention"], row["dim"]) for row in rows):
         group = [row for row in rows if (row["attention"], row["dim"]) == (name, dim)]
         cells = []
         for dataset in datasets:
-            accuracies = [100 * r["test_accuracy"] for r in group if r["dataset"] == dataset]
+            accuracies = [100 * r[f"{part}_accuracy"] for r in group if r["dataset"] == dataset]
             cells.append(spread(accuracies) if accuracies else "-")
         heaviest = max(row["weights"] for row in group)
         sizes = (f"{size:,}" if size else "-" for size in (dim, heaviest))
@@ -272,7 +272,7 @@ def report(measurements: Measurements, folder: Path) -> None:
     plots.by_cost([row for row in rows if row["attention"] != MOST_FREQUENT], folder / "cost.png")
     for setting in dict.fromkeys(row["setting"] for row in rows):
         group = [row for row in rows if row["setting"] == setting]
-        tables = [accuracy_table(group)]
+        tables = [accuracy_table(group, part) for part in ("test", "train")]
         if len({(row["attention"], row["dim"]) for row in group}) == len(
             {row["attention"] for row in group}
         ):
@@ -294,11 +294,11 @@ def start(values: dict[str, Any]) -> None:
 COMMAND = Command(
     "tensorized",
     "Compare attentions on the five data sets of the tensorized attention papers",
-    "Ohsumed stands in for the papers' Research Articles. Each table has the mean and standard "
-    "deviation of the test accuracy over the seeds, and the differences of each attention from no "
-    "attention, from TF-IDF with a linear support vector machine, and from tsa on the same splits, "
-    "with their 95 % confidence intervals. The tables are those of all runs that are finished in "
-    "DIR; these are not trained again.",
+    "Ohsumed stands in for the papers' Research Articles. The tables have the mean and standard "
+    "deviation of the test and of the training accuracy over the seeds, and the differences of "
+    "each attention from no attention, from TF-IDF with a linear support vector machine, and from "
+    "tsa on the same splits, with their 95 % confidence intervals. The tables are those of all "
+    "runs that are finished in DIR; these are not trained again.",
     dict(TensorizedOptions.model_fields),
     start,
     """\
