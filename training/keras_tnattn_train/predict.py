@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from keras_tnattn_serving.layout import portable_folder
 from keras_tnattn_train.commands import Command
 from keras_tnattn_train.data.sentences import COLUMNS, Row, from_file, from_strings
 from keras_tnattn_train.options.apps import run_one
@@ -111,8 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bad: list[int] = []
     status = run_one(
         "predict",
-        "Classifies or translates sentences with a finished run or an exported model, and writes "
-        "labels with probabilities, or translations with scores (lower is better).",
+        "Classifies or translates sentences, or continues texts, with a finished run or an "
+        "exported model, and writes labels with probabilities, translations with scores (lower is "
+        "better), or continuations.",
         EXAMPLES,
         PredictOptions,
         lambda options: bad.append(_predict(options)),
@@ -224,6 +226,12 @@ def _exported(path: Path) -> bool:
 def _command(path: Path) -> Command:
     """Returns the command that trained a run."""
     if not (path / "config.json").is_file():
+        if portable := portable_folder(path):
+            raise InputError(
+                "Expected the folder of a run or of a SavedModel. Received: "
+                f"{path}, which a runtime reads: python {portable / 'reader.py'} TEXT, or, a "
+                "language model, keras-tnattn generate"
+            )
         raise InputError(
             f"Expected the folder of a run or of an exported model. Received: {path}, "
             + ("which holds neither" if path.is_dir() else "which is not a folder")

@@ -1,6 +1,7 @@
 import importlib.util
 import json
 import math
+import shutil
 
 import keras
 import numpy as np
@@ -239,6 +240,27 @@ def test_generate_writes_the_prompt_and_what_follows(uninterrupted, capsys):
         assert any(each in error for each in part.split("|")), error
     assert whole(["generate", str(uninterrupted.parent), "the"]) == 2
     assert "Expected the folder of a run of language" in capsys.readouterr().err
+
+
+def test_an_exported_model_generates(uninterrupted, tmp_path, capsys):
+    pytest.importorskip("onnxruntime")
+    assert whole(["export", str(uninterrupted), "--onnx", str(tmp_path / "onnx")]) == 0
+    served = tmp_path / "served"
+    shutil.copytree(tmp_path / "onnx", served / "10/assets.extra/engines/onnxruntime")
+    (served / "9").mkdir()
+    sampled = ["the c", "--max-tokens", "8", "--temperature", "0.9", "--seed", "3"]
+    texts = []
+    for folder in (uninterrupted, tmp_path / "onnx", served):
+        capsys.readouterr()
+        assert whole(["generate", str(folder), *sampled]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0].startswith("the c")
+    assert texts == texts[:1] * 3
+    for more, part in ((["zzz"], "'z'"), (["the", "--metric-cache"], "metric_cache")):
+        assert whole(["generate", str(served), *more]) == 2
+        assert part in capsys.readouterr().err
+    assert whole(["predict", str(served), "the c"]) == 2
+    assert "keras-tnattn generate" in capsys.readouterr().err
 
 
 def test_pieces_of_words(corpus, tmp_path):

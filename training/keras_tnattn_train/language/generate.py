@@ -2,8 +2,10 @@
 
 import functools
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
+from keras_tnattn_serving.layout import portable_folder
 from keras_tnattn_train.options.apps import run_one
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import LARGEST_SEED, SEARCH, Options, argument, option
@@ -22,7 +24,9 @@ examples:
 class GenerateOptions(Options):
     """The options of `training/generate.py`."""
 
-    model: str = argument("the folder of a finished run of language")
+    model: str = argument(
+        "the folder of a finished run of language, or of an exported language model"
+    )
     prompt: str = argument("the text to continue; an empty one begins a document")
     max_tokens: int | None = option(
         None,
@@ -52,12 +56,47 @@ class GenerateOptions(Options):
 def generate(options: GenerateOptions) -> None:
     """Writes prompt and continuation to the standard output."""
     folder = Path(options.model)
-    if not (folder / "config.json").is_file():
-        raise InputError(f"Expected the folder of a run of language. Received: {folder}")
+    if portable := portable_folder(folder):
+        texts = _from_export(portable, options)
+    elif (folder / "config.json").is_file():
+        texts = _from_run(folder, options)
+    else:
+        raise InputError(
+            "Expected the folder of a run of language, or of an exported language model. "
+            f"Received: {folder}"
+        )
+    first = next(texts)  # errors of the prompt come before it is written
+    print(options.prompt, end="", flush=True)
+    for text in itertools.chain([first], texts):
+        print(text, end="", flush=True)
+    print()
+
+
+def _from_export(folder: Path, options: GenerateOptions) -> Iterator[str]:
+    from keras_tnattn_serving.reader import LanguageModel, load
+
+    if options.metric_cache:
+        raise InputError(
+            f"Expected a run of language for metric_cache. Received: an exported model, {folder}"
+        )
+    names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+    try:
+        model = load(folder)
+        if not isinstance(model, LanguageModel):
+            raise InputError(
+                f"Expected a language model. Received: {folder}, a {type(model).__name__}"
+            )
+        chosen = {name: getattr(options, name) for name in (*names, "stop", "seed")}
+        yield from model.stream(options.prompt, **chosen)
+    except (ImportError, OSError, ValueError) as error:
+        raise InputError(str(error)) from error
+
+
+def _from_run(folder: Path, options: GenerateOptions) -> Iterator[str]:
     start_backend()
     from keras_tnattn_train.language.loading import LanguageRun
 
-    texts = LanguageRun(folder).stream(
+    return LanguageRun(folder).stream(
         options.prompt,
         options.stop,
         max_new_tokens=options.max_tokens,
@@ -70,11 +109,6 @@ def generate(options: GenerateOptions) -> None:
         key_value_cache=True if options.metric_cache else None,
         metric_cache=options.metric_cache,
     )
-    first = next(texts)  # errors of the prompt come before it is written
-    print(options.prompt, end="", flush=True)
-    for text in itertools.chain([first], texts):
-        print(text, end="", flush=True)
-    print()
 
 
 main = functools.partial(
