@@ -84,6 +84,10 @@ def test_tables():
     assert cells[0] == ["test %", "dim", "weights (largest)", "reuters", "ohsumed"]
     assert cells[2] == ["TSA", "64", "6,400", "83.0 ± 2.6", "50.0 ± 0.0"]
     assert cells[4] == [SVM, "-", "-", "90.0 ± 0.0", "-"]
+    of_one_set = accuracy_table([*rows(), row("dpa", 0, 0.5, "ohsumed")], "test").splitlines()
+    assert [line.split("|")[1].strip() for line in of_one_set[2:]] == [
+        *("TSA", "DPA", "no attention", SVM)
+    ]
     training = accuracy_table([{**r, "train_accuracy": 0.97} for r in rows()], "train")
     assert "train %" in training.splitlines()[0]
     assert training.count("97.0 ± 0.0") == 4

@@ -29,6 +29,7 @@ from keras_tnattn_train.system.files import (
 DATASETS = ("reuters", "newsgroups", "spooky_authors", "drug_review", "ohsumed")
 # Other forms of the same texts, which the study takes if they are named.
 _FORMS = ("newsgroups_raw", "drug_review_two")
+_NAMES = (*ATTENTIONS, *BASELINES)  # in the order of the tables
 # What the rows of a table have in common. The papers' attentions differ in their dimensions, so
 # that their attention weights are about equal in number; elsewhere all have the same.
 # As in the papers, 40 % of the rows are for the test, and the first 200 words of a text are read.
@@ -150,11 +151,10 @@ def fitted(
 def _place(key: tuple[str, str, str, int, int]) -> tuple[int, ...]:
     """Returns a row's place in the tables: the order of the options, the baselines last."""
     setting, dataset, attention, dim, seed = key
-    names = (*ATTENTIONS, *BASELINES)
     places = (
         list(SETTINGS).index(setting),
         (*DATASETS, *_FORMS).index(dataset),
-        names.index(attention),
+        _NAMES.index(attention),
     )
     return (*places, dim, seed)
 
@@ -171,7 +171,8 @@ def accuracy_table(rows: Sequence[dict[str, Any]], part: str) -> str:
 
     datasets = list(dict.fromkeys(row["dataset"] for row in rows))
     lines: list[tuple[str, ...]] = [(f"{part} %", "dim", "weights (largest)", *datasets)]
-    for name, dim in dict.fromkeys((row["attention"], row["dim"]) for row in rows):
+    models = {(row["attention"], row["dim"]) for row in rows}
+    for name, dim in sorted(models, key=lambda model: (_NAMES.index(model[0]), model[1])):
         group = [row for row in rows if (row["attention"], row["dim"]) == (name, dim)]
         cells = []
         for dataset in datasets:
