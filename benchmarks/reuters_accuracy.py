@@ -28,13 +28,11 @@ VARIANTS = {
     "papers": {},
     "unmasked_at_the_end": {"padding": "end"},
     "unmasked_in_front": {"padding": "front"},
-    "vocabulary_5000": {"vocabulary_size": 5000},
     "vocabulary_1000": {"vocabulary_size": 1000},
-    "words_100": {"max_words": 100},
     "words_50": {"max_words": 50},
-    "test_part_of_80_percent": {"test_fraction": 0.8},
+    # As many steps as with the larger training part.
+    "test_part_of_80_percent": {"test_fraction": 0.8, "epochs": 30},
     "classes_of_100_texts": {"fewest": 100},
-    "batches_of_128": {"batch_size": 128},
     "batches_of_512": {"batch_size": 512},
 }
 PAPERS = {"recipe": "paper", "test_fraction": 0.4, "max_words": 200}
@@ -64,8 +62,9 @@ def show(variant, attention, seed, data_dir):
         seed=seed,
         **{**PAPERS, **changes},
     )
-    vectorizer, parts = prepare_parts(config, read_texts(config))
-    counts = np.bincount(parts["train"].labels)
+    data = read_texts(config)
+    vectorizer, parts = prepare_parts(config, data)
+    counts = np.bincount(parts["train"].labels, minlength=len(data.class_names))
     rows = {name: counts[part.labels] >= fewest for name, part in parts.items()}
     sets = {name: (part.ids[rows[name]], part.labels[rows[name]]) for name, part in parts.items()}
     size = vectorizer.vocabulary_size()

@@ -84,7 +84,7 @@ def compiled(layer, inputs, jit_compile):
     import tensorflow as tf
 
     function = tf.function(lambda x: layer(x), jit_compile=jit_compile, autograph=False)
-    return lambda: function(inputs).numpy()[:0]
+    return lambda: function(inputs)
 
 
 def openvino_models(x):

@@ -15,9 +15,9 @@ import numpy as np
 
 from keras_tnattn_serving import reader
 from keras_tnattn_serving.errors import RequestError
+from keras_tnattn_serving.layout import ENGINE_PACKAGES
 from keras_tnattn_serving.layout import ENGINES as FOLDER
 
-_MODULES = {"onnxruntime": "onnxruntime", "litert": "ai_edge_litert"}
 _EXTRAS = {"onnxruntime": "onnx", "litert": "litert"}
 _Compute = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
 _log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 def check_installed(engine: str) -> None:
     """Raises an `ImportError` if an engine is not installed."""
-    module = _MODULES.get(engine)
+    module = ENGINE_PACKAGES.get(engine)
     if module and importlib.util.find_spec(module) is None:
         raise ImportError(
             f"The engine {engine} is not installed: pip install 'keras-tnattn[{_EXTRAS[engine]}]', "
@@ -71,7 +71,7 @@ def load_engine(path: Path, engine: str) -> Engine:
                 f"{engine}: export it again, or serve it with --engine auto"
             )
         return _loaded(engine, path / FOLDER / engine)
-    for name in _MODULES:
+    for name in ENGINE_PACKAGES:
         if (path / FOLDER / name).is_dir():
             try:
                 check_installed(name)

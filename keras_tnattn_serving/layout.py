@@ -1,14 +1,34 @@
 """Where the files of an exported version are that TensorFlow does not know."""
 
+import importlib.util
+import re
 from pathlib import Path
 
 MODEL_CARD = "assets.extra/model_card.json"
 ENGINES = "assets.extra/engines"
 SIGNATURES = "assets.extra/signatures.json"
+# The engines with files of their own, by the packages that run them.
+ENGINE_PACKAGES = {"onnxruntime": "onnxruntime", "litert": "ai_edge_litert"}
+
+
+def is_version(name: str) -> bool:
+    """Returns whether a folder's name is that of a version: a number, without leading zeros."""
+    return re.fullmatch(r"[1-9][0-9]{0,17}", name) is not None
 
 
 def portable_folder(folder: Path) -> Path | None:
-    """Returns where the files for NumPy and a runtime are, in a folder or its newest version."""
-    versions = sorted(folder.glob("[0-9]*"), key=lambda path: (len(path.name), path.name))
-    places = [folder, *(path for version in versions[-1:] for path in version.glob(f"{ENGINES}/*"))]
-    return next((path for path in places if (path / "text.json").is_file()), None)
+    """Returns the files for NumPy and a runtime: a folder itself, or those of its newest version.
+
+    Of several engines it is one that is installed, where there is one. `None` if the folder has no
+    such files.
+    """
+    if (folder / "text.json").is_file():
+        return folder
+    versions = [path for path in folder.glob("*") if is_version(path.name) and path.is_dir()]
+    if not versions:
+        return None
+    newest = max(versions, key=lambda path: int(path.name))
+    paths = {name: newest / ENGINES / name for name in ENGINE_PACKAGES}
+    found = {name: path for name, path in paths.items() if (path / "text.json").is_file()}
+    installed = [n for n in found if importlib.util.find_spec(ENGINE_PACKAGES[n])]
+    return next((found[name] for name in (*installed, *found)), None)

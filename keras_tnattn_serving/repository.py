@@ -14,6 +14,7 @@ from pathlib import Path
 
 from keras_tnattn_serving import errors
 from keras_tnattn_serving.batching import Batcher
+from keras_tnattn_serving.layout import is_version
 from keras_tnattn_serving.servable import Servable
 
 _ENDED = 100  # unloaded or failed versions that are remembered for each model
@@ -308,7 +309,7 @@ class Repository:
             # A link must not lead out of the folder. `01` is not a version: the protocols name
             # versions by their number.
             inside = path.resolve().is_relative_to(self.root)
-            if re.fullmatch(r"[1-9][0-9]{0,17}", path.name) and inside:
+            if is_version(path.name) and inside:
                 numbers[int(path.name)] = (path, _files(path))
         return numbers
 

@@ -227,10 +227,12 @@ def _command(path: Path) -> Command:
     """Returns the command that trained a run."""
     if not (path / "config.json").is_file():
         if portable := portable_folder(path):
+            task = read_object(portable / "text.json", "Export again").get("task")
+            way = f"python {portable / 'reader.py'} TEXT"
+            way = f"keras-tnattn generate {path} PROMPT" if task == "language" else way
             raise InputError(
                 "Expected the folder of a run or of a SavedModel. Received: "
-                f"{path}, which a runtime reads: python {portable / 'reader.py'} TEXT, or, a "
-                "language model, keras-tnattn generate"
+                f"model={path}, which a runtime reads: {way}"
             )
         raise InputError(
             f"Expected the folder of a run or of an exported model. Received: {path}, "

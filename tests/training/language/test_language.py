@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from run_folders import FILES, assert_equal, assert_refused, interrupted_after
 
+from keras_tnattn_serving import reader
 from keras_tnattn_train.cli import main as whole
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.language.config import LanguageConfig
@@ -242,12 +243,13 @@ def test_generate_writes_the_prompt_and_what_follows(uninterrupted, capsys):
     assert "Expected the folder of a run of language" in capsys.readouterr().err
 
 
-def test_an_exported_model_generates(uninterrupted, tmp_path, capsys):
+def test_an_exported_model_generates(uninterrupted, tmp_path, monkeypatch, capsys):
     pytest.importorskip("onnxruntime")
     assert whole(["export", str(uninterrupted), "--onnx", str(tmp_path / "onnx")]) == 0
     served = tmp_path / "served"
     shutil.copytree(tmp_path / "onnx", served / "10/assets.extra/engines/onnxruntime")
-    (served / "9").mkdir()
+    for name in ("9", "11.tmp", "012"):
+        (served / name).mkdir()
     sampled = ["the c", "--max-tokens", "8", "--temperature", "0.9", "--seed", "3"]
     texts = []
     for folder in (uninterrupted, tmp_path / "onnx", served):
@@ -256,6 +258,10 @@ def test_an_exported_model_generates(uninterrupted, tmp_path, capsys):
         texts.append(capsys.readouterr().out)
     assert texts[0].startswith("the c")
     assert texts == texts[:1] * 3
+    monkeypatch.setattr(reader.LanguageModel, "stream", lambda *_, **__: iter(()))
+    assert whole(["generate", str(served), "the c"]) == 0  # it ends at once
+    assert capsys.readouterr().out == "the c\n"
+    monkeypatch.undo()
     for more, part in ((["zzz"], "'z'"), (["the", "--metric-cache"], "metric_cache")):
         assert whole(["generate", str(served), *more]) == 2
         assert part in capsys.readouterr().err

@@ -166,6 +166,9 @@ class TestPictures:
             entries = computed[row["block"]][row["matrix"]][int(row["head"]) - 1]
             mean = entries.astype("float64").mean()
             assert float(row["mean"]) == pytest.approx(mean, abs=1e-6)
+            symmetric = entries.astype("float64") + entries.T
+            smallest = np.linalg.eigvalsh(symmetric).min() / 2
+            assert float(row["smallest_eigenvalue"]) == pytest.approx(smallest, rel=1e-4, abs=1e-5)
         written = json.loads((folder / "explained/explanation.json").read_text(encoding="utf-8"))
         assert written["target"] == "I, saw cats."
         assert written["target_given"]

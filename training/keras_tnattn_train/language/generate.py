@@ -56,16 +56,16 @@ class GenerateOptions(Options):
 def generate(options: GenerateOptions) -> None:
     """Writes prompt and continuation to the standard output."""
     folder = Path(options.model)
-    if portable := portable_folder(folder):
-        texts = _from_export(portable, options)
-    elif (folder / "config.json").is_file():
+    if (folder / "config.json").is_file():
         texts = _from_run(folder, options)
+    elif portable := portable_folder(folder):
+        texts = _from_export(portable, options)
     else:
         raise InputError(
-            "Expected the folder of a run of language, or of an exported language model. "
-            f"Received: {folder}"
+            "Expected the folder of a run of language, or of an exported language model with files "
+            f"for a runtime. Received: model={options.model}"
         )
-    first = next(texts)  # errors of the prompt come before it is written
+    first = next(texts, "")  # errors of the prompt come before it is written
     print(options.prompt, end="", flush=True)
     for text in itertools.chain([first], texts):
         print(text, end="", flush=True)
@@ -77,14 +77,16 @@ def _from_export(folder: Path, options: GenerateOptions) -> Iterator[str]:
 
     if options.metric_cache:
         raise InputError(
-            f"Expected a run of language for metric_cache. Received: an exported model, {folder}"
+            "Expected no metric_cache with an exported model. Received: metric_cache=True, "
+            f"model={options.model}. Leave it out, or name the run"
         )
     names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
     try:
         model = load(folder)
         if not isinstance(model, LanguageModel):
             raise InputError(
-                f"Expected a language model. Received: {folder}, a {type(model).__name__}"
+                f"Expected a language model. Received: model={options.model}, a "
+                f"{type(model).__name__}, which predicts with: python {folder / 'reader.py'} TEXT"
             )
         chosen = {name: getattr(options, name) for name in (*names, "stop", "seed")}
         yield from model.stream(options.prompt, **chosen)

@@ -52,11 +52,13 @@ def describe(values: np.ndarray) -> dict[str, float]:
 def smallest_eigenvalue(matrix: np.ndarray) -> float:
     """Returns the smallest eigenvalue of the symmetric part of a square matrix.
 
-    The quadratic form `x^T A x` is positive for all vectors `x` but 0, and `A` positive definite,
-    where it is above 0. Positive entries do not make a matrix positive definite.
+    `A` is positive definite, `x^T A x > 0` for all `x != 0`, if and only if it is above 0. Positive
+    entries do not make a matrix positive definite. NaN if an entry is not finite.
 
     Args:
         matrix: Numbers `(n, n)`.
     """
     matrix = np.asarray(matrix, "float64")
+    if not np.isfinite(matrix).all():
+        return math.nan
     return float(np.linalg.eigvalsh((matrix + matrix.T) / 2)[0])
