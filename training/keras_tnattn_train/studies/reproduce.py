@@ -6,6 +6,7 @@ from keras_tnattn_train.commands import Command, run_commands
 from keras_tnattn_train.studies.compare import COMMAND as COMPARE
 from keras_tnattn_train.studies.compare_nodes import COMMAND as COMPARE_NODES
 from keras_tnattn_train.studies.digits import COMMAND as DIGITS
+from keras_tnattn_train.studies.grokking import COMMAND as GROKKING
 from keras_tnattn_train.studies.language import COMMAND as LANGUAGE
 from keras_tnattn_train.studies.long_texts import COMMAND as LONG_TEXTS
 from keras_tnattn_train.studies.paper_translators import COMMAND as PAPER_TRANSLATORS
@@ -22,6 +23,7 @@ STUDIES: tuple[Command, ...] = (
     PAPER_TRANSLATORS,
     LANGUAGE,
     RULES,
+    GROKKING,
     DIGITS,
     COMPARE,
     COMPARE_NODES,
