@@ -24,7 +24,12 @@ from keras_tnattn_train.studies.grokking_report import (
     quartiles,
     table,
 )
-from keras_tnattn_train.studies.grokking_training import Trained, fixed_rows, train_seeds
+from keras_tnattn_train.studies.grokking_training import (
+    Trained,
+    fixed_rows,
+    shows_whole_rule,
+    train_seeds,
+)
 from keras_tnattn_train.studies.reproduce import main
 
 ON_JAX = pytest.mark.skipif(keras.backend.backend() != "jax", reason="the study needs JAX")
@@ -68,6 +73,22 @@ def test_rows_are_fixed_and_different():
     np.testing.assert_array_equal(few[4:], many[16:])
     assert not np.array_equal(many, fixed_rows(options, 16, seed=4))
     assert set(np.unique(many)) == {0, 1}
+
+
+@pytest.mark.parametrize("boundary", ["periodic", "fixed"])
+def test_the_rows_that_show_the_whole_rule(boundary):
+    options = GrokkingTraining(length=8, test_rows=100)
+    found = set()
+    for seed in range(20):
+        setting = BASE._replace(boundary=boundary, rows=2)
+        seen = set()
+        for bits in fixed_rows(options, 2, seed)[:2].tolist():
+            ends = (bits[-1], bits[0]) if boundary == "periodic" else (0, 0)
+            padded = [ends[0], *bits, ends[1]]
+            seen |= {tuple(padded[i : i + 3]) for i in range(8)}
+        assert shows_whole_rule(options, setting, seed) == (len(seen) == 8)
+        found.add(len(seen) == 8)
+    assert found == {True, False}
 
 
 @ON_JAX
@@ -123,7 +144,7 @@ def test_the_table_counts_the_seeds():
     lstm = base_of("lstm", "periodic")
     rows = {(*few, 0): row(1000, 2500), (*few, 1): row(2000, test_accuracy=0.75)}
     rows |= {(*lstm, 0): row(test_accuracy=0.5)}
-    header, _, *lines = cells(table(by_setting(rows)))
+    header, _, *lines = cells(table(by_setting(rows), GrokkingTraining()))
     named = [dict(zip(header, line, strict=True)) for line in lines]
     assert lines[0][:6] == ["periodic", "tn", "216", "6", f"{BASE.weight_decay:g}", "2"]
     assert [line["99 % training"] for line in named] == ["2 of 2", "0 of 1"]

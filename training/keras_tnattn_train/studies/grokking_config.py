@@ -58,8 +58,8 @@ class Setting(NamedTuple):
         )
 
 
-BASE = Setting(BOUNDARIES[0], "tn", 6, 0.1, 4)
-ROWS = (2, 4, 8, 16)
+BASE = Setting(BOUNDARIES[0], "tn", 6, 0.1, 3)
+ROWS = (2, 3, 4, 8, 16)
 MOST_ROWS = 128  # with as many test rows there are 256 of the shortest
 BOND_DIMS = (4, 6, 12)
 WEIGHT_DECAYS = (0.0, 0.1, 1.0)

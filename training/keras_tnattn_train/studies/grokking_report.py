@@ -19,7 +19,7 @@ from keras_tnattn_train.studies.grokking_config import (
     Setting,
     base_of,
 )
-from keras_tnattn_train.studies.grokking_training import Trained
+from keras_tnattn_train.studies.grokking_training import Trained, shows_whole_rule
 from keras_tnattn_train.system.files import Measurements, replacing, writing
 
 ENOUGH = 0.99  # the accuracy that counts as learned
@@ -79,7 +79,7 @@ def report(rows: Measurements, options: GrokkingTraining, folder: Path) -> str:
         The table.
     """
     groups = by_setting(rows)
-    text = table(groups)
+    text = table(groups, options)
     save_text(folder / "table.md", text)
     draw_delays(groups, options, folder / "delays.png")
     for boundary in dict.fromkeys(setting.boundary for setting in groups):
@@ -116,11 +116,11 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     return float(lower), statistics.median(values), float(upper)
 
 
-def table(groups: dict[Setting, Group]) -> str:
+def table(groups: dict[Setting, Group], options: GrokkingTraining) -> str:
     """Returns a table with a line for each setting: counts, medians and quartiles."""
-    header = ("ends", "network", "weights", "bond", "decay", "rows", "99 % training", "99 % test")
-    columns = ("at the end", "training epoch", "test epoch", "delay", "test %, end", "test %, best")
-    lines: list[tuple[str, ...]] = [(*header, *columns)]
+    header = ("ends", "network", "weights", "bond", "decay", "rows", "whole rule", "99 % training")
+    columns = ("99 % test", "at the end", "training epoch", "test epoch", "delay", "test %, end")
+    lines: list[tuple[str, ...]] = [(*header, *columns, "test %, best")]
     for setting, group in groups.items():
         rows = list(group.values())
         delays = delays_of(group)
@@ -133,6 +133,7 @@ def table(groups: dict[Setting, Group]) -> str:
                 str(setting.bond_dim or "-"),
                 f"{setting.weight_decay:g}",
                 str(setting.rows),
+                f"{sum(shows_whole_rule(options, setting, seed) for seed in group)} of {number}",
                 f"{len(delays)} of {number}",
                 f"{sum('test_epoch' in row for row in rows)} of {number}",
                 f"{sum(row['test_accuracy'] >= ENOUGH for row in rows)} of {number}",

@@ -45,6 +45,14 @@ def fixed_rows(options: GrokkingTraining, rows: int, seed: int) -> np.ndarray:
     return ((numbers[:, None] >> np.arange(options.length)) & 1).astype("int32")
 
 
+def shows_whole_rule(options: GrokkingTraining, setting: Setting, seed: int) -> bool:
+    """Returns whether each of the eight neighborhoods occurs in the training rows of a seed."""
+    rows = fixed_rows(options, setting.rows, seed)[: setting.rows]
+    # A rule of a single neighborhood marks the cells that have it.
+    marked = (evolve(rows, 1 << number, boundary=setting.boundary) for number in range(8))
+    return all(cells.any() for cells in marked)
+
+
 def train_seeds(options: GrokkingTraining, setting: Setting, seeds: Sequence[int]) -> Trained:
     """Trains a network of a setting with each seed, all at once, and measures their accuracies.
 
