@@ -11,7 +11,6 @@ from keras_tnattn_train.rules.models import network
 from keras_tnattn_train.studies import grokking_report, grokking_training
 from keras_tnattn_train.studies.grokking_config import (
     BASE,
-    ROWS,
     GrokkingTraining,
     base_of,
     settings_of,
@@ -54,14 +53,15 @@ def invented(options, setting, seeds):
 
 
 def test_one_factor_differs_from_the_base():
-    settings = settings_of(("tn", "lstm"), ("periodic", "fixed"), ROWS)
-    assert len(set(settings)) == len(settings) == 4 * len(ROWS) + 2 + 2
+    factors = ((2, 3, 8), (4, 6, 12), (0.0, 0.1))
+    settings = settings_of(("tn", "lstm"), ("periodic", "fixed"), *factors)
+    assert len(set(settings)) == len(settings) == 4 * 3 + 2 + 1
     assert BASE in settings
     for setting in settings:
         base = base_of(setting.network, setting.boundary)
         assert sum(a != b for a, b in zip(setting, base, strict=True)) <= 1
     assert {s.bond_dim for s in settings if s.network == "lstm"} == {0}
-    assert len({s.bond_dim for s in settings if s.boundary == "fixed"}) == 2  # 0, and one value
+    assert {s.bond_dim for s in settings if s.boundary == "fixed"} == {0, BASE.bond_dim}
 
 
 def test_rows_are_fixed_and_different():
@@ -188,9 +188,9 @@ def test_finished_seeds_are_not_trained_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     monkeypatch.setattr(grokking_training, "train_seeds", train)
     command = ["grokking", "--run-dir", str(tmp_path / "study"), "--networks", "lstm"]
-    command += ["--epochs", "40", "--boundaries", "periodic", "--seeds"]
+    command += ["--epochs", "40", "--boundaries", "periodic", "--rows", "3", "9", "--seeds"]
     assert main([*command, "0"]) == 0
-    assert [(s.rows, seeds) for s, seeds in trained] == [(rows, [0]) for rows in ROWS]
+    assert [(s.rows, seeds) for s, seeds in trained] == [(3, [0]), (9, [0])]
     files = {path.name for path in (tmp_path / "study").iterdir()}
     pictures = {"delays.png", "curves_periodic.png"}
     assert files >= {"results.csv", "table.md", "curves", "config.json"} | pictures
@@ -198,10 +198,10 @@ def test_finished_seeds_are_not_trained_again(tmp_path, monkeypatch, capsys):
 
     trained.clear()
     assert main([*command, "0", "1", "2"]) == 0
-    assert [seeds for _, seeds in trained] == [[1, 2]] * len(ROWS)
+    assert [seeds for _, seeds in trained] == [[1, 2]] * 2
     with (tmp_path / "study/results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 3 * len(ROWS)
+    assert len(rows) == 6
     assert {(row["train_epoch"], row["test_epoch"]) for row in rows} == {("20", "30")}
     text = (tmp_path / "study/table.md").read_text()
     assert text in capsys.readouterr().out
@@ -223,10 +223,14 @@ def test_other_backends_are_refused(tmp_path, capsys):
     assert not (tmp_path / "study").exists()
 
 
-@pytest.mark.parametrize("rows", [["0"], ["4", "129"]])
-def test_numbers_of_rows_out_of_range(rows, tmp_path, capsys):
-    assert main(["grokking", "--run-dir", str(tmp_path / "study"), "--rows", *rows]) == 2
-    assert f"rows={' '.join(rows)}" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("rows", "0"), ("rows", "4 129"), ("bond-dims", "6 0"), ("weight-decays", "-0.5")],
+)
+def test_values_out_of_range(name, values, tmp_path, capsys):
+    command = ["grokking", "--run-dir", str(tmp_path / "study"), f"--{name}", *values.split()]
+    assert main(command) == 2
+    assert f"{name.replace('-', '_')}={values}" in capsys.readouterr().err
     assert not (tmp_path / "study").exists()
 
 

@@ -1,5 +1,6 @@
 """The study `grokking`: do networks that fit a few rows learn the rule later?"""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from keras_tnattn_train.rules.config import BOUNDARIES
 from keras_tnattn_train.runs.measuring import measure_missing
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.studies.grokking_config import (
+    BASE,
     KEYS,
     MEASURED,
+    MOST_BONDS,
     MOST_ROWS,
     NETWORKS,
-    ROWS,
     GrokkingTraining,
     Setting,
     place,
@@ -31,18 +33,27 @@ class GrokkingStudyOptions(Options):
         tuple(NETWORKS), RUN, "networks to compare", choices=tuple(NETWORKS)
     )
     boundaries: tuple[str, ...] = option(BOUNDARIES, RUN, "ends of the rows", choices=BOUNDARIES)
-    rows: tuple[int, ...] = option(
-        ROWS, RUN, "numbers of training rows; the other factors are varied with the base's"
+    rows: tuple[int, ...] = option((2, 3, 4, 8, 16), RUN, "numbers of training rows")
+    bond_dims: tuple[int, ...] = option(
+        (4, 6, 12), RUN, f"bond dimensions, with {BASE.rows} rows that are rings (tn)"
+    )
+    weight_decays: tuple[float, ...] = option(
+        (0.0, 0.1, 1.0), RUN, f"weight decays of AdamW, with {BASE.rows} rows that are rings (tn)"
     )
     seeds: Seeds = option(tuple(range(20)), RUN, "seeds to train each network with")
     run_dir: str = option("runs/study-grokking", RUN, "folder of the study", metavar="DIR")
 
     def check_together(self) -> None:
-        if not all(1 <= number <= MOST_ROWS for number in self.rows):
-            raise ValueError(
-                f"Expected 1 to {MOST_ROWS} training rows. Received: rows="
-                f"{' '.join(map(str, self.rows))}"
-            )
+        for name, values, least, most in (
+            ("rows", self.rows, 1, MOST_ROWS),
+            ("bond_dims", self.bond_dims, 1, MOST_BONDS),
+            ("weight_decays", self.weight_decays, 0, math.inf),
+        ):
+            if not all(least <= value <= most for value in values):
+                raise ValueError(
+                    f"Expected {name} from {least} to {most}. Received: {name}="
+                    f"{' '.join(map(str, values))}"
+                )
 
 
 def start(values: dict[str, Any]) -> None:
@@ -77,7 +88,13 @@ def start(values: dict[str, Any]) -> None:
 
     wanted = [
         (*setting, seed)
-        for setting in settings_of(options.networks, options.boundaries, options.rows)
+        for setting in settings_of(
+            options.networks,
+            options.boundaries,
+            options.rows,
+            options.bond_dims,
+            options.weight_decays,
+        )
         for seed in options.seeds
     ]
     rows = measure_missing(path, KEYS, MEASURED, wanted, measure, place, blanks=True)

@@ -59,10 +59,8 @@ class Setting(NamedTuple):
 
 
 BASE = Setting(BOUNDARIES[0], "tn", 6, 0.1, 3)
-ROWS = (2, 3, 4, 8, 16)
+MOST_BONDS = 256
 MOST_ROWS = 128  # with as many test rows there are 256 of the shortest
-BOND_DIMS = (4, 6, 12)
-WEIGHT_DECAYS = (0.0, 0.1, 1.0)
 
 
 def base_of(network: str, boundary: str) -> Setting:
@@ -72,22 +70,23 @@ def base_of(network: str, boundary: str) -> Setting:
 
 
 def settings_of(
-    networks: Iterable[str], boundaries: Iterable[str], rows: Iterable[int]
+    networks: Iterable[str],
+    boundaries: Iterable[str],
+    rows: Iterable[int],
+    bond_dims: Iterable[int],
+    weight_decays: Iterable[float],
 ) -> list[Setting]:
-    """Returns all settings of some networks, ends and numbers of rows.
+    """Returns all settings; each differs in one factor from the base of its network and ends.
 
-    Each differs in one factor from the base. The number of rows is varied with all networks and
-    ends, the other factors with tensor-network attention on rings.
+    The number of rows is varied with all networks and ends, bond dimension and weight decay with
+    tensor-network attention on rings.
     """
-    settings = []
-    for boundary in boundaries:
-        for network in networks:
-            base = base_of(network, boundary)
-            settings += [base._replace(rows=number) for number in rows]
-            if base == BASE:
-                settings += [base._replace(bond_dim=bond_dim) for bond_dim in BOND_DIMS]
-                settings += [base._replace(weight_decay=decay) for decay in WEIGHT_DECAYS]
-    return list(dict.fromkeys(settings))
+    bases = [base_of(network, boundary) for boundary in boundaries for network in networks]
+    settings = [base._replace(rows=number) for base in bases for number in rows]
+    if BASE in bases:
+        settings += [BASE._replace(bond_dim=bond_dim) for bond_dim in bond_dims]
+        settings += [BASE._replace(weight_decay=decay) for decay in weight_decays]
+    return sorted(set(settings), key=place)
 
 
 def place(key: tuple) -> tuple:
