@@ -18,6 +18,7 @@ from keras_tnattn_train.studies.grokking_config import (
 from keras_tnattn_train.studies.grokking_report import (
     by_setting,
     delays_of,
+    draw_curves,
     draw_delays,
     measurements_of,
     quartiles,
@@ -155,6 +156,26 @@ def test_the_table_counts_the_seeds():
     assert [line["delay"] for line in named] == ["never (1,500 to never)", "-"]
     assert [line["test %, end"] for line in named] == ["87.5", "50.0"]
     assert lines[1][3] == "-"
+
+
+def test_the_curves_are_medians_over_the_seeds(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(grokking_report, "save", lambda figure, path: figures.append(figure))
+    options = GrokkingTraining(epochs=30)
+    rows = {}
+    for setting in (BASE, BASE._replace(rows=9), base_of("lstm", "periodic")):
+        train, test = np.array([[[0.5, 1, 1]] * 3, [[0, 0.25, 1], [0, 0.5, 0.5], [0.25, 1, 0]]])
+        trained = Trained(10, 2.0, train, test)
+        rows |= measurements_of(options, setting, (0, 1, 2), trained, tmp_path)
+    draw_curves(by_setting(rows), options, tmp_path, tmp_path / "curves.png")
+    panels = figures[0].axes
+    titles = [axes.get_title() for axes in panels]
+    assert titles == [f"tn, {BASE.rows} rows", "tn, 9 rows", f"lstm, {BASE.rows} rows", ""]
+    for axes in panels[:3]:
+        for line, expected in zip(axes.lines, ([50, 100, 100], [0, 50, 50]), strict=True):
+            np.testing.assert_array_equal(line.get_xdata(), [10, 20, 30])
+            np.testing.assert_array_equal(line.get_ydata(), expected)
+    assert not panels[3].axison
 
 
 def test_every_training_is_a_point_of_the_picture(tmp_path, monkeypatch):

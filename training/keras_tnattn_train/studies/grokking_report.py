@@ -186,6 +186,9 @@ def draw_curves(
             axes.fill_between(epochs, lower, upper, color=f"C{color}", alpha=0.25, linewidth=0)
         axes.set(title=f"{setting.network}, {setting.rows} rows", xscale="log", ylim=(45, 102))
         axes.grid(alpha=0.3)
+    for axes in grid.flat:
+        if not axes.lines:
+            axes.set_axis_off()
     for axes in grid[-1]:
         axes.set_xlabel("epoch")
     for axes in grid[:, 0]:
@@ -219,7 +222,9 @@ def draw_delays(groups: dict[Setting, Group], options: GrokkingTraining, path: P
         axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
         axes.set(xlabel=title)
         axes.grid(axis="y", alpha=0.3)
+    lowest = min((delay for group in groups.values() for delay in delays_of(group)), default=0)
     grid[0].set_yscale("symlog", linthresh=10)
+    grid[0].set_ylim(min(2 * lowest, -5), 2 * never)
     ticks = [0, 10, 100, 1000]
     grid[0].set_yticks([*ticks, never], [*map(str, ticks), "never"])
     grid[0].set_ylabel("delay, epochs")
