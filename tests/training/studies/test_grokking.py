@@ -93,7 +93,7 @@ def test_the_rows_that_show_the_whole_rule(boundary):
 
 
 @ON_JAX
-@pytest.mark.parametrize("name", ["tn", "lstm"])
+@pytest.mark.parametrize("name", ["tn", pytest.param("lstm", marks=pytest.mark.slow)])
 def test_seeds_trained_at_once_are_those_trained_by_keras(name):
     options = GrokkingTraining(length=8, test_rows=20, epochs=24, epochs_between=6)
     setting = base_of(name, "fixed")._replace(rows=3, weight_decay=0.5)
