@@ -197,6 +197,8 @@ def test_every_training_is_a_point_of_the_picture(tmp_path, monkeypatch):
         for axes in figures[0].axes
     ]
     assert heights == [[10, never], [10, 30, never], [10, never, never]]
+    bars = [sorted(line.get_ydata()[0] for line in axes.lines) for axes in figures[0].axes]
+    assert bars == [[never], [30, never], [never, never]]
 
 
 def test_finished_seeds_are_not_trained_again(tmp_path, monkeypatch, capsys):

@@ -187,12 +187,11 @@ def draw_curves(
         axes.set(title=f"{setting.network}, {setting.rows} rows", xscale="log", ylim=(45, 102))
         axes.grid(alpha=0.3)
     for axes in grid.flat:
+        axes.tick_params(labelbottom=True, labelleft=True)
         if not axes.lines:
             axes.set_axis_off()
-    for axes in grid[-1]:
-        axes.set_xlabel("epoch")
-    for axes in grid[:, 0]:
-        axes.set_ylabel("correct cells, %")
+    figure.supxlabel("epoch")
+    figure.supylabel("correct cells, %")
     grid[0][0].legend(loc="lower right")
     save(figure, path)
 
@@ -207,16 +206,17 @@ def draw_delays(groups: dict[Setting, Group], options: GrokkingTraining, path: P
         values = sorted({getattr(s, factor) for settings in lines.values() for s in settings})
         for n, ((network, boundary), settings) in enumerate(lines.items()):
             for setting in settings:
-                delays = np.minimum(delays_of(groups[setting]), never)
+                delays = delays_of(groups[setting])
                 width = 0.8 / len(lines)
                 middle = values.index(getattr(setting, factor)) - 0.4 + (n + 0.5) * width
                 places = middle + np.linspace(-0.35, 0.35, len(delays)) * width
                 color = f"C{list(NETWORKS).index(network)}"
                 face = color if boundary == BASE.boundary else "none"
-                axes.scatter(places, delays, 14, facecolor=face, edgecolor=color)
-                if len(delays):
+                axes.scatter(places, np.minimum(delays, never), 14, facecolor=face, edgecolor=color)
+                if delays:
                     ends = middle + np.array([-0.45, 0.45]) * width
-                    axes.plot(ends, [statistics.median(delays)] * 2, color="black")
+                    median = min(statistics.median(delays), never)
+                    axes.plot(ends, [median, median], color="black")
             label = f"{network}, {boundary}"
             axes.scatter([], [], 14, facecolor=face, edgecolor=color, label=label)
         axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
