@@ -1,5 +1,6 @@
 """Trains and measures a classifier of the nodes of one graph."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,18 @@ def train_nodes(config: NodesConfig, run: Run, graph: LabeledGraph) -> dict[str,
     return finish(config, run, trainer.model, results)
 
 
-def measure_once(config: NodesConfig, graph: LabeledGraph) -> dict[str, Any]:
-    """Trains a classifier without a run folder, and returns the measurements."""
-    return _train(_trainer(config, graph), config, None)
+def measure_once(
+    config: NodesConfig, graph: LabeledGraph, build: Callable[[], keras.Model] | None = None
+) -> dict[str, Any]:
+    """Trains a classifier without a run folder, and returns the measurements.
+
+    Args:
+        config: The options.
+        graph: The graph.
+        build: Returns a model with the inputs and outputs of `graph_classifier`. Default: the model
+            of the options.
+    """
+    return _train(_trainer(config, graph, build), config, None)
 
 
 def data_description(graph: LabeledGraph) -> dict[str, Any]:
@@ -109,10 +119,27 @@ def _train(trainer: GraphTrainer, config: NodesConfig, run: Run | None) -> dict[
     }
 
 
-def _trainer(config: NodesConfig, graph: LabeledGraph) -> GraphTrainer:
+def _trainer(
+    config: NodesConfig, graph: LabeledGraph, build: Callable[[], keras.Model] | None = None
+) -> GraphTrainer:
     start_session(config)
+    model = build() if build else _classifier(config, graph)
+    model.compile(
+        keras.optimizers.Adam(config.learning_rate),
+        keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="mean_with_sample_weight"
+        ),
+        weighted_metrics=[
+            "accuracy",
+            keras.metrics.SparseCategoricalCrossentropy(name="cross_entropy", from_logits=True),
+        ],
+    )
+    return GraphTrainer(model, graph)
+
+
+def _classifier(config: NodesConfig, graph: LabeledGraph) -> keras.Model:
     try:
-        model = graph_classifier(
+        return graph_classifier(
             graph.features.shape[1],
             len(graph.class_names),
             layer=config.layer,
@@ -128,14 +155,3 @@ def _trainer(config: NodesConfig, graph: LabeledGraph) -> GraphTrainer:
     except ValueError as error:
         # Keras and our layers validate sizes; report their errors as input errors.
         raise InputError(str(error)) from error
-    model.compile(
-        keras.optimizers.Adam(config.learning_rate),
-        keras.losses.SparseCategoricalCrossentropy(
-            from_logits=True, reduction="mean_with_sample_weight"
-        ),
-        weighted_metrics=[
-            "accuracy",
-            keras.metrics.SparseCategoricalCrossentropy(name="cross_entropy", from_logits=True),
-        ],
-    )
-    return GraphTrainer(model, graph)

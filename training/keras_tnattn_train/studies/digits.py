@@ -2,7 +2,6 @@
 
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from keras_tnattn_train.commands import Command
@@ -49,33 +48,9 @@ def table(rows: Measurements, shared: float) -> str:
         shared: How many test rows there are to a training row; see `half_width` in
             `keras_tnattn_train.runs.tables`.
     """
-    from keras_tnattn_train.runs.tables import interval, table_of
+    from keras_tnattn_train.studies.paired_splits import paired_table
 
-    header = ("classifier", "weights", "splits", "test %", "lowest", "highest", "seconds")
-    lines: list[tuple[str, ...]] = [(*header, f"points above {CLASSIFIERS[0]}")]
-    for classifier in CLASSIFIERS:
-        of_line = {seed: row for (name, seed), row in rows.items() if name == classifier}
-        if not of_line:
-            continue
-        accuracies = [100 * row["test_accuracy"] for row in of_line.values()]
-        differences = [
-            100 * (row["test_accuracy"] - rows[CLASSIFIERS[0], seed]["test_accuracy"])
-            for seed, row in of_line.items()
-            if classifier != CLASSIFIERS[0] and (CLASSIFIERS[0], seed) in rows
-        ]
-        lines.append(
-            (
-                classifier,
-                f"{fmean(row['weights'] for row in of_line.values()):,.0f}",
-                str(len(of_line)),
-                interval(accuracies, ".2f"),
-                f"{min(accuracies):.2f}",
-                f"{max(accuracies):.2f}",
-                f"{fmean(row['seconds'] for row in of_line.values()):.1f}",
-                interval(differences, ".2f", shared) if differences else "-",
-            )
-        )
-    return table_of(lines)
+    return paired_table(rows, CLASSIFIERS, shared)
 
 
 def _place(key: tuple[str, int]) -> tuple[int, int]:

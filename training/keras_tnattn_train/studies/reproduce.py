@@ -10,6 +10,7 @@ from keras_tnattn_train.studies.grokking import COMMAND as GROKKING
 from keras_tnattn_train.studies.language import COMMAND as LANGUAGE
 from keras_tnattn_train.studies.long_texts import COMMAND as LONG_TEXTS
 from keras_tnattn_train.studies.paper_translators import COMMAND as PAPER_TRANSLATORS
+from keras_tnattn_train.studies.power_law_data import COMMAND as POWER_LAW_DATA
 from keras_tnattn_train.studies.rules import COMMAND as RULES
 from keras_tnattn_train.studies.tensorized import COMMAND as TENSORIZED_ATTENTIONS
 from keras_tnattn_train.studies.translators import COMMAND as TRANSLATORS
@@ -25,6 +26,7 @@ STUDIES: tuple[Command, ...] = (
     RULES,
     GROKKING,
     DIGITS,
+    POWER_LAW_DATA,
     COMPARE,
     COMPARE_NODES,
 )
