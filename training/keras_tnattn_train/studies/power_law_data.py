@@ -40,12 +40,7 @@ class PowerLawDataOptions(Options):
         None, DATA, "folder that holds the folder cora of the graph", metavar="DIR"
     )
     datasets: tuple[str, ...] = option(
-        None,
-        RUN,
-        "data sets; those that scikit-learn has need no folder (default: those two, and cora with "
-        "--data-dir)",
-        choices=tuple(DATASETS),
-        compute=lambda values: tuple(TABLES if values["data_dir"] is None else DATASETS),
+        tuple(TABLES), RUN, "data sets; cora needs --data-dir", choices=tuple(DATASETS)
     )
     classifiers: tuple[str, ...] = option(
         CLASSIFIERS, RUN, "classifiers to compare, where they apply", choices=CLASSIFIERS
