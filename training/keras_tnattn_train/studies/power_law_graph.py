@@ -85,7 +85,7 @@ def power_law_attention(epsilon: float = 1e-9) -> PowerLawGraphAttention:
     )
 
 
-ATTENTIONS: dict[str, Callable[[], keras.layers.Layer] | None] = {
+ATTENTIONS: dict[str, Callable[[], PowerLawGraphAttention | MetricAttention] | None] = {
     "plga": power_law_attention,
     "plga-epsilon": lambda: power_law_attention(epsilon=0.01),
     "sdpa": lambda: MetricAttention(NUM_HEADS, dropout=DROPOUT),
@@ -113,8 +113,9 @@ def network(attention: str, graph: LabeledGraph) -> keras.Model:
 
     x = keras.layers.Activation("elu")(dense(NUM_HEADS * HEAD_DIM, features, "words"))
     make = ATTENTIONS[attention]
-    for n in range(NUM_LAYERS if make else 0):
-        x = x + EdgeAttention(make(), name=f"attention_{n}")(x, edges)
+    if make is not None:
+        for n in range(NUM_LAYERS):
+            x = x + EdgeAttention(make(), name=f"attention_{n}")(x, edges)
     logits = dense(len(graph.class_names), x, "logits")
     return keras.Model({"features": features, "edges": edges}, logits)
 
@@ -136,9 +137,9 @@ def measure_graph(dataset: str, data_dir: str, classifier: str, seed: int) -> di
     started = time.process_time()
     if classifier != "logistic-regression":
         # The training of the graph attention network: its learning rate, patience and epochs.
-        config = NodesConfig(dataset=dataset, data_dir=data_dir, layer="gat", seed=seed)
+        options: dict[str, Any] = {"dataset": dataset, "data_dir": data_dir, "layer": "gat"}
         build = functools.partial(network, classifier, graph)
-        results = measure_once(config, graph, build)
+        results = measure_once(NodesConfig(**options, seed=seed), graph, build)
         weights = results["parameters"]["all"]
         seconds = time.process_time() - started
         return {**results, "weights": weights, "seconds": seconds}
