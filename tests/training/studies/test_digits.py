@@ -72,7 +72,8 @@ def test_finished_splits_are_not_trained_again(classifiers, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("seeds", [["-1"], [str(2**32)], ["0", "0"]])
 def test_seeds_out_of_range_are_refused(seeds, tmp_path, capsys):
-    for study in ("digits", "grokking", "long-texts", "rules", "tensorized", "whole-texts"):
+    studies = ("digits", "grokking", "long-texts", "power-law-data", "rules", "tensorized")
+    for study in (*studies, "whole-texts"):
         assert main([study, "--run-dir", str(tmp_path / "study"), "--seeds", *seeds]) == 2
         assert f"seeds={' '.join(seeds)}" in capsys.readouterr().err
     assert not (tmp_path / "study").exists()
