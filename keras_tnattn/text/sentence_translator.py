@@ -10,6 +10,8 @@ import tensorflow as tf
 from keras_tnattn.checks import check_int
 from keras_tnattn.models import Translator
 from keras_tnattn.search.beam_search import BeamSearch
+from keras_tnattn.search.model_steps import decoding_steps
+from keras_tnattn.search.steps import Steps
 from keras_tnattn.text.reserved import END, PAD, START, UNK
 
 
@@ -39,7 +41,8 @@ class SentenceTranslator:
     commands, the export and the server all translate with this class.
 
     Args:
-        model: A model of `keras_tnattn.models.translator`.
+        model: A model of `keras_tnattn.models.translator`, or the `keras_tnattn.search.Steps` of
+            another one.
         source_tokenizer: The `WordPieceTokenizer` of the source language.
         target_tokenizer: The `WordPieceTokenizer` of the target language.
         beam_size: Number `K` of hypotheses kept. Defaults to 1, greedy search.
@@ -68,15 +71,17 @@ class SentenceTranslator:
 
     def __init__(
         self,
-        model: keras.Model,
+        model: keras.Model | Steps,
         source_tokenizer: Any,
         target_tokenizer: Any,
         beam_size: int = 1,
         extra_tokens: int = 50,
         length_penalty: float = 0.6,
     ) -> None:
-        model = Translator.from_model(model)
-        sizes = (model.source_vocabulary_size, model.target_vocabulary_size)
+        if isinstance(model, keras.Model):
+            model = Translator.from_model(model)
+        steps = decoding_steps(model, START)
+        sizes = (steps.input_vocabulary_size, steps.vocabulary_size)
         received = (source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
         if sizes != received:
             raise ValueError(
@@ -84,7 +89,7 @@ class SentenceTranslator:
                 f"Received: tokenizers of {received}"
             )
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
-        self.search = BeamSearch(model, beam_size, START, END, extra_tokens, length_penalty)
+        self.search = BeamSearch(steps, beam_size, START, END, extra_tokens, length_penalty)
         # Traced once for all signatures of an exported model.
         self._search_graph = tf.function(
             self.search.search, input_signature=[tf.TensorSpec([None, None], tf.int32)]

@@ -1,12 +1,21 @@
-"""The study `translators`: its options, its table and how it continues."""
+"""The study `translators`: its options, its tables and how it continues."""
 
 import csv
+import json
 
+import keras
+import numpy as np
 import pytest
 from translate_commands import table
+from translator_runs import make_run
 
-from keras_tnattn_train.studies import translators
+from keras_tnattn.layers import MetricAttention
+from keras_tnattn_train.data.pairs.batches import BucketedBatches
+from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.studies import translators, translators_metric
 from keras_tnattn_train.studies.reproduce import main
+from keras_tnattn_train.studies.translators_tables import best_epoch, main_table, metric_table
+from keras_tnattn_train.translate.loading import load_translator
 
 
 def row(bleu, seconds=10.0):
@@ -18,6 +27,17 @@ def row(bleu, seconds=10.0):
         "exact_match": 0.25,
         "seconds": seconds,
     }
+
+
+FIXED = {
+    "weights": 900,
+    "val_loss": 3.125,
+    "bleu": 36.0,
+    "exact_match": 0.25,
+    "identity_val_loss": 4.0,
+    "identity_bleu": 1.0,
+    "spreads": "encoder_0/attention=0.1240 decoder_0/cross_attention=0.3000",
+}
 
 
 def cells(text):
@@ -32,49 +52,158 @@ def test_the_table_compares_the_same_seeds():
         ("plga", 1): row(37.0),
         ("plga-causal", 7): row(39.0, seconds=20.0),
     }
-    _, _, *lines = cells(translators.table(rows))
+    fixed = {("plga", 1): FIXED}
+    times = {("sdpa", 1): 20.0, ("plga", 1): 50.0, ("plga, metric fixed", 1): 23.0}
+    times = {key: {"milliseconds": value} for key, value in times.items()}
+    epochs = {("sdpa", 0): 6, ("sdpa", 1): 5, ("plga", 0): None}
+    _, _, *lines = cells(main_table(translators.MODELS, rows, fixed, times, epochs))
+    same, exact = ["1,000", "2.000", "3.000"], "25.0 ± 0.0"
+    peer = ["6 5", "41.0 ± 1.4", "-", exact, "20.0", "-", "10", "0 1"]
+    after = ["900", "-", "3.125", "-"]
     assert lines == [
-        ["sdpa", "1,000", "2.000", "3.000", "41.0 ± 1.4", "-", "25.0 ± 0.0", "10", "0 1"],
-        ["plga", "1,000", "2.000", "3.000", "36.5 ± 0.7", "-4.5 ± 0.7", "25.0 ± 0.0", "10", "0 1"],
-        ["plga-causal", "1,000", "2.000", "3.000", "39.0", "-", "25.0", "20", "7"],
+        ["sdpa", *same, *peer],
+        ["plga", *same, "- -", "36.5 ± 0.7", "-4.5 ± 0.7", exact, "50.0", "2.50", "10", "0 1"],
+        ["plga, metric fixed", *after, "36.0", "-6.0", "25.0", "23.0", "1.15", "-", "1"],
+        ["plga-causal", *same, "-", "39.0", "-", "25.0", "-", "-", "20", "7"],
     ]
+
+
+def test_the_table_of_the_metric_has_the_spread_of_each_attention():
+    rows = {("plga", 0): row(36.0), ("plga", 1): row(38.0), ("sdpa", 0): row(40.0)}
+    other = FIXED["spreads"].replace("0.1240", "0.3240")
+    fixed = {("plga", 0): FIXED, ("plga", 1): {**FIXED, "spreads": other}}
+    _, _, *lines = cells(metric_table(translators.MODELS, rows, fixed))
+    bleu = ["37.0 ± 1.4", "36.0 ± 0.0", "1.0 ± 0.0"]
+    loss = ["3.000 ± 0.000", "3.125 ± 0.000", "4.000 ± 0.000"]
+    spreads = "encoder_0/attention 0.22 ± 0.14, decoder_0/cross_attention 0.30 ± 0.00"
+    assert lines == [["plga", *bleu, *loss, spreads, "0 1"]]
+
+
+def test_the_best_epoch_is_that_of_the_lowest_validation_loss(tmp_path):
+    run = Run(tmp_path / "run")
+    assert best_epoch(run.folder) is None
+    run.folder.mkdir()
+    losses = {1: 3.0, 2: 1.5, 3: 2.0}
+    run.write_metrics([{"epoch": epoch, "val_loss": loss} for epoch, loss in losses.items()])
+    assert best_epoch(run.folder) == 2
 
 
 @pytest.mark.parametrize("model", translators.MODELS)
 def test_each_model_is_a_valid_run(model):
     config = translators.TranslatorsTraining(corpus="cldr:pt-en").config_of(model, 3)
     assert (config.name, config.seed) == (f"{model}-3", 3)
-    assert config.attention == model.partition("-")[0]
+    assert config.attention == ("plga" if model.startswith("plga") else "sdpa")
+    assert translators.has_metric(config) == ("plga" in model)
     assert config.causal_metric == ("causal" in model)
-    assert (config.encoder_attention is not None) == ("encoder" in model)
-    assert (config.decoder_attention is not None) == ("decoder" in model)
+    both = model in ("tsa", "rgtn")
+    assert (config.encoder_attention is not None) == (both or "encoder" in model)
+    assert (config.decoder_attention is not None) == (both or "decoder" in model)
 
 
 @pytest.fixture
 def trained(monkeypatch):
-    """Stands in for the trainings; lists those that were run."""
+    """Stands in for trainings and measurements; lists those that were run."""
     run = []
 
-    def train_and_measure(config, folder):
+    def train_and_measure(model, config, folder):
         run.append(config.name)
+        assert config.name.startswith(model)
         assert config.prepared == str(folder / "prepared")
         return row(40.0 if config.attention == "sdpa" else 36.0)
 
+    def measure_fixed_metric(folder, seed):
+        run.append(f"{folder.name} fixed")
+        return FIXED
+
+    def times_of_sentences(loaded):
+        assert all(name[0].partition(",")[0] in path.name for name, (path, _) in loaded.items())
+        run.append([path.name for path, _ in loaded.values()])
+        return dict.fromkeys(loaded, 20.0)
+
     monkeypatch.setattr(translators, "train_and_measure", train_and_measure)
+    monkeypatch.setattr(translators_metric, "measure_fixed_metric", measure_fixed_metric)
+    monkeypatch.setattr(translators_metric, "times_of_sentences", times_of_sentences)
     return run
 
 
 def test_finished_trainings_are_kept(trained, tmp_path, capsys):
     command = ["translators", "--corpus", "cldr:pt-en", "--run-dir", str(tmp_path / "study")]
     assert main([*command, "--models", "plga", "sdpa", "--seeds", "0"]) == 0
+    first = ["plga-0", "sdpa-0", "plga-0 fixed", ["sdpa-0", "plga-0", "plga-0-fixed"]]
+    assert trained == first
     assert main([*command, "--models", "plga", "sdpa", "--seeds", "0", "1"]) == 0
-    assert trained == ["plga-0", "sdpa-0", "plga-1", "sdpa-1"]
+    second = ["plga-1", "sdpa-1", "plga-1 fixed", ["sdpa-1", "plga-1", "plga-1-fixed"]]
+    assert trained == [*first, *second]
     text = (tmp_path / "study/table.md").read_text()
     assert text.strip() in capsys.readouterr().out
-    assert [line[0] for line in cells(text)[2:]] == ["sdpa", "plga"]
+    models = [line[0] for line in cells(text.partition("\n\n")[0])[2:]]
+    assert models == ["sdpa", "plga", "plga, metric fixed"]
     assert main([*command, "--epochs", "3"]) == 2
     assert "epochs" in capsys.readouterr().err
-    assert len(trained) == 4
+    assert len(trained) == 8
+    # A study whose trainings are finished measures what is missing only; all models of a seed are
+    # timed together.
+    (tmp_path / "study/metric.csv").unlink()
+    assert main([*command, "--models", "plga", "--seeds", "1"]) == 0
+    assert trained[8:] == ["plga-1 fixed"]
+    (tmp_path / "study/times.csv").unlink()
+    assert main([*command, "--models", "plga", "--seeds", "1"]) == 0
+    assert trained[9:] == [["sdpa-1", "plga-1", "plga-1-fixed"]]
+
+
+def test_the_metric_of_a_run_is_fixed_beside_it(tmp_path):
+    _, corpus = make_run(tmp_path / "run")
+    before = (tmp_path / "run/model.keras").read_bytes()
+    row = translators_metric.measure_fixed_metric(tmp_path / "run", seed=3)
+    assert (tmp_path / "run/model.keras").read_bytes() == before
+    assert set(row) == set(translators.METRICS)
+    validation = BucketedBatches(corpus.parts["validation"], 64)
+    losses = {}
+    for name in ("fixed", "identity"):
+        translator = load_translator(tmp_path / f"run-{name}").model
+        (encoder,), (decoder,) = translator.encoders, translator.decoders
+        layers = (encoder.attention, decoder.self_attention, decoder.cross_attention)
+        assert all(isinstance(layer, MetricAttention) for layer in layers)
+        metrics = np.stack([layer.metric_weight for layer in layers])
+        assert (metrics == np.eye(4)).all() == (name == "identity")
+        assert (tmp_path / f"run-{name}/hypotheses-validation-beam1.txt").exists()
+        # The mean over the tokens of a batch.
+        inputs, labels = validation[0]
+        probable = np.log(keras.ops.softmax(translator(inputs)))
+        of_labels = np.take_along_axis(probable, labels[..., None], -1)[..., 0]
+        losses[name] = -of_labels[labels != 0].mean()
+    assert row["val_loss"] == pytest.approx(losses["fixed"], rel=1e-4)
+    assert row["identity_val_loss"] == pytest.approx(losses["identity"], rel=1e-4)
+    assert row["weights"] == load_translator(tmp_path / "run-fixed").model.count_params()
+    assert row["spreads"].count("=") == 3
+    assert json.loads((tmp_path / "run-fixed/data.json").read_text())["prepared"]
+
+
+def test_models_are_timed_in_turn(tmp_path):
+    _, corpus = make_run(tmp_path / "run")
+    order = []
+
+    class Translator:
+        def __init__(self, name, work):
+            self.name, self.work, self.corpus = name, work, corpus
+
+        def searching(self, beam):
+            assert beam == 1
+            return self
+
+        def search(self, ids):
+            assert ids.shape[0] == 1
+            order.append(self.name)
+            sum(range(self.work))
+
+    works = {"fast": 10_000, "slow": 1_000_000}
+    loaded = {name: Translator(name, work) for name, work in works.items()}
+    times = translators_metric.times_of_sentences(
+        {name: (tmp_path / name, lambda path, _: loaded[path.name]) for name in works}
+    )
+    assert times["slow"] > 10 * times["fast"] > 0
+    once = ["fast", "fast", "slow", "slow"]  # two sentences
+    assert order == once * (translators_metric.PASSES + 1)
 
 
 def read_table(path):
@@ -87,10 +216,16 @@ def test_a_training_is_measured_on_the_validation_part(tmp_path, monkeypatch):
     small = {"model_dim": 16, "num_heads": 2, "feedforward_dim": 16, "vocabulary_size": 60}
     monkeypatch.setattr(translators, "COMMON", {**translators.COMMON, **small})
     command = ["translators", "--corpus", corpus, "--epochs", "2"]
-    command += ["--cooldown-epochs", "1", "--models", "plga", "sdpa", "--seeds", "0"]
+    command += ["--cooldown-epochs", "1", "--models", "plga", "sdpa", "rnn", "--seeds", "0"]
     assert main([*command, "--run-dir", str(tmp_path / "study")]) == 0
     rows = read_table(tmp_path / "study/results.csv")
-    assert [row["model"] for row in rows] == ["sdpa", "plga"]
+    assert [row["model"] for row in rows] == ["sdpa", "rnn", "plga"]
+    (fixed,) = read_table(tmp_path / "study/metric.csv")
+    # The metric of an untrained model hardly depends on the input.
+    assert float(fixed["val_loss"]) == pytest.approx(float(rows[2]["val_loss"]), rel=0.01)
+    times = read_table(tmp_path / "study/times.csv")
+    assert [row["model"] for row in times] == ["sdpa", "rnn", "plga", "plga, metric fixed"]
+    assert all(float(row["milliseconds"]) > 0 for row in times)
     for row in rows:
         assert 0 <= float(row["bleu"]) <= 100
         last = read_table(tmp_path / f"study/{row['model']}-0/metrics.csv")[-1]

@@ -1,7 +1,8 @@
 """The study `translators`: what each choice is worth for power law graph attention."""
 
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from keras_tnattn_train.commands import Command, taken
@@ -10,7 +11,19 @@ from keras_tnattn_train.options.options import DATA, RUN, TRAINING, Options, See
 from keras_tnattn_train.runs.many import finish_all, save_text
 from keras_tnattn_train.runs.measuring import measure_missing
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.system.files import Columns, Measurements
+from keras_tnattn_train.studies.translators_tables import (
+    FIXED,
+    PEER,
+    best_epoch,
+    main_table,
+    metric_table,
+)
+from keras_tnattn_train.system.files import (
+    Columns,
+    Measurements,
+    read_measurements,
+    write_measurements,
+)
 from keras_tnattn_train.translate.config import TranslateConfig
 from keras_tnattn_train.translate.evaluate import EvaluateOptions, evaluate_run
 
@@ -35,6 +48,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "sdpa-2-layers": {**_SDPA, "num_layers": 2},
     "tsa": {**_SDPA, "encoder_attention": "tsa", "decoder_attention": "tsa"},
     "rgtn": {**_SDPA, "encoder_attention": "rgtn", "decoder_attention": "rgtn"},
+    "rnn": _SDPA,  # of which it has the sizes; it is no model of `translate`
     "plga": _PLGA,
     "sdpa-encoder-plga": {**_SDPA, "encoder_attention": "plga"},
     "plga-decoder-sdpa": {**_PLGA, "decoder_attention": "sdpa"},
@@ -58,8 +72,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "plga-no-units": {**_PLGA, "residual_units": 0},
     "plga-2-layers": {**_PLGA, "num_layers": 2},
 }
-PEER = "sdpa"
-# The columns of results.csv, with their types.
+# The columns of results.csv, metric.csv and times.csv, with their types.
 KEYS: Columns = {"model": str, "seed": int}
 MEASUREMENTS: Columns = {
     "weights": int,
@@ -69,6 +82,16 @@ MEASUREMENTS: Columns = {
     "exact_match": float,
     "seconds": float,
 }
+METRICS: Columns = {
+    "weights": int,
+    "val_loss": float,
+    "bleu": float,
+    "exact_match": float,
+    "identity_val_loss": float,
+    "identity_bleu": float,
+    "spreads": str,
+}
+TIMES: Columns = {"milliseconds": float}
 
 
 class TranslatorsTraining(Options):
@@ -105,52 +128,81 @@ class TranslatorsOptions(Options):
     run_dir: str = option("runs/translators", RUN, "folder of the runs", metavar="DIR")
 
 
-def table(rows: Measurements) -> str:
-    """Returns a table with a line for each model: means over its seeds."""
-    from keras_tnattn_train.runs.tables import spread, table_of
-
-    header = ("model", "weights", "loss", "validation loss", "validation BLEU")
-    lines: list[tuple[str, ...]] = [(*header, f"less {PEER}", "exact %", "seconds", "seeds")]
-    for model in MODELS:
-        of_model = {seed: row for (name, seed), row in rows.items() if name == model}
-        if not of_model:
-            continue
-        differences = [
-            row["bleu"] - rows[PEER, seed]["bleu"]
-            for seed, row in of_model.items()
-            if model != PEER and (PEER, seed) in rows
-        ]
-        lines.append(
-            (
-                model,
-                f"{fmean(row['weights'] for row in of_model.values()):,.0f}",
-                f"{fmean(row['loss'] for row in of_model.values()):.3f}",
-                f"{fmean(row['val_loss'] for row in of_model.values()):.3f}",
-                spread([row["bleu"] for row in of_model.values()]),
-                spread(differences) if differences else "-",
-                spread([100 * row["exact_match"] for row in of_model.values()]),
-                f"{fmean(row['seconds'] for row in of_model.values()):,.0f}",
-                " ".join(map(str, sorted(of_model))),
-            )
-        )
-    return table_of(lines)
-
-
-def train_and_measure(config: TranslateConfig, folder: Path) -> dict[str, Any]:
-    """Trains a model to its end, and translates the validation part by greedy search."""
+def functions_of(model: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Returns the functions that train a model of a study, and load it from its run's folder."""
+    from keras_tnattn_train.studies.translators_rnn import load_recurrent, recurrent_translator
+    from keras_tnattn_train.translate.loading import load_translator
     from keras_tnattn_train.translate.train import train_translator
 
-    (results,) = finish_all([config], folder, train_translator)
+    if model == "rnn":
+        return functools.partial(train_translator, make=recurrent_translator), load_recurrent
+    return train_translator, load_translator
+
+
+def train_and_measure(model: str, config: TranslateConfig, folder: Path) -> dict[str, Any]:
+    """Trains a model to its end, and translates the validation part by greedy search."""
+    train, load = functions_of(model)
+    (results,) = finish_all([config], folder, train)
     options = EvaluateOptions(
         run=str(folder / config.name), part="validation", tokenize="none", batch_size=64
     )
-    evaluated = evaluate_run(options)
+    evaluated = evaluate_run(options, load=load)
     costs = {"weights": results["parameters"], "seconds": results["seconds"]}
     return {**results, **evaluated, **costs}
 
 
-def _place(key: tuple[str, int]) -> tuple[int, int]:
-    return list(MODELS).index(key[0]), key[1]
+def has_metric(config: TranslateConfig) -> bool:
+    """Tells whether a model has power law graph attention anywhere."""
+    return "plga" in (config.attention, config.encoder_attention, config.target_attention)
+
+
+def _place(key: tuple[str, int]) -> tuple[int, bool, int]:
+    name, seed = key
+    return list(MODELS).index(name.removesuffix(FIXED)), name.endswith(FIXED), seed
+
+
+def measure_times(folder: Path, seeds: Iterable[int]) -> None:
+    """Times greedy search of all models of a study, side by side, and writes times.csv.
+
+    Args:
+        folder: The folder of the study.
+        seeds: The seeds; those of which every model has been timed are left out.
+    """
+    from keras_tnattn_train.studies.translators_metric import fixed_folder, times_of_sentences
+
+    for seed in seeds:
+        rows, fixed, times = read_all(folder)
+        runs = {model: folder / f"{model}-{seed}" for model, of in rows if of == seed}
+        loaded = {(m, seed): (run, functions_of(m)[1]) for m, run in runs.items()}
+        for model in (model for model, of in fixed if of == seed):
+            load = functions_of(model)[1]
+            loaded[f"{model}{FIXED}", seed] = fixed_folder(runs[model]), load
+        if set(loaded) <= set(times):
+            continue
+        print(f"timing the models of seed {seed}", flush=True)
+        times |= {key: {"milliseconds": t} for key, t in times_of_sentences(loaded).items()}
+        with Run(folder).waited_for():
+            times = read_measurements(folder / "times.csv", KEYS, TIMES) | times
+            times = {key: times[key] for key in sorted(times, key=_place)}
+            write_measurements(folder / "times.csv", times, KEYS, TIMES)
+
+
+def read_all(folder: Path) -> tuple[Measurements, Measurements, Measurements]:
+    """Returns the rows of results.csv, metric.csv and times.csv."""
+    files = {"results.csv": MEASUREMENTS, "metric.csv": METRICS, "times.csv": TIMES}
+    rows, fixed, times = (read_measurements(folder / f, KEYS, c) for f, c in files.items())
+    return rows, fixed, times
+
+
+def write_tables(folder: Path) -> str:
+    """Writes table.md from all rows of the study, and returns its text."""
+    rows, fixed, times = read_all(folder)
+    epochs = {(model, seed): best_epoch(folder / f"{model}-{seed}") for model, seed in rows}
+    text = main_table(MODELS, rows, fixed, times, epochs)
+    if fixed:
+        text += "\n\n" + metric_table(MODELS, rows, fixed)
+    save_text(folder / "table.md", text)
+    return text
 
 
 def start(values: dict[str, Any]) -> None:
@@ -163,19 +215,30 @@ def start(values: dict[str, Any]) -> None:
     # One seed after the other, so that an interrupted study has measured every model once.
     wanted = [(model, seed) for seed in options.seeds for model in options.models]
 
-    def measure(model: str, seed: int) -> dict[str, Any]:
+    def train(model: str, seed: int) -> dict[str, Any]:
         config = common.config_of(model, seed)
         config = config.model_copy(update={"prepared": str(folder / "prepared")})
-        results = train_and_measure(config, folder)
+        results = train_and_measure(model, config, folder)
         print(f"{model}, seed {seed}: BLEU {results['bleu']:.1f}", flush=True)
         return results
 
-    def report(rows: Measurements) -> None:
-        save_text(folder / "table.md", table(rows))
+    def fix(model: str, seed: int) -> dict[str, Any]:
+        from keras_tnattn_train.studies.translators_metric import measure_fixed_metric
 
-    path = folder / "results.csv"
-    rows = measure_missing(path, KEYS, MEASUREMENTS, wanted, measure, _place, report)
-    print(f"\n{table(rows)}\n")
+        results = measure_fixed_metric(folder / f"{model}-{seed}", seed)
+        print(f"{model}{FIXED}, seed {seed}: BLEU {results['bleu']:.1f}", flush=True)
+        return results
+
+    def measured(name: str, columns: Columns, keys: Sequence[tuple], measure: Any) -> None:
+        measure_missing(
+            folder / name, KEYS, columns, keys, measure, _place, lambda rows: write_tables(folder)
+        )
+
+    measured("results.csv", MEASUREMENTS, wanted, train)
+    with_metric = [key for key in wanted if has_metric(common.config_of(*key))]
+    measured("metric.csv", METRICS, with_metric, fix)
+    measure_times(folder, options.seeds)
+    print(f"\n{write_tables(folder)}\n")
 
 
 COMMAND = Command(
@@ -189,9 +252,12 @@ COMMAND = Command(
     "position from the tokens up to it, which takes five times as long; "
     "epsilon bounds the powers of the metric (--metric-epsilon 0.01 of translate); keys takes the "
     "metric of the attention to the source from the source. plga-small is the preset of that name: "
-    "epsilon, keys, decoder-sdpa and no dropout of the attention. The table has BLEU of the "
-    "validation part, by greedy search; no test part is used. Writes results.csv, with a row for "
-    "each finished training, and table.md.",
+    "epsilon, keys, decoder-sdpa and no dropout of the attention; rnn: LSTM layers of Keras with "
+    "additive attention. The table has the log perplexity (the loss) and BLEU, by greedy search, "
+    "of the validation part; no test part is used. After the trainings the metric of each model "
+    "with power law graph attention is fixed in all layers, to its mean over 384 training pairs, "
+    "and the processor's time for a single sentence is measured, with the models in turn. Writes "
+    "results.csv, with a row for each finished training, metric.csv, times.csv and table.md.",
     {**TranslatorsOptions.model_fields, **TranslatorsTraining.model_fields},
     start,
     """\

@@ -35,6 +35,7 @@ from keras_tnattn_train.system.files import read_object, replacing
 
 if TYPE_CHECKING:
     from keras_tnattn.text.sentence_translator import Translation
+    from keras_tnattn_train.translate.loading import TrainedTranslator
 
 PARTS = ("test", "validation")
 TOKENIZATIONS = ("13a", "none", "intl", "char")  # those of sacrebleu that download nothing
@@ -139,7 +140,9 @@ main = functools.partial(
 
 
 def evaluate_run(
-    options: EvaluateOptions, progress: Callable[[int, int], None] | None = None
+    options: EvaluateOptions,
+    progress: Callable[[int, int], None] | None = None,
+    load: "Callable[[str, str | None], TrainedTranslator] | None" = None,
 ) -> dict[str, Any]:
     """Translates a part of a corpus, and writes hypotheses and scores to the run's folder.
 
@@ -152,6 +155,7 @@ def evaluate_run(
     Args:
         options: The options.
         progress: Called after each batch with the number of finished sentences and the total.
+        load: Loads the model of a folder, by the name of a checkpoint. Default: `load_translator`.
 
     Returns:
         The content of `evaluation-PART-beamK.json`; `files` lists the files that were written. The
@@ -173,7 +177,7 @@ def evaluate_run(
     start_backend()  # takes seconds, so invalid arguments are reported first
     from keras_tnattn_train.translate.loading import load_translator
 
-    translator = load_translator(options.run, options.checkpoint)
+    translator = (load or load_translator)(options.run, options.checkpoint)
     part, beam = options.part, options.beam
     pairs: Sequence[Pair] = translator.corpus.texts[part]
     notes = list(translator.corpus.notes)

@@ -29,13 +29,13 @@ class TrainedTranslator:
     """A translator and its vocabularies.
 
     Args:
-        model: The `keras_tnattn.models.Translator`.
+        model: The `keras_tnattn.models.Translator`, or the `Steps` of another model.
         corpus: The prepared corpus it was trained on.
         source_tokenizer: The `WordPieceTokenizer` of the source language.
         target_tokenizer: The `WordPieceTokenizer` of the target language.
     """
 
-    model: Translator
+    model: Any
     corpus: PreparedCorpus
     source_tokenizer: Any
     target_tokenizer: Any
@@ -128,7 +128,7 @@ def load_translator(folder: str | Path, checkpoint: str | None = None) -> Traine
             it is damaged, or the weights belong to other vocabularies.
     """
     folder = Path(folder)
-    corpus = _corpus_of(folder)
+    corpus = corpus_of(folder)
     if checkpoint is not None:
         path = _checkpoint_path(folder, checkpoint)
         config = Run(folder).read_config(TranslateConfig, {})
@@ -152,7 +152,12 @@ def load_translator(folder: str | Path, checkpoint: str | None = None) -> Traine
     return TrainedTranslator(model, corpus, *corpus.tokenizers)
 
 
-def _corpus_of(folder: Path) -> PreparedCorpus:
+def corpus_of(folder: Path) -> PreparedCorpus:
+    """Returns the prepared corpus that a run was trained on.
+
+    Raises:
+        InputError: If the run does not exist, or the corpus is not that of the run.
+    """
     data = read_object(folder / "data.json", "Choose the folder of a translator's run")
     if "digest" not in data and not (folder / "prepared").exists():
         raise InputError(

@@ -1,5 +1,7 @@
 """Builds the translator of a config."""
 
+from collections.abc import Callable
+
 import keras
 
 from keras_tnattn.metrics import TokenAccuracy
@@ -12,6 +14,8 @@ from keras_tnattn_train.translate.config import (
     TranslateConfig,
     fitting_warmup,
 )
+
+ModelMaker = Callable[[TranslateConfig, tuple[int, int]], keras.Model]
 
 
 def untrained(config: TranslateConfig, sizes: tuple[int, int]) -> keras.Model:
@@ -55,18 +59,24 @@ def check_sizes(config: TranslateConfig) -> None:
         raise InputError(str(error)) from error
 
 
-def compiled(config: TranslateConfig, sizes: tuple[int, int], steps_per_epoch: int) -> keras.Model:
+def compiled(
+    config: TranslateConfig,
+    sizes: tuple[int, int],
+    steps_per_epoch: int,
+    make: ModelMaker = untrained,
+) -> keras.Model:
     """Builds a compiled translator.
 
     Args:
         config: The options.
         sizes: As for `untrained`.
         steps_per_epoch: The number of steps of an epoch.
+        make: Builds the model.
 
     Raises:
         ValueError: As `untrained`.
     """
-    model = untrained(config, sizes)
+    model = make(config, sizes)
     schedule = WarmupInverseSquareRoot(
         config.model_dim,
         fitting_warmup(config, config.epochs * steps_per_epoch),

@@ -28,19 +28,23 @@ from keras_tnattn_train.runs.training import (
 )
 from keras_tnattn_train.system.files import read_object
 from keras_tnattn_train.translate.config import TranslateConfig, fitting_warmup
-from keras_tnattn_train.translate.models import check_sizes, compiled
+from keras_tnattn_train.translate.models import ModelMaker, check_sizes, compiled, untrained
 
 FROZEN_PAIRS = 384  # with which the metric is measured
 SUFFIX = ".weights.npz"  # of checkpoints that hold only the weights of an epoch
 
 
-def train_translator(config: TranslateConfig, run: Run, workers: int = 1) -> dict[str, Any]:
+def train_translator(
+    config: TranslateConfig, run: Run, workers: int = 1, make: ModelMaker = untrained
+) -> dict[str, Any]:
     """Trains a translator, or resumes an interrupted run.
 
     Args:
         config: The options.
         run: The run; its folder need not exist yet.
         workers: The number of processes that prepare the corpus. Default 1, this process.
+        make: Builds the model from the options and the sizes of the vocabularies. Default: that of
+            the options.
 
     Returns:
         The content of `results.json`.
@@ -54,7 +58,7 @@ def train_translator(config: TranslateConfig, run: Run, workers: int = 1) -> dic
     # The corpus of a new run is prepared inside the partial folder: one rename starts the run.
     with run.starting() as folder:
         corpus = _prepared(config, run, folder / "prepared", workers)
-        model, train = _model_and_batches(config, corpus)
+        model, train = _model_and_batches(config, corpus, make)
         run.describe(folder, config, _description(config, corpus), "digest")
     if corpus.folder == folder / "prepared":
         corpus = dataclasses.replace(corpus, folder=run.folder / "prepared")
@@ -80,7 +84,7 @@ WARMUP_WARNING = (
 
 
 def _model_and_batches(
-    config: TranslateConfig, corpus: PreparedCorpus
+    config: TranslateConfig, corpus: PreparedCorpus, make: ModelMaker
 ) -> tuple[keras.Model, BucketedBatches]:
     print(_summary(corpus), flush=True)
     if config.reads_ahead:
@@ -96,7 +100,7 @@ def _model_and_batches(
         elif warmup > steps:
             print(WARMUP_WARNING.format(warmup, steps, max(1, steps // 10)), file=sys.stderr)
         with on_all_gpus(config.batch_size):
-            model = compiled(config, corpus.vocabulary_sizes, len(train))
+            model = compiled(config, corpus.vocabulary_sizes, len(train), make)
     # Keras and our layers validate sizes; report their errors as input errors.
     except ValueError as error:
         raise InputError(str(error)) from error
