@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_tnattn_train.data.pairs.loading import check_trainable, load_pairs
+from keras_tnattn_train.data.pairs.loading import check_trainable, has_own_parts, load_pairs
 from keras_tnattn_train.data.pairs.registry import PARALLEL_SETS
 from keras_tnattn_train.data.texts import load_texts
 from keras_tnattn_train.data.texts.registry import TEXT_SETS
@@ -98,6 +98,15 @@ def test_a_named_corpus(name):
     corpus = load_pairs(name, str(SETS))
     assert corpus.languages == PARALLEL_SETS[name].languages
     assert (len(corpus.train), len(corpus.validation), len(corpus.test)) == PAIRS[name]
+
+
+@pytest.mark.parametrize("name", [*PARALLEL_SETS, "cldr:pt-en"])
+def test_what_has_its_own_parts_is_the_same_for_all_seeds(name):
+    own = has_own_parts(name, str(SETS))
+    assert own == (name == "multi30k_pt_en")
+    if name == "multi30k_pt_en" or name == "tatoeba_tr_en":
+        corpora = [load_pairs(name, str(SETS), seed=seed) for seed in (0, 1)]
+        assert own == (list(corpora[0].test) == list(corpora[1].test))
 
 
 @pytest.mark.parametrize("name", PARALLEL_SETS)

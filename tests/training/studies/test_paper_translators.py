@@ -6,8 +6,10 @@ import lzma
 import pytest
 
 from keras_tnattn.models import PRESETS
+from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.studies import paper_translators
 from keras_tnattn_train.studies.reproduce import main
+from keras_tnattn_train.studies.translators_rnn import recurrent_translator
 
 
 def row(greedy, beam=None):
@@ -29,9 +31,13 @@ def cells(text):
 def test_sizes_are_in_proportion_to_the_paper_s(model):
     common = paper_translators.PaperTranslatorsTraining(model_dim=128)
     config = common.config_of("multi30k_pt_en", model, 3)
-    preset = PRESETS[model]
-    assert (config.name, config.seed, config.preset) == (f"multi30k_pt_en-{model}-3", 3, model)
+    preset = PRESETS.get(model)
+    name = (f"multi30k_pt_en-{model}-3", 3, model if preset else "sdpa")
+    assert (config.name, config.seed, config.preset) == name
     assert (config.model_dim, config.feedforward_dim) == (128, 512)
+    if model == "rnn":
+        assert recurrent_translator(config, (40, 40)).get_layer("decoder").units == 128
+        return
     overrides = {**preset, **config.overrides}
     assert overrides["num_heads"] == preset["num_heads"]
     assert overrides["num_layers"] == preset["num_layers"]
@@ -39,17 +45,26 @@ def test_sizes_are_in_proportion_to_the_paper_s(model):
     assert 4 * overrides.get("residual_dim", 0) == preset.get("residual_dim", 0)
 
 
-def test_the_table_has_the_paper_s_figures_beside_ours():
+def test_the_table_has_the_paper_s_figures_beside_ours(tmp_path):
     rows = {
         ("multi30k_pt_en", "plga-1", 0): row(20.0),
         ("multi30k_pt_en", "plga-2", 0): row(24.0, 25.0),
         ("multi30k_pt_en", "plga-2", 1): row(26.0, 27.0),
+        ("multi30k_pt_en", "rnn", 0): row(16.0, 18.0),
         ("tatoeba_tr_en", "plga-2", 0): row(9.0, 9.0),
     }
-    _, _, *lines = cells(paper_translators.table(rows, "multi30k_pt_en"))
-    one = ["plga-1", "1", "16", "10", "1,000", "3.000", "20.0", "-", "5.0", "-", "27.0", "-", "0"]
-    two = ["plga-2", "1", "8", "9", "1,000", "3.000", "25.0 ± 1.4", "26.0 ± 1.4"]
-    assert lines == [one, [*two, "6.2 ± 0.4", "6.5 ± 0.4", "27.8", "28.3", "0 1"]]
+    run = Run(tmp_path / "multi30k_pt_en-plga-2-1")
+    run.folder.mkdir()
+    run.write_metrics([{"epoch": i + 1, "val_loss": x} for i, x in enumerate((4.0, 3.0, 3.5))])
+    _, _, *lines = cells(paper_translators.table(rows, "multi30k_pt_en", tmp_path))
+    one = ["plga-1", "1", "16", "10", "1,000", "3.000", "-", "20.0", "-", "5.0", "-", "27.0", "-"]
+    two = ["plga-2", "1", "8", "9", "1,000", "3.000", "- 2", "25.0 ± 1.4", "26.0 ± 1.4"]
+    rnn = ["rnn", "1", "-", "-", "1,000", "3.000", "-", "16.0", "18.0", "4.0", "4.5", "-", "26.2"]
+    assert lines == [
+        [*one, "0"],
+        [*two, "6.2 ± 0.4", "6.5 ± 0.4", "27.8", "28.3", "0 1"],
+        [*rnn, "0"],
+    ]
 
 
 @pytest.fixture
@@ -57,8 +72,9 @@ def trained(monkeypatch):
     """Stands in for the trainings; lists those that were run."""
     run = []
 
-    def train_and_measure(config, folder):
+    def train_and_measure(model, config, folder):
         run.append(config.name)
+        assert model in config.name
         assert config.prepared == str(folder / f"prepared-{config.corpus}")
         return row(20.0, 21.0 if "plga-2" in config.name else None)
 
@@ -136,10 +152,12 @@ def test_a_training_is_measured_on_both_test_parts(data, tmp_path, monkeypatch):
     study = tmp_path / "study"
     command = ["paper-translators", "--data-dir", str(data), "--run-dir", str(study)]
     command += ["--epochs", "1", "--cooldown-epochs", "0", "--model-dim", "16"]
-    assert main([*command, "--corpora", "multi30k_pt_en", "--models", "plga-2"]) == 0
+    assert main([*command, "--corpora", "multi30k_pt_en", "--models", "plga-2", "rnn"]) == 0
     with (study / "results.csv").open() as file:
-        (row,) = csv.DictReader(file)
-    assert all(0 <= float(row[name]) <= 100 for name in paper_translators.BLEU)
-    folder = study / "multi30k_pt_en-plga-2-0"
-    assert (folder / "hypotheses-ted_hrlr_pt_en-test-beam4.txt").read_text().count("\n") == 4
-    assert (folder / "hypotheses-test-beam1.txt").read_text().count("\n") == 60
+        rows = list(csv.DictReader(file))
+    assert [row["model"] for row in rows] == ["plga-2", "rnn"]
+    for row in rows:
+        assert all(0 <= float(row[name]) <= 100 for name in paper_translators.BLEU)
+        folder = study / f"multi30k_pt_en-{row['model']}-0"
+        assert (folder / "hypotheses-ted_hrlr_pt_en-test-beam4.txt").read_text().count("\n") == 4
+        assert (folder / "hypotheses-test-beam1.txt").read_text().count("\n") == 60

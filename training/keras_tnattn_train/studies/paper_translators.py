@@ -14,7 +14,8 @@ from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.many import finish_all, save_text
 from keras_tnattn_train.runs.measuring import measure_missing
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.studies.translators import COMMON
+from keras_tnattn_train.studies.translators import COMMON, functions_of, with_prepared
+from keras_tnattn_train.studies.translators_tables import best_epoch, epochs_of
 from keras_tnattn_train.system.files import Columns, Measurements
 from keras_tnattn_train.translate.config import TranslateConfig
 from keras_tnattn_train.translate.evaluate import EvaluateOptions, evaluate_run
@@ -28,13 +29,19 @@ class Task:
         ted: The corpus of the paper, of which only the test part is used.
         tokenize: How sacrebleu splits the sentences of both corpora into words.
         greedy: The paper's BLEU of each model by greedy search, Table 2.
-        beam: That with a beam of four, Table 3.
+        beam: That with a beam of four, Table 3. For `rnn` it is that of another paper, which does
+            not tell the search.
     """
 
     ted: str
     tokenize: str
     greedy: Mapping[str, float]
     beam: Mapping[str, float]
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that the paper has for the task."""
+        return tuple(dict.fromkeys((*self.greedy, *self.beam)))
 
 
 TASKS = {
@@ -50,16 +57,16 @@ TASKS = {
             "plga-6": 16.02,
             "sdpa": 27.97,
         },
-        {"plga-2": 28.33, "sdpa": 29.57},
+        {"plga-2": 28.33, "sdpa": 29.57, "rnn": 26.2},
     ),
     "tatoeba_tr_en": Task(
         "ted_hrlr_tr_en",
         "13a",
         {"plga-2": 17.58, "plga-3": 17.61, "sdpa": 16.82},
-        {"plga-2": 17.79, "sdpa": 18.31},
+        {"plga-2": 17.79, "sdpa": 18.31, "rnn": 14.9},
     ),
 }
-MODELS = tuple(TASKS["multi30k_pt_en"].greedy)
+MODELS = TASKS["multi30k_pt_en"].models
 PAPER_DIM = 512
 BEAM = 4
 # The columns of results.csv, with their types. BLEU has the name of the test part and the beam.
@@ -119,11 +126,15 @@ class PaperTranslatorsTraining(Options):
         """Returns the config of one training."""
         from keras_tnattn.models import PRESETS
 
-        preset, options = PRESETS[model], self._options
-        options |= {"corpus": corpus, "preset": model, "num_heads": preset["num_heads"]}
+        options = self._options
+        options |= {"corpus": corpus, "seed": seed, "name": f"{corpus}-{model}-{seed}"}
+        if model == "rnn":  # it is no model of `translate`; its size is that of the others
+            return TranslateConfig(**options, preset="sdpa", num_layers=1)
+        preset = PRESETS[model]
+        options |= {"preset": model, "num_heads": preset["num_heads"]}
         if "residual_dim" in preset:
             options["residual_dim"] = preset["residual_dim"] * self.model_dim // PAPER_DIM
-        return TranslateConfig(**options, seed=seed, name=f"{corpus}-{model}-{seed}")
+        return TranslateConfig(**options)
 
 
 class PaperTranslatorsOptions(Options):
@@ -139,17 +150,24 @@ class PaperTranslatorsOptions(Options):
     run_dir: str = option("runs/paper-translators", RUN, "folder of the runs", metavar="DIR")
 
 
-def table(rows: Measurements, corpus: str) -> str:
-    """Returns a table with a line for each model: Table 1, our BLEU and the paper's."""
+def table(rows: Measurements, corpus: str, folder: Path) -> str:
+    """Returns a table with a line for each model: Table 1, our BLEU and the paper's.
+
+    Args:
+        rows: What was measured.
+        corpus: The corpus.
+        folder: The folder of the study, whose runs tell the best epochs.
+    """
     from keras_tnattn.models import PRESETS
     from keras_tnattn_train.runs.tables import spread, table_of
 
     task = TASKS[corpus]
-    header = ["model", "layers", "heads", "residual units", "weights", "validation loss"]
+    header = ["model", "layers", "heads", "residual units", "weights", "log perplexity"]
+    header.append("best epoch")
     header += [f"{part}, {search}" for part in ("own", "TED") for search in ("greedy", "beam")]
     lines: list[list[str]] = [[*header, "paper, greedy", "paper, beam", "seeds"]]
-    for model in task.greedy:
-        preset = PRESETS[model]
+    for model in task.models:
+        preset = PRESETS.get(model, {"num_layers": 1})
         of_model = {seed: row for (c, m, seed), row in rows.items() if (c, m) == (corpus, model)}
         if not of_model:
             continue
@@ -157,15 +175,16 @@ def table(rows: Measurements, corpus: str) -> str:
             [
                 model,
                 str(preset["num_layers"]),
-                str(preset["num_heads"]),
+                str(preset.get("num_heads", "-")),
                 str(preset.get("residual_units", "-")),
                 f"{max(row['weights'] for row in of_model.values()):,}",
                 f"{fmean(row['val_loss'] for row in of_model.values()):.3f}",
+                epochs_of(best_epoch(folder / f"{corpus}-{model}-{seed}") for seed in of_model),
                 *(
                     spread(scores) if (scores := _scores_of(of_model, name)) else "-"
                     for name in BLEU
                 ),
-                f"{task.greedy[model]:.1f}",
+                f"{task.greedy[model]:.1f}" if model in task.greedy else "-",
                 f"{task.beam[model]:.1f}" if model in task.beam else "-",
                 " ".join(map(str, sorted(of_model))),
             ]
@@ -182,19 +201,19 @@ def _place(key: tuple[str, str, int]) -> tuple[int, int, int]:
     return list(TASKS).index(corpus), MODELS.index(model), seed
 
 
-def train_and_measure(config: TranslateConfig, folder: Path) -> dict[str, Any]:
+def train_and_measure(model: str, config: TranslateConfig, folder: Path) -> dict[str, Any]:
     """Trains a model to its end, and translates both test parts."""
-    from keras_tnattn_train.translate.train import train_translator
-
-    (results,) = finish_all([config], folder, train_translator)
+    train, load = functions_of(model)
+    (results,) = finish_all([config], folder, train)
     task = TASKS[str(config.corpus)]
     measured = {name: results[name] for name in ("val_loss", "seconds")}
     measured["weights"] = results["parameters"]
     options: dict[str, Any] = {"run": str(folder / config.name), "tokenize": task.tokenize}
     ted: dict[str, Any] = {"corpus": task.ted, "data_dir": config.data_dir}
-    for beam in (1, BEAM) if config.preset in task.beam else (1,):
+    for beam in (1, BEAM) if model in task.beam else (1,):
         for part, other in (("own", dict[str, Any]()), ("ted", ted)):
-            evaluated = evaluate_run(EvaluateOptions(**options, **other, beam=beam, batch_size=64))
+            search = EvaluateOptions(**options, **other, beam=beam, batch_size=64)
+            evaluated = evaluate_run(search, load=load)
             measured[f"{part}_{beam}"] = evaluated["bleu"]
     return measured
 
@@ -211,7 +230,7 @@ def start(values: dict[str, Any]) -> None:
         for seed in options.seeds
         for corpus in options.corpora
         for model in options.models
-        if model in TASKS[corpus].greedy
+        if model in TASKS[corpus].models
     ]
     if not wanted:
         raise InputError(
@@ -224,28 +243,31 @@ def start(values: dict[str, Any]) -> None:
 
     def measure(corpus: str, model: str, seed: int) -> dict[str, Any]:
         config = common.config_of(corpus, model, seed)
-        config = config.model_copy(update={"prepared": str(folder / f"prepared-{corpus}")})
-        return train_and_measure(config, folder)
+        config = with_prepared(config, folder / f"prepared-{corpus}")
+        return train_and_measure(model, config, folder)
 
     def report(rows: Measurements) -> None:
         for corpus in options.corpora:
-            save_text(folder / f"{corpus}.md", table(rows, corpus))
+            save_text(folder / f"{corpus}.md", table(rows, corpus, folder))
 
     path = folder / "results.csv"
     rows = measure_missing(path, KEYS, MEASUREMENTS, wanted, measure, _place, report, blanks=True)
     for corpus in options.corpora:
-        print(f"\n{table(rows, corpus)}\n")
+        print(f"\n{table(rows, corpus, folder)}\n")
 
 
 COMMAND = Command(
     "paper-translators",
     "Train the translators of the power law graph transformer's paper, smaller",
-    "Models #1 to #6 and SDPA of the paper's Table 1, with all sizes divided by 512 / --model-dim, "
-    "dropout 0.1, at most 4,000 word pieces, and lower case. Multi30k stands in for the paper's "
-    "Portuguese-English task and Tatoeba for the Turkish-English one, for which the paper has "
-    "models #2, #3 and SDPA. The tables have BLEU on the corpus' own test part and on that of the "
-    "paper's TED talks, by greedy search and, for the models of Table 3, a beam of four; beside "
-    "them the paper's BLEU. Writes results.csv, and CORPUS.md for each corpus.",
+    "Models #1 to #6 and SDPA of the paper's Table 1, and for the recurrent one of Table 3 an LSTM "
+    "for each direction of the source and one with additive attention for the target, with all "
+    "sizes divided by 512 / --model-dim, dropout 0.1, at most 4,000 word pieces, and lower case. "
+    "Multi30k stands in for the paper's Portuguese-English task and Tatoeba for the "
+    "Turkish-English one, for which the paper has models #2, #3, SDPA and the recurrent one. The "
+    "tables have the log perplexity (the loss) of the validation part, and BLEU on the corpus' own "
+    "test part and on that of the paper's TED talks, by greedy search and, for the models of Table "
+    "3, a beam of four; beside them the paper's BLEU. Writes results.csv, and CORPUS.md for each "
+    "corpus.",
     {**PaperTranslatorsOptions.model_fields, **PaperTranslatorsTraining.model_fields},
     start,
     """\

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_tnattn_train.commands import Command, taken
-from keras_tnattn_train.data.pairs.loading import check_trainable
+from keras_tnattn_train.data.pairs.loading import check_trainable, has_own_parts
 from keras_tnattn_train.options.options import DATA, RUN, TRAINING, Options, Seeds, option
 from keras_tnattn_train.runs.many import finish_all, save_text
 from keras_tnattn_train.runs.measuring import measure_missing
@@ -128,6 +128,19 @@ class TranslatorsOptions(Options):
     run_dir: str = option("runs/translators", RUN, "folder of the runs", metavar="DIR")
 
 
+def with_prepared(config: TranslateConfig, folder: Path) -> TranslateConfig:
+    """Returns the config of a run that shares the tokenized corpus of a study with other runs.
+
+    Args:
+        config: The config.
+        folder: The folder of the corpus. Runs of other seeds than 0 have one of their own if the
+            corpus is rendered or divided by the seed.
+    """
+    if config.seed and not has_own_parts(str(config.corpus), config.data_dir):
+        folder = folder.with_name(f"{folder.name}-{config.seed}")
+    return config.model_copy(update={"prepared": str(folder)})
+
+
 def functions_of(model: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Returns the functions that train a model of a study, and load it from its run's folder."""
     from keras_tnattn_train.studies.translators_rnn import load_recurrent, recurrent_translator
@@ -216,8 +229,7 @@ def start(values: dict[str, Any]) -> None:
     wanted = [(model, seed) for seed in options.seeds for model in options.models]
 
     def train(model: str, seed: int) -> dict[str, Any]:
-        config = common.config_of(model, seed)
-        config = config.model_copy(update={"prepared": str(folder / "prepared")})
+        config = with_prepared(common.config_of(model, seed), folder / "prepared")
         results = train_and_measure(model, config, folder)
         print(f"{model}, seed {seed}: BLEU {results['bleu']:.1f}", flush=True)
         return results

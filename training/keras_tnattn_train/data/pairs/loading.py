@@ -111,6 +111,14 @@ def check_trainable(corpus: str, data_dir: str | None = None) -> None:
         _paths(corpus)
 
 
+def has_own_parts(corpus: str, data_dir: str | None = None) -> bool:
+    """Tells whether a corpus is a table that is divided into parts: the same for all seeds."""
+    table = _table_name(corpus)
+    if not table or not data_dir:
+        return False
+    return all(Path(data_dir, table, f"{part}.tsv.xz").exists() for part in PARTS)
+
+
 def _table_name(corpus: str) -> str | None:
     """Returns the name of the folder that may hold the corpus."""
     if not corpus.startswith(TFDS):
