@@ -54,17 +54,22 @@ def test_the_table_compares_the_same_seeds():
     }
     fixed = {("plga", 1): FIXED}
     times = {("sdpa", 1): 20.0, ("plga", 1): 50.0, ("plga, metric fixed", 1): 23.0}
-    times = {key: {"milliseconds": value} for key, value in times.items()}
+    times = {
+        key: {"milliseconds": time, "milliseconds_in_batches": time / 4}
+        for key, time in times.items()
+    }
     epochs = {("sdpa", 0): 6, ("sdpa", 1): 5, ("plga", 0): None}
     _, _, *lines = cells(main_table(translators.MODELS, rows, fixed, times, epochs))
     same, exact = ["1,000", "2.000", "3.000"], "25.0 ± 0.0"
-    peer = ["6 5", "41.0 ± 1.4", "-", exact, "20.0", "-", "10", "0 1"]
+    peer = ["6 5", "41.0 ± 1.4", "-", exact, "20.0", "-", "5.0", "-", "10", "0 1"]
+    costs = ["50.0", "2.50", "12.5", "2.50", "10"]
+    of_fixed = ["36.0", "-6.0", "25.0", "23.0", "1.15", "5.8", "1.15", "-"]
     after = ["900", "-", "3.125", "-"]
     assert lines == [
         ["sdpa", *same, *peer],
-        ["plga", *same, "- -", "36.5 ± 0.7", "-4.5 ± 0.7", exact, "50.0", "2.50", "10", "0 1"],
-        ["plga, metric fixed", *after, "36.0", "-6.0", "25.0", "23.0", "1.15", "-", "1"],
-        ["plga-causal", *same, "-", "39.0", "-", "25.0", "-", "-", "20", "7"],
+        ["plga", *same, "- -", "36.5 ± 0.7", "-4.5 ± 0.7", exact, *costs, "0 1"],
+        ["plga, metric fixed", *after, *of_fixed, "1"],
+        ["plga-causal", *same, "-", "39.0", "-", "25.0", *["-"] * 4, "20", "7"],
     ]
 
 
@@ -119,7 +124,7 @@ def trained(monkeypatch):
     def times_of_sentences(loaded):
         assert all(name[0].partition(",")[0] in path.name for name, (path, _) in loaded.items())
         run.append([path.name for path, _ in loaded.values()])
-        return dict.fromkeys(loaded, 20.0)
+        return dict.fromkeys(loaded, dict.fromkeys(translators.TIMES, 20.0))
 
     monkeypatch.setattr(translators, "train_and_measure", train_and_measure)
     monkeypatch.setattr(translators_metric, "measure_fixed_metric", measure_fixed_metric)
@@ -192,9 +197,8 @@ def test_models_are_timed_in_turn(tmp_path):
             assert beam == 1
             return self
 
-        def search(self, ids):
-            assert ids.shape[0] == 1
-            order.append(self.name)
+        def search(self, ids, batch_size):
+            order.append((self.name, len(ids)))
             sum(range(self.work))
 
     works = {"fast": 10_000, "slow": 1_000_000}
@@ -202,8 +206,9 @@ def test_models_are_timed_in_turn(tmp_path):
     times = translators_metric.times_of_sentences(
         {name: (tmp_path / name, lambda path, _: loaded[path.name]) for name in works}
     )
-    assert times["slow"] > 10 * times["fast"] > 0
-    once = ["fast", "fast", "slow", "slow"]  # two sentences
+    for column in translators.TIMES:
+        assert times["slow"][column] > 10 * times["fast"][column] > 0
+    once = [(name, rows) for name in works for rows in (1, 1, 2)]  # of two sentences
     assert order == once * (translators_metric.PASSES + 1)
 
 
@@ -226,7 +231,7 @@ def test_a_training_is_measured_on_the_validation_part(tmp_path, monkeypatch):
     assert float(fixed["val_loss"]) == pytest.approx(float(rows[2]["val_loss"]), rel=0.01)
     times = read_table(tmp_path / "study/times.csv")
     assert [row["model"] for row in times] == ["sdpa", "rnn", "plga", "plga, metric fixed"]
-    assert all(float(row["milliseconds"]) > 0 for row in times)
+    assert all(float(row[column]) > 0 for row in times for column in translators.TIMES)
     for row in rows:
         assert 0 <= float(row["bleu"]) <= 100
         last = read_table(tmp_path / f"study/{row['model']}-0/metrics.csv")[-1]

@@ -91,7 +91,7 @@ METRICS: Columns = {
     "identity_bleu": float,
     "spreads": str,
 }
-TIMES: Columns = {"milliseconds": float}
+TIMES: Columns = {"milliseconds": float, "milliseconds_in_batches": float}
 
 
 class TranslatorsTraining(Options):
@@ -193,7 +193,7 @@ def measure_times(folder: Path, seeds: Iterable[int]) -> None:
         if set(loaded) <= set(times):
             continue
         print(f"timing the models of seed {seed}", flush=True)
-        times |= {key: {"milliseconds": t} for key, t in times_of_sentences(loaded).items()}
+        times |= times_of_sentences(loaded)
         with Run(folder).waited_for():
             times = read_measurements(folder / "times.csv", KEYS, TIMES) | times
             times = {key: times[key] for key in sorted(times, key=_place)}
@@ -268,8 +268,9 @@ COMMAND = Command(
     "additive attention. The table has the log perplexity (the loss) and BLEU, by greedy search, "
     "of the validation part; no test part is used. After the trainings the metric of each model "
     "with power law graph attention is fixed in all layers, to its mean over 384 training pairs, "
-    "and the processor's time for a single sentence is measured, with the models in turn. Writes "
-    "results.csv, with a row for each finished training, metric.csv, times.csv and table.md.",
+    "and the processor's time for a sentence, alone and in batches of 32, is measured, with the "
+    "models in turn. Writes results.csv, with a row for each finished training, metric.csv, "
+    "times.csv and table.md.",
     {**TranslatorsOptions.model_fields, **TranslatorsTraining.model_fields},
     start,
     """\

@@ -24,7 +24,7 @@ from keras_tnattn_train.translate.loading import TrainedTranslator, load_transla
 from keras_tnattn_train.translate.train import FROZEN_PAIRS
 
 BATCH_SIZE = 64
-SENTENCES, PASSES = 100, 5  # how greedy search is timed
+SENTENCES, TOGETHER, PASSES = 100, 32, 3  # how greedy search is timed
 
 
 def measure_fixed_metric(folder: Path, seed: int) -> dict[str, Any]:
@@ -99,30 +99,41 @@ def _measured(
 
 def times_of_sentences(
     folders: Mapping[Any, tuple[Path, Callable[..., TrainedTranslator]]],
-) -> dict[Any, float]:
+) -> dict[Any, dict[str, float]]:
     """Returns the processor's milliseconds for greedy search of a sentence of the validation part.
 
-    Each sentence is searched alone. The models take turns, so that all are measured under the same
-    load. Cutting into pieces and joining them is not counted.
+    The models take turns, so that all are measured under the same load. Cutting into pieces and
+    joining them is not counted.
 
     Args:
         folders: The folder of each run, and the function that loads it.
 
     Returns:
-        The median over some passes, for each run.
+        The columns of a row of times.csv for each run, medians over some passes: for sentences
+        searched alone, and for the same ones in batches.
     """
     searches = {}
     for name, (folder, load) in folders.items():
         trained = load(folder, None)
         source = trained.corpus.parts["validation"].source
-        sentences = [np.array(source[i])[None] for i in range(min(SENTENCES, len(source)))]
-        searches[name] = trained.searching(1).search, sentences
-    seconds: dict[Any, list[float]] = {name: [] for name in searches}
+        rows = [np.array(source[i]) for i in range(min(SENTENCES, len(source)))]
+        width = max(map(len, rows))
+        together = np.array([np.pad(row, (0, width - len(row))) for row in rows])
+        searches[name] = trained.searching(1).search, [row[None] for row in rows], together
+    columns = ("milliseconds", "milliseconds_in_batches")
+    times: dict[Any, dict[str, list[float]]] = {
+        name: {column: [] for column in columns} for name in searches
+    }
     for number in range(PASSES + 1):
-        for name, (search, sentences) in searches.items():
-            began = time.process_time()
-            for ids in sentences:
-                search(ids)
-            if number:  # the first pass compiles
-                seconds[name].append((time.process_time() - began) / len(sentences))
-    return {name: 1000 * statistics.median(each) for name, each in seconds.items()}
+        for name, (search, alone, together) in searches.items():
+            for column, inputs in zip(columns, (alone, [together]), strict=True):
+                began = time.process_time()
+                for ids in inputs:
+                    search(ids, TOGETHER)
+                seconds = time.process_time() - began
+                if number:  # the first pass compiles
+                    times[name][column].append(1000 * seconds / len(together))
+    return {
+        name: {column: statistics.median(each) for column, each in of_model.items()}
+        for name, of_model in times.items()
+    }

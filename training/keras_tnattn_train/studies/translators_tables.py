@@ -38,11 +38,12 @@ def main_table(
         models: The models, in the order of the lines.
         rows: What was measured of the trained models, by model and seed.
         fixed: What was measured of those whose metric was then fixed.
-        milliseconds: The time of a sentence, by the name in the table and the seed.
+        milliseconds: The times of a sentence, by the name in the table and the seed.
         epochs: The epochs of the lowest validation losses, by model and seed.
     """
     header = ["model", "weights", "loss", "log perplexity", "best epoch", "validation BLEU"]
-    header += [f"less {PEER}", "exact %", "ms/sentence", f"times {PEER}", "seconds", "seeds"]
+    header += [f"less {PEER}", "exact %", "ms/sentence, alone", f"times {PEER}"]
+    header += ["in batches", f"times {PEER}", "training s", "seeds"]
     lines = [header]
     for model in models:
         for name, measured in ((model, rows), (f"{model}{FIXED}", fixed)):
@@ -78,15 +79,19 @@ def _cells(
     ]
     yield spread(differences) if differences else MISSING
     yield spread([100 * row["exact_match"] for row in of_model.values()])
-    times = [milliseconds.get((name, seed), {}).get("milliseconds") for seed in of_model]
-    known = [time for time in times if time is not None]
-    yield spread(known) if known else MISSING
-    ratios = [
-        time / milliseconds[PEER, seed]["milliseconds"]
-        for time, seed in zip(times, of_model, strict=True)
-        if name != PEER and time is not None and (PEER, seed) in milliseconds
-    ]
-    yield mean_and_deviation(ratios, ".2f") if ratios else MISSING
+    for column in ("milliseconds", "milliseconds_in_batches"):
+        times = {
+            seed: milliseconds[name, seed][column]
+            for seed in of_model
+            if (name, seed) in milliseconds
+        }
+        yield spread(list(times.values())) if times else MISSING
+        ratios = [
+            time / milliseconds[PEER, seed][column]
+            for seed, time in times.items()
+            if name != PEER and (PEER, seed) in milliseconds
+        ]
+        yield mean_and_deviation(ratios, ".2f") if ratios else MISSING
     yield mean("seconds", ",.0f")
     yield " ".join(map(str, of_model))
 
