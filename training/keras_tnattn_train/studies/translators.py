@@ -48,7 +48,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "sdpa-2-layers": {**_SDPA, "num_layers": 2},
     "tsa": {**_SDPA, "encoder_attention": "tsa", "decoder_attention": "tsa"},
     "rgtn": {**_SDPA, "encoder_attention": "rgtn", "decoder_attention": "rgtn"},
-    "rnn": _SDPA,  # of which it has the sizes; it is no model of `translate`
+    # It has the sizes of `sdpa`, and is no model of `translate`.
+    "rnn": {**_SDPA, "learning_rate": 5e-3},
     "plga": _PLGA,
     "sdpa-encoder-plga": {**_SDPA, "encoder_attention": "plga"},
     "plga-decoder-sdpa": {**_PLGA, "decoder_attention": "sdpa"},
