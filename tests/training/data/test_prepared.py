@@ -280,6 +280,14 @@ class TestBatches:
             history = model.fit(as_dataset(batches), epochs=2, shuffle=False, verbose=0).history
             assert np.isfinite(history["loss"]).all()
 
+    def test_a_sample_has_short_and_long_sentences(self):
+        batches = BucketedBatches(random_part(), 10)
+        widths = [inputs["source"].shape[1] for inputs, _ in batches]
+        sampled = [inputs["source"].shape[1] for inputs, _ in batches.sample(3)]
+        assert sampled == [widths[0], widths[round((len(widths) - 1) / 2)], widths[-1]]
+        assert sampled[0] < sampled[-1]
+        assert len(batches.sample(10**6)) == len(batches)
+
     def test_sizes(self):
         with pytest.raises(ValueError, match="batch_size=0, multiple=8"):
             BucketedBatches(random_part(), 0)

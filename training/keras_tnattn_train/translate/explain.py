@@ -225,7 +225,7 @@ def _metric_spreads(translator: Any, number: int) -> dict[str, tuple[float, ...]
     parts = translator.corpus.parts
     part = parts["validation"] if len(parts["validation"]) > 1 else parts["train"]
     batches = BucketedBatches(part, min(64, number))
-    sample = (batches[i] for i in range(min(-(-number // batches.batch_size), len(batches))))
+    sample = batches.sample(-(-number // batches.batch_size))
     try:
         return {layer.path: layer.spreads for layer in metric_spreads(translator.model, sample)}
     except ValueError as error:

@@ -148,9 +148,9 @@ def _trained(
     }
     if config.freeze_metric:
         batches = train if validation is None else validation
-        number = min(-(-FROZEN_PAIRS // config.batch_size), len(batches))
+        sample = batches.sample(-(-FROZEN_PAIRS // config.batch_size))
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
-        model, results["frozen"] = freeze(model, [batches[i] for i in range(number)], loss, run)
+        model, results["frozen"] = freeze(model, sample, loss, run)
         results["parameters"] = model.count_params()
     learning_curves(log.rows, None, run.folder / "learning_curves.png")
     return finish(

@@ -55,6 +55,11 @@ class BucketedBatches(keras.utils.PyDataset):
         self._batches_per_block = max(1, PAIRS_AT_ONCE // batch_size)
         self.set_epoch(0)
 
+    def sample(self, number: int) -> list:
+        """Returns at most `number` batches at even distances, of short and of long sentences."""
+        places = np.linspace(0, len(self) - 1, min(number, len(self))).round().astype(int)
+        return [self[place] for place in places]
+
     @property
     def tokens(self) -> int:
         """The number of target ids that are predicted in an epoch."""
