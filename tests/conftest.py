@@ -5,9 +5,13 @@ import os
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import gc
+import signal
 
 import hypothesis
 import pytest
+
+# A shell lets its background jobs ignore interrupts, which some tests send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples at every run, and no clock: a loaded machine is no failure.
 hypothesis.settings.register_profile(
