@@ -19,15 +19,13 @@ def is_version(name: str) -> bool:
 def portable_folder(folder: Path) -> Path | None:
     """Returns the files for NumPy and a runtime: a folder itself, or those of its newest version.
 
-    Of several engines it is one that is installed, where there is one. `None` if the folder has no
-    such files.
+    The folder may be a version, too. Of several engines it is one that is installed, where there is
+    one. `None` if the folder has no such files.
     """
     if (folder / "text.json").is_file():
         return folder
     versions = [path for path in folder.glob("*") if is_version(path.name) and path.is_dir()]
-    if not versions:
-        return None
-    newest = max(versions, key=lambda path: int(path.name))
+    newest = max(versions, key=lambda path: int(path.name), default=folder)
     paths = {name: newest / ENGINES / name for name in ENGINE_PACKAGES}
     found = {name: path for name, path in paths.items() if (path / "text.json").is_file()}
     installed = [n for n in found if importlib.util.find_spec(ENGINE_PACKAGES[n])]

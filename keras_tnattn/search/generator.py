@@ -161,6 +161,11 @@ class Generator(Search):
                 raise ValueError(f"Expected prompts of at least one id. Received: none in {number}")
         longest = max(map(len, rows), default=0)
         limit = getattr(self.model, "max_length", None)
+        if limit is not None and self.max_new_tokens >= limit:
+            raise ValueError(
+                f"Expected fewer new tokens than the model reads, {limit}. "
+                f"Received: max_new_tokens={self.max_new_tokens}"
+            )
         if limit is not None and longest + self.max_new_tokens > limit:
             raise ValueError(
                 f"Expected prompts of at most {limit - self.max_new_tokens} ids, as the model "

@@ -239,6 +239,8 @@ def test_generate_writes_the_prompt_and_what_follows(uninterrupted, capsys):
         error = capsys.readouterr().err
         assert error.startswith("error: ")
         assert any(each in error for each in part.split("|")), error
+    assert whole(["generate", str(uninterrupted), "the c", "--max-tokens", "16"]) == 2
+    assert "fewer new tokens than the model reads, 16" in capsys.readouterr().err
     assert whole(["generate", str(uninterrupted.parent), "the"]) == 2
     assert "Expected the folder of a run of language" in capsys.readouterr().err
 
@@ -252,12 +254,12 @@ def test_an_exported_model_generates(uninterrupted, tmp_path, monkeypatch, capsy
         (served / name).mkdir()
     sampled = ["the c", "--max-tokens", "8", "--temperature", "0.9", "--seed", "3"]
     texts = []
-    for folder in (uninterrupted, tmp_path / "onnx", served):
+    for folder in (uninterrupted, tmp_path / "onnx", served, served / "10"):
         capsys.readouterr()
         assert whole(["generate", str(folder), *sampled]) == 0
         texts.append(capsys.readouterr().out)
     assert texts[0].startswith("the c")
-    assert texts == texts[:1] * 3
+    assert texts == texts[:1] * 4
     monkeypatch.setattr(reader.LanguageModel, "stream", lambda *_, **__: iter(()))
     assert whole(["generate", str(served), "the c"]) == 0  # it ends at once
     assert capsys.readouterr().out == "the c\n"

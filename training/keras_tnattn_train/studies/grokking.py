@@ -107,7 +107,8 @@ COMMAND = Command(
     "All epochs see the same rows. The delay of a training is the number of epochs from the first "
     "measurement with 99 % of the training cells correct to the first with 99 % of the test cells. "
     "The number of rows is varied with every network; bond dimension and weight decay with "
-    "tensor-network attention on rings. Writes results.csv, with a row for each finished training, "
+    "tensor-network attention on rings; --rows, --bond-dims, --weight-decays and --boundaries "
+    "choose fewer. Writes results.csv, with a row for each finished training, "
     "curves/, with the accuracies of each over the epochs, table.md, delays.png and, for each kind "
     "of ends, curves_ENDS.png. Needs KERAS_BACKEND=jax: the seeds of a setting are trained "
     "at once.",
