@@ -646,3 +646,14 @@ def test_the_sentence_that_is_drawn_is_neither_short_nor_long(lengths, row, show
 )
 def test_texts_without_spaces_are_warned_about(texts, warns):
     assert (warning_without_spaces(texts) is not None) == warns
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("max_words", [[], ["--max-words", "140"]])
+def test_xla_compiles_tensorized_attention_for_texts_of_many_lengths(tmp_path, max_words):
+    rows = ["one", "two", "one " * 140, "two " * 140] * 3
+    table = tmp_path / "table.csv"
+    table.write_text("text,label\n" + "".join(f"{row},{row[:3]}\n" for row in rows))
+    options = ["--epochs", "1", "--batch-size", "1", "--embedding-dim", "4", "--jit-compile", "on"]
+    arguments = ["classify", "--dataset", str(table), "--attention", "tsa", *options, *max_words]
+    assert main([*arguments, "--run-dir", str(tmp_path / "run")]) == 0
