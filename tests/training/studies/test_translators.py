@@ -12,9 +12,10 @@ from translator_runs import make_run
 from keras_tnattn.layers import MetricAttention
 from keras_tnattn_train.data.pairs.batches import BucketedBatches
 from keras_tnattn_train.runs.run import Run
-from keras_tnattn_train.studies import translators, translators_metric
+from keras_tnattn_train.studies import plots, translators, translators_metric
 from keras_tnattn_train.studies.reproduce import main
 from keras_tnattn_train.studies.translators_tables import best_epoch, main_table, metric_table
+from keras_tnattn_train.system.files import write_measurements
 from keras_tnattn_train.translate.loading import load_translator
 
 
@@ -91,6 +92,38 @@ def test_the_best_epoch_is_that_of_the_lowest_validation_loss(tmp_path):
     losses = {1: 3.0, 2: 1.5, 3: 2.0}
     run.write_metrics([{"epoch": epoch, "val_loss": loss} for epoch, loss in losses.items()])
     assert best_epoch(run.folder) == 2
+
+
+def test_the_curves_are_those_of_the_runs_that_are_left(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(plots, "save", lambda figure, path: figures.append((figure, path)))
+    rows = {(name, seed): row(40.0) for name in ("sdpa", "plga") for seed in (0, 1)}
+    keys, columns = translators.KEYS, translators.MEASUREMENTS
+    write_measurements(tmp_path / "results.csv", rows, keys, columns)
+    translators.write_tables(tmp_path)
+    assert not figures
+    losses = {"sdpa-0": (3.0, 2.0, 2.5), "sdpa-1": (4.0, 3.0, 2.75), "plga-1": (5.0, 4.0, 4.5)}
+    for name, values in losses.items():
+        run = Run(tmp_path / name)
+        run.folder.mkdir()
+        accuracy = {"accuracy": 0.5, "val_accuracy": 0.25}
+        run.write_metrics(
+            [
+                {"epoch": epoch, "loss": loss / 2, "val_loss": loss, **accuracy}
+                for epoch, loss in enumerate(values, 1)
+            ]
+        )
+    translators.write_tables(tmp_path)
+    ((figure, path),) = figures
+    assert path == tmp_path / "curves.png"
+    of_loss, of_accuracy = figure.axes
+    drawn = [tuple(line.get_ydata()) for line in of_loss.get_lines()]
+    assert set(losses.values()) < set(drawn)
+    assert {tuple(loss / 2 for loss in values) for values in losses.values()} < set(drawn)
+    best = [(line.get_xdata()[0], line.get_ydata()[0]) for line in of_loss.get_lines()[2::3]]
+    assert best == [(2, 2.0), (3, 2.75), (2, 4.0)]
+    assert {tuple(line.get_ydata()) for line in of_accuracy.get_lines()[1::3]} == {(0.25,) * 3}
+    assert [text.get_text() for text in of_accuracy.get_legend().get_texts()] == ["sdpa", "plga"]
 
 
 @pytest.mark.parametrize("model", translators.MODELS)

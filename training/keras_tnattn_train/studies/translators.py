@@ -209,13 +209,21 @@ def read_all(folder: Path) -> tuple[Measurements, Measurements, Measurements]:
 
 
 def write_tables(folder: Path) -> str:
-    """Writes table.md from all rows of the study, and returns its text."""
+    """Writes table.md and curves.png from all rows of the study, and returns the table."""
+    from keras_tnattn_train.studies.plots import by_epoch
+
     rows, fixed, times = read_all(folder)
     epochs = {(model, seed): best_epoch(folder / f"{model}-{seed}") for model, seed in rows}
     text = main_table(MODELS, rows, fixed, times, epochs)
     if fixed:
         text += "\n\n" + metric_table(MODELS, rows, fixed)
     save_text(folder / "table.md", text)
+    curves: dict[str, list[Any]] = {}
+    for model, seed in rows:
+        if metrics := Run(folder / f"{model}-{seed}").read_metrics():
+            curves.setdefault(model, []).append(metrics)
+    if curves:
+        by_epoch(curves, folder / "curves.png")
     return text
 
 
@@ -272,7 +280,7 @@ COMMAND = Command(
     "with power law graph attention is fixed in all layers, to its mean over 384 training pairs, "
     "and the processor's time for a sentence, alone and in batches of 32, is measured, with the "
     "models in turn. Writes results.csv, with a row for each finished training, metric.csv, "
-    "times.csv and table.md.",
+    "times.csv, table.md and curves.png, with loss and accuracy over the epochs.",
     {**TranslatorsOptions.model_fields, **TranslatorsTraining.model_fields},
     start,
     """\
