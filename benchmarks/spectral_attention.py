@@ -20,6 +20,7 @@ import tensorflow as tf
 from side_by_side import describe_machine, forward, forward_and_backward, medians, print_row
 
 from keras_tnattn.ops.spectral_filter import spectral_filter
+from keras_tnattn_train.processes import alone
 
 HERE = Path(__file__).parent
 KEY_DIM = 64
@@ -79,16 +80,9 @@ def print_peak_memory(name: str, length: int):
     short = tuple(x[..., :256, :] for x in inputs)
     forward_and_backward(function, *short, layer=layer)()
     compiled = forward_and_backward(function, *inputs, layer=layer)
-    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak counts from here
-    before = resident_memory("VmRSS")
+    before = alone.restart_peak()
     compiled()
-    print(resident_memory("VmHWM") - before)
-
-
-def resident_memory(field: str) -> float:
-    """Returns the megabytes that this process uses (`VmRSS`), or used at its peak (`VmHWM`)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
+    print(alone.peak_memory() - before)
 
 
 def main():

@@ -33,8 +33,7 @@ class TensorizedGraphAttention(BaseLayer):
         damping: The damping `c` of the time graph: a number, or one for each head. Defaults to 0.9.
         head_combination: `"concat"` (default), `"sum"`, `"mean"` or `"project"`.
         trainable_damping: Whether the damping is trained. Defaults to `False`.
-        method: `"direct"`, `"banded"`, or `"auto"` (default), which chooses by length; as for
-            `TensorizedSpectralAttention`.
+        method: `"direct"`, `"banded"`, or `"auto"` (default), which chooses by length.
         kernel_initializer: A Keras initializer; each map gets its variance. Defaults to
             `"glorot_uniform"`.
         kernel_regularizer: Regularizer applied to each core.

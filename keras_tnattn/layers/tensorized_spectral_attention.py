@@ -78,9 +78,7 @@ class TensorizedSpectralAttention(SelfAttention):
         tt_input_shape: The factors of `I`. Default: as for `TTDense`.
         tt_output_shape: The factors of `J`. Give both or none.
         method: `"direct"`, `"banded"`, or `"auto"` (default), which chooses by length; both give
-            the same result in float32 for scores of comparable size. To train with TensorFlow and
-            `jit_compile=True` at lengths that the graph does not know, choose one: XLA cannot
-            differentiate the choice.
+            the same result in float32 for scores of comparable size.
         kernel_initializer: A Keras initializer; each `W` gets its variance. Defaults to
             `"glorot_uniform"`.
         kernel_regularizer: Regularizer applied to each core.

@@ -25,6 +25,7 @@ of Horner's rule (`U_{F-1} = alpha_{F-1} V`, `U_k = alpha_k V + Psi U_{k+1}`, `Y
     dK = (D + D^T) K                                  d Omega = Theta * P
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -137,26 +138,22 @@ def spectral_filter(
             f"Received: coefficients.shape={tuple(coefficients.shape)}"
         )
     length = ops.shape(keys)[-2]
-
-    def direct() -> Tensor:
-        return _blocked_filter(keys, values, graph, coefficients, length, 0, causal)
-
     if width is None or method == "direct":
-        return direct()
+        return _blocked_filter(keys, values, graph, coefficients, length, 0, causal)
     features = (keys.shape[-1] + values.shape[-1]) / 2
     minimum_block, num_offsets, shortest = banded_plan(width, features)
 
-    def banded() -> Tensor:
+    def plan(length: Tensor, banded: bool) -> tuple[Tensor, int]:
+        if not banded:
+            return length, 0
         # As many blocks as fit, slightly longer than the minimum, so that little padding is needed.
         block = -(-length // _at_least(length // minimum_block, 1))
-        block = _at_least(block, minimum_block)
-        return _blocked_filter(keys, values, graph, coefficients, block, num_offsets, causal)
+        return _at_least(block, minimum_block), num_offsets
 
-    if method == "banded":
-        return banded()
-    if isinstance(length, int):
-        return direct() if length < shortest else banded()
-    return ops.cond(length < shortest, direct, banded)
+    if method == "auto" and not isinstance(length, int):
+        return _filter_by_length(keys, values, graph, coefficients, plan, shortest, causal)
+    banded = method == "banded" or length >= shortest
+    return _blocked_filter(keys, values, graph, coefficients, *plan(length, banded), causal)
 
 
 def banded_plan(width: int, features: float) -> tuple[int, int, int]:
@@ -225,11 +222,7 @@ def _blocked_filter(
 ) -> Tensor:
     """The filter in blocks of `block` rows, with `num_offsets` block diagonals below the main."""
     band = BlockBand(ops.shape(keys), block, num_offsets)
-    precise = at_least_float32(_dtype(keys))
-    inputs = {"keys": keys, "values": values}
-    if coefficients is not None:
-        # Their gradient sums too many terms for half precision.
-        inputs["coefficients"] = ops.cast(coefficients, precise)
+    inputs = _inputs(keys, values, coefficients)
     diagonals = _diagonals(graph, keys, block, num_offsets, causal)
     trained = _is_adjacency(graph) or graph.bandwidth is None
     if trained:
@@ -245,6 +238,60 @@ def _blocked_filter(
         )
 
     return run(*inputs.values())
+
+
+def _filter_by_length(
+    keys: Tensor,
+    values: Tensor,
+    graph: Any,
+    coefficients: Tensor,
+    plan: Callable[[Tensor, bool], tuple[Tensor, int]],
+    shortest: int,
+    causal: bool,
+) -> Tensor:
+    """The filter of a length that is not known yet, banded from the length `shortest` on.
+
+    Both passes choose by themselves, and the backward pass computes `Psi` again, because XLA cannot
+    pass tensors from a branch of one pass to that of the other: their shapes differ.
+    """
+    inputs = _inputs(keys, values, coefficients)
+
+    @ops.custom_gradient
+    def run(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        def chosen(compute: Callable[[_Filter], Any]) -> Any:
+            def branch(banded: bool) -> Any:
+                keys = tensors[0]
+                # Sizes are computed in the branch, where XLA knows them.
+                block, num_offsets = plan(ops.shape(keys)[-2], banded)
+                band = BlockBand(ops.shape(keys), block, num_offsets)
+                diagonals = _diagonals(graph, keys, block, num_offsets, causal)
+                named = dict(zip(inputs, tensors, strict=True))
+                return compute(_Filter(band, not causal, diagonals, **named))
+
+            short = ops.shape(tensors[0])[-2] < shortest
+            return ops.cond(short, lambda: branch(banded=False), lambda: branch(banded=True))
+
+        def grad(*args: Tensor, upstream: Tensor = None) -> tuple[Tensor, ...]:
+            upstream = args[0] if upstream is None else upstream
+
+            def backward(state: _Filter) -> tuple[Tensor, ...]:
+                _forward(state)  # the partial sums
+                return _backward(state, upstream)
+
+            return chosen(backward)
+
+        return chosen(_forward), grad
+
+    return run(*inputs.values())
+
+
+def _inputs(keys: Tensor, values: Tensor, coefficients: Tensor) -> dict[str, Tensor]:
+    """Returns what is differentiated, by the names of the arguments of `_Filter`."""
+    inputs = {"keys": keys, "values": values}
+    if coefficients is not None:
+        # Their gradient sums too many terms for half precision.
+        inputs["coefficients"] = ops.cast(coefficients, at_least_float32(_dtype(keys)))
+    return inputs
 
 
 def _diagonals(

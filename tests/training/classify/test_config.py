@@ -42,14 +42,3 @@ def test_the_default_name_is_a_name(tmp_path, monkeypatch, dataset, source):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     assert ClassifyConfig(dataset=dataset).name == f"{source}-tsa-0"
-
-
-def test_xla_is_not_left_to_choose_the_method_of_tensorized_attention():
-    def method(**options):
-        return ClassifyConfig(dataset="reuters", **options).attention_options.get("method")
-
-    assert method(attention="tsa") is None
-    assert method(attention="tsa", jit_compile="on", max_words=200) == "direct"
-    assert method(attention="tga", jit_compile="on") == "banded"
-    assert method(attention="tsa", jit_compile="on", time_graph="window", window=2) == "direct"
-    assert method(attention="rgtn", jit_compile="on") is None

@@ -67,9 +67,6 @@ def test_the_settings_of_the_configs():
     assert [(c.attention, c.embedding_dim) for c in dims] == [
         *(("tsa", 4), ("tsa", 8), ("dpa", 4), ("dpa", 8))
     ]
-    compiled = configs_of(options.changed(jit_compile="on"), "paper", "reuters")
-    assert {c.jit_compile for c in compiled} == {"on"}
-    assert {c.jit_compile for c in paper} == {"auto"}
 
 
 def test_differences_are_those_of_the_same_seeds():
@@ -169,11 +166,6 @@ def test_a_study_continues(tmp_path, monkeypatch, capsys):
     # A run with other options than those of its setting is of another kind.
     path = tmp_path / "study/tuned-reuters-none-64-0/config.json"
     path.write_text(path.read_text().replace('"normalization": "on"', '"normalization": "off"'))
-    assert [key[-1] for key in tensorized.finished_runs(tmp_path / "study")] == [1]
-    # How its steps were compiled makes no difference.
-    path = tmp_path / "study/tuned-reuters-none-64-1/config.json"
-    path.write_text(path.read_text().replace('"jit_compile": "auto"', '"jit_compile": "on"'))
-    assert '"jit_compile": "on"' in path.read_text()
     assert [key[-1] for key in tensorized.finished_runs(tmp_path / "study")] == [1]
 
 

@@ -123,7 +123,8 @@ def test_the_curves_are_those_of_the_runs_that_are_left(tmp_path, monkeypatch):
     best = [(line.get_xdata()[0], line.get_ydata()[0]) for line in of_loss.get_lines()[2::3]]
     assert best == [(2, 2.0), (3, 2.75), (2, 4.0)]
     assert {tuple(line.get_ydata()) for line in of_accuracy.get_lines()[1::3]} == {(0.25,) * 3}
-    assert [text.get_text() for text in of_accuracy.get_legend().get_texts()] == ["sdpa", "plga"]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["sdpa", "plga"]
 
 
 @pytest.mark.parametrize("model", translators.MODELS)

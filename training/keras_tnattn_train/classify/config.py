@@ -31,8 +31,6 @@ INITIAL_WEIGHTS = ("svm", "random")
 EMBEDDINGS = ("dense", "tensor_train", "low_rank")
 TENSORIZED_ATTENTIONS = ("tsa", "tga")  # these have tensor-train maps
 TIME_GRAPH_ATTENTIONS = (*TENSORIZED_ATTENTIONS, "rgtn")
-# Above this many words the banded form of a tensorized attention is always the faster one.
-LONG_TEXTS = 1024
 TIME_GRAPHS = ("geometric", "exponential", "window", "power_law")
 UNDAMPED_GRAPHS = ("window", "power_law")
 HEADLESS = tuple(registered_attentions(has_heads=False))
@@ -370,10 +368,6 @@ class ClassifyConfig(ExportConfig):
         }
         if self.attention in TENSORIZED_ATTENTIONS:
             options["tt_ranks"] = self.tt_ranks
-            if self.jit_compile == "on":  # XLA cannot differentiate a choice by length
-                long = self.max_words is None or self.max_words > LONG_TEXTS
-                banded = long and self.time_graph == "geometric"
-                options["method"] = "banded" if banded else "direct"
         if self.attention == "tsa":
             options["filter_order"] = self.filter_order
         return options

@@ -10,6 +10,7 @@ from typing import Any
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.processes.workers import other_processes
+from keras_tnattn_train.system.memory import give_back_memory
 
 # What allocators write into the message of the exception that they raise, or to stderr before they
 # end the process.
@@ -80,12 +81,17 @@ def _start(gigabytes: float, errors: str) -> None:
     file = os.open(errors, os.O_WRONLY | os.O_APPEND)
     os.dup2(file, sys.stderr.fileno())
     start_backend()
+    give_back_memory()
     limit = int(1024 * 1024 * memory("VmData") + gigabytes * 1e9)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def restart_peak() -> float:
-    """Lets the peak of this process's memory begin anew, and returns the memory now, in MiB."""
+    """Lets the peak of this process's memory begin anew, and returns the memory now, in MiB.
+
+    Free memory is given back first, so that what is taken from it counts.
+    """
+    give_back_memory()
     Path("/proc/self/clear_refs").write_text("5")
     return memory("VmRSS")
 

@@ -9,8 +9,8 @@ from keras_tnattn_train.system.noise import without_noise
 def start_backend() -> None:
     """Imports Keras and its backend, and hides TensorFlow's start-up and retracing messages.
 
-    This takes seconds, so commands check their input first. Errors during the start are shown. The
-    process keeps freed memory from then on, which makes trainings on a CPU faster.
+    This takes seconds, so commands check their input first. Errors during the start are shown. With
+    glibc the process keeps freed memory from then on, which makes trainings on a CPU faster.
     """
     keep_freed_memory()
     # TensorFlow raises real errors; those that it only logs are about missing hardware.

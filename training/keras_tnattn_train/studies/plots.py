@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
@@ -102,27 +103,27 @@ def by_cost(rows: Sequence[dict[str, Any]], path: Path) -> None:
 def by_epoch(runs: Mapping[str, Sequence[Sequence[dict[str, float]]]], path: Path) -> None:
     """Draws loss and accuracy over the epochs, of all models in the same panels.
 
-    The training part has dotted lines, the validation part solid ones, with a circle at the epoch
-    of the lowest validation loss.
+    A circle is at the epoch of the lowest validation loss.
 
     Args:
         runs: For each model the metrics of its runs, a row for each epoch.
         path: The image file to write.
     """
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    colors = colormaps["tab10" if len(runs) <= 10 else "turbo"].resampled(max(10, len(runs)))
     panels = {"log perplexity (loss)": "loss", "accuracy of the next token": "accuracy"}
     for axes, (title, metric) in zip(figure.subplots(1, 2), panels.items(), strict=True):
         for number, (name, seeds) in enumerate(runs.items()):
             for seed, rows in enumerate(seeds):
                 epochs = [row["epoch"] for row in rows]
                 label = None if seed else name
-                style = {"color": f"C{number % 10}", "linewidth": 1.2}
+                style: dict[str, Any] = {"color": colors(number), "linewidth": 1.2}
                 axes.plot(epochs, [row[metric] for row in rows], linestyle=":", **style)
                 axes.plot(epochs, [row[f"val_{metric}"] for row in rows], label=label, **style)
                 best = min(rows, key=lambda row: row["val_loss"])
                 axes.plot(best["epoch"], best[f"val_{metric}"], marker="o", **style)
-        axes.set(title=title, xlabel="epoch")
+        axes.set(title=f"{title}: training dotted, validation solid", xlabel="epoch")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
     save(figure, path)

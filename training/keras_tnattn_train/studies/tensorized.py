@@ -7,14 +7,7 @@ from typing import Any
 from keras_tnattn_train.classify.config import ATTENTIONS, TABLE_DIMS, ClassifyConfig
 from keras_tnattn_train.classify.texts import read_texts
 from keras_tnattn_train.commands import Command
-from keras_tnattn_train.options.options import (
-    DATA,
-    RUN,
-    Options,
-    Seeds,
-    jit_compile_option,
-    option,
-)
+from keras_tnattn_train.options.options import DATA, RUN, Options, Seeds, option
 from keras_tnattn_train.processes.workers import replaced_process
 from keras_tnattn_train.runs.many import save_text
 from keras_tnattn_train.runs.run import Run
@@ -93,7 +86,6 @@ class TensorizedOptions(Options):
         (), RUN, "embedding dimensions (default: those of the setting)"
     )
     seeds: Seeds = option((0, 1, 2, 3, 4), RUN, "seeds of the split and of the weights")
-    jit_compile: str = jit_compile_option("as for classify")
     run_dir: str = option("runs/tensorized", RUN, "folder of the runs and tables", metavar="DIR")
 
 
@@ -110,7 +102,6 @@ def configs_of(options: TensorizedOptions, setting: str, dataset: str) -> list[C
                     attention=attention,
                     embedding_dim=dim,
                     seed=seed,
-                    jit_compile=options.jit_compile,
                     name=f"{setting}-{dataset}-{attention}-{dim}-{seed}",
                     **SETTINGS[setting],
                 )
@@ -121,15 +112,14 @@ def configs_of(options: TensorizedOptions, setting: str, dataset: str) -> list[C
 def finished_runs(folder: Path) -> Measurements:
     """Returns the measurements of the finished runs in the folder of a study.
 
-    Runs of an earlier version with other options of their setting are left out; whether XLA
-    compiled the steps makes no difference.
+    Runs of an earlier version with other options of their setting are left out.
     """
     measurements: Measurements = {}
     paths = [(name, path) for name in SETTINGS for path in folder.glob(f"{name}-*/results.json")]
     for setting, path in paths:
         run = Run(path.parent)
         config, results = run.read_config(ClassifyConfig, {}), run.results or {}
-        names = ("dataset", "data_dir", "attention", "embedding_dim", "seed", "jit_compile", "name")
+        names = ("dataset", "data_dir", "attention", "embedding_dim", "seed", "name")
         varied = {name: getattr(config, name) for name in names}
         if config != ClassifyConfig(**varied, **SETTINGS[setting]):
             continue

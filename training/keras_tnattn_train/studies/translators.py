@@ -209,7 +209,7 @@ def read_all(folder: Path) -> tuple[Measurements, Measurements, Measurements]:
 
 
 def write_tables(folder: Path) -> str:
-    """Writes table.md and curves.png from all rows of the study, and returns the table."""
+    """Writes table.md, and curves.png from the runs that are left; returns the table."""
     from keras_tnattn_train.studies.plots import by_epoch
 
     rows, fixed, times = read_all(folder)

@@ -5,25 +5,48 @@ import os
 import platform
 
 # Parameters of glibc's mallopt, and their values: no block in a mapping of its own, nothing at the
-# end of the heap given back, and one heap for all threads, which knows no largest block.
+# end of the heap given back, and one heap for all threads, because the blocks of other heaps are at
+# most 64 MB.
 _M_MMAP_MAX, _M_TRIM_THRESHOLD, _M_ARENA_MAX = -4, -1, -8
 _KEPT = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1, _M_ARENA_MAX: 1}
+# The environment variables that set these and the like.
+_VARIABLES = (
+    "MALLOC_ARENA_MAX",
+    "MALLOC_ARENA_TEST",
+    "MALLOC_MMAP_MAX_",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TOP_PAD_",
+    "MALLOC_TRIM_THRESHOLD_",
+)
 
 
 def keep_freed_memory() -> bool:
     """Lets glibc keep the memory that is freed, in place of giving it back to the system.
 
-    By default each tensor of more than 32 MB is a mapping of its own, and a training step gets all
-    of them anew: the system has to clear each page and to enter it, which took more than a third of
-    a step of the paper's translator #2 (docs/speed.md). The peak of the memory is the same; the
-    process keeps it until it ends.
+    By default glibc gives large blocks back, those of more than 32 MB always, and a training step
+    gets them anew: the system clears and maps each page, which took more than a third of a step of
+    the paper's translator #2 (docs/speed.md). Measured on one and two cores; with many more, the
+    threads may wait for the one heap. Threads that have allocated before keep their heaps, so call
+    this early. Without effect on other allocators, as loaded by `LD_PRELOAD`.
 
     Returns:
-        Whether the memory is kept: not without glibc, and not if the environment variable
-        `GLIBC_TUNABLES` or one like `MALLOC_ARENA_MAX` is set, which then decides.
+        Whether glibc keeps it: not on other systems, and not if one of glibc's environment
+        variables about this is set, for instance `MALLOC_ARENA_MAX`, which then decides.
     """
-    decided = any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ)
-    if decided or platform.libc_ver()[0] != "glibc":
+    decided = "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "") or any(
+        name in os.environ for name in _VARIABLES
+    )
+    if decided or not _is_glibc():
         return False
     mallopt = ctypes.CDLL(None).mallopt
     return all([mallopt(parameter, value) for parameter, value in _KEPT.items()])
+
+
+def give_back_memory() -> None:
+    """Gives all pages that are free back to the system, so that what is in use can be measured."""
+    if _is_glibc():
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _is_glibc() -> bool:
+    return platform.libc_ver()[0] == "glibc"
