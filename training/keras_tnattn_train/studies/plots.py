@@ -103,7 +103,7 @@ def by_cost(rows: Sequence[dict[str, Any]], path: Path) -> None:
 def by_epoch(runs: Mapping[str, Sequence[Sequence[dict[str, float]]]], path: Path) -> None:
     """Draws loss and accuracy over the epochs, of all models in the same panels.
 
-    A circle is at the epoch of the lowest validation loss.
+    A circle marks the epoch of the lowest validation loss.
 
     Args:
         runs: For each model the metrics of its runs, a row for each epoch.
@@ -122,8 +122,9 @@ def by_epoch(runs: Mapping[str, Sequence[Sequence[dict[str, float]]]], path: Pat
                 axes.plot(epochs, [row[f"val_{metric}"] for row in rows], label=label, **style)
                 best = min(rows, key=lambda row: row["val_loss"])
                 axes.plot(best["epoch"], best[f"val_{metric}"], marker="o", **style)
-        axes.set(title=f"{title}: training dotted, validation solid", xlabel="epoch")
+        axes.set(title=title, xlabel="epoch")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
+    figure.suptitle("training dotted, validation solid", fontsize=10)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
     save(figure, path)
