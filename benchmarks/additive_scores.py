@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from side_by_side import describe_machine, medians, print_row, quick
 
-ROWS = 4  # queries at a time, whose sums over all pairs fit into a core's cache
+ROWS = 4  # queries at a time: the sums of 64 features then take 13 MB in place of 655
 
 
 def plain(query: tf.Tensor, key: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:

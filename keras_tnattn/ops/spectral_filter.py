@@ -143,11 +143,11 @@ def spectral_filter(
     features = (keys.shape[-1] + values.shape[-1]) / 2
     minimum_block, num_offsets, shortest = banded_plan(width, features)
 
-    def plan(length: Tensor, banded: bool) -> tuple[Tensor, int]:
+    def plan(size: Tensor, banded: bool) -> tuple[Tensor, int]:
         if not banded:
-            return length, 0
+            return size, 0
         # As many blocks as fit, slightly longer than the minimum, so that little padding is needed.
-        block = -(-length // _at_least(length // minimum_block, 1))
+        block = -(-size // _at_least(size // minimum_block, 1))
         return _at_least(block, minimum_block), num_offsets
 
     if method == "auto" and not isinstance(length, int):
