@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = {
+    "additive_scores.py": "--quick",
     "backends.py": "",
     "corpus_memory.py": "--pairs 1000 --steps 2",
     "decoding.py": "--quick",
