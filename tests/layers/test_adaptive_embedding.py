@@ -89,9 +89,11 @@ def test_integers_are_those_of_the_rows_and_of_the_basis(bits, reorder, tmp_path
 @pytest.mark.parametrize("reorder_rows", [False, True])
 def test_ids_out_of_range_are_treated_as_those_of_an_embedding(reorder_rows):
     layer = make(reorder_rows=reorder_rows)
-    table, embedding = to_numpy(layer(np.arange(22))), keras.layers.Embedding(22, 6)
+    embedding = keras.layers.Embedding(22, 6)
     embedding.build()
-    np.testing.assert_array_equal(to_numpy(layer(np.array([-1, -22]))), table[[21, 0]])
+    # As many ids, because the rounding depends on their number.
+    rows, expected = (to_numpy(layer(np.array(ids))) for ids in ([-1, -22], [21, 0]))
+    np.testing.assert_array_equal(rows, expected)
     for ids in ([22], [1000], [-23]):
         for other in (embedding, layer):
             if keras.backend.backend() == "jax":

@@ -282,10 +282,10 @@ def test_numpy_numbers_do_not_reach_the_config():
 def test_an_unknown_length_chooses_at_run_time(monkeypatch):
     import tensorflow as tf
 
-    def which(keys, values, graph, coefficients, block, num_offsets, causal):
-        return ops.zeros_like(values) + float(num_offsets > 0)
+    def which(state):
+        return state.band.join(ops.zeros_like(state.values) + float(state.band.num_offsets > 0))
 
-    monkeypatch.setattr(spectral_filter, "_blocked_filter", which)
+    monkeypatch.setattr(spectral_filter, "_forward", which)
     layer = TensorizedSpectralAttention(2, damping=0.2)
     layer.build((None, None, 8))
     compiled = tf.function(layer, input_signature=[tf.TensorSpec((None, None, 8))])

@@ -47,8 +47,10 @@ def test_looks_up_the_rows_of_the_table(shape):
 def test_ids_out_of_range_are_treated_as_those_of_an_embedding(reorder_rows):
     # 24 rows in the tensor train, 22 of them with an id.
     layer = built(make(reorder_rows=reorder_rows))
-    table, embedding = to_numpy(layer(np.arange(22))), built(keras.layers.Embedding(22, 30))
-    np.testing.assert_allclose(to_numpy(layer(np.array([-1, -22]))), table[[21, 0]], rtol=1e-5)
+    embedding = built(keras.layers.Embedding(22, 30))
+    # As many ids, because the rounding depends on their number.
+    rows, expected = (to_numpy(layer(np.array(ids))) for ids in ([-1, -22], [21, 0]))
+    np.testing.assert_allclose(rows, expected, rtol=1e-5)
     for ids in ([22], [23], [24], [1000], [-23]):
         for other in (embedding, layer):
             if keras.backend.backend() == "jax":
