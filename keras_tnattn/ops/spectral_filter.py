@@ -252,7 +252,8 @@ def _filter_by_length(
     """The filter of a length that is not known yet, banded from the length `shortest` on.
 
     Both passes choose by themselves, and the backward pass computes `Psi` again, because XLA cannot
-    pass tensors from a branch of one pass to that of the other: their shapes differ.
+    pass tensors from a branch of one pass to that of the other: their shapes differ. (`keras.remat`
+    of both branches also repeats the last product, and takes up to a fifth longer.)
     """
     inputs = _inputs(keys, values, coefficients)
 

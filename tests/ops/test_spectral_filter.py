@@ -470,25 +470,26 @@ def test_errors_name_what_was_given(arguments, message):
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="others know all lengths")
 @pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("coefficients", [None, [0.5, 1.0, 0.25]])
-def test_gradients_of_a_length_that_is_unknown_at_first(jit_compile, coefficients):
+def test_gradients_of_a_length_that_is_unknown_at_first(jit_compile, causal, coefficients):
     import tensorflow as tf
 
     alphas = None if coefficients is None else tf.constant(coefficients)
     shortest = plan(0.5)[2]
-    unknown = [tf.TensorSpec((2, None, size), tf.float32) for size in (4, 3)]
+    unknown = [tf.TensorSpec((2, 3, None, size), tf.float32) for size in (4, 3)]
 
     def grads(keys, values, method="auto"):
         inputs = [keys, values] + ([] if alphas is None else [alphas])
         with tf.GradientTape() as tape:
             tape.watch(inputs)
-            filtered = spectral_filter.spectral_filter(keys, values, 0.5, alphas, method)
+            filtered = spectral_filter.spectral_filter(keys, values, 0.5, alphas, method, causal)
             loss = tf.reduce_sum(filtered**2)
         return filtered, *tape.gradient(loss, inputs)
 
     compiled = tf.function(grads, input_signature=unknown, jit_compile=jit_compile)
     for length in (shortest - 1, shortest):
-        keys, values = keys_and_values(2, length=length)
+        keys, values = keys_and_values(2, 3, length=length)
         arguments = tf.constant(scaled(keys)), tf.constant(values)
         method = "direct" if length < shortest else "banded"
         for one, other in zip(compiled(*arguments), grads(*arguments, method), strict=True):

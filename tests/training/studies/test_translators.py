@@ -106,10 +106,15 @@ def test_the_curves_are_those_of_the_runs_that_are_left(tmp_path, monkeypatch):
     for name, values in losses.items():
         run = Run(tmp_path / name)
         run.folder.mkdir()
-        accuracy = {"accuracy": 0.5, "val_accuracy": 0.25}
         run.write_metrics(
             [
-                {"epoch": epoch, "loss": loss / 2, "val_loss": loss, **accuracy}
+                {
+                    "epoch": epoch,
+                    "loss": loss / 2,
+                    "val_loss": loss,
+                    "accuracy": epoch / 4,
+                    "val_accuracy": epoch / 8,
+                }
                 for epoch, loss in enumerate(values, 1)
             ]
         )
@@ -122,7 +127,10 @@ def test_the_curves_are_those_of_the_runs_that_are_left(tmp_path, monkeypatch):
     assert {tuple(loss / 2 for loss in values) for values in losses.values()} < set(drawn)
     best = [(line.get_xdata()[0], line.get_ydata()[0]) for line in of_loss.get_lines()[2::3]]
     assert best == [(2, 2.0), (3, 2.75), (2, 4.0)]
-    assert {tuple(line.get_ydata()) for line in of_accuracy.get_lines()[1::3]} == {(0.25,) * 3}
+    lines = of_accuracy.get_lines()
+    assert {tuple(line.get_ydata()) for line in lines[1::3]} == {(0.125, 0.25, 0.375)}
+    assert [line.get_ydata()[0] for line in lines[2::3]] == [0.25, 0.375, 0.25]
+    assert [line.get_linestyle() for line in lines[:2]] == [":", "-"]
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["sdpa", "plga"]
 

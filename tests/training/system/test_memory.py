@@ -56,7 +56,9 @@ def test_freed_memory_is_kept_until_it_is_given_back():
     ("name", "value", "decides"),
     [
         ("MALLOC_TRIM_THRESHOLD_", "131072", True),
-        ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0", True),
+        ("MALLOC_TRIM_THRESHOLD_", "", False),
+        ("GLIBC_TUNABLES", "glibc.malloc.perturb=1:glibc.malloc.mmap_max=9", True),
+        ("GLIBC_TUNABLES", "glibc.malloc.perturb=1", False),
         ("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=512", False),
         ("MALLOC_PERTURB_", "1", False),
     ],

@@ -80,8 +80,7 @@ def _start(gigabytes: float, errors: str) -> None:
 
     file = os.open(errors, os.O_WRONLY | os.O_APPEND)
     os.dup2(file, sys.stderr.fileno())
-    start_backend()
-    give_back_memory()
+    start_backend(keep_memory=False)  # what was freed would count as used
     limit = int(1024 * 1024 * memory("VmData") + gigabytes * 1e9)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 

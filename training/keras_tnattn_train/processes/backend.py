@@ -6,13 +6,17 @@ from keras_tnattn_train.system.memory import keep_freed_memory
 from keras_tnattn_train.system.noise import without_noise
 
 
-def start_backend() -> None:
+def start_backend(keep_memory: bool = True) -> None:
     """Imports Keras and its backend, and hides TensorFlow's start-up and retracing messages.
 
-    This takes seconds, so commands check their input first. Errors during the start are shown. With
-    glibc the process keeps freed memory from then on, which makes trainings on a CPU faster.
+    This takes seconds, so commands check their input first. Errors during the start are shown.
+
+    Args:
+        keep_memory: Whether the process keeps freed memory from then on, as far as it can, which
+            makes trainings on a CPU faster.
     """
-    keep_freed_memory()
+    if keep_memory:
+        keep_freed_memory()
     # TensorFlow raises real errors; those that it only logs are about missing hardware.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with without_noise():

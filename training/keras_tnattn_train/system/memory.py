@@ -9,7 +9,8 @@ import platform
 # most 64 MB.
 _M_MMAP_MAX, _M_TRIM_THRESHOLD, _M_ARENA_MAX = -4, -1, -8
 _KEPT = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1, _M_ARENA_MAX: 1}
-# The environment variables that set these and the like.
+# The environment variables that set these and the like, also as `glibc.malloc.arena_max` and so on
+# in `GLIBC_TUNABLES`.
 _VARIABLES = (
     "MALLOC_ARENA_MAX",
     "MALLOC_ARENA_TEST",
@@ -18,14 +19,17 @@ _VARIABLES = (
     "MALLOC_TOP_PAD_",
     "MALLOC_TRIM_THRESHOLD_",
 )
+_TUNABLES = tuple(
+    f"glibc.malloc.{name.removeprefix('MALLOC_').strip('_').lower()}=" for name in _VARIABLES
+)
 
 
 def keep_freed_memory() -> bool:
     """Lets glibc keep the memory that is freed, in place of giving it back to the system.
 
     By default glibc gives large blocks back, those of more than 32 MB always, and a training step
-    gets them anew: the system clears and maps each page, which took more than a third of a step of
-    the paper's translator #2 (docs/speed.md). Measured on one and two cores; with many more, the
+    gets them anew: the system clears and maps each page, which took about a third of a step of the
+    paper's translator #2 (docs/speed.md). Measured on one and two cores; with many more, the
     threads may wait for the one heap. Threads that have allocated before keep their heaps, so call
     this early. Without effect on other allocators, as loaded by `LD_PRELOAD`.
 
@@ -33,9 +37,8 @@ def keep_freed_memory() -> bool:
         Whether glibc keeps it: not on other systems, and not if one of glibc's environment
         variables about this is set, for instance `MALLOC_ARENA_MAX`, which then decides.
     """
-    decided = "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "") or any(
-        name in os.environ for name in _VARIABLES
-    )
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    decided = any(map(os.environ.get, _VARIABLES)) or any(name in tunables for name in _TUNABLES)
     if decided or not _is_glibc():
         return False
     mallopt = ctypes.CDLL(None).mallopt
