@@ -21,6 +21,7 @@ import contextlib
 import csv
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
@@ -133,6 +134,33 @@ def filters(quick, dtype):
         yield f"L {length}", {"filter": (filtered, (keys, values)), **entries}
 
 
+def fused(quick, dtype):
+    """The graph filter beside cuDNN's fused attention, which takes half precision on a GPU only."""
+    window = bandwidth(DAMPING)
+    for length in (512,) if quick else (1024, 4096, 16_384, 65_536, 131_072):
+        keys, values = jax.random.normal(jax.random.key(0), (2, 1, 1, length, HEAD_DIM), dtype)
+        query = jnp.swapaxes(keys, 1, 2)
+
+        def filtered(keys, values):
+            return spectral_filter(HEAD_DIM**-0.25 * keys, values, DAMPING)
+
+        def attended(q, k, v, **options):
+            return jax.nn.dot_product_attention(q, k, v, implementation="cudnn", **options)
+
+        # cuDNN's windows are causal: as many pairs as here on both sides.
+        def windowed(q, k, v):
+            return attended(q, k, v, is_causal=True, local_window_size=(2 * window, 0))
+
+        yield (
+            f"L {length}",
+            {
+                "filter": (filtered, (keys, values)),
+                "cuDNN": (attended, (query,) * 3),
+                "cuDNN in a window": (windowed, (query,) * 3),
+            },
+        )
+
+
 def _to_itself(call):
     return lambda weights, x: call(weights, x, x)
 
@@ -170,15 +198,21 @@ def _scanned_contexts(matrices):
     return product(later, earlier)
 
 
-TABLES = {"dense": dense, "filter": filters, "contexts": contexts}
+TABLES = {"dense": dense, "filter": filters, "contexts": contexts, "fused": fused}
 
 
 def measure(table, quick, precision, limits):
     """Yields a row for each case, pass and contender of a table."""
     dtype, _ = PRECISIONS[precision]
     for case, contenders in TABLES[table](quick, dtype):
-        for name, change in (("forward", lambda f: f), ("forward and backward", with_gradients)):
-            programs = {n: Compiled(change(f), *inputs) for n, (f, inputs) in contenders.items()}
+        passes = {"forward": lambda f: f, "forward and backward": with_gradients}
+        with ThreadPoolExecutor() as pool:
+            compiled = {
+                name: {n: pool.submit(Compiled, change(f), *x) for n, (f, x) in contenders.items()}
+                for name, change in passes.items()
+            }
+        for name, futures in compiled.items():
+            programs = {n: future.result() for n, future in futures.items()}
             yield from rows_of(table, case, precision, name, programs, limits)
 
 
@@ -260,21 +294,22 @@ def main():
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
         for precision in given.precisions:
-            with jax.default_matmul_precision(PRECISIONS[precision][1]):
-                limits = device_limits(given.quick, precision)
-                print(
-                    f"{precision}: {limits[0] / 1e12:.2f} TFLOP/s of a product, "
-                    f"{limits[1] / 1e9:.0f} GB/s of a copy"
-                )
-                for row in all_rows(given, precision, limits):
-                    print("  ".join(f"{row[name]!s:>8}" for name in COLUMNS), flush=True)
-                    if writer:
-                        writer.writerow(row)
-                        file.flush()
+            # Not the context manager, which does not hold in the threads that compile.
+            jax.config.update("jax_default_matmul_precision", PRECISIONS[precision][1])
+            limits = device_limits(given.quick, precision)
+            print(
+                f"{precision}: {limits[0] / 1e12:.2f} TFLOP/s of a product, "
+                f"{limits[1] / 1e9:.0f} GB/s of a copy"
+            )
+            for row in all_rows(given, precision, limits):
+                print("  ".join(f"{row[name]!s:>8}" for name in COLUMNS), flush=True)
+                if writer:
+                    writer.writerow(row)
+                    file.flush()
 
 
 def all_rows(given, precision, limits):
-    for table in given.only or (*TABLES, "models"):
+    for table in given.only or ("dense", "filter", "contexts", "models"):
         if table == "models":
             yield from measure_models(given.quick, precision, limits)
         else:
