@@ -3,7 +3,7 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo demo-rules demo-translate demo-language serve test test-core test-torch test-slow lint docs wheel matrix bench bench-gpu clean
+.PHONY: demo demo-rules demo-translate demo-language serve study test test-core test-studies test-torch test-slow lint docs wheel matrix bench bench-gpu clean
 
 # The environment is created once, and again when pyproject.toml or setup.cfg changes.
 $(INSTALLED): pyproject.toml setup.cfg
@@ -35,9 +35,17 @@ test: $(INSTALLED)
 	$(RUN) -m pytest -n 2 --dist worksteal --ignore tests/training && exit $$training
 
 # The tests that depend most on the backend. `KERAS_BACKEND=jax make test` runs all tests on JAX.
-CORE := ops layers models search compression training/test_without_tensorflow.py
+CORE := ops layers storage models search compression training/test_without_tensorflow.py
 test-core: $(INSTALLED)
 	$(RUN) -m pytest -n 2 --dist worksteal $(wildcard $(CORE:%=tests/%))
+
+# The studies have tests of their own, which the wheel does not need.
+test-studies: $(INSTALLED)
+	$(RUN) -m pytest -n 2 --dist worksteal studies/tests
+
+# Runs a study: `make study NAME=rules`; `make study` lists them.
+study: $(INSTALLED)
+	$(RUN) training/reproduce.py $(or $(NAME),--help)
 
 # Runs in a separate environment without TensorFlow.
 test-torch:

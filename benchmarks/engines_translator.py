@@ -31,7 +31,7 @@ from keras_tnattn.models import PRESETS, translator
 from keras_tnattn.search.beam_search import BeamSearch
 from keras_tnattn.text.reserved import END, RESERVED_PIECES, START
 from keras_tnattn.text.word_pieces import WordPieceTokenizer
-from keras_tnattn_serving import reader
+from keras_tnattn_runtime import reader
 
 VOCABULARY, LENGTH, EXTRA = 8000, 20, 10
 PIECES = [*RESERVED_PIECES, *(f"piece{n}" for n in range(VOCABULARY - len(RESERVED_PIECES)))]

@@ -1,4 +1,4 @@
-"""Runs exported models without Keras: a server, and a reader of portable folders.
+"""Serves exported models, without Keras.
 
 ```sh
 python -m keras_tnattn_serving saved_models --port 8501
@@ -6,10 +6,7 @@ python -m keras_tnattn_serving saved_models --port 8501
 
 It answers TensorFlow Serving's REST API and the Open Inference Protocol v2, which
 `docs/serving.md` describes; `--help` lists the options. The server needs the extra `serve`;
-TensorFlow is imported for models, and signatures, that no other engine computes. `reader` needs
-NumPy and one runtime.
+TensorFlow is imported for models, and signatures, that no other engine computes.
 
 This is a package of its own, because `import keras_tnattn` brings Keras and its backend along.
 """
-
-__version__ = "0.2.0.dev0"

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from keras_tnattn_serving.layout import MODEL_CARD
+from keras_tnattn_runtime.layout import MODEL_CARD
 
 if TYPE_CHECKING:  # their libraries may be missing
     from keras_tnattn_serving.inference import Inference

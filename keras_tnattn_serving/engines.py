@@ -1,7 +1,7 @@
 """Computes the signatures of a classifier, or continues texts, by another engine than TensorFlow.
 
 An exported version has a folder for each engine with which it was verified: what
-`keras_tnattn_serving.reader` reads.
+`keras_tnattn_runtime.reader` reads.
 """
 
 import dataclasses
@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_tnattn_serving import reader
+from keras_tnattn_runtime import reader
+from keras_tnattn_runtime.layout import ENGINE_PACKAGES
+from keras_tnattn_runtime.layout import ENGINES as FOLDER
 from keras_tnattn_serving.errors import RequestError
-from keras_tnattn_serving.layout import ENGINE_PACKAGES
-from keras_tnattn_serving.layout import ENGINES as FOLDER
 
 _EXTRAS = {"onnxruntime": "onnx", "litert": "litert"}
 _Compute = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]

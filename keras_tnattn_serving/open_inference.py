@@ -10,7 +10,8 @@ from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from keras_tnattn_serving import __version__, answers
+from keras_tnattn_runtime import __version__
+from keras_tnattn_serving import answers
 from keras_tnattn_serving.errors import RequestError, not_found
 from keras_tnattn_serving.inference import DEFAULT_SIGNATURE, Inference
 from keras_tnattn_serving.responses import json_response

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from keras_tnattn_runtime.layout import is_version
 from keras_tnattn_serving import errors
 from keras_tnattn_serving.batching import Batcher
-from keras_tnattn_serving.layout import is_version
 from keras_tnattn_serving.servable import Servable
 
 _ENDED = 100  # unloaded or failed versions that are remembered for each model

@@ -5,11 +5,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from google.protobuf import json_format
-from tensorflow.core.protobuf import saved_model_pb2
 
+from keras_tnattn_runtime.saved_model import read_metadata
 from keras_tnattn_serving.errors import RequestError
-from keras_tnattn_serving.specs import Metadata
 
 
 class SavedModel:
@@ -78,15 +76,3 @@ def _unloadable(path: Path, error: Exception) -> ValueError:
         f"Could not load {path}, which may be damaged, or of a version of Keras or TensorFlow that "
         f"{tf.__version__} cannot read: {reason}. Export the model again"
     )
-
-
-def read_metadata(path: Path) -> Metadata:
-    """Returns the signatures of the SavedModel in a folder, without loading it."""
-    proto = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
-    return {
-        name: json_format.MessageToDict(
-            signature, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-        )
-        for name, signature in sorted(proto.meta_graphs[0].signature_def.items())
-        if not name.startswith("__")
-    }

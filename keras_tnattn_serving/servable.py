@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_tnattn_runtime.layout import ENGINES, MODEL_CARD
 from keras_tnattn_serving.engines import load_engine
 from keras_tnattn_serving.errors import RequestError
-from keras_tnattn_serving.layout import ENGINES, MODEL_CARD
 from keras_tnattn_serving.specs import DATATYPES, described, specs
 
 if TYPE_CHECKING:  # it imports TensorFlow

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_tnattn_serving.layout import SIGNATURES
+from keras_tnattn_runtime.layout import SIGNATURES
 
 Metadata = dict[str, Any]
 """Signatures by name, as TensorFlow Serving's REST form shows them."""

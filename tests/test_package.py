@@ -20,6 +20,7 @@ ORDER = [
     "ops",
     "initializers",
     "layers",
+    "storage",
     "models",
     "search",
     "schedules",
@@ -28,17 +29,33 @@ ORDER = [
     "text",
     "export",
     "compression",
-    "serving",
     "keras_tnattn_train",
+    "keras_tnattn_studies",
 ]
 TENSORFLOW = {"tensorflow", "tensorflow_text", "tensorflow_datasets"}
-SERVING = ROOT / "keras_tnattn_serving"
+# What a package may import of the others: the runtime is the ground floor, of the server, too.
+PACKAGES = {
+    "keras_tnattn_runtime": set(),
+    "keras_tnattn_serving": {"keras_tnattn_runtime"},
+    "keras_tnattn": {"keras_tnattn_runtime"},
+    "keras_tnattn_train": {"keras_tnattn_runtime", "keras_tnattn_serving", "keras_tnattn"},
+    "keras_tnattn_studies": {"keras_tnattn_runtime", "keras_tnattn", "keras_tnattn_train"},
+}
+FOLDERS = {
+    "keras_tnattn_train": ROOT / "training/keras_tnattn_train",
+    "keras_tnattn_studies": ROOT / "studies/keras_tnattn_studies",
+}
+OF_PACKAGES = [
+    (package, path)
+    for package in PACKAGES
+    for path in sorted(FOLDERS.get(package, ROOT / package).rglob("*.py"))
+]
 
 
 def part_of(path):
     relative = path.relative_to(ROOT)
-    if relative.parts[0] == "training":
-        return "keras_tnattn_train"
+    if relative.parts[0] in {"training", "studies"}:
+        return f"keras_tnattn_{'train' if relative.parts[0] == 'training' else 'studies'}"
     return relative.parts[1].removesuffix(".py")
 
 
@@ -53,7 +70,7 @@ def imports(path):
 
 SOURCES = [
     path
-    for folder in ("keras_tnattn", "training")
+    for folder in ("keras_tnattn", "training", "studies/keras_tnattn_studies")
     for path in sorted((ROOT / folder).rglob("*.py"))
     if path != ROOT / "keras_tnattn/__init__.py"
 ]
@@ -67,20 +84,19 @@ def test_imports_point_one_way(path):
         assert not name.startswith("keras.src"), name
         if name.startswith("keras_tnattn."):
             assert name.split(".")[1] in allowed, name
-        if name.split(".")[0] == "keras_tnattn_train":
-            assert part == "keras_tnattn_train", name
         if name.split(".")[0] in TENSORFLOW:
-            assert part in {"text", "export", "keras_tnattn_train"}, name
-        if name.split(".")[0] == "keras_tnattn_serving":
-            assert part in {"export", "serving", "keras_tnattn_train"}, name
+            assert part in {"text", "export", "keras_tnattn_train", "keras_tnattn_studies"}, name
 
 
-@pytest.mark.parametrize("path", sorted(SERVING.glob("*.py")), ids=lambda p: p.name)
-def test_the_server_needs_no_keras_and_tensorflow_in_one_module(path):
-    foreign = {"keras", "keras_tnattn", "keras_tnattn_train"}
-    if path.name != "saved_model.py":
-        foreign |= TENSORFLOW
-    assert not foreign & {name.split(".")[0] for name in imports(path)}
+@pytest.mark.parametrize(
+    ("package", "path"), OF_PACKAGES, ids=lambda v: v if isinstance(v, str) else v.stem
+)
+def test_packages_stand_on_each_other(package, path):
+    used = {name.split(".")[0] for name in imports(path)}
+    assert used & PACKAGES.keys() <= PACKAGES[package] | {package}
+    if package in {"keras_tnattn_runtime", "keras_tnattn_serving"}:
+        assert "keras" not in used
+        assert not used & TENSORFLOW or path.name == "saved_model.py"
 
 
 # The same inside the commands. Tasks, the folders with a command, stand side by side.
@@ -95,7 +111,7 @@ FLOORS = [
     {"commands"},
     TASKS,
     {"tasks"},
-    {"studies", "predict", "compress", "export"},
+    {"predict", "compress", "export"},
     {"cli"},
     {"demos", "__main__"},
 ]
@@ -129,7 +145,14 @@ def test_only_a_run_asks_which_process_this_is():
 
 
 @pytest.mark.parametrize(
-    "root", ["keras_tnattn", "keras_tnattn_serving", "training/keras_tnattn_train"]
+    "root",
+    [
+        "keras_tnattn",
+        "keras_tnattn_runtime",
+        "keras_tnattn_serving",
+        "training/keras_tnattn_train",
+        "studies/keras_tnattn_studies",
+    ],
 )
 def test_no_modules_import_each_other_in_a_circle(root):
     folder = ROOT / root
@@ -202,7 +225,7 @@ def test_the_citation_names_this_version():
     assert f"\nversion: {keras_tnattn.__version__}\n" in citation
 
 
-@pytest.mark.parametrize("folder", ["benchmarks", "examples", "training"])
+@pytest.mark.parametrize("folder", ["benchmarks", "examples", "studies/benchmarks", "training"])
 def test_no_script_hides_a_standard_module(folder):
     # `python FOLDER/script.py` looks in FOLDER first. JAX tries `compression`, of Python 3.14.
     standard = sys.stdlib_module_names | {"compression", "annotationlib"}

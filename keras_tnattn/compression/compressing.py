@@ -287,10 +287,10 @@ def compress(
             convolution along one axis after another). With `bits` there may be none, for integers
             alone. Default: all.
         bits: 8, 4, 3 or 2 to also store weights as integers of so many bits or more, in groups with
-            a scale and a zero each (`keras_tnattn.ops.integer_groups`; tables in factors or blocks
-            by row, `LowRankEmbedding` and `TTEmbedding` in 4 or 8 bits). With `data`, the roundings
-            of the weights of a unit make up for each other (GPTQ). With neither target nor
-            tolerance, these are all layers that are selected and become smaller. With a target,
+            a scale and a zero each (`keras_tnattn.storage.integer_groups`; tables in factors or
+            blocks by row, `LowRankEmbedding` and `TTEmbedding` in 4 or 8 bits). With `data`, the
+            roundings of the weights of a unit make up for each other (GPTQ). With neither target
+            nor tolerance, these are all layers that are selected and become smaller. With a target,
             each layer has the number of bits on which the bytes are best spent, 32 included; with
             `tolerance` or `max_drop`, what the bound allows. `TTDense` layers stay in floats.
         filters: A regular expression, a list of them or a function that selects layers by name, as

@@ -10,7 +10,7 @@ from keras import ops
 from keras_tnattn.compression.calibration import Statistics, activated
 from keras_tnattn.compression.candidates import input_shape
 from keras_tnattn.compression.kinds import is_table, second_table
-from keras_tnattn.ops import low_rank
+from keras_tnattn.storage import low_rank
 
 # The weight of an id that never occurred in the data, relative to the mean count.
 _UNSEEN_WEIGHT = 0.06

@@ -12,11 +12,11 @@ from keras_tnattn.compression.formats.tensor_train import FEWEST_ROWS, GRAM_NUMB
 from keras_tnattn.compression.grouped_rows import BLOCK
 from keras_tnattn.compression.kinds import is_plain_table, is_table
 from keras_tnattn.compression.sensitivity import MOST_FEATURES
-from keras_tnattn.layers.layer_chain import reason_against_factors
+from keras_tnattn.storage.layer_chain import reason_against_factors
 
 # Costs in products of two floats, in units of what they multiply; the constants were fitted to the
-# cases of benchmarks/compression_cost.py. Of a matrix `(m, n)`, `m >= n`, in units of `m n^2`: the
-# decompositions and errors of all ranks, and the roundings of all numbers of bits.
+# cases of studies/benchmarks/compression_cost.py. Of a matrix `(m, n)`, `m >= n`, in units
+# of `m n^2`: the decompositions and errors of all ranks, and the roundings of all numbers of bits.
 _FACTORED, _ROUNDED = 40, 20
 # Of a convolution of `P` numbers in a patch, `P^3`: least squares for all ranks.
 _PATCHES = 60

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from keras_tnattn.ops import tt_table
+from keras_tnattn.storage import tt_table
 
 # Numbers in the largest matrix of products of rows with places, which fits a cache.
 _PRODUCTS = 2**20

@@ -10,15 +10,15 @@ import keras
 import numpy as np
 
 from keras_tnattn.layers import TokenEmbedding
-from keras_tnattn.layers.integer_kernels import IntegerKernels
-from keras_tnattn.layers.layer_chain import patches
-from keras_tnattn.layers.low_rank_einsum_dense import kernel_axes, labels_of
-from keras_tnattn.layers.quantized import quantized_kind
-from keras_tnattn.layers.quantized_positions import (
+from keras_tnattn.storage.integer_kernels import IntegerKernels
+from keras_tnattn.storage.layer_chain import patches
+from keras_tnattn.storage.low_rank_einsum_dense import kernel_axes, labels_of
+from keras_tnattn.storage.quantized import quantized_kind
+from keras_tnattn.storage.quantized_positions import (
     QuantizedPositionEmbedding,
     is_position_embedding,
 )
-from keras_tnattn.layers.recurrent import cells_of
+from keras_tnattn.storage.recurrent import cells_of
 
 # About how many patches of a batch are looked at.
 _PATCHES = 4096

@@ -13,7 +13,7 @@ from keras_tnattn.compression.choosing import Chooser
 from keras_tnattn.compression.errors import layer_error
 from keras_tnattn.compression.others import rows_of_others
 from keras_tnattn.compression.report import LayerReport, Report
-from keras_tnattn.layers.adaptive_embedding import AdaptiveEmbedding
+from keras_tnattn.storage.adaptive_embedding import AdaptiveEmbedding
 
 
 def layer_rows(

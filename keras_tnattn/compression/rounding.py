@@ -13,12 +13,17 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.layers import AdaptiveEmbedding, LowRankDense, LowRankEinsumDense
-from keras_tnattn.layers.adaptive_embedding import rounded_basis
-from keras_tnattn.layers.integer_kernels import PARTS, IntegerKernels
-from keras_tnattn.layers.layer_chain import LayerChain
-from keras_tnattn.layers.recurrent import cells_of
-from keras_tnattn.ops import even_levels, integer_groups
+from keras_tnattn.storage import (
+    AdaptiveEmbedding,
+    LowRankDense,
+    LowRankEinsumDense,
+    even_levels,
+    integer_groups,
+)
+from keras_tnattn.storage.adaptive_embedding import rounded_basis
+from keras_tnattn.storage.integer_kernels import PARTS, IntegerKernels
+from keras_tnattn.storage.layer_chain import LayerChain
+from keras_tnattn.storage.recurrent import cells_of
 from keras_tnattn.typing import Tensor
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_tnattn_serving import __version__
+from keras_tnattn_runtime import __version__
 
 # A limit for servers: the memory of an attention grows with the square of the length.
 MAX_IDS = 1000

@@ -17,7 +17,7 @@ from keras_tnattn.export.signatures import check_backend, class_names_file, expo
 from keras_tnattn.text.reserved import PAD, UNK
 from keras_tnattn.text.words import WordVectorizer, lower_and_join, lower_and_separate
 from keras_tnattn.typing import Tensor
-from keras_tnattn_serving.layout import ENGINES
+from keras_tnattn_runtime.layout import ENGINES
 
 
 def export_classifier(

@@ -10,7 +10,7 @@ from keras_tnattn.export.cards import merged
 from keras_tnattn.export.portable_language_model import export_portable_language_model
 from keras_tnattn.export.signatures import write_version
 from keras_tnattn.models import LanguageModel
-from keras_tnattn_serving.layout import ENGINES, SIGNATURES
+from keras_tnattn_runtime.layout import ENGINES, SIGNATURES
 
 
 def export_language_model(
@@ -28,7 +28,7 @@ def export_language_model(
 
     Args:
         model: A model of `keras_tnattn.models.language_model`.
-        tokens: The arguments of `keras_tnattn_serving.reader.Tokens`.
+        tokens: The arguments of `keras_tnattn_runtime.reader.Tokens`.
         folder: The model's folder, e.g. `saved_models/tales`.
         version: A positive integer. Default: one more than the highest existing version, or 1.
         engines: `"onnxruntime"`, `"litert"` or both. Defaults to the first.

@@ -21,7 +21,7 @@ from keras_tnattn.export.padding import ignores_padding
 from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.export.signatures import check_backend
 from keras_tnattn.text.words import WordVectorizer
-from keras_tnattn_serving import reader
+from keras_tnattn_runtime import reader
 
 SUFFIXES = {"onnxruntime": ".onnx", "litert": ".tflite"}
 # Texts with which a written folder is tried, besides the caller's.
@@ -43,7 +43,7 @@ def export_portable(
     split texts, the names of the classes and the model card, and `reader.py`:
 
     ```python notest
-    from reader import load  # or: from keras_tnattn_serving.reader import load
+    from reader import load  # or: from keras_tnattn_runtime.reader import load
 
     load("news")("a text")  # the name of a class
     ```

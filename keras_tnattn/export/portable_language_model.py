@@ -15,7 +15,7 @@ from keras_tnattn.export.signatures import check_backend
 from keras_tnattn.models import LanguageModel
 from keras_tnattn.search.model_steps import LanguageModelSteps
 from keras_tnattn.typing import Tensor
-from keras_tnattn_serving import reader
+from keras_tnattn_runtime import reader
 
 # How many tokens of each text are compared with those of the model.
 _COMPARED = 20
@@ -38,7 +38,7 @@ def export_portable_language_model(
     `text.json` and `reader.py`, which searches with NumPy:
 
     ```python notest
-    from reader import load  # or: from keras_tnattn_serving.reader import load
+    from reader import load  # or: from keras_tnattn_runtime.reader import load
 
     generate = load("tales")
     generate("Once upon ", temperature=0.8, seed=1)  # the continuation
@@ -48,7 +48,7 @@ def export_portable_language_model(
 
     Args:
         model: A model of `keras_tnattn.models.language_model`.
-        tokens: The arguments of `keras_tnattn_serving.reader.Tokens`: `kind`, and `characters` or
+        tokens: The arguments of `keras_tnattn_runtime.reader.Tokens`: `kind`, and `characters` or
             `merges`.
         folder: The new folder.
         runtime: `"onnxruntime"` (default) or `"litert"`.

@@ -15,7 +15,7 @@ from keras_tnattn.export.signatures import check_backend
 from keras_tnattn.models import Translator
 from keras_tnattn.search.model_steps import TranslatorSteps
 from keras_tnattn.typing import Tensor
-from keras_tnattn_serving import reader
+from keras_tnattn_runtime import reader
 
 
 def export_portable_translator(
@@ -38,7 +38,7 @@ def export_portable_translator(
     has `text.json` and `reader.py`, which searches with NumPy:
 
     ```python notest
-    from reader import load  # or: from keras_tnattn_serving.reader import load
+    from reader import load  # or: from keras_tnattn_runtime.reader import load
 
     translate = load("pt-en")
     translate("uma frase")  # a translation

@@ -13,7 +13,8 @@ from keras_tnattn.export.cards import technical
 from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.renaming import renamed_arguments
 from keras_tnattn.typing import Tensor
-from keras_tnattn_serving.layout import MODEL_CARD, SIGNATURES
+from keras_tnattn_runtime.layout import MODEL_CARD, SIGNATURES
+from keras_tnattn_runtime.saved_model import read_metadata
 
 CLASS_NAMES = "assets.extra/class_names.json"
 
@@ -161,8 +162,6 @@ def write_version(
 
 def _description(path: Path) -> str:
     """Returns what a server has to know of a SavedModel while it is not loaded."""
-    from keras_tnattn_serving.saved_model import read_metadata
-
     files = sorted(file for file in path.rglob("*") if file.is_file())
     sizes = {file.relative_to(path).as_posix(): file.stat().st_size for file in files}
     return json.dumps({"signatures": read_metadata(path), "files": sizes}) + "\n"

@@ -1,9 +1,5 @@
 """The Keras layers; importing them registers them for loading."""
 
-from keras_tnattn.layers import layer_chain as layer_chain  # registers its class
-from keras_tnattn.layers import low_rank_cells as low_rank_cells  # registers its classes
-from keras_tnattn.layers import quantized as quantized  # registers its classes
-from keras_tnattn.layers.adaptive_embedding import AdaptiveEmbedding
 from keras_tnattn.layers.additive_attention import MultiHeadAdditiveAttention
 from keras_tnattn.layers.dot_product_attention import MultiHeadDotProductAttention
 from keras_tnattn.layers.graph_attention import GraphAttention
@@ -11,9 +7,6 @@ from keras_tnattn.layers.graph_convolution import GraphConvolution
 from keras_tnattn.layers.graph_tensor_network import GraphTensorNetwork
 from keras_tnattn.layers.learned_position_encoding import LearnedPositionEncoding
 from keras_tnattn.layers.local_embedding import LocalEmbedding
-from keras_tnattn.layers.low_rank_dense import LowRankDense
-from keras_tnattn.layers.low_rank_einsum_dense import LowRankEinsumDense
-from keras_tnattn.layers.low_rank_embedding import LowRankEmbedding
 from keras_tnattn.layers.masked_average_pooling import MaskedAveragePooling1D
 from keras_tnattn.layers.metric_attention import MetricAttention
 from keras_tnattn.layers.mps_classifier import MPSClassifier
@@ -29,18 +22,13 @@ from keras_tnattn.layers.token_embedding import TokenEmbedding
 from keras_tnattn.layers.transformer_decoder import TransformerDecoder
 from keras_tnattn.layers.transformer_encoder import TransformerEncoder
 from keras_tnattn.layers.tt_dense import TTDense
-from keras_tnattn.layers.tt_embedding import TTEmbedding
 
 __all__ = [
-    "AdaptiveEmbedding",
     "GraphAttention",
     "GraphConvolution",
     "GraphTensorNetwork",
     "LearnedPositionEncoding",
     "LocalEmbedding",
-    "LowRankDense",
-    "LowRankEinsumDense",
-    "LowRankEmbedding",
     "MPSClassifier",
     "MaskedAveragePooling1D",
     "MetricAttention",
@@ -52,7 +40,6 @@ __all__ = [
     "SwiGLU",
     "TNAttention",
     "TTDense",
-    "TTEmbedding",
     "TensorizeTokens",
     "TensorizedGraphAttention",
     "TensorizedSpectralAttention",

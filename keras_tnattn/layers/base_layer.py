@@ -91,3 +91,36 @@ def _usage(kind: Any) -> str:
 def _described(value: Any) -> str:
     shape = shape_of(value)
     return repr(value) if shape is None else f"tensor of shape {shape}"
+
+
+def check_built(layer: keras.layers.Layer, kind: str) -> None:
+    """Refuses a layer that is not a built layer of Keras' class `kind`, or is quantized."""
+    if not isinstance(layer, getattr(keras.layers, kind)) or not layer.built:
+        raise ValueError(f"Expected a built keras.layers.{kind}. Received: layer={layer!r}")
+    check_float(layer)
+
+
+def check_float(layer: keras.layers.Layer) -> None:
+    """Refuses a layer that Keras has quantized: its weights are integers without their scales."""
+    if layer.quantization_mode is not None:
+        raise ValueError(
+            f"Expected a layer of float weights. Received: {layer.name} with "
+            f"quantization_mode={layer.quantization_mode!r}. Convert it before you quantize it"
+        )
+
+
+def dense_options(layer: keras.layers.Layer) -> dict[str, Any]:
+    """Returns the constructor arguments that a factored layer takes over from a dense layer.
+
+    The regularizer of the kernel is applied to the factors. The constraint of the kernel is left
+    out, because a constraint of the factors would not be one of their product.
+    """
+    names = (
+        "activation",
+        "kernel_regularizer",
+        "bias_regularizer",
+        "activity_regularizer",
+        "bias_constraint",
+        "trainable",
+    )
+    return {"dtype": layer.dtype_policy, **{name: getattr(layer, name) for name in names}}

@@ -9,8 +9,7 @@ from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import tt_core_weights
-from keras_tnattn.layers.base_layer import BaseLayer
-from keras_tnattn.layers.base_low_rank import check_built, dense_options
+from keras_tnattn.layers.base_layer import BaseLayer, check_built, dense_options
 from keras_tnattn.ops import tensor_train
 from keras_tnattn.typing import Constraint, Initializer, Regularizer, Tensor
 

@@ -2,13 +2,8 @@
 
 import keras
 
-from keras_tnattn.layers import (
-    LearnedPositionEncoding,
-    LowRankEmbedding,
-    SinusoidalPositionEncoding,
-    TokenEmbedding,
-    TTEmbedding,
-)
+from keras_tnattn.layers import LearnedPositionEncoding, SinusoidalPositionEncoding, TokenEmbedding
+from keras_tnattn.storage import LowRankEmbedding, TTEmbedding
 
 EMBEDDINGS = ("dense", "low_rank", "tensor_train")
 POSITION_ENCODINGS = ("sinusoidal", "learned")

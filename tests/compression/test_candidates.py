@@ -9,7 +9,7 @@ from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.errors import layer_error
 from keras_tnattn.compression.formats import FORMATS, candidates_for
 from keras_tnattn.compression.kinds import KINDS
-from keras_tnattn.layers.quantized_positions import QuantizedPositionEmbedding
+from keras_tnattn.storage.quantized_positions import QuantizedPositionEmbedding
 
 L = keras.layers
 RNG = np.random.default_rng(0)

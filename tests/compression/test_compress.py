@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conformance import to_numpy
 
-from keras_tnattn import compress, layers
+from keras_tnattn import compress, layers, storage
 from keras_tnattn.compression import choosing, logits_divergence
 from keras_tnattn.compression.copying import copy_of
 from keras_tnattn.compression.walking import children, places
@@ -217,7 +217,7 @@ def test_shared_layers_stay_shared():
     assert names.count("shared") == 1
     block = children(compress(subclassed(), target=4.0).model)["blocks/0"]
     assert block.again is block.second
-    assert isinstance(block.second, layers.LowRankDense)
+    assert isinstance(block.second, storage.LowRankDense)
 
 
 @pytest.mark.slow

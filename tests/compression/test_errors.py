@@ -8,7 +8,7 @@ from conformance import to_numpy
 from keras_tnattn import compress
 from keras_tnattn.compression import errors
 from keras_tnattn.compression.calibration import Statistics
-from keras_tnattn.layers import LowRankEmbedding
+from keras_tnattn.storage import LowRankEmbedding
 
 RNG = np.random.default_rng(0)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_tnattn.compression import grouped_rows
-from keras_tnattn.ops.quantization import rounded_rows
+from keras_tnattn.storage.quantization import rounded_rows
 
 RNG = np.random.default_rng(0)
 SHAPE, RANK, COLUMNS = (12, 5), 3, 4

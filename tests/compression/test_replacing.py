@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conformance import to_numpy
 
-from keras_tnattn import compress, layers
+from keras_tnattn import compress, layers, storage
 from keras_tnattn.compression.replacing import become, replace
 from keras_tnattn.compression.walking import places
 
@@ -64,11 +64,11 @@ def test_replacements_are_freed_with_the_model():
     counts = []
     for _ in range(3):
         result = compress(model, target=3.0, formats="low_rank", verbose=0)
-        counts.append(living(layers.LowRankDense))
+        counts.append(living(storage.LowRankDense))
     assert len(set(counts)) == 1
     assert counts[0] >= 3
     del result
-    assert living(layers.LowRankDense) == 0
+    assert living(storage.LowRankDense) == 0
 
 
 @pytest.mark.filterwarnings("ignore:`build")  # by Keras, about `Lazy`
@@ -78,7 +78,7 @@ def test_layers_inside_layers_are_replaced_and_loaded(holder, tmp_path):
     inputs = RNG.normal(size=(4, 32)).astype("float32")
     small = compress(model, target=3.0, formats="low_rank", verbose=0).model
     kinds = [type(place.layer) for place in places(small)]
-    assert kinds.count(layers.LowRankDense) == (3 if holder is Holder else 2)
+    assert kinds.count(storage.LowRankDense) == (3 if holder is Holder else 2)
     assert isinstance(small.layers[0], holder)
     small.save(tmp_path / "small.keras")
     loaded = keras.models.load_model(tmp_path / "small.keras")
@@ -96,10 +96,10 @@ def test_a_replaced_layer_stays_the_same_object_in_graphs_wrappers_and_lists():
     each = keras.layers.TimeDistributed(shared)
     model = keras.Model(inputs, shared(each(inputs)))
     (place,) = (place for place in places(model) if place.layer is shared)
-    small = layers.LowRankDense.from_dense(shared, rank=2)
+    small = storage.LowRankDense.from_dense(shared, rank=2)
     expected = to_numpy(small(small(np.ones((2, 7, 16)))))
     replace(place, small)
-    assert isinstance(shared, layers.LowRankDense)
+    assert isinstance(shared, storage.LowRankDense)
     assert each.layer is shared
     assert model.get_layer("shared") is shared
     np.testing.assert_allclose(to_numpy(model(np.ones((2, 7, 16)))), expected, rtol=1e-5)

@@ -8,8 +8,8 @@ from keras import ops
 
 from keras_tnattn import compress
 from keras_tnattn.compression.rounding import roundings, start_from_integers
-from keras_tnattn.layers import AdaptiveEmbedding
-from keras_tnattn.layers.quantized import quantized_layer
+from keras_tnattn.storage import AdaptiveEmbedding
+from keras_tnattn.storage.quantized import quantized_layer
 
 RNG = np.random.default_rng(0)
 L = keras.layers

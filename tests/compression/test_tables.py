@@ -11,7 +11,7 @@ from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.errors import direction_weights, row_weights, table_error
 from keras_tnattn.compression.formats import adaptive, candidates_for, tensor_train
-from keras_tnattn.layers import AdaptiveEmbedding
+from keras_tnattn.storage import AdaptiveEmbedding
 
 RNG = np.random.default_rng(0)
 

@@ -21,18 +21,17 @@ from keras_tnattn.export import (
     running,
 )
 from keras_tnattn.export.partial import partial_folder
-from keras_tnattn.layers import (
-    AdaptiveEmbedding,
-    GraphTensorNetwork,
-    LowRankEmbedding,
-    TTDense,
-    TTEmbedding,
-)
-from keras_tnattn.layers.layer_chain import chain_of
-from keras_tnattn.layers.quantized import quantized_layer
-from keras_tnattn.layers.recurrent import on_other_cells
+from keras_tnattn.layers import GraphTensorNetwork, TTDense
 from keras_tnattn.models import language_model, text_classifier
-from keras_tnattn.ops import convolution_factors
+from keras_tnattn.storage import (
+    AdaptiveEmbedding,
+    LowRankEmbedding,
+    TTEmbedding,
+    convolution_factors,
+)
+from keras_tnattn.storage.layer_chain import chain_of
+from keras_tnattn.storage.quantized import quantized_layer
+from keras_tnattn.storage.recurrent import on_other_cells
 
 BACKEND = keras.backend.backend()
 EXPORTS = {

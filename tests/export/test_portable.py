@@ -19,7 +19,7 @@ from portable_models import HOSTILE, NAMES, TEXTS, classifier
 
 from keras_tnattn.export import export_portable, export_web, portable
 from keras_tnattn.text.words import split_words
-from keras_tnattn_serving import reader
+from keras_tnattn_runtime import reader
 
 RUNTIMES = {"onnxruntime": "onnxruntime", "litert": "ai_edge_litert"}
 

@@ -20,7 +20,7 @@ from portable_models import HOSTILE, HOSTILE_SENTENCES
 
 from keras_tnattn.export import export_portable_language_model, portable_language_model
 from keras_tnattn.search import Generator
-from keras_tnattn_serving import reader
+from keras_tnattn_runtime import reader
 from keras_tnattn_train.language.tokens import END, Tokens
 
 RUNTIMES = {"onnxruntime": "onnxruntime", "litert": "ai_edge_litert"}

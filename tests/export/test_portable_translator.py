@@ -27,7 +27,7 @@ from keras_tnattn.export import export_portable_translator
 from keras_tnattn.export.portable_translator import _rules
 from keras_tnattn.text.reserved import END
 from keras_tnattn.text.sentence_translator import SentenceTranslator
-from keras_tnattn_serving import reader
+from keras_tnattn_runtime import reader
 
 RUNTIMES = {"onnxruntime": "onnxruntime", "litert": "ai_edge_litert"}
 # Learned positions, recurrent states, windows, and the metric that changes with each token.

@@ -17,7 +17,7 @@ from keras_tnattn.export.portable_translator import _rules
 from keras_tnattn.text.reserved import RESERVED_PIECES
 from keras_tnattn.text.word_pieces import WordPieceTokenizer
 from keras_tnattn.text.words import SPLITS, split_characters, split_words
-from keras_tnattn_serving import reader
+from keras_tnattn_runtime import reader
 
 DATA = Path(os.environ.get("TNATTN_DATA", "no folder given"))
 SETS = {

@@ -33,7 +33,7 @@ from translator_runs import make_run
 from keras_tnattn.export import export_web, export_web_translator, web
 from keras_tnattn.export.portable_translator import _rules
 from keras_tnattn.text.sentence_translator import SentenceTranslator
-from keras_tnattn_serving import reader
+from keras_tnattn_runtime import reader
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync")

@@ -12,7 +12,7 @@ import pytest
 from conformance import check_fit, check_layer, check_self_attention
 
 import keras_tnattn
-from keras_tnattn import layers
+from keras_tnattn import layers, storage
 from keras_tnattn.models import translator
 
 TOKENS = np.random.default_rng(0).normal(size=(3, 7, 8)).astype("float32")
@@ -118,27 +118,27 @@ OTHERS = {
         ),
         TOKENS,
     ),
-    "low_rank_dense": (lambda: layers.LowRankDense(6, 3, "relu", kernel_regularizer="l2"), TOKENS),
+    "low_rank_dense": (lambda: storage.LowRankDense(6, 3, "relu", kernel_regularizer="l2"), TOKENS),
     "low_rank_einsum": (
-        lambda: layers.LowRankEinsumDense("abc,cd->abd", (None, 6), 3, bias_axes="d"),
+        lambda: storage.LowRankEinsumDense("abc,cd->abd", (None, 6), 3, bias_axes="d"),
         TOKENS,
     ),
-    "low_rank_embedding": (lambda: layers.LowRankEmbedding(22, 6, 3, mask_zero=True), IDS),
-    "tt_embedding": (lambda: layers.TTEmbedding(22, 30, (2, 3, 4), (5, 2, 3), (4, 6)), IDS),
+    "low_rank_embedding": (lambda: storage.LowRankEmbedding(22, 6, 3, mask_zero=True), IDS),
+    "tt_embedding": (lambda: storage.TTEmbedding(22, 30, (2, 3, 4), (5, 2, 3), (4, 6)), IDS),
     "tt_embedding_reordered": (
-        lambda: layers.TTEmbedding(
+        lambda: storage.TTEmbedding(
             22, 8, mask_zero=True, reorder_rows=True, embeddings_regularizer="l2"
         ),
         IDS,
     ),
     "adaptive_embedding": (
-        lambda: layers.AdaptiveEmbedding(
+        lambda: storage.AdaptiveEmbedding(
             22, 6, (4, 11), (5, 2), mask_zero=True, embeddings_regularizer="l2"
         ),
         IDS,
     ),
     "adaptive_embedding_reordered": (
-        lambda: layers.AdaptiveEmbedding(22, 6, (4, 18), (5, 2), reorder_rows=True),
+        lambda: storage.AdaptiveEmbedding(22, 6, (4, 18), (5, 2), reorder_rows=True),
         IDS,
     ),
     "tokens": (lambda: layers.TensorizeTokens((4, 2)), TOKENS),

@@ -16,8 +16,8 @@ from serving_servers import as_process, get, in_thread, post, wait_for
 from keras_tnattn.export import export_classifier
 from keras_tnattn.models import text_classifier
 from keras_tnattn.text.words import learn_words, split_words
+from keras_tnattn_runtime.layout import ENGINES, SIGNATURES
 from keras_tnattn_serving.__main__ import main
-from keras_tnattn_serving.layout import ENGINES, SIGNATURES
 from keras_tnattn_serving.servable import Servable
 from keras_tnattn_serving.settings import Settings
 

@@ -16,7 +16,7 @@ pytest.importorskip("onnxruntime")
 from language_models import exported_language_model
 from serving_servers import get, in_thread, post, wait_for
 
-from keras_tnattn_serving import reader
+from keras_tnattn_runtime import reader
 from keras_tnattn_serving.__main__ import _hint
 from keras_tnattn_serving.servable import Servable
 

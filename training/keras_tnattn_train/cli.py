@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 # The programs around them: a function of the arguments, and the line in the list of commands.
 PROGRAMS = {
@@ -15,7 +16,7 @@ PROGRAMS = {
     "evaluate": ("keras_tnattn_train.translate.evaluate:main", "Score a translator: BLEU, chrF"),
     "explain": ("keras_tnattn_train.translate.explain:main", "Draw a translator's attentions"),
     "serve": ("keras_tnattn_serving.__main__:run", "Serve exported models over HTTP"),
-    "reproduce": ("keras_tnattn_train.studies.reproduce:main", "Run a study: many trainings"),
+    "reproduce": ("keras_tnattn_train.cli:reproduce", "Run a study: many trainings"),
     "launch": ("keras_tnattn_train.processes.launching:main", "Train a run in several processes"),
 }
 # The extra of the package that a module comes with.
@@ -61,6 +62,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def train(arguments: Sequence[str] | None = None) -> int:
     """Runs `training/train.py`: as `main`, with the commands that train only."""
     return _run(arguments, {})
+
+
+def reproduce(arguments: Sequence[str] | None = None) -> int:
+    """Runs a study of the checkout that this file is in; the wheel has no studies."""
+    studies = Path(__file__).resolve().parents[2] / "studies"
+    if not studies.is_dir():
+        text = "the studies are not installed: clone the repository, and run this command there"
+        print(f"error: {text}", file=sys.stderr)
+        return 2
+    sys.path.append(str(studies))
+    return importlib.import_module("keras_tnattn_studies.reproduce").main(arguments)
 
 
 def program_main(name: str) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from keras_tnattn_serving.layout import portable_folder
+from keras_tnattn_runtime.layout import portable_folder
 from keras_tnattn_train.commands import Command
 from keras_tnattn_train.data.sentences import COLUMNS, Row, from_file, from_strings
 from keras_tnattn_train.options.apps import run_one

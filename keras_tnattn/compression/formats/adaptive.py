@@ -28,14 +28,14 @@ from keras_tnattn.compression.errors import (
 )
 from keras_tnattn.compression.grouped_rows import random_rotation
 from keras_tnattn.compression.kinds import is_plain_table, is_table
-from keras_tnattn.layers.adaptive_embedding import (
+from keras_tnattn.storage import even_levels
+from keras_tnattn.storage.adaptive_embedding import (
     AdaptiveEmbedding,
     basis_bytes,
     position_bytes,
     restored_basis,
 )
-from keras_tnattn.layers.base_embedding import embedding_options
-from keras_tnattn.ops import even_levels
+from keras_tnattn.storage.base_embedding import embedding_options
 
 # Tables with fewer rows are not cut into blocks.
 FEWEST_ROWS = 500

@@ -10,9 +10,9 @@ from keras import ops
 from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import Candidate, item_size
 from keras_tnattn.compression.kinds import input_rows
-from keras_tnattn.layers.layer_chain import LayerChain, chain_of, reason_against_factors
-from keras_tnattn.layers.quantized import quantized_layer
-from keras_tnattn.ops import convolution_factors, integer_groups
+from keras_tnattn.storage import convolution_factors, integer_groups
+from keras_tnattn.storage.layer_chain import LayerChain, chain_of, reason_against_factors
+from keras_tnattn.storage.quantized import quantized_layer
 
 # The shares of a kernel's weights that its factors have, if there are many kinds of them.
 SHARES = tuple(0.8**n for n in range(1, 16))

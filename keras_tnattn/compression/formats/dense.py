@@ -20,10 +20,10 @@ from keras_tnattn.compression.errors import direction_weights, row_weights
 from keras_tnattn.compression.formats.recurrent import moments_of as moments_of_cells
 from keras_tnattn.compression.formats.recurrent import quantized_cells
 from keras_tnattn.compression.kinds import is_table, second_table
-from keras_tnattn.layers.integer_kernels import IntegerKernels
-from keras_tnattn.layers.quantized import quantized_kind, quantized_layer
-from keras_tnattn.layers.recurrent import cells_of
-from keras_tnattn.ops import integer_groups
+from keras_tnattn.storage import integer_groups
+from keras_tnattn.storage.integer_kernels import IntegerKernels
+from keras_tnattn.storage.quantized import quantized_kind, quantized_layer
+from keras_tnattn.storage.recurrent import cells_of
 
 # The sizes of groups that are tried for each number of bits; more bits need fewer of them.
 _GROUPS = {8: (128,), 6: (64,), 4: (32, 128), 3: (16, 32, 64), 2: (16, 32)}

@@ -20,12 +20,18 @@ from keras_tnattn.compression.errors import (
 )
 from keras_tnattn.compression.formats import chains, recurrent
 from keras_tnattn.compression.kinds import is_plain_table, is_table, kind_of
-from keras_tnattn.layers import LowRankDense, LowRankEinsumDense, LowRankEmbedding
-from keras_tnattn.layers.base_embedding import embedding_options
-from keras_tnattn.layers.layer_chain import LayerChain
-from keras_tnattn.layers.low_rank_einsum_dense import kernel_matrix, split_equation
-from keras_tnattn.layers.quantized import quantized_layer
-from keras_tnattn.ops import convolution_factors, low_rank, quantization
+from keras_tnattn.storage import (
+    LowRankDense,
+    LowRankEinsumDense,
+    LowRankEmbedding,
+    convolution_factors,
+    low_rank,
+    quantization,
+)
+from keras_tnattn.storage.base_embedding import embedding_options
+from keras_tnattn.storage.layer_chain import LayerChain
+from keras_tnattn.storage.low_rank_einsum_dense import kernel_matrix, split_equation
+from keras_tnattn.storage.quantized import quantized_layer
 
 
 def candidates(

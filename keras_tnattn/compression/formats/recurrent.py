@@ -9,10 +9,10 @@ from keras import ops
 from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import Candidate, item_size, ranks_to_try
 from keras_tnattn.compression.formats.chains import GROUP, stored
-from keras_tnattn.layers.low_rank_cells import LOW_RANK_CELLS, RECURRENT
-from keras_tnattn.layers.quantized import quantized_layer
-from keras_tnattn.layers.recurrent import cells_of, on_other_cells, states_of
-from keras_tnattn.ops import low_rank
+from keras_tnattn.storage import low_rank
+from keras_tnattn.storage.low_rank_cells import LOW_RANK_CELLS, RECURRENT
+from keras_tnattn.storage.quantized import quantized_layer
+from keras_tnattn.storage.recurrent import cells_of, on_other_cells, states_of
 
 # The most rows of inputs for which the states are computed.
 _BATCH = 32

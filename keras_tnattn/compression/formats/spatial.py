@@ -8,7 +8,7 @@ import keras
 from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import Candidate
 from keras_tnattn.compression.formats import chains
-from keras_tnattn.ops import convolution_factors as factors
+from keras_tnattn.storage import convolution_factors as factors
 
 
 def candidates(

@@ -30,10 +30,11 @@ from keras_tnattn.compression.errors import (
 )
 from keras_tnattn.compression.kinds import is_plain_table, is_table, kind_of
 from keras_tnattn.compression.progress import tell
-from keras_tnattn.layers import TTDense, TTEmbedding
-from keras_tnattn.layers.base_embedding import embedding_options
-from keras_tnattn.layers.tt_embedding import rounded_core
-from keras_tnattn.ops import low_rank, tensor_train
+from keras_tnattn.layers import TTDense
+from keras_tnattn.ops import tensor_train
+from keras_tnattn.storage import TTEmbedding, low_rank
+from keras_tnattn.storage.base_embedding import embedding_options
+from keras_tnattn.storage.tt_embedding import rounded_core
 
 _KERNEL_RANKS = (4, 8, 16, 32, 64)
 # Tables with fewer rows get no tensor train.

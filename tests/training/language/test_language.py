@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from run_folders import FILES, assert_equal, assert_refused, interrupted_after
 
-from keras_tnattn_serving import reader
+from keras_tnattn_runtime import reader
 from keras_tnattn_train.cli import main as whole
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.language.config import LanguageConfig

@@ -8,6 +8,7 @@ import pytest
 from planted_graph import write
 from run_folders import FILES, assert_equal, assert_refused
 
+from keras_tnattn_studies import compare_nodes
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.commands import RunOptions, run_to_train
 from keras_tnattn_train.data.graphs import load_graph
@@ -16,7 +17,6 @@ from keras_tnattn_train.nodes.config import NodesConfig
 from keras_tnattn_train.nodes.fitting import EarlyStopping
 from keras_tnattn_train.nodes.plots import neighborhood
 from keras_tnattn_train.runs.run import Run, from_json, to_json
-from keras_tnattn_train.studies import compare_nodes
 
 
 def command(graph, folder, *more):

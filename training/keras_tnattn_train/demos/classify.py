@@ -39,7 +39,7 @@ print("  keras_tnattn imported:", "keras_tnattn" in sys.modules)
 def run() -> None:
     """Runs the demo."""
     data = read_texts(ClassifyConfig(**OPTIONS))
-    from keras_tnattn_train.studies.compare import compare, table_configs
+    from keras_tnattn_train.classify.compare import compare, table_configs
 
     configs = table_configs(OPTIONS, ATTENTIONS, (0,))
     configs[0] = configs[0].changed(name="docstrings", export=True)

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from keras_tnattn_serving.layout import portable_folder
+from keras_tnattn_runtime.layout import portable_folder
 from keras_tnattn_train.options.apps import run_one
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import LARGEST_SEED, SEARCH, Options, argument, option
@@ -73,7 +73,7 @@ def generate(options: GenerateOptions) -> None:
 
 
 def _from_export(folder: Path, options: GenerateOptions) -> Iterator[str]:
-    from keras_tnattn_serving.reader import LanguageModel, load
+    from keras_tnattn_runtime.reader import LanguageModel, load
 
     if options.metric_cache:
         raise InputError(

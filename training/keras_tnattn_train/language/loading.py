@@ -10,7 +10,7 @@ import numpy as np
 from keras_tnattn.compression import logits_divergence
 from keras_tnattn.models import LanguageModel
 from keras_tnattn.search import Generator
-from keras_tnattn_serving.reader import up_to
+from keras_tnattn_runtime.reader import up_to
 from keras_tnattn_train.language.config import LanguageConfig
 from keras_tnattn_train.language.corpus import PackedBatches, read_corpus
 from keras_tnattn_train.language.tokens import END, Tokens

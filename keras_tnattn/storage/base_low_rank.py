@@ -1,0 +1,114 @@
+"""What the layers of low rank have in common."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+
+from keras_tnattn.checks import check_int
+from keras_tnattn.initializers import kernel_variance
+from keras_tnattn.layers.base_layer import BaseLayer
+from keras_tnattn.typing import Activation, Constraint, DType, Initializer, Regularizer, Tensor
+
+
+class BaseLowRank(BaseLayer):
+    """Two Keras layers, `outer(inner(x))`, so that `keras.Model.quantize` can quantize both."""
+
+    call_shapes: ClassVar = {"inputs": "B ..."}
+    fixes_sizes = False
+
+    def __init__(
+        self,
+        rank: int,
+        activation: Activation | None,
+        kernel_initializer: Initializer,
+        bias_initializer: Initializer,
+        kernel_regularizer: Regularizer | None,
+        bias_regularizer: Regularizer | None,
+        kernel_constraint: Constraint | None,
+        bias_constraint: Constraint | None,
+        factor_dtypes: Sequence[DType] | None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.rank = check_int("rank", rank)
+        self.activation = keras.activations.get(activation)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+        self.bias_constraint = keras.constraints.get(bias_constraint)
+        self.factor_dtypes = factor_dtypes and [
+            keras.dtype_policies.get(dtype) for dtype in factor_dtypes
+        ]
+        self.supports_masking = True
+
+    def _options(self, input_dim: int, output_dim: int) -> tuple[dict, dict]:
+        """Returns the arguments of the inner and the outer layer."""
+        variance = kernel_variance(self.kernel_initializer, input_dim, output_dim)
+        # An entry of the product sums `rank` products of two entries.
+        stddev = (variance / self.rank) ** 0.25
+        seed = self.kernel_initializer.get_config().get("seed")
+        seeds = (seed, seed + 1) if isinstance(seed, int) else (None, None)
+        dtypes = self.factor_dtypes or (self.dtype_policy, self.dtype_policy)
+        inner, outer = (
+            {
+                "kernel_initializer": keras.initializers.RandomNormal(stddev=stddev, seed=seed),
+                "kernel_regularizer": self.kernel_regularizer,
+                "kernel_constraint": self.kernel_constraint,
+                "dtype": dtype,
+                "name": name,
+            }
+            for name, dtype, seed in zip(("inner", "outer"), dtypes, seeds, strict=True)
+        )
+        outer |= {
+            "activation": self.activation,
+            "bias_initializer": self.bias_initializer,
+            "bias_regularizer": self.bias_regularizer,
+            "bias_constraint": self.bias_constraint,
+        }
+        return inner, outer
+
+    def call(self, inputs: Tensor) -> Tensor:
+        return self.outer(self.inner(inputs))
+
+    def enable_lora(self, rank: int, **options: Any) -> None:
+        """Freezes the factors, and trains a low-rank correction of each, as Keras' layers do.
+
+        Args:
+            rank: Rank of the corrections, at most that of the layer is used.
+            **options: Further arguments of `keras.layers.Dense.enable_lora`.
+        """
+        for layer in (self.inner, self.outer):
+            layer.enable_lora(min(rank, self.rank), **options)
+
+    def assign_factors(
+        self, left: np.ndarray, right: np.ndarray, bias: np.ndarray | None = None
+    ) -> None:
+        """Sets the kernels from matrices `(I, r)` and `(r, J)`, and the bias."""
+        self.inner.kernel.assign(np.reshape(left, self.inner.kernel.shape))
+        self.outer.kernel.assign(np.reshape(right, self.outer.kernel.shape))
+        if bias is not None:
+            self.outer.bias.assign(np.reshape(bias, self.outer.bias.shape))
+
+    def get_config(self) -> dict[str, Any]:
+        dtypes = self.factor_dtypes
+        if self.built:
+            # Keras' `quantize` changes the policies of the inner and the outer layer.
+            current = [self.inner.dtype_policy, self.outer.dtype_policy]
+            dtypes = dtypes if all(p == self.dtype_policy for p in current) else current
+        serialized = dtypes and [keras.dtype_policies.serialize(p) for p in dtypes]
+        return {
+            **super().get_config(),
+            "rank": self.rank,
+            "activation": keras.activations.serialize(self.activation),
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
+            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
+            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
+            "factor_dtypes": serialized,
+        }

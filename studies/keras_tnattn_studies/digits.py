@@ -1,0 +1,104 @@
+"""The study `digits`: classifiers of scikit-learn's digits on several splits."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from keras_tnattn_train.commands import Command
+from keras_tnattn_train.data.images import load_images
+from keras_tnattn_train.images.config import ImagesConfig
+from keras_tnattn_train.options.options import RUN, Options, Seeds, option
+from keras_tnattn_train.processes.backend import start_backend
+from keras_tnattn_train.runs.many import finish_all, save_text
+from keras_tnattn_train.runs.measuring import measure_missing
+from keras_tnattn_train.system.files import (
+    Columns,
+    Measurements,
+    writing,
+)
+
+# The tensor networks, by their options of `images`.
+NETWORKS: dict[str, dict[str, Any]] = {"tn-rows": {}, "tn-patches": {"patch_size": 2}}
+CLASSIFIERS = (*NETWORKS, "svm", "logistic-regression", "cnn")
+# The columns of splits.csv, with their types.
+KEYS: Columns = {"classifier": str, "seed": int}
+MEASUREMENTS: Columns = {
+    "weights": int,
+    "train_accuracy": float,
+    "test_accuracy": float,
+    "seconds": float,
+}
+
+
+class DigitsStudyOptions(Options):
+    """The options of the study."""
+
+    classifiers: tuple[str, ...] = option(
+        CLASSIFIERS, RUN, "classifiers to compare", choices=CLASSIFIERS
+    )
+    seeds: Seeds = option(tuple(range(10)), RUN, "seeds of the splits and of the initial weights")
+    run_dir: str = option("runs/study-digits", RUN, "folder of the study", metavar="DIR")
+
+
+def table(rows: Measurements, shared: float) -> str:
+    """Returns a table with a line for each classifier: means and 95 % confidence intervals.
+
+    Args:
+        rows: The measurements.
+        shared: How many test rows there are to a training row; see `half_width` in
+            `keras_tnattn_train.runs.tables`.
+    """
+    from keras_tnattn_studies.paired_splits import paired_table
+
+    return paired_table(rows, CLASSIFIERS, shared)
+
+
+def _place(key: tuple[str, int]) -> tuple[int, int]:
+    return CLASSIFIERS.index(key[0]), key[1]
+
+
+def start(values: dict[str, Any]) -> None:
+    """Runs the study with the options that the user typed."""
+    options = DigitsStudyOptions(**values)
+    folder = Path(options.run_dir)
+    start_backend()  # takes seconds, so invalid input is reported first
+    from keras_tnattn_studies.digits_baselines import BASELINES
+    from keras_tnattn_train.images.train import train_images
+
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def measure(classifier: str, seed: int) -> dict[str, Any]:
+        data = load_images("digits", seed=seed)
+        if classifier in NETWORKS:
+            config = ImagesConfig(**NETWORKS[classifier], seed=seed, name=f"{classifier}-{seed}")
+            (results,) = finish_all([config], folder, partial(train_images, data=data))
+            results["weights"] = results["parameters"]["all"]
+        else:
+            results = BASELINES[classifier](data, seed)
+        print(f"{classifier}, split {seed}: {results['test_accuracy']:.2%}", flush=True)
+        return results
+
+    wanted = [(classifier, seed) for seed in options.seeds for classifier in options.classifiers]
+    rows = measure_missing(folder / "splits.csv", KEYS, MEASUREMENTS, wanted, measure, _place)
+    data = load_images("digits", seed=options.seeds[0])
+    text = table(rows, len(data.test_labels) / len(data.labels))
+    save_text(folder / "table.md", text)
+    print(f"\n{text}\n")
+
+
+COMMAND = Command(
+    "digits",
+    "Compare classifiers of scikit-learn's digits on several splits",
+    "Tensor networks of rows and of patches of pixels; a support vector machine with an RBF kernel "
+    "and a logistic regression, whose options cross-validation chooses in each training part; a "
+    "small convolutional network. Writes splits.csv, with a row for each finished classifier and "
+    "split, and table.md, with means and 95 % confidence intervals. A classifier and split in "
+    "splits.csv is not trained again, so that the command can add splits to a finished table.",
+    DigitsStudyOptions.model_fields,
+    start,
+    """\
+example:
+    python training/reproduce.py digits --classifiers tn-rows svm --seeds 0 1 2
+""",
+)

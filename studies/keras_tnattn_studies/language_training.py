@@ -1,0 +1,135 @@
+"""Trains and measures one model of the study `language`."""
+
+import math
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_tnattn.freezing import freeze_metric
+from keras_tnattn.models import LanguageModel
+from keras_tnattn.search import Generator
+from keras_tnattn_studies.language_config import LSTM, LanguageTraining
+from keras_tnattn_studies.language_lstm import LSTMSteps, lstm_language_model
+from keras_tnattn_train.language.config import LanguageConfig
+from keras_tnattn_train.language.corpus import Corpus, PackedBatches, read_corpus
+from keras_tnattn_train.language.train import (
+    FROZEN_ROWS,
+    compile_model,
+    measure,
+    model_path,
+    train_language_model,
+)
+from keras_tnattn_train.processes.alone import peak_memory, restart_peak
+from keras_tnattn_train.runs.run import Run
+from keras_tnattn_train.runs.saved_models import load_model
+from keras_tnattn_train.runs.training import reset_session
+
+PROMPT, NEW_TOKENS, REPETITIONS = 16, 96, 5  # how the time of generation is measured
+TRAIN_AGAIN = "Delete the run's folder to train it again"
+
+
+def train_and_measure(
+    options: LanguageTraining, model: str, seed: int, folder: str
+) -> dict[str, Any]:
+    """Trains a model, or resumes its training, and measures it.
+
+    Returns:
+        The columns of a row of results.csv, without those of `training_costs`.
+    """
+    config = options.config_of(model, seed)
+    corpus = read_corpus(config)
+    run = Run(Path(folder) / config.name)
+    results = run.results or _train(options, model, config, run, corpus)
+    trained = load_model(model_path(run.folder), TRAIN_AGAIN)
+    row: dict[str, Any] = {"weights": trained.count_params()}
+    row["bits_per_byte"] = results["test"]["bits_per_byte"]
+    if model == "plga":
+        row["live_bits_per_byte"] = row["bits_per_byte"]
+        trained = _with_mean_metric(trained, config, corpus)
+        row["bits_per_byte"] = _bits_per_byte(trained, config, corpus)
+    row["milliseconds_per_token"] = 1000 * _seconds_per_token(trained, corpus)
+    if model == "plga":
+        size = config.model_dim // config.num_heads
+        for decoder in trained.decoders:
+            decoder.self_attention.set_metric(np.tile(np.eye(size), (config.num_heads, 1, 1)))
+        row["identity_bits_per_byte"] = _bits_per_byte(trained, config, corpus)
+    spreads = [value for name, value in run.read_metrics()[-1].items() if "spread" in name]
+    return row | ({"metric_spread": max(spreads)} if spreads else {})
+
+
+def _train(
+    options: LanguageTraining, model: str, config: LanguageConfig, run: Run, corpus: Corpus
+) -> dict[str, Any]:
+    if model == "lstm":
+        reset_session(config.seed)
+        lstm = lstm_language_model(corpus.tokens.vocabulary_size, **LSTM)
+        return train_language_model(config, run, corpus, lstm)
+    if model != "plga-frozen":
+        return train_language_model(config, run, corpus)
+    live = config.model_copy(
+        update={"epochs": options.frozen_after, "name": f"{config.name}-before"}
+    )
+    first = Run(run.folder.with_name(live.name))
+    if not first.results:
+        train_language_model(live, first, corpus)
+    reset_session(config.seed)
+    frozen = _with_mean_metric(load_model(model_path(first.folder), TRAIN_AGAIN), config, corpus)
+    rest = {"epochs": options.epochs - options.frozen_after}
+    return train_language_model(config.model_copy(update=rest), run, corpus, frozen)
+
+
+def _with_mean_metric(model: keras.Model, config: LanguageConfig, corpus: Corpus) -> keras.Model:
+    """Returns the model with the mean metric of validation rows, whatever its spread."""
+    validation = PackedBatches(corpus.parts["validation"], config.length, config.batch_size)
+    number = min(-(-FROZEN_ROWS // config.batch_size), len(validation))
+    return freeze_metric(model, [validation[i] for i in range(number)], bound=math.inf).model
+
+
+def _bits_per_byte(model: keras.Model, config: LanguageConfig, corpus: Corpus) -> float:
+    """Returns the bits per byte of the test part."""
+    part = measure(model, corpus.parts["test"], config.length, config.batch_size)
+    return part["bits_per_byte"]
+
+
+def _seconds_per_token(model: keras.Model, corpus: Corpus) -> float:
+    """Returns the processor's median time of a token in the continuation of one prompt."""
+    steps = model if isinstance(model, LanguageModel) else LSTMSteps(model)
+    prompt = corpus.parts["validation"].ids[None, :PROMPT]
+    generate = Generator(steps, max_new_tokens=NEW_TOKENS)
+    generate(prompt)  # compiles
+    seconds = []
+    for _ in range(REPETITIONS):
+        began = time.process_time()
+        generate(prompt)
+        seconds.append(time.process_time() - began)
+    return statistics.median(seconds) / NEW_TOKENS
+
+
+def training_costs(
+    options: LanguageTraining, model: str, seed: int, folder: str
+) -> dict[str, float]:
+    """Trains a finished model further for some steps, in a process that has done nothing else.
+
+    Returns:
+        Tokens per second of the processor, and the memory for compilation and training.
+    """
+    config = options.config_of(model, seed)
+    corpus = read_corpus(config)
+    trained = load_model(model_path(Path(folder) / config.name), TRAIN_AGAIN)
+    before = restart_peak()
+    compile_model(trained, config, REPETITIONS)
+    batches = PackedBatches(corpus.parts["train"], config.length, config.batch_size, config.seed)
+    seconds = []
+    for index in range(REPETITIONS + 1):
+        began = time.process_time()
+        trained.train_on_batch(*batches[index])
+        seconds.append(time.process_time() - began)
+    tokens = config.batch_size * config.length
+    return {
+        "tokens_per_second": tokens / statistics.median(seconds[1:]),
+        "mebibytes": peak_memory() - before,
+    }

@@ -1,0 +1,157 @@
+"""Trains and measures a reader of the texts of `recall`."""
+
+import itertools
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_tnattn.layers import (
+    SinusoidalPositionEncoding,
+    TensorizedSpectralAttention,
+    TokenEmbedding,
+)
+from keras_tnattn_studies.recall import LETTERS, SECTION, VOCABULARY_SIZE, recall_texts
+from keras_tnattn_train.processes.alone import peak_memory, restart_peak
+from keras_tnattn_train.runs.training import reset_session
+
+DIM = 32
+# At the greatest distance of an answer, 8, its weight is 0.17; at that of another section's letters
+# it is at most 0.004.
+DAMPING = 0.8
+# The parts of a seed's texts.
+TRAINING, VALIDATION, TEST = range(3)
+
+
+def recall_model(model: str, settings: Mapping[str, Any]) -> keras.Model:
+    """Builds a compiled reader: embedding, what mixes the tokens, and two dense layers.
+
+    Args:
+        model: `"tsa"`, `"mha"`, `"gru"` or `"none"`. Each token receives from earlier ones only;
+            for `"tsa_symmetric"` from later ones, too, as in the paper.
+        settings: `learning_rate` and, for the attentions, `num_heads`, a divisor of 32.
+
+    Returns:
+        A model from ids `(B, L)` to probabilities of the letters `(B, L, 8)`.
+    """
+    optimizer = keras.optimizers.Adam(settings["learning_rate"])
+    heads = settings.get("num_heads", 1)
+    ids = keras.Input((None,), dtype="int32")
+    # Embeddings as large as the position encoding.
+    large = keras.initializers.RandomNormal(stddev=0.5)
+    x = TokenEmbedding(VOCABULARY_SIZE, DIM, embeddings_initializer=large)(ids)
+    if model in ("tsa", "tsa_symmetric"):
+        layer = TensorizedSpectralAttention(
+            heads, DIM // heads, damping=DAMPING, head_combination="project"
+        )
+        mixed = layer(x, use_causal_mask=model == "tsa")
+    elif model == "mha":
+        x = SinusoidalPositionEncoding()(x)
+        mixed = keras.layers.MultiHeadAttention(heads, DIM // heads)(x, x, use_causal_mask=True)
+    elif model == "gru":
+        mixed = keras.layers.GRU(DIM, return_sequences=True)(x)
+    else:
+        mixed = x
+    x = keras.layers.LayerNormalization()(keras.layers.Add()([x, mixed]))
+    x = keras.layers.Dense(2 * DIM, activation="relu")(x)
+    outputs = keras.layers.Dense(LETTERS, activation="softmax")(x)
+    reader = keras.Model(ids, outputs)
+    loss = keras.losses.SparseCategoricalCrossentropy(reduction="mean_with_sample_weight")
+    # Without XLA, whose compilation would take longer than most trainings here.
+    reader.compile(optimizer, loss, weighted_metrics=["accuracy"], jit_compile=False)
+    return reader
+
+
+def train_recall(
+    model: str,
+    settings: Mapping[str, Any],
+    length: int,
+    seed: int,
+    steps: int,
+    step_tokens: int,
+    max_seconds: float,
+    part: int = TEST,
+) -> dict[str, Any]:
+    """Trains one reader and measures it.
+
+    Seconds are those that the processor spent in this process, which other processes do not
+    lengthen much.
+
+    Args:
+        model: As for `recall_model`.
+        settings: As for `recall_model`.
+        length: The length `L` of the texts.
+        seed: The seed of weights and texts.
+        steps: The number of steps.
+        step_tokens: The number of tokens in a batch, a multiple of `L`.
+        max_seconds: Training ends early after so many seconds.
+        part: The texts to score the reader with, `VALIDATION` or `TEST` (default): four batches.
+
+    Returns:
+        `accuracy`, `steps`, `seconds` in all, `seconds_per_step` (the median), and `megabytes`, the
+        peak of the memory in training less the memory before, with the model compiled.
+    """
+    reset_session(seed)
+    reader = recall_model(model, settings)
+    _compile_steps(reader)
+    before = restart_peak()
+    seconds: list[float] = []
+    for batch in itertools.islice(_batches(length, step_tokens, seed, TRAINING), steps):
+        began = time.process_time()
+        reader.train_on_batch(*batch)
+        seconds.append(time.process_time() - began)
+        if sum(seconds) > max_seconds:
+            break
+    megabytes = peak_memory() - before
+    right = total = 0.0
+    for ids, labels, weights in itertools.islice(_batches(length, step_tokens, seed, part), 4):
+        predicted = keras.ops.convert_to_numpy(reader.predict_on_batch(ids)).argmax(axis=-1)
+        right += float(((predicted == labels) * weights).sum())
+        total += float(weights.sum())
+    return {
+        "accuracy": right / total,
+        "steps": len(seconds),
+        "seconds": sum(seconds),
+        "seconds_per_step": statistics.median(seconds),
+        "megabytes": megabytes,
+    }
+
+
+def choose_settings(
+    model: str,
+    choices: Sequence[Mapping[str, Any]],
+    length: int,
+    steps: int,
+    step_tokens: int,
+    max_seconds: float,
+) -> dict[str, Any]:
+    """Trains a reader with each of some settings, with seed 0.
+
+    Returns:
+        `accuracies`, that of each on the validation part.
+    """
+    accuracies = [
+        train_recall(model, one, length, 0, steps, step_tokens, max_seconds, VALIDATION)["accuracy"]
+        for one in choices
+    ]
+    return {"accuracies": accuracies}
+
+
+def _compile_steps(reader: keras.Model) -> None:
+    """Compiles training and prediction for any shape, on short texts that change no weight."""
+    for count in (1, 2):  # TensorFlow lets sizes vary that differ between the first two calls
+        ids, labels, weights = recall_texts(count, count * SECTION, np.random.default_rng(0))
+        reader.train_on_batch(ids, labels, 0 * weights)
+        reader.predict_on_batch(ids)
+    reader.optimizer.iterations.assign(0)
+
+
+def _batches(
+    length: int, step_tokens: int, seed: int, part: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng((seed, part))
+    while True:
+        yield recall_texts(step_tokens // length, length, rng)

@@ -1,0 +1,106 @@
+"""The study `language`: its models, its table and a small run of it."""
+
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from keras_tnattn.layers import MetricAttention
+from keras_tnattn.search import Generator
+from keras_tnattn_studies import language
+from keras_tnattn_studies.language_config import LSTM, MODELS, LanguageTraining
+from keras_tnattn_studies.language_lstm import LSTMSteps, lstm_language_model
+from keras_tnattn_studies.reproduce import main
+from keras_tnattn_train.language.train import new_model
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.processes import alone
+from keras_tnattn_train.runs.run import Run
+
+MEASURED = {
+    "weights": 1000,
+    "bits_per_byte": 2.0,
+    "tokens_per_second": 5000.4,
+    "milliseconds_per_token": 1.25,
+    "mebibytes": 300.0,
+}
+
+
+def test_all_models_have_the_same_size():
+    sizes = {"lstm": lstm_language_model(259, **LSTM).count_params()}
+    for model in MODELS:
+        if model != "lstm":
+            config = LanguageTraining(corpus=("a",)).config_of(model, 3)
+            assert (config.name, config.seed, config.corpus) == (f"{model}-3", 3, ("a",))
+            sizes[model] = new_model(config, 259).count_params()
+    assert min(sizes.values()) > 1_040_000
+    assert max(sizes.values()) < 1_050_000
+
+
+def test_the_table():
+    plga = {"live_bits_per_byte": 1.5, "identity_bits_per_byte": 4.0, "metric_spread": 0.0625}
+    rows = {
+        ("sdpa", 0): MEASURED,
+        ("sdpa", 2): {**MEASURED, "bits_per_byte": 3.0},
+        ("plga", 0): {**MEASURED, **plga},
+    }
+    _, _, *lines = language.table(rows).splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    costs = ["5,000", "1.25", "300"]
+    assert cells == [
+        [
+            "sdpa",
+            "1,000",
+            "2.500 ± 0.707",
+            "-",
+            "-",
+            "-",
+            *(f"{cost} ± {zero}" for cost, zero in zip(costs, ("0", "0.00", "0"), strict=True)),
+            "0 2",
+        ],
+        ["plga", "1,000", "2.000", "1.500", "4.000", "0.062", *costs, "0"],
+    ]
+
+
+def test_freezing_comes_before_the_end():
+    with pytest.raises(InputError, match="frozen_after=6, epochs=6"):
+        LanguageTraining(frozen_after=6)
+
+
+def test_the_recurrent_steps_compute_the_model():
+    model = lstm_language_model(11, 2, 8)
+    prompts = np.random.default_rng(0).integers(1, 11, (3, 4))
+    ids = prompts
+    for _ in range(5):
+        logits = keras.ops.convert_to_numpy(model(ids))[:, -1]
+        logits[:, 0] = -np.inf  # padding is never chosen
+        ids = np.concatenate([ids, logits.argmax(-1)[:, None]], axis=1)
+    generated = Generator(LSTMSteps(model), max_new_tokens=5)(prompts).ids
+    np.testing.assert_array_equal(generated, ids[:, 4:])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_small_study(tmp_path, monkeypatch):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n\n".join(f"{i} and {i + 1} make {2 * i + 1}." for i in range(900)))
+    monkeypatch.setattr(alone, "run_alone", lambda f, *some, gigabytes: f(*some))
+    folder = tmp_path / "study"
+    arguments = ["language", "--corpus", str(corpus), "--run-dir", str(folder), "--held-out", "0.1"]
+    arguments += ["--epochs", "3", "--frozen-after", "2", "--batches-per-epoch", "10", "--seeds"]
+    assert main([*arguments, "0", "--models", "sdpa", "plga", "plga-frozen", "lstm"]) == 0
+    lines = (folder / "table.md").read_text().splitlines()
+    cells = {row[1].strip(): row for row in (line.split("|") for line in lines[2:])}
+    assert set(cells) == {"sdpa", "plga", "plga-frozen", "lstm"}
+    spreads = [
+        [value for name, value in row.items() if name.startswith("metric_spread")]
+        for row in Run(folder / "plga-0").read_metrics()
+    ]
+    assert np.shape(spreads) == (3, 4)
+    assert float(cells["plga"][6]) == pytest.approx(max(spreads[-1]), abs=5e-4)
+    frozen, live, identity = (float(cells["plga"][i]) for i in (3, 4, 5))
+    assert frozen == pytest.approx(live, rel=0.2)
+    assert frozen != identity
+    assert Run(folder / "plga-frozen-0").results["epochs"] == 1
+    trained = keras.models.load_model(folder / "plga-frozen-0" / "model.keras")
+    assert all(isinstance(d.self_attention, MetricAttention) for d in trained.decoders)
