@@ -1,4 +1,4 @@
-"""Tensor-network attention for Keras 3.
+"""Tensor networks in Keras 3: the attention layers of the papers, and trained models made small.
 
 The layers are in `keras_tnattn.layers`, those that only store weights in `keras_tnattn.storage`,
 and all of them also at the top level; the models are in `keras_tnattn.models`, and the mathematics

@@ -7,7 +7,8 @@ import keras
 import numpy as np
 import pytest
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 # Pages whose examples go on from a trained model, here a small one. Those that load an export of a
 # demo are not among them: the demos load it themselves.
 GO_ON = ("backends.md", "guides/compress.md")
@@ -51,3 +52,15 @@ def test_examples_go_on_from_a_model(page, tmp_path, monkeypatch):
     names = run(page, {"keras": keras, "model": model, "inputs": inputs, "ids": inputs})
     outputs = names["model"].predict(inputs, verbose=0)
     assert outputs.shape == (8, 3)
+
+
+def test_front_pages_tell_one_story():
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    first = re.search('^description = "(.+)"$', project, re.M)[1]
+    fronts = {
+        name: " ".join((ROOT / name).read_text("utf-8").split())
+        for name in ("README.md", "docs/index.md", "CITATION.cff")
+    }
+    story = fronts["README.md"].removeprefix("# keras_tnattn ").split(" Three reasons")[0]
+    assert story.startswith(first)
+    assert [name for name, text in fronts.items() if story not in text] == []
