@@ -15,7 +15,6 @@ ROOT = Path(__file__).resolve().parents[1]
 # Each part may import those before it, and itself.
 ORDER = [
     "typing",
-    "renaming",
     "checks",
     "ops",
     "initializers",

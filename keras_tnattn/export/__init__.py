@@ -43,7 +43,6 @@ from keras_tnattn.export.signatures import (
 )
 from keras_tnattn.export.translator import export_translator
 from keras_tnattn.export.web import export_web, export_web_translator
-from keras_tnattn.renaming import renamed_attributes
 
 __all__ = [
     "CLASS_NAMES",
@@ -71,10 +70,3 @@ __all__ = [
     "next_version",
     "versions_in",
 ]
-
-__getattr__ = renamed_attributes(
-    __name__,
-    Classifier="LoadedClassifier",
-    Translator="LoadedTranslator",
-    export="export_classifier",
-)

@@ -78,7 +78,6 @@ def export_portable_translator(
     from keras_tnattn.text.sentence_translator import SentenceTranslator
 
     check_runtime(runtime)
-    model = Translator.from_model(model)
     translate = SentenceTranslator(
         model, source_tokenizer, target_tokenizer, beam_size, extra_tokens, length_penalty
     )

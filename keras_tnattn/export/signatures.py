@@ -11,7 +11,6 @@ import keras
 
 from keras_tnattn.export.cards import technical
 from keras_tnattn.export.partial import partial_folder
-from keras_tnattn.renaming import renamed_arguments
 from keras_tnattn.typing import Tensor
 from keras_tnattn_runtime.layout import MODEL_CARD, SIGNATURES
 from keras_tnattn_runtime.saved_model import read_metadata
@@ -49,11 +48,6 @@ def class_names_file(class_names: Sequence[str]) -> dict[str, str]:
     return {CLASS_NAMES: json.dumps(list(class_names))}
 
 
-def _extra_files(class_names: Sequence[str] | None) -> dict[str, str] | None:
-    return None if class_names is None else class_names_file(class_names)
-
-
-@renamed_arguments(class_names=("extra_files", _extra_files))
 def export_signatures(
     signatures: Mapping[str, tuple[Callable[..., dict[str, Tensor]], Any]],
     layers: Sequence[keras.layers.Layer],

@@ -10,7 +10,6 @@ import keras
 from keras_tnattn.export.cards import MAX_IDS, merged
 from keras_tnattn.export.explaining import translator_explanation
 from keras_tnattn.export.signatures import check_backend, export_signatures
-from keras_tnattn.models import Translator
 from keras_tnattn.text.reserved import PAD
 
 _MAX_SENTENCE = 2000  # bytes
@@ -79,8 +78,6 @@ def export_translator(
     import tensorflow as tf
 
     from keras_tnattn.text.sentence_translator import SentenceTranslator
-
-    model = Translator.from_model(model)
 
     def searching(size: int) -> SentenceTranslator:
         return SentenceTranslator(

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import keras
 
 from keras_tnattn.checks import check_numbers, check_shapes, fitted_sizes, shape_of
-from keras_tnattn.renaming import new_names
 
 # Sizes of batch, tokens, target, source, sites and edges: they may differ from call to call.
 _FREE = frozenset("BLTSNE")
@@ -22,20 +21,13 @@ class BaseLayer(keras.layers.Layer):
             A size is the same in all arguments, and sizes other than `B`, `L`, `T`, `S`, `N` and
             `E` are those for which the layer was built.
         fixes_sizes: Whether a built layer needs the sizes for which it was built.
-        old_call_names: The new name of each call argument that had another name.
-        old_call_results: The detail that an argument returned alone by its old name.
     """
 
     call_shapes: ClassVar[Mapping[str, str]] = {}
     fixes_sizes: ClassVar[bool] = True
-    old_call_names: ClassVar[Mapping[str, str]] = {}
-    old_call_results: ClassVar[Mapping[str, str]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         kind: Any = type(self)
-        details = [self.old_call_results[n] for n in self.old_call_results if kwargs.get(n)]
-        if not self.old_call_names.keys().isdisjoint(kwargs):
-            kwargs = new_names(self.old_call_names, kwargs, kind.__name__, stacklevel=2)
         signature = _call_signature(kind)
         # Keras drops `training` where a layer does not take it.
         keywords = {n: v for n, v in kwargs.items() if n != "training" or n in signature.parameters}
@@ -54,8 +46,7 @@ class BaseLayer(keras.layers.Layer):
         if tensors.get("adjacency") is not None and tensors["adjacency"] is tensors["inputs"]:
             # As many features as tokens: the shape alone would do.
             raise ValueError(f"Expected a graph. Received: adjacency=inputs{_usage(kind)}")
-        outputs = super().__call__(*args, **kwargs)
-        return (outputs[0], outputs[1][details[0]]) if details else outputs
+        return super().__call__(*args, **kwargs)
 
     def _tensors(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Returns the tensors whose shapes are checked."""

@@ -43,7 +43,6 @@ class BaseMetricAttention(BaseLayer):
         "positions": "T | B? T",
         "attention_mask": "B? T? S?",
     }
-    old_call_names: ClassVar = {"return_deductive": "return_details"}
 
     def __init__(
         self,

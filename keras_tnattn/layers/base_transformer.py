@@ -10,12 +10,10 @@ from keras_tnattn.layers.base_attention import AttentionAdapter, adapter_of
 from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.layers.swiglu import SwiGLU
 from keras_tnattn.layers.tt_dense import TTDense
-from keras_tnattn.renaming import new_names
 from keras_tnattn.typing import Activation, Shape, Tensor
 
 _MAPS = ("dense", "tensor_train")
 FEEDFORWARDS = (*_MAPS, "swiglu")
-OLD_NAMES = {"feedforward_ranks": "feedforward_tt_ranks"}
 
 
 class BaseTransformerLayer(BaseLayer):
@@ -38,7 +36,6 @@ class BaseTransformerLayer(BaseLayer):
         "inputs_mask": "B? T",
         "memory_mask": "B? S",
     }
-    old_call_names: ClassVar = {"return_attention": "return_details"}
 
     def __init__(
         self,
@@ -51,8 +48,6 @@ class BaseTransformerLayer(BaseLayer):
         feedforward_tt_ranks: int,
         **kwargs: Any,
     ) -> None:
-        kwargs = new_names(OLD_NAMES, kwargs, type(self).__name__, stacklevel=3)
-        feedforward_tt_ranks = kwargs.pop("feedforward_tt_ranks", feedforward_tt_ranks)
         super().__init__(**kwargs)
         self.feedforward_dim = check_int("feedforward_dim", feedforward_dim)
         self.dropout = check_rate("dropout", dropout)

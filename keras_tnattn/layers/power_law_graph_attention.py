@@ -233,11 +233,6 @@ class PowerLawGraphAttention(BaseMetricAttention):
         self.power_law_P = self._power_law_weight("P", self.power_law_initializer)
         self.power_law_b_a = self._power_law_weight("b_a", keras.initializers.Zeros())
 
-    @property
-    def units(self) -> list[list[keras.layers.Layer]]:
-        """The sublayers of each residual unit: where older `.keras` files hold their weights."""
-        return [unit.sublayers for unit in self.residuals]
-
     def _power_law_weight(
         self, name: str, initializer: keras.initializers.Initializer
     ) -> keras.Variable:

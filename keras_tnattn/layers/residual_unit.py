@@ -106,12 +106,6 @@ class ResidualUnit(keras.layers.Layer):
         self.norm.build(input_shape)
         self.built = True
 
-    @property
-    def sublayers(self) -> list[keras.layers.Layer]:
-        """The hidden layers, the projection if there is one, the dropout and the normalization."""
-        projection = [] if self.projection is None else [self.projection]
-        return [*self.hidden, *projection, self.dropout_layer, self.norm]
-
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         branch = inputs
         for layer in self.hidden:

@@ -187,15 +187,6 @@ class TensorizedGraphAttention(BaseLayer):
         scores = (batch, self.num_heads, length, length)
         return outputs, keras.KerasTensor(scores, self.compute_dtype)
 
-    def load_own_variables(self, store: Any) -> None:
-        if len(store.keys()) > 0:
-            raise ValueError(
-                f"Could not load the weights of {self.name}: the file comes from a version of "
-                "keras_tnattn in which TensorizedGraphAttention had no sublayer. Load it with that "
-                "version and pass `old_layer.get_weights()` to `attention.set_weights` of a layer "
-                "of this version."
-            )
-
     def get_config(self) -> dict:
         return {
             **super().get_config(),

@@ -106,8 +106,6 @@ class TNAttention(BaseLayer):
     """
 
     call_shapes: ClassVar = {"inputs": "B N d", "mask": "B? N"}
-    old_call_names: ClassVar = {"return_local_weights": "return_details"}
-    old_call_results: ClassVar = {"return_local_weights": "local_weights"}
 
     def __init__(
         self,

@@ -7,13 +7,11 @@ import keras
 from keras import ops
 
 from keras_tnattn.layers.base_transformer import (
-    OLD_NAMES,
     BaseTransformerLayer,
     adapter_for,
     projected,
 )
 from keras_tnattn.layers.token_state import Chunk
-from keras_tnattn.renaming import new_names
 from keras_tnattn.typing import Activation, Shape, Tensor
 
 
@@ -287,7 +285,6 @@ class TransformerDecoder(BaseTransformerLayer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "TransformerDecoder":
-        config = new_names(OLD_NAMES, config, cls.__name__, stacklevel=None)
         names = ("self_attention", "cross_attention")
         layers = {
             name: config[name] and keras.saving.deserialize_keras_object(config[name])

@@ -6,12 +6,10 @@ import keras
 from keras import ops
 
 from keras_tnattn.layers.base_transformer import (
-    OLD_NAMES,
     BaseTransformerLayer,
     adapter_for,
     projected,
 )
-from keras_tnattn.renaming import new_names
 from keras_tnattn.typing import Activation, Shape, Tensor
 
 
@@ -131,6 +129,5 @@ class TransformerEncoder(BaseTransformerLayer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "TransformerEncoder":
-        config = new_names(OLD_NAMES, config, cls.__name__, stacklevel=None)
         attention = keras.saving.deserialize_keras_object(config["attention"])
         return cls(**{**config, "attention": attention})

@@ -11,16 +11,9 @@ from keras_tnattn.layers.base_transformer import feedforward_map
 from keras_tnattn.layers.residual_attention import ResidualAttention
 from keras_tnattn.models.attentions import ATTENTIONS, attend, find_attention
 from keras_tnattn.models.embeddings import make_embedding, make_position_encoding
-from keras_tnattn.renaming import renamed_arguments
 from keras_tnattn.typing import Tensor
 
 
-@renamed_arguments(
-    dropout_rate="dropout",
-    hidden_units="feedforward_dim",
-    embedding_ranks="embedding_tt_ranks",
-    feedforward_ranks="feedforward_tt_ranks",
-)
 def text_classifier(
     vocabulary_size: int,
     num_classes: int,

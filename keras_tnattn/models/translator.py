@@ -9,7 +9,6 @@ from keras_tnattn.checks import check_int
 from keras_tnattn.layers import TransformerDecoder, TransformerEncoder
 from keras_tnattn.models.embeddings import make_embedding, make_position_encoding
 from keras_tnattn.models.translator_attentions import attention_makers
-from keras_tnattn.renaming import renamed_arguments
 from keras_tnattn.typing import Tensor
 
 
@@ -94,7 +93,6 @@ class Translator(keras.Model):
     def target_vocabulary_size(self) -> int:
         return self.output_shape[-1]
 
-    @renamed_arguments(return_attention="return_details")
     def encode(
         self, source: Tensor, training: bool | None = None, return_details: bool = False
     ) -> Any:
@@ -142,7 +140,6 @@ class Translator(keras.Model):
         x = self.target_positions(x, start_index=start_index)
         return keras.ops.copy(self.target_dropout(x, training=training))
 
-    @renamed_arguments(return_attention="return_details")
     def run_decoders(
         self,
         target: Tensor,
@@ -174,7 +171,6 @@ class Translator(keras.Model):
                 details |= {f"decoder_{i}.{kind}": detail for kind, detail in both.items()}
         return (x, details) if return_details else x
 
-    @renamed_arguments(return_attention="return_details")
     def decode(
         self,
         target: Tensor,
@@ -204,47 +200,6 @@ class Translator(keras.Model):
             return self.logits(outputs[0]), outputs[1]
         return self.logits(outputs)
 
-    @classmethod
-    def from_model(cls, model: keras.Model) -> "Translator":
-        """Returns a translator with the layers of a functional model that version 0.1.0 saved.
-
-        Args:
-            model: A functional model with layers `source_embedding`, `source_positions`,
-                `encoder_0` and so on; or a `Translator`, which is returned unchanged.
-
-        Raises:
-            ValueError: If a layer is missing.
-        """
-        if isinstance(model, cls):
-            return model
-        layers = {layer.name: layer for layer in getattr(model, "layers", ())}
-        names = (
-            *("source_embedding", "source_positions", "encoder_0"),
-            *("target_embedding", "target_positions", "decoder_0", "logits"),
-        )
-        missing = [name for name in names if name not in layers]
-        if missing:
-            raise ValueError(
-                "Expected a model of keras_tnattn.models.translator. "
-                f"Received: model={model!r} without {', '.join(missing)}"
-            )
-
-        def numbered(name: str) -> list[Any]:
-            count = sum(layer.startswith(f"{name}_") for layer in layers)
-            return [layers[f"{name}_{i}"] for i in range(count)]
-
-        return cls(
-            layers["source_embedding"],
-            layers["source_positions"],
-            numbered("encoder"),
-            layers["target_embedding"],
-            layers["target_positions"],
-            numbered("decoder"),
-            layers["logits"],
-            dropout=layers["source_dropout"].rate,
-            name=model.name,
-        )
-
     def get_config(self) -> dict[str, Any]:
         config: dict[str, Any] = {
             name: keras.saving.serialize_keras_object(getattr(self, name)) for name in _LAYERS
@@ -266,7 +221,6 @@ _LAYERS = (
 )
 
 
-@renamed_arguments(embedding_ranks="embedding_tt_ranks", feedforward_ranks="feedforward_tt_ranks")
 def translator(
     source_vocabulary_size: int,
     target_vocabulary_size: int,

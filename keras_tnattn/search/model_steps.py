@@ -41,7 +41,7 @@ def decoding_steps(model: Any, start_id: int = 2, **options: Any) -> Steps:
         return LanguageModelSteps(model, **options)
     if hasattr(model, "with_room") and not isinstance(model, keras.layers.Layer):
         return model
-    return TranslatorSteps(Translator.from_model(model), start_id)
+    return TranslatorSteps(model, start_id)
 
 
 def _with_room(state: Any, num_tokens: Tensor) -> Any:
@@ -72,7 +72,8 @@ class TranslatorSteps:
         start_id: The id that starts a target. Defaults to 2.
 
     Raises:
-        ValueError: If an attention has `padding_in_metric=True`: prefixes are padded.
+        ValueError: If the model is not a `Translator`, or an attention has
+            `padding_in_metric=True`: prefixes are padded.
 
     Example:
         >>> from keras_tnattn.models import translator
@@ -83,6 +84,10 @@ class TranslatorSteps:
     """
 
     def __init__(self, model: Translator, start_id: int = 2) -> None:
+        if not isinstance(model, Translator):
+            raise ValueError(
+                f"Expected a model of keras_tnattn.models.translator. Received: model={model!r}"
+            )
         attentions = [encoder.attention for encoder in model.encoders]
         attentions += [a for d in model.decoders for a in (d.self_attention, d.cross_attention)]
         for layer in attentions:

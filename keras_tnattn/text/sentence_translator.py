@@ -8,9 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_tnattn.checks import check_int
-from keras_tnattn.models import Translator
 from keras_tnattn.search.beam_search import BeamSearch
-from keras_tnattn.search.model_steps import decoding_steps
+from keras_tnattn.search.model_steps import TranslatorSteps, decoding_steps
 from keras_tnattn.search.steps import Steps
 from keras_tnattn.text.reserved import END, PAD, START, UNK
 
@@ -79,8 +78,8 @@ class SentenceTranslator:
         length_penalty: float = 0.6,
     ) -> None:
         if isinstance(model, keras.Model):
-            model = Translator.from_model(model)
-        steps = decoding_steps(model, START)
+            model = TranslatorSteps(model, START)
+        steps = decoding_steps(model)
         sizes = (steps.input_vocabulary_size, steps.vocabulary_size)
         received = (source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
         if sizes != received:

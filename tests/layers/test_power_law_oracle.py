@@ -95,13 +95,13 @@ def named_weights(model, oracle):
     def add_attention(name, attention):
         for part in ("query", "key", "value", "output"):
             add(f"{name}/{part}", getattr(attention, f"{part}_dense"))
-        assert len(attention.units) == units
-        for i, (*hidden, projection, _, norm) in enumerate(attention.units):
-            assert len(hidden) == dense
-            for j, layer in enumerate(hidden):
+        assert len(attention.residuals) == units
+        for i, unit in enumerate(attention.residuals):
+            assert len(unit.hidden) == dense
+            for j, layer in enumerate(unit.hidden):
                 add(f"{name}/residual_{i}/dense_{j}", layer)
-            add(f"{name}/residual_{i}/projection", projection)
-            add(f"{name}/residual_{i}/layer_norm", norm)
+            add(f"{name}/residual_{i}/projection", unit.projection)
+            add(f"{name}/residual_{i}/layer_norm", unit.norm)
         for part in ("W", "b", "a", "b_a", "P"):
             result[f"{name}/power_law/{part}"] = getattr(attention, f"power_law_{part}")
 

@@ -219,20 +219,6 @@ def test_an_exported_causal_model_takes_any_length(name, tmp_path):
         np.testing.assert_allclose(loaded.serve(x), model(x), rtol=1e-4, atol=1e-4)
 
 
-class _OldFile:
-    """What `TensorizedGraphAttention` kept in a file before it was composed of a sublayer."""
-
-    def keys(self):
-        return ["0", "1"]
-
-
-def test_files_of_the_former_graph_attention_are_refused_in_a_sentence():
-    layer = TensorizedGraphAttention(2, name="tga")
-    layer.build((None, None, 2, 2))
-    with pytest.raises(ValueError, match="Could not load the weights of tga"):
-        layer.load_own_variables(_OldFile())
-
-
 @pytest.mark.parametrize("make", [TensorizedSpectralAttention, TensorizedGraphAttention])
 @pytest.mark.parametrize(
     ("options", "message"),

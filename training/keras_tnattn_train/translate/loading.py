@@ -139,10 +139,8 @@ def load_translator(folder: str | Path, checkpoint: str | None = None) -> Traine
     model = load_model(
         path, "Finish the run with --resume, or choose one of its checkpoints with --checkpoint"
     )
-    try:
-        model = Translator.from_model(model)
-    except ValueError as error:
-        raise InputError(f"Expected a translator. Received: {path}, another model") from error
+    if not isinstance(model, Translator):
+        raise InputError(f"Expected a translator. Received: {path}, another model")
     sizes = (model.source_vocabulary_size, model.target_vocabulary_size)
     if sizes != corpus.vocabulary_sizes:
         raise InputError(
