@@ -301,14 +301,14 @@ class Computation:
     specs: Any
     examples: Sequence[Any]
 
-    def traced(self, *options: Any, batch: int | None = None) -> Traced:
+    def traced(self, *options: Any, batch: int | None = None, **more: Any) -> Traced:
         """Traces the function; with `batch`, for inputs of so many rows."""
         specs = self.specs
         if batch is not None:
             specs = keras.tree.map_structure(
                 lambda x: keras.InputSpec(x.dtype, (batch, *x.shape[1:]), name=x.name), specs
             )
-        return traced(self.function, self.model.variables, specs, *options)
+        return traced(self.function, self.model, specs, *options, **more)
 
 
 def write_computation(wanted: Computation, path: Path, max_length: int | None = None) -> Path:

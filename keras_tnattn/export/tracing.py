@@ -3,7 +3,8 @@
 Converters evaluate everything that depends on constants only, and store the result: the table that
 the cores of a tensor train describe, or the floats that integers stand for. A weight from which
 something larger would be computed is therefore an input of the graph, and becomes a constant of the
-converted file; what else is computed from weights alone is a constant of the graph.
+converted file; what else is computed from weights alone is a constant of the graph. A matrix that a
+layer stores as integers is one input of the graph, as floats: a file says how its runtime gets it.
 """
 
 import contextlib
@@ -14,6 +15,8 @@ from typing import Any
 
 import keras
 import numpy as np
+
+from keras_tnattn.storage.stand_ins import StoredMatrix, standing_in, stored_matrices
 
 # What is computed from weights is larger than they are if it has so many times their bytes.
 _LARGER = 1.02
@@ -35,6 +38,7 @@ class Traced:
         weights: The values of the stored weights, by the names of their tensors.
         computed: The names of the tensors that the rest of the graph reads of what is computed from
             the stored weights alone.
+        matrices: The matrices of integers, by the names of the tensors that stand for them.
     """
 
     graph: Any
@@ -43,6 +47,7 @@ class Traced:
     output_names: list[str]
     weights: dict[str, np.ndarray]
     computed: list[str]
+    matrices: dict[str, StoredMatrix]
 
     @property
     def has_lists(self) -> bool:
@@ -57,41 +62,48 @@ class Traced:
 
 def traced(
     function: Callable[..., Any],
-    variables: Sequence[keras.Variable],
+    model: keras.Model,
     specs: Any,
     stored_bytes: Callable[[np.ndarray], int] = lambda array: array.nbytes,
     widened: Mapping[str, str] | None = None,
+    stand_ins: bool = False,
 ) -> Traced:
-    """Traces a function of tensors and variables.
+    """Traces a function of tensors and of the variables of a model.
 
     Args:
         function: Takes one argument of the structure of `specs`, and returns tensors.
-        variables: All variables that the function reads.
+        model: The model whose variables and layers the function uses.
         specs: `keras.InputSpec`s.
         stored_bytes: How many bytes a file has for a constant.
         widened: The dtypes that the runtime does not compute with, and those to use instead.
+        stand_ins: Whether a tensor stands for each matrix of integers. Defaults to `False`.
     """
     import tensorflow as tf
 
     flat = keras.tree.flatten(specs)
-    names = unique_names([spec.name for spec in flat])
-    variables = list({id(v): v for v in variables if v.dtype != "string"}.values())
+    variables = list({id(v): v for v in model.variables if v.dtype != "string"}.values())
     values = [_value(v, widened or {}) for v in variables]
     output_names: list[str] = []
+    layers = model._flatten_layers() if stand_ins else ()
+    places = [(layer, *item) for layer in layers for item in stored_matrices(layer).items()]
+    count = len(flat) + len(places)
+    names = unique_names([x.name for x in flat] + [f"{x.path}_{name}" for x, name, _ in places])
 
     def call(*args: Any) -> list[Any]:
-        inputs, weights = args[: len(flat)], args[len(flat) :]
+        inputs, tensors, weights = args[: len(flat)], args[len(flat) : count], args[count:]
         scope = keras.StatelessScope()
         # Set here, because the constructor converts values to the dtypes of the variables.
         scope.state_mapping = {id(v): x for v, x in zip(variables, weights, strict=True)}
-        with scope:
+        keys = [(id(layer), name) for layer, name, _ in places]
+        with scope, standing_in(dict(zip(keys, tensors, strict=True))):
             result = function(keras.tree.pack_sequence_as(specs, inputs))
         output_names[:] = _names_of(result)
         return [tf.identity(x) for x in keras.tree.flatten(result)]
 
-    signature = [
-        tf.TensorSpec(spec.shape, spec.dtype, name) for spec, name in zip(flat, names, strict=True)
-    ] + [tf.TensorSpec(x.shape, x.dtype, f"{_PREFIX}{n}") for n, x in enumerate(values)]
+    kinds = [(x.shape, x.dtype) for x in flat] + [(x.shape, "float32") for _, _, x in places]
+    kinds += [(x.shape, x.dtype) for x in values]
+    names += [f"{_PREFIX}{n}" for n in range(len(values))]
+    signature = [tf.TensorSpec(*kind, name) for kind, name in zip(kinds, names, strict=True)]
     with quiet(), _without_functions():
         graph_function = tf.compat.v1.wrap_function(call, signature)
     whole = as_function(
@@ -99,19 +111,20 @@ def traced(
         [x.name for x in graph_function.inputs[: len(signature)]],
         [x.name for x in graph_function.outputs],
     )
-    inputs, weights = whole.inputs[: len(flat)], whole.inputs[len(flat) : len(signature)]
+    inputs, weights = whole.inputs[:count], whole.inputs[count : len(signature)]
     folds, stored, computed = _partition(whole, weights, values, stored_bytes)
     feeds = [*inputs, *(x for x, _ in folds), *(weights[n] for n in stored)]
     main = whole.prune(feeds, whole.outputs)
     arguments = [x.name for x in main.inputs[: len(feeds)]]
-    constants = dict(zip(arguments[len(inputs) :], (value for _, value in folds), strict=False))
+    constants = dict(zip(arguments[count:], (value for _, value in folds), strict=False))
     return Traced(
         _with_constants(main.graph.as_graph_def(), constants, [x.op.name for x in main.outputs]),
-        arguments[: len(inputs)],
+        arguments[: len(flat)],
         [x.name for x in main.outputs],
         output_names,
-        dict(zip(arguments[len(inputs) + len(folds) :], (values[n] for n in stored), strict=True)),
+        dict(zip(arguments[count + len(folds) :], (values[n] for n in stored), strict=True)),
         computed,
+        dict(zip(arguments[len(flat) : count], (x for _, _, x in places), strict=True)),
     )
 
 

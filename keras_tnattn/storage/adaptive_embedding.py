@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -13,6 +13,7 @@ from keras_tnattn.initializers import kernel_variance
 from keras_tnattn.storage import even_levels, integer_groups
 from keras_tnattn.storage.base_embedding import BaseFactoredEmbedding
 from keras_tnattn.storage.integer_kernels import PARTS
+from keras_tnattn.storage.stand_ins import StoredMatrix, stand_in
 from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
 
 # Features that share a scale in a basis of integers, and their bits.
@@ -184,9 +185,29 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
             for part in PARTS
         ]
 
-    def _float_basis(self) -> Tensor:
+    def stored_matrices(self) -> dict[str, StoredMatrix]:
+        """Returns the coordinates and the basis as integers, for which tensors can stand."""
         if self.block_bits is None:
-            return ops.cast(self.basis, self.compute_dtype)
+            return {}
+        matrices = {}
+        for k, (weights, bits) in enumerate(zip(self.packed_blocks, self.block_bits, strict=True)):
+            shape = (self.block_rows[k], self.block_ranks[k])
+            arrays = even_levels.numbers_of_rows(*weights, shape[1], bits)
+            matrices[f"coordinates_{k}"] = StoredMatrix(*arrays, bits, shape[1], 1, shape, (0, 1))
+        shape = (max(self.block_ranks), self.output_dim)
+        integers, scales, zeros, largest = self.packed_basis
+        arrays = integer_groups.numbers_of_groups(
+            integers, scales, zeros, largest, self.output_dim, _BASIS_BITS, _GROUP, axis=1
+        )
+        basis = StoredMatrix(*arrays, _BASIS_BITS, _GROUP, 1, shape, (0, 1))
+        return {**matrices, "basis": basis}
+
+    def _float_basis(self) -> Tensor:
+        basis = stand_in(self, "basis")
+        if basis is None and self.block_bits is None:
+            basis = self.basis
+        if basis is not None:
+            return ops.cast(basis, self.compute_dtype)
         integers, scales, zeros, largest = map(ops.convert_to_tensor, self.packed_basis)
         basis = integer_groups.dequantize_groups(
             integers, scales, zeros, largest, self.output_dim, _BASIS_BITS, _GROUP, axis=1
@@ -195,10 +216,13 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
 
     def _coordinates(self, k: int) -> Tensor:
         """Returns the coordinates of all rows of a block."""
-        if self.block_bits is None:
-            return ops.cast(self.blocks[k], self.compute_dtype)
+        rows = stand_in(self, f"coordinates_{k}")
+        if rows is None and self.block_bits is None:
+            rows = self.blocks[k]
+        if rows is not None:
+            return ops.cast(rows, self.compute_dtype)
         integers, scales, largest = map(ops.convert_to_tensor, self.packed_blocks[k])
-        rank, bits = self.block_ranks[k], self.block_bits[k]
+        rank, bits = self.block_ranks[k], cast("tuple[int, ...]", self.block_bits)[k]
         rows = even_levels.dequantize_rows(integers, scales, largest, rank, bits)
         return ops.cast(rows, self.compute_dtype)
 
@@ -231,7 +255,7 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
             if k == 0:  # ids out of range are looked up beyond the last row
                 inside, within = ops.logical_or(inside, outside), ops.where(outside, rows, within)
             found.append((k, inside[:, None], within))
-        if self.block_bits is None:
+        if self.block_bits is None or stand_in(self, "coordinates_0") is not None:
             coordinates = sum(self._float_rows(*block) for block in found)
         else:
             bits = self.block_bits
@@ -241,8 +265,11 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
         return ops.reshape(ops.matmul(coordinates, self._float_basis()), (*shape, self.output_dim))
 
     def _float_rows(self, k: int, inside: Tensor, within: Tensor) -> Tensor:
-        # Multiplying by 1 gives the block a dense gradient on TensorFlow.
-        rows = ops.take(ops.multiply(self.blocks[k], 1), within, axis=0)
+        block = stand_in(self, f"coordinates_{k}")
+        if block is None:
+            # Multiplying by 1 gives the block a dense gradient on TensorFlow.
+            block = ops.multiply(self.blocks[k], 1)
+        rows = ops.take(block, within, axis=0)
         return _widened(ops.where(inside, rows, ops.zeros_like(rows)), max(self.block_ranks))
 
     def _integer_rows(self, bits: int, found: Sequence[tuple[int, Tensor, Tensor]]) -> Tensor:

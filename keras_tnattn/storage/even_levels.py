@@ -153,6 +153,36 @@ def dequantize_rows(
     return levels(integers, columns, bits) * steps(scales, largest)
 
 
+def numbers_of_rows(
+    integers: Tensor, scales: Tensor, largest: Tensor, columns: int, bits: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the integers, the scales and the zeros of packed rows, which are halves.
+
+    Args:
+        integers: As for `dequantize_rows`.
+        scales: As for `dequantize_rows`.
+        largest: As for `dequantize_rows`.
+        columns: As for `dequantize_rows`.
+        bits: As for `dequantize_rows`.
+
+    Returns:
+        uint8 array `(n, columns)`, and two float32 arrays `(n, 1)`.
+
+    Example:
+        >>> rows = quantize_rows(np.array([[1.5, -0.5, 0.5]]), bits=2)
+        >>> arrays = numbers_of_rows(rows.integers, rows.scales, rows.largest, 3, 2)
+        >>> [x.round(3).tolist() for x in arrays]
+        [[[3, 1, 2]], [[1.0]], [[1.5]]]
+    """
+    numbers = unpack(ops.convert_to_tensor(integers), columns, bits, axis=-1)
+    scale = ops.convert_to_numpy(steps(*map(ops.convert_to_tensor, (scales, largest))))
+    return (
+        ops.convert_to_numpy(numbers).astype("uint8"),
+        scale,
+        np.full_like(scale, _middle(bits)),
+    )
+
+
 def steps(scales: Tensor, largest: Tensor) -> Tensor:
     """Returns the scales `s` of rows, a float32 tensor, from their codes.
 

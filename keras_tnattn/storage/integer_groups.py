@@ -409,6 +409,47 @@ def dequantize_groups(
     return (unpack(integers, size, bits, axis) - offsets) * steps
 
 
+def numbers_of_groups(
+    integers: Tensor,
+    scales: Tensor,
+    zeros: Tensor,
+    largest: Tensor,
+    size: int,
+    bits: int,
+    group_size: int,
+    axis: int = 0,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the integers, the scales and the zeros of an `IntegerGroups`, unpacked.
+
+    Args:
+        integers: As for `dequantize_groups`.
+        scales: As for `dequantize_groups`.
+        zeros: As for `dequantize_groups`.
+        largest: As for `dequantize_groups`.
+        size: As for `dequantize_groups`.
+        bits: As for `dequantize_groups`.
+        group_size: As for `dequantize_groups`.
+        axis: 0 or 1. Defaults to 0.
+
+    Returns:
+        uint8 array of the shape of the matrix, and two float32 arrays with an entry for each group.
+
+    Example:
+        >>> groups = quantize_groups(np.eye(64), bits=4, group_size=32)
+        >>> arrays = (groups.integers, groups.scales, groups.zeros, groups.largest)
+        >>> [x.shape for x in numbers_of_groups(*arrays, 64, 4, 32)]
+        [(64, 64), (2, 64), (2, 64)]
+    """
+    axis = 0 if axis == 0 else -1
+    numbers = unpack(ops.convert_to_tensor(integers), size, bits, axis)
+    scales, zeros, largest = (ops.convert_to_tensor(x) for x in (scales, zeros, largest))
+    steps, offsets = _steps_and_zeros(
+        scales, zeros, largest, scales.shape[axis], bits, group_size=1, axis=axis
+    )
+    arrays = [ops.convert_to_numpy(x) for x in (numbers, steps, offsets)]
+    return arrays[0].astype("uint8"), arrays[1], arrays[2]
+
+
 def round_to_groups(
     matrix: Tensor,
     scales: Tensor,

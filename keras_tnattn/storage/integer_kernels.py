@@ -15,6 +15,7 @@ from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.storage import integer_groups
+from keras_tnattn.storage.stand_ins import StoredMatrix, stand_in
 from keras_tnattn.typing import Shape, Tensor, Tensors
 
 PARTS = ("integers", "scales", "zeros", "largest")
@@ -139,14 +140,38 @@ class IntegerKernels(keras.layers.Layer):
 
     def restored_kernel(self, name: str) -> Tensor:
         """Returns a kernel as floats in the compute dtype."""
-        parts = [ops.convert_to_tensor(getattr(self, f"{name}_{part}")) for part in PARTS]
-        matrix = ops.cast(self._dequantized(name, parts), self.compute_dtype)
-        kernel = self._as_kernel(name, matrix)
+        kernel = stand_in(self, name)
+        if kernel is None:
+            parts = [ops.convert_to_tensor(getattr(self, f"{name}_{part}")) for part in PARTS]
+            kernel = self._as_kernel(name, self._dequantized(name, parts))
+        kernel = ops.cast(kernel, self.compute_dtype)
         if getattr(self, "lora_enabled", False):
             change = ops.matmul(self.lora_kernel_a, self.lora_kernel_b)
             change = ops.cast(change, self.compute_dtype) * (self.lora_alpha / self.lora_rank)
             kernel = kernel + change
         return kernel
+
+    def stored_matrices(self) -> dict[str, StoredMatrix]:
+        """Returns the kernels as they are stored, for which tensors can stand."""
+        matrices = {}
+        for name in self.kernel_names:
+            rows, columns = self._axes(name)
+            arrays = {part: getattr(self, f"{name}_{part}") for part in PARTS}
+            size, axis = self._matrix_shape(name)[self.group_axis(name)], self.group_axis(name)
+            numbers, scales, zeros = integer_groups.numbers_of_groups(
+                **arrays, size=size, bits=self.bits, group_size=self.group_size, axis=axis
+            )
+            matrices[name] = StoredMatrix(
+                numbers,
+                scales,
+                zeros,
+                self.bits,
+                self.group_size,
+                axis,
+                self._kernel_shapes[name],
+                (*rows, *columns),
+            )
+        return matrices
 
     def _as_kernel(self, name: str, matrix: Tensor) -> Tensor:
         shape, (rows, columns) = self._kernel_shapes[name], self._axes(name)

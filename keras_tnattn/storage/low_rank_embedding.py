@@ -15,6 +15,7 @@ from keras_tnattn.storage.base_embedding import (
     checked_row_weights,
     embedding_options,
 )
+from keras_tnattn.storage.stand_ins import StoredMatrix, stand_in
 from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
 
 
@@ -123,6 +124,17 @@ class LowRankEmbedding(BaseFactoredEmbedding):
         )
         self.built = True
 
+    def stored_matrices(self) -> dict[str, StoredMatrix]:
+        """Returns the coordinates as integers, for which a tensor can stand."""
+        if self.bits is None:
+            return {}
+        shape = (self.input_dim, self.rank)
+        return {
+            "coordinates": quantization.stored_matrix(
+                self.coordinates, self.scales, self.rank, self.bits, shape, (0, 1)
+            )
+        }
+
     def _rows(self, ids: Tensor | None = None) -> Tensor:
         """Returns the coordinates of ids. Default: of all ids."""
 
@@ -131,6 +143,10 @@ class LowRankEmbedding(BaseFactoredEmbedding):
             table = ops.multiply(weight, 1) if self.bits is None else ops.convert_to_tensor(weight)
             return table if ids is None else ops.take(table, ids, axis=0)
 
+        table = stand_in(self, "coordinates")
+        if table is not None:
+            rows = table if ids is None else ops.take(table, ids, axis=0)
+            return ops.cast(rows, self.compute_dtype)
         rows = taken(self.coordinates)
         if self.bits is None:
             return ops.cast(rows, self.compute_dtype)

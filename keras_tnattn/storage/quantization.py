@@ -7,7 +7,8 @@ bits share a byte.
 import numpy as np
 from keras import ops
 
-from keras_tnattn.typing import Tensor
+from keras_tnattn.storage.stand_ins import StoredMatrix
+from keras_tnattn.typing import Shape, Tensor
 
 _LARGEST = {8: 127, 4: 7}
 # Shares of a row's largest entry at which it may be clipped: at 4 bits, the finer steps can reduce
@@ -100,6 +101,32 @@ def _rounded(matrix: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
         scales = np.where(better, scale, scales)
         numbers = np.where(better, rounded, numbers).astype("int32")
     return numbers, scales
+
+
+def stored_matrix(
+    packed: Tensor, scales: Tensor, columns: int, bits: int, shape: Shape, order: tuple[int, ...]
+) -> StoredMatrix:
+    """Returns a matrix of packed rows for which a tensor can stand.
+
+    Args:
+        packed: As for `dequantize_rows`.
+        scales: As for `dequantize_rows`.
+        columns: As for `dequantize_rows`.
+        bits: As for `dequantize_rows`.
+        shape: The shape of the tensor.
+        order: Its axes in the order of the matrix.
+
+    Example:
+        >>> packed, scales = quantize_rows(np.array([[1.0, -0.5]]), bits=8)
+        >>> stored_matrix(packed, scales, 2, 8, (2, 1), (1, 0)).values().round(2).tolist()
+        [[1.0], [-0.5]]
+    """
+    packed, scales = (ops.convert_to_numpy(x) for x in (packed, scales))
+    if bits == 4:
+        packed = np.stack([packed % 16, packed // 16], axis=-1).reshape(len(packed), -1)
+    scales = scales.astype("float32")
+    zeros = np.full_like(scales, _LARGEST[bits] + 1)
+    return StoredMatrix(packed[:, :columns], scales, zeros, bits, columns, 1, shape, order)
 
 
 def dequantize_rows(packed: Tensor, scales: Tensor, columns: int, bits: int, dtype: str) -> Tensor:

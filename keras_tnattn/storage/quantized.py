@@ -29,6 +29,7 @@ from keras_tnattn.storage.quantized_positions import (
     QuantizedPositionEmbedding,
     is_position_embedding,
 )
+from keras_tnattn.storage.stand_ins import stand_in
 from keras_tnattn.typing import Tensor
 
 _register = keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -207,8 +208,11 @@ class QuantizedEmbedding(IntegerKernels, keras.layers.Embedding):
         return 1 if name == "embeddings" else 0
 
     def call(self, inputs: Tensor) -> Tensor:
-        # Takes rows of integers, and restores only these.
         ids = ops.cast(inputs, "int32")
+        table = stand_in(self, "embeddings")
+        if table is not None:
+            return ops.cast(ops.take(table, ids, axis=0), self.compute_dtype)
+        # Takes rows of integers, and restores only these.
         parts = [ops.convert_to_tensor(getattr(self, f"embeddings_{part}")) for part in PARTS]
         rows = [ops.take(part, ids, axis=0) for part in parts[:-1]]
         return ops.cast(self._dequantized("embeddings", [*rows, parts[-1]]), self.compute_dtype)
