@@ -25,6 +25,7 @@ extensions = [
     "sphinx.ext.autosummary",
     "markdown_docstrings",
     "reference_pages",
+    "report_pages",
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",

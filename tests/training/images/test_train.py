@@ -302,5 +302,5 @@ class TestRefusals:
 def test_learns_the_digits(tmp_path, options, accuracy, weights):
     assert main(["images", *options, "--run-dir", str(tmp_path / "run")]) == 0
     results = Run(tmp_path / "run").results
-    assert results["test_accuracy"] >= accuracy  # docs/RESULTS.md has the figures
+    assert results["test_accuracy"] >= accuracy  # docs/studies/results.md has the figures
     assert results["parameters"]["all"] == weights

@@ -305,7 +305,7 @@ def test_two_processes_write_one_run(tmp_path):
 def test_steps_of_a_translator(attention, epochs, steps, tolerance, tmp_path):
     """1, 2 and 4 devices, 2 processes, and models of which each device holds a half.
 
-    The power law amplifies rounding (docs/several_devices.md), so few of its steps are compared.
+    The power law amplifies rounding (see the guide to several devices): few of its steps count.
     """
     pytest.importorskip("jax")
 
