@@ -24,10 +24,10 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "markdown_docstrings",
+    "mathml",
     "reference_pages",
     "report_pages",
     "sphinx.ext.napoleon",
-    "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
 ]
 exclude_patterns = ["_build", "_extensions", ".jupyter_cache"]
@@ -42,6 +42,7 @@ html_theme_options = {
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_show_sourcelink = False
+html_math_renderer = "mathml"
 # Blocks without a language are formulas and outputs; those of Python say so.
 highlight_language = "none"
 
