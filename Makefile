@@ -52,11 +52,19 @@ test-torch:
 	.ci/torch
 
 test-slow: $(INSTALLED)
-	$(RUN) -m pytest -n 2 --dist worksteal -m slow
+	$(RUN) -m pytest -n 2 --dist worksteal -m slow tests studies/tests
+
+# Files that only services run are checked by their schemas.
+SCHEMA := $(RUN) -m check_jsonschema -q --builtin-schema vendor.
 
 lint: $(INSTALLED)
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
+	$(SCHEMA)github-workflows .github/workflows/*.yml
+	$(SCHEMA)github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/proposal.yml
+	$(SCHEMA)github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(SCHEMA)readthedocs .readthedocs.yaml
+	$(SCHEMA)citation-file-format CITATION.cff
 	$(RUN) -m mypy
 
 # Warnings are errors. `make docs NOTEBOOKS=cache` runs the notebooks, too.
