@@ -8,11 +8,10 @@ import pytest
 from planted_graph import write
 from run_folders import FILES, assert_equal, assert_refused
 
-from keras_tnattn_studies import compare_nodes
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.commands import RunOptions, run_to_train
 from keras_tnattn_train.data.graphs import load_graph
-from keras_tnattn_train.nodes import fitting
+from keras_tnattn_train.nodes import compare, fitting
 from keras_tnattn_train.nodes.config import NodesConfig
 from keras_tnattn_train.nodes.fitting import EarlyStopping
 from keras_tnattn_train.nodes.plots import neighborhood
@@ -147,7 +146,7 @@ def test_the_table_has_means_and_extremes_by_layer():
         ("gcn", seed): {"weights": 1200, "test_accuracy": share, "epochs": 40, "seconds": 2.0}
         for seed, share in enumerate((0.75, 0.5, 0.625))
     }
-    header, _, line = compare_nodes.table(rows).splitlines()
+    header, _, line = compare.table(rows).splitlines()
     names, cells = ([cell.strip() for cell in x.split("|")[1:-1]] for x in (header, line))
     assert dict(zip(names, cells, strict=True)) == {
         **{"layer": "GCN", "weights": "1,200", "seeds": "3", "test %": "62.5 ± 12.5"},
