@@ -32,6 +32,7 @@ from keras_tnattn.compression.plan import made_plan
 from keras_tnattn.compression.progress import tell, telling
 from keras_tnattn.compression.report import Report
 from keras_tnattn.compression.reporting import error_of_outputs, layer_rows, notes_of, report_of
+from keras_tnattn.compression.saving import file_bytes, save_model
 
 _log = logging.getLogger(__name__)
 _FORMATS = tuple(name for name in FORMATS if name != "dense")
@@ -146,9 +147,7 @@ class CompressionResult:
         if healed is not self.model:
             compile_like(self._original, healed)
         notes = (*self.report.notes, *[_HEALED] * (not self.healed_epochs))
-        self.report = dataclasses.replace(
-            self.report, metric_after=metric, error=error, rows=rows, notes=notes
-        )
+        self._report_model(healed, metric_after=metric, error=error, rows=rows, notes=notes)
         self.model = healed
         self.healed_epochs += epochs
         return losses
@@ -173,15 +172,44 @@ class CompressionResult:
         error, rows = self._error_of(self.model)
         compile_like(self._original, self.model)
         after = None if self._metric is None else measured(self._metric, self.model)
-        self.report = dataclasses.replace(
-            self.report, metric_before=metric_before, metric_after=after, error=error, rows=rows
+        self._report_model(
+            self.model, metric_before=metric_before, metric_after=after, error=error, rows=rows
         )
+
+    def _report_model(self, model: keras.Model, **values: Any) -> None:
+        """Notes values of a finished model, and the size of its file."""
+        changed = any(row.format != "kept" for row in self.report.layers)
+        size = file_bytes(model) if changed else None
+        self.report = dataclasses.replace(self.report, file_bytes=size, **values)
 
     def _error_of(self, model: keras.Model) -> tuple[float | None, int]:
         """Returns the error of a model's outputs on the data, and the number of rows."""
         if self._data is None:
             return None, 0
         return error_of_outputs(self._original, model, self._data.every(), self.renumbered)
+
+    def save(self, path: str | os.PathLike, overwrite: bool = False) -> int:
+        """Writes the small model as a `.keras` file, and prints its bytes.
+
+        The file has the weights, compressed, and no state of an optimizer; of a compiled model the
+        loaded one is compiled, too. `keras.models.load_model(path)` reads it after `import
+        keras_tnattn`.
+
+        Args:
+            path: The file, `.keras`.
+            overwrite: Whether to replace a file that exists. Defaults to `False`.
+
+        Returns:
+            The bytes of the file: `report.file_bytes`, unless the model was trained since.
+
+        Raises:
+            FileExistsError: If the file exists, without `overwrite`.
+            FileNotFoundError: If the folder does not exist.
+            ValueError: If the name does not end with `.keras`.
+        """
+        size = save_model(self.model, path, overwrite)
+        print(f"{size:>12,} bytes  {Path(path).name}")
+        return size
 
     def export(self, path: str | os.PathLike, example: Any = None) -> Path:
         """Writes the small model as a file, and prints its bytes.
@@ -313,7 +341,7 @@ def compress(
             (`keras_tnattn.compression.runtimes`). Default: whatever is best for its bytes.
 
     Returns:
-        A `CompressionResult` with `model`, `report` and `heal`.
+        A `CompressionResult` with `model`, `report`, `heal`, `save` and `export`.
 
     Raises:
         TypeError: If `model` is not a Keras model.

@@ -66,6 +66,8 @@ class Report:
         error: Relative error of the outputs of the finished model on all rows of the data, `||y' -
             y|| / ||y||` over all outputs; `None` without data.
         rows: The number of these rows.
+        file_bytes: Bytes of the file that `CompressionResult.save` writes; `None` if no layer
+            changed.
         notes: Remarks, one sentence each.
 
     Example:
@@ -83,6 +85,7 @@ class Report:
     metric_after: float | None = None
     error: float | None = None
     rows: int = 0
+    file_bytes: int | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -119,6 +122,12 @@ class Report:
             total += f"; metric {self.metric_before:.4f} -> {self.metric_after:.4f}"
         if self.error is not None:
             total += f"; error of the outputs on {self.rows:,} rows {self.error:.4f}"
+        if self.file_bytes is not None:
+            smaller = self.bytes_before / self.file_bytes
+            total += (
+                f"\nfile: {self.file_bytes:,} bytes, {smaller:.1f} times smaller than the "
+                "original's weights"
+            )
         return table + total + "".join(f"\n{note}" for note in self.notes)
 
     def to_csv(self) -> str:

@@ -1,5 +1,6 @@
 """Models of every kind come back smaller, equal where asked, and load anywhere."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -221,10 +222,13 @@ def test_shared_layers_stay_shared():
 
 
 @pytest.mark.slow
-def test_a_fresh_process_that_imports_keras_and_the_package_loads_it(tmp_path):
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_a_fresh_process_that_imports_keras_and_the_package_loads_it(backend, tmp_path):
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
     model = functional()
     result = compress(model, target=8.0, data=IDS, bits=8)
-    result.model.save(tmp_path / "small.keras")
+    result.save(tmp_path / "small.keras")
     np.save(tmp_path / "ids.npy", IDS)
     np.save(tmp_path / "outputs.npy", outputs_of(result.model, IDS))
     code = """
@@ -235,9 +239,11 @@ def test_a_fresh_process_that_imports_keras_and_the_package_loads_it(tmp_path):
         outputs = model.predict(np.load(folder + "/ids.npy"), verbose=0)
         np.testing.assert_allclose(outputs, np.load(folder + "/outputs.npy"), rtol=1e-4, atol=1e-5)
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path), "KERAS_BACKEND": backend}
     subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)], check=True, env=environment
+        [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)],
+        check=True,
+        env={**os.environ, **environment},
     )
 
 

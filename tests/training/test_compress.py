@@ -256,7 +256,7 @@ class Result:
 
     def __init__(self, name):
         self.name, self.report = name, self
-        self.model = SimpleNamespace(save=lambda path: path.write_text(name))
+        self.save = lambda path: path.write_text(name)
 
     def __str__(self):
         return self.name
@@ -394,7 +394,7 @@ def test_a_model_that_cannot_be_saved_changes_nothing(tmp_path):
         path.write_text("half")
         raise OSError(28, "No space left on device")
 
-    new.model.save = full_disk
+    new.save = full_disk
     with pytest.raises(WriteError, match="no space left on device"):
         new.write(folder)
     assert {path.name: path.read_text() for path in folder.iterdir()} == before

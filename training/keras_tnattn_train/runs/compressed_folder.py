@@ -110,7 +110,7 @@ def write(result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str
                 (partial / name).write_text(text, encoding="utf-8")
             result.report.plot(partial / "curves.png")
             if replaces:
-                result.model.save(partial / "model.keras")
+                result.save(partial / "model.keras")
             new = sorted(path.name for path in partial.iterdir())
             old = _names(folder) if replaces else [x for x in new if (folder / x).exists()]
             moves = [(folder / name, earlier / name) for name in old]
