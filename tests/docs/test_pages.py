@@ -64,3 +64,15 @@ def test_front_pages_tell_one_story():
     story = fronts["README.md"].removeprefix("# keras_tnattn ").split(" Three reasons")[0]
     assert story.startswith(first)
     assert [name for name, text in fronts.items() if story not in text] == []
+
+
+def test_contributing_names_each_place_that_depends_on_the_backend():
+    contributing = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    places = contributing.split("### A backend")[1].split("<!-- end")[0]
+    asking = [
+        path
+        for path in (ROOT / "keras_tnattn").rglob("*.py")
+        if re.search(r"backend\.backend\(\) [!=]=", path.read_text("utf-8"))
+    ]
+    assert len(asking) > 3
+    assert [p for p in asking if p.name not in places and f"{p.parent.name}/`" not in places] == []
