@@ -35,7 +35,7 @@ class TNAttention(BaseLayer):
     (Žunkovič, "Deep tensor networks with the tensor-network attention layer"). The boundary `G` is
     the identity for a closed chain and `v_R v_L^T` for an open one. By default `C(j)` is divided by
     its Frobenius norm, which keeps chains of any length within the range of floating point and only
-    rescales `y(j)`. With `normalize="each"`, as in the paper, `HL` and `HR` are each divided by
+    rescales `y(j)`. With `normalize="each"`, as in the post, `HL` and `HR` are each divided by
     their norms; a closed chain then no longer commutes with shifts, because the norms depend on
     where the ring is cut.
 
@@ -334,7 +334,7 @@ class TNAttention(BaseLayer):
 
             y(j) = sum_{i != j} (q(j) . k(i)) v(i)
 
-        (Žunkovič, section "TN attention as generalized linear-dot attention"). With the paper's
+        (Žunkovič, section "TN attention as generalized linear-dot attention"). With the post's
         `d^2 + 1` states the printed sum over swaps does not result; it takes separate idle states
         before and after a swap. The chain is idle until a site `i` opens a swap, remembers `q(i)`
         and `k(i)` in one of `d^2` states, and is idle again after a site closes the swap. An output
@@ -342,7 +342,7 @@ class TNAttention(BaseLayer):
 
         `exact=True` applies `W^Q` and `W^K` only at the sites of the swap: an idle site contributes
         `phi . phi = 1`, and the site `j` itself is never idle. `exact=False` is the construction in
-        the paper, which applies both maps at every site and gives
+        the post, which applies both maps at every site and gives
 
             y(j) = c(j) v(j) + sum_{i != j} w(i, j) (q(j) . k(i)) v(i)
             w(i, j) = product over the other sites n of q(n) . k(n)
@@ -432,7 +432,7 @@ class TNAttention(BaseLayer):
     ) -> Tensor:
         """Returns `(q(j) . k(j)) v(j)`, the term of linear attention that the context lacks.
 
-        This is the local residual connection of the paper. Added to the outputs of
+        This is the local residual connection of the post. Added to the outputs of
         `from_linear_attention` it gives `y(j) = sum_i (q(j) . k(i)) v(i)`.
 
         Args:
