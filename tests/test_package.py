@@ -110,7 +110,7 @@ FLOORS = [
     {"commands"},
     TASKS,
     {"tasks"},
-    {"predict", "compress", "export"},
+    {"predict", "compress", "export", "programs"},
     {"cli"},
     {"demos", "__main__"},
 ]

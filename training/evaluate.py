@@ -1,4 +1,4 @@
-"""Scores a translator, as `keras-tnattn evaluate`."""
+"""Measures a run, as `keras-tnattn evaluate`."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Draws the attentions of a translator, as `keras-tnattn explain`."""
+"""Shows what a run's attention does, as `keras-tnattn explain`."""
 
 import sys
 from pathlib import Path

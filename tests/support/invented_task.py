@@ -5,8 +5,11 @@ from typing import ClassVar
 import numpy as np
 
 from keras_tnattn_train.commands import training_command
+from keras_tnattn_train.options.apps import Program
 from keras_tnattn_train.options.options import (
     FitConfig,
+    Options,
+    argument,
     batch_size_option,
     epochs_option,
     name_option,
@@ -78,6 +81,14 @@ class QuestionsRun(TrainedRun):
         return path
 
 
+class CountOptions(Options):
+    run: str = argument("the folder of a run")
+
+
+def count(options):
+    print(f"{len(TEXTS)} texts")
+
+
 COMMAND = training_command(
     QuestionsConfig,
     train,
@@ -86,4 +97,5 @@ COMMAND = training_command(
     "",
     several_devices=False,
     loading=QuestionsRun,
+    evaluating=Program("evaluate", "Counts texts.", "", CountOptions, count),
 )

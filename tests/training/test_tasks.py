@@ -29,6 +29,10 @@ def test_a_third_task_of_texts(tmp_path, monkeypatch, capsys):
         lines = capsys.readouterr().out.splitlines()
         assert [line.partition("\t")[0] for line in lines] == ["question", "statement"]
     assert (tmp_path / "saved/questions-compressed/1").is_dir() is EXPORTS
+    assert main(["evaluate", str(run)]) == 0
+    assert capsys.readouterr().out == "10 texts\n"
+    assert main(["explain", str(run), "text"]) == 2
+    assert "classify or translate for explain. Received: " in capsys.readouterr().err
     assert main(["predict", str(run), *texts, "--beam", "2"]) == 2
     assert "Received: a run of questions, beam=2" in capsys.readouterr().err
     assert main(["compress", str(run), "--max-drop", "0.1"]) == 2

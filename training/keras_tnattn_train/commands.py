@@ -9,7 +9,7 @@ from typing import Any
 import cyclopts
 from pydantic.fields import FieldInfo
 
-from keras_tnattn_train.options.apps import function_of, new_app, run
+from keras_tnattn_train.options.apps import Program, function_of, new_app, run
 from keras_tnattn_train.options.errors import InputError, exit_status
 from keras_tnattn_train.options.options import (
     EXPORTING,
@@ -51,6 +51,8 @@ class Command:
         predicting: Loads a finished run that predicts, but for names or paths instead of texts.
             Default: none.
         columns: Usual names of the column of a table with what it predicts for.
+        evaluating: What `evaluate` does with its runs. Default: refuses them.
+        explaining: What `explain` does with its runs. Default: refuses them.
     """
 
     name: str
@@ -64,6 +66,8 @@ class Command:
     several_processes: bool = False
     predicting: Callable[[Path], PredictingRun] | None = None
     columns: tuple[str, ...] = ()
+    evaluating: Program | None = None
+    explaining: Program | None = None
 
     def run(self, values: dict[str, Any]) -> None:
         """Runs the command with the options that the user typed.
@@ -181,6 +185,8 @@ def training_command(
     searches: bool = False,
     predicting: Callable[[Path], PredictingRun] | None = None,
     columns: tuple[str, ...] = (),
+    evaluating: Program | None = None,
+    explaining: Program | None = None,
 ) -> Command:
     """Returns a command that trains one run.
 
@@ -200,6 +206,8 @@ def training_command(
         searches: As for `Command`.
         predicting: As for `Command`.
         columns: As for `Command`.
+        evaluating: As for `Command`.
+        explaining: As for `Command`.
     """
 
     def start(values: dict[str, Any]) -> None:
@@ -246,6 +254,8 @@ def training_command(
         several_devices,
         predicting,
         columns,
+        evaluating,
+        explaining,
     )
 
 

@@ -1,7 +1,6 @@
 """The command line `python training/compress.py`, or `python -m training.compress`."""
 
 import contextlib
-import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_tnattn_train.options.apps import run_one
+from keras_tnattn_train.options.apps import Program
 from keras_tnattn_train.options.errors import InputError, first_line
 from keras_tnattn_train.options.options import (
     DATA,
@@ -191,7 +190,7 @@ def _compress(args: CompressOptions) -> None:
     print(f"wrote {folder}")
 
 
-main = functools.partial(run_one, "compress", TEXT, EXAMPLES, CompressOptions, _compress)
+main = Program("compress", TEXT, EXAMPLES, CompressOptions, _compress)
 
 
 def _refuse_max_drop(args: CompressOptions) -> None:

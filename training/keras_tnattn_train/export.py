@@ -1,9 +1,8 @@
 """The command line `training/export.py`: the model of a run, with its text, for other runtimes."""
 
-import functools
 from pathlib import Path
 
-from keras_tnattn_train.options.apps import run_one
+from keras_tnattn_train.options.apps import Program
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import OUTPUT, Options, argument, option
 from keras_tnattn_train.processes.backend import start_backend
@@ -79,8 +78,7 @@ def _export(args: ExportOptions) -> None:
             print(f"{file.stat().st_size:>12,} bytes  {file.name}")
 
 
-main = functools.partial(
-    run_one,
+main = Program(
     "export",
     "Writes the model of a run with its vocabulary, classes and rules for splitting text, for "
     "runtimes that need neither Keras nor TensorFlow.",

@@ -12,7 +12,7 @@ from typing import TextIO
 from keras_tnattn_runtime.layout import portable_folder
 from keras_tnattn_train.commands import Command
 from keras_tnattn_train.data.sentences import COLUMNS, Row, from_file, from_strings
-from keras_tnattn_train.options.apps import run_one
+from keras_tnattn_train.options.apps import Program
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import DATA, OUTPUT, SEARCH, Options, argument, option
 from keras_tnattn_train.options.search import LARGEST_BEAM, check_n_best, search_batch_option
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 1 if there were bad rows; otherwise as `exit_status` returns it.
     """
     bad: list[int] = []
-    status = run_one(
+    program = Program(
         "predict",
         "Classifies or translates sentences, or continues texts, with a finished run or an "
         "exported model, and writes labels with probabilities, translations with scores (lower is "
@@ -118,9 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         EXAMPLES,
         PredictOptions,
         lambda options: bad.append(_predict(options)),
-        arguments,
     )
-    return status or int(any(bad))
+    return program(arguments) or int(any(bad))
 
 
 def _predict(args: PredictOptions) -> int:

@@ -178,10 +178,12 @@ class TestCommandLine:
         code = (
             "import sys; from keras_tnattn_train.cli import main;"
             "from keras_tnattn_train import compress, predict;"
-            "from keras_tnattn_train.translate import evaluate, explain;"
-            "assert all(p.main(['--help']) == 0 for p in (compress, predict, evaluate, explain));"
-            "assert all(p.main(['a', 'b', '--beam', '0']) == 2 for p in (predict, explain));"
-            "assert evaluate.main(['a', '--beam', '0']) == 2;"
+            "from keras_tnattn_train.translate.evaluate import PROGRAM as evaluate;"
+            "from keras_tnattn_train.translate.explain import PROGRAM as explain;"
+            "assert all(main([p, '--help']) == 0 for p in ('evaluate', 'explain'));"
+            "assert all(p(['--help']) == 0 for p in (compress.main, predict.main, evaluate));"
+            "assert all(p(['a', 'b', '--beam', '0']) == 2 for p in (predict.main, explain));"
+            "assert evaluate(['a', '--beam', '0']) == 2;"
             "assert main(['classify', '--damping', '1']) == 2;"
             "assert main(['translate', '--corpus', 'none.tsv']) == 2;"
             "assert main(['translate', '--help']) == 0;"
@@ -216,8 +218,8 @@ class TestHelp:
         [
             (compress.main, compress.CompressOptions),
             (predict.main, predict.PredictOptions),
-            (evaluate.main, evaluate.EvaluateOptions),
-            (explain.main, explain.ExplainOptions),
+            (evaluate.PROGRAM, evaluate.EvaluateOptions),
+            (explain.PROGRAM, explain.ExplainOptions),
         ],
     )
     def test_of_the_programs_for_trained_models(self, program, kind, capsys):

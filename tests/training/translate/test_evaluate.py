@@ -12,9 +12,10 @@ from translator_runs import CORPUS, PAIRS, make_run, small_translator
 
 from keras_tnattn.search.beam_search import BeamSearch, Hypotheses
 from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.programs import evaluate as main
 from keras_tnattn_train.runs.checkpoints import save_weights
 from keras_tnattn_train.system.files import replacing
-from keras_tnattn_train.translate.evaluate import EvaluateOptions, evaluate_run, main
+from keras_tnattn_train.translate.evaluate import EvaluateOptions, evaluate_run
 
 
 @pytest.fixture(scope="module")
@@ -244,11 +245,11 @@ def test_bad_input(run, tmp_path, capsys):
     assert "best_loss. Received: checkpoint='best'" in refused(folder, "--checkpoint", "best")
     assert "no/such" in refused(tmp_path / "no/such")
     (tmp_path / "empty").mkdir()
-    assert "data.json" in refused(tmp_path / "empty")
-    (tmp_path / "classifier").mkdir()
-    for name, content in (("data", {"vocabulary": []}), ("config", {})):
-        (tmp_path / f"classifier/{name}.json").write_text(json.dumps(content))
-    assert "The scores of other runs" in refused(tmp_path / "classifier")
+    assert "no config.json" in refused(tmp_path / "empty")
+    (tmp_path / "rules").mkdir()
+    for name, content in (("data", {}), ("config", {"command": "rules"})):
+        (tmp_path / f"rules/{name}.json").write_text(json.dumps(content))
+    assert "The scores of other runs" in refused(tmp_path / "rules")
 
     other = tmp_path / "other"
     make_run(other)

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from translator_runs import make_run, small_translator
 
 from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.programs import explain as main
 from keras_tnattn_train.runs.checkpoints import save_weights
 from keras_tnattn_train.translate import plots
 from keras_tnattn_train.translate.evaluate import EvaluateOptions, evaluate_run
@@ -16,7 +17,6 @@ from keras_tnattn_train.translate.explain import (
     ExplainOptions,
     attention_outputs,
     explain_run,
-    main,
 )
 from keras_tnattn_train.translate.explained_page import MEANINGS, index_page
 

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from scipy import stats
 from translator_runs import SIZES, make_run
 
+from keras_tnattn_train.programs import explain as main
 from keras_tnattn_train.translate import plots
-from keras_tnattn_train.translate.explain import main
 from keras_tnattn_train.translate.power_laws import fit_power_law
 
 COLUMNS = (

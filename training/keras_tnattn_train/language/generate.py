@@ -1,12 +1,11 @@
 """The command line: `training/generate.py RUN "prompt"`."""
 
-import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 from keras_tnattn_runtime.layout import portable_folder
-from keras_tnattn_train.options.apps import run_one
+from keras_tnattn_train.options.apps import Program
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import LARGEST_SEED, SEARCH, Options, argument, option
 from keras_tnattn_train.processes.backend import start_backend
@@ -113,8 +112,7 @@ def _from_run(folder: Path, options: GenerateOptions) -> Iterator[str]:
     )
 
 
-main = functools.partial(
-    run_one,
+main = Program(
     "generate",
     "Continues a text with a language model, and writes each token as it is chosen.",
     EXAMPLES,

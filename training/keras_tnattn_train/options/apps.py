@@ -1,10 +1,11 @@
 """Builds command lines from declared options, with cyclopts."""
 
+import dataclasses
 import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Generic, Literal, get_args
 
 import cyclopts
 from pydantic.fields import FieldInfo
@@ -107,30 +108,32 @@ def _renamed(arguments: Sequence[str] | None) -> list[str]:
     return renamed
 
 
-def run_one(
-    script: str,
-    text: str,
-    examples: str,
-    kind: type[SomeOptions],
-    start: Callable[[SomeOptions], None],
-    arguments: Sequence[str] | None = None,
-) -> int:
-    """Runs a program without sub-commands.
+@dataclasses.dataclass(frozen=True)
+class Program(Generic[SomeOptions]):
+    """A program without sub-commands; call it with its arguments to run it.
 
     Args:
         script: The name of its script in `training/`.
         text: The text in its `--help`.
         examples: Command lines, shown at the end of `--help`.
-        kind: The class of its options.
+        options: The class of its options.
         start: Runs it with such options.
-        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
-
-    Returns:
-        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
     """
-    app = new_app(script, text, examples)
-    app.default(function_of(kind.model_fields, lambda values: start(kind(**values))))
-    return run(app, arguments)
+
+    script: str
+    text: str
+    examples: str
+    options: type[SomeOptions]
+    start: Callable[[SomeOptions], None]
+
+    def __call__(self, arguments: Sequence[str] | None = None) -> int:
+        """Runs the program, by default with `sys.argv[1:]`; returns its `exit_status`."""
+        app = new_app(self.script, self.text, self.examples)
+        start = function_of(
+            self.options.model_fields, lambda values: self.start(self.options(**values))
+        )
+        app.default(start)
+        return run(app, arguments)
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:

@@ -8,6 +8,7 @@ from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.trained import TrainedRun
+from keras_tnattn_train.translate import evaluate, explain
 from keras_tnattn_train.translate.config import PreparingOptions, TranslateConfig
 from keras_tnattn_train.translate.layouts import layouts
 
@@ -71,4 +72,6 @@ examples:
     others=PreparingOptions,
     loading=load,
     searches=True,
+    evaluating=evaluate.PROGRAM,
+    explaining=explain.PROGRAM,
 )

@@ -1,6 +1,5 @@
 """Measures a trained translator: BLEU, chrF and speed on a part of its corpus."""
 
-import functools
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ import numpy as np
 from keras_tnattn_train.data.pairs.corpus import Pair, ParallelCorpus
 from keras_tnattn_train.data.pairs.loading import load_pairs
 from keras_tnattn_train.data.reading import short_name
-from keras_tnattn_train.options.apps import run_one
+from keras_tnattn_train.options.apps import Program
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import (
     DATA,
@@ -127,8 +126,7 @@ def _evaluate(options: EvaluateOptions) -> None:
         print(f"wrote {Path(options.run, name)}")
 
 
-main = functools.partial(
-    run_one,
+PROGRAM = Program(
     "evaluate",
     "Translates a part of the corpus that a run was trained on, or another corpus, and writes "
     "hypotheses-PART-beamK.txt and evaluation-PART-beamK.json (BLEU, chrF, exact matches, "

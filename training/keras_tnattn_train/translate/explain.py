@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_tnattn_train.options.apps import run_one
+from keras_tnattn_train.options.apps import Program
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import DATA, OUTPUT, Options, argument, option
 from keras_tnattn_train.options.search import beam_option, checkpoint_option
@@ -91,8 +91,7 @@ def _explain(options: ExplainOptions) -> None:
     )
 
 
-main = functools.partial(
-    run_one,
+PROGRAM = Program(
     "explain",
     "Translates a sentence and draws what the attentions computed: the scores E_LM between "
     "tokens, and of power law graph attention the learned P, a, b_a and the sentence's A_LM "

@@ -1,0 +1,74 @@
+"""The programs `evaluate` and `explain`: what they do is up to the command that trained the run."""
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from keras_tnattn_train.commands import Command
+from keras_tnattn_train.options.apps import Program
+from keras_tnattn_train.options.errors import InputError, exit_status
+from keras_tnattn_train.options.options import Options, argument
+from keras_tnattn_train.options.program import program
+from keras_tnattn_train.tasks import command_of, task_commands
+
+
+class RunOptions(Options):
+    """The argument that these programs share."""
+
+    run: str = argument("the folder of a run; with --help after it, its options are listed")
+
+
+def evaluate(arguments: Sequence[str] | None = None) -> int:
+    """Measures a finished run.
+
+    Args:
+        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
+
+    Returns:
+        The exit status, as `exit_status` returns it.
+    """
+    return _run("evaluate", lambda command: command.evaluating, arguments)
+
+
+def explain(arguments: Sequence[str] | None = None) -> int:
+    """Shows what the attention of a finished run computes; arguments and status as `evaluate`."""
+    return _run("explain", lambda command: command.explaining, arguments)
+
+
+def _run(
+    script: str, hook: Callable[[Command], Program | None], arguments: Sequence[str] | None
+) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    run = next((Path(word) for word in words if Path(word, "config.json").is_file()), None)
+    programs = {c.name: p for c in task_commands() if (p := hook(c)) is not None}
+    if run is None:
+        received = ["--", " ".join(words)] if words and "--help" not in words else words
+        return _without_run(script, programs)(received)
+    chosen: list[Program] = []
+
+    def choose() -> None:
+        command = command_of(run)
+        if command is None or command.name not in programs:
+            received = f"a run of {command.name}" if command else "another folder"
+            raise InputError(
+                f"Expected a run of {' or '.join(programs)} for {script}. Received: {run}, "
+                f"{received}. The scores of other runs are in their results.json"
+            )
+        chosen.append(programs[command.name])
+
+    return exit_status(choose) or chosen[0](words)
+
+
+def _without_run(script: str, programs: dict[str, Program]) -> Program:
+    """Returns the program that lists what can be done, and asks for a run."""
+    texts = "\n\n".join(f"Of {name}: {each.text}" for name, each in programs.items())
+    examples = "".join(each.examples.removeprefix("examples:\n") for each in programs.values())
+    text = f"The options depend on the run: see {program(script)} RUN --help.\n\n{texts}"
+    refuse = functools.partial(_refuse, " or ".join(programs))
+    return Program(script, text, f"examples:\n{examples}", RunOptions, refuse)
+
+
+def _refuse(names: str, options: RunOptions) -> None:
+    problem = "which has no config.json" if Path(options.run).exists() else "which does not exist"
+    raise InputError(f"Expected the folder of a run of {names}. Received: {options.run}, {problem}")
