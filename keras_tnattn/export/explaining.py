@@ -13,6 +13,34 @@ from keras_tnattn.typing import Tensor
 Tensors = dict[str, Tensor]
 
 
+def attention_scores(
+    model: keras.Model, name: str = "attention"
+) -> Callable[[Tensor], Tensor] | None:
+    """Returns a function from ids `(B, L)` to the scores `(B, H, L, L)` of a layer of a classifier.
+
+    Args:
+        model: A model of `keras_tnattn.models.text_classifier`.
+        name: The name of the layer. Default: the first attention.
+
+    Returns:
+        The function, on any backend, or `None` if the model has no such layer that returns scores.
+    """
+    attention = next((layer for layer in model.layers if layer.name == name), None)
+    if attention is None or (
+        "return_attention_scores" not in inspect.signature(attention.call).parameters
+    ):
+        return None
+    before = keras.Model(model.input, keras.tree.flatten(attention.input)[0])
+    itself = isinstance(attention, keras.layers.MultiHeadAttention)
+
+    def scores(ids: Tensor) -> Tensor:
+        x = before(ids, training=False)
+        inputs = (x, x) if itself else (x,)
+        return attention(*inputs, return_attention_scores=True, training=False)[1]
+
+    return scores
+
+
 def classifier_explanation(
     model: keras.Model,
     to_ids: Callable[[Tensor], Tensor],
@@ -45,13 +73,9 @@ def classifier_explanation(
     """
     import tensorflow as tf
 
-    attention = next((layer for layer in model.layers if layer.name == "attention"), None)
-    if attention is None or (
-        "return_attention_scores" not in inspect.signature(attention.call).parameters
-    ):
+    scores_of = attention_scores(model)
+    if scores_of is None:
         return None
-    before = keras.Model(model.input, keras.tree.flatten(attention.input)[0])
-    itself = isinstance(attention, keras.layers.MultiHeadAttention)
 
     def explain(text: Tensor) -> Tensors:
         ids = to_ids(text)
@@ -61,9 +85,7 @@ def classifier_explanation(
         sequence = ids[:, :length] if ignores_padding else ids
         ids = ids[:, :length]
         words = words.to_tensor("", shape=tf.shape(ids, tf.int64))
-        x = before(sequence, training=False)
-        inputs = (x, x) if itself else (x,)
-        _, scores = attention(*inputs, return_attention_scores=True, training=False)
+        scores = scores_of(sequence)
         real = tf.cast(ids != PAD, tf.float32)
         graph = tf.reduce_mean(tf.cast(scores, tf.float32), axis=1)[:, :length, :length]
         graph = graph * real[:, :, None] * real[:, None, :]

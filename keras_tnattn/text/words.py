@@ -108,9 +108,13 @@ class WordVectorizer:
         """Returns int32 ids `(B, max_words)` of `B` texts, padded with 0."""
         ids = np.zeros((len(texts), self.max_words), "int32")
         for row, text in zip(ids, texts, strict=True):
-            words = _words(text, self._separator)[: self.max_words]
+            words = self.words(text)
             row[: len(words)] = [self._ids.get(word, 1) for word in words]
         return ids
+
+    def words(self, text: str) -> list[str]:
+        """Returns the words of a text that have ids, known or not: at most `max_words`."""
+        return _words(text, self._separator)[: self.max_words]
 
     def cuts(self, text: str) -> bool:
         """Whether a text has more than `max_words` words, of which the last ones are not read."""

@@ -436,10 +436,9 @@ def a_run_of_known_answers(**parts):
     hits = keras.ops.cast(keras.ops.equal(inputs[:, 0], 3), "float32")
     model = keras.Model(inputs, keras.ops.stack([1 - hits, hits], axis=-1))
     run = object.__new__(ClassifierRun)
-    vars(run)["_texts"] = (
-        None,
-        {name: Part(np.arange(len(ids)), ids, labels) for name, (ids, labels) in parts.items()},
-    )
+    vars(run)["parts"] = {
+        name: Part(np.arange(len(ids)), ids, labels) for name, (ids, labels) in parts.items()
+    }
     return run, model
 
 
@@ -475,7 +474,7 @@ def test_max_drop_is_respected_on_the_validation_part(tmp_path, capsys):
     assert main([str(folder), "--effort", "fast", "--max-drop", str(drop)]) == 0
     printed = capsys.readouterr().out
     run = ClassifierRun(folder)
-    part = run._texts[1]["validation"]
+    part = run.parts["validation"]
     small = keras.models.load_model(folder / "compressed" / "model.keras")
     before, after = (
         np.mean(outputs_of(model, part.ids).argmax(-1) == part.labels)

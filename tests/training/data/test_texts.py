@@ -97,7 +97,6 @@ class TestTables:
             ("a.csv", "", "is empty"),
             ("a.csv", "text,label\n", "no rows"),
             ("a.csv", "text,kind\nx,y\n", r"column 'label'.*columns=.*--label-column"),
-            ("a.csv", "text,label\nx,y\n", "at least two classes"),
             ("a.csv", "text,label\nx,y\nx\n", "row 3: 1 field instead of 2"),
             ("a.csv", "text,label\nx,y\nx,\n", "1 bad row: row 3: an empty label"),
             ("a.tsv.gz", "not packed", "not a gzipped file"),

@@ -16,41 +16,52 @@ from keras_tnattn_train.options.errors import InputError
 SVM, MOST_FREQUENT = BASELINES = ("TF-IDF + SVM", "most frequent class")
 
 
-def linear_svms(configs: Iterable[ClassifyConfig], data: LabeledTexts) -> dict[int, dict[str, Any]]:
-    """Fits scikit-learn's `LinearSVC` to the TF-IDF weights of the words, once for each seed.
+def fitted_svm(config: ClassifyConfig, data: LabeledTexts, rows: np.ndarray) -> Any:
+    """Fits scikit-learn's `LinearSVC` to the TF-IDF weights of the words of some rows.
 
-    It sees whole texts, and the split, the maximum size of the vocabulary and the class weights are
-    those of the config. Everything else is scikit-learn's default; nothing is tuned.
-
-    Raises:
-        InputError: If the texts have no words, or the training part has a single class.
+    It sees whole texts; the maximum size of the vocabulary, the class weights and whether words or
+    characters are counted are those of the config. Everything else is scikit-learn's default;
+    nothing is tuned.
 
     Returns:
-        For each seed `train_accuracy`, `test_accuracy`, the `seconds` of the fit and `parameters`,
-        the number of weights.
+        The pipeline, which predicts numbers of classes for texts.
+
+    Raises:
+        InputError: If the texts have no words, or the rows a single class.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.pipeline import make_pipeline
     from sklearn.svm import LinearSVC
 
+    unit = "word" if config.split == "words" else "char"
+    weights = None if config.class_weights == "none" else config.class_weights
+    classifier = make_pipeline(
+        TfidfVectorizer(max_features=config.vocabulary_size, analyzer=unit),
+        LinearSVC(class_weight=weights, random_state=config.seed),
+    )
+    try:
+        return classifier.fit(texts_of(data, rows), data.labels[rows])
+    except ValueError as error:  # no words of two letters, or a single class
+        raise InputError(f"Could not fit {SVM}: {error}") from error
+
+
+def linear_svms(configs: Iterable[ClassifyConfig], data: LabeledTexts) -> dict[int, dict[str, Any]]:
+    """Fits `fitted_svm` to the training part of each config, once for each seed.
+
+    Returns:
+        For each seed `train_accuracy`, `test_accuracy`, the `seconds` of the fit and `parameters`,
+        the number of weights.
+    """
     results = {}
     for config in {config.seed: config for config in configs}.values():
         train, test = split_rows(data.labels, config.test_fraction, config.seed)
-        weights = None if config.class_weights == "none" else config.class_weights
-        classifier = make_pipeline(
-            TfidfVectorizer(max_features=config.vocabulary_size),
-            LinearSVC(class_weight=weights, random_state=config.seed),
-        )
         started = time.perf_counter()
-        try:
-            classifier.fit(_texts(data, train), data.labels[train])
-        except ValueError as error:  # no words of two letters, or a single class
-            raise InputError(f"Could not fit {SVM}: {error}") from error
+        classifier = fitted_svm(config, data, train)
         seconds = time.perf_counter() - started
         words, machine = classifier[0], classifier[1]
         results[config.seed] = {
-            "train_accuracy": classifier.score(_texts(data, train), data.labels[train]),
-            "test_accuracy": classifier.score(_texts(data, test), data.labels[test]),
+            "train_accuracy": classifier.score(texts_of(data, train), data.labels[train]),
+            "test_accuracy": classifier.score(texts_of(data, test), data.labels[test]),
             "seconds": seconds,
             "parameters": words.idf_.size + machine.coef_.size + machine.intercept_.size,
         }
@@ -80,6 +91,6 @@ def most_frequent_class(
     return results
 
 
-def _texts(data: LabeledTexts, rows: np.ndarray) -> Iterator[str]:
+def texts_of(data: LabeledTexts, rows: np.ndarray) -> Iterator[str]:
     """Reads the texts of some rows one by one."""
     return (data.texts[row] for row in rows)

@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+from keras_tnattn_train.classify import evaluate, explain
+from keras_tnattn_train.classify.baseline import SVM, linear_svms
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.classify.texts import read_texts
 from keras_tnattn_train.commands import training_command
+from keras_tnattn_train.data.texts import LabeledTexts
+from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.trained import TrainedRun
@@ -15,6 +19,18 @@ def load(folder: Path) -> TrainedRun:
     from keras_tnattn_train.classify.loading import ClassifierRun
 
     return ClassifierRun(folder)
+
+
+def baseline(config: ClassifyConfig, data: LabeledTexts) -> str:
+    """Returns what a linear SVM reaches on the same parts, to compare with."""
+    try:
+        svm = linear_svms([config], data)[config.seed]
+    except InputError as error:
+        return str(error)
+    return (
+        f"{SVM}: {svm['train_accuracy']:.1%} on the training part, {svm['test_accuracy']:.1%} on "
+        f"the test part; training: {svm['seconds']:.1f} s"
+    )
 
 
 def classify(config: ClassifyConfig, run: Run) -> None:
@@ -29,7 +45,7 @@ def classify(config: ClassifyConfig, run: Run) -> None:
         f"accuracy: {results['train_accuracy']:.1%} on the training part, "
         f"{results['test_accuracy']:.1%} on the test part\n"
         f"parameters: {counts['all']:,}, {counts['attention']:,} of them in the attention; "
-        f"training: {results['seconds']:.0f} s"
+        f"training: {results['seconds']:.0f} s\n{baseline(config, data)}"
     )
 
 
@@ -54,4 +70,6 @@ examples:
     python training/train.py classify --name mine --resume
 """,
     loading=load,
+    evaluating=evaluate.PROGRAM,
+    explaining=explain.PROGRAM,
 )

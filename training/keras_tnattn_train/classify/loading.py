@@ -2,7 +2,7 @@
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from keras_tnattn.text.words import WordVectorizer
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.classify.reports import parameter_counts
 from keras_tnattn_train.classify.texts import read_texts
-from keras_tnattn_train.classify.train import Part, export_trained, prepare_parts
+from keras_tnattn_train.classify.train import Part, export_trained, ids_of, prepare_parts
 from keras_tnattn_train.data.batches import compiled_lengths
 from keras_tnattn_train.data.texts import LabeledTexts
 from keras_tnattn_train.options.errors import InputError
@@ -58,7 +58,7 @@ class ClassifierRun(TrainedRun):
                 f"Expected a classifier of {len(names)} classes, as {folder / 'data.json'} says. "
                 f"Received: {folder / 'model.keras'} with {self.model.output_shape[-1]}. {hint}"
             )
-        self.class_names = names
+        self.class_names, self._fingerprint = names, data.get("fingerprint")
         self._max_words = self.config.max_words or int(data.get("max_words", 200))
         self.vectorizer = self._vectorizer(vocabulary)
 
@@ -85,20 +85,33 @@ class ClassifierRun(TrainedRun):
         return predictions
 
     @functools.cached_property
-    def _texts(self) -> tuple[LabeledTexts, dict[str, Part]]:
-        """The texts that it was trained on, and their parts."""
+    def data(self) -> LabeledTexts:
+        """The texts that it was trained on and tested with.
+
+        Raises:
+            InputError: If they cannot be read any more, or are others now.
+        """
         data = read_texts(self.config)
         self.run.check_data({"fingerprint": data.fingerprint()})
-        return data, prepare_parts(self.config, data)[1]
+        return data
+
+    @functools.cached_property
+    def parts(self) -> dict[str, Part]:
+        """The parts of these texts, as ids."""
+        return prepare_parts(self.config, self.data)[1]
+
+    def probabilities(self, texts: Sequence[str], rows: np.ndarray) -> np.ndarray:
+        """Returns the probabilities `(R, C)` of the classes of some rows of `texts`."""
+        return outputs_of(self.model, ids_of(self.vectorizer, texts, rows))
 
     def inputs(self) -> np.ndarray:
-        return self._texts[1]["train"].ids
+        return self.parts["train"].ids
 
     def healing_inputs(self) -> np.ndarray:
         return thinned(self.inputs())
 
     def accuracy(self) -> Callable[[keras.Model], float]:
-        parts = self._texts[1]
+        parts = self.parts
         part = parts.get("validation", parts["train"])
         rows = slice(None) if "validation" in parts else np.arange(len(part.labels)) % 10 == 0
         return _accuracy(part.ids[rows], part.labels[rows])
@@ -108,13 +121,14 @@ class ClassifierRun(TrainedRun):
         for order in result.id_orders.values():
             vocabulary = [vocabulary[old] for old in order if old < len(vocabulary)]
         return {
+            "fingerprint": self._fingerprint,
             "class_names": self.class_names,
             "vocabulary": vocabulary,
             "max_words": self._max_words,
         }
 
     def scores(self, result: Any) -> dict[str, float]:
-        test = self._texts[1]["test"]
+        test = self.parts["test"]
         return {
             "test_accuracy_before": _accuracy(test.ids, test.labels)(self.model),
             "test_accuracy_after": _accuracy(result.renumbered(test.ids), test.labels)(
@@ -127,14 +141,19 @@ class ClassifierRun(TrainedRun):
         return f"accuracy on the test part: {before:.1%} -> {after:.1%}"
 
     def export(self, result: Any, scores: dict[str, float], folder: Path) -> Path:
-        data, parts = self._texts
         measured = {
             "test_accuracy": scores["test_accuracy_after"],
             "parameters": parameter_counts(result.model),
         }
         vectorizer = self._vectorizer(self.description(result)["vocabulary"])
         return export_trained(
-            self.config, result.model, vectorizer, data, parts["test"], measured, folder
+            self.config,
+            result.model,
+            vectorizer,
+            self.data,
+            self.parts["test"],
+            measured,
+            folder,
         )
 
     def export_portable(self, kind: str, folder: Path, runtime: str | None) -> None:

@@ -20,29 +20,15 @@ MISTAKES = 100
 def parameter_counts(model: keras.Model) -> dict[str, int]:
     """Counts the weights of the attention layers, of the embedding and of the whole model."""
     return {
-        "attention": sum(layer.count_params() for layer in _attentions(model)),
+        "attention": sum(model.get_layer(name).count_params() for name in attentions(model)),
         "embedding": model.get_layer("embedding").count_params(),
         "all": model.count_params(),
     }
 
 
-def attention_scores(model: keras.Model, ids: np.ndarray) -> np.ndarray:
-    """Computes the scores `(H, L, L)` of the first attention layer for one text.
-
-    Args:
-        model: A text classifier whose attention layer returns its scores on request.
-        ids: Integers `(L,)`, without padding.
-    """
-    attention = _attentions(model)[0]
-    embedded = keras.tree.flatten(attention.input)[0]  # the mask may come after it
-    inputs = keras.Model(model.input, embedded)(ids[None])
-    _, scores = attention(inputs, return_attention_scores=True)
-    return keras.ops.convert_to_numpy(scores)[0]
-
-
-def _attentions(model: keras.Model) -> list[keras.layers.Layer]:
-    """Returns the attention layers, by the names that `text_classifier` documents."""
-    return [layer for layer in model.layers if re.fullmatch(r"attention(_\d+)?", layer.name)]
+def attentions(model: keras.Model) -> list[str]:
+    """Returns the names of the attention layers, those that `text_classifier` documents."""
+    return [x.name for x in model.layers if re.fullmatch(r"attention(_\d+)?", x.name)]
 
 
 def draw_psi(scores: np.ndarray, words: Sequence[str], path: Path) -> None:

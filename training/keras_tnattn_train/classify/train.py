@@ -11,12 +11,12 @@ import keras
 import numpy as np
 from sklearn.utils.class_weight import compute_sample_weight
 
+from keras_tnattn.export.explaining import attention_scores
 from keras_tnattn.models import text_classifier
 from keras_tnattn.text.words import WordVectorizer, learn_words, split_characters, split_words
 from keras_tnattn_train.classify.config import TENSORIZED_ATTENTIONS, ClassifyConfig
 from keras_tnattn_train.classify.initial_weights import svm_weights
 from keras_tnattn_train.classify.reports import (
-    attention_scores,
     draw_psi,
     parameter_counts,
     write_mistakes,
@@ -126,10 +126,11 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
     confusion_matrix(
         test.labels, predictions, data.class_names, run.folder / "confusion_matrix.png"
     )
-    if config.attention in TENSORIZED_ATTENTIONS:
+    scores = attention_scores(model)
+    if scores is not None and config.attention in TENSORIZED_ATTENTIONS:
         sentence = _a_sentence(train.ids)
         draw_psi(
-            attention_scores(model, sentence),
+            keras.ops.convert_to_numpy(scores(sentence[None]))[0],
             [vocabulary[i] for i in sentence],
             run.folder / "psi.png",
         )
@@ -205,8 +206,7 @@ def prepare_parts(
         config.split,
     )
     return vectorizer, {
-        name: Part(r, _ids_of(vectorizer, data.texts, r), data.labels[r])
-        for name, r in rows.items()
+        name: Part(r, ids_of(vectorizer, data.texts, r), data.labels[r]) for name, r in rows.items()
     }
 
 
@@ -237,7 +237,7 @@ def _words_to_read(config: ClassifyConfig, lengths: np.ndarray) -> int:
     return words
 
 
-def _ids_of(vectorizer: WordVectorizer, texts: Sequence[str], rows: np.ndarray) -> np.ndarray:
+def ids_of(vectorizer: WordVectorizer, texts: Sequence[str], rows: np.ndarray) -> np.ndarray:
     """Returns int32 ids `(R, L)` of the texts of some rows, in a temporary file."""
     return stored_array(
         (

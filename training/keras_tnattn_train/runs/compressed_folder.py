@@ -15,7 +15,9 @@ _REPORTS = ("report.txt", "report.csv", "report.json", "curves.png")
 _RUN_FILES = ("results.json", "data.json", "config.json")
 # What `evaluate.py` and `explain.py` write about a model.
 _MEASUREMENTS = (
-    "evaluation-*-beam*.json",
+    "evaluation-*.json",
+    "confusion_matrix-*.png",
+    "mistakes-*.csv",
     "hypotheses-*-beam*.txt",
     "n_best-*-beam*.tsv",
     "explained",

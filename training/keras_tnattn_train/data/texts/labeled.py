@@ -19,11 +19,11 @@ class LabeledTexts:
     Args:
         texts: `R` strings, which may be empty; those of `from_rows` are on disk.
         labels: Integer array `(R,)`, positions in `class_names`.
-        class_names: The names of the classes, at least two.
+        class_names: The names of the classes.
         notes: Sentences that describe how the rows were changed while they were read.
 
     Raises:
-        InputError: If there are no rows or fewer than two classes.
+        InputError: If there are no rows.
     """
 
     texts: Sequence[str]
@@ -34,11 +34,6 @@ class LabeledTexts:
     def __post_init__(self) -> None:
         if not self.texts:
             raise InputError("Expected at least one labeled text. Received: no rows")
-        if len(self.class_names) < 2:
-            raise InputError(
-                "Expected at least two classes to tell apart. "
-                f"Received: class_names={self.class_names}"
-            )
 
     def in_classes(self, class_of: Callable[[str], str]) -> "LabeledTexts":
         """Returns the texts with fewer classes, in the order of their names.
@@ -107,7 +102,7 @@ def split_rows(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarr
         Two integer arrays of row numbers, each sorted.
 
     Raises:
-        InputError: If one part would be empty.
+        InputError: If one part would be empty, or there is a single class.
     """
     # scikit-learn takes a second to import, which `--help` should not.
     from sklearn.model_selection import train_test_split
@@ -115,6 +110,10 @@ def split_rows(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarr
     counts = np.bincount(labels)
     classes = np.count_nonzero(counts)
     alone = counts[labels] == 1
+    if classes < 2:
+        raise InputError(
+            f"Expected at least two classes to tell apart. Received: {len(labels)} rows of one"
+        )
     rows = np.arange(len(labels))
     shared = rows[~alone]
     if len(shared) < 2:
