@@ -25,7 +25,7 @@ class TNAttention(BaseLayer):
     """Attention in which the context of a site is a product of matrices, one for each other site.
 
     With embeddings `phi(j)`, attention tensor `A` and transformation tensor `T` (called `B` in the
-    paper), at the sites `j = 1, ..., N`:
+    post), at the sites `j = 1, ..., N`:
 
         a(j) = sum_s A[:, :, s] phi_s(j)
         HL(j) = a(1) ... a(j-1)        HR(j) = a(j+1) ... a(N)        C(j) = HR(j) G HL(j)
