@@ -36,7 +36,7 @@ from keras_tnattn.compression.saving import file_bytes, save_model
 
 _log = logging.getLogger(__name__)
 _FORMATS = tuple(name for name in FORMATS if name != "dense")
-_HEALED = "healed since: the errors of the layers are those before"
+_HEALED = "healed; layer errors were measured before healing"
 
 
 class CompressionResult:

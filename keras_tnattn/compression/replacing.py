@@ -76,7 +76,7 @@ def object_of(cls: type, state: dict) -> Any:
 
 
 def replace(place: Place, new: keras.layers.Layer) -> None:
-    """Lets the layer at a place become a new one, and the model save it; see `become`."""
+    """Replaces the layer at a place, so that the model saves the new one; see `become`."""
     become(place.layer, new)
     if place.holder is not None:
         _mark(place.holder)

@@ -22,9 +22,10 @@ MOST_FEATURES = 256
 _ENTRIES = 2**16
 # The fewest rows of an output that are compared, if it has so many; one row might be padding.
 _ROWS = 16
-# The rank of the tables with which the response is tried, relative to the number of features; and
-# the most that the table that heeds the response may change the outputs, relative to the other.
-_TRIED, _CLEARLY = 0.375, 0.8
+# The rank of the tables that are compared, as a share of the number of features.
+_RANK_SHARE = 0.375
+# The response is used only if it cuts the change of the outputs to this share.
+_USEFUL_SHARE = 0.8
 # Added to each probability before its logarithm is taken.
 _SMALLEST = 1e-7
 
@@ -84,11 +85,11 @@ def measure_responses(
             continue
         response *= len(response) / np.trace(response)
         approximation = [
-            low_rank_table(layer, dataclasses.replace(statistics[path], response=x), _TRIED)
+            low_rank_table(layer, dataclasses.replace(statistics[path], response=x), _RANK_SHARE)
             for x in (None, response)
         ]
         without, heeding = _errors(model, batches, layer, approximation)
-        if heeding <= _CLEARLY * without:
+        if heeding <= _USEFUL_SHARE * without:
             statistics[path].response = response
 
 

@@ -18,9 +18,9 @@ import numpy as np
 
 from keras_tnattn.storage.stand_ins import StoredMatrix, standing_in, stored_matrices
 
-# What is computed from weights is larger than they are if it has so many times their bytes.
-_LARGER = 1.02
-_FEW = 64  # bytes
+# A result counts as larger than its weights from this ratio and this many bytes on.
+_LARGER_RATIO = 1.02
+_SMALL_BYTES = 64
 _OF_BYTES = ("BitwiseAnd", "BitwiseXor", "RightShift", "Sub", "Add", "AddV2", "Mul")
 _SHORT = 1024  # up to this length the scores of all pairs fit in little memory
 _PREFIX = "weight_"
@@ -303,7 +303,7 @@ def _partition(
     for group in _joined([sources[name] for name in derived]):
         names = [name for name in derived if sources[name] <= group]
         size = sum(stored_bytes(results[name]) for name in names)
-        if size <= _LARGER * sum(stored_bytes(values[n]) for n in group) + _FEW:
+        if size <= _LARGER_RATIO * sum(stored_bytes(values[n]) for n in group) + _SMALL_BYTES:
             constants += [(derived[name], results[name]) for name in names]
         else:
             stored += sorted(group)

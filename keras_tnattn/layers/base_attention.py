@@ -136,7 +136,10 @@ class AttentionAdapter(abc.ABC):
         raise NotImplementedError
 
     def memory_state(self, memory: Tensor, memory_mask: Tensor) -> dict[str, Tensor]:
-        """Returns what stays the same of a memory `(B, S, d)`, of which `(B, S)` are real."""
+        """Returns the part of the state that depends on the memory `(B, S, d)` alone.
+
+        `memory_mask` `(B, S)` marks real tokens.
+        """
         raise NotImplementedError
 
     def empty_context(self, size: Tensor) -> dict[str, Tensor]:

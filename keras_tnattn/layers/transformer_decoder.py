@@ -228,7 +228,10 @@ class TransformerDecoder(BaseTransformerLayer):
         return state
 
     def memory_state(self, memory: Tensor, memory_mask: Tensor) -> dict[str, Tensor]:
-        """Returns what stays the same of a memory `(B, S, d)`, of which `(B, S)` are real."""
+        """Returns the part of the state that depends on the memory `(B, S, d)` alone.
+
+        `memory_mask` `(B, S)` marks real tokens.
+        """
         if self._attend_to_memory is None:
             return {}
         return self._attend_to_memory.memory_state(memory, memory_mask)

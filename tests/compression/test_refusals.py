@@ -194,4 +194,4 @@ def test_a_result_prints_its_report_and_says_that_it_was_healed():
     assert "healed" not in str(result)
     result.heal(ROWS)
     result.heal(ROWS)
-    assert str(result).count("healed since: the errors of the layers are those before") == 1
+    assert str(result).count("healed; layer errors were measured before healing") == 1
