@@ -61,6 +61,13 @@ def test_without_tensorflow_the_other_backends_are_named(tmp_path):
     )
 
 
+def test_without_pyarrow_a_parquet_file_names_its_extra(tmp_path):
+    (tmp_path / "a.parquet").touch()
+    status, error = without("pyarrow", "classify", str(tmp_path / "a.parquet"))
+    assert status == 2
+    assert error == "error: pyarrow is not installed: pip install 'keras-tnattn[parquet]'\n"
+
+
 def test_the_version_is_that_of_the_package(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"{keras_tnattn.__version__}\n"

@@ -27,6 +27,7 @@ EXTRAS = {
     "scipy": "train",
     "matplotlib": "train",
     "babel": "train",
+    "pyarrow": "parquet",
     "sacrebleu": "train",
     "powerlaw": "train",
     "fastapi": "serve",

@@ -59,8 +59,8 @@ class PredictOptions(Options):
     input: str | None = option(
         None,
         DATA,
-        "a text file with one sentence per line, or a .csv or .tsv table (.gz, .xz) (default: the "
-        "standard input, if there are no sentences)",
+        "a text file with one sentence per line, or a table: .csv, .tsv, .jsonl (.gz, .xz) or "
+        ".parquet (default: the standard input, if there are no sentences)",
         metavar="FILE",
     )
     column: str | None = option(

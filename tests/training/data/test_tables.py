@@ -4,6 +4,7 @@ import bz2
 import csv
 import gzip
 import io
+import json
 import lzma
 import random
 import zipfile
@@ -11,6 +12,7 @@ import zipfile
 import pytest
 
 from keras_tnattn_train.data.tables import BadRows, open_table
+from keras_tnattn_train.data.texts import load_texts
 from keras_tnattn_train.options.errors import InputError
 
 
@@ -205,7 +207,7 @@ class TestFiles:
 
     def test_the_name(self, tmp_path):
         for name in ("t.txt", "t", "t.gz"):
-            with pytest.raises(InputError, match=r"named \.csv or \.tsv"):
+            with pytest.raises(InputError, match=r"named \.csv, \.tsv, \.jsonl"):
                 read(write(tmp_path / name, self.CONTENT))
 
     def test_an_error_of_the_reader_of_the_rows_stays_as_it_is(self, tmp_path):
@@ -316,3 +318,95 @@ def test_random_tables(tmp_path):
 @pytest.mark.slow
 def test_many_random_tables(tmp_path):
     check_tables(tmp_path / "t.csv", range(1000, 30_000))
+
+
+class TestValues:
+    """JSON lines and Parquet: values instead of text."""
+
+    OBJECTS = (
+        {"text": 'two\nlines, "quoted"', "label": 3, "score": 0.5},
+        {"text": None, "label": True, "score": [1, {"é": None}]},
+        {"label": "x", "text": "no score", "more": 1},
+    )
+    CELLS = (
+        ['two\nlines, "quoted"', "3", "0.5"],
+        ["", "True", '[1, {"é": null}]'],
+        ["no score", "x", ""],
+    )
+
+    @pytest.mark.parametrize("suffix", [".jsonl", ".NDJSON", ".json", ".jsonl.gz"])
+    def test_json_lines(self, tmp_path, suffix):
+        lines = "\n\n".join(json.dumps(row, ensure_ascii=False) for row in self.OBJECTS)
+        content = f"\ufeff{lines}\n".encode()
+        content = gzip.compress(content) if suffix.endswith(".gz") else content
+        columns, good, bad, notes = read(write(tmp_path / f"a{suffix}", content))
+        assert columns == ["text", "label", "score", "more"]
+        assert good == [[*cells, "1" if cells[1] == "x" else ""] for cells in self.CELLS]
+        assert (bad, notes) == ([], [])
+
+    def test_bad_lines_are_bad_rows(self, tmp_path):
+        content = (
+            '{"text": "a", "label": 1}\n{"text": "b", \n[1]\n"c"\n{"text": "\\ud800", "label": 1}'
+        )
+        path = write(tmp_path / "a.jsonl", content)
+        _, good, bad, _ = read(path)
+        assert good == [["a", "1"], ["\ud800", "1"]]
+        assert [number for number, _ in bad] == [2, 3, 4]
+        assert bad[0][1] == "no JSON object"
+        assert bad[1][1] == "not an object"
+        with pytest.raises(InputError, match=r"4 bad rows: row 2: no JSON obj.*row 5: not UTF-8"):
+            load_texts(str(path))
+
+    @pytest.mark.parametrize(
+        ("content", "problem"),
+        [
+            ("", "which is empty"),
+            ('[{"a": 1}]', "line 1 is not an object.*jq"),
+            ("a,b\nc,d", "no JSON"),
+        ],
+    )
+    def test_files_of_other_forms_are_refused(self, tmp_path, content, problem):
+        with pytest.raises(InputError, match=f"JSON object in each line.*{problem}"):
+            read(write(tmp_path / "a.json", content))
+
+    def test_a_missing_key_is_an_empty_field(self, tmp_path):
+        path = write(tmp_path / "a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b"}\n' * 3)
+        with pytest.raises(InputError, match="3 bad rows: row 2: an empty label"):
+            load_texts(str(path))
+
+    def test_parquet(self, tmp_path):
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        columns = {
+            "text": ["a", None, "ü\n"],
+            "label": pyarrow.array(["x", "y", "x"]).dictionary_encode(),
+            "count": [1, None, 3],
+            "raw": [b"b", b"\xff", b""],
+            "list": [[1], [], None],
+        }
+        path = tmp_path / "a.parquet"
+        parquet.write_table(pyarrow.table(columns), path, row_group_size=2)
+        names, good, bad, _ = read(path)
+        assert names == list(columns)
+        assert good[0] == ["a", "x", "1", "b", "[1]"]
+        assert good[1] == ["", "y", "", "\udcff", "[]"]
+        assert good[2] == ["ü\n", "x", "3", "", ""]
+        assert bad == []
+        data = load_texts(str(path))
+        assert list(data.texts) == ["a", "ü\n"]
+        assert data.notes[0] == "1 row without text left out"
+        whole = path.read_bytes()
+        damaged = [
+            whole[: len(whole) // 2],
+            b"text,label\n",
+            b"",
+            whole[:9] + bytes(99) + whole[108:],
+        ]
+        for content in damaged:
+            with pytest.raises(InputError, match=r"readable Parquet file.*(damaged|corrupt)"):
+                read(write(path, content))
+        with pytest.raises(InputError, match="which does not exist"):
+            read(tmp_path / "none.parquet")
+        with pytest.raises(InputError, match=r"name it \.parquet"):
+            read(write(tmp_path / "a.csv", whole))

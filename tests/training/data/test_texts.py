@@ -101,7 +101,7 @@ class TestTables:
             ("a.csv", "text,label\nx,y\nx,\n", "1 bad row: row 3: an empty label"),
             ("a.tsv.gz", "not packed", "not a gzipped file"),
             ("a.tsv.xz", "not packed", "readable table.*is damaged"),
-            ("a.doc", "text,label", r"named \.csv or \.tsv"),
+            ("a.doc", "text,label", r"named \.csv, \.tsv, \.jsonl"),
         ],
     )
     def test_bad_tables(self, tmp_path, name, content, message):

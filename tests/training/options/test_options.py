@@ -199,6 +199,14 @@ class TestCommandLine:
         assert done.returncode == 0, done.stderr
         assert "a fraction of 0.999 leaves none. Give a smaller fraction" in done.stderr
 
+    def test_data_need_no_option(self, capsys):
+        for command in ("classify", "translate", "images", "language"):
+            assert main([command, "none.csv"]) == 2
+            assert "none.csv" in capsys.readouterr().err
+        assert main(["classify", "none.csv", "other.csv"]) == 2
+        error = capsys.readouterr().err
+        assert error == "error: Expected options, --NAME VALUE. Received: other.csv. See --help\n"
+
 
 class TestHelp:
     @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)

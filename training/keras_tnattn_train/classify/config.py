@@ -97,8 +97,10 @@ class ClassifyConfig(ExportConfig):
         "docstrings",
         DATA,
         "; ".join(f"{name}: {entry.description}" for name, entry in TEXT_SETS.items())
-        + "; tfds:NAME: a set of TensorFlow Datasets; or the path of a .csv or .tsv file (.gz, "
-        ".xz, .bz2, .zip), or of a folder with one subfolder of .txt files per class",
+        + "; tfds:NAME: a set of TensorFlow Datasets; or the path of a .csv, .tsv or .jsonl "
+        "file (.gz, .xz, .bz2, .zip), of a .parquet file, or of a folder with one subfolder of "
+        ".txt files per class",
+        named_or_not=True,
     )
     data_dir: str | None = option(
         None,

@@ -23,7 +23,7 @@ _OPENERS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".xz": lzma.open,
 _OTHER_KINDS = {
     b"(\xb5/\xfd": "is packed with Zstandard; unpack it first",
     b"7z\xbc\xaf": "is packed with 7-Zip; unpack it first",
-    b"PAR1": "is a Parquet file; convert it, for instance with pandas' to_csv",
+    b"PAR1": "is a Parquet file; name it .parquet",
     b"\xd0\xcf\x11\xe0": "is an Excel workbook; save its sheet as CSV UTF-8",
     b"%PDF": "is a PDF file",
     b"\x89HDF": "is an HDF5 file",
@@ -63,7 +63,7 @@ def open_lines(path: str | Path, kind: str, newline: str = "\n") -> Iterator[Ite
         InputError: If the file cannot be read, or is no text; also while it is read.
     """
     with contextlib.ExitStack() as stack:
-        with _reported(path, kind):
+        with reported(path, kind):
             file: Any = sys.stdin.buffer
             if str(path) != STDIN:
                 file = stack.enter_context(Path(path).open("rb"))
@@ -79,13 +79,13 @@ def open_lines(path: str | Path, kind: str, newline: str = "\n") -> Iterator[Ite
 
 
 def _lines(text: TextIO, path: str | Path, kind: str) -> Iterator[str]:
-    with _reported(path, kind):
+    with reported(path, kind):
         # `yield from text` would close the text when the reader stops early.
         yield from iter(text.readline, "")
 
 
 @contextlib.contextmanager
-def _reported(path: str | Path, kind: str) -> Iterator[None]:
+def reported(path: str | Path, kind: str) -> Iterator[None]:
     """Reports errors of reading as an `InputError`."""
     try:
         yield

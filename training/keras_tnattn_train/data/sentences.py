@@ -5,7 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from keras_tnattn_train.data.opening import STDIN, open_lines, suffix_of
-from keras_tnattn_train.data.tables import NOT_UTF_8, SUFFIXES, Table, open_table, undecodable
+from keras_tnattn_train.data.tables import (
+    NAMES,
+    NOT_UTF_8,
+    SUFFIXES,
+    Table,
+    open_table,
+    undecodable,
+)
 from keras_tnattn_train.options.errors import InputError
 
 COLUMNS = ("text", "source", "sentence")  # looked for if no column is named
@@ -43,9 +50,9 @@ def from_file(
     Tables are read as for training, by `keras_tnattn_train.data.tables`.
 
     Args:
-        path: A text file with one sentence per line, or a table named `.csv` or `.tsv`, also packed
-            (`.gz`, `.xz`, `.bz2`, `.zip`). `"-"` is the standard input, which is read as a CSV
-            table if `column` is given.
+        path: A text file with one sentence per line, or a table as `open_table` reads it; also
+            packed (`.gz`, `.xz`, `.bz2`, `.zip`). `"-"` is the standard input, which is read as a
+            CSV table if `column` is given.
         column: The column with the sentences. Default: the first of `columns` in the header, or the
             only column.
         columns: Usual names of this column. Default: `text`, `source` and `sentence`.
@@ -59,8 +66,7 @@ def from_file(
         suffix = ".csv" if column else ""
     elif column and suffix not in SUFFIXES:
         raise InputError(
-            f"Expected a table named .csv or .tsv with --column. Received: {path}, "
-            f"column={column!r}"
+            f"Expected a table named {NAMES} with --column. Received: {path}, column={column!r}"
         )
     if suffix in SUFFIXES:
         with open_table(path, suffix=suffix) as table:

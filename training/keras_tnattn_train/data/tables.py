@@ -1,4 +1,4 @@
-"""Reads tables, CSV and TSV: the one reader of training, prediction, pairs and graphs.
+"""Reads tables: the one reader of training, evaluation, prediction, pairs and graphs.
 
 A row that cannot be read does not end the reading: it comes with its problem, so that all bad rows
 of a file can be listed at once.
@@ -8,7 +8,6 @@ import contextlib
 import itertools
 from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
-from typing import NamedTuple
 
 from keras_tnattn_train.data.opening import PACKINGS, open_lines, suffix_of
 from keras_tnattn_train.data.records import (
@@ -21,31 +20,19 @@ from keras_tnattn_train.data.records import (
     split,
     unquoted_records,
 )
+from keras_tnattn_train.data.rows import Table, TableRow
+from keras_tnattn_train.data.values import (
+    JSON_SUFFIXES,
+    PARQUET_SUFFIX,
+    json_table,
+    parquet_table,
+)
 from keras_tnattn_train.options.errors import InputError
 
-SUFFIXES = (".csv", ".tsv")
+SUFFIXES = (".csv", ".tsv", *JSON_SUFFIXES, PARQUET_SUFFIX)
+NAMES = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
 MAX_LISTED_ROWS = 10  # rows that a message names
 NOT_UTF_8 = "not UTF-8"
-
-
-class TableRow(NamedTuple):
-    """A row of a table.
-
-    Attributes:
-        number: The number of the row; the header is row 1, and empty rows count.
-        line: The number of its first line in the file.
-        fields: One for each column; empty in a bad row.
-        problem: What is wrong with a bad row; `None` in a good one.
-    """
-
-    number: int
-    line: int
-    fields: Sequence[str]
-    problem: str | None = None
-
-    def __str__(self) -> str:
-        place = f"row {self.number}"
-        return place if self.line == self.number else f"{place} (line {self.line})"
 
 
 class BadRows:
@@ -116,11 +103,11 @@ def open_table(
     """Opens a table.
 
     Args:
-        path: The file, named `.csv` or `.tsv` (also packed: `.gz`, `.xz`, `.bz2`, `.zip`), in any
-            case; `"-"` is the standard input.
+        path: The file, named by one of `SUFFIXES` (but for Parquet also packed: `.gz`, `.xz`,
+            `.bz2`, `.zip`), in any case; `"-"` is the standard input.
         quoted_columns: A TSV file with these columns quotes its fields as CSV files do; others have
             no quoting. Default: no TSV file has quoting.
-        suffix: `.csv` or `.tsv`, in place of that of the file's name.
+        suffix: One of `SUFFIXES`, in place of that of the file's name.
 
     Raises:
         InputError: If the file cannot be read as a table.
@@ -128,14 +115,21 @@ def open_table(
     suffix = suffix or suffix_of(path)
     if suffix not in SUFFIXES:
         raise InputError(
-            f"Expected a table named .csv or .tsv ({', '.join(PACKINGS)}). Received: {path}"
+            f"Expected a table named {NAMES} ({', '.join(PACKINGS)}). Received: {path}"
         )
+    if suffix == PARQUET_SUFFIX:
+        with parquet_table(path) as table:
+            yield table
+        return
     with open_lines(path, "table", "" if suffix == ".csv" else "\n") as lines:
-        yield Table(path, lines, suffix, quoted_columns)
+        if suffix in JSON_SUFFIXES:
+            yield json_table(path, lines)
+        else:
+            yield DelimitedTable(path, lines, suffix, quoted_columns)
 
 
-class Table:
-    """An open table; an iterator over its rows, which are read once.
+class DelimitedTable(Table):
+    """An open CSV or TSV file.
 
     The fields of a CSV file are separated by commas or, if its header line has no commas, by
     semicolons, tabs or bars; or by what a first line `sep=;` says. Empty lines and lines that
@@ -150,9 +144,6 @@ class Table:
         suffix: `.csv` or `.tsv`.
         quoted_columns: As for `open_table`.
 
-    Attributes:
-        columns: The names of the columns, without white space around them.
-
     Raises:
         InputError: If there is no header, or two columns have the same name.
     """
@@ -160,7 +151,6 @@ class Table:
     def __init__(
         self, path: str | Path, lines: Iterator[str], suffix: str, quoted_columns: Set[str]
     ) -> None:
-        self.path = path
         self._comments = self._empty = self._escaped = self._quotes = self._like_rows = 0
         self._first_like_rows: list[TableRow] = []
         source = Lines(lines)
@@ -183,14 +173,7 @@ class Table:
                 f"{path}: {header.problem}"
             )
         self._header = header.fields
-        self.columns = [name.strip() for name in header.fields]
-        for i, name in enumerate(self.columns):
-            if name and name in self.columns[:i]:
-                raise InputError(
-                    f"Expected columns of different names. Received: {path}, whose columns "
-                    f"{self.columns.index(name) + 1} and {i + 1} are both called {name!r}. Rename "
-                    "one of them"
-                )
+        super().__init__(path, header.fields)
 
     def _start(self, lines: Lines) -> tuple[str, str]:
         """Skips what comes before the header; returns the delimiter, and its first line."""
@@ -213,15 +196,7 @@ class Table:
         lines.put_back(1)
         return delimiter or delimiter_of(line), line
 
-    def place(self, name: str) -> int | None:
-        """Returns the place of the column of a name or, if there is none, of it in another case."""
-        if name in self.columns:
-            return self.columns.index(name)
-        alike = [i for i, other in enumerate(self.columns) if other.lower() == name.lower()]
-        return alike[0] if len(alike) == 1 else None
-
     def repeats_header(self, row: TableRow) -> bool:
-        """Returns whether a row is the header once more, as in files that were joined."""
         return row.fields == self._header
 
     def __iter__(self) -> Iterator[TableRow]:
@@ -257,7 +232,6 @@ class Table:
         return marked and (bool(self._comments) or len(fields) != len(self.columns))
 
     def notes(self) -> Iterator[str]:
-        """Describes what was special about the rows, after they were read."""
         if self._comments:
             yield f"{counted(self._comments, 'comment line')} (#) left out"
         if self._empty:

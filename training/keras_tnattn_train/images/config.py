@@ -47,7 +47,8 @@ class ImagesConfig(ExportConfig):
         DATA,
         "digits: scikit-learn's, 8 by 8 pixels, no network needed; mnist, fashion_mnist: from "
         "Keras' loaders or --data-dir; or the path of a folder with one subfolder of pictures for "
-        "each class, or of a .csv or .tsv table with the columns path and label",
+        "each class, or of a table with the columns path and label",
+        named_or_not=True,
     )
     data_dir: str | None = option(
         None, DATA, "folder of DATASET.npz, laid out as Keras' mnist.npz", metavar="DIR"

@@ -43,6 +43,7 @@ class LanguageConfig(ExportConfig):
         "text files, or JSON lines (.jsonl, .ndjson); docstrings are those of the installed "
         "libraries",
         metavar="FILE",
+        named_or_not=True,
         strict=False,  # JSON has lists
     )
     documents: str = option(

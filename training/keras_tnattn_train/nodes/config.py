@@ -44,6 +44,7 @@ class NodesConfig(RunConfig):
         "; ".join(f"{name}: {text} (needs --data-dir)" for name, text in GRAPH_SETS.items())
         + "; or the path of a folder with two tables, nodes (label; if wanted id and split; words "
         "or columns of numbers) and edges (source, target; if wanted weight)",
+        named_or_not=True,
     )
     data_dir: str | None = option(
         None,

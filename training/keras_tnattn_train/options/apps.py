@@ -53,7 +53,8 @@ def function_of(
     Cyclopts calls it with only the options that the user typed; it returns a call of `start` with
     them.
     """
-    signature = inspect.Signature([_parameter(name, field) for name, field in options.items()])
+    parameters = [_parameter(name, field) for name, field in options.items()]
+    signature = inspect.Signature(sorted(parameters, key=lambda each: each.kind))
 
     def call(*arguments: Any, **values: Any) -> Callable[[], None]:
         return functools.partial(start, dict(signature.bind(*arguments, **values).arguments))
@@ -76,6 +77,11 @@ def run(app: cyclopts.App, arguments: Sequence[str] | None) -> int:
     def start() -> None:
         try:
             command = app(_renamed(arguments), exit_on_error=False, print_error=False)
+        except cyclopts.UnusedCliTokensError as error:
+            words = " ".join(error.unused_tokens or ())
+            raise InputError(
+                f"Expected options, --NAME VALUE. Received: {words}. See --help"
+            ) from error
         except cyclopts.CycloptsError as error:
             raise InputError(f"{_sentences(str(error), app)} See --help") from error
         if command is not None:  # None after --help
@@ -142,11 +148,14 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         # Any number of them, of this type each.
         annotation = _type(get_args(field.annotation)[0], field)
         return inspect.Parameter(name, inspect.Parameter.VAR_POSITIONAL, annotation=annotation)
+    kind: Any = inspect.Parameter.KEYWORD_ONLY
+    if extras(field)["positional"]:
+        kind = inspect.Parameter.POSITIONAL_ONLY
+    elif extras(field)["named_or_not"]:
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return inspect.Parameter(
         name,
-        inspect.Parameter.POSITIONAL_ONLY
-        if extras(field)["positional"]
-        else inspect.Parameter.KEYWORD_ONLY,
+        kind,
         default=default,
         annotation=_type(field.annotation, field),
     )

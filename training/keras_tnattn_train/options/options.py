@@ -52,6 +52,7 @@ def option(
     choices: tuple[str | int, ...] | None = None,
     compute: Callable[[dict[str, Any]], Any] | None = None,
     metavar: str | None = None,
+    named_or_not: bool = False,
     **constraints: Any,
 ) -> Any:
     """Declares an option, a field of an `Options` class; the annotation gives its type.
@@ -63,10 +64,12 @@ def option(
         choices: The allowed values. Default: all.
         compute: Computes the default from the values of the options declared before this one.
         metavar: What `--help` shows in place of the value. Default: the type.
+        named_or_not: Whether its value may also be given without its name. Default `False`.
         **constraints: The range as pydantic's `Field` takes it: `ge`, `gt`, `le`, `lt`.
     """
     settled = {"default": default} if compute is None else {"default_factory": compute}
     extra: Any = {"group": group, "choices": choices, "metavar": metavar, "positional": False}
+    extra["named_or_not"] = named_or_not
     return pydantic.Field(**settled, description=text, json_schema_extra=extra, **constraints)
 
 

@@ -176,10 +176,12 @@ class TranslateConfig(ExportConfig):
         DATA,
         "cldr:SOURCE-TARGET, two of en, pt and tr: dates, units and prices, no network needed; "
         + "; ".join(f"{name}: {entry.description}" for name, entry in PARALLEL_SETS.items())
-        + "; tfds:NAME: a set of TensorFlow Datasets; a .tsv or .csv file (also packed) with "
-        "the columns source and target; two text files A,B; or a folder of LANGUAGE.PART.txt files "
+        + "; tfds:NAME: a set of TensorFlow Datasets; a table (.tsv, .csv, .jsonl, also packed, "
+        ".parquet) with the columns source and target; two text files A,B; or a folder of "
+        "LANGUAGE.PART.txt files "
         f"(default: {CORPUS}, or what --prepared holds)",
         compute=_default_corpus,
+        named_or_not=True,
     )
     data_dir: str | None = option(
         None, DATA, "folder that holds the named corpora, or TFDS' folder", metavar="DIR"

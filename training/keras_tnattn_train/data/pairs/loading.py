@@ -47,8 +47,8 @@ def load_pairs(
             `cldr:SOURCE-TARGET`, two of `en`, `pt` and `tr`: CLDR data rendered by Babel;
             a name in `keras_tnattn_train.data.pairs.registry.PARALLEL_SETS`: tables in `data_dir`;
             `tfds:NAME`: a translation set of TensorFlow Datasets;
-            the path of a `.tsv` or `.csv` file (also packed) with a header line and the columns
-            `source` and `target`, or only two columns, named after their languages;
+            the path of a table, as `open_table` reads it, with the columns `source` and `target`,
+            or only two columns, named after their languages;
             two paths `A,B` of text files with one sentence per line (`train.pt,train.en`);
             a folder for `tfds.TranslateFolder`: files `LANGUAGE.PART.txt` in two languages.
         data_dir: The folder of the tables; TFDS' folder for `tfds:NAME`.

@@ -23,7 +23,7 @@ def load_texts(
 
     Args:
         dataset: A name in `keras_tnattn_train.data.texts.registry.TEXT_SETS`; `tfds:NAME`; the path
-            of a `.csv` or `.tsv` file (`.gz`, `.xz`); or the path of a folder with one subfolder of
+            of a table, as `open_table` reads it; or the path of a folder with one subfolder of
             `.txt` files per class.
         data_dir: A folder with the files of the named data sets; TFDS' folder for `tfds:NAME`.
             Default: the libraries' own loaders and caches.

@@ -1,4 +1,4 @@
-"""Reads labeled texts from files: a table (CSV or TSV), or a folder per class."""
+"""Reads labeled texts from files: a table, or a folder per class."""
 
 import collections
 import dataclasses
@@ -74,7 +74,7 @@ def load_table(
     keep_empty: bool = False,
     skip_bad_rows: bool = False,
 ) -> LabeledTexts:
-    """Reads a table with a header line: `.csv` or `.tsv`, also packed.
+    """Reads a table, as `open_table` does.
 
     A CSV file may quote its fields. A TSV file, except for that of Drugs.com, has no quoting: a
     line is a row, a tab ends a field. The headers of the papers' data sets are recognized. White
