@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from conformance import to_numpy
 from keras import ops
+from slow_cases import slow_but
 
 from keras_tnattn import compress
 from keras_tnattn.compression.rounding import roundings, start_from_integers
@@ -45,7 +46,7 @@ def error_of(model, small):
     return np.linalg.norm(outputs - expected) / np.linalg.norm(expected)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow_but(["dense", "lstm"], MODELS))
 def test_healing_trains_the_integers(name, tmp_path):
     model = MODELS[name]()
     result = compress(model, data=IDS, bits=3, formats=(), verbose=0)

@@ -8,6 +8,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from slow_cases import slow_but
 
 if keras.backend.backend() != "tensorflow":
     pytest.skip("texts are exported on TensorFlow", allow_module_level=True)
@@ -69,10 +70,8 @@ def written_to(tokenizers, tmp_path_factory):
     return folder_of
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "sdpa")) for n in ATTENTIONS]
-)
+@pytest.mark.parametrize("runtime", slow_but(["onnxruntime"], RUNTIMES))
+@pytest.mark.parametrize("name", slow_but(["sdpa"], ATTENTIONS))
 def test_the_reader_translates_as_the_model(name, runtime, tokenizers, written_to):
     pytest.importorskip(RUNTIMES[runtime])
     folder = written_to(name, runtime)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from conformance import check_layer, check_padding_changes_nothing, to_numpy, tokens
 from keras import ops
+from slow_cases import slow_but
 
 from keras_tnattn import GraphAttention, GraphConvolution, SpectralGraphConvolution
 from keras_tnattn.models.graph_classifier import attention_model, graph_classifier
@@ -283,9 +284,7 @@ def test_the_kernels_that_are_penalized(layer, penalized):
     assert not graph_classifier(3, 2, layer, l2=0.0).losses
 
 
-@pytest.mark.parametrize(
-    "layer", ["gcn", *(pytest.param(x, marks=pytest.mark.slow) for x in ("gat", "filter"))]
-)
+@pytest.mark.parametrize("layer", slow_but(["gcn"], ["gcn", "gat", "filter"]))
 def test_a_classifier_of_nodes_learns_a_split_graph(layer, tmp_path):
     # Two groups of nodes; only one node of each has a label, and the features are noise.
     rng = np.random.default_rng(0)

@@ -229,6 +229,7 @@ def test_half_precision_is_rounded_at_the_ends_only(policy, bound):
     assert_projector(ops.convert_to_numpy(half.propagation_matrix()), 5)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a SavedModel of TensorFlow")
 def test_an_exported_model_takes_any_length(tmp_path):
     import tensorflow as tf

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 from conformance import check_fit, check_layer, check_self_attention
+from slow_cases import slow_but
 
 import keras_tnattn
 from keras_tnattn import layers, storage
@@ -186,11 +187,19 @@ VARIANTS |= {
     "tsa_trained",
     "tsa_per_head",
 }
-VARIANTS |= {"gat_mean", "tt_dense_default", "encoder_plga"}
+VARIANTS |= {
+    "gat_mean",
+    "tt_dense_default",
+    "encoder_plga",
+    "plga_swiglu",
+    "plga_keys",
+    "tsa_banded",
+}
+VARIANTS |= {"gtn_general", "embedding_order_2", "ada"}
 
 
 def cases(names):
-    return [pytest.param(n, marks=pytest.mark.slow) if n in VARIANTS else n for n in names]
+    return slow_but(names.keys() - VARIANTS, names)
 
 
 @pytest.mark.parametrize("name", cases(SELF_ATTENTIONS))
@@ -206,16 +215,13 @@ def test_layer(name, tmp_path):
 
 
 # Those that differ most under XLA; the slow tests have all.
-UNDER_XLA = ("tsa", "plga", "tn", "tt_embedding")
+UNDER_XLA = ("tsa", "tt_embedding")
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX always trains with XLA")
 @pytest.mark.parametrize(
     "name",
-    [
-        name if name in UNDER_XLA else pytest.param(name, marks=pytest.mark.slow)
-        for name in SELF_ATTENTIONS | OTHERS
-    ],
+    slow_but(UNDER_XLA, SELF_ATTENTIONS | OTHERS),
 )
 def test_trains_under_xla(name):
     check_fit(*(SELF_ATTENTIONS | OTHERS)[name])

@@ -276,6 +276,7 @@ def test_greedy(oracle, ours):
         assert len(source) + search.extra_tokens == oracle[f"decode/limit_{i}"]
 
 
+@pytest.mark.slow
 def test_beam(oracle, ours):
     # All sentences in one padded batch: the published code takes one at a time.
     names = [i for (i,) in matches(oracle, r"decode/src_(\d+)")]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from conformance import check_layer, check_padding_changes_nothing, to_numpy
 from keras import ops
+from slow_cases import slow_but
 
 from keras_tnattn.layers import MPSClassifier, TNAttention
 from keras_tnattn.ops import scan
@@ -299,7 +300,9 @@ def test_starts_as_the_identity():
 
 
 @pytest.mark.parametrize(("uniform", "normalize"), [(True, True), (False, False)])
-@pytest.mark.parametrize("options", [OPTIONS[0], *OPTIONS[2:]], ids=str)
+@pytest.mark.parametrize(
+    "options", slow_but([OPTIONS[0], OPTIONS[-1]], [OPTIONS[0], *OPTIONS[2:]]), ids=str
+)
 def test_gradients_equal_finite_differences(options, normalize, uniform):
     length = 35 if uniform else 3
     layer = make_layer(length, uniform, normalize=normalize, **options)
@@ -410,7 +413,7 @@ def test_exports_with_any_batch_and_length(tmp_path):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="lengths are static on JAX")
-@pytest.mark.parametrize("make", [TNAttention, MPSClassifier])
+@pytest.mark.parametrize("make", slow_but([TNAttention], [TNAttention, MPSClassifier]))
 def test_tensors_per_site_work_at_a_length_unknown_to_the_trace(make, tmp_path):
     import tensorflow as tf
 

@@ -210,6 +210,7 @@ def test_presets_have_the_papers_parameters(name):
     assert translator(8000, 8000, **PRESETS[name]).count_params() == PARAMETERS[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "attention", ["sdpa", *(pytest.param(x, marks=pytest.mark.slow) for x in ("plga", "layer"))]
 )

@@ -153,6 +153,7 @@ def test_errors_name_what_was_given(options, message):
         deep_tensor_network(2, LocalEmbedding(), **options)
 
 
+@pytest.mark.slow
 def test_text_classifier_takes_it_by_name():
     model = text_classifier(50, 3, "tn", embedding_dim=6, bond_dim=3)
     assert model.get_layer("attention").attention_tensor.shape == (3, 3, 6, 6)

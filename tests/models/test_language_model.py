@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from conformance import to_numpy
 from keras import ops
+from slow_cases import slow_but
 
 from keras_tnattn import layers
 from keras_tnattn.models import LANGUAGE_MODELS, language_model
@@ -39,7 +40,7 @@ KINDS = {
     "none": {},
     "ada": {},
 }
-FAST = ("plga", "sdpa", "tsa", "rgtn", "tn")
+FAST = ("plga", "sdpa")
 KEEPING = [kind for kind in KINDS if kind != "ada"]
 PROMPTS = [[5, 3, 9, 4, 7], [6], [2, 2, 8]]
 
@@ -54,11 +55,7 @@ def make(kind, **options):
     return model
 
 
-def cases(names):
-    return [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in names]
-
-
-@pytest.mark.parametrize("kind", cases(KINDS))
+@pytest.mark.parametrize("kind", slow_but(FAST, KINDS))
 def test_no_logit_depends_on_a_later_id_or_on_padding(kind):
     model = make(kind)
     ids = np.array([[5, 3, 9, 4, 7, 6]])
@@ -78,7 +75,7 @@ def test_no_logit_depends_on_a_later_id_or_on_padding(kind):
     )
 
 
-@pytest.mark.parametrize("kind", cases(KEEPING))
+@pytest.mark.parametrize("kind", slow_but(FAST, KEEPING))
 def test_the_state_gives_the_logits_of_the_whole_sequence(kind):
     model = make(kind)
     cached, whole = (Generator(model, 6, key_value_cache=keep) for keep in (True, False))
@@ -148,6 +145,7 @@ def test_tied_logits_are_products_with_the_embedding():
     np.testing.assert_allclose(to_numpy(model(ids)), want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_beams_continue_prompts():
     model = make("rgtn")
     beams = BeamSearch(model, 3, end_id=None, extra_tokens=4, length_penalty=0.0)

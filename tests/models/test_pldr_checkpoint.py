@@ -106,6 +106,7 @@ def later_names(weights):
     }
 
 
+@pytest.mark.slow
 def test_a_later_version_has_other_prefixes_no_biases_and_a_config(weights, tmp_path):
     def load(weights, **config):
         (tmp_path / "config.json").write_text(json.dumps(config))
@@ -128,6 +129,7 @@ def test_a_later_version_has_other_prefixes_no_biases_and_a_config(weights, tmp_
             load(absent, **wrong)
 
 
+@pytest.mark.slow
 def test_options_change_the_model(weights, tmp_path):
     file = save(tmp_path / "a.safetensors", weights)
     model = load_pldr_checkpoint(file, causal_metric=True, padding_in_metric=False)

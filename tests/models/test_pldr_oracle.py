@@ -113,8 +113,8 @@ def test_loss_and_gradients(oracle, published):
 @pytest.mark.parametrize(
     ("name", "caches"),
     [
-        ("no_cache", {"key_value_cache": False}),
-        ("kv_cache", {"key_value_cache": True}),
+        pytest.param("no_cache", {"key_value_cache": False}, marks=pytest.mark.slow),
+        pytest.param("kv_cache", {"key_value_cache": True}, marks=pytest.mark.slow),
         ("g_cache", {"key_value_cache": False, "metric_cache": True}),
         ("kv_and_g_cache", {"key_value_cache": True, "metric_cache": True}),
     ],

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from conformance import to_numpy
 from keras import ops
+from slow_cases import slow_but
 
 from keras_tnattn.storage import convolution_factors as factors
 from keras_tnattn.storage.layer_chain import LayerChain, chain_of, patches, reason_against_factors
@@ -44,7 +45,7 @@ def factorings(kernel):
         yield "spatial", factors.spatial_factors(kernel, 4)
 
 
-@pytest.mark.parametrize("name", CONVS)
+@pytest.mark.parametrize("name", slow_but(["plain", "dilated"], CONVS))
 def test_is_the_convolution_of_the_product(name, tmp_path):
     make, shape = CONVS[name]
     layer, inputs = built(make, shape), RNG.normal(size=shape).astype("float32")

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from conformance import to_numpy
+from slow_cases import slow_but
 
 from keras_tnattn.layers import TTDense
 from keras_tnattn.storage import LowRankDense, LowRankEinsumDense, LowRankEmbedding, TTEmbedding
@@ -162,7 +163,7 @@ def test_quantized_embedding(bits, error, tmp_path):
     np.testing.assert_array_equal(to_numpy(loaded(ids[None])), approximation[None])
 
 
-@pytest.mark.parametrize("mode", ["int8", "int4"])
+@pytest.mark.parametrize("mode", slow_but(["int8"], ["int8", "int4"]))
 def test_keras_quantizes_both_factors(mode, tmp_path):
     layer = LowRankDense(24, 16)
     model = keras.Sequential([keras.Input((32,)), layer])

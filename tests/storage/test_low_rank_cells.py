@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from conformance import to_numpy
+from slow_cases import slow_but
 
 from keras_tnattn.storage.low_rank_cells import LOW_RANK_CELLS
 from keras_tnattn.storage.quantized import quantized_layer
@@ -35,7 +36,7 @@ def test_full_rank_is_the_cell(name):
     assert isinstance(new, type(cell))
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", slow_but(["gru"], CELLS))
 def test_is_the_cell_with_the_products(name, tmp_path):
     cell = trained(name, use_bias=name != "gru")
     new = LOW_RANK_CELLS[type(cell)].from_cell(cell, (3, 5))

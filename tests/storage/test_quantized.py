@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from conformance import to_numpy
 from keras import ops
+from slow_cases import slow_but
 
 from keras_tnattn import TokenEmbedding, compress
 from keras_tnattn.storage.low_rank_cells import LOW_RANK_CELLS
@@ -133,8 +134,10 @@ def test_mixed_precision():
     np.testing.assert_allclose(to_numpy(outputs), to_numpy(layer(inputs)), atol=0.06)
 
 
-@pytest.mark.parametrize("options", [{}, {"dropout": 0.3, "recurrent_dropout": 0.2}])
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize(
+    "options", slow_but([{}], [{}, {"dropout": 0.3, "recurrent_dropout": 0.2}])
+)
+@pytest.mark.parametrize("name", slow_but(["lstm", "gru"], CELLS))
 def test_recurrent_layers_run_on_cells_of_integers(name, options, tmp_path):
     def make():
         return CELLS[name](24, **options)
