@@ -15,6 +15,10 @@ import numpy as np
 from keras import ops
 
 
+class DataError(ValueError):
+    """Data that a model cannot take."""
+
+
 def number_of_inputs(model: keras.Model) -> int | None:
     """Returns the number of arrays that a built model takes, or `None` if that is not known."""
     inputs = getattr(model, "inputs", None)
@@ -156,14 +160,25 @@ def fitting_data() -> Iterator[None]:
     except Exception as error:  # each backend has its own
         if _is_out_of_memory(error):
             raise
-        raise ValueError(f"The data do not fit the model: {_reason_in(error)}") from error
+        raise ValueError(f"The data do not fit the model: {cause_of(error)}") from error
 
 
-def _reason_in(error: Exception) -> str:
-    """Returns the text of an error without the values, arguments and colors that Keras adds."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).partition("\n\nArguments received by")[0]
+def cause_of(error: Exception) -> str:
+    """Returns what failed in the end, without the configs, arguments and colors that Keras adds.
+
+    Example:
+        >>> cause_of(TypeError("No Dense.\\n\\nconfig={}.\\n\\nException encountered: no units"))
+        'no units'
+    """
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    text = re.split(r"(?:Exception|Error) encountered(?: during [a-z]+)?: ", text)[-1]
+    text = re.sub(r"Exception encountered when calling [^\n]*\n\n", "", text)
     text = re.sub(r"(Invalid input shape for input) .*? (with name)", r"\1 \2", text, flags=re.S)
-    return re.sub(r"^Exception encountered when calling [^\n]*\n\n", "", text).strip()
+    text = text.partition("\n\nArguments received by")[0].partition("Full object config")[0]
+    # "Example error message for object <...>:" is followed by the cause.
+    paragraphs = text.strip().split("\n\n")
+    text = " ".join(paragraphs[: 2 if paragraphs[0].endswith(":") else 1])
+    return " ".join(text.split())[:500]
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -16,7 +16,7 @@ from keras import ops
 
 from keras_tnattn.compression.batches import number_of_rows, outputs_of
 from keras_tnattn.compression.building import Assembly, measured
-from keras_tnattn.compression.calibration import Data, activated, watched
+from keras_tnattn.compression.calibration import Call, Data, activated, watched
 from keras_tnattn.compression.goals import Metric
 from keras_tnattn.compression.plan import Plan
 from keras_tnattn.compression.progress import tell
@@ -128,10 +128,10 @@ def mean_outputs(layers: Layers, model: keras.Model, batches: Sequence[Any]) -> 
         means[path].append((_mean(outputs, layers[path]), len(outputs)))
         return outputs
 
-    with _watched_before_activation(layers, note):
+    with _watched_before_activation(layers, note) as failures:
         for batch in batches:
             outputs_of(model, batch)
-    return means
+    return {path: found for path, found in means.items() if path not in failures}
 
 
 def corrections(
@@ -178,14 +178,19 @@ def add_to_biases(layers: Layers, changes: Mapping[str, np.ndarray]) -> None:
 
 
 @contextlib.contextmanager
-def _watched_before_activation(layers: Layers, watch: Callable[[str, Any], Any]) -> Iterator[None]:
-    """Makes each layer apply its activation to `watch(path, outputs before the activation)`."""
+def _watched_before_activation(
+    layers: Layers, watch: Callable[[str, Any], Any]
+) -> Iterator[dict[str, str]]:
+    """Makes each layer apply its activation to `watch(path, outputs before the activation)`.
+
+    Yields the layers for which this failed, as `watched` does.
+    """
     functions = {
         path: getattr(getattr(layer, "outer", layer), "activation", None)
         for path, layer in layers.items()
     }
 
-    def call(path: str, inputs: Any, outputs: Any, reverse: bool) -> Any:
+    def watch_and_activate(path: str, _call: Call, outputs: Any) -> Any:
         outputs, function = watch(path, outputs), functions[path]
         return outputs if function is None else function(outputs)
 
@@ -193,8 +198,7 @@ def _watched_before_activation(layers: Layers, watch: Callable[[str, Any], Any])
         for path, layer in layers.items():
             if functions[path] is not None:
                 stack.enter_context(activated(layer, keras.activations.linear))
-        stack.enter_context(watched(layers, call))
-        yield
+        yield stack.enter_context(watched(layers, watch_and_activate))
 
 
 def _mean(outputs: Any, layer: keras.layers.Layer) -> np.ndarray:

@@ -11,7 +11,9 @@ import numpy as np
 from keras import ops
 
 from keras_tnattn.compression.batches import (
+    DataError,
     are_arrays,
+    cause_of,
     inputs_and_labels,
     iterate,
     number_of_batches,
@@ -24,6 +26,77 @@ from keras_tnattn.compression.kinds import input_rows, is_table
 _REPORTED = 4096
 
 
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A call of a layer, which may have several inputs and outputs, nested in any way.
+
+    Attributes:
+        args, kwargs: The arguments; arrays are NumPy's.
+    """
+
+    args: tuple
+    kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of_tensors(cls, args: tuple, kwargs: Mapping[str, Any]) -> "Call":
+        """Returns a call whose tensors became arrays, and whose inputs are its first argument."""
+        named = dict(kwargs)
+        if not args:
+            args = (named.pop(next(iter(named))),)
+        return cls(*keras.tree.map_structure(_as_array, (args, named)))
+
+    @property
+    def inputs(self) -> np.ndarray:
+        """The first array, which the kernel of a layer multiplies."""
+        return self._arrays[0]
+
+    @property
+    def _arrays(self) -> list[np.ndarray]:
+        arguments = keras.tree.flatten((self.args, dict(self.kwargs)))
+        return [x for x in arguments if isinstance(x, np.ndarray)]
+
+    def first_rows(self, count: int) -> "Call":
+        """Returns the call of the first rows alone."""
+        arguments = self.args, dict(self.kwargs)
+        rows = number_of_rows(self.inputs)
+        return Call(
+            *keras.tree.map_structure(
+                lambda x: x[:count] if isinstance(x, np.ndarray) and len(x) == rows else x,
+                arguments,
+            )
+        )
+
+    def outputs_of(self, layer: keras.layers.Layer) -> list[np.ndarray]:
+        """Returns all floating-point outputs of a layer, without a change of its states."""
+        with keras.StatelessScope():
+            outputs = keras.tree.flatten(layer(*self.args, **self.kwargs))
+        return [ops.convert_to_numpy(x).astype("float64") for x in outputs if _is_float(x)]
+
+    def model_of(self, layer: keras.layers.Layer) -> tuple[keras.Model, list[np.ndarray]]:
+        """Returns a model that makes the call of a layer, and its inputs."""
+        inputs = [keras.Input(x.shape[1:], dtype=str(x.dtype)) for x in self._arrays]
+        rest = iter(inputs)
+        args, kwargs = keras.tree.map_structure(
+            lambda x: next(rest) if isinstance(x, np.ndarray) else x, (self.args, dict(self.kwargs))
+        )
+        return keras.Model(inputs, keras.tree.flatten(layer(*args, **kwargs))), self._arrays
+
+
+def _as_array(value: Any) -> Any:
+    return ops.convert_to_numpy(value) if ops.is_tensor(value) else value
+
+
+def _is_float(value: Any) -> bool:
+    return ops.is_tensor(value) and keras.backend.is_float_dtype(
+        keras.backend.standardize_dtype(value.dtype)
+    )
+
+
+def map_floats(function: Callable[[Any], Any], outputs: Any) -> Any:
+    """Applies a function to each floating-point tensor of nested outputs."""
+    return keras.tree.map_structure(lambda x: function(x) if _is_float(x) else x, outputs)
+
+
 @dataclasses.dataclass
 class Statistics:
     """A summary of the inputs that a layer was called with.
@@ -33,7 +106,7 @@ class Statistics:
         moment: Mean of `x x^T` over all input rows, float64 `(I, I)`; for kernels of which `kinds`
             knows the rows, and for tables that are also called to return logits.
         counts: The number of occurrences of each id, int64 `(V,)`; only for embeddings.
-        batch: The inputs of the first call, unchanged.
+        call: The first call, unchanged.
         sensitivity: Relative change of the model's outputs divided by the relative change of this
             layer's outputs, before its activation, that caused it.
         response: How the model's outputs respond to directions of an embedding's rows: float64
@@ -50,13 +123,18 @@ class Statistics:
     rows: int = 0
     moment: np.ndarray | None = None
     counts: np.ndarray | None = None
-    batch: np.ndarray | None = None
+    call: Call | None = None
     sensitivity: float = 1.0
     response: np.ndarray | None = None
     renumber: int | None = None
     fast: bool = False
     inputs_read: set[int | None] = dataclasses.field(default_factory=set)
     factors: Any = dataclasses.field(default=None, init=False)
+
+    @property
+    def inputs(self) -> np.ndarray | None:
+        """The first inputs of the first call."""
+        return None if self.call is None else self.call.inputs
 
     @property
     def takes_model_input(self) -> bool:
@@ -178,26 +256,48 @@ def every_batch(
 @contextlib.contextmanager
 def watched(
     layers: Mapping[str, keras.layers.Layer],
-    watch: Callable[[str, Any, Any, bool], Any],
-) -> Iterator[None]:
-    """Makes each layer return `watch(path, inputs, outputs, reverse)` instead of its outputs.
+    watch: Callable[[str, Call, Any], Any],
+) -> Iterator[dict[str, str]]:
+    """Makes each layer return `watch(path, call, outputs)` instead of its outputs.
 
-    `reverse` is whether an embedding was called to return logits.
+    Yields the layers for which this failed, such as those called in a compiled loop, by path, and
+    why; they return their own outputs.
     """
+    failures: dict[str, str] = {}
     for path, layer in layers.items():
 
-        def call(
-            inputs: Any, *args: Any, _path: str = path, _call: Any = layer.call, **kwargs: Any
-        ) -> Any:
-            reverse = is_table(layers[_path]) and bool(kwargs.get("reverse", args and args[0]))
-            return watch(_path, inputs, _call(inputs, *args, **kwargs), reverse)
+        def call(*args: Any, _path: str = path, _call: Any = layer.call, **kwargs: Any) -> Any:
+            outputs = _call(*args, **kwargs)
+            if _path in failures:
+                return outputs
+            try:
+                return watch(_path, Call(args, kwargs), outputs)
+            except Exception as error:
+                failures[_path] = reason_to_keep(error)
+                return outputs
 
         layer.call = call
     try:
-        yield
+        yield failures
     finally:
         for layer in layers.values():
             del layer.call
+
+
+def reason_to_keep(error: Exception) -> str:
+    """Returns why a layer stays for which something failed.
+
+    Raises:
+        MemoryError, DataError: If the error is one.
+    """
+    if isinstance(error, MemoryError | DataError):
+        raise error
+    return f"cannot be watched or replaced ({type(error).__name__}: {cause_of(error)})"
+
+
+def returns_logits(layer: keras.layers.Layer, call: Call) -> bool:
+    """Whether a call of a table returns logits and looks no rows up."""
+    return is_table(layer) and bool(call.kwargs.get("reverse", (*call.args, False)[1]))
 
 
 def observe(
@@ -205,7 +305,7 @@ def observe(
     layers: Mapping[str, keras.layers.Layer],
     batches: list[Any],
     all_inputs: Any = None,
-) -> tuple[dict[str, Statistics], list[np.ndarray]]:
+) -> tuple[dict[str, Statistics], list[np.ndarray], dict[str, str]]:
     """Runs a model on data and records the inputs of its layers.
 
     Args:
@@ -216,17 +316,18 @@ def observe(
             Default: the batches.
 
     Returns:
-        The summary of each layer's inputs, and the flattened outputs of the first batch.
+        The summary of each layer's inputs, the flattened outputs of the first batch, and why layers
+        could not be watched, by path.
     """
     statistics = {path: Statistics() for path in layers}
     flat_inputs: list[Any] = []
 
-    def watch(path: str, inputs: Any, outputs: Any, reverse: bool) -> Any:
-        note = statistics[path]
-        array = ops.convert_to_numpy(inputs)
-        layer = layers[path]
-        if note.batch is None and not reverse:
-            note.batch = array
+    def watch(path: str, tensors: Call, outputs: Any) -> Any:
+        note, layer = statistics[path], layers[path]
+        call = Call.of_tensors(tensors.args, tensors.kwargs)
+        array, reverse = call.inputs, returns_logits(layer, call)
+        if note.call is None and not reverse:
+            note.call = call
         if is_table(layer) and not reverse:
             _check_ids(array, layer.input_dim, path)
             same = (i for i, x in enumerate(flat_inputs) if np.array_equal(x, array))
@@ -244,7 +345,7 @@ def observe(
         return outputs
 
     first: list[np.ndarray] = []
-    with watched(layers, watch):
+    with watched(layers, watch) as failures:
         for number, batch in enumerate(batches):
             flat_inputs[:] = keras.tree.flatten(batch)
             outputs = outputs_of(model, batch)
@@ -264,12 +365,12 @@ def observe(
             ids = np.concatenate(read)
             _check_ids(ids, layers[path].input_dim, path)
             note.counts = np.bincount(ids.astype("int64"), minlength=layers[path].input_dim)
-    return statistics, first
+    return statistics, first, failures
 
 
 def _check_ids(ids: np.ndarray, num_rows: int, path: str) -> None:
     if ids.size and not 0 <= ids.min() <= ids.max() < num_rows:
-        raise ValueError(
+        raise DataError(
             f"Expected ids from 0 to {num_rows - 1} for {path}. "
             f"Received: ids from {ids.min()} to {ids.max()}"
         )

@@ -1,10 +1,13 @@
 """A candidate to replace a layer: a format, ranks and bits, with their size and error."""
 
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
+
+from keras_tnattn.storage.low_rank_einsum_dense import labels_of
 
 # The shares of the full rank that are tried; each is nine tenths of the one before.
 _SHARES = tuple(0.9**n for n in range(1, 44))
@@ -20,7 +23,7 @@ class Candidate:
         bits: Bits of the integers that store its weights, or `None` for floats.
         bytes: Bytes of all its weights.
         error: Estimated relative error of its outputs, of a kernel before the activation.
-        flops: Floating-point operations per row of inputs, or per id.
+        flops: Floating-point operations for one row that the kernel multiplies, or one id.
         make: Function that returns a new, built layer with float weights.
         quantize: Function that returns a copy of such a layer with integers of `bits`; `None`
             without `bits`.
@@ -76,10 +79,41 @@ def item_size(dtype: str) -> int:
 
 
 def dense_flops(layer: keras.layers.Layer) -> int:
-    """Returns the FLOPs of a layer as it is per row of inputs; a lookup has none."""
+    """Returns the FLOPs of a layer for one row that its kernel multiplies; a lookup has none."""
     if isinstance(layer, keras.layers.Embedding):
         return 0
     return 2 * sum(int(np.prod(w.shape)) for w in layer.weights if len(w.shape) > 1)
+
+
+def applications(layer: keras.layers.Layer, shape: Sequence[int | None]) -> int:
+    """Returns how often a layer multiplies by its kernel, or looks up an id, for a row of the data.
+
+    Sizes that are not known count as 1.
+
+    Args:
+        layer: A layer of a known kind.
+        shape: The shape of its inputs, with the rows first.
+
+    Example:
+        >>> applications(keras.layers.Conv2D(4, 3, strides=2), (None, 9, 9, 2))
+        16
+    """
+    sizes = list(shape[1:])
+    if isinstance(layer, keras.layers.Embedding):
+        pass
+    elif isinstance(layer, keras.layers.EinsumDense):
+        inputs, kernel, _ = labels_of(layer.equation)
+        before, _, after = inputs.partition("...")
+        labels = (*before, *[""] * (len(shape) - len(before) - len(after)), *after)
+        pairs = zip(labels[1:], sizes, strict=True)
+        sizes = [size for label, size in pairs if label not in kernel or not label]
+    elif hasattr(layer, "data_format"):
+        outputs = "Transpose" not in type(layer).__name__
+        sizes = list(layer.compute_output_shape(tuple(shape)) if outputs else shape)[1:]
+        del sizes[-1 if layer.data_format == "channels_last" else 0]
+    else:
+        del sizes[-1]
+    return math.prod(size or 1 for size in sizes)
 
 
 def ranks_to_try(full: int) -> list[int]:
@@ -88,8 +122,9 @@ def ranks_to_try(full: int) -> list[int]:
 
 
 def input_shape(layer: keras.layers.Layer) -> tuple[int | None, ...]:
-    """Returns the shape with which a layer was built."""
-    return tuple(layer.get_build_config()["input_shape"])
+    """Returns the shape of the first inputs with which a layer was built."""
+    config = layer.get_build_config()
+    return tuple(config.get("input_shape") or next(iter(config["shapes_dict"].values())))
 
 
 def copied(layer: keras.layers.Layer) -> keras.layers.Layer:

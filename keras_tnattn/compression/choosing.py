@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any, NoReturn, cast
 
 import keras
-import numpy as np
 
 from keras_tnattn.compression.budget import share_out, within_tolerance
 from keras_tnattn.compression.building import Made, assembled, made, measured
+from keras_tnattn.compression.calibration import Call
 from keras_tnattn.compression.candidates import Candidate, copied
 from keras_tnattn.compression.goals import Goal, Keeping, Smaller, Within
 from keras_tnattn.compression.others import left_over
-from keras_tnattn.compression.plan import Plan
+from keras_tnattn.compression.plan import Plan, candidates_of
 from keras_tnattn.compression.progress import tell
 from keras_tnattn.compression.runtimes import RUNTIMES, bits_for
 
@@ -32,7 +32,7 @@ class Chooser:
         # The candidates without those that turned out to be too slow.
         self.allowed = {path: list(group) for path, group in plan.choices.items()}
         self.times: dict[tuple, float] = {}
-        self.reason_kept = "no candidate is better"
+        self.goal: Goal = Smaller()
 
     def choice_for(self, goal: Goal, metric_before: float | None) -> Choice:
         """Returns the candidate of each layer, by path.
@@ -40,7 +40,7 @@ class Chooser:
         Raises:
             ValueError: If the goal cannot be reached.
         """
-        bits = self.plan.options.bits
+        bits, self.goal = self.plan.options.bits, goal
         asked = bits is not None or goal != Smaller(1.0)
         if asked and not self.plan.places:
             argument = f"bits={bits}" if goal == Smaller(1.0) else goal.argument
@@ -54,8 +54,6 @@ class Chooser:
             return self._within_tolerance(goal.tolerance)
         if goal.factor > 1:
             return self._for_target(goal.factor)
-        if not asked:
-            self.reason_kept = "no smaller model was asked for"
         return {path: self._unreplaced(path) for path in self.plan.choices}
 
     def _within_tolerance(self, tolerance: float) -> Choice:
@@ -132,26 +130,48 @@ class Chooser:
         received = f"target={target}" + (f", for_runtime={runtime!r}" if runtime else "")
         raise ValueError(
             f"Expected a target of at most {math.floor(100 * reached) / 100}: {fixed}.{cost}"
-            f"{self._hint(smallest, target)} Received: {received}"
+            f"{self._hint(smallest, int(plan.total / target))} Received: {received}"
         )
 
-    def _hint(self, smallest: Choice, target: float) -> str:
-        """Returns the advice to use fewer bits, or any runtime, if that could reach the target."""
-        plan, options, most = self.plan, self.plan.options, self.plan.total / target
-        runtime, bits = options.for_runtime, options.bits or 32
+    def _hint(self, smallest: Choice, most: int) -> str:
+        """Returns the advice to use fewer bits, or any runtime, if that makes the model smaller."""
+        plan, options = self.plan, self.plan.options
+        runtime, bits = options.for_runtime, options.bits
+
+        def is_enough(bits: int | None, runtime: str | None, formats: set[str]) -> bool:
+            size = plan.fixed
+            for path, kept in smallest.items():
+                # Without tensor trains, which take minutes, what is said holds all the more.
+                names = (formats | {kept.format}) & set(options.formats) - {"tensor_train"}
+                others = candidates_of(plan, path, sorted(names), bits, runtime)
+                size += min(c.bytes for c in (kept, *others))
+            return size <= most
+
         widths = RUNTIMES[runtime].bits if runtime else (8, 4, 3, 2)
-        fewer = [width for width in widths if width != 6 and width < bits]
-        least = plan.fixed + sum(
-            candidate.bytes
-            * min(1.0, (bits_for(runtime, plan.places[path].layer, min(widths)) or 32) / bits)
-            for path, candidate in smallest.items()
-        )
-        ways = []
-        if fewer and least <= most:
-            ways.append(f"{' or '.join(map(str, fewer[:2]))} bits")
-        if runtime is not None and plan.fixed < most:
+        fewer = [width for width in widths if width != 6 and width < (bits or 32)]
+        enough = [str(width) for width in fewer if is_enough(width, runtime, {"low_rank"})]
+        ways = [f"{' or '.join(enough[:2])} bits"] if enough else []
+        if runtime is not None and is_enough(bits, None, set(options.formats)):
             ways.append("for_runtime=None, which also has formats of slow lookups")
         return f" Try {', or '.join(ways)}." if ways else ""
+
+    def reason_kept(self, path: str) -> str:
+        """Returns why the choice keeps a layer."""
+        smaller, bits = self.plan.choices[path][1:], self.plan.options.bits
+        if not smaller:
+            if bits is None and candidates_of(self.plan, path, (), 8, None)[1:]:
+                return "no format makes it smaller without bits"
+            return "no format makes it smaller"
+        if not any(c in self.allowed[path] and self._is_fast(path, c) for c in smaller):
+            return "no smaller candidate is fast enough"
+        if self.goal == Smaller(1.0):
+            asked = bits is not None
+            return "integers are not smaller" if asked else "no smaller model was asked for"
+        if isinstance(self.goal, Within):
+            return "no smaller candidate is within the tolerance"
+        if isinstance(self.goal, Smaller):
+            return "the target is reached without it"
+        return "the smallest model within max_drop keeps it"
 
     def _keeping(self, goal: Keeping, before: float) -> Choice:
         """Returns the choice of the highest target whose metric drops by at most `drop`."""
@@ -198,11 +218,10 @@ class Chooser:
         key = (path, candidate.format, candidate.ranks, candidate.bits)
         if key not in self.times:
             # Not `None`: `min_speed` needs data, and layers that were not called are left out.
-            batch = cast(np.ndarray, self.plan.statistics[path].batch)
+            call = cast(Call, self.plan.statistics[path].call)
             layer = candidate.make()
             layer = copied(layer) if candidate.bits is None else candidate.finished(layer)
-            inputs = keras.Input(batch.shape[1:], dtype=str(batch.dtype))
-            self.times[key] = _best_time(keras.Model(inputs, layer(inputs)), batch)
+            self.times[key] = _best_time(*call.model_of(layer))
         return self.times[key]
 
 

@@ -15,6 +15,7 @@ from keras_tnattn.compression.batches import fitting_data, number_of_inputs, out
 from keras_tnattn.compression.biases import BiasCorrection
 from keras_tnattn.compression.building import Assembly, assembled, compile_like, measured
 from keras_tnattn.compression.calibration import Data
+from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.choosing import Chooser
 from keras_tnattn.compression.copying import check_copy, copy_of, example_inputs
 from keras_tnattn.compression.formats import FORMATS
@@ -31,19 +32,29 @@ from keras_tnattn.compression.healing import heal
 from keras_tnattn.compression.plan import made_plan
 from keras_tnattn.compression.progress import tell, telling
 from keras_tnattn.compression.report import Report
-from keras_tnattn.compression.reporting import error_of_outputs, layer_rows, notes_of, report_of
+from keras_tnattn.compression.reporting import (
+    error_of_outputs,
+    layer_rows,
+    notes_of,
+    report_of,
+    unchanged,
+)
 from keras_tnattn.compression.saving import file_bytes, save_model
 
 _log = logging.getLogger(__name__)
 _FORMATS = tuple(name for name in FORMATS if name != "dense")
 _HEALED = "healed; layer errors were measured before healing"
+_LARGER = (
+    "The result is the model itself: with the layers above it would have {size:,} bytes, more than "
+    "{total:,}, because Keras loads a layer that several layers hold once for each of them."
+)
 
 
 class CompressionResult:
     """A compressed model and its report.
 
     Attributes:
-        model: The small model, a normal Keras model.
+        model: The small model, a normal Keras model; the original itself if none is smaller.
         report: A `Report` of the changes to each layer.
         healed_epochs: The number of epochs of healing, without those that were undone.
         id_orders: With `renumber`, a dict from the path of each embedding whose ids were renumbered
@@ -112,14 +123,16 @@ class CompressionResult:
                 squared error relative to the squares of the original's. Default: none.
 
         Returns:
-            The mean loss of each epoch.
+            The mean loss of each epoch; none if the model stays as it was.
 
         Raises:
-            ValueError: If a number is not positive, the dataset does not fit the model, the model
-                has no layer of a name in `outputs`, labels are missing for `label_weight`, or the
-                loss, a weight or the metric becomes infinite or NaN. The model then keeps its
-                weights.
+            ValueError: If the result is the original model, a number is not positive, the dataset
+                does not fit the model, the model has no layer of a name in `outputs`, labels are
+                missing for `label_weight`, or the loss, a weight or the metric becomes infinite or
+                NaN. The model then keeps its weights.
         """
+        if self.model is self._original:
+            raise ValueError(f"Expected a model that became smaller. Received: {self.model.name}")
         how = Healing(epochs, learning_rate, batch_size, label_weight, loss, as_tuple(outputs))
         floating = self._assembly.floating
         before = floating.get_weights()
@@ -143,7 +156,9 @@ class CompressionResult:
         if worse:
             floating.set_weights(before)
             _log.warning("healing would %s: the model stays as it is", worse)
-            return losses
+            notes = (*self.report.notes, f"Healing was undone: it would {worse}.")
+            self.report = dataclasses.replace(self.report, notes=notes)
+            return []
         if healed is not self.model:
             compile_like(self._original, healed)
         notes = (*self.report.notes, *[_HEALED] * (not self.healed_epochs))
@@ -170,7 +185,8 @@ class CompressionResult:
         if example is not None:
             outputs_of(self.model, self.renumbered(example))
         error, rows = self._error_of(self.model)
-        compile_like(self._original, self.model)
+        if self.model is not self._original:
+            compile_like(self._original, self.model)
         after = None if self._metric is None else measured(self._metric, self.model)
         self._report_model(
             self.model, metric_before=metric_before, metric_after=after, error=error, rows=rows
@@ -403,9 +419,14 @@ def _compressed(
     notes = notes_of(chooser, rows, made_layers)
     correction = BiasCorrection(plan, made_layers, data)
     assembly = assembled(plan, choice, made_layers, in_place=True)
-    report = report_of(model, assembly.small, rows, notes)
+    if byte_count(assembly.small) > plan.total:
+        rows = unchanged(rows)
+        notes = [_LARGER.format(size=byte_count(assembly.small), total=plan.total)]
+        assembly, orders = Assembly(model, model, {}, {}, {}, plan.sample), {}
+    report = report_of(model, assembly, rows, notes)
     result = CompressionResult(model, assembly, report, orders, metric, data, options.verbose)
-    correction.apply(model, assembly, result.renumbered, metric)
+    if assembly.small is not model:
+        correction.apply(model, assembly, result.renumbered, metric)
     result._check(example, before)
     return result
 

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tnattn.compression.batches import fitting_data, outputs_of
+from keras_tnattn.compression.batches import cause_of, fitting_data, outputs_of
 from keras_tnattn.compression.walking import Place, entries, layers_by_address, places
 
 
@@ -37,8 +37,12 @@ def copy_of(model: keras.Model, sample: Any = None) -> keras.Model:
             model.save(path, zipped=False)
             try:
                 copy = keras.saving.load_model(path, compile=False, safe_mode=False)
+                loaded = len(copy.weights) == len(model.weights)
+                failure = None if loaded else ValueError("Keras could not build all its layers")
             except ValueError as error:
-                copy = _made_copy(model, sample, path, error)
+                failure = error
+            if failure is not None:
+                copy = _made_copy(model, sample, path, failure)
             _copy_states(model, copy)
             return copy
         except MemoryError:
@@ -47,7 +51,7 @@ def copy_of(model: keras.Model, sample: Any = None) -> keras.Model:
             raise ValueError(
                 f"Could not copy {model.name} ({type(model).__name__}) by saving and loading it. "
                 "Does `get_config` of each of its own classes return all arguments of the "
-                f"constructor? {type(error).__name__}: {_first_paragraph(error)}"
+                f"constructor? {type(error).__name__}: {cause_of(error)}"
             ) from error
 
 
@@ -97,14 +101,6 @@ def several_times_held(model: keras.Model, copy: keras.Model) -> set[int]:
     for address in old_layers.keys() & copies.keys():
         of_layer.setdefault(id(old_layers[address]), set()).add(id(copies[address]))
     return {layer for group in of_layer.values() if len(group) > 1 for layer in group}
-
-
-def _first_paragraph(error: Exception) -> str:
-    """Returns the text of an error without the examples and configs that Keras adds."""
-    paragraphs = str(error).strip().split("\n\n")
-    # "Example error message for object <...>:" is followed by the reason.
-    text = " ".join(paragraphs[: 2 if paragraphs[0].endswith(":") else 1])
-    return text.partition("Full object config")[0].replace("\n", " ").strip()[:500]
 
 
 def custom_objects(model: keras.Model) -> dict[str, Any]:

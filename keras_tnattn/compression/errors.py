@@ -2,13 +2,13 @@
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.compression.calibration import Statistics, activated
-from keras_tnattn.compression.candidates import input_shape
+from keras_tnattn.compression.calibration import Call, Statistics, activated
 from keras_tnattn.compression.kinds import is_table, second_table
 from keras_tnattn.storage import low_rank
 
@@ -62,26 +62,36 @@ def layer_error(
 
 
 def output_error(old: keras.layers.Layer, new: keras.layers.Layer, statistics: Statistics) -> float:
-    """Returns the relative error of the outputs of a layer on `sample`.
+    """Returns the relative error of all outputs of a layer in its first call.
 
-    These are the outputs before the activation, as in the errors of ranks.
+    Without data the inputs are random numbers. The outputs are those before the activation, as in
+    the errors of ranks.
     """
-    inputs = sample(old, statistics)
-    linear = keras.activations.linear
+    call, linear = statistics.call or _random_call(old), keras.activations.linear
     with activated(old, linear), activated(new, linear):
-        expected = ops.convert_to_numpy(old(inputs)).astype("float64")
-        outputs = ops.convert_to_numpy(new(inputs)).astype("float64")
+        outputs, expected = (
+            np.concatenate([x.ravel() for x in call.outputs_of(layer)]) for layer in (new, old)
+        )
     return float(np.linalg.norm(outputs - expected) / (np.linalg.norm(expected) or 1.0))
 
 
-def sample(layer: keras.layers.Layer, statistics: Statistics) -> np.ndarray:
-    """Returns inputs for a layer: those it was called with, or random ones."""
-    if statistics.batch is not None:
-        return statistics.batch
-    rng = np.random.default_rng(0)
-    shape = [8 if size is None else size for size in input_shape(layer)]
-    shape[0] = max(1, _SAMPLE_ROWS // max(int(np.prod(shape[1:-1])), 1))
-    return rng.normal(size=shape).astype("float32")
+def _random_call(layer: keras.layers.Layer) -> Call:
+    """Returns a call of a layer with random inputs, of the shapes with which it was built."""
+    config, rng = layer.get_build_config() or {}, np.random.default_rng(0)
+    shapes = config.get("shapes_dict", {"": config.get("input_shape")})
+    first = next(iter(shapes.values()))
+    rows = first[0] or max(1, _SAMPLE_ROWS // max(int(np.prod([x or 8 for x in first[1:-1]])), 1))
+
+    def inputs(shape: Any) -> Any:
+        if shape is None:
+            return None
+        if not all(size is None or isinstance(size, int) for size in shape):
+            return [inputs(inner) for inner in shape]
+        return rng.normal(size=(rows, *(size or 8 for size in shape[1:]))).astype("float32")
+
+    arguments = {name.removesuffix("_shape"): inputs(shape) for name, shape in shapes.items()}
+    first_name, *_ = arguments
+    return Call((arguments.pop(first_name),), arguments)
 
 
 def parts_of_table(layer: keras.layers.Embedding) -> Iterator[tuple[slice, np.ndarray]]:

@@ -65,7 +65,10 @@ class Plan:
         return byte_count(self.model) - sum(byte_count(layer) for layer in self.layers.values())
 
     def leave_out(self, path: str, reason: str) -> None:
+        """Keeps a layer as it is, for a reason."""
         self.reasons[path] = (self.places.pop(path).layer, reason)
+        self.statistics.pop(path, None)
+        self.choices.pop(path, None)
 
 
 def made_plan(
@@ -132,11 +135,22 @@ def _look_at(plan: Plan, paths: Sequence[str], formats: Sequence[str]) -> None:
     """Collects the candidates for some layers."""
     for number, path in enumerate(paths, 1):
         tell("layer %d of %d: %s", number, len(paths), path)
-        layer = plan.places[path].layer
-        runtime = plan.options.for_runtime
-        bits = bits_for(runtime, layer, plan.options.bits)
-        candidates = candidates_for(layer, plan.statistics[path], formats, bits)
-        plan.choices[path] = fit_for(runtime, layer, candidates)
+        options = plan.options
+        try:
+            plan.choices[path] = candidates_of(
+                plan, path, formats, options.bits, options.for_runtime
+            )
+        except Exception as error:
+            plan.leave_out(path, calibration.reason_to_keep(error))
+
+
+def candidates_of(
+    plan: Plan, path: str, formats: Sequence[str], bits: int | None, runtime: str | None
+) -> list[Candidate]:
+    """Returns the candidates for a layer, the layer itself first."""
+    layer = plan.places[path].layer
+    bits = bits_for(runtime, layer, bits)
+    return fit_for(runtime, layer, candidates_for(layer, plan.statistics[path], formats, bits))
 
 
 def _look_at_integers_first(plan: Plan, most: int) -> None:
@@ -149,7 +163,7 @@ def _look_at_integers_first(plan: Plan, most: int) -> None:
 
     if least() <= most:
         return
-    by_size = sorted(plan.places, key=lambda path: -plan.choices[path][0].bytes)
+    by_size = sorted(plan.choices, key=lambda path: -plan.choices[path][0].bytes)
     if plan.options.effort == "full" and least() > _NEARLY * most:
         _look_at(plan, list(plan.places), plan.options.formats)
         return
@@ -195,13 +209,17 @@ def _check_finite(plan: Plan) -> None:
 
 def _observe(plan: Plan, data: Data) -> None:
     tell("running the model on the data")
-    plan.statistics, outputs = calibration.observe(
+    plan.statistics, outputs, failures = calibration.observe(
         plan.model, plan.layers, data.batches, data.arrays
     )
-    for path in [path for path, note in plan.statistics.items() if note.batch is None]:
-        plan.leave_out(path, "never called on the data")
-        del plan.statistics[path]
-    measure_sensitivity(plan.model, plan.layers, data.batches[0], plan.statistics, outputs)
+    uncalled = {p: "never called on the data" for p, x in plan.statistics.items() if x.call is None}
+    for path, reason in (uncalled | failures).items():
+        plan.leave_out(path, reason)
+    failures = measure_sensitivity(
+        plan.model, plan.layers, data.batches[0], plan.statistics, outputs
+    )
+    for path, reason in failures.items():
+        plan.leave_out(path, reason)
     measure_responses(plan.model, plan.layers, data.batches, plan.statistics, outputs)
 
 

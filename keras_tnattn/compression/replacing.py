@@ -28,6 +28,7 @@ from typing import Any
 
 import keras
 
+from keras_tnattn.compression.batches import cause_of
 from keras_tnattn.compression.walking import Place, places
 
 # Where a layer is used in graphs; the only private attributes of Keras that this package names.
@@ -227,7 +228,11 @@ class Compressed(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict, custom_objects: dict | None = None) -> keras.layers.Layer:
-        layer = keras.saving.deserialize_keras_object(config["layer"], custom_objects)
+        try:
+            layer = keras.saving.deserialize_keras_object(config["layer"], custom_objects)
+        except TypeError as error:  # Keras adds the whole config to a TypeError
+            name = config["layer"]["class_name"]
+            raise ValueError(f"Could not load a compressed {name}: {cause_of(error)}") from error
         _mark(layer)
         vars(layer)["awaited_replacements"] |= config["substitutes"]
         _replace_awaited(layer)

@@ -17,10 +17,12 @@ class LayerReport:
         format: `dense` or one of `compress(formats=...)`; `kept` if the layer did not change.
         ranks: Ranks of the format; of a table in blocks their numbers of rows.
         bits: Bits per weight; 32 for floats.
-        weights_before, weights_after: Numbers of weights, as `count_params` counts them.
+        weights_before, weights_after: Numbers of weights; packed integers count as what they stand
+            for.
         bytes_before, bytes_after: Bytes of the weights.
         error: Measured relative error of the layer's outputs, before its activation.
-        flops_before, flops_after: Floating-point operations per row of inputs.
+        flops_before, flops_after: Floating-point operations for one row of the data, at all its
+            positions or steps; sizes that are not known count as 1.
         ms_before, ms_after: Time of a call on a batch, in milliseconds; `None` if not measured.
         reason: Why the layer did not change.
         curve: `(bytes, error, format)` of each candidate; of tensor trains of tables the error
@@ -60,7 +62,7 @@ class Report:
     Attributes:
         layers: A `LayerReport` for each layer of a kind that can be replaced, and one for each
             class of the others that have weights.
-        weights_before, weights_after: Numbers of weights of the model.
+        weights_before, weights_after: Numbers of weights of the model, as in `LayerReport`.
         bytes_before, bytes_after: Bytes of the weights of the model.
         metric_before, metric_after: Values of the metric, or `None` without a metric.
         error: Relative error of the outputs of the finished model on all rows of the data, `||y' -
@@ -110,6 +112,8 @@ class Report:
                     _change(row.ms_before, row.ms_after),
                 )
             )
+        if all(row.ms_before is None for row in self.layers):
+            lines = [line[:-1] for line in lines]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         header, *rest = lines
         ruled = [header, tuple("-" * width for width in widths), *rest]

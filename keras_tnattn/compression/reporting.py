@@ -1,5 +1,6 @@
 """Makes the report of a compression."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -7,8 +8,14 @@ import keras
 import numpy as np
 
 from keras_tnattn.compression.batches import number_of_rows, outputs_of
-from keras_tnattn.compression.building import Made
-from keras_tnattn.compression.candidates import Candidate, byte_count, dense_flops
+from keras_tnattn.compression.building import Assembly, Made
+from keras_tnattn.compression.candidates import (
+    Candidate,
+    applications,
+    byte_count,
+    dense_flops,
+    input_shape,
+)
 from keras_tnattn.compression.choosing import Chooser
 from keras_tnattn.compression.errors import layer_error
 from keras_tnattn.compression.others import rows_of_others
@@ -35,6 +42,8 @@ def _row(chooser: Chooser, path: str, candidate: Candidate, made: Made | None) -
         new = made.finished
         error = layer_error(old, new, statistics, candidate.id_order())
     timed = changed and plan.options.min_speed is not None
+    shape = input_shape(old) if statistics.call is None else statistics.call.inputs.shape
+    times = applications(old, shape)
     return LayerReport(
         path,
         type(old).__name__,
@@ -42,29 +51,48 @@ def _row(chooser: Chooser, path: str, candidate: Candidate, made: Made | None) -
         candidate.ranks,
         candidate.bits or 32,
         old.count_params(),
-        new.count_params(),
+        (old if made is None else made.floating).count_params(),
         byte_count(old),
         byte_count(new),
         error,
-        dense_flops(old),
-        candidate.flops,
+        times * dense_flops(old),
+        times * candidate.flops,
         chooser.milliseconds(path, plan.choices[path][0]) if timed else None,
         chooser.milliseconds(path, candidate) if timed else None,
-        "" if changed else chooser.reason_kept,
+        "" if changed else chooser.reason_kept(path),
         tuple((c.bytes, c.likely_error, c.format) for c in plan.choices[path]),
     )
 
 
+def unchanged(rows: Iterable[LayerReport]) -> tuple[LayerReport, ...]:
+    """Returns rows of layers that stay, because what replaces them makes the model larger."""
+    return tuple(
+        dataclasses.replace(
+            row,
+            format="kept",
+            ranks=(),
+            bits=32,
+            weights_after=row.weights_before,
+            bytes_after=row.bytes_before,
+            error=0.0,
+            flops_after=row.flops_before,
+            ms_after=row.ms_before,
+            reason=row.reason or "the model would become larger",
+        )
+        for row in rows
+    )
+
+
 def report_of(
-    model: keras.Model, small: keras.Model, rows: tuple[LayerReport, ...], notes: list[str]
+    model: keras.Model, assembly: Assembly, rows: tuple[LayerReport, ...], notes: list[str]
 ) -> Report:
     """Returns the report of a finished model, without the errors of its outputs."""
     return Report(
         rows,
         model.count_params(),
-        small.count_params(),
+        assembly.floating.count_params(),
         byte_count(model),
-        byte_count(small),
+        byte_count(assembly.small),
         notes=tuple(notes),
     )
 

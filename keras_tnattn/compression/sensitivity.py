@@ -10,7 +10,14 @@ import numpy as np
 from keras import ops
 
 from keras_tnattn.compression.batches import are_probabilities, as_rows, outputs_of
-from keras_tnattn.compression.calibration import Statistics, activated, watched
+from keras_tnattn.compression.calibration import (
+    Call,
+    Statistics,
+    activated,
+    map_floats,
+    reason_to_keep,
+    watched,
+)
 from keras_tnattn.compression.errors import low_rank_table
 from keras_tnattn.compression.kinds import has_kernel, is_table
 
@@ -36,22 +43,30 @@ def measure_sensitivity(
     batch: Any,
     statistics: Mapping[str, Statistics],
     outputs: list[np.ndarray],
-) -> None:
+) -> dict[str, str]:
     """Measures for each layer how much noise on its outputs changes the model's outputs.
 
     Adds noise of 5 % of the outputs' size to one layer at a time, before the activation if it has
     one. Layers whose errors hardly change the model's outputs get a smaller share of the budget.
     For probabilities, changes of their logarithms count, because a model that is sure of its
     training data hardly changes the probabilities themselves.
+
+    Returns:
+        Why this failed, by path.
     """
     change, size = _change_of_outputs(model, batch, outputs)
+    failures = {}
     for path, layer in layers.items():
-        with _noisy(layer):
-            changed = np.linalg.norm(change())
+        try:
+            with _noisy(layer):
+                changed = np.linalg.norm(change())
+        except Exception as error:
+            failures[path], changed = reason_to_keep(error), 0.0
         statistics[path].sensitivity = float(changed / (_CHANGE * size)) if size > 0 else 1.0
     largest = max((statistics[path].sensitivity for path in layers), default=0.0)
     for path in layers:
         statistics[path].sensitivity = max(statistics[path].sensitivity, 1e-3 * largest) or 1.0
+    return failures
 
 
 def measure_responses(
@@ -165,10 +180,10 @@ def _some_entries(
     return some, random.permutation(columns)[: max(1, most // most_rows)]
 
 
-def _shifting(feature: int) -> Callable[[str, Any, Any, bool], Any]:
+def _shifting(feature: int) -> Callable[[str, Call, Any], Any]:
     """Returns a function that changes a feature of an embedding's outputs."""
 
-    def shifted(_path: str, _ids: Any, outputs: Any, _reverse: bool) -> Any:
+    def shifted(_path: str, _call: Call, outputs: Any) -> Any:
         array = ops.convert_to_numpy(outputs).astype("float32")
         rng = np.random.default_rng(0)  # the same signs for each feature
         signs = rng.choice((-1.0, 1.0), size=array.shape[:-1])
@@ -180,7 +195,7 @@ def _shifting(feature: int) -> Callable[[str, Any, Any, bool], Any]:
 
 @contextlib.contextmanager
 def _noisy(layer: keras.layers.Layer) -> Iterator[None]:
-    """Adds noise to the outputs of a layer, before its activation if it has one."""
+    """Adds noise to all outputs of a layer, before its activation if it has one."""
     rng = np.random.default_rng(0)
 
     def noisy(outputs: Any) -> Any:
@@ -190,7 +205,7 @@ def _noisy(layer: keras.layers.Layer) -> Iterator[None]:
 
     activation = layer.activation if has_kernel(layer) else None
     if activation is None:
-        with watched({"": layer}, lambda _path, _inputs, outputs, _reverse: noisy(outputs)):
+        with watched({"": layer}, lambda _path, _call, outputs: map_floats(noisy, outputs)):
             yield
         return
     with activated(layer, lambda outputs: activation(noisy(outputs))):

@@ -42,7 +42,7 @@ def split_equation(equation: str) -> tuple[str, str]:
         )
     rank = next(c for c in "rstuvwxyzabcdefghijklmnopq" if c not in equation)
     free = "".join(c for c in inputs if c not in summed)
-    middle = free + rank
+    middle = free + rank if inputs[-1] != "." else free[:-3] + rank + "..."
     return (
         f"{inputs},{''.join(summed)}{rank}->{middle}",
         f"{middle},{rank}{''.join(new)}->{output}",
@@ -141,17 +141,15 @@ class LowRankEinsumDense(BaseLowRank):
         self.bias_axes = bias_axes
 
     def build(self, input_shape: Shape) -> None:
-        inputs, kernel, output = labels_of(self.equation)
-        sizes = _sizes(inputs, input_shape) | _sizes(
-            output, (None, *self.partial_output_shape), skip_ellipsis=True
-        )
+        inputs, kernel, _ = labels_of(self.equation)
+        sizes = self._sizes(input_shape)
         summed, new = kernel_axes(self.equation)
         rows = int(np.prod([sizes[kernel[i]] for i in summed]))
         columns = int(np.prod([sizes[kernel[i]] for i in new]))
         inner, outer = self._options(rows, columns)
         middle = self.equations[0].split("->")[1].replace("...", "")
-        # The output shape excludes the batch axis, which an ellipsis would include.
-        axes = middle[:-1] if "..." in inputs else middle[1:-1]
+        # The output shape excludes the batch axis, which an ellipsis in front includes.
+        axes = middle[:-1] if inputs[0] == "." else middle[1:-1]
         self.inner = keras.layers.EinsumDense(
             self.equations[0], (*(sizes[c] for c in axes), self.rank), **inner
         )
@@ -167,10 +165,15 @@ class LowRankEinsumDense(BaseLowRank):
         self.outer.build(self.inner.compute_output_shape(input_shape))
         self.built = True
 
+    def _sizes(self, input_shape: Shape) -> dict[str, Any]:
+        """Returns the size of each named axis; an axis of the kernel alone may come first."""
+        whole = keras.layers.EinsumDense(self.equation, self.partial_output_shape)
+        inputs, _, output = labels_of(self.equation)
+        return _sizes(output, whole.compute_output_shape(input_shape)) | _sizes(inputs, input_shape)
+
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         inputs, _, output = labels_of(self.equation)
-        sizes = _sizes(output, (None, *self.partial_output_shape), skip_ellipsis=True)
-        sizes |= _sizes(inputs, input_shape)
+        sizes = self._sizes(input_shape)
         before, ellipsis, after = output.partition("...")
         first = len(inputs.partition("...")[0])
         lead = input_shape[first : first + len(input_shape) - len(inputs.replace("...", ""))]
@@ -242,13 +245,10 @@ class LowRankEinsumDense(BaseLowRank):
         }
 
 
-def _sizes(labels: str, shape: Shape, skip_ellipsis: bool = False) -> dict[str, Any]:
+def _sizes(labels: str, shape: Shape) -> dict[str, Any]:
     """Returns the size of each named axis in `shape`; the axes of an ellipsis have no name."""
     if "..." not in labels:
         return dict(zip(labels, shape, strict=True))
     before, after = labels.split("...")
-    # A partial shape has no sizes for the ellipsis, which includes the batch.
-    if skip_ellipsis:
-        shape = shape[1:]
     sizes = dict(zip(before, shape, strict=False))
     return sizes | dict(zip(reversed(after), reversed(shape), strict=False))

@@ -1,6 +1,7 @@
 """Recurrent layers on other cells: the way in which a trained one gets smaller kernels."""
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -62,12 +63,16 @@ def on_other_cells(
     return new
 
 
-def states_of(layer: keras.layers.RNN, inputs: np.ndarray) -> np.ndarray:
+def states_of(
+    layer: keras.layers.RNN, inputs: np.ndarray, initial_state: Any = None, **kwargs: Any
+) -> np.ndarray:
     """Returns the states `(n, U)` that the recurrent kernel of a layer of one cell multiplies.
 
     Args:
         layer: A built recurrent layer whose first state is its output.
         inputs: Float array `(B, T, I)`.
+        initial_state: The states `(B, U)`, as for the layer. Default: 0.
+        **kwargs: Further arguments of a call of the layer, such as `mask`.
 
     Example:
         >>> gru = keras.layers.GRU(8)
@@ -78,6 +83,9 @@ def states_of(layer: keras.layers.RNN, inputs: np.ndarray) -> np.ndarray:
     same = keras.layers.RNN(
         layer.cell, return_sequences=True, go_backwards=layer.go_backwards, dtype=layer.dtype_policy
     )
-    outputs = ops.convert_to_numpy(same(inputs))
-    before = np.concatenate([np.zeros_like(outputs[:, :1]), outputs[:, :-1]], axis=1)
+    outputs = ops.convert_to_numpy(same(inputs, initial_state=initial_state, **kwargs))
+    first = np.zeros_like(outputs[:, 0])
+    if initial_state is not None:
+        first = keras.tree.flatten(initial_state)[0]
+    before = np.concatenate([first[:, None], outputs[:, :-1]], axis=1)
     return before.reshape(-1, before.shape[-1])

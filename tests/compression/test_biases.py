@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from keras_tnattn import compress
-from keras_tnattn.compression.biases import some_batches
+from keras_tnattn.compression.biases import bias_of, some_batches
 
 INPUTS = np.random.default_rng(0).normal(0.5, 1, size=(64, 24)).astype("float32")
 IMAGES = np.random.default_rng(0).normal(0.5, 1, size=(32, 6, 6, 4)).astype("float32")
@@ -64,6 +64,13 @@ def test_normalizations_take_the_corrections_of_convolutions():
         assert np.abs(actual - expected).max() > 0.01
         axes = (0, 1, 2)
         np.testing.assert_allclose(actual.mean(axes), expected.mean(axes), atol=1e-4)
+
+
+@pytest.mark.parametrize(("axis", "is_last"), [(1, False), (2, False), (3, True), (-1, True)])
+def test_only_normalizations_of_the_last_axis_have_a_bias_for_outputs(axis, is_last):
+    layer = keras.layers.BatchNormalization(axis=axis)
+    layer.build((None, 4, 4, 4))
+    assert (bias_of(layer) is not None) == is_last
 
 
 def test_several_batches_have_the_mean_over_all():

@@ -463,6 +463,41 @@ def test_other_outputs_do_not_hide_what_reads_the_ids(other):
     assert compress(model, target=1.2, data=IDS, **options).id_orders == {}
 
 
+def test_for_runtime_is_no_hint_where_it_does_not_matter():
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
+    with pytest.raises(ValueError, match="Expected a target of at most") as caught:
+        compress(model, target=100, bits=4, for_runtime="litert", verbose=0)
+    assert "Try" not in str(caught.value)
+
+
+def test_the_report_counts_what_the_layers_compute():
+    """Of all positions of a convolution, and of weights also those that are packed."""
+    layers = keras.layers
+    inputs = keras.Input((9, 9, 4))
+    x = layers.Conv2D(16, 3, strides=2, padding="same", name="convolution")(inputs)
+    x = layers.Conv2DTranspose(8, 2, strides=2, name="transposed")(x)
+    x = layers.DepthwiseConv2D(3, name="depthwise")(x)
+    x = layers.Dense(24, name="each")(layers.Reshape((16, 32))(x))
+    x = layers.EinsumDense("bsd,dhk->bshk", (16, 4, 6), name="einsum")(x)
+    x = layers.LSTM(8, name="steps")(layers.Reshape((16, 24))(x))
+    model = keras.Model(inputs, x)
+    rows = np.random.default_rng(0).normal(size=(4, 9, 9, 4)).astype("float32")
+    expected = {
+        "convolution": 2 * 25 * 9 * 4 * 16,
+        "transposed": 2 * 25 * 4 * 16 * 8,
+        "depthwise": 2 * 64 * 9 * 8,
+        "each": 2 * 16 * 32 * 24,
+        "einsum": 2 * 16 * 24 * 24,
+        "steps": 2 * 16 * (24 + 8) * 32,
+    }
+    for data in (None, rows):
+        report = compress(model, bits=8, data=data, formats=(), verbose=0).report
+        assert {row.path: row.flops_before for row in report.layers} == expected
+        assert report.weights_after == report.weights_before == model.count_params()
+        assert all(row.weights_after == row.weights_before for row in report.layers)
+        assert "ms" not in str(report).split("\n")[0]
+
+
 @pytest.mark.parametrize(
     ("bits", "hint"),
     [(None, "Try 8 or 4 bits"), (8, "Try 4 or 3 bits"), (4, "Try 3 or 2 bits"), (2, None)],
@@ -606,6 +641,34 @@ def test_the_report_says_why_a_layer_was_kept():
     assert reason == "no smaller model was asked for"
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"target": 1.5}, {"up": "no format makes it smaller without bits", "small": None}),
+        ({"target": 1.5, "bits": 8}, {"small": "the target is reached without it"}),
+        ({"tolerance": 1e-9}, {"large": "no smaller candidate is within the tolerance"}),
+        ({"min_speed": 1e9, "tolerance": 9}, {"large": "no smaller candidate is fast enough"}),
+        ({"bits": 8, "formats": ()}, {"tiny": "no format makes it smaller"}),
+        (
+            {"max_drop": 0.0, "metric": lambda _: 1.0, "target": 1.5},
+            {"small": "the smallest model within max_drop keeps it"},
+        ),
+    ],
+)
+def test_the_reason_is_that_of_the_choice(options, expected):
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    inputs = keras.Input((4, 4, 8))
+    x = layers.Conv2DTranspose(8, 2, name="up")(inputs)
+    x = layers.Dense(400, name="large", use_bias=False)(layers.Flatten()(x))
+    x = layers.Dense(1, use_bias=False, name="tiny")(layers.Dense(8, name="small")(x)[:, :1])
+    rows = np.random.default_rng(0).normal(size=(8, 4, 4, 8)).astype("float32")
+    report = compress(keras.Model(inputs, x), data=rows, verbose=0, **options).report
+    reasons = {row.path: row.reason for row in report.layers}
+    for path, reason in expected.items():
+        assert reason is None or reasons[path] == reason
+
+
 def test_healing_brings_outputs_nearer():
     model = sequential()
     outputs = outputs_of(model, IDS)
@@ -650,7 +713,8 @@ def test_a_healing_that_lowers_the_metric_is_undone(bits):
         sequential(), target=2.0, bits=bits, data=IDS, metric=lambda model: next(values)
     )
     before = outputs_of(result.model, IDS)
-    assert len(result.heal(IDS)) == 1
+    assert result.heal(IDS) == []
+    assert "Healing was undone: it would lower the metric from 0.8000 to 0.7000." in str(result)
     np.testing.assert_array_equal(outputs_of(result.model, IDS), before)
     assert (result.report.metric_before, result.report.metric_after) == (0.9, 0.8)
     assert result.healed_epochs == 0

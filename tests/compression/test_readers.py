@@ -43,6 +43,22 @@ class Autoencoder(keras.Model):
         return ops.matmul(x, ops.transpose(self.encoder.kernel))
 
 
+@keras.saving.register_keras_serializable(package="test_readers")
+class Regularized(keras.Model):
+    """Reads a kernel only when its losses are collected."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.regularized, self.other = keras.layers.Dense(32), keras.layers.Dense(32)
+
+    def call(self, rows):
+        return self.other(self.regularized(rows))
+
+    @property
+    def losses(self):
+        return [ops.sum(ops.abs(self.regularized.kernel))]
+
+
 def called(model, inputs):
     model(inputs)
     return model
@@ -69,6 +85,11 @@ def test_tied_autoencoders_and_penalties_stay():
     found = reasons(result)
     assert found["encoder"] == found["penalized"] == "other code reads its kernel"
     assert "other" not in found
+
+
+def test_a_kernel_that_only_a_loss_reads_stays():
+    result = compress(called(Regularized(), ROWS), target=1.2, data=ROWS, verbose=0)
+    assert reasons(result) == {"regularized": "other code reads its kernel"}
 
 
 def test_layers_in_wrappers_that_hold_their_weights_stay():

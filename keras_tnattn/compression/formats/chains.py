@@ -49,7 +49,7 @@ def convolution_candidates(
         )
         rounding = convolution_factors.kernel_error(kernel, approximation, statistics.moment)
     quantize = (
-        None if bits is None else functools.partial(quantized, bits=bits, batch=statistics.batch)
+        None if bits is None else functools.partial(quantized, bits=bits, batch=statistics.inputs)
     )
     return [
         Candidate(

@@ -100,7 +100,7 @@ def _kernel_candidates(
         moments = {} if statistics.moment is None else {"kernel": statistics.moment}
         small = quantized_layer(layer, bits, chains.GROUP, moments)
         rounding = output_error(layer, small, statistics)
-        quantize = functools.partial(_quantized, bits=bits, batch=statistics.batch)
+        quantize = functools.partial(_quantized, bits=bits, batch=statistics.inputs)
     scale = None if statistics.moment is None else low_rank.square_root(statistics.moment)
     left, right, errors = low_rank.low_rank_factors(kernel, scale)
 
