@@ -18,10 +18,10 @@ from keras_tnattn.compression.batches import number_of_rows, outputs_of
 from keras_tnattn.compression.building import Assembly, measured
 from keras_tnattn.compression.calibration import Call, Data, activated, watched
 from keras_tnattn.compression.goals import Metric
+from keras_tnattn.compression.inventory import Inventory
 from keras_tnattn.compression.plan import Plan
 from keras_tnattn.compression.progress import tell
 from keras_tnattn.compression.reporting import error_of_outputs
-from keras_tnattn.compression.walking import places
 
 # The rows over which the means are taken.
 _ROWS = 256
@@ -45,8 +45,8 @@ class BiasCorrection:
         self.some = some_batches(self.batches)
         self.means: Means = {}
         if self.replaced and self.batches:
-            layers = self._layers_of(plan.model, {p: plan.layers[p] for p in self.replaced})
-            self.means = mean_outputs(layers, plan.model, self.some)
+            layers = self._layers_of(plan.inventory)
+            self.means = mean_outputs(layers, plan.inventory.model, self.some)
 
     def apply(
         self,
@@ -65,11 +65,10 @@ class BiasCorrection:
         """
         if not self.means:
             return
-        small, floating = assembly.small, assembly.floating
-        replaced = {path: assembly.places[path].layer for path in self.replaced}
-        models = [self._layers_of(small, {**replaced, **assembly.quantized})]
+        small, floating = assembly.small.model, assembly.floating.model
+        models = [self._layers_of(assembly.small)]
         if floating is not small:
-            models.append(self._layers_of(floating, replaced))
+            models.append(self._layers_of(assembly.floating))
 
         def value() -> tuple[float, float]:
             """Returns what must not rise."""
@@ -89,16 +88,18 @@ class BiasCorrection:
             for model, weights in zip((small, floating), former, strict=True):
                 model.set_weights(weights)
 
-    def _layers_of(self, model: keras.Model, replaced: Layers) -> dict[str, keras.layers.Layer]:
+    def _layers_of(self, inventory: Inventory) -> dict[str, keras.layers.Layer]:
         """Returns the layers with biases: those that are replaced and batch normalizations."""
-        normalizations = {
-            place.path: place.layer
-            for place in places(model)
-            if isinstance(place.layer, keras.layers.BatchNormalization)
-            and self.options.selects(place.layer)
+
+        def is_corrected(path: str, layer: keras.layers.Layer) -> bool:
+            normalizes = isinstance(layer, keras.layers.BatchNormalization)
+            return path in self.replaced or (normalizes and self.options.selects(layer))
+
+        return {
+            path: place.layer
+            for path, place in inventory.places.items()
+            if is_corrected(path, place.layer) and bias_of(place.layer) is not None
         }
-        layers = {**normalizations, **replaced}
-        return {path: layer for path, layer in layers.items() if bias_of(layer) is not None}
 
 
 def bias_of(layer: keras.layers.Layer) -> keras.Variable | None:

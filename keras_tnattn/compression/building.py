@@ -8,7 +8,8 @@ from typing import Any
 import keras
 
 from keras_tnattn.compression.candidates import Candidate, copied
-from keras_tnattn.compression.copying import copy_of, custom_objects, twins
+from keras_tnattn.compression.copying import copy_of, custom_objects
+from keras_tnattn.compression.inventory import Inventory
 from keras_tnattn.compression.plan import Plan
 from keras_tnattn.compression.replacing import replace
 from keras_tnattn.compression.rounding import (
@@ -18,7 +19,6 @@ from keras_tnattn.compression.rounding import (
     start_from_integers,
     with_integers_of,
 )
-from keras_tnattn.compression.walking import Place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,39 +47,34 @@ class Assembly:
     Attributes:
         floating: The model with the chosen layers as floats, equal to the integers of `small`.
         small: The finished model; `floating` itself if nothing is quantized.
-        places: Where the layers of the plan are in `floating`, by path.
-        quantized: The layers of `small` that are quantized, by path.
-        quantize: The functions that quantized them, by path.
+        quantize: The functions that quantized layers of `small`, by path.
         sample: As in `Plan`.
     """
 
-    floating: keras.Model
-    small: keras.Model
-    places: Mapping[str, Place]
-    quantized: Mapping[str, keras.layers.Layer]
+    floating: Inventory
+    small: Inventory
     quantize: Mapping[str, Callable[[keras.layers.Layer], keras.layers.Layer]]
     sample: Any
 
     @property
     def roundings(self) -> list[Rounding | BlockRounding]:
         """The kernels of `floating` that `small` has as integers."""
-        return [
-            rounding
-            for path, layer in self.quantized.items()
-            for rounding in roundings(self.places[path].layer, layer)
-        ]
+        return [rounding for path in self.quantize for rounding in roundings(*self._pair(path))]
+
+    def _pair(self, path: str) -> tuple[keras.layers.Layer, keras.layers.Layer]:
+        return self.floating.places[path].layer, self.small.places[path].layer
 
     def quantized_again(self) -> keras.Model:
         """Returns a new small model with the present weights of `floating`."""
 
         def again(path: str) -> keras.layers.Layer:
-            layer, former = self.places[path].layer, self.quantized[path]
+            layer, former = self._pair(path)
             if not roundings(layer, former):
                 return self.quantize[path](layer)
             return with_integers_of(layer, copied(former))
 
-        layers = {path: again(path) for path in self.quantized}
-        return _with_layers(self.floating, self.places, layers, self.sample)[0]
+        layers = {path: again(path) for path in self.quantize}
+        return _with_layers(self.floating, layers, self.sample).model
 
 
 def assembled(
@@ -97,50 +92,43 @@ def assembled(
         in_place: Whether to change the model of the plan, which then cannot be used again, instead
             of a copy.
     """
-    floating, spots = plan.model, plan.places
-    if not in_place:
-        floating = copy_of(plan.model, plan.sample)
-        twin_of = twins(plan.model, floating)
-        spots = {path: twin_of[id(place.layer)] for path, place in plan.places.items()}
+    floating = plan.inventory if in_place else copy_of(plan.inventory, plan.sample)
     for path, new in made_layers.items():
         if choice[path].format != "dense":
-            replace(spots[path], new.floating)
+            replace(floating.places[path], new.floating)
     quantize = {
         path: candidate.quantize
         for path, candidate in choice.items()
         if candidate.quantize is not None
     }
     finished = {path: made_layers[path].finished for path in quantize}
-    small, quantized = _with_layers(floating, spots, finished, plan.sample)
-    assembly = Assembly(floating, small, spots, quantized, quantize, plan.sample)
+    small = _with_layers(floating, finished, plan.sample)
+    assembly = Assembly(floating, small, quantize, plan.sample)
     start_from_integers(assembly.roundings)
     return assembly
 
 
 def _with_layers(
-    floating: keras.Model,
-    spots: Mapping[str, Place],
-    layers: Mapping[str, keras.layers.Layer],
-    sample: Any,
-) -> tuple[keras.Model, dict[str, keras.layers.Layer]]:
-    """Returns a copy of a model with other layers, and these layers in it, by path."""
+    floating: Inventory, layers: Mapping[str, keras.layers.Layer], sample: Any
+) -> Inventory:
+    """Returns a copy of a model with other layers, by path; the model itself without any."""
     if not layers:
-        return floating, {}
+        return floating
     small = copy_of(floating, sample)
-    twin_of = twins(floating, small)
     for path, layer in layers.items():
-        replace(twin_of[id(spots[path].layer)], layer)
-    return small, {path: twin_of[id(spots[path].layer)].layer for path in layers}
+        replace(small.places[path], layer)
+    return small
 
 
-def compile_like(model: keras.Model, small: keras.Model) -> None:
+def compile_like(original: Inventory, small: keras.Model) -> None:
     """Compiles a small model as the original is, if Keras can save how that is."""
+    model = original.model
     custom = type(model).compile is not keras.Model.compile
     if not model.compiled or (
         custom and type(model).compile_from_config is keras.Model.compile_from_config
     ):
         return
-    with keras.saving.custom_object_scope(custom_objects(model)):
+    with keras.saving.custom_object_scope(custom_objects(original)):
         config = model.get_compile_config()
         if config:
             small.compile_from_config(config)

@@ -46,7 +46,7 @@ class Chooser:
             argument = f"bits={bits}" if goal == Smaller(1.0) else goal.argument
             raise ValueError(
                 "Expected a model with layers that can be replaced. Received: "
-                f"{argument}, and {self.plan.model.name} with {left_over(self.plan)}"
+                f"{argument}, and {self.plan.inventory.model.name} with {left_over(self.plan)}"
             )
         if isinstance(goal, Keeping):
             return self._keeping(goal, cast(float, metric_before))
@@ -187,7 +187,7 @@ class Chooser:
             if choice is None:
                 tell("%.3g times smaller: not possible", middle)
             else:
-                small = assembled(plan, choice, self.made(choice)).small
+                small = assembled(plan, choice, self.made(choice)).small.model
                 after = measured(goal.metric, small)
                 tell("%.3g times smaller: metric %.6g instead of %.6g", middle, after, before)
             if choice is not None and after >= before - goal.drop:

@@ -29,6 +29,7 @@ from keras_tnattn.compression.goals import (
     goal_of,
 )
 from keras_tnattn.compression.healing import heal
+from keras_tnattn.compression.inventory import Inventory
 from keras_tnattn.compression.plan import made_plan
 from keras_tnattn.compression.progress import tell, telling
 from keras_tnattn.compression.report import Report
@@ -73,7 +74,7 @@ class CompressionResult:
 
     def __init__(
         self,
-        original: keras.Model,
+        original: Inventory,
         assembly: Assembly,
         report: Report,
         id_orders: Mapping[str, np.ndarray],
@@ -83,7 +84,7 @@ class CompressionResult:
     ) -> None:
         self._original, self._assembly, self._metric = original, assembly, metric
         self._data, self._verbose = data, verbose
-        self.model, self.report, self.healed_epochs = assembly.small, report, 0
+        self.model, self.report, self.healed_epochs = assembly.small.model, report, 0
         self.id_orders = dict(id_orders)
 
     def __repr__(self) -> str:
@@ -131,16 +132,16 @@ class CompressionResult:
                 missing for `label_weight`, or the loss, a weight or the metric becomes infinite or
                 NaN. The model then keeps its weights.
         """
-        if self.model is self._original:
+        if self.model is self._original.model:
             raise ValueError(f"Expected a model that became smaller. Received: {self.model.name}")
         how = Healing(epochs, learning_rate, batch_size, label_weight, loss, as_tuple(outputs))
-        floating = self._assembly.floating
+        floating = self._assembly.floating.model
         before = floating.get_weights()
         try:
             with telling(self._verbose):
                 losses = heal(
                     floating,
-                    self._original,
+                    self._original.model,
                     dataset,
                     how,
                     self.renumbered,
@@ -185,7 +186,7 @@ class CompressionResult:
         if example is not None:
             outputs_of(self.model, self.renumbered(example))
         error, rows = self._error_of(self.model)
-        if self.model is not self._original:
+        if self.model is not self._original.model:
             compile_like(self._original, self.model)
         after = None if self._metric is None else measured(self._metric, self.model)
         self._report_model(
@@ -202,7 +203,7 @@ class CompressionResult:
         """Returns the error of a model's outputs on the data, and the number of rows."""
         if self._data is None:
             return None, 0
-        return error_of_outputs(self._original, model, self._data.every(), self.renumbered)
+        return error_of_outputs(self._original.model, model, self._data.every(), self.renumbered)
 
     def save(self, path: str | os.PathLike, overwrite: bool = False) -> int:
         """Writes the small model as a `.keras` file, and prints its bytes.
@@ -401,10 +402,11 @@ def _compressed(
         with fitting_data():
             outputs_of(model, example)
     before = None if metric is None else measured(metric, model)
-    copy = copy_of(model, example)
+    original = Inventory.of(model)
+    copy = copy_of(original, example)
     if example is not None:
-        check_copy(model, copy, example)
-    plan = made_plan(model, copy, example, data, options, goal)
+        check_copy(model, copy.model, example)
+    plan = made_plan(original, copy, example, data, options, goal)
     chooser = Chooser(plan)
     choice = chooser.choice_for(goal, before)
     if any(not candidate.keeps_layer for candidate in choice.values()):
@@ -419,13 +421,13 @@ def _compressed(
     notes = notes_of(chooser, rows, made_layers)
     correction = BiasCorrection(plan, made_layers, data)
     assembly = assembled(plan, choice, made_layers, in_place=True)
-    if byte_count(assembly.small) > plan.total:
-        rows = unchanged(rows)
-        notes = [_LARGER.format(size=byte_count(assembly.small), total=plan.total)]
-        assembly, orders = Assembly(model, model, {}, {}, {}, plan.sample), {}
+    size = byte_count(assembly.small.model)
+    if size > plan.total:
+        rows, notes = unchanged(rows), [_LARGER.format(size=size, total=plan.total)]
+        assembly, orders = Assembly(original, original, {}, plan.sample), {}
     report = report_of(model, assembly, rows, notes)
-    result = CompressionResult(model, assembly, report, orders, metric, data, options.verbose)
-    if assembly.small is not model:
+    result = CompressionResult(original, assembly, report, orders, metric, data, options.verbose)
+    if result.model is not model:
         correction.apply(model, assembly, result.renumbered, metric)
     result._check(example, before)
     return result

@@ -14,22 +14,23 @@ import keras
 import numpy as np
 
 from keras_tnattn.compression.batches import cause_of, fitting_data, outputs_of
-from keras_tnattn.compression.walking import Place, entries, layers_by_address, places
+from keras_tnattn.compression.inventory import Inventory, contents, entries, layers_by_address
 
 
-def copy_of(model: keras.Model, sample: Any = None) -> keras.Model:
+def copy_of(original: Inventory, sample: Any = None) -> Inventory:
     """Returns a copy of a model that shares nothing with it, and is not compiled.
 
     Args:
-        model: A built model; it is not changed.
+        original: A built model; it is not changed.
         sample: Inputs of the model, to build a copy that its config cannot build.
 
     Raises:
         ValueError: If the model cannot be saved and loaded.
     """
+    model = original.model
     with (
         tempfile.TemporaryDirectory() as folder,
-        keras.saving.custom_object_scope(custom_objects(model)),
+        keras.saving.custom_object_scope(custom_objects(original)),
     ):
         # A folder, because Keras writes and reads an archive by way of the memory.
         path = Path(folder, "model")
@@ -43,8 +44,9 @@ def copy_of(model: keras.Model, sample: Any = None) -> keras.Model:
                 failure = error
             if failure is not None:
                 copy = _made_copy(model, sample, path, failure)
-            _copy_states(model, copy)
-            return copy
+            twin = original.of_copy(copy)
+            _copy_states(original, twin)
+            return twin
         except MemoryError:
             raise
         except Exception as error:  # whatever a layer's own code raises
@@ -55,19 +57,17 @@ def copy_of(model: keras.Model, sample: Any = None) -> keras.Model:
             ) from error
 
 
-def _copy_states(model: keras.Model, copy: keras.Model) -> None:
+def _copy_states(original: Inventory, twin: Inventory) -> None:
     """Sets variables that are no weights, such as states of recurrent layers, as in the model."""
-    for old_place, new_place in zip(places(model), places(copy), strict=False):
-        saved = {id(weight) for weight in new_place.layer.weights}
-        pairs = zip(_variables(old_place.layer), _variables(new_place.layer), strict=False)
-        for old, new in pairs:
+    for layer, copy in zip(original.layers, twin.layers, strict=False):
+        saved = {id(weight) for weight in copy.weights}
+        variables = (
+            [value for value in contents(x) if isinstance(value, keras.Variable)]
+            for x in (layer, copy)
+        )
+        for old, new in zip(*variables, strict=False):
             if id(new) not in saved and old.shape == new.shape:
                 new.assign(old)
-
-
-def _variables(layer: keras.layers.Layer) -> list[keras.Variable]:
-    values = entries([vars(layer)[name] for name in sorted(vars(layer))])
-    return [value for value in values if isinstance(value, keras.Variable)]
 
 
 def _made_copy(model: keras.Model, sample: Any, path: Path, loading: ValueError) -> keras.Model:
@@ -94,16 +94,7 @@ def _made_copy(model: keras.Model, sample: Any, path: Path, loading: ValueError)
     return new
 
 
-def several_times_held(model: keras.Model, copy: keras.Model) -> set[int]:
-    """Returns the `id`s of the layers of a copy that are one and the same layer in the model."""
-    old_layers, copies = dict(layers_by_address(model)), dict(layers_by_address(copy))
-    of_layer: dict[int, set[int]] = {}
-    for address in old_layers.keys() & copies.keys():
-        of_layer.setdefault(id(old_layers[address]), set()).add(id(copies[address]))
-    return {layer for group in of_layer.values() if len(group) > 1 for layer in group}
-
-
-def custom_objects(model: keras.Model) -> dict[str, Any]:
+def custom_objects(original: Inventory) -> dict[str, Any]:
     """Returns the classes and functions of a model that Keras may not know, by name."""
     objects: dict[str, Any] = {}
 
@@ -114,14 +105,11 @@ def custom_objects(model: keras.Model) -> dict[str, Any]:
             cls = type(thing)
             objects[cls.__name__] = objects[keras.saving.get_registered_name(cls)] = cls
 
-    add(model)
-    for layer in [model, *(place.layer for place in places(model))]:
-        add(layer)
-        for value in vars(layer).values():
-            for entry in entries(value):
-                add(entry)
+    for layer in original.layers:
+        for thing in (layer, *contents(layer)):
+            add(thing)
     for name in ("loss", "optimizer"):
-        for entry in entries(getattr(model, name, None)):
+        for entry in entries(getattr(original.model, name, None)):
             add(entry)
     return {name: thing for name, thing in objects.items() if name.isidentifier() or ">" in name}
 
@@ -182,18 +170,3 @@ def _example(spec: Any) -> np.ndarray:
     if keras.backend.is_float_dtype(spec.dtype):
         return np.random.default_rng(0).normal(size=shape).astype("float32")
     return np.zeros(shape, spec.dtype)
-
-
-def twins(model: keras.layers.Layer, copy: keras.layers.Layer) -> dict[int, Place]:
-    """Returns for the `id` of each layer inside a model the place of its copy.
-
-    Raises:
-        ValueError: If the copy does not have the same layers.
-    """
-    old, new = places(model), places(copy)
-    if [type(place.layer) for place in old] != [type(place.layer) for place in new]:
-        raise ValueError(
-            f"Expected a copy with the same layers. Received: {len(old)} and {len(new)} layers "
-            f"inside {model.name} and its copy"
-        )
-    return {id(a.layer): b for a, b in zip(old, new, strict=True)}

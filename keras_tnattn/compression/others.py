@@ -8,7 +8,6 @@ from keras_tnattn.compression.candidates import byte_count, item_size
 from keras_tnattn.compression.estimate import readable_size
 from keras_tnattn.compression.plan import Plan
 from keras_tnattn.compression.report import LayerReport
-from keras_tnattn.compression.walking import places
 
 
 def rows_of_others(plan: Plan) -> list[LayerReport]:
@@ -23,7 +22,7 @@ def rows_of_others(plan: Plan) -> list[LayerReport]:
     layers: dict[str, int] = collections.Counter()
     weights: dict[str, list] = collections.defaultdict(list)
     # The innermost layers first, because a layer has the weights of those inside, too.
-    for layer in [*(place.layer for place in reversed(places(plan.model))), plan.model]:
+    for layer in reversed(plan.inventory.layers):
         own = [weight for weight in layer.weights if id(weight) not in counted]
         if own:
             counted |= {id(weight) for weight in own}

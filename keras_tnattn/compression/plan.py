@@ -13,16 +13,16 @@ from keras_tnattn.compression import calibration
 from keras_tnattn.compression.batches import are_equal, outputs_of, renumbered
 from keras_tnattn.compression.calibration import Data, Statistics
 from keras_tnattn.compression.candidates import Candidate, byte_count
-from keras_tnattn.compression.copying import copy_of, several_times_held, twins
+from keras_tnattn.compression.copying import copy_of
 from keras_tnattn.compression.estimate import expected_seconds, readable, readable_size
 from keras_tnattn.compression.formats import candidates_for
 from keras_tnattn.compression.goals import Goal, Options, Smaller
+from keras_tnattn.compression.inventory import Inventory, Place
 from keras_tnattn.compression.kinds import is_plain_table, kind_of, reason_against
 from keras_tnattn.compression.progress import tell
 from keras_tnattn.compression.readers import reasons_of_readers
 from keras_tnattn.compression.runtimes import bits_for, fit_for
 from keras_tnattn.compression.sensitivity import measure_responses, measure_sensitivity
-from keras_tnattn.compression.walking import Place, places
 
 # If integers alone make a model at most this many times as large as it may be, other candidates are
 # looked for in as few layers as possible.
@@ -36,17 +36,17 @@ class Plan:
     """The layers that can be replaced, by path, and what there is to choose from.
 
     Attributes:
-        model: A copy of the model to compress, of which the layers are watched and then replaced.
+        inventory: A copy of the model to compress, whose layers are watched and then replaced.
         total: Bytes of all weights of the original.
         options: How each layer may be replaced.
         sample: A batch of inputs, or `None`.
-        places: Where the layers are in `model`.
+        places: Where the layers are in the copy.
         reasons: The other layers of the known kinds, and why they are not replaced.
         statistics: What was observed of each layer.
         choices: The candidates for each layer, the layer itself first.
     """
 
-    model: keras.Model
+    inventory: Inventory
     total: int
     options: Options
     sample: Any
@@ -62,7 +62,9 @@ class Plan:
     @property
     def fixed(self) -> int:
         """Bytes of the weights that stay whatever is chosen."""
-        return byte_count(self.model) - sum(byte_count(layer) for layer in self.layers.values())
+        return byte_count(self.inventory.model) - sum(
+            byte_count(layer) for layer in self.layers.values()
+        )
 
     def leave_out(self, path: str, reason: str) -> None:
         """Keeps a layer as it is, for a reason."""
@@ -72,8 +74,8 @@ class Plan:
 
 
 def made_plan(
-    original: keras.Model,
-    model: keras.Model,
+    original: Inventory,
+    inventory: Inventory,
     example: Any,
     data: Data | None,
     options: Options,
@@ -83,14 +85,14 @@ def made_plan(
 
     Args:
         original: The model to compress; it is only looked at.
-        model: A copy of it, which may be changed.
+        inventory: A copy of it, which may be changed.
         example: Inputs of the model, or `None` if they are not known.
         data: Inputs on which the layers are watched, or `None`.
         options: How each layer may be replaced.
         goal: What is asked for: a target that integers alone reach needs no other candidates.
     """
-    plan = _plan_of_layers(original, model, None if data is None else data.batches[0], options)
-    for path, reason in reasons_of_readers(model, plan.layers, example).items():
+    plan = _plan_of_layers(original, inventory, None if data is None else data.batches[0], options)
+    for path, reason in reasons_of_readers(inventory, plan.layers, example).items():
         plan.leave_out(path, reason)
     _check_finite(plan)
     _tell_cost(plan, data, options, goal)
@@ -113,7 +115,7 @@ def _tell_cost(plan: Plan, data: Data | None, options: Options, goal: Goal) -> N
     run, batches = None, 0
     if data is not None:
         first = data.batches[0]
-        run, batches = functools.partial(outputs_of, plan.model, first), len(data.batches)
+        run, batches = functools.partial(outputs_of, plan.inventory.model, first), len(data.batches)
     # Integers that reach a target need no other candidates.
     enough = (
         isinstance(goal, Smaller)
@@ -174,26 +176,21 @@ def _look_at_integers_first(plan: Plan, most: int) -> None:
 
 
 def _plan_of_layers(
-    original: keras.Model, model: keras.Model, sample: Any, options: Options
+    original: Inventory, inventory: Inventory, sample: Any, options: Options
 ) -> Plan:
-    plan = Plan(model, byte_count(original), options, sample, {}, {})
-    # The names that Keras makes up are others in a copy.
-    named = places(original)
-    pairs = list(zip(named, places(model), strict=False))
-    shared = several_times_held(original, model)
-    if shared or any(type(old.layer) is not type(new.layer) for old, new in pairs):
-        pairs = [(place, place) for place in places(model)]
-    for old, place in pairs:
+    plan = Plan(inventory, byte_count(original.model), options, sample, {}, {})
+    for path, place in inventory.places.items():
         if kind_of(place.layer) is None:
             continue
-        plan.places[old.path] = place
+        plan.places[path] = place
         reason = reason_against(place.layer)
-        if not options.selects(old.layer):
+        # By the names in the original; those that Keras makes up are others in a copy.
+        if not options.selects(original.places.get(path, place).layer):
             reason = "not selected by `filters`"
-        elif id(place.layer) in shared:
+        elif path in inventory.shared:
             reason = "held by several layers, each of which loads its own copy"
         if reason is not None:
-            plan.leave_out(old.path, reason)
+            plan.leave_out(path, reason)
     return plan
 
 
@@ -209,18 +206,17 @@ def _check_finite(plan: Plan) -> None:
 
 def _observe(plan: Plan, data: Data) -> None:
     tell("running the model on the data")
+    model = plan.inventory.model
     plan.statistics, outputs, failures = calibration.observe(
-        plan.model, plan.layers, data.batches, data.arrays
+        model, plan.layers, data.batches, data.arrays
     )
     uncalled = {p: "never called on the data" for p, x in plan.statistics.items() if x.call is None}
     for path, reason in (uncalled | failures).items():
         plan.leave_out(path, reason)
-    failures = measure_sensitivity(
-        plan.model, plan.layers, data.batches[0], plan.statistics, outputs
-    )
+    failures = measure_sensitivity(model, plan.layers, data.batches[0], plan.statistics, outputs)
     for path, reason in failures.items():
         plan.leave_out(path, reason)
-    measure_responses(plan.model, plan.layers, data.batches, plan.statistics, outputs)
+    measure_responses(model, plan.layers, data.batches, plan.statistics, outputs)
 
 
 def _renumber(plan: Plan, path: str) -> int | None:
@@ -246,9 +242,9 @@ def _ids_are_only_names(plan: Plan, path: str, first: int) -> bool:
     """Whether the outputs stay when the ids from `first` on and the table change alike."""
     rows = plan.layers[path].input_dim
     order = np.concatenate([np.arange(first), np.arange(first, rows)[::-1]])  # its own inverse
-    copy = copy_of(plan.model, plan.sample)
-    table = twins(plan.model, copy)[id(plan.layers[path])].layer
+    copy = copy_of(plan.inventory, plan.sample)
+    table = copy.places[path].layer
     table.set_weights([weights[order] for weights in table.get_weights()])
-    old = outputs_of(plan.model, plan.sample)
-    new = outputs_of(copy, renumbered(plan.sample, order))
+    old = outputs_of(plan.inventory.model, plan.sample)
+    new = outputs_of(copy.model, renumbered(plan.sample, order))
     return all(map(are_equal, old, new))

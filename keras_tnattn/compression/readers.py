@@ -6,8 +6,8 @@ from typing import Any
 
 import keras
 
+from keras_tnattn.compression.inventory import Inventory, contents
 from keras_tnattn.compression.replacing import assume, object_of
-from keras_tnattn.compression.walking import entries, places
 
 
 class _Standin(keras.layers.Layer):
@@ -43,19 +43,19 @@ def _standins(layers: Mapping[str, keras.layers.Layer]) -> Iterator[dict[str, se
 
 
 def reasons_of_readers(
-    model: keras.Model, layers: Mapping[str, keras.layers.Layer], sample: Any
+    inventory: Inventory, layers: Mapping[str, keras.layers.Layer], sample: Any
 ) -> dict[str, str]:
     """Returns why layers cannot be replaced: because other code uses their weights.
 
     Args:
-        model: A copy of the model to compress; its layers are changed while it runs.
+        inventory: A copy of the model to compress; its layers are changed while it runs.
         layers: The layers to replace, by path.
         sample: Inputs of the model, or `None`: then only attributes are looked at.
 
     Returns:
         The reasons, by path, of the layers whose weights are used elsewhere.
     """
-    reasons = _reasons_of_holders(model, layers)
+    reasons, model = _reasons_of_holders(inventory, layers), inventory.model
     if sample is None:
         return reasons
     free = {path: layer for path, layer in layers.items() if path not in reasons}
@@ -91,26 +91,19 @@ def _reasons_of_reads(
 
 
 def _reasons_of_holders(
-    model: keras.Model, layers: Mapping[str, keras.layers.Layer]
+    inventory: Inventory, layers: Mapping[str, keras.layers.Layer]
 ) -> dict[str, str]:
     """Returns the reasons against layers whose weights another layer holds as an attribute."""
     path_of = {id(weight): path for path, layer in layers.items() for weight in layer.weights}
-    own = {
-        id(inner)
-        for layer in layers.values()
-        for inner in [layer, *(place.layer for place in places(layer))]
+    inside = tuple(f"{path}/" for path in layers)
+    outside = [
+        place.layer
+        for path, place in inventory.places.items()
+        if path not in layers and not path.startswith(inside)
+    ]
+    return {
+        path_of[id(held)]: f"{layer.name} ({type(layer).__name__}) holds its {held.name}, too"
+        for layer in (inventory.model, *outside)
+        for held in contents(layer)
+        if id(held) in path_of
     }
-    reasons = {}
-    for layer in [model, *(place.layer for place in places(model))]:
-        if id(layer) in own:
-            continue
-        for weight in filter(_is_variable, entries(list(vars(layer).values()))):
-            if id(weight) in path_of:
-                reasons[path_of[id(weight)]] = (
-                    f"{layer.name} ({type(layer).__name__}) holds its {weight.name}, too"
-                )
-    return reasons
-
-
-def _is_variable(value: Any) -> bool:
-    return isinstance(value, keras.Variable)

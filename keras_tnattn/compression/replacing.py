@@ -29,7 +29,7 @@ from typing import Any
 import keras
 
 from keras_tnattn.compression.batches import cause_of
-from keras_tnattn.compression.walking import Place, places
+from keras_tnattn.compression.inventory import Place, places
 
 # Where a layer is used in graphs; the only private attributes of Keras that this package names.
 _NODES = ("_inbound_nodes", "_outbound_nodes")

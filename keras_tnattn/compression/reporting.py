@@ -90,9 +90,9 @@ def report_of(
     return Report(
         rows,
         model.count_params(),
-        assembly.floating.count_params(),
+        assembly.floating.model.count_params(),
         byte_count(model),
-        byte_count(assembly.small),
+        byte_count(assembly.small.model),
         notes=tuple(notes),
     )
 

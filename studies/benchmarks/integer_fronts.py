@@ -27,8 +27,8 @@ from keras import ops
 from texts import mixed_texts
 
 from keras_tnattn.compression.calibration import observe
+from keras_tnattn.compression.inventory import places
 from keras_tnattn.compression.kinds import has_kernel
-from keras_tnattn.compression.walking import places
 from keras_tnattn.storage import integer_groups, low_rank
 from keras_tnattn.storage.low_rank_einsum_dense import kernel_matrix
 

@@ -37,7 +37,7 @@ import numpy as np
 
 from keras_tnattn import compress
 from keras_tnattn.compression.candidates import byte_count
-from keras_tnattn.compression.walking import places
+from keras_tnattn.compression.inventory import places
 from keras_tnattn.layers import MaskedAveragePooling1D
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.classify.loading import thinned

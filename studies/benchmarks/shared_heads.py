@@ -24,7 +24,7 @@ import keras_hub
 import numpy as np
 from foreign_models import fetched
 
-from keras_tnattn.compression.walking import places
+from keras_tnattn.compression.inventory import places
 
 
 def main():

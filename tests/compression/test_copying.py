@@ -8,7 +8,7 @@ import pytest
 from conformance import to_numpy
 
 from keras_tnattn import compress
-from keras_tnattn.compression.copying import several_times_held
+from keras_tnattn.compression.inventory import Inventory
 
 RNG = np.random.default_rng(0)
 ROWS = (50 + 7 * RNG.normal(size=(64, 32))).astype("float32")
@@ -249,6 +249,5 @@ class Pair(keras.layers.Layer):
 def test_a_layer_that_two_attributes_hold_is_found_in_the_copy():
     shared = keras.layers.Dense(2)
     copy = Pair(keras.layers.Dense(2), keras.layers.Dense(2))
-    found = several_times_held(Pair(shared, shared), copy)
-    assert found == {id(copy.first), id(copy.second)}
-    assert several_times_held(Pair(keras.layers.Dense(2), shared), copy) == set()
+    assert Inventory.of(Pair(shared, shared)).of_copy(copy).shared == {"first", "second"}
+    assert Inventory.of(Pair(keras.layers.Dense(2), shared)).of_copy(copy).shared == set()

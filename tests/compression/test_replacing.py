@@ -12,8 +12,8 @@ import pytest
 from conformance import to_numpy
 
 from keras_tnattn import compress, layers, storage
+from keras_tnattn.compression.inventory import places
 from keras_tnattn.compression.replacing import become, replace
-from keras_tnattn.compression.walking import places
 
 RNG = np.random.default_rng(0)
 SAVED = Path(__file__).parents[1] / "data" / "compressed"

@@ -1,5 +1,6 @@
-"""Finds every layer of a model, wherever it lives."""
+"""Finds every layer of a model, wherever it lives, and its twin in a copy."""
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
@@ -111,6 +112,45 @@ def places(model: keras.layers.Layer) -> list[Place]:
     return all_places
 
 
+@dataclasses.dataclass(frozen=True)
+class Inventory:
+    """A model and the places of all layers inside, found once.
+
+    Attributes:
+        model: The model.
+        places: The places of its layers by path; in a copy by the paths in the original.
+        shared: The paths of layers in a copy that are one and the same layer in the original.
+    """
+
+    model: keras.Model
+    places: Mapping[str, Place]
+    shared: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, model: keras.Model) -> "Inventory":
+        return cls(model, {place.path: place for place in places(model)})
+
+    @property
+    def layers(self) -> list[keras.layers.Layer]:
+        """The model and all layers inside."""
+        return [self.model, *(place.layer for place in self.places.values())]
+
+    def of_copy(self, copy: keras.Model) -> "Inventory":
+        """Returns the inventory of a copy of the model."""
+        own = Inventory.of(copy)
+        copies, holders = dict(layers_by_address(copy)), collections.defaultdict(set)
+        for address, layer in layers_by_address(self.model):
+            if address in copies:
+                holders[id(layer)].add(id(copies[address]))
+        shared = {layer for group in holders.values() if len(group) > 1 for layer in group}
+        if shared or list(map(type, self.layers)) != list(map(type, own.layers)):
+            paths = (path for path, place in own.places.items() if id(place.layer) in shared)
+            return dataclasses.replace(own, shared=frozenset(paths))
+        # The names that Keras makes up are others in a copy.
+        pairs = zip(self.places, own.places.values(), strict=True)
+        return dataclasses.replace(own, places=dict(pairs))
+
+
 def layers_by_address(
     layer: keras.layers.Layer, address: str = "", above: tuple[int, ...] = ()
 ) -> Iterator[tuple[str, keras.layers.Layer]]:
@@ -124,6 +164,11 @@ def layers_by_address(
 
 def _joined(path: str, key: str) -> str:
     return f"{path}/{key}" if path else key
+
+
+def contents(layer: keras.layers.Layer) -> Iterator[Any]:
+    """Yields what the attributes of a layer hold, by their names, at any depth."""
+    yield from entries([vars(layer)[name] for name in sorted(vars(layer))])
 
 
 def entries(value: Any) -> Iterator[Any]:
