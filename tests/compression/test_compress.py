@@ -500,7 +500,7 @@ def test_the_report_counts_what_the_layers_compute():
 
 @pytest.mark.parametrize(
     ("bits", "hint"),
-    [(None, "Try 8 or 4 bits"), (8, "Try 4 or 3 bits"), (4, "Try 3 or 2 bits"), (2, None)],
+    [(None, "Try 8 or 4 bits"), (8, "Try 4 or 2 bits"), (4, "Try 2 bits"), (2, None)],
 )
 def test_an_impossible_target_tells_what_is_possible(bits, hint):
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64, "relu")])
