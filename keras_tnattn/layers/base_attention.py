@@ -55,6 +55,15 @@ class AttentionAdapter(abc.ABC):
     def can_extend(self) -> bool:
         return False
 
+    def compares_pairs(self, length: int, dim: int) -> bool:
+        """Returns whether the cost of attention to itself grows with the square of the length.
+
+        Args:
+            length: The number of tokens.
+            dim: The number of features of a token.
+        """
+        return True
+
     @property
     def extends_exactly(self) -> bool:
         return self.can_extend
@@ -351,6 +360,9 @@ class _Identity(SequenceAttention):
     """No attention: there is nothing to keep."""
 
     can_extend = True
+
+    def compares_pairs(self, length: int, dim: int) -> bool:
+        return False
 
     def empty_state(self, size: Tensor, length: Tensor) -> State:
         return token_state.empty()

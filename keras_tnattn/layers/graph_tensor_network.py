@@ -8,26 +8,14 @@ from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import UniformReflections
-from keras_tnattn.layers import graph_state, token_state
+from keras_tnattn.layers import time_graphs, token_state
 from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
 from keras_tnattn.layers.base_layer import BaseLayer
-from keras_tnattn.layers.time_graph_options import (
-    add_exponential_weights,
-    check_time_graph,
-    exponential_graphs,
-    fixed_time_graph,
-)
 from keras_tnattn.layers.token_state import Chunk, State
 from keras_tnattn.ops import reflections
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.precision import at_least_float32, matmul
-from keras_tnattn.ops.time_graph import (
-    Geometric,
-    TimeGraph,
-    check_damping,
-    check_receive_from,
-    time_filter,
-)
+from keras_tnattn.ops.time_graph import Geometric, TimeGraph, check_receive_from, time_filter
 from keras_tnattn.typing import Shape, Tensor
 
 _PROJECTIONS = ("orthogonal", "oblique")
@@ -67,7 +55,12 @@ class GraphTensorNetwork(BaseLayer):
     Args:
         propagation_rank: Int, the rank `r` of `P`, at most the number `J` of features of a token.
             Default: `P = I`, the fast variant.
-        damping: The damping `c`, `0 <= c < 1`. Defaults to 0.9 (the papers give no number).
+        damping: The damping `c`, `0 <= c < 1`, short for `time_graph=Geometric(c)`. Defaults to 0.9
+            (the papers give no number).
+        time_graph: The weights `g(d)` of tokens at distance `d`, a graph of
+            `keras_tnattn.ops.time_graph`: `Geometric(c)`, `c^d`; `Exponential(s, q)`,
+            `exp(-s d^q)`; `Window(w)`, 1 for `d <= w`, else 0; `PowerLaw(p)`, `d^-p`. With
+            `trainable=True` the numbers of the first two are trained.
         receive_from: `"later"` (default) for `A`, `"earlier"` for `A^T`, which is causal, or
             `"both"` for `Omega`.
         projection: `"orthogonal"` (default) or `"oblique"`: idempotent matrices that need not be
@@ -75,11 +68,6 @@ class GraphTensorNetwork(BaseLayer):
             can be reached; for `r > 1` those whose oblique part has a bounded Frobenius norm.
         max_projection_norm: The bound of the spectral norm of an oblique `P`, greater than 1.
             Defaults to 4.
-        time_graph: The weights `g(d)` of tokens at distance `d`: `"geometric"` (default), `c^d`;
-            `"exponential"`, `exp(-s d^q)` with `s` and `q` trained from the geometric graph;
-            `"window"`, 1 for `d <= window`, else 0; `"power_law"`, `d^-exponent`.
-        window: Int, the size of the window; for `time_graph="window"` only.
-        exponent: Positive float; for `time_graph="power_law"` only.
 
     Call arguments:
         inputs: Float tensor `(B, L, J)` or `(B, L, J_1, ..., J_N)`; `B` and `L` may be unknown.
@@ -117,13 +105,11 @@ class GraphTensorNetwork(BaseLayer):
     def __init__(
         self,
         propagation_rank: int | None = None,
-        damping: float = 0.9,
+        damping: float | None = None,
         receive_from: str = "later",
         projection: str = "orthogonal",
         max_projection_norm: float = 4.0,
-        time_graph: str = "geometric",
-        window: int | None = None,
-        exponent: float | None = None,
+        time_graph: TimeGraph | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -136,15 +122,11 @@ class GraphTensorNetwork(BaseLayer):
                 "Expected a norm greater than 1, that of an orthogonal projector. "
                 f"Received: max_projection_norm={max_projection_norm}"
             )
-        check_time_graph(time_graph, window, exponent)
         self.propagation_rank = propagation_rank
-        self.damping = check_damping(damping)
+        self.time_graphs = time_graphs.check_time_graphs(damping, time_graph, num_heads=1)
         self.receive_from = check_receive_from(receive_from)
         self.projection = projection
         self.max_projection_norm = float(max_projection_norm)
-        self.time_graph = time_graph
-        self.window = None if window is None else check_int("window", window)
-        self.exponent = None if exponent is None else float(exponent)
         self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
@@ -157,8 +139,7 @@ class GraphTensorNetwork(BaseLayer):
         self.reflections = self.shear = None
         if self.propagation_rank is not None:
             self._add_projection(self.propagation_rank, input_shape)
-        if self.time_graph == "exponential":
-            add_exponential_weights(self, [self.damping])
+        time_graphs.add_graph_weights(self)
         self.built = True
 
     def _add_projection(self, rank: int, input_shape: Shape) -> None:
@@ -216,10 +197,7 @@ class GraphTensorNetwork(BaseLayer):
                 "Expected receive_from='earlier' or 'both' for a causal mask. "
                 f"Received: use_causal_mask={causal}, receive_from={self.receive_from!r}"
             )
-        if self.time_graph == "exponential":
-            (graph,) = exponential_graphs(self)
-        else:
-            graph = fixed_time_graph(self.damping, self.window, self.exponent)
+        (graph,) = time_graphs.current_graphs(self)
         return time_filter(x, graph, "earlier" if causal else self.receive_from)
 
     @property
@@ -261,15 +239,16 @@ class GraphTensorNetwork(BaseLayer):
     def get_config(self) -> dict:
         names = (
             "propagation_rank",
-            "damping",
             "receive_from",
             "projection",
             "max_projection_norm",
-            "time_graph",
-            "window",
-            "exponent",
         )
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names},
+            "damping": None,
+            "time_graph": time_graphs.serialize_time_graphs(self.time_graphs),
+        }
 
 
 class _GraphTensorNetworkAdapter(SequenceAttention):
@@ -278,11 +257,11 @@ class _GraphTensorNetworkAdapter(SequenceAttention):
 
     can_extend = True
 
+    def compares_pairs(self, length: int, dim: int) -> bool:
+        return self.layer.time_graphs[0].bandwidth is None
+
     def _graph(self) -> TimeGraph:
-        layer = self.layer
-        if layer.time_graph == "exponential":
-            return exponential_graphs(layer)[0]
-        return fixed_time_graph(layer.damping, layer.window, layer.exponent)
+        return time_graphs.current_graphs(self.layer)[0]
 
     @property
     def _num_received(self) -> int:
@@ -293,7 +272,7 @@ class _GraphTensorNetworkAdapter(SequenceAttention):
         if isinstance(graph, Geometric):
             return token_state.empty(context={"received": ops.zeros((size, dim), dtype)})
         width = graph.bandwidth
-        return graph_state.empty_past(["sent"], width, (size,), length, dim, dtype)
+        return time_graphs.empty_past(["sent"], width, (size,), length, dim, dtype)
 
     def extend(self, x: Tensor, state: State, chunk: Chunk) -> tuple[Tensor, State]:
         layer, graph, dtype = self.layer, self._graph(), self.layer.filter_dtype
@@ -307,8 +286,8 @@ class _GraphTensorNetworkAdapter(SequenceAttention):
             carry = graph.damping * (received[:, -1] + sent[:, -1])
             state = {**state, "context": {"received": carry}}
         else:
-            past, state = graph_state.append(state, "sent", sent, chunk, graph.bandwidth)
-            received = matmul(graph_state.weights([graph], chunk, graph.bandwidth, dtype)[0], past)
+            past, state = time_graphs.append(state, "sent", sent, chunk, graph.bandwidth)
+            received = matmul(time_graphs.weights([graph], chunk, graph.bandwidth, dtype)[0], past)
         if rows is not None:
             received = matmul(received, rows)
         outputs = ops.cast(inputs + received, layer.compute_dtype)

@@ -12,6 +12,7 @@ from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttenti
 from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.layers.tensorized_spectral_attention import TensorizedSpectralAttention
 from keras_tnattn.ops import tensor_train
+from keras_tnattn.ops.time_graph import TimeGraph
 from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
 
 
@@ -30,18 +31,16 @@ class TensorizedGraphAttention(BaseLayer):
             tokens.
         tt_ranks: Int, the maximum TT-rank (clipped at each bond), or a sequence of `N - 1` ints.
             Defaults to 2.
-        damping: The damping `c` of the time graph: a number, or one for each head. Defaults to 0.9.
+        damping: The damping `c` of the time graph: a number, or one for each head. Short for
+            `time_graph=Geometric(c)`. Defaults to 0.9.
+        time_graph: A graph of `keras_tnattn.ops.time_graph`, or one for each head, as for
+            `TensorizedSpectralAttention`.
         head_combination: `"concat"` (default), `"sum"`, `"mean"` or `"project"`.
-        trainable_damping: Whether the damping is trained. Defaults to `False`.
         method: `"direct"`, `"banded"`, or `"auto"` (default), which chooses by length.
         kernel_initializer: A Keras initializer; each map gets its variance. Defaults to
             `"glorot_uniform"`.
         kernel_regularizer: Regularizer applied to each core.
         kernel_constraint: Constraint applied to each core.
-        time_graph: `"geometric"` (default), `"exponential"`, `"window"` or `"power_law"`, as for
-            `TensorizedSpectralAttention`.
-        window: Int, the size of the window; for `time_graph="window"` only.
-        exponent: Positive float; for `time_graph="power_law"` only.
 
     Call arguments:
         inputs: Float tensor `(B, L, I_1, ..., I_N)`; `B` and `L` may be unknown.
@@ -80,16 +79,13 @@ class TensorizedGraphAttention(BaseLayer):
         num_heads: int,
         key_shape: Sequence[int] | None = None,
         tt_ranks: int | Sequence[int] = 2,
-        damping: float | Sequence[float] = 0.9,
+        damping: float | Sequence[float] | None = None,
         head_combination: str = "concat",
-        trainable_damping: bool = False,
         method: str = "auto",
         kernel_initializer: Initializer = "glorot_uniform",
         kernel_regularizer: Regularizer | None = None,
         kernel_constraint: Constraint | None = None,
-        time_graph: str = "geometric",
-        window: int | None = None,
-        exponent: float | None = None,
+        time_graph: TimeGraph | Sequence[TimeGraph] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -99,19 +95,16 @@ class TensorizedGraphAttention(BaseLayer):
         options: dict[str, Any] = {
             "tt_ranks": tt_ranks,
             "damping": damping,
+            "time_graph": time_graph,
             "head_combination": head_combination,
-            "trainable_damping": trainable_damping,
             "method": method,
             "kernel_initializer": kernel_initializer,
             "kernel_regularizer": kernel_regularizer,
             "kernel_constraint": kernel_constraint,
-            "time_graph": time_graph,
-            "window": window,
-            "exponent": exponent,
         }
         # Check the options here; the factors are known when the layer is built.
         checked = TensorizedSpectralAttention(num_heads, **options).get_config()
-        self._options = {name: checked[name] for name in options}
+        self.options = {name: checked[name] for name in options}
         self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
@@ -131,7 +124,7 @@ class TensorizedGraphAttention(BaseLayer):
             math.prod(key_shape),
             tt_input_shape=token_shape,
             tt_output_shape=key_shape,
-            **self._options,
+            **self.options,
             dtype=self.dtype_policy,
             name="attention",
         )
@@ -192,10 +185,17 @@ class TensorizedGraphAttention(BaseLayer):
             **super().get_config(),
             "num_heads": self.num_heads,
             "key_shape": self.key_shape,
-            **self._options,
+            **self.options,
         }
+
+
+class _GraphAdapter(SequenceAttention):
+    def compares_pairs(self, length: int, dim: int) -> bool:
+        key_dim = self.layer.key_shape and math.prod(self.layer.key_shape)
+        flat = TensorizedSpectralAttention(self.layer.num_heads, key_dim, **self.layer.options)
+        return adapter_of(flat).compares_pairs(length, dim)
 
 
 @adapter_of.register
 def _(layer: TensorizedGraphAttention) -> AttentionAdapter:
-    return SequenceAttention(layer, "scores", takes_causal_mask=True)
+    return _GraphAdapter(layer, "scores", takes_causal_mask=True)

@@ -5,30 +5,21 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import tt_core_weights
-from keras_tnattn.layers import graph_state
+from keras_tnattn.layers import time_graphs
 from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
 from keras_tnattn.layers.self_attention import SelfAttention
-from keras_tnattn.layers.time_graph_options import (
-    add_exponential_weights,
-    check_time_graph,
-    exponential_graphs,
-    fixed_time_graph,
-)
 from keras_tnattn.layers.token_state import Chunk, State
 from keras_tnattn.ops import spectral_filter, tensor_train
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.precision import at_least_float32, matmul
-from keras_tnattn.ops.time_graph import Geometric
+from keras_tnattn.ops.time_graph import TimeGraph
 from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
 
 _HEAD_COMBINATIONS = ("concat", "sum", "mean", "project")
-# The upper limit of a trained damping; a sigmoid alone would reach 1 in float32.
-_LARGEST_DAMPING = 1 - 2.0**-12
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -68,13 +59,15 @@ class TensorizedSpectralAttention(SelfAttention):
             sequence of `N - 1` ints, whose largest is the maximum TT-rank of the output map of
             `"project"`. Defaults to 2.
         filter_order: Int, the number `F >= 2` of filter coefficients. Defaults to 2.
-        damping: The damping `c`, `0 <= c < 1`, of the time graph: a number, or one for each head.
-            Defaults to 0.9 (the paper gives no number).
+        damping: The damping `c`, `0 <= c < 1`: a number, or one for each head. Short for
+            `time_graph=Geometric(c)`. Defaults to 0.9 (the paper gives no number).
+        time_graph: The weights `g(d)` of tokens at distance `d`, `Omega[i, j] = g(|i - j|) / 2`: a
+            graph of `keras_tnattn.ops.time_graph`, or one for each head. `Geometric(c)` is `c^d`;
+            `Exponential(s, q)`, `exp(-s d^q)`; `Window(w)`, 1 for `d <= w`, else 0; `PowerLaw(p)`,
+            `d^-p`. With `trainable=True` the numbers of the first two are trained for each head,
+            from those given. Exponential, power law and trained graphs are computed directly.
         head_combination: `"concat"` (default), `"sum"`, `"mean"`, or `"project"`: concatenated and
             mapped back to `I` by a TT-matrix.
-        trainable_damping: Whether the damping of each head is trained, starting from `damping` and
-            within (0, 1). The filter is then computed directly, because the bandwidth changes.
-            Defaults to `False`.
         tt_input_shape: The factors of `I`. Default: as for `TTDense`.
         tt_output_shape: The factors of `J`. Give both or none.
         method: `"direct"`, `"banded"`, or `"auto"` (default), which chooses by length; both give
@@ -83,12 +76,6 @@ class TensorizedSpectralAttention(SelfAttention):
             `"glorot_uniform"`.
         kernel_regularizer: Regularizer applied to each core.
         kernel_constraint: Constraint applied to each core.
-        time_graph: The weights `g(d)` of tokens at distance `d`; `Omega[i, j] = g(|i - j|) / 2`.
-            `"geometric"` (default): `c^d`. `"exponential"`: `exp(-s d^q)` with `s` and `q` trained
-            for each head, starting from the geometric graph. `"window"`: 1 for `d <= window`, else
-            0. `"power_law"`: `d^-exponent`. Exponential and power law are computed directly.
-        window: Int, the size of the window; for `time_graph="window"` only.
-        exponent: Positive float; for `time_graph="power_law"` only.
 
     Call arguments:
         inputs: Float tensor `(B, L, I)`: batch, tokens, features. `B` and `L` may be unknown.
@@ -129,18 +116,15 @@ class TensorizedSpectralAttention(SelfAttention):
         key_dim: int | None = None,
         tt_ranks: int | Sequence[int] = 2,
         filter_order: int = 2,
-        damping: float | Sequence[float] = 0.9,
+        damping: float | Sequence[float] | None = None,
         head_combination: str = "concat",
-        trainable_damping: bool = False,
         tt_input_shape: Sequence[int] | None = None,
         tt_output_shape: Sequence[int] | None = None,
         method: str = "auto",
         kernel_initializer: Initializer = "glorot_uniform",
         kernel_regularizer: Regularizer | None = None,
         kernel_constraint: Constraint | None = None,
-        time_graph: str = "geometric",
-        window: int | None = None,
-        exponent: float | None = None,
+        time_graph: TimeGraph | Sequence[TimeGraph] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(num_heads, key_dim, kernel_initializer, **kwargs)
@@ -152,21 +136,11 @@ class TensorizedSpectralAttention(SelfAttention):
         tensor_train.check_both_factors(tt_input_shape, tt_output_shape)
         self.tt_ranks = tensor_train.as_ranks(tt_ranks)
         self.filter_order = check_int("filter_order", filter_order, at_least=2)
-        self.damping = _check_damping(damping, num_heads, trainable_damping)
+        self.time_graphs = time_graphs.check_time_graphs(damping, time_graph, num_heads)
         self.head_combination = head_combination
-        self.trainable_damping = trainable_damping
         self.tt_input_shape = tensor_train.as_ints(tt_input_shape, "tt_input_shape")
         self.tt_output_shape = tensor_train.as_ints(tt_output_shape, "tt_output_shape")
-        check_time_graph(time_graph, window, exponent)
-        if trainable_damping and time_graph != "geometric":
-            raise ValueError(
-                "Expected time_graph='geometric' for a trained damping. "
-                f"Received: trainable_damping={trainable_damping}, time_graph={time_graph!r}"
-            )
-        self.time_graph = time_graph
-        self.window = None if window is None else check_int("window", window)
-        self.exponent = None if exponent is None else float(exponent)
-        banded = time_graph in ("geometric", "window") and not trainable_damping
+        banded = time_graphs.common_bandwidth(self.time_graphs) is not None
         self.method = spectral_filter.check_method(method, banded)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
@@ -201,17 +175,7 @@ class TensorizedSpectralAttention(SelfAttention):
                 autocast=False,
                 name="coefficients",
             )
-        self.damping_logits = None
-        if self.trainable_damping:
-            self.damping_logits = self.add_weight(
-                shape=(self.num_heads,),
-                initializer=self._start_logits,
-                # c^distance needs the precision of float32 under mixed precision, too.
-                autocast=False,
-                name="damping_logits",
-            )
-        if self.time_graph == "exponential":
-            add_exponential_weights(self, self._start_dampings())
+        time_graphs.add_graph_weights(self)
         self.output_cores = None
         if self.head_combination == "project":
             factors = tensor_train.tt_shapes(self.num_heads * key_dim, input_dim)
@@ -248,28 +212,6 @@ class TensorizedSpectralAttention(SelfAttention):
             for n, (shape, initializer) in enumerate(weights)
         ]
 
-    def _start_dampings(self) -> list[float]:
-        if isinstance(self.damping, float):
-            return [self.damping] * self.num_heads
-        return list(self.damping)
-
-    def _start_logits(self, shape: Sequence[int], dtype: str) -> Tensor:
-        shares = [c / _LARGEST_DAMPING for c in self._start_dampings()]
-        return ops.convert_to_tensor([math.log(s / (1 - s)) for s in shares], dtype)
-
-    def _is_graph_trained(self) -> bool:
-        return self.trainable_damping or self.time_graph == "exponential"
-
-    def head_graphs(self) -> list:
-        """Returns the time graph of each head, or a single one for all heads."""
-        if self.time_graph == "exponential":
-            return exponential_graphs(self)
-        if self.trainable_damping:
-            trained = _LARGEST_DAMPING * ops.sigmoid(self.damping_logits)
-            return [Geometric(trained[h]) for h in range(self.num_heads)]
-        graphs = [fixed_time_graph(c, self.window, self.exponent) for c in self._start_dampings()]
-        return graphs[:1] if len(set(graphs)) == 1 else graphs
-
     def call(
         self,
         inputs: Tensor,
@@ -281,7 +223,7 @@ class TensorizedSpectralAttention(SelfAttention):
         inputs_mask: Tensor | None = None,
     ) -> Tensor:
         keys, values = self.keys_and_values(inputs, inputs_mask if mask is None else mask)
-        graphs = self.head_graphs() if adjacency is None else [adjacency]
+        graphs = time_graphs.current_graphs(self) if adjacency is None else [adjacency]
         if len(graphs) == 1:
             groups = [(keys, values, graphs[0])]
         else:
@@ -337,8 +279,8 @@ class TensorizedSpectralAttention(SelfAttention):
         ]
         if self.output_cores is not None:
             lines.append(f"  output map: {self.output_plan}")
-        graphs = [] if self._is_graph_trained() else self.head_graphs()
-        widths = sorted({graph.bandwidth for graph in graphs if graph.bandwidth is not None})
+        bandwidths = {graph.bandwidth for graph in self.time_graphs}
+        widths = sorted(width for width in bandwidths if width is not None)
         if self.method == "direct" or not widths:
             lines.append("  filter: direct at any length")
         else:
@@ -356,17 +298,14 @@ class TensorizedSpectralAttention(SelfAttention):
             **super().get_config(),
             "tt_ranks": self.tt_ranks,
             "filter_order": self.filter_order,
-            "damping": self.damping,
+            "damping": None,
+            "time_graph": time_graphs.serialize_time_graphs(self.time_graphs),
             "head_combination": self.head_combination,
-            "trainable_damping": self.trainable_damping,
             "tt_input_shape": self.tt_input_shape,
             "tt_output_shape": self.tt_output_shape,
             "method": self.method,
             "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
             "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
-            "time_graph": self.time_graph,
-            "window": self.window,
-            "exponent": self.exponent,
         }
 
 
@@ -379,27 +318,35 @@ class _SpectralAdapter(SequenceAttention):
 
     can_extend = True
 
+    def compares_pairs(self, length: int, dim: int) -> bool:
+        layer = self.layer
+        features = layer.key_dim or dim
+        return not all(
+            spectral_filter.is_banded(graph.bandwidth, layer.method, features, length)
+            for graph in layer.time_graphs
+        )
+
     def _sums(self) -> list[str]:
         return [f"sums_{k}" for k in range(1, self.layer.filter_order)]
 
     def empty_state(self, size: Tensor, length: Tensor) -> State:
         layer = self.layer
-        width = graph_state.common_bandwidth(layer.head_graphs())
+        width = time_graphs.common_bandwidth(time_graphs.current_graphs(layer))
         lead, dim = (size, layer.num_heads), layer.head_dim
         names = ["keys", *self._sums()]
-        return graph_state.empty_past(names, width, lead, length, dim, layer.compute_dtype)
+        return time_graphs.empty_past(names, width, lead, length, dim, layer.compute_dtype)
 
     def extend(self, x: Tensor, state: State, chunk: Chunk) -> tuple[Tensor, State]:
-        layer, graphs = self.layer, self.layer.head_graphs()
-        width = graph_state.common_bandwidth(graphs)
+        layer, graphs = self.layer, time_graphs.current_graphs(self.layer)
+        width = time_graphs.common_bandwidth(graphs)
         keys, values = layer.keys_and_values(x, chunk.mask)
-        past, state = graph_state.append(state, "keys", keys, chunk, width)
+        past, state = time_graphs.append(state, "keys", keys, chunk, width)
         dtype = at_least_float32(layer.variable_dtype)
-        omega = ops.cast(graph_state.weights(graphs, chunk, width, dtype), keys.dtype)
+        omega = ops.cast(time_graphs.weights(graphs, chunk, width, dtype), keys.dtype)
         psi = omega * ops.relu(matmul(keys, ops.swapaxes(past, -1, -2)))
         sums = self._weighted(layer.filter_order - 1, values)
         for k, name in reversed(list(enumerate(self._sums()))):
-            past, state = graph_state.append(state, name, sums, chunk, width)
+            past, state = time_graphs.append(state, name, sums, chunk, width)
             sums = self._weighted(k, values) + matmul(psi, past)
         return layer.combine(sums), state
 
@@ -413,26 +360,6 @@ class _SpectralAdapter(SequenceAttention):
 @adapter_of.register
 def _(layer: TensorizedSpectralAttention) -> AttentionAdapter:
     return _SpectralAdapter(layer, "scores", takes_causal_mask=True)
-
-
-def _check_damping(
-    damping: float | Sequence[float], num_heads: int, trained: bool
-) -> float | tuple[float, ...]:
-    is_number = np.ndim(damping) == 0
-    values = tuple(float(c) for c in np.atleast_1d(damping))
-    if not is_number and len(values) != num_heads:
-        raise ValueError(
-            "Expected a number or one for each head. "
-            f"Received: damping={damping}, num_heads={num_heads}"
-        )
-    if not all(0 <= c < 1 for c in values):
-        raise ValueError(f"Expected a damping in [0, 1). Received: damping={damping}")
-    if trained and not all(0 < c < _LARGEST_DAMPING for c in values):
-        raise ValueError(
-            f"Expected a damping in (0, {_LARGEST_DAMPING:.5f}) to start training from. "
-            f"Received: damping={damping}"
-        )
-    return values[0] if is_number else values
 
 
 def _start_coefficients(shape: Sequence[int], dtype: str) -> Tensor:

@@ -498,6 +498,9 @@ class _TensorNetworkAdapter(SequenceAttention):
     def can_extend(self) -> bool:
         return self.layer.uniform
 
+    def compares_pairs(self, length: int, dim: int) -> bool:
+        return False
+
     def empty_state(self, size: Tensor, length: Tensor) -> State:
         bond = self.layer.bond_dim
         identity = ops.eye(bond, dtype=self.layer.chain_dtype)

@@ -51,6 +51,9 @@ class Attention:
         by_place: Function from the options of a translator's attention to those of its encoders, of
             the target to itself and of the target to the source. Default: the same for all three.
         tensor_tokens: Whether its tokens are tensors, `(B, L, I_1, ..., I_N)`.
+        arguments: The arguments of the layer that `classify` has options for.
+        table_dim: The size of the tokens at which two heads have about 300 weights, as in Table 1
+            of the paper on tensorized spectral attention; `None` if it is not in the table.
     """
 
     summary: str
@@ -63,6 +66,8 @@ class Attention:
     dropout_options: tuple[str, ...] = ()
     by_place: Callable[[Mapping[str, Any]], Places] = _everywhere
     tensor_tokens: bool = False
+    arguments: tuple[str, ...] = ()
+    table_dim: int | None = None
 
 
 def _scaled_dot_product(num_heads: int, dim: int, **options: Any) -> keras.layers.Layer:
@@ -107,9 +112,8 @@ def find_attention(name: str, argument: str = "attention") -> Attention:
 
     Example:
         >>> from keras_tnattn.models.attentions import find_attention
-        >>> layer = find_attention("tsa").make(2, 16, damping=0.5)
-        >>> layer.damping
-        0.5
+        >>> find_attention("tsa").make(2, 16, damping=0.5).num_heads
+        2
     """
     if name not in ATTENTIONS:
         raise ValueError(

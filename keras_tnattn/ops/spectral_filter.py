@@ -152,7 +152,7 @@ def spectral_filter(
 
     if method == "auto" and not isinstance(length, int):
         return _filter_by_length(keys, values, graph, coefficients, plan, shortest, causal)
-    banded = method == "banded" or length >= shortest
+    banded = is_banded(width, method, features, length)
     return _blocked_filter(keys, values, graph, coefficients, *plan(length, banded), causal)
 
 
@@ -180,6 +180,24 @@ def banded_plan(width: int, features: float) -> tuple[int, int, int]:
     num_offsets = max(-(-width // 128), min(balanced, width // 16), 1)
     block = max(-(-width // num_offsets), 12)
     return block, num_offsets, 2 * width + 5 * block
+
+
+def is_banded(width: int | None, method: str, features: float, length: int) -> bool:
+    """Returns whether `spectral_filter` computes a band only, instead of all pairs of time-steps.
+
+    Args:
+        width: The bandwidth of the graph, or `None`.
+        method: `"auto"`, `"direct"` or `"banded"`.
+        features: The number of features of a key or value.
+        length: The number of time-steps.
+
+    Example:
+        >>> is_banded(159, "auto", 64, length=717), is_banded(159, "auto", 64, length=718)
+        (False, True)
+    """
+    if width is None or method == "direct":
+        return False
+    return method == "banded" or length >= banded_plan(width, features)[2]
 
 
 def _at_least(size: Tensor, minimum: int) -> Tensor:

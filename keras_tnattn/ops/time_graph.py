@@ -39,54 +39,113 @@ _BLOCK = 32
 _DIRECTIONS = {"later": ("later",), "earlier": ("earlier",), "both": ("later", "earlier")}
 # Larger exponents are clipped: exp(-100) changes no sum in floating point.
 _LARGEST_EXPONENT = 100.0
+# The upper limit of a trained damping; a sigmoid alone would reach 1 in float32.
+_LARGEST_DAMPING = 1 - 2.0**-12
 
 
+class TimeGraph:
+    """A graph over time: the weight `g(d)` of an edge depends on the distance `d`.
+
+    Attributes:
+        trainable: Whether a layer trains the numbers of the graph, which start from those given.
+        bandwidth: Largest distance that matters in float32; `None` if there is none, or if it
+            changes in training.
+    """
+
+    trainable = False
+    bandwidth: int | None = None
+
+    def weights(self, distance: Tensor) -> Tensor:
+        """Returns `g` of a float tensor of distances, all at least 1."""
+        raise NotImplementedError
+
+    def start_values(self) -> dict[str, float]:
+        """Returns the unbounded numbers from which training starts, by the names of the weights."""
+        return {}
+
+    @classmethod
+    def from_values(cls, **values: Tensor) -> "TimeGraph":
+        """Returns the graph of scalar tensors such as `start_values` returns."""
+        raise NotImplementedError
+
+    def get_config(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "TimeGraph":
+        return cls(**config)
+
+
+@keras.saving.register_keras_serializable(package="keras_tnattn")
 @dataclasses.dataclass(frozen=True)
-class Geometric:
+class Geometric(TimeGraph):
     """Time graph with weights `g(d) = c^d`.
 
     Attributes:
-        damping: The damping `c`: a float in [0, 1), or a scalar tensor, which can be trained.
+        damping: The damping `c`: a float in [0, 1), or a scalar tensor. Defaults to 0.9 (the papers
+            give no number).
+        trainable: Whether a layer trains the damping, within (0, 1). Defaults to `False`.
 
     Example:
-        >>> Geometric(0.5).bandwidth
-        25
+        >>> Geometric(0.5).bandwidth, Geometric(0.5, trainable=True).bandwidth
+        (25, None)
     """
 
-    damping: Tensor
+    damping: Tensor = 0.9
+    trainable: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.damping, numbers.Real):
-            check_damping(float(self.damping))
+            damping = check_damping(float(self.damping))
+            object.__setattr__(self, "damping", damping)
+            if self.trainable and not 0 < damping < _LARGEST_DAMPING:
+                raise ValueError(
+                    f"Expected a damping in (0, {_LARGEST_DAMPING:.5f}) to start training from. "
+                    f"Received: damping={damping}"
+                )
 
     @property
-    def bandwidth(self) -> int | None:
-        """Largest distance that matters in float32; `None` if the damping is a tensor."""
-        return bandwidth(float(self.damping)) if isinstance(self.damping, numbers.Real) else None
+    def bandwidth(self) -> int | None:  # type: ignore[override]
+        """Largest distance that matters in float32; `None` if the damping is trained."""
+        fixed = isinstance(self.damping, numbers.Real) and not self.trainable
+        return bandwidth(float(self.damping)) if fixed else None
 
     def weights(self, distance: Tensor) -> Tensor:
         """Returns `g` of a float tensor of distances, all at least 1."""
         return ops.power(_like(self.damping, distance), distance)
 
+    def start_values(self) -> dict[str, float]:
+        share = self.damping / _LARGEST_DAMPING
+        return {"damping_logits": math.log(share / (1 - share))}
 
+    @classmethod
+    def from_values(cls, **values: Tensor) -> "Geometric":
+        return cls(_LARGEST_DAMPING * ops.sigmoid(values["damping_logits"]))
+
+
+@keras.saving.register_keras_serializable(package="keras_tnattn")
 @dataclasses.dataclass(frozen=True)
-class Exponential:
+class Exponential(TimeGraph):
     """Time graph with weights `g(d) = exp(-s d^q)`, `s, q > 0`.
 
     `q = 1` is `Geometric(exp(-s))`; below 1 the weights have a longer tail, above 1 a shorter one.
 
     Attributes:
         rate: The rate `s`: a positive number or scalar tensor.
-        power: The power `q` of the distance: a positive number or scalar tensor.
+        power: The power `q` of the distance: a positive number or scalar tensor. Defaults to 1.
+        trainable: Whether a layer trains both. Defaults to `False`.
 
     Example:
-        >>> tuple(Exponential(0.5, 1.0).weights(keras.ops.ones(1)).shape)
+        >>> tuple(Exponential(0.5).weights(keras.ops.ones(1)).shape)
         (1,)
     """
 
     rate: Tensor
-    power: Tensor
-    bandwidth = None
+    power: Tensor = 1.0
+    trainable: bool = False
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "rate", "power")
 
     def weights(self, distance: Tensor) -> Tensor:
         """Returns `g` of a float tensor of distances, all at least 1."""
@@ -95,9 +154,17 @@ class Exponential:
         # Without the minimum, the gradient could be 0 times infinity.
         return ops.exp(-ops.minimum(exponent, ops.full_like(exponent, _LARGEST_EXPONENT)))
 
+    def start_values(self) -> dict[str, float]:
+        return {"log_rate": math.log(self.rate), "log_power": math.log(self.power)}
 
+    @classmethod
+    def from_values(cls, **values: Tensor) -> "Exponential":
+        return cls(ops.exp(values["log_rate"]), ops.exp(values["log_power"]))
+
+
+@keras.saving.register_keras_serializable(package="keras_tnattn")
 @dataclasses.dataclass(frozen=True)
-class Window:
+class Window(TimeGraph):
     """Time graph with weights `g(d) = 1` for `d <= w`, else 0.
 
     Attributes:
@@ -111,10 +178,10 @@ class Window:
     size: int
 
     def __post_init__(self) -> None:
-        check_int("window", self.size)
+        object.__setattr__(self, "size", check_int("window", self.size))
 
     @property
-    def bandwidth(self) -> int:
+    def bandwidth(self) -> int:  # type: ignore[override]
         """Largest distance with a weight."""
         return self.size
 
@@ -123,8 +190,9 @@ class Window:
         return ops.cast(distance <= self.size, distance.dtype)
 
 
+@keras.saving.register_keras_serializable(package="keras_tnattn")
 @dataclasses.dataclass(frozen=True)
-class PowerLaw:
+class PowerLaw(TimeGraph):
     """Time graph with weights `g(d) = d^-p`.
 
     Attributes:
@@ -136,28 +204,49 @@ class PowerLaw:
     """
 
     exponent: float
-    bandwidth = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.exponent, numbers.Real) or not self.exponent > 0:
-            raise ValueError(f"Expected a positive number. Received: exponent={self.exponent!r}")
+        _check_positive(self, "exponent")
 
     def weights(self, distance: Tensor) -> Tensor:
         """Returns `g` of a float tensor of distances, all at least 1."""
         return ops.power(distance, _like(-self.exponent, distance))
 
 
-TimeGraph = Geometric | Exponential | Window | PowerLaw
+def _check_positive(graph: TimeGraph, *names: str) -> None:
+    """Refuses values that are neither tensors nor positive numbers, and makes numbers floats."""
+    for name in names:
+        value = getattr(graph, name)
+        if isinstance(value, numbers.Real) and float(value) > 0:
+            object.__setattr__(graph, name, float(value))
+        elif not ops.is_tensor(value):
+            raise ValueError(f"Expected a positive number. Received: {name}={value!r}")
 
 
 def as_time_graph(graph: Any) -> TimeGraph:
-    """Returns a time graph as it is, and `Geometric` for a damping (a number or scalar tensor).
+    """Returns a time graph as it is, one of a saved config, and `Geometric` of a damping.
+
+    Args:
+        graph: A time graph, what `keras.saving.serialize_keras_object` returned for one, or a
+            damping: a number or scalar tensor.
+
+    Raises:
+        TypeError: If `graph` is none of these.
 
     Example:
         >>> as_time_graph(0.5)
-        Geometric(damping=0.5)
+        Geometric(damping=0.5, trainable=False)
     """
-    return graph if isinstance(graph, TimeGraph) else Geometric(graph)
+    if isinstance(graph, dict):
+        graph = keras.saving.deserialize_keras_object(graph)
+    if isinstance(graph, TimeGraph):
+        return graph
+    if isinstance(graph, numbers.Real) or getattr(graph, "shape", None) == ():
+        return Geometric(graph)
+    raise TypeError(
+        "Expected a damping or a graph of keras_tnattn.ops.time_graph, such as Window(3). "
+        f"Received: time_graph={graph!r}"
+    )
 
 
 def time_adjacency(

@@ -15,6 +15,7 @@ from keras_tnattn import (
     TensorizeTokens,
 )
 from keras_tnattn.ops import spectral_filter, time_graph
+from keras_tnattn.ops.time_graph import Geometric
 
 
 def head_matrices(cores):
@@ -111,9 +112,9 @@ def test_a_fixed_seed_draws_every_map_anew():
 def test_half_precision_is_near_float32(policy, bound, trained):
     # Powers of a damping that is itself rounded to half precision would be off by 10 % here.
     x = tokens(2, 200, 16) / 2
-    full = TensorizedSpectralAttention(2, damping=0.97, trainable_damping=trained)
+    full = TensorizedSpectralAttention(2, time_graph=Geometric(0.97, trained))
     expected, psi = (ops.convert_to_numpy(t) for t in full(x, return_attention_scores=True))
-    half = TensorizedSpectralAttention(2, damping=0.97, trainable_damping=trained, dtype=policy)
+    half = TensorizedSpectralAttention(2, time_graph=Geometric(0.97, trained), dtype=policy)
     half.build(x.shape)
     half.set_weights(full.get_weights())
     got, scores = half(x, return_attention_scores=True)
@@ -125,12 +126,14 @@ def test_half_precision_is_near_float32(policy, bound, trained):
 def test_trained_damping_starts_where_told_and_stays_below_1():
     x = tokens(2, 6, 8)
     fixed = TensorizedSpectralAttention(2, damping=(0.3, 0.8))
-    trained = TensorizedSpectralAttention(2, damping=(0.3, 0.8), trainable_damping=True)
+    trained = TensorizedSpectralAttention(
+        2, time_graph=[Geometric(0.3, trainable=True), Geometric(0.8, trainable=True)]
+    )
     expected = ops.convert_to_numpy(fixed(x))
     trained.build(x.shape)
     trained.set_weights([*fixed.get_weights(), *trained.get_weights()[-1:]])
     np.testing.assert_allclose(ops.convert_to_numpy(trained(x)), expected, rtol=1e-4, atol=1e-5)
-    trained.damping_logits.assign([1e6, -1e6])
+    trained.graph_weights["damping_logits"].assign([1e6, -1e6])
     psi = ops.convert_to_numpy(trained(x, return_attention_scores=True)[1])
     assert np.isfinite(psi).all()
     assert (psi[:, 1] == 0).all()
@@ -275,7 +278,7 @@ def test_one_trace_serves_all_batches_and_lengths(jit_compile):
 def test_numpy_numbers_do_not_reach_the_config():
     layer = TensorizedSpectralAttention(2, damping=np.float32(0.5), tt_ranks=np.array([2, 2]))
     config = json.loads(json.dumps(layer.get_config()))
-    assert (config["damping"], config["tt_ranks"]) == (0.5, [2, 2])
+    assert (config["time_graph"]["config"]["damping"], config["tt_ranks"]) == (0.5, [2, 2])
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="lengths are static on JAX")
@@ -317,11 +320,13 @@ def test_describe_names_the_band(capsys):
         (lambda: TensorizedSpectralAttention(2, damping=-0.1), r"damping=-0\.1"),
         (lambda: TensorizedSpectralAttention(2, damping=(0.5,)), r"damping=\(0\.5,\), num_heads=2"),
         (
-            lambda: TensorizedSpectralAttention(2, damping=0.0, trainable_damping=True),
+            lambda: TensorizedSpectralAttention(2, time_graph=Geometric(0.0, trainable=True)),
             r"to start training from.*damping=0\.0",
         ),
         (
-            lambda: TensorizedSpectralAttention(2, trainable_damping=True, method="banded"),
+            lambda: TensorizedSpectralAttention(
+                2, time_graph=Geometric(trainable=True), method="banded"
+            ),
             "method='banded'",
         ),
         (lambda: TensorizedSpectralAttention(2, method="fast"), "method='fast'"),

@@ -247,7 +247,7 @@ def test_an_exported_model_takes_any_length(tmp_path):
 
 def test_numpy_numbers_do_not_reach_the_config():
     config = GraphTensorNetwork(damping=np.float32(0.5)).get_config()
-    assert json.loads(json.dumps(config))["damping"] == 0.5
+    assert json.loads(json.dumps(config))["time_graph"]["config"]["damping"] == 0.5
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from keras import ops
 
 from keras_tnattn import TensorizedSpectralAttention
 from keras_tnattn.models import ATTENTIONS, text_classifier
+from keras_tnattn.ops.time_graph import Geometric
 
 SIZES = {"tsa": 16, "tga": 16, "plga": 8}  # of the others 6
 
@@ -177,7 +178,7 @@ def test_the_defaults_are_those_of_the_paper():
 
 def test_options_reach_the_attention():
     attention = text_classifier(50, 3, "tsa", damping=0.3, num_heads=4).get_layer("attention")
-    assert (attention.damping, attention.num_heads) == (0.3, 4)
+    assert attention.time_graphs == (Geometric(0.3),) * 4
 
 
 def test_word_dropout_drops_whole_words_in_training_and_keeps_the_mask():

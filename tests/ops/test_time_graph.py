@@ -148,6 +148,7 @@ def test_errors_name_what_was_given(arguments, message):
         (lambda: time_graph.Window(0), "window=0"),
         (lambda: time_graph.PowerLaw(0.0), r"exponent=0\.0"),
         (lambda: time_graph.Geometric(1.0), r"damping=1\.0"),
+        (lambda: time_graph.Exponential(0.0), r"rate=0\.0"),
     ],
 )
 def test_graphs_check_their_parameters(make, message):

@@ -11,6 +11,7 @@ import pytest
 from run_folders import FILES, assert_equal, assert_refused, interrupted_after, killed_after
 
 from keras_tnattn.models import ATTENTIONS as CLASSIFIERS
+from keras_tnattn.ops.time_graph import Geometric, PowerLaw, Window
 from keras_tnattn_train.classify import train
 from keras_tnattn_train.classify.config import ATTENTIONS, ClassifyConfig
 from keras_tnattn_train.classify.loading import ClassifierRun
@@ -186,12 +187,11 @@ def test_other_attentions_train(tmp_path, attention, options):
 def test_the_time_graph_reaches_each_attention_that_has_one():
     for attention in ("tsa", "tga", "rgtn"):
         config = ClassifyConfig(dataset="reuters", attention=attention, damping=0.5)
-        assert config.attention_options["damping"] == 0.5
+        assert config.attention_options["time_graph"] == Geometric(0.5)
         config = ClassifyConfig(
             dataset="reuters", attention=attention, time_graph="window", window=3
         )
-        options = config.attention_options
-        assert (options["time_graph"], options["window"]) == ("window", 3)
+        assert config.attention_options["time_graph"] == Window(3)
 
 
 def test_graph_attention_trains_and_is_drawn(tmp_path):
@@ -224,13 +224,15 @@ def test_the_options_of_the_model_reach_its_layers():
     )
     model = compiled_model(config, 30, 2, 100)
     attention = model.get_layer("attention")
-    assert (attention.time_graph, attention.window) == ("window", 3)
+    assert attention.time_graphs == (Window(3),) * 2
     assert model.get_layer("positions").max_length == 9
     kinds = [type(layer).__name__ for layer in model.layers]
     assert {"LowRankEmbedding", "LearnedPositionEncoding", "TTDense"} <= set(kinds)
     assert model.get_layer("embedding").rank == 3
     power_law = ClassifyConfig(attention="tga", time_graph="power_law", exponent=1.5, **sizes)
-    assert compiled_model(power_law, 30, 2, 100).get_layer("attention").attention.exponent == 1.5
+    assert compiled_model(power_law, 30, 2, 100).get_layer("attention").attention.time_graphs[
+        0
+    ] == PowerLaw(1.5)
     plain = compiled_model(ClassifyConfig(**sizes), 30, 2, 100)
     trained = compiled_model(ClassifyConfig(time_graph="exponential", **sizes), 30, 2, 100)
     assert trained.count_params() == plain.count_params() + 2 * 2  # two numbers for each head
@@ -575,6 +577,13 @@ class TestWordsToRead:
             ([100] * 97 + [9000] * 3, {}, 4096),
             ([100] * 97 + [9000] * 3, {"attention": "dpa"}, 1024),
             ([100] * 97 + [9000] * 3, {"time_graph": "power_law", "exponent": 1.0}, 1024),
+            ([100] * 97 + [9000] * 3, {"time_graph": "exponential"}, 1024),
+            ([100] * 97 + [9000] * 3, {"time_graph": "window", "window": 9}, 4096),
+            ([100] * 97 + [9000] * 3, {"time_graph": "window", "window": 4000}, 1024),
+            ([100] * 97 + [9000] * 3, {"attention": "tga", "damping": 0.5}, 4096),
+            ([100] * 97 + [9000] * 3, {"attention": "tn"}, 4096),
+            ([100] * 97 + [9000] * 3, {"attention": "rgtn"}, 4096),
+            ([100] * 97 + [9000] * 3, {"attention": "rgtn", "time_graph": "exponential"}, 1024),
             ([100] * 97 + [9000] * 3, {"attention": "none"}, 4096),
             ([100] * 97 + [9000] * 3, {"max_words": 7}, 7),
             ([100] * 97 + [9000] * 3, {"recipe": "paper"}, 200),

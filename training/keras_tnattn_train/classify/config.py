@@ -1,11 +1,13 @@
 """The options of `classify`."""
 
+import math
+import random
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_tnattn_train.data.reading import short_name
 from keras_tnattn_train.data.texts.registry import TEXT_SETS
-from keras_tnattn_train.options.attentions import registered_attentions
+from keras_tnattn_train.options.attentions import fact_of_attentions, registered_attentions
 from keras_tnattn_train.options.options import (
     DATA,
     MODEL,
@@ -20,17 +22,24 @@ from keras_tnattn_train.options.options import (
     steps_per_execution_option,
 )
 
+if TYPE_CHECKING:
+    from keras_tnattn.ops.time_graph import TimeGraph
+
 ATTENTIONS = registered_attentions()
-# As in Table 1 of the paper, with these sizes the attention layers have about 300 parameters.
-TABLE_DIMS = {"tsa": 64, "tga": 64, "dpa": 6, "ada": 6}
+TABLE_DIMS = fact_of_attentions("table_dim")
+# The options of each argument that not all attentions have.
+ARGUMENTS = {
+    "time_graph": ("damping", "time_graph", "window", "exponent"),
+    **{name: (name,) for name in ("tt_ranks", "filter_order", "residual_units", "residual_dim")},
+}
+# The most words of a text that are read by default, and with all pairs of them compared.
+MOST_WORDS, PAIRWISE_WORDS = 4096, 1024
 RECIPES = ("tuned", "paper")
 SWITCH = ("on", "off")
 SPLITS = ("words", "characters")
 CLASS_WEIGHTS = ("none", "balanced")
 INITIAL_WEIGHTS = ("svm", "random")
 EMBEDDINGS = ("dense", "tensor_train", "low_rank")
-TENSORIZED_ATTENTIONS = ("tsa", "tga")  # these have tensor-train maps
-TIME_GRAPH_ATTENTIONS = (*TENSORIZED_ATTENTIONS, "rgtn")
 TIME_GRAPHS = ("geometric", "exponential", "window", "power_law")
 UNDAMPED_GRAPHS = ("window", "power_law")
 HEADLESS = tuple(registered_attentions(has_heads=False))
@@ -141,8 +150,8 @@ class ClassifyConfig(ExportConfig):
         None,
         DATA,
         "maximum number of words of a text; the rest is cut off (tuned: enough for 99 % of the "
-        "training texts, but at most 4096, or 1024 for an attention that compares all pairs of "
-        "words; paper: 200)",
+        f"training texts, but at most {MOST_WORDS}, or {PAIRWISE_WORDS} for an attention that "
+        "compares all pairs of words; paper: 200)",
         compute=_by_recipe(None, 200),
         ge=1,
         le=100_000,
@@ -307,10 +316,9 @@ class ClassifyConfig(ExportConfig):
 
     def check_together(self) -> None:
         reason = f"attention={self.attention!r}, which has none"
-        if self.attention not in TENSORIZED_ATTENTIONS:
-            self.refuse(reason, "tt_ranks")
-        if self.attention not in TIME_GRAPH_ATTENTIONS:
-            self.refuse(reason, "damping", "time_graph", "window", "exponent")
+        for argument, options in ARGUMENTS.items():
+            if argument not in self.attention_arguments:
+                self.refuse(reason, *options)
         for name, graph in (("window", "window"), ("exponent", "power_law")):
             if (getattr(self, name) is not None) != (self.time_graph == graph):
                 raise ValueError(
@@ -319,10 +327,11 @@ class ClassifyConfig(ExportConfig):
                 )
         if self.time_graph in UNDAMPED_GRAPHS:
             self.refuse(f"time_graph={self.time_graph!r}, which has none", "damping")
-        if self.attention != "tsa":
-            self.refuse(reason, "filter_order")
-        if self.attention != "plga":
-            self.refuse(reason, "residual_units", "residual_dim")
+        if self.time_graph == "exponential" and not self.damping:
+            raise ValueError(
+                "Expected a damping in (0, 1) to start an exponential time graph from. "
+                f"Received: damping={self.damping}"
+            )
         if self.attention in HEADLESS:
             self.refuse(reason, "num_heads")
         if self.embedding == "dense":
@@ -346,9 +355,15 @@ class ClassifyConfig(ExportConfig):
 
     @property
     def compares_pairs(self) -> bool:
-        """Whether the cost of the attention grows with the square of the number of words."""
-        graph = self.time_graph in ("geometric", "exponential")
-        return not (self.attention == "none" or (self.attention in TIME_GRAPH_ATTENTIONS and graph))
+        """Whether the attention compares all pairs of the words of the longest texts."""
+        from keras_tnattn.layers.base_attention import adapter_of
+        from keras_tnattn.models.attentions import find_attention
+
+        state = random.getstate()
+        make = find_attention(self.attention).make
+        layer = make(self.num_heads, self.embedding_dim, **self.attention_options)
+        random.setstate(state)  # the seeds that Keras drew are for the model
+        return adapter_of(layer).compares_pairs(MOST_WORDS, self.embedding_dim)
 
     @property
     def source(self) -> str:
@@ -356,20 +371,24 @@ class ClassifyConfig(ExportConfig):
         return short_name(self.dataset)
 
     @property
+    def attention_arguments(self) -> tuple[str, ...]:
+        """The names of the arguments that only the chosen attention layer has."""
+        return tuple(fact_of_attentions("arguments").get(self.attention, ()))
+
+    @property
     def attention_options(self) -> dict[str, Any]:
         """The arguments that only the chosen attention layer has."""
-        if self.attention == "plga":
-            return {"residual_units": self.residual_units, "residual_dim": self.residual_dim}
-        if self.attention not in TIME_GRAPH_ATTENTIONS:
-            return {}
-        options: dict[str, Any] = {
-            "damping": self.damping,
-            "time_graph": self.time_graph,
-            "window": self.window,
-            "exponent": self.exponent,
-        }
-        if self.attention in TENSORIZED_ATTENTIONS:
-            options["tt_ranks"] = self.tt_ranks
-        if self.attention == "tsa":
-            options["filter_order"] = self.filter_order
-        return options
+        names = self.attention_arguments
+        values = {name: getattr(self, name) for name in names if name != "time_graph"}
+        return values | ({"time_graph": self._time_graph()} if "time_graph" in names else {})
+
+    def _time_graph(self) -> "TimeGraph":
+        from keras_tnattn.ops.time_graph import Exponential, Geometric, PowerLaw, Window
+
+        if self.window is not None:
+            return Window(self.window)
+        if self.exponent is not None:
+            return PowerLaw(self.exponent)
+        if self.time_graph == "exponential":
+            return Exponential(-math.log(self.damping), trainable=True)
+        return Geometric(self.damping)

@@ -14,7 +14,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from keras_tnattn.export.explaining import attention_scores
 from keras_tnattn.models import text_classifier
 from keras_tnattn.text.words import WordVectorizer, learn_words, split_characters, split_words
-from keras_tnattn_train.classify.config import TENSORIZED_ATTENTIONS, ClassifyConfig
+from keras_tnattn_train.classify.config import MOST_WORDS, PAIRWISE_WORDS, ClassifyConfig
 from keras_tnattn_train.classify.initial_weights import svm_weights
 from keras_tnattn_train.classify.reports import (
     draw_psi,
@@ -34,8 +34,8 @@ from keras_tnattn_train.runs.training import EpochLog, fit, outputs_of, start_se
 
 VALIDATION_FRACTION = 0.1
 # How many words of a text are read by default: those of this share of the training texts, but at
-# least and at most so many; less if the ids of all texts would take more than 4 GiB.
-WHOLE_TEXTS, FEWEST_WORDS, MOST_WORDS, PAIRWISE_WORDS = 0.99, 200, 4096, 1024
+# least so many; less if the ids of all texts would take more than 4 GiB.
+WHOLE_TEXTS, FEWEST_WORDS = 0.99, 200
 LARGEST_IDS = 2**30
 # Texts of up to this many words share batches whatever their lengths.
 SHORT_TEXTS = 256
@@ -127,7 +127,7 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
         test.labels, predictions, data.class_names, run.folder / "confusion_matrix.png"
     )
     scores = attention_scores(model)
-    if scores is not None and config.attention in TENSORIZED_ATTENTIONS:
+    if scores is not None and "tt_ranks" in config.attention_arguments:
         sentence = _a_sentence(train.ids)
         draw_psi(
             keras.ops.convert_to_numpy(scores(sentence[None]))[0],

@@ -20,12 +20,20 @@ def registered_attentions(**facts: bool) -> dict[str, str]:
         **facts: Values that facts of the entries must have, for instance `has_heads=False`.
             Default: all entries.
     """
+    return {
+        name: entry["summary"]
+        for name, entry in _entries().items()
+        if all(entry.get(fact, DEFAULTS[fact]) == value for fact, value in facts.items())
+    }
+
+
+def fact_of_attentions(fact: str) -> dict[str, Any]:
+    """Returns the values of a fact, such as `table_dim`, of the entries that name it."""
+    return {name: entry[fact] for name, entry in _entries().items() if fact in entry}
+
+
+def _entries() -> dict[str, dict[str, Any]]:
     spec = importlib.util.find_spec("keras_tnattn")
     folders = list(spec.submodule_search_locations or ()) if spec else []
     text = Path(folders[0], "models", "attentions.json").read_text(encoding="utf-8")
-    entries: dict[str, dict[str, Any]] = json.loads(text)
-    return {
-        name: entry["summary"]
-        for name, entry in entries.items()
-        if all(entry.get(fact, DEFAULTS[fact]) == value for fact, value in facts.items())
-    }
+    return json.loads(text)
