@@ -9,8 +9,8 @@ need TensorFlow and have to be imported explicitly.
 
 from keras_tnattn import compression, initializers, layers, metrics, models, ops, schedules, storage
 from keras_tnattn.compression import compress
-from keras_tnattn.freezing import freeze_metric
 from keras_tnattn.layers import *  # noqa: F403  what `layers.__all__` lists
+from keras_tnattn.models import freeze_metric
 from keras_tnattn.storage import *  # noqa: F403  what `storage.__all__` lists
 from keras_tnattn_runtime import __version__
 

@@ -24,7 +24,6 @@ ORDER = [
     "search",
     "schedules",
     "metrics",
-    "freezing",
     "text",
     "export",
     "compression",

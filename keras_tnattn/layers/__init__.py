@@ -10,6 +10,7 @@ from keras_tnattn.layers.local_embedding import LocalEmbedding
 from keras_tnattn.layers.masked_average_pooling import MaskedAveragePooling1D
 from keras_tnattn.layers.metric_attention import MetricAttention
 from keras_tnattn.layers.mps_classifier import MPSClassifier
+from keras_tnattn.layers.pldr_attention import PLDRAttention
 from keras_tnattn.layers.power_law_graph_attention import PowerLawGraphAttention
 from keras_tnattn.layers.sinusoidal_position_encoding import SinusoidalPositionEncoding
 from keras_tnattn.layers.spectral_graph_convolution import SpectralGraphConvolution
@@ -34,6 +35,7 @@ __all__ = [
     "MetricAttention",
     "MultiHeadAdditiveAttention",
     "MultiHeadDotProductAttention",
+    "PLDRAttention",
     "PowerLawGraphAttention",
     "SinusoidalPositionEncoding",
     "SpectralGraphConvolution",

@@ -4,9 +4,8 @@ from typing import Any
 
 import keras
 
-from keras_tnattn.layers.base_attention import AttentionAdapter, adapter_of
 from keras_tnattn.layers.base_metric_attention import BaseMetricAttention
-from keras_tnattn.layers.metric_attention_adapter import MetricAttentionAdapter
+from keras_tnattn.ops.rotary import check_rotary
 from keras_tnattn.typing import Initializer, Shape, Tensor
 
 
@@ -80,16 +79,14 @@ class MetricAttention(BaseMetricAttention):
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            num_heads,
-            key_dim,
-            dropout,
-            query_dropout,
-            key_dropout,
-            kernel_initializer,
-            rotary,
-            negative_slope,
-            **kwargs,
+            num_heads, key_dim, dropout, query_dropout, key_dropout, kernel_initializer, **kwargs
         )
+        self.rotary = check_rotary(rotary)
+        if not 0 <= negative_slope <= 1:
+            raise ValueError(
+                f"Expected a slope from 0 to 1. Received: negative_slope={negative_slope!r}"
+            )
+        self.negative_slope = float(negative_slope)
         self.use_metric = bool(use_metric)
         self.metric_weight: keras.Variable | None = None
 
@@ -125,9 +122,5 @@ class MetricAttention(BaseMetricAttention):
         self.metric_weight.assign(metric)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "use_metric": self.use_metric}
-
-
-@adapter_of.register
-def _(layer: MetricAttention) -> AttentionAdapter:
-    return MetricAttentionAdapter(layer)
+        names = ("use_metric", "rotary", "negative_slope")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -7,9 +7,7 @@ import keras
 from keras import ops
 
 from keras_tnattn.checks import check_int, check_rate
-from keras_tnattn.layers.base_attention import AttentionAdapter, adapter_of
 from keras_tnattn.layers.base_metric_attention import BaseMetricAttention
-from keras_tnattn.layers.metric_attention_adapter import MetricAttentionAdapter
 from keras_tnattn.layers.residual_unit import ResidualUnit
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.power_law import elementwise_power
@@ -17,7 +15,6 @@ from keras_tnattn.ops.precision import matmul
 from keras_tnattn.typing import Initializer, Tensor
 
 _METRICS = ("query", "key")
-_NETS = ("relu", "swiglu")
 _SMALLEST_EPSILON = 1e-30  # above 0 in float32
 
 
@@ -31,9 +28,10 @@ def _check_epsilon(value: Any) -> float:
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class PowerLawGraphAttention(BaseMetricAttention):
-    """Multi-head power law graph attention (PLGA) of Gokden, "Power Law Graph Transformer".
+    """Power law graph attention (PLGA) of Gokden, "Power Law Graph Transformer".
 
-    With `Q, K, V` the projected inputs, per head of size `k` (equations 1 to 7):
+    Letters: `B` sentences, `T` queries, `S` keys and values, `H` heads of size `k`, tokens of size
+    `d`. With the projected inputs `Q, K, V` of a head (arXiv 2107.02039, equations 1 to 7):
 
         D_Q  = Q^T Q                                  metric of the sentence, (k, k)
         A    = residual units on the rows of D_Q: A <- LayerNorm(A + Dense(ReLU(... A)))
@@ -42,43 +40,18 @@ class PowerLawGraphAttention(BaseMetricAttention):
         E    = LeakyReLU(Q G_LM K^T / sqrt(k))        slope 0.2 below zero
         E_LM = softmax(E),  V_LM = E_LM V             heads merged, then a dense layer
 
-    `W, b, a, P, b_a`, each `(H, k, k)`, and the residual units, shared by the heads, do not depend
-    on the sentence; the paper reads them as knowledge of the language. `return_details=True`
-    returns the intermediate results, with `P`, `a` and `b_a` among them.
+    The residual units, shared by the heads, and `W, b, a, P, b_a`, each `(H, k, k)`, do not depend
+    on the sentence.
 
-    In the published code padding changes the result, because padded queries contribute to `D_Q`.
-    Here they do not, and their output is 0; `padding_in_metric=True` restores the published
-    behavior. As in the paper, `D_Q` sums over *all* queries, so that an early output of a decoder
-    depends on later tokens even with a causal mask. With `causal_metric=True` the metric at
-    position `t` is computed from the queries up to `t`, at the cost of one pass through the
-    residual units per position.
+    The published metric sums over all queries. An early output of a decoder therefore depends on
+    later tokens, even with a causal mask, unless `causal_metric` or `metric_from="key"` is set.
+    Padding does not count, other than in the published code (`padding_in_metric`).
 
-    Two options depart from the paper, and bring translators of this attention close to those of
-    scaled dot-product attention (docs/studies/translators.md). At the start of training about half
-    of `A_LM` is `epsilon`. The power turns the published 1e-9 into `exp(-21 P)`: where `P` is
-    negative, these entries drown all others; `epsilon=0.01` keeps them within bounds. With
-    `metric_from="key"` the metric is that of the sentence attended to, `K^T K`. In the
-    cross-attention of a decoder it is complete before the first token is decoded, and does not
-    depend on later tokens of the target. A metric that does tells the decoder, in training, the
-    words that it should predict. The self-attention of a decoder needs `causal_metric` for the same
-    reason.
-
-    The last three arguments turn the layer into that of the author's language models (Gokden,
-    "PLDR-LLM", https://arxiv.org/abs/2502.13502): queries and keys are rotated before the metric,
-    which is normalized before the residual units; these are `SwiGLU` nets; `A_LM` is `x^2
-    sigmoid(x)` of `W A + b`, plus `epsilon`; and `E` has no LeakyReLU.
-
-    Costs, for `R` rows of metrics, `R = B H k` (`B H k T` with `causal_metric`): `2 R u (2 k f +
-    (n - 1) f^2)` FLOPs for `u` units of `n` layers of width `f`, which is most of it, `4 R k^2` for
-    equations 2 and 3, `4 B T H k (k + S)` for the products of queries, metric, keys and values, and
-    `4 B H k d (T + S)` for the dense maps; memory `R (k + u n f)` for the gradient and `B H T S`
-    for the scores.
-
-    The metric, the power and the scores are computed in float32 under every dtype policy; the
-    dense layers of the residual units in bfloat16 if that is the compute dtype. `A_LM ** P` is
-    clipped to `exp(-40)` and `exp(40)`; with the published `epsilon` this does not affect exponents
-    below 1.9 in magnitude.
-    Train this attention with a small learning rate, such as a peak of 1e-3 at `d = 128`.
+    Nearly all of the cost is that of the residual units: `4 R u (k f + (n - 1) f^2 / 2)` FLOPs and
+    `R (k + u n f)` numbers for the gradient, with `R = B H k` rows of metrics, `B H k T` with
+    `causal_metric`. The metric and the scores are computed in float32 under every dtype policy, and
+    `A_LM ** P` is clipped to `exp(-40)` and `exp(40)`. docs/mechanisms/power_law_graph_attention.md
+    has the other costs, and says how to train this attention.
 
     Args:
         num_heads: Number of heads `H`.
@@ -91,8 +64,8 @@ class PowerLawGraphAttention(BaseMetricAttention):
         residual_dropout: Dropout rate in each residual unit, before its sum. Defaults to 0.
         padding_in_metric: Whether padded tokens contribute to the metric, as published;
             `query_mask` then has no effect. Defaults to `False`.
-        causal_metric: Whether the metric at position `t` is computed from positions up to `t` only.
-            Defaults to `False`.
+        causal_metric: Whether the metric at position `t` is computed from positions up to `t` only,
+            at the cost of one pass through the residual units per position. Defaults to `False`.
         kernel_initializer: Initializer of the dense kernels. Defaults to `"glorot_uniform"`.
         power_law_initializer: Initializer of `W`, `a` and `P`. Defaults to `"glorot_normal"`, whose
             standard deviation for a shape `(H, k, k)` is `1 / sqrt(H k)`.
@@ -100,19 +73,14 @@ class PowerLawGraphAttention(BaseMetricAttention):
             in the paper (section 5).
         key_dropout: Dropout rate of the projected keys. Defaults to 0, as in the paper.
         metric_from: The tokens of which the metric is computed: `"query"` (default), as published,
-            or `"key"`, which cannot have a `causal_metric`.
-        epsilon: Number that is added to the entries of `A_LM`. Defaults to 1e-9, as published.
-        metric_net: `"relu"` (default), or `"swiglu"` for the net of the language models.
-        rotary: The pairs of features of queries and keys that are rotated by their position,
-            `"neighbors"` or `"halves"`, as in `keras_tnattn.ops.rotary.rotate`. Defaults to `None`:
-            the tokens carry their positions.
-        negative_slope: Slope of the LeakyReLU of equation 5 below zero, up to 1, with which there
-            is none. Defaults to 0.2.
+            or `"key"`, for `K^T K`, which cannot have a `causal_metric`.
+        epsilon: Number that is added to the entries of `A_LM`. Defaults to 1e-9, as published;
+            0.01 trains better.
 
     Call arguments:
         query: Float tensor `(B, T, d)`.
-        value: Float tensor `(B, S, d')`. Defaults to the query, for self-attention.
-        key: Float tensor `(B, S, d'')`. Defaults to the value.
+        value: Float tensor `(B, S, d_v)`. Defaults to the query, for self-attention.
+        key: Float tensor `(B, S, d_k)`. Defaults to the value.
         query_mask, value_mask, key_mask: Boolean tensors `(B, T)` or `(B, S)`, `True` for a real
             token; Keras fills them in.
         attention_mask: Boolean tensor `(B, T, S)`, sizes of 1 broadcast, `True` = attend. A query
@@ -122,22 +90,20 @@ class PowerLawGraphAttention(BaseMetricAttention):
         return_attention_scores: Whether to return `E_LM`, too. Defaults to `False`.
         training: Whether dropout is active.
         use_causal_mask: Whether position `t` may attend to positions up to `t` only. Defaults to
-            `False`. The metric still depends on later tokens unless `causal_metric` is set.
+            `False`.
         return_details: Whether to return the deductive outputs, too. Defaults to `False`.
         mask: Same as `query_mask`; Keras fills it in if only a query is passed.
-        positions: Integers `(T,)` or `(B, T)`, the positions for `rotary`. Default: from 0 on.
+        positions: Integers `(T,)` or `(B, T)`; unused here (see `PLDRAttention`).
 
     Returns:
         Tensor `(B, T, d)`; with `return_attention_scores` also `(B, H, T, S)`; with
-        `return_details` also a dict of `D_Q` (`K^T K` with `metric_from="key"`), `A`, `A_LM`,
-        `G_LM`, each `(B, H, k, k)` (`(B, H, T, k, k)` with `causal_metric`), `P`, `a`, `b_a`, each
-        `(H, k, k)`, and `E` (before the mask) and `E_LM`, each `(B, H, T, S)`.
+        `return_details` also a dict of `D_Q`, `A`, `A_LM`, `G_LM`, each `(B, H, k, k)`, or
+        `(B, H, T, k, k)` with `causal_metric`; `P`, `a`, `b_a`, each `(H, k, k)`; `E`, before the
+        mask, and `E_LM`, each `(B, H, T, S)`.
 
     Raises:
-        ValueError: If a size is not an int, `num_heads`, `key_dim` or `residual_dim` is not
-            positive, another size is negative, a rate is not in [0, 1), `epsilon` is not in
-            [1e-30, 1), `metric_from` is unknown or `"key"` with a `causal_metric`,
-            another option is unknown, or `num_heads` does not divide the size of the query and
+        ValueError: If a size, rate or `epsilon` is out of range, `metric_from` is unknown or
+            `"key"` with a `causal_metric`, or `num_heads` does not divide the size of the query and
             `key_dim` is not given.
 
     Example:
@@ -150,6 +116,8 @@ class PowerLawGraphAttention(BaseMetricAttention):
         >>> tuple(outputs.shape), tuple(deductive["G_LM"].shape)
         ((1, 5, 16), (1, 2, 8, 8))
     """
+
+    gated_units = False
 
     def __init__(
         self,
@@ -168,21 +136,10 @@ class PowerLawGraphAttention(BaseMetricAttention):
         key_dropout: float = 0.0,
         metric_from: str = "query",
         epsilon: float = 1e-9,
-        metric_net: str = "relu",
-        rotary: str | None = None,
-        negative_slope: float = 0.2,
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            num_heads,
-            key_dim,
-            dropout,
-            query_dropout,
-            key_dropout,
-            kernel_initializer,
-            rotary,
-            negative_slope,
-            **kwargs,
+            num_heads, key_dim, dropout, query_dropout, key_dropout, kernel_initializer, **kwargs
         )
         self.residual_units = check_int("residual_units", residual_units, at_least=0)
         self.residual_dense_layers = check_int(
@@ -195,9 +152,6 @@ class PowerLawGraphAttention(BaseMetricAttention):
         if metric_from not in _METRICS:
             raise ValueError(f"Expected one of {_METRICS}. Received: metric_from={metric_from!r}")
         self.metric_from = metric_from
-        if metric_net not in _NETS:
-            raise ValueError(f"Expected one of {_NETS}. Received: metric_net={metric_net!r}")
-        self.metric_net = metric_net
         self.epsilon = _check_epsilon(epsilon)
         if causal_metric and metric_from == "key":
             raise ValueError(
@@ -207,19 +161,13 @@ class PowerLawGraphAttention(BaseMetricAttention):
         self.power_law_initializer = keras.initializers.get(power_law_initializer)
 
     def _build_metric(self) -> None:
-        self.metric_norm = None
-        if self.metric_net == "swiglu":
-            self.metric_norm = keras.layers.LayerNormalization(
-                epsilon=1e-6, dtype=self.wide_dtype, name="metric_norm"
-            )
-            self.metric_norm.build((None, self.head_dim))
         self.residuals = [
             ResidualUnit(
                 self.residual_dim,
                 self.residual_dense_layers,
                 self.residual_dropout,
                 self.kernel_initializer,
-                gated=self.metric_net == "swiglu",
+                gated=self.gated_units,
                 dtype=self.dtype_policy,
                 name=f"residual_{i}",
             )
@@ -269,21 +217,14 @@ class PowerLawGraphAttention(BaseMetricAttention):
         """Equations 2 and 3 from what `sum_of_products` returns: the deductive outputs."""
         # One row of one head's metric after the other: plain products of matrices.
         rows = ops.reshape(metric, (-1, self.head_dim))
-        if self.metric_norm is not None:
-            rows = self.metric_norm(rows)
-        for unit in self.residuals:
-            rows = unit(rows, training=training)
-        learned = ops.reshape(rows, ops.shape(metric))
+        learned = ops.reshape(self._learned_rows(rows, training), ops.shape(metric))
         per_head = (self.num_heads, *[1] * (len(metric.shape) - 4), self.head_dim, self.head_dim)
 
         def weight(variable: keras.Variable) -> Tensor:
             return ops.reshape(variable, per_head)
 
         hidden = matmul(weight(self.power_law_W), learned) + weight(self.power_law_b)
-        if self.metric_net == "swiglu":
-            positive = ops.square(hidden) * ops.sigmoid(hidden) + self.epsilon
-        else:
-            positive = ops.relu(hidden) + self.epsilon
+        positive = self._positive(hidden) + self.epsilon
         powers = elementwise_power(positive, weight(self.power_law_P))
         curvature = matmul(weight(self.power_law_a), powers) + weight(self.power_law_b_a)
         return {
@@ -296,6 +237,16 @@ class PowerLawGraphAttention(BaseMetricAttention):
             "b_a": ops.convert_to_tensor(self.power_law_b_a),
         }
 
+    def _learned_rows(self, rows: Tensor, training: bool | None) -> Tensor:
+        """Returns what the residual units make of the rows `(R, k)` of metrics."""
+        for unit in self.residuals:
+            rows = unit(rows, training=training)
+        return rows
+
+    def _positive(self, x: Tensor) -> Tensor:
+        """Returns `A_LM` without `epsilon` from `W A + b`."""
+        return ops.relu(x)
+
     def get_config(self) -> dict[str, Any]:
         names = (
             "residual_units",
@@ -306,15 +257,9 @@ class PowerLawGraphAttention(BaseMetricAttention):
             "causal_metric",
             "metric_from",
             "epsilon",
-            "metric_net",
         )
         return {
             **super().get_config(),
             **{name: getattr(self, name) for name in names},
             "power_law_initializer": keras.initializers.serialize(self.power_law_initializer),
         }
-
-
-@adapter_of.register
-def _(layer: PowerLawGraphAttention) -> AttentionAdapter:
-    return MetricAttentionAdapter(layer)

@@ -2,6 +2,7 @@
 
 from keras_tnattn.models.attentions import ATTENTIONS
 from keras_tnattn.models.deep_tensor_network import deep_tensor_network
+from keras_tnattn.models.freezing import freeze_metric
 from keras_tnattn.models.graph_classifier import graph_classifier
 from keras_tnattn.models.language_model import LanguageModel, language_model
 from keras_tnattn.models.pldr_checkpoint import load_pldr_checkpoint
@@ -16,6 +17,7 @@ __all__ = [
     "LanguageModel",
     "Translator",
     "deep_tensor_network",
+    "freeze_metric",
     "graph_classifier",
     "language_model",
     "load_pldr_checkpoint",

@@ -201,9 +201,10 @@ def language_model(
 
     Args:
         vocabulary_size: Number of ids `V`, padding included.
-        attention: `"plga"` (default), `"sdpa"`, `"tsa"`, `"rgtn"`, `"tn"` (with left contexts
-            only), `"none"`, another causal one of `keras_tnattn.models.attentions.ATTENTIONS`, or a
-            layer, of which each block gets a copy with its own weights.
+        attention: `"plga"` (default), in language models a `PLDRAttention`; `"sdpa"`, a
+            `MetricAttention`; `"tsa"`, `"rgtn"`, `"tn"` (with left contexts only), `"none"`, or
+            another causal one of `keras_tnattn.models.attentions.ATTENTIONS`; or a layer, of which
+            each block gets a copy with its own weights.
         num_layers: Number of decoder layers. Defaults to 2.
         model_dim: Size `d` of embeddings and layers. Defaults to 128.
         num_heads: Number of heads of an attention given by name. Defaults to 4.

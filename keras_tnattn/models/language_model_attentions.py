@@ -5,12 +5,12 @@ from typing import Any
 
 import keras
 
-from keras_tnattn.layers import MetricAttention, PowerLawGraphAttention
+from keras_tnattn.layers import MetricAttention, PLDRAttention
 from keras_tnattn.models.attentions import ATTENTIONS, find_attention
 
 LANGUAGE_POSITIONS = ("rotary", "sinusoidal", "none")
-# Attentions that can rotate their queries and keys.
-_ROTARY_ATTENTIONS = ("plga", "sdpa")
+# The layers that rotate queries and keys: of language models, in place of the registered ones.
+_ROTARY_LAYERS = {"plga": PLDRAttention, "sdpa": MetricAttention}
 
 
 def attention_maker(
@@ -55,12 +55,12 @@ def attention_maker(
             f"Expected a layer or one of {names}, the attentions that can be causal. "
             f"Received: attention={attention!r}"
         )
-    can_rotate = attention in _ROTARY_ATTENTIONS
+    can_rotate = attention in _ROTARY_LAYERS
     position_encoding = position_encoding or ("rotary" if can_rotate else "sinusoidal")
     if position_encoding == "rotary" and not can_rotate:
         raise ValueError(
-            f"Expected one of {_ROTARY_ATTENTIONS}, whose queries and keys are rotated, for rotary "
-            f"positions. Received: attention={attention!r}, position_encoding='rotary'"
+            f"Expected one of {tuple(_ROTARY_LAYERS)}, whose queries and keys are rotated, for "
+            f"rotary positions. Received: attention={attention!r}, position_encoding='rotary'"
         )
     if can_rotate and "key_dim" not in options and model_dim % num_heads:
         raise ValueError(
@@ -75,10 +75,11 @@ def attention_maker(
         **dict.fromkeys(entry.dropout_options, attention_dropout),
         **options,
     }
-    if position_encoding == "rotary":
-        options = {"rotary": "neighbors", **options}
-        if attention == "sdpa":
-            return lambda name: MetricAttention(num_heads, name=name, **options), "rotary"
+    if can_rotate:
+        rotary = "neighbors" if position_encoding == "rotary" else None
+        options = {"rotary": rotary, **options}
+        kind = _ROTARY_LAYERS[attention]
+        return lambda name: kind(num_heads, name=name, **options), position_encoding
     return lambda name: entry.make(num_heads, model_dim, name=name, **options), position_encoding
 
 
@@ -90,11 +91,10 @@ def _copies(
             "Expected no further options if `attention` is a layer. "
             f"Received: attention={attention!r}, options={options}"
         )
-    kinds = (MetricAttention, PowerLawGraphAttention)
-    rotates = isinstance(attention, kinds) and attention.rotary is not None
+    rotates = getattr(attention, "rotary", None) is not None
     if position_encoding == "rotary" and not rotates:
         raise ValueError(
-            "Expected a MetricAttention or PowerLawGraphAttention with `rotary` for rotary "
+            "Expected a MetricAttention or PLDRAttention with `rotary` for rotary "
             f"positions. Received: attention={attention!r}, position_encoding='rotary'"
         )
     config = attention.get_config()

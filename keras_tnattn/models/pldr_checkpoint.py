@@ -87,8 +87,6 @@ def pldr_model(
         "position_encoding": "rotary",
         "embedding_norm": True,
         "max_length": config.get("max_position_embeddings"),
-        "metric_net": "swiglu",
-        "negative_slope": 1.0,
         "padding_in_metric": True,
         **options,
     }

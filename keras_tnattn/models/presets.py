@@ -55,8 +55,6 @@ LANGUAGE_MODELS: Mapping[str, Mapping[str, Any]] = {
         "residual_units": 8,
         "residual_dense_layers": 2,
         "residual_dim": 170,
-        "metric_net": "swiglu",
-        "negative_slope": 1.0,
         "padding_in_metric": True,
     },
 }

@@ -26,4 +26,8 @@ def elementwise_power(base: Tensor, exponent: Tensor) -> Tensor:
         [1.0, 2.0]
     """
     logarithm = ops.log(base) * exponent
-    return ops.exp(ops.clip(logarithm, -_LARGEST_LOGARITHM, _LARGEST_LOGARITHM))
+    clipped = ops.abs(logarithm) >= _LARGEST_LOGARITHM
+    # Not `exp(logarithm)`, which multiplies the rounding error of the logarithm by up to 40.
+    power = ops.power(ops.where(clipped, ops.ones_like(logarithm), base), exponent)
+    limit = ops.exp(_LARGEST_LOGARITHM * ops.sign(logarithm))
+    return ops.where(clipped, ops.stop_gradient(limit), power)

@@ -27,7 +27,7 @@ from keras_tnattn.search import Generator
 
 VOCABULARY, PROMPT = 259, 16
 SIZES = {"num_layers": 4, "model_dim": 128, "num_heads": 4, "max_length": 128}
-PLGA = {"residual_units": 2, "residual_dim": 64, "metric_net": "swiglu", "negative_slope": 1.0}
+PLGA = {"residual_units": 2, "residual_dim": 64}
 
 
 def main():

@@ -9,8 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tnattn.freezing import freeze_metric
 from keras_tnattn.models import LanguageModel
+from keras_tnattn.models.freezing import freeze_metric
 from keras_tnattn.search import Generator
 from keras_tnattn_studies.language_config import LSTM, LanguageTraining
 from keras_tnattn_studies.language_lstm import LSTMSteps, lstm_language_model

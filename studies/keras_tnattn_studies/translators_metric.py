@@ -13,8 +13,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tnattn.freezing import freeze_metric
 from keras_tnattn.layers import MetricAttention
+from keras_tnattn.models.freezing import freeze_metric
 from keras_tnattn_train.data.pairs.batches import BucketedBatches
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.training import as_dataset

@@ -15,10 +15,12 @@ from slow_cases import slow_but
 import keras_tnattn
 from keras_tnattn import layers, storage
 from keras_tnattn.models import translator
+from keras_tnattn.ops.time_graph import Exponential, Geometric, PowerLaw, Window
 
 TOKENS = np.random.default_rng(0).normal(size=(3, 7, 8)).astype("float32")
 IDS = np.random.default_rng(0).integers(0, 22, (3, 7), "int32")
 TENSOR_TOKENS = TOKENS.reshape(3, 7, 2, 2, 2)
+LEARNED = Exponential(0.1, trainable=True)
 
 
 def power_law_attention(**options):
@@ -37,7 +39,7 @@ SELF_ATTENTIONS = {
     "tsa_per_head": (lambda: layers.TensorizedSpectralAttention(2, damping=(0.3, 0.8)), TOKENS),
     "tsa_trained": (
         lambda: layers.TensorizedSpectralAttention(
-            2, filter_order=3, damping=(0.3, 0.8), trainable_damping=True
+            2, filter_order=3, time_graph=[Geometric(c, trainable=True) for c in (0.3, 0.8)]
         ),
         TOKENS,
     ),
@@ -61,15 +63,15 @@ SELF_ATTENTIONS = {
         TOKENS,
     ),
     "tsa_exponential": (
-        lambda: layers.TensorizedSpectralAttention(2, time_graph="exponential"),
+        lambda: layers.TensorizedSpectralAttention(2, time_graph=LEARNED),
         TOKENS,
     ),
     "tsa_window": (
-        lambda: layers.TensorizedSpectralAttention(2, time_graph="window", window=2),
+        lambda: layers.TensorizedSpectralAttention(2, time_graph=Window(2)),
         TOKENS,
     ),
     "tga_power_law": (
-        lambda: layers.TensorizedGraphAttention(2, time_graph="power_law", exponent=1.5),
+        lambda: layers.TensorizedGraphAttention(2, time_graph=PowerLaw(1.5)),
         TENSOR_TOKENS,
     ),
     "tga": (lambda: layers.TensorizedGraphAttention(2), TENSOR_TOKENS),
@@ -91,8 +93,8 @@ SELF_ATTENTIONS = {
     "plga": (lambda: power_law_attention(), TOKENS),
     "plga_causal": (lambda: power_law_attention(causal_metric=True, key_dim=3), TOKENS),
     "plga_keys": (lambda: power_law_attention(metric_from="key", epsilon=0.01), TOKENS),
-    "plga_swiglu": (
-        lambda: power_law_attention(metric_net="swiglu", rotary="halves", negative_slope=1.0),
+    "pldr": (
+        lambda: layers.PLDRAttention(2, rotary="halves", residual_units=2, residual_dim=5),
         TOKENS,
     ),
     "metric": (
@@ -148,7 +150,7 @@ OTHERS = {
     "gtn": (lambda: layers.GraphTensorNetwork(), TOKENS),
     "gtn_general": (lambda: layers.GraphTensorNetwork(3, receive_from="both"), TOKENS),
     "gtn_oblique": (
-        lambda: layers.GraphTensorNetwork(3, projection="oblique", time_graph="exponential"),
+        lambda: layers.GraphTensorNetwork(3, projection="oblique", time_graph=LEARNED),
         TOKENS,
     ),
     "gtn_tensors": (

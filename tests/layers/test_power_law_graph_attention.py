@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from keras import ops
 from oracles import power_law_attention
 
-from keras_tnattn.layers import PowerLawGraphAttention
+from keras_tnattn.layers import PLDRAttention, PowerLawGraphAttention
 from keras_tnattn.layers.base_attention import adapter_of
 from keras_tnattn.ops.power_law import elementwise_power
 
@@ -32,7 +32,13 @@ def weights_of(layer):
         part: tuple(to_numpy(w) for w in getattr(layer, f"{part}_dense").weights)
         for part in ("query", "key", "value", "output")
     }
-    units = [[tuple(to_numpy(w) for w in part.weights) for part in unit] for unit in layer.units]
+    units = [
+        [
+            tuple(to_numpy(w) for w in part.weights)
+            for part in (*unit.hidden, unit.projection, unit.dropout_layer, unit.norm)
+        ]
+        for unit in layer.residuals
+    ]
     power = {n: to_numpy(getattr(layer, f"power_law_{n}")) for n in ("W", "b", "a", "P", "b_a")}
     return {**dense, **power, "units": [[w for w in unit if w] for unit in units]}
 
@@ -56,7 +62,7 @@ def test_equals_the_equations(options):
 
 
 def test_a_gated_metric_is_normalized_and_positive():
-    layer = make_layer(1, metric_net="swiglu", epsilon=0.3, residual_units=0)
+    layer = PLDRAttention(1, epsilon=0.3, residual_units=0, rotary=None)
     layer.build((1, 4, 2))
     layer.power_law_W.assign(np.zeros((1, 2, 2)))
     layer.power_law_b.assign([[[2.0, 0.0], [-1.0, 1.0]]])
@@ -334,7 +340,7 @@ def test_errors_name_what_was_given(options):
 def test_sizes_of_numpy_are_taken_and_there_may_be_no_residual_units():
     layer = PowerLawGraphAttention(np.int64(2), np.int32(3), residual_units=np.int64(0))
     assert layer(tokens(1, 2, 4)).shape == (1, 2, 4)
-    assert layer.units == []
+    assert layer.residuals == []
     config = layer.get_config()
     assert all(type(config[name]) is int for name in ("num_heads", "key_dim", "residual_units"))
 

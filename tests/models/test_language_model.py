@@ -9,32 +9,26 @@ from slow_cases import slow_but
 
 from keras_tnattn import layers
 from keras_tnattn.models import LANGUAGE_MODELS, language_model
+from keras_tnattn.ops.time_graph import Exponential, PowerLaw, Window
 from keras_tnattn.search import BeamSearch, Generator
 
 SIZES = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 12, "num_layers": 2}
 PLGA = {"residual_units": 1, "residual_dim": 4}
 KINDS = {
     "plga": {**PLGA, "causal_metric": True},
-    "plga, swiglu": {
-        **PLGA,
-        "attention": "plga",
-        "causal_metric": True,
-        "metric_net": "swiglu",
-        "rotary": "halves",
-        "negative_slope": 1.0,
-    },
+    "plga, halves": {**PLGA, "causal_metric": True, "rotary": "halves"},
     "sdpa": {},
     "sdpa, sinusoidal": {"attention": "sdpa", "position_encoding": "sinusoidal"},
     "tsa": {},
-    "tsa, order 3": {"attention": "tsa", "filter_order": 3, "time_graph": "window", "window": 3},
-    "tsa, power law": {"attention": "tsa", "time_graph": "power_law", "exponent": 1.0},
+    "tsa, order 3": {"attention": "tsa", "filter_order": 3, "time_graph": Window(3)},
+    "tsa, power law": {"attention": "tsa", "time_graph": PowerLaw(1.0)},
     "rgtn": {},
     "rgtn, projected": {
         "attention": "rgtn",
         "propagation_rank": 3,
-        "time_graph": "exponential",
+        "time_graph": Exponential(0.1, trainable=True),
     },
-    "rgtn, window": {"attention": "rgtn", "time_graph": "window", "window": 2},
+    "rgtn, window": {"attention": "rgtn", "time_graph": Window(2)},
     "tn": {"bond_dim": 3},
     "tn, open": {"attention": "tn", "bond_dim": 3, "boundary": "open", "normalize": False},
     "none": {},
@@ -187,8 +181,6 @@ def test_the_published_model_has_the_published_size():
         ({"num_heads": 3}, "num_heads=3, model_dim=128"),
         ({"feedforward": "conv"}, "feedforward='conv'"),
         ({"num_heads": 128}, "rotary='neighbors', key_dim=1"),
-        ({"attention": "plga", "metric_net": "gelu"}, "metric_net='gelu'"),
-        ({"attention": "plga", "negative_slope": 2}, "negative_slope=2"),
         ({"rotary": "pairs"}, "rotary='pairs'"),
         ({"max_length": 0}, "max_length=0"),
     ],

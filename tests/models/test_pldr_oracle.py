@@ -20,9 +20,6 @@ from keras_tnattn.search import Generator
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
-# The published float32 run differs by 1.0e-5 from its own float64 run. Ours does by 2e-6 to 3e-5,
-# depending on the kernels of a backend: small entries of A_LM are raised to powers.
-FLOAT32 = {"rtol": 1e-5, "atol": 5e-5}
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +40,27 @@ def weights_of(oracle):
 @pytest.fixture(scope="module")
 def published(oracle):
     return pldr_model(weights_of(oracle))
+
+
+@pytest.fixture(scope="module")
+def noise(oracle):
+    """The error of the published float32 run, relative to its float64 run, where this is largest.
+
+    It depends on the weights: small entries of A_LM are raised to powers.
+    """
+    errors = {
+        name: np.abs(oracle[name.removesuffix("_f64")] - exact).max() / np.abs(exact).max()
+        for name, exact in oracle.items()
+        if name.endswith("_f64")
+    }
+    assert len(errors) > 2
+    return max(errors.values())
+
+
+def assert_near(got, want, share, name=""):
+    """Checks that no number is off by more than a share of the largest."""
+    error = np.abs(to_numpy(got) - want).max() / np.abs(want).max()
+    assert error <= share, name
 
 
 def config(oracle):
@@ -67,37 +85,35 @@ def test_sizes_are_read_off_the_weights(oracle, published):
     assert published.count_params() == sum(x.size for x in weights_of(oracle).values())
 
 
-def test_logits_and_what_the_attentions_computed(oracle, published):
+def test_logits_and_what_the_attentions_computed(oracle, published, noise):
     ids = oracle["inputs/ids"]
     got = published.predict(ids, verbose=0)
-    np.testing.assert_allclose(got, oracle["outputs/logits"], **FLOAT32)
-    np.testing.assert_allclose(got, oracle["outputs/logits_f64"], **FLOAT32)
+    assert_near(got, oracle["outputs/logits"], 2 * noise)
+    assert_near(got, oracle["outputs/logits_f64"], noise)
     x, details = published.run_decoders(ops.array(ids), return_details=True)
-    np.testing.assert_allclose(to_numpy(x), oracle["outputs/decoder"], **FLOAT32)
+    assert_near(x, oracle["outputs/decoder"], 2 * noise)
     for i in range(len(published.decoders)):
         for name in ("A", "A_LM", "G_LM", "E"):
             want = oracle[f"outputs/layer_{i}/{name}"]
-            error = np.abs(to_numpy(details[f"decoder_{i}"][name]) - want).max()
-            assert error < 5e-5 * np.abs(want).max(), name
+            assert_near(details[f"decoder_{i}"][name], want, 2 * noise, name)
     mask = oracle["inputs/mask"][0, 0] != 0
     assert (to_numpy(details["decoder_0"]["E_LM"])[0, :, mask] == 0).all()
 
 
-def test_keys_and_values_that_are_kept(oracle, published):
+def test_keys_and_values_that_are_kept(oracle, published, noise):
     search = Generator(published, 1, key_value_cache=True)
     state = search.steps.start(ops.array(oracle["inputs/ids"][:1], "int32")).state
     for i, part in enumerate(state[1:]):
         for name, got in part["self"]["tokens"].items():
             want = oracle[f"outputs/layer_{i}/{name}"][:1]
-            got = to_numpy(got).transpose(0, 2, 1, 3)
-            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+            assert_near(to_numpy(got).transpose(0, 2, 1, 3), want, 2 * noise)
 
 
-def test_loss_and_gradients(oracle, published):
+def test_loss_and_gradients(oracle, published, noise):
     loss, gradients = weight_gradients(
         published, lambda call: LOSS(oracle["inputs/labels"], call(oracle["inputs/ids"]))
     )
-    np.testing.assert_allclose(loss, oracle["train/loss"], rtol=1e-5)
+    assert_near(loss, oracle["train/loss"], 2 * noise)
     variables = published.trainable_variables
     of_variable = {id(v): g for v, g in zip(variables, gradients, strict=True)}
     names = {n.removeprefix("train/grad/decoder.").removeprefix("train/grad/"): n for n in oracle}
@@ -105,9 +121,9 @@ def test_loss_and_gradients(oracle, published):
     published_names = named_variables(published)
     assert names.keys() == published_names.keys()
     for name, (variable, transposed) in published_names.items():
-        want, got = oracle[names[name]], of_variable[id(variable)]
-        error = np.abs((got.T if transposed else got) - want).max()
-        assert error <= 1e-3 * np.abs(want).max(), name
+        got = of_variable[id(variable)]
+        # What is off in a power is multiplied once more by its logarithm.
+        assert_near(got.T if transposed else got, oracle[names[name]], 40 * noise, name)
 
 
 @pytest.mark.parametrize(
@@ -119,16 +135,21 @@ def test_loss_and_gradients(oracle, published):
         ("kv_and_g_cache", {"key_value_cache": True, "metric_cache": True}),
     ],
 )
-def test_greedy_continuation(oracle, published, name, caches):
+def test_greedy_continuation(oracle, published, noise, name, caches):
     prompt, want = oracle["generate/prompt"], oracle[f"generate/{name}/ids"]
     given = prompt.shape[1]
     number = want.shape[1] - given
     search = Generator(published, number, **caches)
-    np.testing.assert_array_equal(search(prompt).ids, want[:, given:])
-    # Behind a shorter one, in the same batch, and id by id.
-    both = search([prompt[0], prompt[0, :2]]).ids
-    np.testing.assert_array_equal(both[0], want[0, given:])
-    assert list(search.stream(prompt[0])) == want[0, given:].tolist()
+    of_steps = oracle[f"generate/{name}/logits"]
+    bound = 10 * noise * np.abs(of_steps).max()
+    best = np.sort(of_steps.reshape(number, -1), axis=-1)
+    sure = given + int(np.cumprod(best[:, -1] - best[:, -2] > bound).sum())  # up to the first tie
+    for ids in (
+        search(prompt).ids[0],
+        search([prompt[0], prompt[0, :2]]).ids[0],  # before a shorter one in the same batch
+        list(search.stream(prompt[0])),
+    ):
+        np.testing.assert_array_equal(ids[: sure - given], want[0, given:sure])
     # The logits, step by step.
     steps = search.steps
     inputs = ops.array(steps.pack(list(prompt)), "int32")
@@ -140,11 +161,10 @@ def test_greedy_continuation(oracle, published, name, caches):
         position = ops.convert_to_tensor(ids.shape[1] - 1, "int32")
         new, state = steps.step(ops.array(ids, "int32"), position, {}, state)
         logits.append(new)
-    got = np.concatenate([to_numpy(x) for x in logits])
-    np.testing.assert_allclose(got, oracle[f"generate/{name}/logits"], rtol=1e-4, atol=1e-3)
+    assert_near(np.concatenate([to_numpy(x) for x in logits]), of_steps, 10 * noise)
 
 
-def test_without_the_net_of_the_metric_it_is_scaled_dot_product_attention(oracle, published):
+def test_without_the_net_of_the_metric_it_is_scaled_dot_product_attention(oracle, published, noise):
     ids, mask = ops.array(oracle["inputs/ids"]), ops.array(oracle["inputs/ids"] != 0)
     x = published.embed(ids)
     for decoder in published.decoders:
@@ -161,29 +181,30 @@ def test_without_the_net_of_the_metric_it_is_scaled_dot_product_attention(oracle
         x = decoder.norms[1](x + decoder.gated(x))
     real = oracle["inputs/ids"] != 0
     got = to_numpy(published.compute_logits(x))
-    np.testing.assert_allclose(got[real], oracle["identity_g/logits"][real], rtol=1e-4, atol=2e-5)
+    assert_near(got[real], oracle["identity_g/logits"][real], 2 * noise)
 
 
-def test_the_published_metric_reads_ahead_and_a_causal_one_does_not(oracle, published):
+def test_the_published_metric_reads_ahead_and_a_causal_one_does_not(oracle, published, noise):
     ids = {"one": oracle["inputs/ids"], "other": oracle["future_probe/ids"]}
     assert (ids["one"] != ids["other"]).sum() == 1
     logits = {name: published.predict(x, verbose=0) for name, x in ids.items()}
-    np.testing.assert_allclose(logits["other"], oracle["future_probe/logits"], rtol=1e-4, atol=1e-4)
+    assert_near(logits["other"], oracle["future_probe/logits"], 2 * noise)
     changed = np.abs(logits["one"] - logits["other"])[0, :-1].max()
     want = np.abs(oracle["outputs/logits"] - oracle["future_probe/logits"])[0, :-1].max()
-    assert changed == pytest.approx(want, rel=1e-3)
-    assert changed > 0.1
+    bound = 2 * noise * np.abs(oracle["outputs/logits"]).max()
+    assert changed == pytest.approx(want, abs=2 * bound)
+    assert changed > 20 * bound
     causal = pldr_model(weights_of(oracle), causal_metric=True, padding_in_metric=False)
     first, second = (causal.predict(x, verbose=0)[0, :-1] for x in ids.values())
-    np.testing.assert_allclose(first, second, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(first, second, rtol=0, atol=bound)
 
 
-def test_without_padding_in_the_metric_a_batch_is_each_text_alone(oracle):
+def test_without_padding_in_the_metric_a_batch_is_each_text_alone(oracle, noise):
     model = pldr_model(weights_of(oracle), padding_in_metric=False)
     got = model.predict(oracle["inputs/ids"], verbose=0)
     for row in range(len(got)):
         want = oracle[f"unpadded/logits_{row}"]
-        np.testing.assert_allclose(got[row, : len(want)], want, **FLOAT32)
+        assert_near(got[row, : len(want)], want, 2 * noise)
 
 
 def round_as_published(attention):
@@ -220,9 +241,10 @@ def round_as_published(attention):
 
 
 @pytest.mark.skipif(
-    keras.backend.backend() == "torch", reason="Keras' dense layers compute in float32 there"
+    keras.backend.backend() != "tensorflow",
+    reason="Keras computes in float32 there: dense layers on PyTorch, normalization on JAX",
 )
-def test_in_float64(oracle, float64):
+def test_in_float64(oracle, noise, float64):
     floatx = keras.config.floatx()
     keras.config.set_dtype_policy("float64")
     keras.config.set_floatx("float64")
@@ -231,14 +253,13 @@ def test_in_float64(oracle, float64):
         ids = ops.array(oracle["inputs/ids"])
         # Ours does not round to float32.
         logits = to_numpy(model(ids))
-        np.testing.assert_allclose(logits, oracle["outputs/logits_f64"], rtol=0, atol=5e-6)
+        assert_near(logits, oracle["outputs/logits_f64"], noise)
         for decoder in model.decoders:
             round_as_published(decoder.self_attention)
         x, details = model.run_decoders(ids, return_details=True)
-        got = to_numpy(model.compute_logits(x))
-        np.testing.assert_allclose(got, oracle["outputs/logits_f64"], rtol=0, atol=1e-10)
+        assert_near(model.compute_logits(x), oracle["outputs/logits_f64"], 1e-6 * noise)
         for i in range(len(model.decoders)):
             got, want = details[f"decoder_{i}"]["G_LM"], oracle[f"outputs/layer_{i}/G_LM_f64"]
-            np.testing.assert_allclose(to_numpy(got), want, rtol=0, atol=1e-10)
+            assert_near(got, want, 1e-6 * noise)
     finally:
         keras.config.set_floatx(floatx)

@@ -9,8 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tnattn.freezing import metric_spreads
 from keras_tnattn.models import LanguageModel, language_model
+from keras_tnattn.models.freezing import metric_spreads
 from keras_tnattn_train.language.config import LanguageConfig
 from keras_tnattn_train.language.corpus import Corpus, PackedBatches, Part
 from keras_tnattn_train.language.tokens import Tokens
@@ -147,8 +147,6 @@ def new_model(config: LanguageConfig, vocabulary_size: int) -> LanguageModel:
             "residual_units": config.residual_units,
             "residual_dim": config.residual_dim,
             "causal_metric": config.causal_metric,
-            "metric_net": "swiglu",
-            "negative_slope": 1.0,
         }
     position_encoding = config.position_encoding
     return language_model(

@@ -218,7 +218,7 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
 
 def _metric_spreads(translator: Any, number: int) -> dict[str, tuple[float, ...]]:
     """Returns the spread of each head's metric over pairs of the validation part, by layer."""
-    from keras_tnattn.freezing import metric_spreads
+    from keras_tnattn.models.freezing import metric_spreads
     from keras_tnattn_train.data.pairs.batches import BucketedBatches
 
     parts = translator.corpus.parts

@@ -13,8 +13,10 @@ from keras import ops
 from keras_tnattn.checks import check_int
 from keras_tnattn.layers import MetricAttention, PowerLawGraphAttention
 
-_SHARED = ("num_heads", "key_dim", "dropout", "query_dropout", "key_dropout")
-_ROTATION_AND_SLOPE = ("rotary", "negative_slope")
+_SHARED = (
+    *("num_heads", "key_dim", "dropout", "query_dropout", "key_dropout", "rotary"),
+    "negative_slope",
+)
 _DENSE = ("query", "key", "value", "output")
 
 
@@ -32,7 +34,7 @@ class MetricSpread:
 
     Example:
         >>> import numpy as np
-        >>> from keras_tnattn.freezing import MetricSpread
+        >>> from keras_tnattn.models.freezing import MetricSpread
         >>> MetricSpread("decoder_0/self_attention", (0.05, 0.02), np.ones((2, 4, 4)), True).largest
         0.05
     """
@@ -107,7 +109,7 @@ def metric_spreads(
     Example:
         >>> import numpy as np
         >>> import keras_tnattn
-        >>> from keras_tnattn.freezing import metric_spreads
+        >>> from keras_tnattn.models.freezing import metric_spreads
         >>> model = keras_tnattn.models.language_model(
         ...     50, model_dim=8, num_heads=2, feedforward_dim=8, residual_units=1, residual_dim=4
         ... )
@@ -132,7 +134,7 @@ def freeze_metric(
     (Gokden, https://arxiv.org/abs/2502.13502, section 4). A layer whose metric spreads by at most
     `bound` in every head becomes a `MetricAttention` with the mean metric as a weight: it costs one
     product of matrices more than scaled dot-product attention, keeps keys and values when it
-    generates, and does not read ahead. Without LeakyReLU (`negative_slope=1`) and rotary positions
+    generates, and does not read ahead. In a `PLDRAttention(rotary=None)`, which has no LeakyReLU,
     the metric is folded into the kernel of the query, `W_q G`, and a plain
     `keras.layers.MultiHeadAttention` remains. Layers above the bound are kept.
 
@@ -196,7 +198,7 @@ def power_law_layers(model: keras.Model) -> dict[str, PowerLawGraphAttention]:
 
     Example:
         >>> import keras_tnattn
-        >>> from keras_tnattn.freezing import power_law_layers
+        >>> from keras_tnattn.models.freezing import power_law_layers
         >>> model = keras_tnattn.models.translator(9, 9, model_dim=8, num_heads=2)
         >>> list(power_law_layers(model))
         ['encoder_0/attention', 'decoder_0/self_attention', 'decoder_0/cross_attention']
@@ -409,9 +411,9 @@ def _input_shapes(layer: PowerLawGraphAttention) -> list[tuple[int | None, ...]]
 
 def _frozen(layer: PowerLawGraphAttention, mean: np.ndarray) -> MetricAttention:
     """Returns an attention with the weights of a layer and a fixed metric."""
-    config = layer.get_config()
-    options = {name: config[name] for name in _SHARED + _ROTATION_AND_SLOPE}
-    frozen = MetricAttention(**options, use_metric=True, dtype=config["dtype"], name=layer.name)
+    options = {name: getattr(layer, name) for name in _SHARED}
+    dtype = layer.dtype_policy
+    frozen = MetricAttention(**options, use_metric=True, dtype=dtype, name=layer.name)
     frozen.build(*_input_shapes(layer))
     for part in _DENSE:
         of_frozen, ours = (getattr(each, f"{part}_dense") for each in (frozen, layer))

@@ -9,8 +9,8 @@ from conformance import to_numpy
 from keras import ops
 
 from keras_tnattn import freeze_metric, layers
-from keras_tnattn.freezing import metric_spreads
 from keras_tnattn.models import language_model, translator
+from keras_tnattn.models.freezing import metric_spreads
 from keras_tnattn.search import BeamSearch, Generator
 
 SIZES = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8}
@@ -31,7 +31,8 @@ def make_constant(layer, scale=1e-4, seed=0):
 
 
 def make(scale=1e-4, attention="plga", **options):
-    model = language_model(11, attention, **{**SIZES, **PLGA, **options})
+    sizes = SIZES | (PLGA if attention == "plga" else {})
+    model = language_model(11, attention, **{**sizes, **options})
     for seed, decoder in enumerate(model.decoders):
         make_constant(decoder.self_attention, scale, seed)
     return model
@@ -55,9 +56,9 @@ def test_the_spread_is_that_of_the_definition():
     np.testing.assert_allclose(spread.mean, metrics.mean((0, 2)), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("rotary", ["rotary", "sinusoidal"])
-def test_a_constant_metric_is_frozen_and_nothing_is_lost(rotary, tmp_path):
-    model = make(position_encoding=rotary)
+@pytest.mark.parametrize("attention", ["plga", layers.PowerLawGraphAttention(2, **PLGA)])
+def test_a_constant_metric_is_frozen_and_nothing_is_lost(attention, tmp_path):
+    model = make(attention=attention)
     model.compile("adam", LOSS)
     want, before = model.predict(IDS, verbose=0), [w.copy() for w in model.get_weights()]
     frozen = freeze_metric(model, (IDS[:, :-1], IDS[:, 1:]), batch_size=5)
@@ -100,7 +101,7 @@ def test_the_loss_is_the_mean_over_the_rows():
 
 
 def test_without_a_leaky_relu_keras_own_attention_remains():
-    model = make(position_encoding="sinusoidal", negative_slope=1.0)
+    model = make(position_encoding="sinusoidal")
     data = (IDS[:, :-1], IDS[:, 1:])
     folded = freeze_metric(model, data, loss=LOSS)
     plain = freeze_metric(model, data, fold=False)
@@ -115,7 +116,7 @@ def test_without_a_leaky_relu_keras_own_attention_remains():
 
 def test_rotated_queries_keep_their_metric():
     """It comes after the rotation, so that no kernel can hold it."""
-    model = make(position_encoding="rotary", negative_slope=1.0)
+    model = make(position_encoding="rotary")
     frozen = freeze_metric(model, IDS)
     assert all(layer.frozen and not layer.folded for layer in frozen.layers)
     got, want = (to_numpy(each(IDS)) for each in (frozen.model, model))
@@ -173,7 +174,7 @@ def test_a_metric_that_depends_on_the_input_is_refused():
     frozen = freeze_metric(model, IDS, bound=0.01)
     assert [layer.frozen for layer in frozen.layers] == [False, True]
     kinds = [type(decoder.self_attention) for decoder in frozen.model.decoders]
-    assert kinds == [layers.PowerLawGraphAttention, layers.MetricAttention]
+    assert kinds == [layers.PLDRAttention, layers.MetricAttention]
     assert "decoder_0/self_attention: kept" in str(frozen)
     frozen = freeze_metric(model, IDS, bound=math.inf)
     assert [layer.frozen for layer in frozen.layers] == [True, True]
