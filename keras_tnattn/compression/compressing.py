@@ -30,6 +30,7 @@ from keras_tnattn.compression.goals import (
 )
 from keras_tnattn.compression.healing import heal
 from keras_tnattn.compression.inventory import Inventory
+from keras_tnattn.compression.peers import keras_quantizations
 from keras_tnattn.compression.plan import made_plan
 from keras_tnattn.compression.progress import tell, telling
 from keras_tnattn.compression.report import Report
@@ -192,6 +193,9 @@ class CompressionResult:
         self._report_model(
             self.model, metric_before=metric_before, metric_after=after, error=error, rows=rows
         )
+        if self.report.file_bytes is not None and self._data is not None:
+            peers = keras_quantizations(self._original, self._data)
+            self.report = dataclasses.replace(self.report, keras_quantizations=peers)
 
     def _report_model(self, model: keras.Model, **values: Any) -> None:
         """Notes values of a finished model, and the size of its file."""

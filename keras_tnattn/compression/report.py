@@ -56,6 +56,41 @@ _COLUMNS = [field.name for field in dataclasses.fields(LayerReport) if field.nam
 
 
 @dataclasses.dataclass(frozen=True)
+class KerasQuantization:
+    """What `keras.Model.quantize` makes of a model.
+
+    Attributes:
+        mode: The argument of `quantize`.
+        bytes: Bytes of all weights; `None` if it cannot be made.
+        error: Relative error of its outputs, as that of `Report`.
+        rows: The number of rows on which the error was measured.
+        not_quantized: The classes of the layers with kernels or tables that Keras leaves as they
+            are, those with the most bytes first.
+        reason: Why it cannot be made.
+    """
+
+    mode: str
+    bytes: int | None = None
+    error: float | None = None
+    rows: int = 0
+    not_quantized: tuple[str, ...] = ()
+    reason: str = ""
+
+    def as_line(self, bytes_before: int) -> str:
+        """Returns it as a line of the report."""
+        if self.bytes is None:
+            return f"Keras' {self.mode}: not possible ({self.reason})"
+        others = ", ".join(self.not_quantized)
+        if self.bytes == bytes_before:
+            return f"Keras' {self.mode}: quantizes no layer of this model ({others})"
+        return (
+            f"Keras' {self.mode}: {self.bytes:,} bytes, {bytes_before / self.bytes:.1f} times "
+            f"smaller; error of the outputs on {self.rows:,} rows {self.error:.4f}"
+            + (f"; not quantized: {others}" if others else "")
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class Report:
     """Describes the compression of a model. `print(report)` shows a table.
 
@@ -70,6 +105,8 @@ class Report:
         rows: The number of these rows.
         file_bytes: Bytes of the file that `CompressionResult.save` writes; `None` if no layer
             changed.
+        keras_quantizations: What Keras' own int8 and int4 give for the model on some of the data;
+            empty without data, or if no layer changed.
         notes: Remarks, one sentence each.
 
     Example:
@@ -88,6 +125,7 @@ class Report:
     error: float | None = None
     rows: int = 0
     file_bytes: int | None = None
+    keras_quantizations: tuple[KerasQuantization, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -96,7 +134,10 @@ class Report:
         return self.bytes_before / max(self.bytes_after, 1)
 
     def __str__(self) -> str:
-        header = ("layer", "kind", "format", "ranks", "weights", "bytes", "error", "FLOPs", "ms")
+        header = (
+            *("layer", "class", "stored as", "ranks", "weights", "bytes"),
+            *("output error", "FLOPs per row", "ms per batch"),
+        )
         lines = [header]
         for row in self.layers:
             lines.append(
@@ -132,7 +173,8 @@ class Report:
                 f"\nfile: {self.file_bytes:,} bytes, {smaller:.1f} times smaller than the "
                 "original's weights"
             )
-        return table + total + "".join(f"\n{note}" for note in self.notes)
+        peers = [peer.as_line(self.bytes_before) for peer in self.keras_quantizations]
+        return "\n".join([table + total, *peers, *self.notes])
 
     def to_csv(self) -> str:
         """Returns the layers as CSV with a header."""

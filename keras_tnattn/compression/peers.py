@@ -1,0 +1,57 @@
+"""What Keras' own quantization gives for the same model and data, to compare with.
+
+`keras.Model.quantize` has a fixed size for each mode, and takes some kinds of layers only.
+"""
+
+import collections
+import itertools
+import warnings
+
+from keras_tnattn.compression.batches import number_of_rows
+from keras_tnattn.compression.calibration import Data
+from keras_tnattn.compression.candidates import byte_count
+from keras_tnattn.compression.copying import copy_of
+from keras_tnattn.compression.inventory import Inventory, children
+from keras_tnattn.compression.progress import tell
+from keras_tnattn.compression.report import KerasQuantization
+from keras_tnattn.compression.reporting import error_of_outputs
+
+_MODES = ("int8", "int4")
+# The most rows on which they are measured.
+_ROWS = 256
+
+
+def keras_quantizations(original: Inventory, data: Data) -> tuple[KerasQuantization, ...]:
+    """Returns what Keras' int8 and int4 give for a model, which is not changed."""
+    tell("Keras' %s, to compare with", " and ".join(_MODES))
+    return tuple(_quantized(original, data, mode) for mode in _MODES)
+
+
+def _quantized(original: Inventory, data: Data, mode: str) -> KerasQuantization:
+    batches = _some(data)
+    try:
+        copy = copy_of(original, batches[0])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # one for each layer that stays
+            copy.model.quantize(mode)
+        others = _not_quantized(copy)
+        error, rows = error_of_outputs(original.model, copy.model, batches, lambda x: x)
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever Keras and a layer's own code raise
+        return KerasQuantization(mode, reason=f"{type(error).__name__}: {error}".splitlines()[0])
+    return KerasQuantization(mode, byte_count(copy.model), error, rows, others)
+
+
+def _some(data: Data) -> list:
+    rows = itertools.accumulate(map(number_of_rows, data.batches), initial=0)
+    return [batch for batch, before in zip(data.batches, rows, strict=False) if before < _ROWS]
+
+
+def _not_quantized(copy: Inventory) -> tuple[str, ...]:
+    sizes: dict[str, int] = collections.Counter()
+    for layer in copy.layers:
+        has_kernel = any(len(weight.shape) > 1 for weight in layer.weights)
+        if not children(layer) and has_kernel and layer.quantization_mode is None:
+            sizes[type(layer).__name__] += byte_count(layer)
+    return tuple(sorted(sizes, key=lambda name: -sizes[name]))
