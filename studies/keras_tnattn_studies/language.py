@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from keras_tnattn_studies.language_config import MODELS, LanguageTraining
+from keras_tnattn_studies.language_config import MODELS, NGRAMS, LanguageTraining
 from keras_tnattn_train.commands import Command, taken
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import RUN, Options, Seeds, option
@@ -13,6 +13,7 @@ from keras_tnattn_train.runs.measuring import measure_missing
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.system.files import Columns, Measurements
 
+ALL = (*MODELS, *NGRAMS)
 GIGABYTES = 16.0  # that a training may allocate
 # The columns of results.csv, with their types.
 KEYS: Columns = {"model": str, "seed": int}
@@ -40,7 +41,7 @@ _SHOWN = {
 class LanguageStudyOptions(Options):
     """The options that say what to train."""
 
-    models: tuple[str, ...] = option(tuple(MODELS), RUN, "models to compare", choices=tuple(MODELS))
+    models: tuple[str, ...] = option(ALL, RUN, "models to compare", choices=ALL)
     seeds: Seeds = option((0, 1, 2), RUN, "seeds; every model is trained once for each seed")
     run_dir: str = option("runs/language-study", RUN, "folder of the runs", metavar="DIR")
 
@@ -52,7 +53,7 @@ def table(rows: Measurements) -> str:
     lines: list[tuple[str, ...]] = [
         ("model", "weights", *(title for title, _ in _SHOWN.values()), "seeds")
     ]
-    for model in MODELS:
+    for model in ALL:
         of_model = {seed: row for (name, seed), row in rows.items() if name == model}
         if not of_model:
             continue
@@ -60,13 +61,14 @@ def table(rows: Measurements) -> str:
         for column, (_, form) in _SHOWN.items():
             values = [row[column] for row in of_model.values() if column in row]
             cells.append(mean_and_deviation(values, form) if values else "-")
-        weights = f"{next(iter(of_model.values()))['weights']:,}"
-        lines.append((model, weights, *cells, " ".join(map(str, sorted(of_model)))))
+        weights = next(iter(of_model.values())).get("weights")
+        shown = "-" if weights is None else f"{weights:,}"
+        lines.append((model, shown, *cells, " ".join(map(str, sorted(of_model)))))
     return table_of(lines)
 
 
 def _place(key: tuple[str, int]) -> tuple[int, int]:
-    return list(MODELS).index(key[0]), key[1]
+    return ALL.index(key[0]), key[1]
 
 
 def start(values: dict[str, Any]) -> None:
@@ -80,8 +82,14 @@ def start(values: dict[str, Any]) -> None:
     wanted = [(model, seed) for seed in options.seeds for model in options.models]
 
     def measure(model: str, seed: int) -> dict[str, Any]:
-        from keras_tnattn_studies.language_training import train_and_measure, training_costs
+        from keras_tnattn_studies.language_training import (
+            count_ngrams,
+            train_and_measure,
+            training_costs,
+        )
 
+        if model in NGRAMS:
+            return {"bits_per_byte": count_ngrams(common, seed)[NGRAMS.index(model)]}
         results: dict[str, Any] = {}
         for function in (train_and_measure, training_costs):
             part = alone.run_alone(function, common, model, seed, str(folder), gigabytes=GIGABYTES)
@@ -106,8 +114,9 @@ COMMAND = Command(
     "metric is frozen after training, in all layers; plga-frozen: the same after --frozen-after "
     "epochs, and training goes on, also of the metric; plga-causal: the metric of each token is "
     "that of the tokens up to it, which takes twenty times as long; lstm: two layers of "
-    "keras.layers.LSTM. Bits per byte "
-    "are those of the test part; of plga with the frozen metric, and beside it with the live one, "
+    "keras.layers.LSTM; 0-gram to 6-gram: interpolated counts, after so many previous bytes, of "
+    "what the models are trained on. Bits per byte are those of the test part; of plga with the "
+    "frozen metric, and beside it with the live one, "
     "which reads ahead, and with the identity. The spread is the largest of a head on validation "
     "rows at the end of training; metrics.csv of the runs has it for each layer and epoch. The "
     "times are those of the processor, of one text in generation; the memory is that of some "

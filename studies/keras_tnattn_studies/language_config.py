@@ -28,6 +28,10 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
+# Counted n-grams of these orders: the floor of a model of bytes.
+NGRAMS = tuple(f"{order}-gram" for order in range(7))
+
+
 class LanguageTraining(Options):
     """The options that all trainings of the study share.
 

@@ -1,5 +1,6 @@
 """Trains and measures one model of the study `language`."""
 
+import functools
 import math
 import statistics
 import time
@@ -12,8 +13,9 @@ import numpy as np
 from keras_tnattn.models import LanguageModel
 from keras_tnattn.models.freezing import freeze_metric
 from keras_tnattn.search import Generator
-from keras_tnattn_studies.language_config import LSTM, LanguageTraining
+from keras_tnattn_studies.language_config import LSTM, NGRAMS, LanguageTraining
 from keras_tnattn_studies.language_lstm import LSTMSteps, lstm_language_model
+from keras_tnattn_studies.ngrams import ngram_bits
 from keras_tnattn_train.language.config import LanguageConfig
 from keras_tnattn_train.language.corpus import Corpus, PackedBatches, read_corpus
 from keras_tnattn_train.language.train import (
@@ -80,6 +82,36 @@ def _train(
     frozen = _with_mean_metric(load_model(model_path(first.folder), TRAIN_AGAIN), config, corpus)
     rest = {"epochs": options.epochs - options.frozen_after}
     return train_language_model(config.model_copy(update=rest), run, corpus, frozen)
+
+
+@functools.lru_cache(maxsize=1)
+def count_ngrams(options: LanguageTraining, seed: int) -> list[float]:
+    """Returns the bits per byte of n-grams of all orders, counted on what the models see.
+
+    A row that several epochs repeat counts once for each.
+    """
+    config = options.config_of("sdpa", seed)
+    corpus = read_corpus(config)
+    train = PackedBatches(
+        corpus.parts["train"],
+        config.length,
+        config.batch_size,
+        seed,
+        options.batches_per_epoch,
+    )
+    rows = []
+    for epoch in range(options.epochs):
+        train.set_epoch(epoch)
+        rows += [_whole_rows(train[index]) for index in range(len(train))]
+    test = PackedBatches(corpus.parts["test"], config.length, config.batch_size)
+    tested = np.concatenate([_whole_rows(test[index]) for index in range(len(test))])
+    bits = ngram_bits(np.concatenate(rows), tested, range(len(NGRAMS)))
+    return [number / corpus.parts["test"].num_bytes for number in bits]
+
+
+def _whole_rows(batch: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    inputs, labels = batch
+    return np.concatenate([inputs, labels[:, -1:]], axis=1)
 
 
 def _with_mean_metric(model: keras.Model, config: LanguageConfig, corpus: Corpus) -> keras.Model:

@@ -11,6 +11,7 @@ from keras_tnattn.search import Generator
 from keras_tnattn_studies import language
 from keras_tnattn_studies.language_config import LSTM, MODELS, LanguageTraining
 from keras_tnattn_studies.language_lstm import LSTMSteps, lstm_language_model
+from keras_tnattn_studies.ngrams import ngram_bits
 from keras_tnattn_studies.reproduce import main
 from keras_tnattn_train.language.train import new_model
 from keras_tnattn_train.options.errors import InputError
@@ -62,6 +63,46 @@ def test_the_table():
     ]
 
 
+def slow_ngram_bits(train, test, order):
+    """Counts with dictionaries, one id at a time."""
+    known = {x for row in train for x in row if x}
+
+    def probability(context, x):
+        follow = [
+            row[j]
+            for row in train
+            for j in range(max(len(context), 1), len(row))
+            if row[j] and tuple(row[j - len(context) : j]) == context
+        ]
+        shorter = probability(context[1:], x) if context else 1 / len(known)
+        kinds = len(set(follow))
+        return (follow.count(x) + kinds * shorter) / (len(follow) + kinds) if follow else shorter
+
+    bits = 0.0
+    for row in test:
+        for j in range(1, len(row)):
+            if row[j]:
+                bits -= np.log2(probability(tuple(row[max(0, j - order) : j]), row[j]))
+    return bits
+
+
+def test_ngrams_are_interpolated_counts():
+    rng = np.random.default_rng(0)
+    train, test = rng.integers(1, 5, (6, 9)), rng.integers(1, 5, (4, 7))
+    train[-1, 5:] = test[-1, 4:] = 0
+    bits = ngram_bits(train, test, (0, 2, 3))
+    expected = [slow_ngram_bits(train.tolist(), test.tolist(), order) for order in (0, 2, 3)]
+    np.testing.assert_allclose(bits, expected)
+
+
+def test_ngrams_refuse_what_they_cannot_count():
+    rows = np.ones((2, 5), int)
+    with pytest.raises(ValueError, match=r"orders=\(7,\)"):
+        ngram_bits(rows, rows, (7,))
+    with pytest.raises(ValueError, match="an id of 512"):
+        ngram_bits(rows, 512 * rows, (1,))
+
+
 def test_freezing_comes_before_the_end():
     with pytest.raises(InputError, match="frozen_after=6, epochs=6"):
         LanguageTraining(frozen_after=6)
@@ -88,10 +129,11 @@ def test_a_small_study(tmp_path, monkeypatch):
     folder = tmp_path / "study"
     arguments = ["language", "--corpus", str(corpus), "--run-dir", str(folder), "--held-out", "0.1"]
     arguments += ["--epochs", "3", "--frozen-after", "2", "--batches-per-epoch", "10", "--seeds"]
-    assert main([*arguments, "0", "--models", "sdpa", "plga", "plga-frozen", "lstm"]) == 0
+    assert main([*arguments, "0", "--models", "sdpa", "plga", "plga-frozen", "lstm", "2-gram"]) == 0
     lines = (folder / "table.md").read_text().splitlines()
     cells = {row[1].strip(): row for row in (line.split("|") for line in lines[2:])}
-    assert set(cells) == {"sdpa", "plga", "plga-frozen", "lstm"}
+    assert set(cells) == {"sdpa", "plga", "plga-frozen", "lstm", "2-gram"}
+    assert 1 < float(cells["2-gram"][3]) < 3
     spreads = [
         [value for name, value in row.items() if name.startswith("metric_spread")]
         for row in Run(folder / "plga-0").read_metrics()
