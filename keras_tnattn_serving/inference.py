@@ -217,6 +217,10 @@ class Inference:
 
         Returns:
             The seconds that are left until the deadline.
+
+        Raises:
+            RequestError: With 503 if it is still loading at the deadline, 500 if it cannot be
+                loaded.
         """
         seconds, missing = self.settings.deadline_s, signature.missing()
         if missing is None:
@@ -225,6 +229,12 @@ class Inference:
         try:
             await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(missing)), seconds)
             return max(0.001, seconds - (time.monotonic() - began))
+        except (TimeoutError, asyncio.TimeoutError) as error:
+            raise RequestError(
+                503,
+                f"{signature.name} needs the SavedModel, which is still loading: ask again",
+                {"Retry-After": "1"},
+            ) from error
         except (ImportError, ValueError) as error:
             raise RequestError(500, f"{signature.name} needs the SavedModel: {error}") from error
 

@@ -39,8 +39,10 @@ def routes(inference: Inference) -> APIRouter:
     async def metadata(name: str, version: str | None = None) -> dict[str, Any]:
         with repository.use(name, _number(version)) as used:
             specification = {"name": name, "signature_name": "", "version": str(used.number)}
-            signatures = {"signature_def": used.servable.metadata}
-            return {"model_spec": specification, "metadata": {"signature_def": signatures}}
+            about: dict[str, Any] = {"signature_def": {"signature_def": used.servable.metadata}}
+            if "labels" in used.servable.card:  # what `probabilities` are of, in their order
+                about["labels"] = used.servable.card["labels"]
+            return {"model_spec": specification, "metadata": about}
 
     @router.get(_VERSION + "/card")
     @router.get(_MODEL + "/card")

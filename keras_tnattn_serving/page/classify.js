@@ -1,21 +1,31 @@
 // The panels for text classifiers, image classifiers and models without a card.
-import { bars, button, element, examples, heatTable, picture, row, shade, variable } from "./dom.js";
+import { bars, button, element, examples, heatTable, picture, row, shade, variable, waiting } from "./dom.js";
 
-export function classify({ place, card, signatures, run, ask }) {
+export function classify({ place, card, signatures, run, ask, explain }) {
   const text = element("textarea", { id: "text", maxlength: 20000 });
   const results = element("div", { id: "results", "aria-live": "polite" });
-  const explains = "explain" in signatures;
 
   const go = () =>
     run(async (isLatest) => {
-      const body = { instances: [text.value] };
-      const [answer] = await ask(explains ? { signature_name: "explain", ...body } : body);
+      results.replaceChildren();
+      if (!text.value.trim()) throw new Error("Write a text first.");
+      const instances = [text.value];
+      const [answer] = await ask({ instances });
       if (!isLatest()) return;
       results.replaceChildren(
         element("h2", {}, `Label: ${answer.label}`),
         bars(card.labels ?? [], answer.probabilities),
       );
-      if (explains) results.append(explanation(answer));
+      if (!("explain" in signatures)) return;
+      // An engine has computed the label; only now is the whole model loaded.
+      const waits = waiting("What the attention did comes soon; the first time the server loads the model for it.");
+      results.append(waits);
+      try {
+        const [explained] = await explain(instances, isLatest);
+        waits.replaceWith(explanation(explained));
+      } finally {
+        waits.remove();
+      }
     });
 
   text.addEventListener("keydown", (event) => {

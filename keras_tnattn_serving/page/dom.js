@@ -24,6 +24,11 @@ export function examples(texts, take) {
   return element("div", { class: "row examples" }, ...buttons);
 }
 
+// What is shown until something has been computed.
+export function waiting(text) {
+  return element("p", { class: "waiting faint", role: "status" }, text);
+}
+
 export function shade(share) {
   return `color-mix(in srgb, var(--accent) ${Math.round(100 * Math.min(1, share))}%, transparent)`;
 }

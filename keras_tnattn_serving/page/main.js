@@ -1,6 +1,6 @@
 // The page of the server: chooses a model and shows the panel of its task.
 import { element } from "./dom.js";
-import { ask, onRequest, server } from "./server.js";
+import { ask, explain, onRequest, server } from "./server.js";
 import { classify, images, other } from "./classify.js";
 import { language } from "./language.js";
 import { translate } from "./translate.js";
@@ -35,7 +35,15 @@ async function show(name, isLatest) {
   place.replaceChildren();
   document.querySelector("#request").hidden = true;
   const panel = panels[card.task] ?? other;
-  panel({ place, card, name, signatures, run, ask: (body) => ask(name, body) });
+  panel({
+    place,
+    card,
+    name,
+    signatures,
+    run,
+    ask: (body) => ask(name, body),
+    explain: (instances, goesOn) => explain(name, instances, goesOn),
+  });
   showCard(card);
 }
 

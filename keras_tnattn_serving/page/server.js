@@ -21,15 +21,34 @@ export async function server(path, body) {
   } catch {
     throw new Error("The answer contains numbers that are not finite.");
   }
-  if (!answer.ok) throw new Error(content.error ?? `The server answered ${answer.status}.`);
+  if (!answer.ok) {
+    const error = new Error(content.error ?? `The server answered ${answer.status}.`);
+    error.retryAfter = answer.status === 503 ? Number(answer.headers.get("Retry-After")) : 0;
+    throw error;
+  }
   return content;
 }
 
+const predict = (name) => `/v1/models/${encodeURIComponent(name)}:predict`;
+
 // Sends a request to a model; the page shows it for copying.
 export async function ask(name, body) {
-  const path = `/v1/models/${encodeURIComponent(name)}:predict`;
-  listener(location.origin + path, body);
-  return (await server(path, body)).predictions;
+  listener(location.origin + predict(name), body);
+  return (await server(predict(name), body)).predictions;
+}
+
+// Asks what the attention did. The server may have to load the model for it: then it asks again.
+const TRIES = 20;
+export async function explain(name, instances, goesOn) {
+  for (let tries = 1; ; tries++) {
+    try {
+      const body = { signature_name: "explain", instances };
+      return (await server(predict(name), body)).predictions;
+    } catch (error) {
+      if (!error.retryAfter || tries === TRIES || !goesOn()) throw error;
+      await new Promise((done) => setTimeout(done, 1000 * error.retryAfter));
+    }
+  }
 }
 
 // Yields the texts that continue a prompt, as the server writes them; `signal` ends it.

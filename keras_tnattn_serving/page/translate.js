@@ -1,9 +1,9 @@
 // The panel for translators.
-import { button, element, examples, heatTable, row } from "./dom.js";
+import { button, element, examples, heatTable, row, waiting } from "./dom.js";
 
 const WORST = 1e38; // scores above this mark a missing hypothesis
 
-export function translate({ place, card, signatures, run, ask }) {
+export function translate({ place, card, signatures, run, ask, explain }) {
   const [from, to] = card.languages ?? ["source", "target"];
   const text = element("textarea", { id: "text", maxlength: 2000, lang: from });
   const output = element("div", { id: "output", class: "output", lang: to, "aria-live": "polite" });
@@ -21,6 +21,7 @@ export function translate({ place, card, signatures, run, ask }) {
 
   const go = () =>
     run(async (isLatest) => {
+      if (!text.value.trim()) throw new Error("Write a text first.");
       const kind = place.querySelector("input[name=kind]:checked")?.value;
       const body = { instances: [text.value] };
       const [answer] = await ask(kind ? { signature_name: kind, ...body } : body);
@@ -39,8 +40,14 @@ export function translate({ place, card, signatures, run, ask }) {
           output.textContent = found[chosen][0];
           if (!("explain" in signatures)) return;
           const instance = { text: text.value, translation: found[chosen][0] };
-          const [explained] = await ask({ signature_name: "explain", instances: [instance] });
-          if (isStill()) attention.replaceChildren(...drawn(explained));
+          attention.replaceChildren(waiting("The attention comes soon."));
+          try {
+            const [explained] = await explain([instance], isStill);
+            if (isStill()) attention.replaceChildren(...drawn(explained));
+          } catch (error) {
+            attention.replaceChildren();
+            throw error;
+          }
         });
 
       more.replaceChildren(

@@ -107,6 +107,9 @@ def test_the_page_classifies_without_a_network(opened):
         page.wait_for_function(
             "name => document.querySelector('#classes li')?.innerText.startsWith(name)", arg=best
         )
+        page.fill("#text", " !? ")
+        page.wait_for_selector("#hint:has-text('Write a text with words.')")
+        assert page.locator("#classes li").count() == 0
         rows = page.evaluate("texts => model.probabilities(texts)", texts)
         np.testing.assert_allclose(rows, expected, atol=1e-5)
         labels = page.evaluate("texts => model.labels(texts)", texts)

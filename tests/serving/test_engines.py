@@ -6,19 +6,20 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from serving_servers import as_process, get, in_thread, post, wait_for
+from serving_servers import get, in_thread, post, wait_for
 
 from keras_tnattn.export import export_classifier
 from keras_tnattn.models import text_classifier
 from keras_tnattn.text.words import learn_words, split_words
 from keras_tnattn_runtime.layout import ENGINES, SIGNATURES
 from keras_tnattn_serving.__main__ import main
-from keras_tnattn_serving.servable import Servable
+from keras_tnattn_serving.servable import LazyModel, Servable
 from keras_tnattn_serving.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -160,15 +161,6 @@ def test_a_server_loads_tensorflow_when_a_signature_needs_it(version, tmp_path, 
         assert explained == list(post(f"{model}:predict", explain))
 
 
-def test_the_older_name_becomes_a_program_without_keras(version, tmp_path):
-    copied(version, tmp_path)
-    with as_process(tmp_path, module="keras_tnattn.serving") as (url, process):
-        command = Path(f"/proc/{process.pid}/cmdline")
-        if command.exists():
-            assert b"keras_tnattn_serving" in command.read_bytes()
-        assert post(f"{url}/v1/models/pets:predict", {"instances": TEXTS})[0] == 200
-
-
 def test_a_version_without_a_description_of_its_signatures_is_loaded_at_once(version, tmp_path):
     path = copied(version, tmp_path)  # as older exports
     described = Servable(path, "onnxruntime")
@@ -201,6 +193,18 @@ def test_what_tensorflow_cannot_load_later_is_named_once_it_is_asked_for(version
             assert "Export the model again" in answer["error"]
             assert "\n" not in answer["error"]
             assert post(model, {"instances": TEXTS})[0] == 200
+
+
+def test_who_asks_while_the_saved_model_loads_is_told_to_ask_again(version, tmp_path, monkeypatch):
+    copied(version, tmp_path)
+    loading = Future()
+    monkeypatch.setattr(LazyModel, "loading", lambda self: loading)
+    with in_thread(tmp_path, engine="onnxruntime", deadline_s=0.3) as (url, _):
+        model = f"{url}/v1/models/pets:predict"
+        explain = {"signature_name": "explain", "inputs": TEXTS}
+        status, answer = post(model, explain)
+        assert (status, "still loading: ask again" in answer["error"]) == (503, True)
+        assert post(model, {"instances": TEXTS})[0] == 200
 
 
 def test_an_engine_that_is_not_installed_is_named(tmp_path, monkeypatch, capsys):

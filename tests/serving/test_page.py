@@ -62,6 +62,7 @@ def test_a_text_is_classified_and_explained(page, url):
     page.fill("#text", "The cat sat zzz")
     page.click("button.main")
     assert bars(page) == [("cat", "70.0 %"), ("dog", "20.0 %"), ("<b>çat</b>", "10.0 %")]
+    page.wait_for_selector(".words span")
     words = page.locator(".words span")
     assert words.all_inner_texts() == ["the", "cat", "sat", "zzz"]
     shades = [w.evaluate("e => getComputedStyle(e).backgroundColor") for w in words.all()]
@@ -69,6 +70,47 @@ def test_a_text_is_classified_and_explained(page, url):
     assert page.locator(".words .unknown").all_inner_texts() == ["zzz"]
     page.click("text=Show the attention's graph")
     assert page.locator("table.heat td[title]").count() == 16
+    assert page.problems == []
+
+
+def test_labels_come_before_the_attention_for_which_a_model_loads(page, url):
+    asked = []
+
+    def answer(route):
+        if "explain" not in route.request.post_data:
+            route.continue_()
+            return
+        asked.append(page.locator(".bars li").count() + page.locator(".waiting").count())
+        if len(asked) < 3:  # what the server says while the SavedModel loads
+            headers = {"Retry-After": "0.2"}
+            route.fulfill(status=503, body='{"error": "still loading"}', headers=headers)
+        else:
+            route.continue_()
+
+    page.route("**/v1/models/pets:predict", answer)
+    page.goto(f"{url}/#pets")
+    page.fill("#text", "The cat sat")
+    page.click("button.main")
+    page.wait_for_selector(".words span")
+    assert asked == [4, 4, 4]  # three labels, and what turns
+    assert page.locator(".waiting").count() == 0
+    assert page.text_content("#message") == ""
+    page.unroute("**/v1/models/pets:predict")
+
+
+def test_the_names_of_the_probabilities_are_in_the_metadata(url):
+    metadata = get(f"{url}/v1/models/pets/metadata")[1]["metadata"]
+    assert metadata["labels"] == ["cat", "dog", "<b>çat</b>"]
+    assert set(get(f"{url}/v1/models/plain/metadata")[1]["metadata"]) == {"signature_def"}
+
+
+@pytest.mark.parametrize("model", ["pets", "pt_en"])
+def test_an_empty_text_is_not_computed(model, page, url):
+    page.goto(f"{url}/#{model}")
+    page.fill("#text", " \n")
+    page.click("button.main")
+    page.wait_for_selector("#message:has-text('Write a text first.')")
+    assert page.locator(".bars, .hypotheses li").count() == 0
     assert page.problems == []
 
 
@@ -109,7 +151,7 @@ def test_the_card_and_the_request_to_copy(page, url):
     assert "test accuracy: 0.8753" in card.splitlines()
     assert page.locator("#version").inner_text() == "version 1, classify"
     assert page.locator("#curl").inner_text() == (
-        """curl -d '{"signature_name":"explain","instances":["The cat sat"]}' """
+        """curl -d '{"instances":["The cat sat"]}' """
         f"{url}/v1/models/pets:predict"
     )
     page.click("button[data-copies=python]")

@@ -43,9 +43,9 @@ def in_thread(folder, loaded=True, **settings):
 
 
 @contextlib.contextmanager
-def as_process(folder, *options, port=0, module="keras_tnattn_serving"):
+def as_process(folder, *options, port=0):
     """Serves a folder from a process of its own; gives the address and the process."""
-    command = [sys.executable, "-m", module, str(folder), "--port", str(port)]
+    command = [sys.executable, "-m", "keras_tnattn_serving", str(folder), "--port", str(port)]
     process = subprocess.Popen(
         [*command, *map(str, options)],
         cwd=ROOT,

@@ -4,6 +4,7 @@ import { load } from "./reader.js";
 const title = document.getElementById("title");
 const text = document.getElementById("text");
 const classes = document.getElementById("classes");
+const hint = document.getElementById("hint");
 const problem = document.getElementById("problem");
 
 function show(names, probabilities) {
@@ -56,10 +57,13 @@ try {
   document.title = title.textContent = model.card.name ?? title.textContent;
   let last = 0;
   const compute = computed(model);
+  const isEmpty = () => (model.nBest ? !text.value.trim() : !model.words.split(text.value).length);
   const update = async () => {
     const call = ++last;
     if (model.nBest) await new Promise((done) => setTimeout(done, 200)); // until the typing pauses
     if (call !== last) return;
+    hint.hidden = !isEmpty();
+    if (isEmpty()) return classes.replaceChildren();
     const shown = await compute();
     if (call === last) shown(); // not overtaken by a newer text
   };
