@@ -39,8 +39,8 @@ class Version:
     Args:
         number: Its number.
         path: Its folder.
-        files: The files found in the folder; a version that could not be loaded is tried again
-            when they change.
+        files: The files found in the folder; when they change it is loaded again, and the one that
+            is loaded serves until then.
         state: Its state.
         error_code: TensorFlow's name for the error; `"OK"` if nothing failed.
         error_message: What failed.
@@ -214,16 +214,23 @@ class Repository:
             if len(served) == self._served_versions:
                 break
             path, files = folders[number]
+            replacement = None
             with self._lock:
                 version = versions.get(number)
                 if version and version.state is State.UNLOADING:
                     version.state = State.AVAILABLE
+                changed = version is not None and version.files != files
                 if version is None or (
-                    version.state is State.END and (not version.failed or version.files != files)
+                    version.state is State.END and (not version.failed or changed)
                 ):
                     version = versions[number] = Version(number, path, files)
+                elif changed and version.state is State.AVAILABLE:
+                    replacement, version.files = Version(number, path, files), files
             if version.state is State.START:
                 self._load(name, version)
+            elif replacement is not None:
+                self._load(name, replacement)  # which takes its place once it is loaded
+                version = versions[number]
             if version.state is State.AVAILABLE:
                 served.append(version)
         with self._lock:
@@ -276,6 +283,11 @@ class Repository:
                 return
             version.loaded, version.batcher = servable, self._batcher and self._batcher()
             version.state = State.AVAILABLE
+            before = self._models[name].get(version.number)
+            self._models[name][version.number] = version
+            if before is not None and before.state is State.AVAILABLE and before is not version:
+                before.state = State.UNLOADING
+                self._release(before)
         _log.info("%s version %d is available, by %s", name, version.number, servable.engine)
 
     def _release(self, version: Version) -> None:

@@ -41,6 +41,21 @@ def test_a_new_version_takes_over_and_a_removed_one_goes(folder):
         assert get(f"{url}/v2/health/ready")[0] == 503
 
 
+def test_a_version_whose_files_change_is_loaded_again(folder, tmp_path_factory):
+    other = write(tmp_path_factory.mktemp("other"), 1, 5.0)
+    with in_thread(folder.parent) as (url, inference):
+        first = inference.repository.versions("m")[0]
+        shutil.copytree(other, folder / "1", dirs_exist_ok=True)
+        seen = set()
+        wait_for(lambda: seen.add(answer(url)) or 5.0 in seen)
+        assert seen <= {1.0, 5.0}  # the one before answers meanwhile
+        assert states(url) == {"1": "AVAILABLE"}
+        assert first.loaded is None
+        (folder / "1/saved_model.pb").write_bytes(b"?")
+        wait_for(lambda: inference.repository.versions("m")[0].files != first.files)
+        assert answer(url) == 5.0  # what cannot be loaded replaces nothing
+
+
 def test_the_newest_versions_are_served_together(folder):
     write(folder, 2, 2.0)
     write(folder, 3, 3.0)
