@@ -69,3 +69,10 @@ def test_a_card_names_no_folder_of_this_machine(tmp_path):
     assert str(tmp_path) not in json.dumps(card)
     pairs = TranslateConfig(corpus=f"{tmp_path}/train.pt,{tmp_path}/train.en", name="pairs")
     assert describe(pairs, {}, {})["options"]["corpus"] == "train.pt,train.en"
+
+
+def test_a_card_counts_bad_rows_and_does_not_quote_them():
+    notes = ("train: 40 bad rows left out: row 2: 'secret'; row 3: ...", "3 rows without text")
+    card = describe(ClassifyConfig(), {"name": "/data/a.csv", "notes": notes}, {})
+    notes = ["train: 40 bad rows left out", "3 rows without text"]
+    assert card["data"] == {"name": "a.csv", "notes": notes}

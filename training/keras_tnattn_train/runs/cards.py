@@ -1,6 +1,7 @@
 """The part of an export's model card that comes from the run."""
 
 import contextlib
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,13 +28,19 @@ def describe(
         results: The measurements.
 
     Returns:
-        A dict of `data`, `seed`, `scores`, `sizes`, `options` (those that do not follow from the
-        others) and `command`, ready for JSON. Absolute paths are cut to their last part.
+        A dict of `data`, whose notes count bad rows without quoting them, `seed`, `scores`,
+        `sizes`, `options` (those that do not follow from the others) and `command`, ready for JSON.
+        Absolute paths are cut to their last part.
     """
     sizes = {name: results[name] for name in ("rows", "pairs", "parameters") if name in results}
     scores = {name: value for name, value in results.items() if name.endswith(_SCORES)}
+    data = dict(data)
+    if "name" in data:
+        data["name"] = published(data["name"])
+    if "notes" in data:
+        data["notes"] = [re.sub(r"(bad rows? left out): .*", r"\1", x) for x in data["notes"]]
     return {
-        "data": {**data, **({"name": published(data["name"])} if "name" in data else {})},
+        "data": data,
         "seed": config.seed,
         "scores": {name: round(value, DECIMALS) for name, value in scores.items()},
         "sizes": sizes,
