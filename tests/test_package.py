@@ -228,3 +228,38 @@ def test_no_script_hides_a_standard_module(folder):
     # `python FOLDER/script.py` looks in FOLDER first. JAX tries `compression`, of Python 3.14.
     standard = sys.stdlib_module_names | {"compression", "annotationlib"}
     assert not standard & {path.stem for path in (ROOT / folder).glob("*.py")}
+
+
+# The private attributes of Keras that the package reads or sets, for want of public ones.
+PRIVATE_NAMES_OF_KERAS = {
+    "compression/inventory.py": {"_functional", "_layers"},  # lists of the layers that it lists
+    "compression/replacing.py": {"_inbound_nodes", "_outbound_nodes"},  # where a layer is used
+    "export/signatures.py": {"_tf_trackable"},  # second copies of the weights of an export
+    "export/tracing.py": {"_flatten_layers"},
+    "storage/integer_kernels.py": {"_tracker"},  # weights of LoRA are added to a built layer
+}
+
+
+def private_names_of_keras():
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    things = (model, model.layers[1], keras.Sequential([keras.Input((2,))]))
+    things = (*things, keras.export.ExportArchive())
+    names = {name for thing in things for name in (*dir(thing), *vars(thing))}
+    return {name for name in names if name.startswith("_") and not name.startswith("__")}
+
+
+def test_the_private_names_of_keras_are_few_and_listed():
+    private, found = private_names_of_keras(), {}
+    for path in (ROOT / "keras_tnattn").rglob("*.py"):
+        used, own = set(), set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                own.add(node.name)
+            elif isinstance(node, ast.Attribute):
+                (own if isinstance(node.ctx, ast.Store) else used).add(node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                used.add(node.value)
+        if names := (used - own) & private:
+            found[path.relative_to(ROOT / "keras_tnattn").as_posix()] = names
+    assert found == PRIVATE_NAMES_OF_KERAS

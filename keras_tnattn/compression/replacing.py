@@ -31,7 +31,7 @@ import keras
 from keras_tnattn.compression.batches import cause_of
 from keras_tnattn.compression.inventory import Place, places
 
-# Where a layer is used in graphs; the only private attributes of Keras that this package names.
+# Where a layer is used in graphs.
 _NODES = ("_inbound_nodes", "_outbound_nodes")
 
 

@@ -182,8 +182,6 @@ class GraphAttention(SelfAttention):
         """Returns `s` and `t`, `(..., H)`, of features `(..., H, J)`, in at least float32."""
         receiver, sender = ops.split(ops.transpose(self.attention_kernel), 2, axis=1)  # (H, J)
         precise = at_least_float32(self.compute_dtype)
-        # Sums instead of matrix products: on a CPU, TensorFlow 2.21 returns wrong values for
-        # (B, 1, L, J) @ (1, J, 1).
         received, sent = (
             ops.cast(ops.sum(features * kernel, axis=-1), precise) for kernel in (receiver, sender)
         )

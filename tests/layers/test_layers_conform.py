@@ -193,7 +193,7 @@ VARIANTS |= {
     "gat_mean",
     "tt_dense_default",
     "encoder_plga",
-    "plga_swiglu",
+    "pldr",
     "plga_keys",
     "tsa_banded",
 }

@@ -200,6 +200,7 @@ def test_a_learned_distance_starts_as_the_geometric_graph_and_is_trained(name, m
         assert (old != new).all()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a SavedModel of TensorFlow")
 @pytest.mark.parametrize(
     "name",

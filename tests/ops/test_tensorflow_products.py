@@ -1,6 +1,6 @@
-"""The faulty products of TensorFlow that `tt_matmul_heads` and `GraphAttention` avoid.
+"""The faulty product of TensorFlow that `tt_matmul_heads` avoids.
 
-Once this test fails, both may use a plain product again.
+Once `test_tensorflow_still_errs...` fails, it may use a plain product again.
 """
 
 import subprocess
@@ -8,7 +8,11 @@ import sys
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
+from conformance import to_numpy, tokens
+
+from keras_tnattn.ops.tensor_train import tt_matmul_heads, tt_to_matrix
 
 CODE = """
 import numpy as np, tensorflow as tf
@@ -30,3 +34,13 @@ def test_tensorflow_still_errs_in_the_product_of_a_single_head():
         pytest.skip("seen on processors with AVX-512, and not on one with AVX2 only")
     # In a process of its own, because the product reads beyond its operands.
     assert subprocess.run([sys.executable, "-c", CODE], capture_output=True).returncode != 0
+
+
+def test_a_single_head_is_right():
+    # With the plain product, where TensorFlow errs, this returns garbage or ends the process.
+    cores = [tokens(1, 1, 2, 2, 2), tokens(1, 2, 2, 1, 2), tokens(1, 2, 2, 2, 1)]
+    x = tokens(3, 7, 8, seed=1)
+    expected = x @ to_numpy(tt_to_matrix(cores))[0]
+    for _ in range(3):
+        got = to_numpy(tt_matmul_heads(keras.ops.convert_to_tensor(x), cores))[:, 0]
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
