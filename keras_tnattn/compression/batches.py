@@ -78,7 +78,7 @@ def number_of_rows(inputs: Any) -> int:
     return len(first)
 
 
-def renumbered(inputs: Any, new_ids: np.ndarray) -> Any:
+def renumber_ids(inputs: Any, new_ids: np.ndarray) -> Any:
     """Returns inputs whose integer arrays have `new_ids[i]` for each id `i`."""
 
     def renumber(array: Any) -> np.ndarray:
@@ -151,14 +151,14 @@ def are_probabilities(outputs: Any) -> bool:
 
 
 @contextlib.contextmanager
-def fitting_data() -> Iterator[None]:
+def data_errors() -> Iterator[None]:
     """Reports errors of a model that is called on the data."""
     try:
         yield
     except MemoryError:
         raise
     except Exception as error:  # each backend has its own
-        if _is_out_of_memory(error):
+        if is_out_of_memory(error):
             raise
         raise ValueError(f"The data do not fit the model: {cause_of(error)}") from error
 
@@ -181,7 +181,7 @@ def cause_of(error: Exception) -> str:
     return " ".join(text.split())[:500]
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Whether TensorFlow, JAX or PyTorch ran out of memory."""
     names = ("ResourceExhaustedError", "OutOfMemoryError")
     signs = ("RESOURCE_EXHAUSTED", "can't allocate memory")

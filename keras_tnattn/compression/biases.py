@@ -15,8 +15,8 @@ import numpy as np
 from keras import ops
 
 from keras_tnattn.compression.batches import number_of_rows, outputs_of
-from keras_tnattn.compression.building import Assembly, measured
-from keras_tnattn.compression.calibration import Call, Data, activated, watched
+from keras_tnattn.compression.building import Assembly, measure_metric
+from keras_tnattn.compression.calibration import Call, Data, watch_calls, with_activation
 from keras_tnattn.compression.goals import Metric
 from keras_tnattn.compression.inventory import Inventory
 from keras_tnattn.compression.plan import Plan
@@ -72,7 +72,7 @@ class BiasCorrection:
 
         def value() -> tuple[float, float]:
             """Returns what must not rise."""
-            fallen = 0.0 if metric is None else -measured(metric, small)
+            fallen = 0.0 if metric is None else -measure_metric(metric, small)
             return error_of_outputs(original, small, self.batches, renumbered)[0], fallen
 
         before = value()
@@ -198,8 +198,8 @@ def _watched_before_activation(
     with contextlib.ExitStack() as stack:
         for path, layer in layers.items():
             if functions[path] is not None:
-                stack.enter_context(activated(layer, keras.activations.linear))
-        yield stack.enter_context(watched(layers, watch_and_activate))
+                stack.enter_context(with_activation(layer, keras.activations.linear))
+        yield stack.enter_context(watch_calls(layers, watch_and_activate))
 
 
 def _mean(outputs: Any, layer: keras.layers.Layer) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_tnattn.compression.candidates import Candidate, copied
+from keras_tnattn.compression.candidates import Candidate, copy_layer
 from keras_tnattn.compression.copying import copy_of, custom_objects
 from keras_tnattn.compression.inventory import Inventory
 from keras_tnattn.compression.plan import Plan
@@ -34,10 +34,10 @@ class Made:
     finished: keras.layers.Layer
 
 
-def made(layer: keras.layers.Layer, candidate: Candidate) -> Made:
+def replacement_of(layer: keras.layers.Layer, candidate: Candidate) -> Made:
     """Returns the replacement of a layer by a candidate."""
     floating = layer if candidate.format == "dense" else candidate.make()
-    return Made(floating, candidate.finished(floating))
+    return Made(floating, candidate.finish(floating))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,13 +71,13 @@ class Assembly:
             layer, former = self._pair(path)
             if not roundings(layer, former):
                 return self.quantize[path](layer)
-            return with_integers_of(layer, copied(former))
+            return with_integers_of(layer, copy_layer(former))
 
         layers = {path: again(path) for path in self.quantize}
         return _with_layers(self.floating, layers, self.sample).model
 
 
-def assembled(
+def assemble(
     plan: Plan,
     choice: Mapping[str, Candidate],
     made_layers: Mapping[str, Made],
@@ -134,7 +134,7 @@ def compile_like(original: Inventory, small: keras.Model) -> None:
             small.compile_from_config(config)
 
 
-def measured(metric: Callable[[keras.Model], float], model: keras.Model) -> float:
+def measure_metric(metric: Callable[[keras.Model], float], model: keras.Model) -> float:
     """Returns the value of the metric."""
     value = float(metric(model))
     if not math.isfinite(value):

@@ -15,6 +15,7 @@ from keras_tnattn.compression.batches import (
     are_arrays,
     cause_of,
     inputs_and_labels,
+    is_out_of_memory,
     iterate,
     number_of_batches,
     number_of_rows,
@@ -22,8 +23,11 @@ from keras_tnattn.compression.batches import (
 )
 from keras_tnattn.compression.kinds import input_rows, is_table
 
-# The most rows of arrays on which the errors of a report are measured.
-_REPORTED = 4096
+# The most rows on which a model is watched; if arrays have more rows than are few, as many others
+# measure the errors of a report.
+_ROWS, _FEW = 1024, 4096
+# The most numbers of outputs that are kept.
+_NUMBERS = 2**25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +121,7 @@ class Statistics:
         fast: Whether to try less, and take a shorter time.
         inputs_read: Positions, among the flattened inputs of the model, of the inputs that an
             embedding was called with; `None` stands for ids that are no input of the model.
+        failure: Why the layer cannot be watched, or nothing.
         factors: The factors of a table, once `errors.factors_of` has computed them.
     """
 
@@ -129,6 +134,7 @@ class Statistics:
     renumber: int | None = None
     fast: bool = False
     inputs_read: set[int | None] = dataclasses.field(default_factory=set)
+    failure: str = ""
     factors: Any = dataclasses.field(default=None, init=False)
 
     @property
@@ -143,7 +149,7 @@ class Statistics:
 
 
 @contextlib.contextmanager
-def activated(layer: keras.layers.Layer, function: Callable[[Any], Any]) -> Iterator[None]:
+def with_activation(layer: keras.layers.Layer, function: Callable[[Any], Any]) -> Iterator[None]:
     """Replaces the activation of a dense or einsum layer, dense or of low rank, by a function."""
     # An assignment would fail on PyTorch if the activation is a layer.
     attributes = vars(getattr(layer, "outer", layer))
@@ -180,6 +186,46 @@ def read(data: Any, batch_size: int, num_inputs: int | None) -> Data:
     return Data(batches, arrays, every)
 
 
+def _spread(rows: int) -> np.ndarray:
+    """Returns the numbers of the rows on which a model is watched."""
+    return np.linspace(0, rows - 1, min(rows, _ROWS)).astype(int)
+
+
+def _batches_of_rows(arrays: Any, rows: np.ndarray, batch_size: int) -> Iterator[Any]:
+    for start in range(0, len(rows), batch_size):
+        some = rows[start : start + batch_size]
+        yield keras.tree.map_structure(lambda array, some=some: array[some], arrays)
+
+
+def every_batch(
+    data: Any, batches: list[Any], arrays: Any, batch_size: int, num_inputs: int | None
+) -> Iterator[Any]:
+    """Yields batches of the rows on which a report measures errors.
+
+    These are all rows; of arrays of more than 4,096 rows, 1,023 between those that `batches_of`
+    chooses; and of a generator those that were read already.
+
+    Args:
+        data: As for `batches_of`.
+        batches: Batches that `batches_of` has returned.
+        arrays: All inputs, if they are arrays.
+        batch_size: Rows per batch, if they are.
+        num_inputs: The number of the model's inputs, if it is known.
+    """
+    if arrays is not None:
+        rows = np.arange(number_of_rows(arrays))
+        if len(rows) > _FEW:
+            watched = _spread(len(rows))
+            rows = (watched[:-1] + watched[1:]) // 2
+        yield from _batches_of_rows(arrays, rows, batch_size)
+    elif isinstance(data, Iterator) or not number_of_batches(data):
+        yield from batches
+    else:
+        for batch in iterate(data):
+            inputs, _ = inputs_and_labels(batch, num_inputs)
+            yield keras.tree.map_structure(ops.convert_to_numpy, inputs)
+
+
 def batches_of(data: Any, batch_size: int, num_inputs: int | None = None) -> tuple[list[Any], Any]:
     """Cuts arrays into batches, or takes batches from an iterable, until there are 1,024 rows.
 
@@ -195,66 +241,30 @@ def batches_of(data: Any, batch_size: int, num_inputs: int | None = None) -> tup
     Raises:
         ValueError: If there are no rows, or the number of arrays does not fit the model.
     """
-    limit = 1024
     all_inputs = None
     if are_arrays(data):
         inputs, _ = inputs_and_labels(data, num_inputs)
-        all_inputs = chosen = keras.tree.map_structure(np.asarray, inputs)
+        all_inputs = keras.tree.map_structure(np.asarray, inputs)
         rows = number_of_rows(all_inputs)
         sizes = [len(array) for array in keras.tree.flatten(all_inputs)]
         if set(sizes) != {rows}:
             raise ValueError(f"Expected arrays of equally many rows. Received: {sizes} rows")
-        if rows > limit:
-            some = np.linspace(0, rows - 1, limit).astype(int)
-            chosen = keras.tree.map_structure(lambda a: a[some], all_inputs)
-        batches = [
-            keras.tree.map_structure(lambda a, s=start: a[s : s + batch_size], chosen)
-            for start in range(0, min(rows, limit), batch_size)
-        ]
+        batches = list(_batches_of_rows(all_inputs, _spread(rows), batch_size))
     else:
         batches, rows = [], 0
         for batch in iterate(data):
             inputs, _ = inputs_and_labels(batch, num_inputs)
             batches.append(keras.tree.map_structure(ops.convert_to_numpy, inputs))
             rows += number_of_rows(batches[-1])
-            if rows >= limit:
+            if rows >= _ROWS:
                 break
     if not batches:
         raise ValueError("Expected data of at least one row. Received: no rows")
     return batches, all_inputs
 
 
-def every_batch(
-    data: Any, batches: list[Any], arrays: Any, batch_size: int, num_inputs: int | None
-) -> Iterator[Any]:
-    """Yields batches of the rows on which a report measures errors.
-
-    These are all rows, of arrays at most 4,096, evenly spread, and of a generator those that were
-    read already.
-
-    Args:
-        data: As for `batches_of`.
-        batches: Batches that `batches_of` has returned.
-        arrays: All inputs, if they are arrays.
-        batch_size: Rows per batch, if they are.
-        num_inputs: The number of the model's inputs, if it is known.
-    """
-    if arrays is not None:
-        rows = number_of_rows(arrays)
-        some = np.linspace(0, rows - 1, min(rows, _REPORTED)).astype(int)
-        for start in range(0, len(some), batch_size):
-            chosen = some[start : start + batch_size]
-            yield keras.tree.map_structure(lambda a, c=chosen: a[c], arrays)
-    elif isinstance(data, Iterator) or not number_of_batches(data):
-        yield from batches
-    else:
-        for batch in iterate(data):
-            inputs, _ = inputs_and_labels(batch, num_inputs)
-            yield keras.tree.map_structure(ops.convert_to_numpy, inputs)
-
-
 @contextlib.contextmanager
-def watched(
+def watch_calls(
     layers: Mapping[str, keras.layers.Layer],
     watch: Callable[[str, Call, Any], Any],
 ) -> Iterator[dict[str, str]]:
@@ -290,7 +300,7 @@ def reason_to_keep(error: Exception) -> str:
     Raises:
         MemoryError, DataError: If the error is one.
     """
-    if isinstance(error, MemoryError | DataError):
+    if isinstance(error, MemoryError | DataError) or is_out_of_memory(error):
         raise error
     return f"cannot be watched or replaced ({type(error).__name__}: {cause_of(error)})"
 
@@ -305,7 +315,7 @@ def observe(
     layers: Mapping[str, keras.layers.Layer],
     batches: list[Any],
     all_inputs: Any = None,
-) -> tuple[dict[str, Statistics], list[np.ndarray], dict[str, str]]:
+) -> tuple[dict[str, Statistics], list[list[np.ndarray]]]:
     """Runs a model on data and records the inputs of its layers.
 
     Args:
@@ -316,8 +326,7 @@ def observe(
             Default: the batches.
 
     Returns:
-        The summary of each layer's inputs, the flattened outputs of the first batch, and why layers
-        could not be watched, by path.
+        The summary of each layer's inputs, and the flattened outputs of the first batches.
     """
     statistics = {path: Statistics() for path in layers}
     flat_inputs: list[Any] = []
@@ -344,14 +353,17 @@ def observe(
             note.rows += len(rows)
         return outputs
 
-    first: list[np.ndarray] = []
-    with watched(layers, watch) as failures:
+    first: list[list[np.ndarray]] = []
+    numbers = 0
+    with watch_calls(layers, watch) as failures:
         for number, batch in enumerate(batches):
             flat_inputs[:] = keras.tree.flatten(batch)
             outputs = outputs_of(model, batch)
-            if number == 0:
-                first = outputs
+            numbers += sum(array.size for array in outputs)
+            if number == 0 or numbers <= _NUMBERS:
+                first.append(outputs)
     for path, note in statistics.items():
+        note.failure = failures.get(path, "" if note.call else "never called on the data")
         if note.moment is not None:
             note.moment /= max(note.rows, 1)
             if not np.isfinite(note.moment).all():
@@ -365,7 +377,7 @@ def observe(
             ids = np.concatenate(read)
             _check_ids(ids, layers[path].input_dim, path)
             note.counts = np.bincount(ids.astype("int64"), minlength=layers[path].input_dim)
-    return statistics, first, failures
+    return statistics, first
 
 
 def _check_ids(ids: np.ndarray, num_rows: int, path: str) -> None:

@@ -2,13 +2,16 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import keras
 import numpy as np
 
+from keras_tnattn.storage import integer_groups
 from keras_tnattn.storage.low_rank_einsum_dense import labels_of
 
+# Entries of a kernel of integers that share a scale, if the kernel is not the layer's own.
+GROUP = 64
 # The shares of the full rank that are tried; each is nine tenths of the one before.
 _SHARES = tuple(0.9**n for n in range(1, 44))
 
@@ -56,7 +59,7 @@ class Candidate:
         """The error by which the budget is shared out."""
         return self.likely_error if self.weighted_error is None else self.weighted_error
 
-    def finished(self, layer: keras.layers.Layer) -> keras.layers.Layer:
+    def finish(self, layer: keras.layers.Layer) -> keras.layers.Layer:
         """Returns a layer that was made, quantized if it is to be."""
         return layer if self.quantize is None else self.quantize(layer)
 
@@ -76,6 +79,30 @@ def item_size(dtype: str) -> int:
     if dtype.startswith("float8"):
         return 1
     return np.dtype({"bfloat16": "float16", "bool": "int8"}.get(dtype, dtype)).itemsize
+
+
+def factor_bytes(
+    layer: keras.layers.Layer, shapes: Iterable[tuple[int, int]], bits: int | None
+) -> int:
+    """Returns the bytes of a layer, or cell, whose kernel became matrices of some shapes.
+
+    Args:
+        layer: The layer; its bias stays.
+        shapes: The shapes of the matrices.
+        bits: Bits of the integers in groups of `GROUP`, or `None` for floats.
+
+    Example:
+        >>> dense = keras.layers.Dense(10)
+        >>> dense.build((None, 20))
+        >>> factor_bytes(dense, [(20, 2), (2, 10)], None)
+        280
+    """
+    number, bias = item_size(layer.variable_dtype), getattr(layer, "bias", None)
+    size = 0 if bias is None else number * int(np.prod(bias.shape))
+    for shape in shapes:
+        floats = number * shape[0] * shape[1]
+        size += floats if bits is None else integer_groups.stored_bytes(shape, bits, GROUP)
+    return size
 
 
 def dense_flops(layer: keras.layers.Layer) -> int:
@@ -127,7 +154,7 @@ def input_shape(layer: keras.layers.Layer) -> tuple[int | None, ...]:
     return tuple(config.get("input_shape") or next(iter(config["shapes_dict"].values())))
 
 
-def copied(layer: keras.layers.Layer) -> keras.layers.Layer:
+def copy_layer(layer: keras.layers.Layer) -> keras.layers.Layer:
     """Returns a copy of a built layer that no model holds."""
     copy = type(layer).from_config(layer.get_config())
     build_config = layer.get_build_config()

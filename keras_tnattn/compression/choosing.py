@@ -9,11 +9,11 @@ from typing import Any, NoReturn, cast
 import keras
 
 from keras_tnattn.compression.budget import share_out, within_tolerance
-from keras_tnattn.compression.building import Made, assembled, made, measured
+from keras_tnattn.compression.building import Made, assemble, measure_metric, replacement_of
 from keras_tnattn.compression.calibration import Call
-from keras_tnattn.compression.candidates import Candidate, copied
+from keras_tnattn.compression.candidates import Candidate, copy_layer
 from keras_tnattn.compression.goals import Goal, Keeping, Smaller, Within
-from keras_tnattn.compression.others import left_over
+from keras_tnattn.compression.others import describe_others
 from keras_tnattn.compression.plan import Plan, candidates_of
 from keras_tnattn.compression.progress import tell
 from keras_tnattn.compression.runtimes import RUNTIMES, bits_for
@@ -42,19 +42,20 @@ class Chooser:
         """
         bits, self.goal = self.plan.options.bits, goal
         asked = bits is not None or goal != Smaller(1.0)
-        if asked and not self.plan.places:
+        if asked and not self.plan.layers:
             argument = f"bits={bits}" if goal == Smaller(1.0) else goal.argument
+            name = self.plan.inventory.model.name
             raise ValueError(
                 "Expected a model with layers that can be replaced. Received: "
-                f"{argument}, and {self.plan.inventory.model.name} with {left_over(self.plan)}"
+                f"{argument}, and {name} with {describe_others(self.plan)}"
             )
         if isinstance(goal, Keeping):
-            return self._keeping(goal, cast(float, metric_before))
+            return self._smallest_within_drop(goal, cast(float, metric_before))
         if isinstance(goal, Within):
             return self._within_tolerance(goal.tolerance)
         if goal.factor > 1:
             return self._for_target(goal.factor)
-        return {path: self._unreplaced(path) for path in self.plan.choices}
+        return {path: self._integers_alone(path) for path in self.plan.choices}
 
     def _within_tolerance(self, tolerance: float) -> Choice:
         return {
@@ -63,17 +64,17 @@ class Chooser:
         }
 
     def _for_target(self, target: float) -> Choice:
-        choice = self._shared_out(target)
+        choice = self._share_out(target)
         if choice is None:
             self._refuse(target)
         return choice
 
-    def _unreplaced(self, path: str) -> Candidate:
+    def _integers_alone(self, path: str) -> Candidate:
         """Returns the layer as it is; quantized with `bits`, if this makes it smaller.
 
         Of the sizes of groups it is the one with the smallest error.
         """
-        options, layer = self.plan.options, self.plan.places[path].layer
+        options, layer = self.plan.options, self.plan.layers[path]
         widths = (None, bits_for(options.for_runtime, layer, options.bits))
         dense = [
             c
@@ -82,7 +83,7 @@ class Chooser:
         ]
         return min(dense, key=lambda c: (c.bits or 32, c.error))
 
-    def _shared_out(self, target: float) -> Choice | None:
+    def _share_out(self, target: float) -> Choice | None:
         """Returns the choice for a target, or `None` if the target cannot be reached."""
         plan, most = self.plan, int(self.plan.total / target)
         budget = most - plan.fixed
@@ -124,7 +125,7 @@ class Chooser:
             f"{100 * smallest[worst].likely_error:.0f} %."
         )
         fixed = f"{plan.fixed:,} of {plan.total:,} bytes are in layers that are not replaced" + (
-            f" ({left_over(plan)})" if plan.fixed else ""
+            f" ({describe_others(plan)})" if plan.fixed else ""
         )
         runtime = plan.options.for_runtime
         received = f"target={target}" + (f", for_runtime={runtime!r}" if runtime else "")
@@ -173,7 +174,7 @@ class Chooser:
             return "the target is reached without it"
         return "the smallest model within max_drop keeps it"
 
-    def _keeping(self, goal: Keeping, before: float) -> Choice:
+    def _smallest_within_drop(self, goal: Keeping, before: float) -> Choice:
         """Returns the choice of the highest target whose metric drops by at most `drop`."""
         plan = self.plan
         smallest = sum(min(c.bytes for c in group) for group in plan.choices.values())
@@ -182,13 +183,13 @@ class Chooser:
         best = {path: group[0] for path, group in plan.choices.items()}
         for step in range(_BISECTIONS):
             middle = high if step == 0 else math.sqrt(low * high)
-            choice = self._shared_out(middle)
+            choice = self._share_out(middle)
             after = -math.inf
             if choice is None:
                 tell("%.3g times smaller: not possible", middle)
             else:
-                small = assembled(plan, choice, self.made(choice)).small.model
-                after = measured(goal.metric, small)
+                small = assemble(plan, choice, self.replacements(choice)).small.model
+                after = measure_metric(goal.metric, small)
                 tell("%.3g times smaller: metric %.6g instead of %.6g", middle, after, before)
             if choice is not None and after >= before - goal.drop:
                 low, best = middle, choice
@@ -198,10 +199,10 @@ class Chooser:
                 high = middle
         return best
 
-    def made(self, choice: Choice) -> dict[str, Made]:
+    def replacements(self, choice: Choice) -> dict[str, Made]:
         """Returns the replacements of the layers that a choice does not keep, by path."""
         return {
-            path: made(self.plan.places[path].layer, candidate)
+            path: replacement_of(self.plan.layers[path], candidate)
             for path, candidate in choice.items()
             if not candidate.keeps_layer
         }
@@ -220,7 +221,7 @@ class Chooser:
             # Not `None`: `min_speed` needs data, and layers that were not called are left out.
             call = cast(Call, self.plan.statistics[path].call)
             layer = candidate.make()
-            layer = copied(layer) if candidate.bits is None else candidate.finished(layer)
+            layer = copy_layer(layer) if candidate.bits is None else candidate.finish(layer)
             self.times[key] = _best_time(*call.model_of(layer))
         return self.times[key]
 

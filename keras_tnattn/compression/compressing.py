@@ -11,9 +11,9 @@ import keras
 import numpy as np
 
 from keras_tnattn.compression import calibration
-from keras_tnattn.compression.batches import fitting_data, number_of_inputs, outputs_of, renumbered
+from keras_tnattn.compression.batches import data_errors, number_of_inputs, outputs_of, renumber_ids
 from keras_tnattn.compression.biases import BiasCorrection
-from keras_tnattn.compression.building import Assembly, assembled, compile_like, measured
+from keras_tnattn.compression.building import Assembly, assemble, compile_like, measure_metric
 from keras_tnattn.compression.calibration import Data
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.choosing import Chooser
@@ -31,17 +31,18 @@ from keras_tnattn.compression.goals import (
 from keras_tnattn.compression.healing import heal
 from keras_tnattn.compression.inventory import Inventory
 from keras_tnattn.compression.peers import keras_quantizations
-from keras_tnattn.compression.plan import made_plan
-from keras_tnattn.compression.progress import tell, telling
+from keras_tnattn.compression.plan import make_plan
+from keras_tnattn.compression.progress import printing, tell
 from keras_tnattn.compression.report import Report
 from keras_tnattn.compression.reporting import (
     error_of_outputs,
+    keep_rows,
     layer_rows,
     notes_of,
     report_of,
-    unchanged,
 )
 from keras_tnattn.compression.saving import file_bytes, save_model
+from keras_tnattn.compression.selection import select_layers
 
 _log = logging.getLogger(__name__)
 _FORMATS = tuple(name for name in FORMATS if name != "dense")
@@ -139,7 +140,7 @@ class CompressionResult:
         floating = self._assembly.floating.model
         before = floating.get_weights()
         try:
-            with telling(self._verbose):
+            with printing(self._verbose):
                 losses = heal(
                     floating,
                     self._original.model,
@@ -149,7 +150,7 @@ class CompressionResult:
                     self._assembly.roundings,
                 )
             healed = self._assembly.quantized_again()
-            metric = None if self._metric is None else measured(self._metric, healed)
+            metric = None if self._metric is None else measure_metric(self._metric, healed)
             error, rows = self._error_of(healed)
         except BaseException:  # also of Ctrl-C
             floating.set_weights(before)
@@ -189,7 +190,7 @@ class CompressionResult:
         error, rows = self._error_of(self.model)
         if self.model is not self._original.model:
             compile_like(self._original, self.model)
-        after = None if self._metric is None else measured(self._metric, self.model)
+        after = None if self._metric is None else measure_metric(self._metric, self.model)
         self._report_model(
             self.model, metric_before=metric_before, metric_after=after, error=error, rows=rows
         )
@@ -264,7 +265,7 @@ class CompressionResult:
         """
         if not self.id_orders:
             return inputs
-        return renumbered(inputs, np.argsort(next(iter(self.id_orders.values()))))
+        return renumber_ids(inputs, np.argsort(next(iter(self.id_orders.values()))))
 
 
 def compress(
@@ -305,13 +306,14 @@ def compress(
 
     This costs an SVD for each layer and, with `data`, one run of the model over at most 1,024 rows,
     one over a batch for each layer, for each embedding one over a batch for each feature (of at
-    most 256; more than these count alike) and three over the rows, three runs of both models over
-    256 to 1,024 rows for the biases, and one of both for the report, over all rows (of arrays,
-    4,096). For an embedding of `V` rows, 500 or more, it also tries tensor trains of some hundred
+    most 256; more than these count alike) and two over the rows, three runs of both models over 256
+    to 1,024 rows for the biases, and one of both for the report, over all rows (of arrays of more
+    than 4,096 rows, over 1,023 others). For models of long sequences these runs take most of the
+    time. For an embedding of `V` rows, 500 or more, it also tries tensor trains of some hundred
     pairs of ranks. Rows move to where they fit best, which costs about `V D min(V, 16,384)` FLOPs:
     once for each of five widths, and six times for each tensor train that is chosen or timed. A
-    table of 10,000 rows of 64 features takes about three seconds of one core, one of 200,000 rows
-    of 256 three minutes, and four times its memory.
+    table of 10,000 rows of 64 features takes about three seconds of one core besides the runs, one
+    of 200,000 rows of 256 three minutes, and four times its memory.
 
     Args:
         model: A built functional, sequential or subclassed model. It is not changed.
@@ -393,7 +395,7 @@ def compress(
     goal = goal_of(target, tolerance, metric, max_drop)
     _check_model(model)
     check_together(options, data, metric)
-    with telling(verbose):
+    with printing(verbose):
         return _compressed(model, goal, options, _read(data, model, options), metric)
 
 
@@ -403,19 +405,20 @@ def _compressed(
     # Without data an example shows whether a model answers, and what reads its weights.
     example = example_inputs(model) if data is None else data.batches[0]
     if example is not None:
-        with fitting_data():
+        with data_errors():
             outputs_of(model, example)
-    before = None if metric is None else measured(metric, model)
+    before = None if metric is None else measure_metric(metric, model)
     original = Inventory.of(model)
     copy = copy_of(original, example)
     if example is not None:
         check_copy(model, copy.model, example)
-    plan = made_plan(original, copy, example, data, options, goal)
+    select_layers(original, copy, options, example)
+    plan = make_plan(copy, byte_count(model), data, options, goal)
     chooser = Chooser(plan)
     choice = chooser.choice_for(goal, before)
     if any(not candidate.keeps_layer for candidate in choice.values()):
         tell("building the small model")
-    made_layers = chooser.made(choice)
+    made_layers = chooser.replacements(choice)
     rows = layer_rows(chooser, choice, made_layers)
     orders = {
         path: order
@@ -424,10 +427,10 @@ def _compressed(
     }
     notes = notes_of(chooser, rows, made_layers)
     correction = BiasCorrection(plan, made_layers, data)
-    assembly = assembled(plan, choice, made_layers, in_place=True)
+    assembly = assemble(plan, choice, made_layers, in_place=True)
     size = byte_count(assembly.small.model)
     if size > plan.total:
-        rows, notes = unchanged(rows), [_LARGER.format(size=size, total=plan.total)]
+        rows, notes = keep_rows(rows), [_LARGER.format(size=size, total=plan.total)]
         assembly, orders = Assembly(original, original, {}, plan.sample), {}
     report = report_of(model, assembly, rows, notes)
     result = CompressionResult(original, assembly, report, orders, metric, data, options.verbose)

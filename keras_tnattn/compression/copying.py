@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tnattn.compression.batches import cause_of, fitting_data, outputs_of
+from keras_tnattn.compression.batches import cause_of, data_errors, outputs_of
 from keras_tnattn.compression.inventory import Inventory, contents, entries, layers_by_address
 
 
@@ -43,7 +43,7 @@ def copy_of(original: Inventory, sample: Any = None) -> Inventory:
             except ValueError as error:
                 failure = error
             if failure is not None:
-                copy = _made_copy(model, sample, path, failure)
+                copy = _build_copy(model, sample, path, failure)
             twin = original.of_copy(copy)
             _copy_states(original, twin)
             return twin
@@ -70,7 +70,7 @@ def _copy_states(original: Inventory, twin: Inventory) -> None:
                 new.assign(old)
 
 
-def _made_copy(model: keras.Model, sample: Any, path: Path, loading: ValueError) -> keras.Model:
+def _build_copy(model: keras.Model, sample: Any, path: Path, loading: ValueError) -> keras.Model:
     """Returns a copy of a model that Keras saved to `path`, but could not load."""
     config = dict(keras.saving.serialize_keras_object(model))
     config.pop("compile_config", None)
@@ -120,7 +120,7 @@ def check_copy(model: keras.Model, copy: keras.Model, sample: Any) -> None:
     Raises:
         ValueError: If the outputs differ by more than the order of sums explains.
     """
-    with fitting_data():
+    with data_errors():
         expected = outputs_of(model, sample)
     actual = outputs_of(copy, sample)
     if len(expected) == len(actual) and all(map(_are_same, expected, actual)):

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.compression.calibration import Call, Statistics, activated
+from keras_tnattn.compression.calibration import Call, Statistics, with_activation
 from keras_tnattn.compression.kinds import is_table, second_table
 from keras_tnattn.storage import low_rank
 
@@ -68,7 +68,7 @@ def output_error(old: keras.layers.Layer, new: keras.layers.Layer, statistics: S
     the errors of ranks.
     """
     call, linear = statistics.call or _random_call(old), keras.activations.linear
-    with activated(old, linear), activated(new, linear):
+    with with_activation(old, linear), with_activation(new, linear):
         outputs, expected = (
             np.concatenate([x.ravel() for x in call.outputs_of(layer)]) for layer in (new, old)
         )
@@ -198,19 +198,26 @@ class TableErrors:
     For tables of more than 4,096 rows they are estimates from 2,048, drawn by their weights.
 
     Args:
+        layer: The embedding.
+        statistics: What was observed of it; if directions have weights there are two errors.
+
+    Attributes:
         factors: The factors of the table.
         weights: The weights of its rows.
-        weighted: Whether the factors depend on weights of directions, so that there are two errors.
+        rows: The rows by which the errors are estimated.
+        coordinates: Those of these rows.
     """
 
-    def __init__(self, factors: Factors, weights: np.ndarray, weighted: bool) -> None:
+    def __init__(self, layer: keras.layers.Embedding, statistics: Statistics) -> None:
+        factors = self.factors = factors_of(layer, statistics)
+        weights = self._weights = self.weights = row_weights(layer, statistics)
         self.rows = np.arange(len(weights))
-        self._weights = weights
         if len(weights) > 2 * _SAMPLE:
             chances = weights / weights.sum() / 2 + 0.5 / len(weights)
             self.rows = np.random.default_rng(0).choice(len(weights), _SAMPLE, p=chances)
             self._weights = weights[self.rows] / chances[self.rows]
         self.coordinates = factors.coordinates[self.rows]
+        weighted = statistics.moment is not None or statistics.response is not None
         self._gram = factors.basis @ factors.basis.T if weighted else None
         self._size = self._plain(self.coordinates) or 1.0
 

@@ -1,5 +1,6 @@
 """Says before a compression how long it will take, from a simple model of its parts."""
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -8,11 +9,16 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_tnattn.compression.batches import outputs_of
+from keras_tnattn.compression.calibration import Data
+from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.formats.tensor_train import FEWEST_ROWS, GRAM_NUMBERS
 from keras_tnattn.compression.grouped_rows import BLOCK
+from keras_tnattn.compression.inventory import Inventory
 from keras_tnattn.compression.kinds import is_plain_table, is_table
+from keras_tnattn.compression.progress import tell
 from keras_tnattn.compression.sensitivity import MOST_FEATURES
-from keras_tnattn.storage.layer_chain import reason_against_factors
+from keras_tnattn.storage.layer_chain import CONVOLUTIONS
 
 # Costs in products of two floats, in units of what they multiply; the constants were fitted to the
 # cases of studies/benchmarks/compression_cost.py. Of a matrix `(m, n)`, `m >= n`, in units
@@ -29,6 +35,28 @@ _ROUNDED_CORES = 2**17
 # Copies of a model and what does not depend on its size, and what does not for each layer: a second
 # and an eighth of one on a machine of 2^35 products a second.
 _COPIES, _LAYER = 2**35, 2**32
+
+
+def tell_cost(inventory: Inventory, factored: bool, data: Data | None, bits: int | None) -> None:
+    """Says how much there is to do, and about how long it takes.
+
+    Args:
+        inventory: The layers that can be replaced.
+        factored: As for `expected_seconds`.
+        data: Inputs of the model, or `None`.
+        bits: As for `expected_seconds`.
+    """
+    layers, run, batches = inventory.replaceable_layers, None, 0
+    if data is not None:
+        run = functools.partial(outputs_of, inventory.model, data.batches[0])
+        batches = len(data.batches)
+    seconds = readable(expected_seconds(layers, factored, run, batches, bits))
+    tell(
+        "layers that can be replaced: %d, %s in total; expected time: about %s",
+        len(layers),
+        readable_size(sum(map(byte_count, layers.values()))),
+        seconds,
+    )
 
 
 def expected_seconds(
@@ -54,7 +82,7 @@ def expected_seconds(
     seconds = 0.0
     if run is not None:
         features = sum(min(table.output_dim, MOST_FEATURES) for table in tables)
-        runs = len(layers) + features + batches * (4 + 3 * len(tables))
+        runs = len(layers) + features + batches * (3 + 2 * len(tables))
         run()
         seconds += runs * _seconds(run, 1)
     matrix = np.ones((512, 512), "float32")
@@ -73,7 +101,7 @@ def multiplications(
             if len(weight.shape) > 1:
                 size, last = int(np.prod(weight.shape)), int(weight.shape[-1])
                 products += (_FACTORED if factored else _ROUNDED) * size * min(last, size // last)
-        if factored and reason_against_factors(layer) is None:
+        if factored and isinstance(layer, CONVOLUTIONS):
             products += _PATCHES * int(np.prod(layer.kernel.shape[:-1])) ** 3
     tables = [layer for layer in layers.values() if is_table(layer)]
     if factored:

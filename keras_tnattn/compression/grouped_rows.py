@@ -220,7 +220,7 @@ def _refit_second(
     return new
 
 
-def balanced(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def balance(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns cores of the same product in which each of the `R` terms is equally large in both.
 
     Example:
@@ -234,7 +234,7 @@ def balanced(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return q @ u * root, (root[:, None] * vt).reshape(b.shape)
 
 
-def rotated(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def rotate(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns cores of the same product, rotated at random; see `random_rotation`.
 
     Example:
@@ -307,7 +307,7 @@ def squared_error(
     return total
 
 
-def rearranged(
+def rearrange(
     a: np.ndarray,
     b: np.ndarray,
     rows: np.ndarray,
@@ -344,11 +344,11 @@ def rearranged(
     order = first + np.argsort(places[first:])
     begin = int(shift * BLOCK) if len(order) > BLOCK else 0
     for block in np.split(order, range(begin or BLOCK, len(order), BLOCK)):
-        new[block] = _rearranged_block(a, b, rows[block], weights[block], places[block], share)
+        new[block] = _rearrange_block(a, b, rows[block], weights[block], places[block], share)
     return new
 
 
-def _rearranged_block(
+def _rearrange_block(
     a: np.ndarray,
     b: np.ndarray,
     rows: np.ndarray,

@@ -12,7 +12,7 @@ from keras import ops
 from keras_tnattn.compression.batches import (
     are_arrays,
     are_probabilities,
-    fitting_data,
+    data_errors,
     inputs_and_labels,
     iterate,
     number_of_batches,
@@ -121,11 +121,11 @@ def heal(
     for epoch in range(how.epochs):
         total, count = 0.0, 0
         for inputs, labels in _batches(dataset, how.batch_size, num_inputs, rng):
-            with fitting_data():
+            with data_errors():
                 targets = answers(inputs)
             probabilities = are_probabilities(targets)
             if how.label_weight:
-                targets = _mixed(targets, labels, how.label_weight, probabilities)
+                targets = _mix_labels(targets, labels, how.label_weight, probabilities)
             if not student.compiled:
                 student.compile(optimizer, _losses(how, targets))
             if steps:
@@ -229,7 +229,7 @@ def _batches(
         yield chosen, None if labels is None else np.asarray(labels)[rows]
 
 
-def _mixed(
+def _mix_labels(
     targets: np.ndarray, labels: np.ndarray | None, weight: float, probabilities: bool
 ) -> np.ndarray:
     if labels is None or not probabilities:

@@ -104,7 +104,7 @@ def places(model: keras.layers.Layer) -> list[Place]:
             if id(inner) in visited:
                 continue
             visited.add(id(inner))
-            place = Place(inner, _joined(path, name), holder, _joined(address, position))
+            place = Place(inner, _join_keys(path, name), holder, _join_keys(address, position))
             all_places.append(place)
             visit(inner, place.path, holder, place.address)
 
@@ -120,11 +120,15 @@ class Inventory:
         model: The model.
         places: The places of its layers by path; in a copy by the paths in the original.
         shared: The paths of layers in a copy that are one and the same layer in the original.
+        replaceable: The places of the layers that can be replaced.
+        reasons: Why other layers of known kinds stay.
     """
 
     model: keras.Model
     places: Mapping[str, Place]
     shared: frozenset[str] = frozenset()
+    replaceable: dict[str, Place] = dataclasses.field(default_factory=dict)
+    reasons: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, model: keras.Model) -> "Inventory":
@@ -134,6 +138,16 @@ class Inventory:
     def layers(self) -> list[keras.layers.Layer]:
         """The model and all layers inside."""
         return [self.model, *(place.layer for place in self.places.values())]
+
+    @property
+    def replaceable_layers(self) -> dict[str, keras.layers.Layer]:
+        return {path: place.layer for path, place in self.replaceable.items()}
+
+    def keep(self, reasons: Mapping[str, str]) -> None:
+        """Keeps layers as they are, for reasons by path."""
+        self.reasons.update(reasons)
+        for path in reasons:
+            self.replaceable.pop(path, None)
 
     def of_copy(self, copy: keras.Model) -> "Inventory":
         """Returns the inventory of a copy of the model."""
@@ -157,12 +171,12 @@ def layers_by_address(
     """Yields all layers inside a layer by each of their addresses, shared ones several times."""
     for position, inner in children(layer, named=False).items():
         if id(inner) not in above:
-            path = _joined(address, position)
+            path = _join_keys(address, position)
             yield path, inner
             yield from layers_by_address(inner, path, (*above, id(inner)))
 
 
-def _joined(path: str, key: str) -> str:
+def _join_keys(path: str, key: str) -> str:
     return f"{path}/{key}" if path else key
 
 

@@ -12,17 +12,19 @@ from keras_tnattn.compression.report import LayerReport
 
 def rows_of_others(plan: Plan) -> list[LayerReport]:
     """Returns a row for each layer of a known kind that stays, and for each class of the others."""
+    inventory = plan.inventory
+    kept = {path: (inventory.places[path].layer, why) for path, why in inventory.reasons.items()}
     rows = [
         _row(path, type(layer).__name__, _count(layer.weights), byte_count(layer), reason)
-        for path, (layer, reason) in plan.reasons.items()
+        for path, (layer, reason) in kept.items()
         if layer.weights  # none yet if it was never called
     ]
-    known = [*plan.layers.values(), *(layer for layer, _ in plan.reasons.values())]
+    known = [*plan.layers.values(), *(layer for layer, _ in kept.values())]
     counted = {id(weight) for layer in known for weight in layer.weights}
     layers: dict[str, int] = collections.Counter()
     weights: dict[str, list] = collections.defaultdict(list)
     # The innermost layers first, because a layer has the weights of those inside, too.
-    for layer in reversed(plan.inventory.layers):
+    for layer in reversed(inventory.layers):
         own = [weight for weight in layer.weights if id(weight) not in counted]
         if own:
             counted |= {id(weight) for weight in own}
@@ -51,7 +53,7 @@ def _row(path: str, kind: str, count: int, size: int, reason: str) -> LayerRepor
     )
 
 
-def left_over(plan: Plan) -> str:
+def describe_others(plan: Plan) -> str:
     """Returns a text about the weights that are not replaced, the most first."""
     rows = sorted(rows_of_others(plan), key=lambda row: -row.bytes_before)
     texts = [

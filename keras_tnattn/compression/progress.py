@@ -18,7 +18,7 @@ def tell(message: str, *values: object) -> None:
 
 
 @contextlib.contextmanager
-def telling(verbose: int) -> Iterator[None]:
+def printing(verbose: int) -> Iterator[None]:
     """Sets whether lines are printed."""
     token = _verbose.set(bool(verbose))
     try:

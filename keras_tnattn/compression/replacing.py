@@ -105,7 +105,7 @@ class _Marked:
     awaited_replacements: Mapping[str, dict] = MappingProxyType({})
 
     def get_config(self) -> dict[str, Any]:
-        with _unmarked(self):
+        with _without_mark(self):
             layer = dict(keras.saving.serialize_keras_object(self))
         layer.pop("compile_config", None)
         inner = {place.address: place.layer for place in places(self)}
@@ -212,7 +212,7 @@ def register_presets() -> None:
 
 
 @contextlib.contextmanager
-def _unmarked(layer: keras.layers.Layer) -> Iterator[None]:
+def _without_mark(layer: keras.layers.Layer) -> Iterator[None]:
     """Gives a layer its own class, whose `get_config` may depend on `type(self)`."""
     marked = type(layer)
     object.__setattr__(layer, "__class__", marked.__bases__[1])

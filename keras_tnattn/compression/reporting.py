@@ -35,7 +35,7 @@ def layer_rows(
 
 def _row(chooser: Chooser, path: str, candidate: Candidate, made: Made | None) -> LayerReport:
     plan = chooser.plan
-    old, statistics = plan.places[path].layer, plan.statistics[path]
+    old, statistics = plan.layers[path], plan.statistics[path]
     changed = made is not None
     new, error = old, 0.0
     if made is not None:
@@ -64,7 +64,7 @@ def _row(chooser: Chooser, path: str, candidate: Candidate, made: Made | None) -
     )
 
 
-def unchanged(rows: Iterable[LayerReport]) -> tuple[LayerReport, ...]:
+def keep_rows(rows: Iterable[LayerReport]) -> tuple[LayerReport, ...]:
     """Returns rows of layers that stay, because what replaces them makes the model larger."""
     return tuple(
         dataclasses.replace(

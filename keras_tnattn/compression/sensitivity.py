@@ -13,10 +13,10 @@ from keras_tnattn.compression.batches import are_probabilities, as_rows, outputs
 from keras_tnattn.compression.calibration import (
     Call,
     Statistics,
-    activated,
     map_floats,
     reason_to_keep,
-    watched,
+    watch_calls,
+    with_activation,
 )
 from keras_tnattn.compression.errors import low_rank_table
 from keras_tnattn.compression.kinds import has_kernel, is_table
@@ -43,30 +43,25 @@ def measure_sensitivity(
     batch: Any,
     statistics: Mapping[str, Statistics],
     outputs: list[np.ndarray],
-) -> dict[str, str]:
+) -> None:
     """Measures for each layer how much noise on its outputs changes the model's outputs.
 
     Adds noise of 5 % of the outputs' size to one layer at a time, before the activation if it has
     one. Layers whose errors hardly change the model's outputs get a smaller share of the budget.
     For probabilities, changes of their logarithms count, because a model that is sure of its
     training data hardly changes the probabilities themselves.
-
-    Returns:
-        Why this failed, by path.
     """
     change, size = _change_of_outputs(model, batch, outputs)
-    failures = {}
     for path, layer in layers.items():
         try:
-            with _noisy(layer):
+            with _add_noise(layer):
                 changed = np.linalg.norm(change())
         except Exception as error:
-            failures[path], changed = reason_to_keep(error), 0.0
+            statistics[path].failure, changed = reason_to_keep(error), 0.0
         statistics[path].sensitivity = float(changed / (_CHANGE * size)) if size > 0 else 1.0
     largest = max((statistics[path].sensitivity for path in layers), default=0.0)
     for path in layers:
         statistics[path].sensitivity = max(statistics[path].sensitivity, 1e-3 * largest) or 1.0
-    return failures
 
 
 def measure_responses(
@@ -74,7 +69,7 @@ def measure_responses(
     layers: Mapping[str, keras.layers.Layer],
     batches: Sequence[Any],
     statistics: Mapping[str, Statistics],
-    outputs: list[np.ndarray],
+    outputs: Sequence[list[np.ndarray]],
 ) -> None:
     """Measures for each embedding to which directions of its rows the model's outputs respond.
 
@@ -84,7 +79,7 @@ def measure_responses(
     response of a model that is far from linear may mislead, so it is only noted if a table of low
     rank that heeds it changes the outputs on all batches clearly less than one that does not.
     """
-    change, _ = _change_of_outputs(model, batches[0], outputs, _ENTRIES)
+    change, _ = _change_of_outputs(model, batches[0], outputs[0], _ENTRIES)
     for path, layer in layers.items():
         if not is_table(layer) or layer.output_dim > MOST_FEATURES:
             continue
@@ -92,7 +87,7 @@ def measure_responses(
             continue
         changes = []
         for feature in range(layer.output_dim):
-            with watched({path: layer}, _shifting(feature)):
+            with watch_calls({path: layer}, _shift_feature(feature)):
                 changes.append(change())
         stacked = np.stack(changes)
         response = stacked @ stacked.T
@@ -103,7 +98,7 @@ def measure_responses(
             low_rank_table(layer, dataclasses.replace(statistics[path], response=x), _RANK_SHARE)
             for x in (None, response)
         ]
-        without, heeding = _errors(model, batches, layer, approximation)
+        without, heeding = _errors(model, batches, outputs, layer, approximation)
         if heeding <= _USEFUL_SHARE * without:
             statistics[path].response = response
 
@@ -111,14 +106,16 @@ def measure_responses(
 def _errors(
     model: keras.layers.Layer,
     batches: Sequence[Any],
+    outputs: Sequence[list[np.ndarray]],
     layer: keras.layers.Embedding,
     tables: Sequence[np.ndarray],
 ) -> np.ndarray:
     """Returns how much the outputs on all batches change with each table of an embedding."""
     squares = np.zeros(len(tables))
     table = layer.get_weights()
-    for batch in batches:
-        change, _ = _change_of_outputs(model, batch, outputs_of(model, batch))
+    for number, batch in enumerate(batches):
+        known = outputs[number] if number < len(outputs) else outputs_of(model, batch)
+        change, _ = _change_of_outputs(model, batch, known)
         for i, approximation in enumerate(tables):
             layer.set_weights([approximation, *table[1:]])
             squares[i] += np.square(change()).sum()
@@ -180,7 +177,7 @@ def _some_entries(
     return some, random.permutation(columns)[: max(1, most // most_rows)]
 
 
-def _shifting(feature: int) -> Callable[[str, Call, Any], Any]:
+def _shift_feature(feature: int) -> Callable[[str, Call, Any], Any]:
     """Returns a function that changes a feature of an embedding's outputs."""
 
     def shifted(_path: str, _call: Call, outputs: Any) -> Any:
@@ -194,7 +191,7 @@ def _shifting(feature: int) -> Callable[[str, Call, Any], Any]:
 
 
 @contextlib.contextmanager
-def _noisy(layer: keras.layers.Layer) -> Iterator[None]:
+def _add_noise(layer: keras.layers.Layer) -> Iterator[None]:
     """Adds noise to all outputs of a layer, before its activation if it has one."""
     rng = np.random.default_rng(0)
 
@@ -205,10 +202,10 @@ def _noisy(layer: keras.layers.Layer) -> Iterator[None]:
 
     activation = layer.activation if has_kernel(layer) else None
     if activation is None:
-        with watched({"": layer}, lambda _path, _call, outputs: map_floats(noisy, outputs)):
+        with watch_calls({"": layer}, lambda _path, _call, outputs: map_floats(noisy, outputs)):
             yield
         return
-    with activated(layer, lambda outputs: activation(noisy(outputs))):
+    with with_activation(layer, lambda outputs: activation(noisy(outputs))):
         yield
 
 

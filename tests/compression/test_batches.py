@@ -13,7 +13,7 @@ from keras_tnattn.compression.batches import (
     inputs_and_labels,
     iterate,
     number_of_inputs,
-    renumbered,
+    renumber_ids,
 )
 
 RNG = np.random.default_rng(0)
@@ -92,7 +92,7 @@ def test_other_numbers_are_refused(data, num_inputs):
 
 def test_new_ids_may_be_larger_than_the_dtype_of_the_old_ones():
     ids = np.array([[1, 255]], "uint8")
-    assert renumbered(ids, np.arange(600)[::-1]).tolist() == [[598, 344]]
+    assert renumber_ids(ids, np.arange(600)[::-1]).tolist() == [[598, 344]]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])

@@ -60,7 +60,7 @@ def test_estimated_bytes_are_the_real_ones(dtype, bits):
     candidates = candidates_for(dense, Statistics(), ("low_rank", "tensor_train"), bits)
     assert {candidate.format for candidate in candidates} == {"dense", "low_rank", "tensor_train"}
     for candidate in candidates[::3]:
-        assert byte_count(candidate.finished(candidate.make())) == candidate.bytes
+        assert byte_count(candidate.finish(candidate.make())) == candidate.bytes
 
 
 def noted(make, shape):
@@ -87,7 +87,7 @@ def test_each_kind_has_its_formats_with_their_sizes_and_errors(name, bits):
     for kind in sorted({c.format for c in candidates[1:]}):
         group = [c for c in candidates[1:] if c.format == kind]
         for candidate in (group[0], group[len(group) // 2]):
-            new = candidate.finished(candidate.make())
+            new = candidate.finish(candidate.make())
             assert byte_count(new) == candidate.bytes
             assert new.name == layer.name
             error = layer_error(layer, new, statistics)

@@ -24,8 +24,8 @@ def test_runs_of_the_model_count_by_layers_features_and_batches():
         calls.append(None)
         time.sleep(0.02)
 
-    # Two layers, six features and, for each of three batches, four runs and three of the table.
-    runs = 2 + 6 + 3 * (4 + 3)
+    # Two layers, six features and, for each of three batches, three runs and two of the table.
+    runs = 2 + 6 + 3 * (3 + 2)
     assert expected_seconds(layers, False, run, 3) >= runs * 0.02
     assert len(calls) == 2  # one is measured
 

@@ -76,7 +76,7 @@ def test_rows_find_their_places_again():
     places = RNG.permutation(60)
     rows = row_by_row(A, B, places)
     start = np.concatenate([places[:2], np.sort(places[2:])])
-    found = grouped_rows.rearranged(A, B, rows, weights, start, first=2, share=1.0)
+    found = grouped_rows.rearrange(A, B, rows, weights, start, first=2, share=1.0)
     np.testing.assert_array_equal(found, places)
 
 
@@ -84,11 +84,11 @@ def test_heavier_rows_choose_first_and_the_others_keep_their_order():
     a, b = np.array([[1.0], [2.0], [3.0]]), np.ones((1, 1, 1))  # places 0, 1, 2 hold 1, 2, 3
     rows = np.full((3, 1), 3.0)
     weights = np.array([1.0, 3.0, 2.0])
-    new = grouped_rows.rearranged(a, b, rows, weights, np.arange(3), share=1.0)
+    new = grouped_rows.rearrange(a, b, rows, weights, np.arange(3), share=1.0)
     assert new.tolist() == [0, 2, 1]
     # Only the heaviest row chooses: the others follow as they were, on the places that are left.
     for places, expected in (([1, 0, 2], [0, 2, 1]), ([2, 0, 1], [1, 2, 0])):
-        new = grouped_rows.rearranged(a, b, rows, weights, np.array(places), share=0.5)
+        new = grouped_rows.rearrange(a, b, rows, weights, np.array(places), share=0.5)
         assert new.tolist() == expected
 
 
@@ -97,13 +97,13 @@ def test_the_first_rows_stay():
     places = grouped_rows.similar_places(rows, first=2)
     assert places[:2].tolist() == [0, 1]
     assert sorted(places) == list(range(57))
-    new = grouped_rows.rearranged(A, B, rows, weights, places, first=2)
+    new = grouped_rows.rearrange(A, B, rows, weights, places, first=2)
     assert new[:2].tolist() == [0, 1]
     assert sorted(new) == list(range(57))
     assert new.tolist() != places.tolist()
 
 
-@pytest.mark.parametrize("change", [grouped_rows.balanced, grouped_rows.rotated])
+@pytest.mark.parametrize("change", [grouped_rows.balance, grouped_rows.rotate])
 def test_the_product_of_the_cores_stays(change):
     a, b = RNG.normal(size=(30, 7)), RNG.normal(size=(7, 5, 4)) * np.arange(1, 8)[:, None, None]
     new = change(a, b)
@@ -117,8 +117,8 @@ def test_rotated_numbers_are_rounded_with_less_error():
     rows = RNG.normal(size=(500, 32)) * 0.9 ** np.arange(32)
     rotation = grouped_rows.random_rotation(32)
     plain = rounded_rows(rows, 4)[0]
-    rotated = rounded_rows(rows @ rotation, 4)[0] @ rotation.T
-    assert np.linalg.norm(rotated - rows) < 0.8 * np.linalg.norm(plain - rows)
+    rotate = rounded_rows(rows @ rotation, 4)[0] @ rotation.T
+    assert np.linalg.norm(rotate - rows) < 0.8 * np.linalg.norm(plain - rows)
 
 
 def test_the_second_core_makes_up_for_a_rounded_first_one():
@@ -162,5 +162,5 @@ def test_rows_find_their_places_in_small_products(monkeypatch, size):
     monkeypatch.setattr(grouped_rows, "_PRODUCTS", 300)
     weights, places = RNG.uniform(1, 2, 60), RNG.permutation(60)
     rows = size * row_by_row(A, B, places)
-    found = grouped_rows.rearranged(size * A, B, rows, weights, np.arange(60), share=1.0)
+    found = grouped_rows.rearrange(size * A, B, rows, weights, np.arange(60), share=1.0)
     np.testing.assert_array_equal(found, places)

@@ -95,7 +95,7 @@ def response_of(model, layer, ids=IDS):
     statistics = {"table": calibration.Statistics(counts=np.bincount(ids.ravel(), minlength=50))}
     outputs = [keras.ops.convert_to_numpy(model(ids))]
     before = layer.get_weights()
-    sensitivity.measure_responses(model, {"table": layer}, [ids], statistics, outputs)
+    sensitivity.measure_responses(model, {"table": layer}, [ids], statistics, [outputs])
     np.testing.assert_array_equal(layer.get_weights(), before)
     return statistics["table"].response
 

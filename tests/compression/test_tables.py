@@ -27,7 +27,7 @@ def layer():
 
 
 def made(candidate):
-    return candidate.finished(candidate.make())
+    return candidate.finish(candidate.make())
 
 
 def test_the_memory_of_a_fit_is_bounded(layer, monkeypatch):
@@ -203,9 +203,9 @@ def test_the_price_of_a_byte_is_the_same_for_all_rows(layer):
 def test_trained_blocks_of_rows_are_quantized_again(layer):
     candidate = adaptive.candidates(layer, Statistics(counts=np.arange(600)), 4)[30]
     floats = candidate.make()
-    before = to_numpy(candidate.finished(floats)(np.arange(600)))
+    before = to_numpy(candidate.finish(floats)(np.arange(600)))
     floats.basis.assign(2 * to_numpy(floats.basis))  # as if it had been trained
-    after = to_numpy(candidate.finished(floats)(np.arange(600)))
+    after = to_numpy(candidate.finish(floats)(np.arange(600)))
     np.testing.assert_allclose(after, 2 * before, rtol=1e-4, atol=1e-5)
 
 

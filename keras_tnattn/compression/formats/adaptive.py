@@ -19,13 +19,7 @@ import numpy as np
 
 from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import Candidate, item_size
-from keras_tnattn.compression.errors import (
-    Factors,
-    TableErrors,
-    direction_weights,
-    factors_of,
-    row_weights,
-)
+from keras_tnattn.compression.errors import Factors, TableErrors
 from keras_tnattn.compression.grouped_rows import random_rotation
 from keras_tnattn.compression.kinds import is_plain_table, is_table
 from keras_tnattn.storage import even_levels
@@ -92,10 +86,8 @@ class _Table:
     ) -> None:
         self._layer, self._bits = layer, bits
         self._number = item_size(layer.variable_dtype)
-        self._factors, weights = factors_of(layer, statistics), row_weights(layer, statistics)
-        self._errors = TableErrors(
-            self._factors, weights, direction_weights(statistics) is not None
-        )
+        self._errors = TableErrors(layer, statistics)
+        self._factors, weights = self._errors.factors, self._errors.weights
         coordinates = self._factors.coordinates
         importance = weights * np.einsum("vk,vk->v", coordinates, coordinates)
         self._renumber = statistics.renumber
@@ -183,13 +175,13 @@ class _Table:
             size,
             error,
             2 * rank * self._basis.shape[1],
-            functools.partial(self._made, blocks),
+            functools.partial(self._make, blocks),
             quantize,
             weighted_error=weighted,
             id_order=lambda: None if self._renumber is None else self._order,
         )
 
-    def _made(self, blocks: Sequence[_Block]) -> AdaptiveEmbedding:
+    def _make(self, blocks: Sequence[_Block]) -> AdaptiveEmbedding:
         ranks = [block.level.rank for block in blocks]
         layer = AdaptiveEmbedding(
             self._layer.input_dim,

@@ -12,13 +12,13 @@ from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import (
     Candidate,
     byte_count,
-    copied,
+    copy_layer,
     dense_flops,
     item_size,
 )
 from keras_tnattn.compression.errors import direction_weights, row_weights
 from keras_tnattn.compression.formats.recurrent import moments_of as moments_of_cells
-from keras_tnattn.compression.formats.recurrent import quantized_cells
+from keras_tnattn.compression.formats.recurrent import quantize_cells
 from keras_tnattn.compression.kinds import is_table, second_table
 from keras_tnattn.storage import integer_groups
 from keras_tnattn.storage.integer_kernels import IntegerKernels
@@ -62,8 +62,8 @@ def candidates(
                 rest + sum(kernel.stored(width, group) for kernel in kernels),
                 error,
                 dense_flops(layer),
-                lambda: copied(layer),
-                functools.partial(quantized, bits=width, group_size=group, moments=moments),
+                lambda: copy_layer(layer),
+                functools.partial(_quantize, bits=width, group_size=group, moments=moments),
                 weighted_error=weighted,
             )
         )
@@ -155,10 +155,10 @@ def moments_of(layer: keras.layers.Layer, statistics: Statistics) -> dict[str, n
     return {} if statistics.moment is None else {"kernel": statistics.moment}
 
 
-def quantized(
+def _quantize(
     layer: keras.layers.Layer, bits: int, group_size: int, moments: dict[str, np.ndarray]
 ) -> keras.layers.Layer:
     """Returns a copy of a layer of integers."""
     if isinstance(layer, keras.layers.RNN):
-        return quantized_cells(layer, bits, group_size, moments)
+        return quantize_cells(layer, bits, group_size, moments)
     return quantized_layer(layer, bits, group_size, moments)

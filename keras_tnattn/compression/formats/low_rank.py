@@ -10,14 +10,15 @@ from keras import ops
 
 from keras_tnattn.compression import grouped_rows
 from keras_tnattn.compression.calibration import Statistics
-from keras_tnattn.compression.candidates import Candidate, input_shape, item_size, ranks_to_try
-from keras_tnattn.compression.errors import (
-    TableErrors,
-    direction_weights,
-    factors_of,
-    output_error,
-    row_weights,
+from keras_tnattn.compression.candidates import (
+    GROUP,
+    Candidate,
+    factor_bytes,
+    input_shape,
+    item_size,
+    ranks_to_try,
 )
+from keras_tnattn.compression.errors import TableErrors, output_error
 from keras_tnattn.compression.formats import chains, recurrent
 from keras_tnattn.compression.kinds import is_plain_table, is_table, kind_of
 from keras_tnattn.storage import (
@@ -42,12 +43,9 @@ def candidates(
         return _table_candidates(layer, statistics, bits) if is_plain_table(layer) else []
     if isinstance(layer, keras.layers.RNN):
         return recurrent.candidates(layer, statistics, bits)
-    if chains.is_factored(layer):
-        factorings = _channel_factorings(layer, statistics)
-        return chains.convolution_candidates("low_rank", layer, statistics, bits, factorings)
     if kind_of(layer) is keras.layers.Dense or _has_matrix(layer):
         return _kernel_candidates(layer, statistics, bits)
-    return []
+    return chains.convolution_candidates("low_rank", layer, statistics, bits, _factorings)
 
 
 def _has_matrix(layer: keras.layers.Layer) -> bool:
@@ -58,17 +56,13 @@ def _has_matrix(layer: keras.layers.Layer) -> bool:
     return False
 
 
-def _channel_factorings(
-    layer: keras.layers.Layer, statistics: Statistics
-) -> Iterator[chains.Factoring]:
-    first, second, errors = convolution_factors.channel_factors(
-        chains.kernel_of(layer), statistics.moment
-    )
+def _factorings(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chains.Factoring]:
+    first, second, errors = convolution_factors.channel_factors(kernel, moment)
     for rank in ranks_to_try(len(errors) - 1):
         yield (rank,), (first[..., :rank], second[:rank]), float(errors[rank])
 
 
-def _quantized(
+def _quantize_factors(
     layer: keras.layers.Layer, bits: int, batch: np.ndarray | None
 ) -> keras.layers.Layer:
     """Returns a chain of the two parts of a dense or einsum layer, as integers."""
@@ -80,7 +74,7 @@ def _quantized(
         name=layer.name,
     )
     chain.build(input_shape(layer))
-    return chains.quantized(chain, bits, batch)
+    return chains.quantize_chain(chain, bits, batch)
 
 
 def _kernel_candidates(
@@ -91,16 +85,14 @@ def _kernel_candidates(
     if einsum:
         kernel = kernel_matrix(kernel, layer.equation)
     rows, columns = kernel.shape
-    number = item_size(layer.variable_dtype)
     bias = None if layer.bias is None else ops.convert_to_numpy(layer.bias)
-    bias_bytes = 0 if bias is None else number * bias.size
     # The error of integers hardly depends on the rank.
     rounding, quantize = 0.0, None
     if bits is not None:
         moments = {} if statistics.moment is None else {"kernel": statistics.moment}
-        small = quantized_layer(layer, bits, chains.GROUP, moments)
+        small = quantized_layer(layer, bits, GROUP, moments)
         rounding = output_error(layer, small, statistics)
-        quantize = functools.partial(_quantized, bits=bits, batch=statistics.inputs)
+        quantize = functools.partial(_quantize_factors, bits=bits, batch=statistics.inputs)
     scale = None if statistics.moment is None else low_rank.square_root(statistics.moment)
     left, right, errors = low_rank.low_rank_factors(kernel, scale)
 
@@ -117,9 +109,7 @@ def _kernel_candidates(
             "low_rank",
             (rank,),
             bits,
-            bias_bytes
-            + chains.stored((rows, rank), bits, number)
-            + chains.stored((rank, columns), bits, number),
+            factor_bytes(layer, [(rows, rank), (rank, columns)], bits),
             float(np.sqrt(errors[rank] ** 2 + 2 * rounding**2)),
             2 * rank * (rows + columns),
             functools.partial(make, rank),
@@ -132,11 +122,8 @@ def _kernel_candidates(
 def _table_candidates(
     layer: keras.layers.Embedding, statistics: Statistics, bits: int | None
 ) -> list[Candidate]:
-    factors = factors_of(layer, statistics)
-    basis = factors.basis.astype("float32")
-    errors = TableErrors(
-        factors, row_weights(layer, statistics), direction_weights(statistics) is not None
-    )
+    errors = TableErrors(layer, statistics)
+    factors, basis = errors.factors, errors.factors.basis.astype("float32")
     number = item_size(layer.variable_dtype)
     bits = None if bits is None else max(bits, 4)
     quantize = None if bits is None else functools.partial(LowRankEmbedding.quantized, bits=bits)

@@ -7,8 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_tnattn.compression.calibration import Statistics
-from keras_tnattn.compression.candidates import Candidate, item_size, ranks_to_try
-from keras_tnattn.compression.formats.chains import GROUP, stored
+from keras_tnattn.compression.candidates import GROUP, Candidate, factor_bytes, ranks_to_try
 from keras_tnattn.storage import low_rank
 from keras_tnattn.storage.low_rank_cells import LOW_RANK_CELLS, RECURRENT
 from keras_tnattn.storage.quantized import quantized_layer
@@ -50,8 +49,6 @@ def candidates(
         for kernel, root in zip(kernels, roots, strict=True)
     ]
     full = [len(curve) - 1 for curve in curves]
-    number = item_size(layer.variable_dtype)
-    bias = number * int(np.prod(cell.bias.shape)) if cell.use_bias else 0
     found = []
     for first in ranks_to_try(max(full)):
         ranks = tuple(max(1, round(first * n / max(full))) for n in full)
@@ -74,17 +71,17 @@ def candidates(
                 "low_rank",
                 ranks,
                 bits,
-                bias + sum(stored(shape, bits, number) for shape in shapes),
+                factor_bytes(cell, shapes, bits),
                 error,
                 2 * sum(kernel.size for kernel in kernels),
                 make,
-                None if bits is None else functools.partial(quantized_cells, bits=bits),
+                None if bits is None else functools.partial(quantize_cells, bits=bits),
             )
         )
     return found
 
 
-def quantized_cells(
+def quantize_cells(
     layer: keras.layers.RNN,
     bits: int,
     group_size: int = GROUP,

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 import keras
+import numpy as np
 
 from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import Candidate
@@ -15,24 +16,16 @@ def candidates(
     layer: keras.layers.Layer, statistics: Statistics, bits: int | None
 ) -> list[Candidate]:
     """Returns candidates of many ranks for a convolution that is larger than 1 along two axes."""
-    if not chains.is_factored(layer):
-        return []
-    first, *others = layer.kernel_size
-    if first == 1 or max(others, default=1) == 1:
-        return []
-    return chains.convolution_candidates(
-        "spatial", layer, statistics, bits, _factorings(layer, statistics)
-    )
+    return chains.convolution_candidates("spatial", layer, statistics, bits, _factorings)
 
 
-def _factorings(layer: keras.layers.Layer, statistics: Statistics) -> Iterator[chains.Factoring]:
-    kernel = chains.kernel_of(layer)
+def _factorings(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chains.Factoring]:
     first, *others, channels, filters = kernel.shape
+    if first == 1 or max(others, default=1) == 1:
+        return
     high, wide = first * channels, math.prod(others) * filters
     shares = (int(share * kernel.size / (high + wide)) for share in chains.SHARES)
     ranks = list(dict.fromkeys(max(1, min(high, wide, rank)) for rank in shares))
-    for rank, parts in zip(
-        ranks, factors.spatial_series(kernel, ranks, statistics.moment), strict=True
-    ):
-        error = factors.kernel_error(kernel, factors.product(*parts), statistics.moment)
-        yield (rank,), parts, error
+    series = factors.spatial_series(kernel, ranks, moment)
+    for rank, parts in zip(ranks, series, strict=True):
+        yield (rank,), parts, factors.kernel_error(kernel, factors.product(*parts), moment)

@@ -20,20 +20,15 @@ from keras import ops
 
 from keras_tnattn.compression import grouped_rows
 from keras_tnattn.compression.calibration import Statistics
-from keras_tnattn.compression.candidates import Candidate, item_size
-from keras_tnattn.compression.errors import (
-    Factors,
-    TableErrors,
-    direction_weights,
-    factors_of,
-    row_weights,
-)
+from keras_tnattn.compression.candidates import Candidate, factor_bytes, item_size
+from keras_tnattn.compression.errors import Factors, TableErrors
 from keras_tnattn.compression.kinds import is_plain_table, is_table, kind_of
 from keras_tnattn.compression.progress import tell
 from keras_tnattn.layers import TTDense
 from keras_tnattn.ops import tensor_train
-from keras_tnattn.storage import TTEmbedding, low_rank
+from keras_tnattn.storage import TTEmbedding
 from keras_tnattn.storage.base_embedding import embedding_options
+from keras_tnattn.storage.convolution_factors import kernel_error
 from keras_tnattn.storage.tt_embedding import rounded_core
 
 _KERNEL_RANKS = (4, 8, 16, 32, 64)
@@ -67,12 +62,8 @@ def candidates(
 
 def _kernel_candidates(layer: keras.layers.Dense, statistics: Statistics) -> list[Candidate]:
     kernel = ops.convert_to_numpy(layer.kernel).astype("float64")
-    scale = None if statistics.moment is None else low_rank.square_root(statistics.moment)
-    number = item_size(layer.variable_dtype)
-    bias_bytes = number * int(np.prod(layer.bias.shape)) if layer.bias is not None else 0
     rows, columns = kernel.shape
     shapes = tensor_train.balanced_factors(rows, 2), tensor_train.balanced_factors(columns, 2)
-    scaled = kernel if scale is None else scale @ kernel
     bound = tensor_train.rank_bounds(*shapes)[0]
     ranks = [rank for rank in _KERNEL_RANKS if rank < bound]
     if not ranks:
@@ -81,52 +72,54 @@ def _kernel_candidates(layer: keras.layers.Dense, statistics: Statistics) -> lis
     trains = []
     for rank in ranks:
         cores = [first[..., :rank], second[:rank]]  # those of a singular value decomposition
-        difference = kernel - ops.convert_to_numpy(tensor_train.tt_to_matrix(cores))
-        difference = difference if scale is None else scale @ difference
-        error = np.linalg.norm(difference) / (np.linalg.norm(scaled) or 1.0)
-        size = number * sum(core.size for core in cores) + bias_bytes
+        approximation = ops.convert_to_numpy(tensor_train.tt_to_matrix(cores))
+        error = kernel_error(kernel, approximation, statistics.moment)
+        size = factor_bytes(layer, [(1, core.size) for core in cores], None)
         make = functools.partial(TTDense.from_dense, layer, *shapes, rank, name=layer.name)
         flops = int(tensor_train.contraction_plan(*shapes, (rank,)).flops_per_row)
-        trains.append(Candidate("tensor_train", (rank,), None, size, float(error), flops, make))
+        trains.append(Candidate("tensor_train", (rank,), None, size, error, flops, make))
     return trains
 
 
 def _table_candidates(
     layer: keras.layers.Embedding, statistics: Statistics, bits: int | None
 ) -> list[Candidate]:
-    weights, factors = row_weights(layer, statistics), factors_of(layer, statistics)
-    errors = TableErrors(factors, weights, direction_weights(statistics) is not None)
-    number = item_size(layer.variable_dtype)
+    """Decomposes a table for all widths and ranks, and estimates what improvement will bring."""
+    errors, number = TableErrors(layer, statistics), item_size(layer.variable_dtype)
     bits = None if bits is None else max(bits, 4)
-    quantize = None if bits is None else functools.partial(TTEmbedding.quantized, bits=bits)
-    candidates = []
-    groups = _promising(_grouped_rows(layer, statistics, weights, factors, bits), number)
-    for trains, left in zip(groups, _errors_left(groups), strict=True):
-        share = left - 1
-        for train in trains:
-            a, b, places = train.first
-            exact = grouped_rows.lookup(a, b, places[errors.rows])
-            approximation, size = exact, train.size(number)
-            if bits is not None:
-                approximation, size = train.rounded(number, errors.rows)
-            target = errors.coordinates[:, : exact.shape[1]]
-            improved_error, weighted = errors.of(approximation + share * (exact - target))
-            candidates.append(
-                Candidate(
-                    "tensor_train",
-                    train.ranks,
-                    bits,
-                    size,
-                    errors.of(approximation)[0],
-                    2 * max(train.ranks) * layer.output_dim,
-                    train.make,
-                    quantize,
-                    improved_error,
-                    weighted,
-                    train.id_order,
-                )
-            )
-    return candidates
+    groups = _grouped_rows(layer, statistics, errors.weights, errors.factors, bits)
+    groups = _promising(groups, number)
+    return [
+        _candidate(train, left, errors, number)
+        for trains, left in zip(groups, _errors_left(groups), strict=True)
+        for train in trains
+    ]
+
+
+def _candidate(
+    train: "_GroupedRows", error_left: float, errors: TableErrors, number: int
+) -> Candidate:
+    """Returns a candidate, of which improvement will leave a share of the error."""
+    a, b, places = train.first
+    exact = grouped_rows.lookup(a, b, places[errors.rows])
+    approximation, size, bits = exact, train.size(number), train.bits
+    if bits is not None:
+        approximation, size = train.rounded(number, errors.rows)
+    target = errors.coordinates[:, : exact.shape[1]]
+    improved_error, weighted = errors.of(approximation + (error_left - 1) * (exact - target))
+    return Candidate(
+        "tensor_train",
+        train.ranks,
+        bits,
+        size,
+        errors.of(approximation)[0],
+        2 * max(train.ranks) * train.layer.output_dim,
+        train.make,
+        None if bits is None else functools.partial(TTEmbedding.quantized, bits=bits),
+        improved_error,
+        weighted,
+        train.id_order,
+    )
 
 
 def _errors_left(groups: list[list["_GroupedRows"]]) -> np.ndarray:
@@ -198,21 +191,21 @@ class _GroupedRows:
     @functools.cached_property
     def best(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The cores and the places, improved in turns; with `bits`, fit to be rounded."""
-        a, b, places = self._improved(2 if self.fast else _ROUNDS)
+        a, b, places = self._improve(2 if self.fast else _ROUNDS)
         if self.bits is None:
             return a, b, places
-        a, b = grouped_rows.rotated(*grouped_rows.balanced(a, b))
+        a, b = grouped_rows.rotate(*grouped_rows.balance(a, b))
         # The second core makes up for the rounding of the first one.
         rounded, _ = rounded_core(a[None, :, None], self.bits, 0)
         a = rounded[0, :, 0]
         return a, grouped_rows.refit_second(a, b, self.rows, self.weights, places), places
 
-    def _improved(self, rounds: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _improve(self, rounds: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         a, b, places = self.first
         for turn in range(rounds):
             a, b = grouped_rows.refit(a, b, self.rows, self.weights, places)
             shift = 0.5 * (turn % 2)
-            places = grouped_rows.rearranged(
+            places = grouped_rows.rearrange(
                 a, b, self.rows, self.weights, places, self.renumber or 0, shift=shift
             )
         return *grouped_rows.refit(a, b, self.rows, self.weights, places, sweeps=2), places
@@ -221,7 +214,7 @@ class _GroupedRows:
         """Returns the weighted error of the rows after one round, relative to that before."""
         before, after = (
             grouped_rows.squared_error(a, b, self.rows, self.weights, places)
-            for a, b, places in (self.first, self._improved(1))
+            for a, b, places in (self.first, self._improve(1))
         )
         return float(np.sqrt(after / before)) if before > 0 else 1.0
 
@@ -238,7 +231,7 @@ class _GroupedRows:
         """Returns coordinates of rows in the first cores, rounded, and the bytes of the layer."""
         a, b, places = self.first
         if self.bits is not None:
-            a, b = grouped_rows.rotated(a, b)
+            a, b = grouped_rows.rotate(a, b)
         rounded = [rounded_core(core, self.bits, float_size) for core in self._cores(a, b)]
         cores, sizes = zip(*rounded, strict=True)
         size = sum(sizes) + self._bytes_of_positions

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import keras
+import numpy as np
 
 from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import Candidate
@@ -14,16 +15,13 @@ def candidates(
     layer: keras.layers.Layer, statistics: Statistics, bits: int | None
 ) -> list[Candidate]:
     """Returns candidates of many sizes for a convolution whose kernel is larger than 1."""
-    if not chains.is_factored(layer) or max(layer.kernel_size) == 1:
-        return []
-    return chains.convolution_candidates(
-        "tucker", layer, statistics, bits, _factorings(layer, statistics)
-    )
+    return chains.convolution_candidates("tucker", layer, statistics, bits, _factorings)
 
 
-def _factorings(layer: keras.layers.Layer, statistics: Statistics) -> Iterator[chains.Factoring]:
-    kernel = chains.kernel_of(layer)
+def _factorings(kernel: np.ndarray, moment: np.ndarray | None) -> Iterator[chains.Factoring]:
+    if max(kernel.shape[:-2]) == 1:
+        return
     tried = list(dict.fromkeys(factors.ranks_within(kernel.shape, s) for s in chains.SHARES))
-    series = factors.tucker_series(kernel, tried, statistics.moment)
+    series = factors.tucker_series(kernel, tried, moment)
     for ranks, parts in zip(tried, series, strict=True):
-        yield ranks, parts, factors.kernel_error(kernel, factors.product(*parts), statistics.moment)
+        yield ranks, parts, factors.kernel_error(kernel, factors.product(*parts), moment)
