@@ -67,14 +67,14 @@ def make_plan(
         goal: What is asked for: a target that integers alone reach needs no other candidates.
     """
     # Integers that reach a target need no other candidates.
-    is_target, bits = isinstance(goal, Smaller), options.bits
-    integers_suffice = is_target and bits is not None and goal.factor * bits < _FLOAT_BITS
+    bits, target = options.bits, goal.factor if isinstance(goal, Smaller) else None
+    integers_suffice = bits is not None and target is not None and target * bits < _FLOAT_BITS
     factored = bool(options.formats) and not integers_suffice
     tell_cost(inventory, factored, data, bits)
     plan = Plan(inventory, total, options, None if data is None else data.batches[0])
     plan.statistics = _statistics(inventory, data, options)
-    if is_target and bits is not None:
-        _look_at_integers_first(plan, int(total / goal.factor))
+    if target is not None and bits is not None:
+        _look_at_integers_first(plan, int(total / target))
     else:
         _look_at(plan, list(plan.layers), options.formats)
     return plan

@@ -22,8 +22,8 @@ class LayerReport:
         bytes_before, bytes_after: Bytes of the weights.
         error: Measured relative error of the layer's outputs, before its activation.
         flops_before, flops_after: Floating-point operations for one row of the data, at all its
-            positions or steps; sizes that are not known count as 1. Those of recurrent layers of low
-            rank stay, because each call forms the product of the factors once, for all steps.
+            positions or steps; sizes that are not known count as 1. Of recurrent layers of low rank
+            they stay, because each call forms the product of the factors once, for all steps.
         ms_before, ms_after: Time of a call on a batch, in milliseconds; `None` if not measured.
         reason: Why the layer did not change.
         curve: `(bytes, error, format)` of each candidate; of tensor trains of tables the error
@@ -135,7 +135,7 @@ class Report:
         return self.bytes_before / max(self.bytes_after, 1)
 
     def __str__(self) -> str:
-        header = (
+        header: tuple[str, ...] = (
             *("layer", "class", "stored as", "ranks", "weights", "bytes"),
             *("output error", "FLOPs per row", "ms per batch"),
         )

@@ -55,7 +55,7 @@ def measure_sensitivity(
     for path, layer in layers.items():
         try:
             with _add_noise(layer):
-                changed = np.linalg.norm(change())
+                changed = float(np.linalg.norm(change()))
         except Exception as error:
             statistics[path].failure, changed = reason_to_keep(error), 0.0
         statistics[path].sensitivity = float(changed / (_CHANGE * size)) if size > 0 else 1.0

@@ -39,15 +39,16 @@ def convolution_candidates(
     """
     if reason_against_factors(layer) is not None:
         return []
-    kernel, rounding = ops.convert_to_numpy(layer.kernel).astype("float64"), 0.0
+    kernel = ops.convert_to_numpy(layer.kernel).astype("float64")
+    rounding, quantize = 0.0, None
     if bits is not None:
+        quantize = functools.partial(quantize_chain, bits=bits, batch=statistics.inputs)
         matrix = kernel.reshape(-1, kernel.shape[-1])
         groups = integer_groups.quantize_groups(matrix, bits, GROUP, moment=statistics.moment)
         approximation = integer_groups.restored(groups, len(matrix), bits, GROUP).reshape(
             kernel.shape
         )
         rounding = convolution_factors.kernel_error(kernel, approximation, statistics.moment)
-    quantize = functools.partial(quantize_chain, bits=bits, batch=statistics.inputs)
     return [
         Candidate(
             name,
@@ -58,7 +59,7 @@ def convolution_candidates(
             float(np.sqrt(error**2 + len(factors) * rounding**2)),
             _flops(layer, factors),
             functools.partial(chain_of, layer, factors),
-            None if bits is None else quantize,
+            quantize,
         )
         for ranks, factors, error in factor(kernel, statistics.moment)
     ]
