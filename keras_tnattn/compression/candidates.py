@@ -109,7 +109,8 @@ def dense_flops(layer: keras.layers.Layer) -> int:
     """Returns the FLOPs of a layer for one row that its kernel multiplies; a lookup has none."""
     if isinstance(layer, keras.layers.Embedding):
         return 0
-    return 2 * sum(int(np.prod(w.shape)) for w in layer.weights if len(w.shape) > 1)
+    kernels = [w for w in layer.weights if len(w.shape) > 1 and not w.name.endswith("bias")]
+    return 2 * sum(int(np.prod(kernel.shape)) for kernel in kernels)
 
 
 def applications(layer: keras.layers.Layer, shape: Sequence[int | None]) -> int:
