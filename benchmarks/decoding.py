@@ -9,7 +9,7 @@ the whole prefix of each live hypothesis again. It translates another sentence i
 must find the same tokens. The time of our first call includes compilation.
 """
 
-import quiet_start  # noqa: F401
+from side_by_side import describe_machine, medians, quick
 
 # isort: split
 import math
@@ -17,7 +17,6 @@ import time
 
 import keras
 import numpy as np
-from side_by_side import describe_machine, medians, quick
 
 from keras_tnattn.models import PRESETS, translator
 from keras_tnattn.search.beam_search import BeamSearch

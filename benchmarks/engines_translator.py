@@ -11,7 +11,7 @@ pieces that are those of the Keras model in TensorFlow.
 Needs the extras onnx, litert and text, and the package ctranslate2.
 """
 
-import quiet_start  # noqa: F401
+import side_by_side  # noqa: F401  starts the backend
 
 # isort: split
 import argparse

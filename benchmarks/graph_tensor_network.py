@@ -9,13 +9,12 @@ would take gigabytes, and `fast` is the peer instead. The second line of each ro
 token, which is about constant if the time is linear.
 """
 
-import quiet_start  # noqa: F401
+from side_by_side import describe_machine, forward, forward_and_backward, medians, print_row
 
 # isort: split
 import argparse
 
 import tensorflow as tf
-from side_by_side import describe_machine, forward, forward_and_backward, medians, print_row
 
 from keras_tnattn import GraphTensorNetwork
 from keras_tnattn.ops.time_graph import time_adjacency

@@ -7,7 +7,7 @@ second. The training is that of the demo's translator with scaled dot-product at
 small and therefore consumes many tokens per second.
 """
 
-import quiet_start  # noqa: F401
+from side_by_side import describe_machine, medians, quick
 
 # isort: split
 import dataclasses
@@ -16,7 +16,6 @@ import time
 
 import keras
 import numpy as np
-from side_by_side import describe_machine, medians, quick
 
 from keras_tnattn.models import translator
 from keras_tnattn_train.data.pairs.batches import BucketedBatches

@@ -1,15 +1,27 @@
-"""Times contenders side by side: interleaved runs in one process, and their medians."""
+"""Times contenders side by side: interleaved runs in one process, and their medians.
+
+Import this before Keras and TensorFlow: it starts them without their messages.
+"""
 
 import argparse
 import importlib.metadata
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import keras
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+sys.path.insert(1, str(ROOT / "training"))
+
+from keras_tnattn_train.processes.backend import start_backend  # noqa: E402
+
+start_backend()
+
+import keras  # noqa: E402
 
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf

@@ -7,7 +7,7 @@ contender. For the longest sequence, `keras.layers.MultiHeadAttention` is a seco
 peak memory is measured, for each contender in its own process.
 """
 
-import quiet_start  # noqa: F401
+from side_by_side import describe_machine, forward, forward_and_backward, medians, print_row
 
 # isort: split
 import argparse
@@ -17,7 +17,6 @@ from pathlib import Path
 
 import keras
 import tensorflow as tf
-from side_by_side import describe_machine, forward, forward_and_backward, medians, print_row
 
 from keras_tnattn.ops.spectral_filter import spectral_filter
 from keras_tnattn_train.processes import alone

@@ -6,13 +6,12 @@ With an embedding of 20,000 x 64, two heads of 64, 200 tokens, batches of 32 and
 A ratio is the time with `keras.layers.MultiHeadAttention` divided by that of the contender.
 """
 
-import quiet_start  # noqa: F401
+from side_by_side import describe_machine, medians, print_row, quick
 
 # isort: split
 import keras
 import numpy as np
 import tensorflow as tf
-from side_by_side import describe_machine, medians, print_row, quick
 
 from keras_tnattn import TensorizedSpectralAttention
 from keras_tnattn.models import text_classifier

@@ -8,12 +8,6 @@ ratio is the time of the peer divided by that of the contender. Tracing and the 
 separately.
 """
 
-import quiet_start  # noqa: F401
-
-# isort: split
-import time
-
-import tensorflow as tf
 from side_by_side import (
     describe_machine,
     forward,
@@ -22,6 +16,11 @@ from side_by_side import (
     print_row,
     quick,
 )
+
+# isort: split
+import time
+
+import tensorflow as tf
 
 from keras_tnattn.ops import scan
 

@@ -8,7 +8,7 @@ residual units. The naive composition keeps the metric as `(B, H, k, k)` and let
 matrix product of the same dtype in the same process.
 """
 
-import quiet_start  # noqa: F401
+from side_by_side import describe_machine, medians, print_row, quick
 
 # isort: split
 import statistics
@@ -18,7 +18,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import ops
-from side_by_side import describe_machine, medians, print_row, quick
 
 from keras_tnattn.layers import PowerLawGraphAttention
 from keras_tnattn.models import PRESETS, translator

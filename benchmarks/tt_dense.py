@@ -7,13 +7,6 @@ same layer, forced to form `W` and multiply once. The time of a copy of the inpu
 for any evaluation.
 """
 
-import quiet_start  # noqa: F401
-
-# isort: split
-import dataclasses
-
-import keras
-import tensorflow as tf
 from side_by_side import (
     describe_machine,
     forward,
@@ -22,6 +15,12 @@ from side_by_side import (
     print_row,
     quick,
 )
+
+# isort: split
+import dataclasses
+
+import keras
+import tensorflow as tf
 
 import keras_tnattn
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from keras_tnattn_runtime.extras import installation
 from keras_tnattn_runtime.layout import MODEL_CARD
 
 if TYPE_CHECKING:  # their libraries may be missing
@@ -43,6 +44,10 @@ _HELP = {
     "max_connections": "maximum number of connections; requests on others get status 503",
 }
 
+# The settings that `--help` shows; `--help-all` shows the others, too.
+_FIRST = ("max_batch", "threads", "served_versions", "max_length")
+HELP_ALL = "--help-all"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves a folder of exported models until it receives SIGINT or SIGTERM.
@@ -61,9 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from keras_tnattn_serving.engines import check_installed
         from keras_tnattn_serving.settings import Settings
     except ImportError as error:
-        print(f"error: {error}. pip install 'keras-tnattn[serve]'", file=sys.stderr)
+        print(f"error: {error}. {installation('fastapi')}", file=sys.stderr)
         return 2
-    options = _parser(Settings).parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser(Settings, shows_all=HELP_ALL in words)
+    options = parser.parse_args(["--help" if word == HELP_ALL else word for word in words])
     values = {name: getattr(options, name) for name in _HELP}
     try:
         settings = Settings(
@@ -122,17 +129,21 @@ def _do_not_wait_for_stderr() -> None:
         logging.raiseExceptions = False  # logging would tell on stderr that stderr is full
 
 
-def _parser(settings: type) -> argparse.ArgumentParser:
+def _parser(settings: type, shows_all: bool) -> argparse.ArgumentParser:
     from keras_tnattn_serving.settings import ENGINES
 
     console = Path(sys.argv[0]).stem == "keras-tnattn"
     prog = "keras-tnattn serve" if console else "python -m keras_tnattn_serving"
     parser = argparse.ArgumentParser(
         prog=prog,
+        usage=f"{prog} [OPTIONS] SAVED_MODELS",
+        epilog=None if shows_all else f"all options: {prog} {HELP_ALL}",
         description="Serves exported models through TensorFlow Serving's REST API and the Open "
         "Inference Protocol v2, with a page at / to try them on.",
     )
-    parser.add_argument("saved_models", help="folder with NAME/VERSION/ for each model")
+    parser.add_argument(
+        "saved_models", metavar="SAVED_MODELS", help="folder with NAME/VERSION/ for each model"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address (default: %(default)s)")
     parser.add_argument(
         "--port", type=int, default=8501, help="port; 0 chooses a free one (default: %(default)s)"
@@ -144,7 +155,9 @@ def _parser(settings: type) -> argparse.ArgumentParser:
                 type=field.type,
                 default=field.default,
                 metavar="N",
-                help=f"{_HELP[field.name]} (default: %(default)s)",
+                help=f"{_HELP[field.name]} (default: %(default)s)"
+                if shows_all or field.name in _FIRST
+                else argparse.SUPPRESS,
             )
     parser.add_argument(
         "--engine",

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from keras_tnattn_runtime import reader
+from keras_tnattn_runtime.extras import installation
 from keras_tnattn_runtime.layout import ENGINE_PACKAGES
 from keras_tnattn_runtime.layout import ENGINES as FOLDER
 from keras_tnattn_serving.errors import RequestError
 
-_EXTRAS = {"onnxruntime": "onnx", "litert": "litert"}
 _Compute = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
 _log = logging.getLogger(__name__)
 
@@ -28,8 +28,8 @@ def check_installed(engine: str) -> None:
     module = ENGINE_PACKAGES.get(engine)
     if module and importlib.util.find_spec(module) is None:
         raise ImportError(
-            f"The engine {engine} is not installed: pip install 'keras-tnattn[{_EXTRAS[engine]}]', "
-            "or serve with --engine auto"
+            f"The engine {engine} is not installed. {installation(module)}, or serve with --engine "
+            "auto"
         )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_tnattn_runtime.extras import installation
 from keras_tnattn_runtime.saved_model import read_metadata
 from keras_tnattn_serving.errors import RequestError
 
@@ -62,7 +63,7 @@ def _load(path: Path) -> Any:
         import tensorflow_text  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            f"The graph of {path} needs TensorFlow Text: pip install 'keras-tnattn[text]'"
+            f"The graph of {path} needs TensorFlow Text. {installation('tensorflow_text')}"
         ) from error
     try:
         return tf.saved_model.load(str(path))

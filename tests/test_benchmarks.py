@@ -10,15 +10,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = {
-    "additive_scores.py": "--quick",
+    "../studies/benchmarks/additive_scores.py": "--quick",
     "backends.py": "",
     "corpus_memory.py": "--pairs 1000 --steps 2",
     "decoding.py": "--quick",
-    "frozen_metric.py": "--quick",
+    "../studies/benchmarks/frozen_metric.py": "--quick",
     "gpu.py": "--quick --precisions float32",
     "graph_tensor_network.py": "--lengths 64",
     "input_pipeline.py": "--quick",
-    "low_rank_dense.py": "--sizes 64 --rows 1",
+    "../studies/benchmarks/low_rank_dense.py": "--sizes 64 --rows 1",
     "preparation.py": "--pairs 500 --workers 1",
     "scaling.py": "--processes 1 --rounds 1 --steps 1 --batch-size 2 "
     "--model-dim 32 --residual-dim 16",

@@ -26,6 +26,7 @@ from keras_tnattn.export.running import (
 from keras_tnattn.export.signatures import write_archive
 from keras_tnattn.export.tracing import Traced, plain_computation, traced
 from keras_tnattn.typing import Tensors
+from keras_tnattn_runtime.extras import installation
 
 # The backends whose conversion works. Keras offers more, but their tools cannot be installed, or
 # they silently fix the length.
@@ -34,13 +35,6 @@ BACKENDS = {
     "ONNX": ("tensorflow", "torch"),
     "LiteRT": ("tensorflow",),
     "OpenVINO": ("tensorflow",),
-}
-# The extras of this package with the packages that a file needs, by the modules that are imported.
-_EXTRAS = {
-    "onnx": "onnx",
-    "onnxruntime": "onnx",
-    "ai_edge_litert": "litert",
-    "openvino": "openvino",
 }
 
 
@@ -358,8 +352,7 @@ def _check_packages(*modules: str) -> None:
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise ImportError(
-                f"Expected the package {module.replace('_', '-')}: "
-                f"pip install 'keras-tnattn[{_EXTRAS[module]}]'"
+                f"Expected the package {module.replace('_', '-')}. {installation(module)}"
             )
 
 

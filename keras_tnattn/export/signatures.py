@@ -12,6 +12,7 @@ import keras
 from keras_tnattn.export.cards import technical
 from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.typing import Tensor
+from keras_tnattn_runtime.extras import installation
 from keras_tnattn_runtime.layout import MODEL_CARD, SIGNATURES
 from keras_tnattn_runtime.saved_model import read_metadata
 
@@ -29,9 +30,9 @@ def check_backend() -> None:
     """
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
-            "Exporting a model of text, or with a training command, needs the TensorFlow backend "
-            "(pip install 'keras-tnattn[tensorflow]'): set KERAS_BACKEND=tensorflow and "
-            f"load the .keras file there. Received: backend={keras.backend.backend()!r}"
+            "Exporting a model of text, or with a training command, needs the TensorFlow backend: "
+            "set KERAS_BACKEND=tensorflow and load the .keras file there. Received: "
+            f"backend={keras.backend.backend()!r}. {installation('tensorflow')}"
         )
 
 

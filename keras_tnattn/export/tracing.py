@@ -140,12 +140,15 @@ def as_function(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) -> An
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Hides what converters log: functions of graphs are old, and there are no others."""
+    """Hides what converters log: functions of graphs are old, and there are no others.
+
+    tf2onnx also logs as errors what it only could not simplify; its files are checked.
+    """
     loggers = [logging.getLogger(name) for name in ("tensorflow", "absl", "tf2onnx")]
     levels = [logger.level for logger in loggers]
     try:
         for logger in loggers:
-            logger.setLevel(logging.ERROR)
+            logger.setLevel(logging.CRITICAL if logger.name == "tf2onnx" else logging.ERROR)
         yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):

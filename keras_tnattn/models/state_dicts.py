@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_tnattn_runtime.extras import installation
+
 _STORAGES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -28,8 +30,8 @@ def read_state_dict(path: str | Path) -> dict[str, np.ndarray]:
     """Reads a file of named tensors that PyTorch wrote.
 
     Args:
-        path: A file `.safetensors`, which the package `safetensors` reads (`pip install
-            "keras-tnattn[checkpoints]"`); or a file `.pth`, `.pt` or `.bin` of `torch.save`. Of
+        path: A file `.safetensors`, which the package `safetensors` reads (the extra
+            `checkpoints`); or a file `.pth`, `.pt` or `.bin` of `torch.save`. Of
             such a pickle only tensors and dicts are made; anything else is refused, and no code in
             it is run.
 
@@ -66,7 +68,7 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
         import safetensors
     except ImportError as error:
         raise ImportError(
-            'Reading .safetensors needs a package: pip install "keras-tnattn[checkpoints]"'
+            f"Reading .safetensors needs the package safetensors. {installation('safetensors')}"
         ) from error
     try:
         entries = safetensors.deserialize(path.read_bytes())

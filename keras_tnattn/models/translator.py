@@ -248,7 +248,7 @@ def translator(
     The model has embeddings, scaled by `sqrt(d)`, plus position encodings, `TransformerEncoder`
     layers for the source, `TransformerDecoder` layers for the target, and a dense layer that
     computes the logits. Id 0 is padding and masked. The model is not compiled. `PRESETS` has the
-    paper's models, `translator(8000, 8000, **PRESETS["plga-2"])`, and `"plga-small"`, for small
+    paper's models, `translator(8000, 8000, **PRESETS["plga-2"])`, and two for small
     corpora: there it translates better, and no token of the target depends on later ones (see
     `PowerLawGraphAttention`, whose published metric lets them). Call the model with
     `{"source": ids, "target": ids}`.

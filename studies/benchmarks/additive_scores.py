@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-import quiet_start  # noqa: F401
+from side_by_side import describe_machine, medians, print_row, quick
 
 # isort: split
 import functools
@@ -21,7 +21,6 @@ from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
-from side_by_side import describe_machine, medians, print_row, quick
 
 ROWS = 4  # queries at a time: the sums of 64 features then take 13 MB in place of 655
 

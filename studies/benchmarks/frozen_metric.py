@@ -13,13 +13,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-import quiet_start  # noqa: F401
+from side_by_side import describe_machine, medians, quick
 
 # isort: split
 import math
 
 import numpy as np
-from side_by_side import describe_machine, medians, quick
 
 from keras_tnattn import freeze_metric
 from keras_tnattn.models import language_model

@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-import quiet_start  # noqa: F401
+from side_by_side import describe_machine
 
 # isort: split
 import os
@@ -26,7 +26,6 @@ import time
 import keras
 import numpy as np
 from keras import ops
-from side_by_side import describe_machine
 
 import keras_tnattn
 

@@ -18,7 +18,10 @@ from keras_tnattn_train.system.files import (
 )
 
 # The tensor networks, by their options of `images`.
-NETWORKS: dict[str, dict[str, Any]] = {"tn-rows": {}, "tn-patches": {"patch_size": 2}}
+NETWORKS: dict[str, dict[str, Any]] = {
+    "tn-rows": {"attention": "tn"},
+    "tn-patches": {"attention": "tn", "patch_size": 2},
+}
 CLASSIFIERS = (*NETWORKS, "svm", "logistic-regression", "cnn")
 # The columns of splits.csv, with their types.
 KEYS: Columns = {"classifier": str, "seed": int}

@@ -12,6 +12,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.svm import SVC
 
 from keras_tnattn_train.data.images import LabeledImages
+from keras_tnattn_train.images.train import convolutional_network
 from keras_tnattn_train.runs.predictions import predict
 from keras_tnattn_train.runs.training import reset_session
 
@@ -53,20 +54,7 @@ def cnn(data: LabeledImages, seed: int) -> dict[str, Any]:
         `weights`, `train_accuracy`, `test_accuracy` and `seconds`.
     """
     reset_session(seed)
-    height, width = data.images.shape[1:]
-    layers = keras.layers
-    model = keras.Sequential(
-        [
-            keras.Input((height, width)),
-            layers.Reshape((height, width, 1)),
-            layers.Conv2D(16, 3, padding="same", activation="relu"),
-            layers.Conv2D(32, 3, padding="same", activation="relu"),
-            layers.MaxPooling2D(),
-            layers.Flatten(),
-            layers.Dropout(0.25),
-            layers.Dense(len(data.class_names)),
-        ]
-    )
+    model = convolutional_network(data.images.shape[1:], len(data.class_names))
     steps = EPOCHS * -(-len(data.labels) // BATCH_SIZE)
     schedule = keras.optimizers.schedules.CosineDecay(LEARNING_RATE, steps)
     model.compile(

@@ -39,7 +39,7 @@ COMMON: dict[str, Any] = {
     "learning_rate": 8e-4,
 }
 _SDPA = {"preset": "sdpa", "num_layers": 1}
-_PLGA = {"residual_units": 2, "residual_dim": 128}
+_PLGA = {"preset": "plga-2", "residual_units": 2, "residual_dim": 128}
 _BOUNDED_PLGA = {**_PLGA, "metric_epsilon": 0.01}
 _SOURCE_METRIC_PLGA = {**_BOUNDED_PLGA, "cross_metric": "key"}
 # Each model, by its other options of `translate`.

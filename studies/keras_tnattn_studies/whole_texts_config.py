@@ -81,6 +81,8 @@ class WholeTextsConfig(WholeTextsTraining, FitConfig):
         )
         options = {name: getattr(self, name) for name in names}
         options |= {"initial_weights": "random", "test_fraction": 0.4}
+        if not self.early_stopping:
+            options["validation_fraction"] = 0.0
         if self.model == "tsa":
             options["damping"] = self.damping
         # XLA would compile every length anew.

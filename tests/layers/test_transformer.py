@@ -205,7 +205,7 @@ PARAMETERS = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(PRESETS.keys() - {"plga-small"}))
+@pytest.mark.parametrize("name", sorted(PARAMETERS))
 def test_presets_have_the_papers_parameters(name):
     assert translator(8000, 8000, **PRESETS[name]).count_params() == PARAMETERS[name]
 

@@ -210,6 +210,6 @@ def test_who_asks_while_the_saved_model_loads_is_told_to_ask_again(version, tmp_
 def test_an_engine_that_is_not_installed_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert main([str(tmp_path), "--engine", "onnxruntime"]) == 2
-    assert "pip install 'keras-tnattn[onnx]'" in capsys.readouterr().err
+    assert "pip install '.[onnx]'" in capsys.readouterr().err
     with pytest.raises(ValueError, match="engine='tvm'"):
         Settings(engine="tvm")

@@ -9,6 +9,7 @@ NOUNS = {"gatos": "cats", "cães": "dogs", "rios": "rivers", "livros": "books"}
 COLORS = {"azuis": "blue", "verdes": "green", "novos": "new"}
 VERBS = {"vi": "saw", "tenho": "have"}
 SMALL = {
+    "preset": "plga-2",
     "model-dim": 8,
     "num-heads": 2,
     "feedforward-dim": 16,

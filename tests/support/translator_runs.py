@@ -43,7 +43,10 @@ def make_run(folder, attention="plga", max_length=128, **options):
     """Writes the folder of a finished run; returns its model and prepared corpus."""
     folder.mkdir()
     corpus = prepare(CORPUS, folder / "prepared", Preparing(80, max_length))
-    config = TranslateConfig(**SIZES, **SMALL[attention], max_length=max_length, **options)
+    preset = {"plga": "plga-2", "sdpa": "sdpa"}[attention]
+    config = TranslateConfig(
+        preset=preset, **SIZES, **SMALL[attention], max_length=max_length, **options
+    )
     if config.position_encoding == "learned":
         options["max_length"] = max_length
     model = small_translator(*corpus.vocabulary_sizes, attention, **options)

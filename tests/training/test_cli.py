@@ -1,6 +1,7 @@
 """The command line where a package is missing, or another program was called."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from import_path import IMPORT_PATH
 
 import keras_tnattn
+from keras_tnattn_runtime.extras import EXTRAS
 from keras_tnattn_train.cli import PROGRAMS, main
 from keras_tnattn_train.tasks import TASKS
 
@@ -46,9 +48,23 @@ def without(package, *arguments):
 def test_a_missing_package_is_told_in_one_line(package, command, extra):
     status, error = without(package, *command)
     assert status == 2
-    line = f"error: {package} is not installed: pip install 'keras-tnattn[{extra}]'\n"
-    assert error.endswith(line)
+    told = f"error: {package} is not installed. Install it in a checkout: pip install '.[{extra}]'"
+    assert error.endswith(f"{told}\n")
     assert "Traceback" not in error
+
+
+def test_every_package_of_an_extra_has_a_hint():
+    project = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text())
+    modules = {"scikit_learn": "sklearn"}
+    for extra, packages in project["project"]["optional-dependencies"].items():
+        if extra in ("all", "docs", "dev"):
+            continue
+        names = {re.match(r"[\w-]+", package)[0].replace("-", "_") for package in packages}
+        own = {modules.get(name, name) for name in names if name != "keras_tnattn"}
+        shared = {"tensorflow"} if extra in ("serve", "text") else set()
+        assert {EXTRAS[name] for name in own - shared} == {extra}
+    named = re.findall(r"\w+", " ".join(project["project"]["optional-dependencies"]["all"]))
+    assert set(EXTRAS.values()) - {"hub", "jax", "torch"} <= set(named)
 
 
 def test_without_tensorflow_the_other_backends_are_named(tmp_path):
@@ -56,8 +72,8 @@ def test_without_tensorflow_the_other_backends_are_named(tmp_path):
     status, error = without("tensorflow", "compress", str(tmp_path / "model.keras"))
     assert status == 2
     assert error.endswith(
-        "error: tensorflow is not installed: pip install 'keras-tnattn[tensorflow]', or set "
-        "KERAS_BACKEND to jax or torch, if that is installed\n"
+        "error: tensorflow is not installed. Install it in a checkout: pip install "
+        "'.[tensorflow]', or set KERAS_BACKEND to jax or torch, if that is installed\n"
     )
 
 
@@ -65,7 +81,9 @@ def test_without_pyarrow_a_parquet_file_names_its_extra(tmp_path):
     (tmp_path / "a.parquet").touch()
     status, error = without("pyarrow", "classify", str(tmp_path / "a.parquet"))
     assert status == 2
-    assert error == "error: pyarrow is not installed: pip install 'keras-tnattn[parquet]'\n"
+    assert error == (
+        "error: pyarrow is not installed. Install it in a checkout: pip install '.[parquet]'\n"
+    )
 
 
 def test_the_version_is_that_of_the_package(capsys):

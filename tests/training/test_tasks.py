@@ -1,8 +1,6 @@
 """A run knows what it is: `predict` and `compress` ask its command."""
 
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 from run_folders import EXPORTS, assert_refused
@@ -10,8 +8,6 @@ from run_folders import EXPORTS, assert_refused
 from keras_tnattn_train.cli import main
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.tasks import TASKS, command_of, command_of_texts, task_commands
-
-EARLIER = Path(__file__).parents[1] / "data/earlier_runs"
 
 
 def test_a_third_task_of_texts(tmp_path, monkeypatch, capsys):
@@ -45,15 +41,6 @@ def test_the_run_of_another_command_is_refused(tmp_path, monkeypatch, capsys):
     assert main(["questions", "--run-dir", str(run), "--epochs", "1"]) == 0
     arguments = ["rules", "--run-dir", str(run), "--resume"]
     assert_refused(capsys, arguments, "Expected a run of rules. Received: one of questions")
-
-
-@pytest.mark.parametrize("name", ["classify", "translate", "rules"])
-def test_runs_of_0_1_are_recognized(name, tmp_path):
-    shutil.copytree(EARLIER / name, tmp_path / "run")
-    entry = {"classify": "vocabulary", "translate": "digest"}.get(name, "trained_lengths")
-    (tmp_path / "run/data.json").write_text(json.dumps({entry: []}))
-    command = command_of(tmp_path / "run")
-    assert (command and command.name) == (None if name == "rules" else name)
 
 
 def test_commands_that_read_texts():

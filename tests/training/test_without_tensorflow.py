@@ -28,7 +28,7 @@ RULES = ["--length", "8", "--batches-per-epoch", "2", "--batch-size", "4", "--bo
 OPTIONS = {
     "classify": ["--embedding-dim", "8", "--max-words", "6", "--batch-size", "16"],
     "rules": RULES,
-    "images": ["--bond-dim", "2", "--batch-size", "512"],
+    "images": ["--attention", "tn", "--bond-dim", "2", "--batch-size", "512"],
 }
 
 
@@ -62,7 +62,7 @@ def test_trains_and_predicts_and_names_the_extra_that_exports(tmp_path):
     output, errors = run(commands, [0, 0, 0, 2, 0])
     for command in OPTIONS:
         assert json.loads((tmp_path / command / "results.json").read_text())["epochs"] == 1
-    assert "keras-tnattn[tensorflow]" in errors
+    assert "pip install '.[tensorflow]'" in errors
     assert not (tmp_path / "run").exists()
     assert output.splitlines()[-1].split("\t")[0] in {"0", "1"}
 
@@ -86,5 +86,5 @@ def test_commands_that_need_text_name_the_extra(tmp_path):
     _, errors = run(commands, [2] * len(commands))
     told = [line for line in errors.splitlines() if line.startswith("error: ")]
     assert len(told) == len(commands)
-    assert all("pip install 'keras-tnattn[text]'" in line for line in told)
+    assert all("pip install '.[text]'" in line for line in told)
     assert {path.name for path in tmp_path.iterdir()} == {"run", "exported"}

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from keras_tnattn_runtime.extras import EXTRAS, installation
+
 # The programs around them: a function of the arguments, and the line in the list of commands.
 PROGRAMS = {
     "predict": ("keras_tnattn_train.predict:main", "Predict with a run or an exported model"),
@@ -18,32 +20,6 @@ PROGRAMS = {
     "serve": ("keras_tnattn_serving.__main__:run", "Serve exported models over HTTP"),
     "reproduce": ("keras_tnattn_train.cli:reproduce", "Run a study: many trainings"),
     "launch": ("keras_tnattn_train.processes.launching:main", "Train a run in several processes"),
-}
-# The extra of the package that a module comes with.
-EXTRAS = {
-    "cyclopts": "train",
-    "pydantic": "train",
-    "sklearn": "train",
-    "scipy": "train",
-    "matplotlib": "train",
-    "babel": "train",
-    "pyarrow": "parquet",
-    "sacrebleu": "train",
-    "powerlaw": "train",
-    "fastapi": "serve",
-    "starlette": "serve",
-    "anyio": "serve",
-    "uvicorn": "serve",
-    "prometheus_client": "serve",
-    "onnx": "onnx",
-    "onnxruntime": "onnx",
-    "tf2onnx": "onnx",
-    "ai_edge_litert": "litert",
-    "tensorflow": "tensorflow",
-    "tensorflow_text": "text",
-    "tokenizers": "pieces",
-    "jax": "jax",
-    "torch": "torch",
 }
 
 
@@ -99,10 +75,9 @@ def _run(arguments: Sequence[str] | None, programs: Mapping[str, tuple[str, str]
         return run_commands("train", text, task_commands(), words, summaries)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        extra = EXTRAS.get(package)
-        if extra is None:
+        if package not in EXTRAS:
             raise
-        text = f"error: {package} is not installed: pip install 'keras-tnattn[{extra}]'"
+        text = f"error: {package} is not installed. {installation(package)}"
         if package == "tensorflow" and not os.environ.get("KERAS_BACKEND"):
             text += ", or set KERAS_BACKEND to jax or torch, if that is installed"
         print(text, file=sys.stderr)

@@ -1,6 +1,7 @@
 """Commands that train or run a study, and how a command starts or resumes a run."""
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import cyclopts
 from pydantic.fields import FieldInfo
 
-from keras_tnattn_train.options.apps import Program, function_of, new_app, run
+from keras_tnattn_train.options.apps import HELP_ALL, Program, function_of, new_app, run
 from keras_tnattn_train.options.errors import InputError, exit_status
 from keras_tnattn_train.options.options import (
     EXPORTING,
@@ -20,7 +21,7 @@ from keras_tnattn_train.options.options import (
     RunConfig,
     option,
 )
-from keras_tnattn_train.options.program import with_programs
+from keras_tnattn_train.options.program import program, with_programs
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.processes.devices import (
     Layouts,
@@ -53,6 +54,7 @@ class Command:
         columns: Usual names of the column of a table with what it predicts for.
         evaluating: What `evaluate` does with its runs. Default: refuses them.
         explaining: What `explain` does with its runs. Default: refuses them.
+        first: The options that `--help` shows; `--help-all` shows the others, too. Default: all.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Command:
     columns: tuple[str, ...] = ()
     evaluating: Program | None = None
     explaining: Program | None = None
+    first: tuple[str, ...] = ()
 
     def run(self, values: dict[str, Any]) -> None:
         """Runs the command with the options that the user typed.
@@ -101,7 +104,11 @@ class Command:
 
 
 def app_of(
-    script: str, text: str, commands: Sequence[Command], others: Mapping[str, str] | None = None
+    script: str,
+    text: str,
+    commands: Sequence[Command],
+    others: Mapping[str, str] | None = None,
+    shows_all: bool = False,
 ) -> cyclopts.App:
     """Returns a program with commands.
 
@@ -110,14 +117,17 @@ def app_of(
         text: The text in its `--help`.
         commands: The commands.
         others: The summaries of commands that other programs run, by name; for the list only.
+        shows_all: Whether `--help` shows all options. Default `False`.
     """
     app = new_app(script, text)
     for command in commands:
+        first = () if shows_all else command.first
+        more = f"all options: {program(script)} {command.name} {HELP_ALL}\n\n" if first else ""
         app.command(
-            function_of(command.options, command.run),
+            function_of(command.options, command.run, first),
             name=command.name,
             help=f"{command.summary}.\n\n{command.description}",
-            help_epilogue=with_programs(command.examples),
+            help_epilogue=more + with_programs(command.examples),
         )
     for name, summary in (others or {}).items():
         app.command(lambda: None, name=name, help=f"{summary}.")
@@ -143,7 +153,8 @@ def run_commands(
     Returns:
         The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
     """
-    return run(app_of(script, text, commands, others), arguments)
+    shows_all = HELP_ALL in (sys.argv[1:] if arguments is None else arguments)
+    return run(app_of(script, text, commands, others, shows_all), arguments)
 
 
 def run_demo(demo: Callable[[], None]) -> int:
@@ -169,6 +180,7 @@ class RunOptions(Options):
         RUN,
         "continue the run in this folder with the options in its config.json; only options of an "
         "export may change, also for a finished run",
+        brief="continue the run of this --name, or --run-dir",
     )
 
 
@@ -187,6 +199,7 @@ def training_command(
     columns: tuple[str, ...] = (),
     evaluating: Program | None = None,
     explaining: Program | None = None,
+    first: tuple[str, ...] = (),
 ) -> Command:
     """Returns a command that trains one run.
 
@@ -208,6 +221,7 @@ def training_command(
         columns: As for `Command`.
         evaluating: As for `Command`.
         explaining: As for `Command`.
+        first: As for `Command`.
     """
 
     def start(values: dict[str, Any]) -> None:
@@ -256,6 +270,7 @@ def training_command(
         columns,
         evaluating,
         explaining,
+        first,
     )
 
 

@@ -35,13 +35,13 @@ TEXT = (
 EXAMPLES = """\
 examples:
   make a classifier's run 8 times smaller, and export it from text to labels:
-    python training/compress.py runs/reuters-tsa-0 --target 8 --export
+    python training/compress.py runs/reuters-none-0 --target 8 --export
   make a translator's run 4 times smaller, train it for an epoch, and measure its BLEU:
     python training/compress.py runs/demo-translate/plga-pt-en --target 4 --bits 8 \\
         --heal-epochs 1 --learning-rate 3e-4
     python training/evaluate.py runs/demo-translate/plga-pt-en/compressed
   find the smallest model in 4 bits that loses at most 0.005 of accuracy:
-    python training/compress.py runs/reuters-tsa-0 --bits 4 --max-drop 0.005
+    python training/compress.py runs/reuters-none-0 --bits 4 --max-drop 0.005
   compress any Keras model, with ranks chosen on your own inputs (without --target: only report):
     python training/compress.py model.keras --data inputs.npy
     python training/compress.py model.keras --data inputs.npy --target 4

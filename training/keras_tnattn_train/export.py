@@ -12,15 +12,15 @@ KINDS = ("onnx", "litert", "web")
 EXAMPLES = """\
 examples:
   a folder for onnxruntime with all that turns a text into a label, and its reader.py:
-    python training/export.py runs/reuters-tsa-0 --onnx portable/reuters
+    python training/export.py runs/reuters-none-0 --onnx portable/reuters
   the same for phones, of a compressed run:
-    python training/export.py runs/reuters-tsa-0/compressed --litert portable/reuters
+    python training/export.py runs/reuters-none-0/compressed --litert portable/reuters
   a translator, whose folder searches greedily or with a beam:
     python training/export.py runs/pt-en --onnx portable/pt-en
   a language model, whose folder continues texts:
     python training/export.py runs/language-sdpa-0 --onnx portable/language
   a page that classifies or translates in the browser, without a server of its own:
-    python training/export.py runs/reuters-tsa-0/compressed --web page
+    python training/export.py runs/reuters-none-0/compressed --web page
     python -m http.server --directory page
 """
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from keras_tnattn_runtime.extras import installation
 from keras_tnattn_runtime.layout import portable_folder
 from keras_tnattn_train.commands import Command
 from keras_tnattn_train.data.sentences import COLUMNS, Row, from_file, from_strings
@@ -263,7 +264,7 @@ def _predictor_of_export(path: Path) -> Predictor:
     except ImportError as error:
         raise InputError(
             "Expected TensorFlow and tensorflow-text, which run exported models, whatever the "
-            f"backend. Received: {error}. Install them with: pip install 'keras-tnattn[text]', or "
+            f"backend. Received: {error}. {installation('tensorflow_text')}, or "
             "predict with the run's folder"
         ) from error
     except (OSError, ValueError) as error:

@@ -18,8 +18,6 @@ TASKS = {
     "translate": "keras_tnattn_train.translate.command",
     "language": "keras_tnattn_train.language.command",
 }
-# Runs of 0.1 do not name their command; their data.json has one of these entries.
-EARLIER = {"vocabulary": "classify", "digest": "translate"}
 
 
 def task_commands() -> list[Command]:
@@ -31,13 +29,9 @@ def command_of(folder: Path) -> Command | None:
     """Returns the command that trained a run; `None` if it is none of `TASKS`.
 
     Raises:
-        InputError: If `config.json` or `data.json` cannot be read.
+        InputError: If `config.json` cannot be read.
     """
-    hint = "Choose the folder of a run"
-    name = read_object(folder / "config.json", hint).get("command")
-    if name is None:
-        data = read_object(folder / "data.json", hint)
-        name = next((task for entry, task in EARLIER.items() if entry in data), None)
+    name = read_object(folder / "config.json", "Choose the folder of a run").get("command")
     return _command(name) if name in TASKS else None
 
 

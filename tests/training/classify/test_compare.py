@@ -126,7 +126,7 @@ def test_finished_runs_are_taken_as_they_are(tmp_path, capsys):
 
 
 def test_the_recipe_is_that_of_the_paper(capsys):
-    assert main(["compare", "--help"]) == 0
+    assert main(["compare", "--help-all"]) == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "[choices: tuned, paper] [default: paper]" in text
     assert "rows per step (tuned: 64; paper: 32)" in text

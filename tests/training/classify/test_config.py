@@ -6,16 +6,16 @@ from keras_tnattn_train.runs.run import from_json, to_json
 
 
 def test_config_survives_json():
-    config = ClassifyConfig(dataset="tfds:ag_news_subset", damping=0.5)
+    config = ClassifyConfig(dataset="tfds:ag_news_subset", attention="tsa", damping=0.5)
     assert config.name == "ag_news_subset-tsa-0"
     assert from_json(ClassifyConfig, to_json(config)) == config
     with pytest.raises(InputError, match="color"):
-        from_json(ClassifyConfig, '{"color": "red"}')
+        from_json(ClassifyConfig, '{"command": "classify", "color": "red"}')
 
 
 def test_a_window_needs_its_reach():
     with pytest.raises(InputError, match=r"time_graph='window', window=None"):
-        ClassifyConfig(time_graph="window")
+        ClassifyConfig(attention="tsa", time_graph="window")
 
 
 def test_a_monitor_needs_early_stopping():
@@ -41,4 +41,4 @@ def test_a_monitor_needs_early_stopping():
 def test_the_default_name_is_a_name(tmp_path, monkeypatch, dataset, source):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    assert ClassifyConfig(dataset=dataset).name == f"{source}-tsa-0"
+    assert ClassifyConfig(dataset=dataset).name == f"{source}-none-0"

@@ -20,7 +20,8 @@ from keras_tnattn_train.classify.train import _a_sentence, _words_to_read, compi
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.data.batches import TextBatches
 from keras_tnattn_train.data.texts import split_rows
-from keras_tnattn_train.runs.run import Run, from_json, to_json
+from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.runs.run import Run, from_json
 from keras_tnattn_train.runs.training import EpochLog
 
 ROOT = Path(__file__).parents[3]
@@ -42,7 +43,7 @@ def command(table, folder, *more):
     options = (
         "--max-words 8 --vocabulary-size 20 --embedding-dim 4 --batch-size 8 --test-fraction 0.4"
     )
-    options += f" --epochs {EPOCHS} --test-fraction 0.4"
+    options += f" --epochs {EPOCHS} --attention tsa"
     return ["classify", "--dataset", table, "--run-dir", str(folder), *options.split(), *more]
 
 
@@ -77,9 +78,9 @@ def test_a_resumed_run_fits_no_second_svm(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     options = ["--learning-rate", "1e-30", "--attention", "none"]
     interrupted_after(1, command(table, folder, *options), monkeypatch)
-    assert fits == [(144, 8)]
+    assert fits == [(129, 8)]
     assert main(["classify", "--run-dir", str(folder), "--resume"]) == 0
-    assert fits == [(144, 8)]
+    assert fits == [(129, 8)]
     model = keras.models.load_model(folder / "model.keras")
     assert all(np.abs(weight).max() < 1e-20 for weight in model.get_weights())
 
@@ -115,9 +116,8 @@ def test_texts_of_many_lengths_are_resumed_to_the_same_weights(tmp_path, monkeyp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [["--early-stopping", "4"], ["--steps-per-execution", "4"]])
-def test_killed_again_and_again(options, tmp_path):
-    table = small_table(tmp_path / "table.csv")
+def test_killed_again_and_again(tmp_path):
+    table, options = small_table(tmp_path / "table.csv"), ["--early-stopping", "4"]
     assert main(command(table, tmp_path / "whole", *options)) == 0
     folder = tmp_path / "run"
     killed_after(1, command(table, folder, *options), folder)
@@ -137,7 +137,8 @@ def test_a_run_folder_holds_it_all(uninterrupted):
     }
     results = Run(folder).results
     assert results["test_accuracy"] > 0.9
-    assert results["rows"] == {"train": 144, "test": 96}
+    assert results["rows"] == {"train": 129, "validation": 15, "test": 96}
+    assert {"val_loss", "val_accuracy"} <= Run(folder).read_metrics()[0].keys()
     assert results["epochs"] == EPOCHS
 
 
@@ -214,6 +215,7 @@ def test_small_embeddings_and_word_dropout_reach_the_model(tmp_path):
 def test_the_options_of_the_model_reach_its_layers():
     sizes = {"recipe": "paper", "embedding_dim": 8, "max_words": 9}
     config = ClassifyConfig(
+        attention="tsa",
         time_graph="window",
         window=3,
         position_encoding="learned",
@@ -233,8 +235,10 @@ def test_the_options_of_the_model_reach_its_layers():
     assert compiled_model(power_law, 30, 2, 100).get_layer("attention").attention.time_graphs[
         0
     ] == PowerLaw(1.5)
-    plain = compiled_model(ClassifyConfig(**sizes), 30, 2, 100)
-    trained = compiled_model(ClassifyConfig(time_graph="exponential", **sizes), 30, 2, 100)
+    plain = compiled_model(ClassifyConfig(attention="tsa", **sizes), 30, 2, 100)
+    trained = compiled_model(
+        ClassifyConfig(attention="tsa", time_graph="exponential", **sizes), 30, 2, 100
+    )
     assert trained.count_params() == plain.count_params() + 2 * 2  # two numbers for each head
 
 
@@ -242,6 +246,11 @@ def test_a_recipe_decides_defaults():
     sizes = {"embedding_dim": 8, "max_words": 9}
     tuned, paper = (ClassifyConfig(recipe=name, **sizes) for name in ("tuned", "paper"))
     assert ClassifyConfig(**sizes) == tuned
+    assert (tuned.attention, tuned.validation_fraction) == ("none", 0.1)
+    assert (paper.attention, paper.validation_fraction) == ("tsa", 0)
+    assert ClassifyConfig(recipe="paper", early_stopping=2).validation_fraction == 0.1
+    with pytest.raises(InputError, match="validation_fraction=0, early_stopping=2"):
+        ClassifyConfig(early_stopping=2, validation_fraction=0.0)
     assert ClassifyConfig(recipe="paper", epochs=3).epochs == 3
     layers = [{x.name for x in compiled_model(c, 30, 2, 100).layers} for c in (tuned, paper)]
     assert layers[0] - layers[1] == {"word_dropout", "normalization"}
@@ -282,20 +291,6 @@ def test_the_schedule_ends_at_zero():
     assert float(schedule(8)) > 0
 
 
-def test_an_earlier_config_keeps_the_recipe_of_the_paper():
-    stored = json.loads(to_json(ClassifyConfig(recipe="paper")))
-    for name in ("recipe", "dropout", "normalization", "feedforward_dim", "schedule"):
-        del stored[name]
-    assert from_json(ClassifyConfig, json.dumps(stored)) == ClassifyConfig(recipe="paper")
-
-
-def test_an_earlier_tuned_config_keeps_its_dropout():
-    stored = json.loads(to_json(ClassifyConfig(word_dropout=0.5)))
-    del stored["dropout"], stored["initial_weights"]
-    expected = ClassifyConfig(word_dropout=0.5, dropout=0.1, initial_weights="random")
-    assert from_json(ClassifyConfig, json.dumps(stored)) == expected
-
-
 @pytest.mark.slow
 def test_rare_classes_count_as_much_as_frequent_ones(tmp_path, monkeypatch):
     weights = {}
@@ -327,10 +322,10 @@ def test_a_diverging_run_stops(tmp_path, capsys, learning_rate):
 
 @pytest.mark.parametrize("script", [["training/train.py"], ["-m", "training.train"]])
 def test_both_ways_to_start(script):
-    run = [sys.executable, *script, "classify", "--help"]
+    run = [sys.executable, *script, "classify", "--help-all"]
     shown = subprocess.run(run, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert "[default: 0.9]" in " ".join(shown.replace("│", " ").split())
-    assert "--dataset reuters --attention dpa" in shown
+    assert "--dataset reuters --recipe paper" in shown
 
 
 @pytest.mark.parametrize(("monitor", "sign"), [("loss", 1), ("accuracy", -1)])
@@ -373,6 +368,7 @@ def test_words_of_the_test_part_alone_are_not_learned(tmp_path):
     table = tmp_path / "table.csv"
     table.write_text("\n".join(["text,label", *(f"word{i} the,{i % 2}" for i in range(40))]) + "\n")
     options = ["--vocabulary-size", "99", "--attention", "dpa", "--epochs", "1"]
+    options += ["--validation-fraction", "0"]
     assert main(command(str(table), tmp_path / "run", *options)) == 0
     vocabulary = json.loads((tmp_path / "run/data.json").read_text())["vocabulary"]
     train, _ = split_rows(np.arange(40) % 2, 0.4, seed=0)
@@ -563,6 +559,9 @@ class TestExport:
         assert Path(run.results["exported"]).is_dir()
 
 
+LONG, TSA = [100] * 97 + [9000] * 3, {"attention": "tsa"}
+
+
 class TestWordsToRead:
     def chosen(self, lengths, **options):
         return _words_to_read(ClassifyConfig(**options), np.array(lengths))
@@ -574,19 +573,31 @@ class TestWordsToRead:
             ([100] * 99 + [150], {}, 200),
             ([100] * 199 + [3000], {}, 200),
             ([100] * 97 + [3000] * 3, {}, 3000),
-            ([100] * 97 + [9000] * 3, {}, 4096),
-            ([100] * 97 + [9000] * 3, {"attention": "dpa"}, 1024),
-            ([100] * 97 + [9000] * 3, {"time_graph": "power_law", "exponent": 1.0}, 1024),
-            ([100] * 97 + [9000] * 3, {"time_graph": "exponential"}, 1024),
-            ([100] * 97 + [9000] * 3, {"time_graph": "window", "window": 9}, 4096),
-            ([100] * 97 + [9000] * 3, {"time_graph": "window", "window": 4000}, 1024),
-            ([100] * 97 + [9000] * 3, {"attention": "tga", "damping": 0.5}, 4096),
-            ([100] * 97 + [9000] * 3, {"attention": "tn"}, 4096),
-            ([100] * 97 + [9000] * 3, {"attention": "rgtn"}, 4096),
-            ([100] * 97 + [9000] * 3, {"attention": "rgtn", "time_graph": "exponential"}, 1024),
-            ([100] * 97 + [9000] * 3, {"attention": "none"}, 4096),
-            ([100] * 97 + [9000] * 3, {"max_words": 7}, 7),
-            ([100] * 97 + [9000] * 3, {"recipe": "paper"}, 200),
+            (LONG, {}, 4096),
+            (LONG, {"attention": "dpa"}, 1024),
+            (
+                [100] * 97 + [9000] * 3,
+                TSA | {"time_graph": "power_law", "exponent": 1.0},
+                1024,
+            ),
+            (LONG, TSA | {"time_graph": "exponential"}, 1024),
+            (
+                [100] * 97 + [9000] * 3,
+                TSA | {"time_graph": "window", "window": 9},
+                4096,
+            ),
+            (
+                [100] * 97 + [9000] * 3,
+                TSA | {"time_graph": "window", "window": 4000},
+                1024,
+            ),
+            (LONG, {"attention": "tga", "damping": 0.5}, 4096),
+            (LONG, {"attention": "tn"}, 4096),
+            (LONG, {"attention": "rgtn"}, 4096),
+            (LONG, {"attention": "rgtn", "time_graph": "exponential"}, 1024),
+            (LONG, {"attention": "none"}, 4096),
+            (LONG, {"max_words": 7}, 7),
+            (LONG, {"recipe": "paper"}, 200),
         ],
     )
     def test_the_training_part_decides(self, lengths, options, words):

@@ -137,7 +137,7 @@ def test_two_preparations_do_not_share_a_folder(whole, tmp_path):
 
 
 def test_what_another_process_has_just_prepared_is_taken(whole, tmp_path, monkeypatch):
-    def late(folder, required):
+    def late(folder):
         shutil.copytree(whole.folder, folder)
         return contextlib.nullcontext(True)
 
@@ -204,20 +204,6 @@ def test_an_interrupt_before_the_chunks_are_deleted_leaves_nothing(whole, tmp_pa
     assert files(prepare(CORPUS, tmp_path / "corpus", OPTIONS)) == files(whole)
     assert not (tmp_path / "corpus" / prepared.CHUNKS).exists()
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
-
-
-def test_a_disk_without_locks_is_told(tmp_path, monkeypatch):
-    def unsupported(file, operation):
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr("fcntl.flock", unsupported)
-    lock = tmp_path / ".lock-corpus"
-    for of_another_process in (False, True):
-        if of_another_process:
-            lock.touch()
-        with pytest.raises(InputError, match=r"Could not lock .*: operation not supported\. Choo"):
-            prepare(CORPUS, tmp_path / "corpus", OPTIONS)
-        assert lock.exists() == of_another_process
 
 
 def test_what_was_computed_survives_a_full_disk(whole, tmp_path):

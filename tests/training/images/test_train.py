@@ -42,7 +42,9 @@ def npz(folder, **arrays):
 
 
 def command(data_dir, folder, *more):
-    options = "--dataset mnist --patch-size 3 --bond-dim 4 --epochs 5 --batch-size 10"
+    options = (
+        "--dataset mnist --attention tn --patch-size 3 --bond-dim 4 --epochs 5 --batch-size 10"
+    )
     options += " --learning-rate 0.03"
     return ["images", "--data-dir", data_dir, "--run-dir", str(folder), *options.split(), *more]
 
@@ -93,7 +95,8 @@ def test_the_initial_matrices_have_the_deviation_of_the_options(tmp_path):
 
     def kernels(deviation):
         keras.utils.set_random_seed(0)
-        config = ImagesConfig(dataset="mnist", bond_dim=4, initial_deviation=deviation)
+        options = {"attention": "tn", "bond_dim": 4, "initial_deviation": deviation}
+        config = ImagesConfig(dataset="mnist", **options)
         return _compiled_model(config, data).get_weights()
 
     exact, small, large = (kernels(deviation) for deviation in (0.0, 0.1, 0.2))
@@ -103,7 +106,7 @@ def test_the_initial_matrices_have_the_deviation_of_the_options(tmp_path):
 
 
 def test_the_learning_rate_falls_as_a_cosine_to_0(tmp_path):
-    config = ImagesConfig(dataset="mnist", bond_dim=2, epochs=4, batch_size=16, learning_rate=0.03)
+    config = ImagesConfig(dataset="mnist", epochs=4, batch_size=16, learning_rate=0.03)
     model = _compiled_model(config, load_images("mnist", npz(tmp_path)))
     schedule = keras.optimizers.schedules.deserialize(model.optimizer.get_config()["learning_rate"])
     last = 4 * 4  # of 60 images, the fourth batch of an epoch has 12
@@ -113,7 +116,7 @@ def test_the_learning_rate_falls_as_a_cosine_to_0(tmp_path):
 
 
 def test_the_weight_decay_is_that_of_the_options(tmp_path):
-    config = ImagesConfig(dataset="mnist", bond_dim=2, weight_decay=0.25)
+    config = ImagesConfig(dataset="mnist", weight_decay=0.25)
     assert (
         _compiled_model(config, load_images("mnist", npz(tmp_path))).optimizer.weight_decay == 0.25
     )
@@ -123,14 +126,15 @@ def test_the_defaults_depend_on_data_and_attention():
     assert [ImagesConfig(dataset=name).epochs for name in ("mnist", "fashion_mnist")] == [5, 5]
     assert [ImagesConfig(dataset=name).epochs for name in ("digits", "pictures")] == [40, 40]
     assert ImagesConfig(dataset="mnist", epochs=3).epochs == 3
-    assert ImagesConfig().learning_rate == 5e-3
+    assert ImagesConfig().learning_rate == ImagesConfig(attention="tn").learning_rate == 5e-3
     assert ImagesConfig(attention="plga").learning_rate == 1e-3
 
 
 @pytest.mark.parametrize("size", [None, 1, 3])
 def test_a_site_is_a_row_a_patch_or_a_pixel(tmp_path, size):
     data = load_images("mnist", npz(tmp_path))
-    model = _compiled_model(ImagesConfig(dataset="mnist", bond_dim=2, patch_size=size), data)
+    options = {"attention": "tn", "bond_dim": 2, "patch_size": size}
+    model = _compiled_model(ImagesConfig(dataset="mnist", **options), data)
     sites = keras.Model(model.input, model.get_layer("patches").output)
     image = np.arange(36).reshape(6, 6)
     got = keras.ops.convert_to_numpy(sites(image[None].astype("float32")))[0]
@@ -177,7 +181,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(uninterrupted, tmp_path
 def test_exported_and_loaded_with_tensorflow_alone(uninterrupted):
     folder, run = uninterrupted
     exported = Run(run).results["exported"]
-    assert exported == f"{folder}/saved/mnist-patches-3-0/1"
+    assert exported == f"{folder}/saved/mnist-tn-patches-3-0/1"
     code = f"""
 import json, sys
 import tensorflow as tf
@@ -194,6 +198,15 @@ print(json.dumps([images.numpy().tolist(), labels, got["probabilities"].numpy().
     want = keras.ops.softmax(model.predict(np.array(images), verbose=0))
     np.testing.assert_allclose(probabilities, want, atol=1e-5)
     assert labels == [str(i) for i in np.argmax(want, -1)]
+
+
+def test_the_default_is_a_convolutional_network(tmp_path):
+    arguments = ["images", "--dataset", "mnist", "--data-dir", npz(tmp_path)]
+    arguments += ["--epochs", "20", "--batch-size", "10"]
+    assert main([*arguments, "--run-dir", str(tmp_path / "run")]) == 0
+    model = keras.models.load_model(tmp_path / "run/model.keras")
+    assert sum(isinstance(layer, keras.layers.Conv2D) for layer in model.layers) == 2
+    assert Run(tmp_path / "run").results["test_accuracy"] > 0.9
 
 
 @pytest.mark.slow
@@ -239,6 +252,7 @@ class TestRefusals:
             (["--initial-deviation", "nan"], "initial_deviation=nan"),
             (["--num-heads", "4"], "num_heads=4"),
             (["--attention", "plga"], "bond_dim=4"),
+            (["--attention", "none", "--bond-dim", "10"], "patch_size=3"),
             (["--weight-decay", "nan"], "weight_decay=nan"),
             (["--dataset", "fashion_mnist"], "fashion_mnist.npz"),
         ],

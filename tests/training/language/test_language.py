@@ -9,6 +9,7 @@ import pytest
 from run_folders import FILES, assert_equal, assert_refused, interrupted_after
 
 from keras_tnattn_runtime import reader
+from keras_tnattn_runtime.reader import up_to
 from keras_tnattn_train.cli import main as whole
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.language.config import LanguageConfig
@@ -107,15 +108,28 @@ class TestCorpus:
             read_corpus(LanguageConfig(corpus=(str(rows),)))
         whole_file = LanguageConfig(corpus=(str(rows.with_suffix(".txt")),), documents="files")
         rows.with_suffix(".txt").write_text("a\n\nb\n\nc\n\nd")
-        with pytest.raises(InputError, match="at least 3 documents"):
+        with pytest.raises(InputError, match="text for each of training, validation and test"):
             read_corpus(whole_file)
+
+    @pytest.mark.parametrize("documents", ["paragraphs", "files"])
+    def test_a_book_without_empty_lines_is_split_by_position(self, tmp_path, capsys, documents):
+        book = tmp_path / "book.txt"
+        text = "".join(f"Line {n} of the book.\n" for n in range(100))
+        book.write_text(text)
+        config = LanguageConfig(corpus=(str(book),), held_out=0.1, length=4, documents=documents)
+        data = read_corpus(config)
+        parts = {name: data.tokens.decode(data.parts[name].ids) for name in data.parts}
+        assert "".join(parts.values()) == text
+        assert list(parts) == ["train", "validation", "test"]
+        assert len(parts["validation"]) == len(parts["test"]) == round(0.1 * len(text))
+        assert "its last 10% are test part" in capsys.readouterr().out
 
     def test_bad_input(self, tmp_path, capsys):
         empty, binary = tmp_path / "empty.txt", tmp_path / "binary.txt"
         empty.write_text("")
         binary.write_bytes(b"\xff\xfe\x00")
         for path, part in (
-            (empty, "at least 3 documents"),
+            (empty, "0 characters"),
             (binary, "Expected UTF-8 text"),
             (tmp_path / "none.txt", "Could not read"),
         ):
@@ -211,7 +225,7 @@ def test_an_export_needs_a_runtime(corpus, tmp_path, monkeypatch, capsys):
     )
     arguments = command(tmp_path / "run", corpus, "--export", "--saved-models", str(tmp_path))
     assert main(arguments) == 2
-    assert "pip install 'keras-tnattn[onnx]'" in capsys.readouterr().err
+    assert "pip install '.[onnx]'" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -220,6 +234,20 @@ def test_generate_writes_what_the_model_still_reads(uninterrupted, capsys):
     text = capsys.readouterr().out
     assert whole(["generate", str(uninterrupted), "the c", "--max-tokens", "11"]) == 0
     assert capsys.readouterr().out == text
+
+
+def test_generate_reads_the_last_tokens_beyond_the_length_of_the_model(uninterrupted, capsys):
+    command = ["generate", str(uninterrupted), "--stop", "zzz"]
+    assert whole([*command, "the c", "--max-tokens", "11"]) == 0
+    first = capsys.readouterr().out[:-1]
+    assert len(first) == 16
+    assert whole([*command, "the c", "--max-tokens", "21"]) == 0
+    captured = capsys.readouterr()
+    assert "the model reads 16 tokens (--length of language)" in captured.err
+    assert captured.out.startswith(first)
+    for end, count in ((first[-8:], 8), (captured.out[16:24], 2)):
+        assert whole([*command, end, "--max-tokens", str(count)]) == 0
+        assert capsys.readouterr().out[:-1] in captured.out
 
 
 def test_generate_writes_the_prompt_and_what_follows(uninterrupted, capsys):
@@ -231,7 +259,6 @@ def test_generate_writes_the_prompt_and_what_follows(uninterrupted, capsys):
     assert capsys.readouterr().out == text[:6] + "\n"
     for more, part in (
         (["zzz"], "'z'"),
-        (["the cat sat on the a"], "at most 8 ids"),
         (["the", "--metric-cache"], "key_value_cache=True|metric_cache=True"),
         (["the", "--top-p", "0"], "top_p"),
     ):
@@ -239,8 +266,8 @@ def test_generate_writes_the_prompt_and_what_follows(uninterrupted, capsys):
         error = capsys.readouterr().err
         assert error.startswith("error: ")
         assert any(each in error for each in part.split("|")), error
-    assert whole(["generate", str(uninterrupted), "the c", "--max-tokens", "16"]) == 2
-    assert "fewer new tokens than the model reads, 16" in capsys.readouterr().err
+    assert whole(["generate", str(uninterrupted), "the cat sat on the a"]) == 2
+    assert "at most 15 ids" in capsys.readouterr().err
     assert whole(["generate", str(uninterrupted.parent), "the"]) == 2
     assert "Expected the folder of a run of language" in capsys.readouterr().err
 
@@ -260,6 +287,11 @@ def test_an_exported_model_generates(uninterrupted, tmp_path, monkeypatch, capsy
         texts.append(capsys.readouterr().out)
     assert texts[0].startswith("the c")
     assert texts == texts[:1] * 4
+    sampled[2] = "40"  # of models that read 16
+    for folder in (uninterrupted, tmp_path / "onnx"):
+        assert whole(["generate", str(folder), *sampled]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[-1] == texts[-2]
     monkeypatch.setattr(reader.LanguageModel, "stream", lambda *_, **__: iter(()))
     assert whole(["generate", str(served), "the c"]) == 0  # it ends at once
     assert capsys.readouterr().out == "the c\n"
@@ -277,13 +309,13 @@ def test_pieces_of_words(corpus, tmp_path):
     assert main(command(folder, corpus, *pieces)) == 0
     run = LanguageRun(folder)
     assert run.model.vocabulary_size == run.tokens.vocabulary_size == 280
-    options = {"max_new_tokens": 9, "temperature": 1.0, "seed": 2}
+    options = {"max_tokens": 9, "temperature": 1.0, "seed": 2}
     text = "".join(run.stream("the cat", **options))
     # A stop text is found wherever tokens end.
     for first in range(len(text) - 3):
         stop = text[first : first + 3]
         whole_text = text[: text.index(stop) + 3]
-        assert "".join(run.stream("the cat", stop, **options)) == whole_text
+        assert "".join(up_to(run.stream("the cat", **options), stop)) == whole_text
 
 
 def test_predict_continues_texts(uninterrupted, capsys):

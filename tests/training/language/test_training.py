@@ -137,7 +137,7 @@ def test_the_end_of_a_long_text_is_continued(reading_8_tokens):
 
 
 def test_a_prompt_that_is_too_long_is_refused(reading_8_tokens):
-    assert len(list(reading_8_tokens.stream("abcde", max_new_tokens=3))) <= 3
+    assert len(list(reading_8_tokens.stream("abcde", max_tokens=3))) <= 3
     with pytest.raises(InputError, match="at most 5 ids"):
-        list(reading_8_tokens.stream("abcdef", max_new_tokens=3))
+        list(reading_8_tokens.stream("abcdef", max_tokens=3))
     assert END not in reading_8_tokens.tokens.prompt("ab")

@@ -1,6 +1,7 @@
 """Options, declared once: values, JSON, the command line and `--help`."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,13 +15,11 @@ from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.commands import RunOptions, app_of, run_to_train
 from keras_tnattn_train.images.config import ImagesConfig
-from keras_tnattn_train.options.apps import function_of, new_app, run
 from keras_tnattn_train.options.attentions import registered_attentions
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import (
     DATA,
     MODEL,
-    OLD_NAMES,
     Options,
     choices,
     extras,
@@ -104,6 +103,9 @@ class TestValues:
                 assert interval(field).startswith("from "), name
 
 
+WINDOW = ["--time-graph", "window", "--window", "2"]
+
+
 class TestCommandLine:
     @pytest.mark.parametrize(
         ("options", "part"),
@@ -117,10 +119,22 @@ class TestCommandLine:
             (["--vocabulary-size", "2"], "vocabulary_size=2"),
             (["--tt-ranks", "0"], "tt_ranks=0"),
             (["--damping", "-0.1"], "damping=-0.1"),
-            (["--time-graph", "window"], "time_graph='window', window=None"),
-            (["--exponent", "2.0"], "time_graph='geometric', exponent=2.0"),
+            (["--attention", "tsa", "--time-graph", "window"], "time_graph='window', window=None"),
+            (["--attention", "tsa", "--exponent", "2.0"], "time_graph='geometric', exponent=2.0"),
             (["--attention", "dpa", "--time-graph", "exponential"], "time_graph=exponential"),
-            (["--time-graph", "window", "--window", "2", "--damping", "0.5"], "damping=0.5"),
+            (
+                [
+                    "--attention",
+                    "tsa",
+                    "--time-graph",
+                    "window",
+                    "--window",
+                    "2",
+                    "--damping",
+                    "0.5",
+                ],
+                "damping=0.5",
+            ),
             (["--embedding-tt-ranks", "3"], "embedding_tt_ranks=3"),
             (["--seed", "-1"], "seed=-1"),
             (["--name", "x" * 300], "300 bytes"),
@@ -211,7 +225,7 @@ class TestCommandLine:
 class TestHelp:
     @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
     def test_it_derives_from_the_declarations(self, command, capsys):
-        assert main([command.name, "--help"]) == 0
+        assert main([command.name, "--help-all"]) == 0
         text = " ".join(capsys.readouterr().out.replace("│", " ").split())
         for name, field in command.options.items():
             assert f"--{name.replace('_', '-')} " in text, name
@@ -243,12 +257,23 @@ class TestHelp:
             assert ", ".join(map(str, choices(field))) in text, name
 
     def test_groups_and_defaults(self, capsys):
-        main(["classify", "--help"])
+        main(["classify", "--help-all"])
         text = capsys.readouterr().out
         titles = [text.index(f"─ {name} ─") for name in ("run", "data", "model", "training")]
         assert titles == sorted(titles)
         assert "[default: 20000]" in " ".join(text.replace("│", " ").split())
         assert "--no-export" not in text
+
+    @pytest.mark.parametrize("command", [c for c in COMMANDS if c.first], ids=lambda c: c.name)
+    def test_is_one_screen_of_the_first_options(self, command, capsys):
+        assert set(command.first) < set(command.options)
+        assert main([command.name, "--help"]) == 0
+        text = capsys.readouterr().out
+        shown = re.findall(r"│ (?:[A-Z]+ )?--([a-z-]+)", text)
+        assert sorted(name.replace("-", "_") for name in shown) == sorted(command.first)
+        assert len(shown) <= 10
+        assert f"{command.name} --help-all" in text
+        assert len(text[: text.index("example")].splitlines()) <= 50
 
     def test_the_commands(self, capsys):
         assert main(["--help"]) == 0
@@ -268,7 +293,7 @@ class TestResuming:
 
     def test_the_options_are_those_of_the_run(self, folder):
         config, run = run_to_train(TranslateConfig, {}, self.options(folder))
-        assert (config.name, config.epochs, config.preset) == ("mine", 30, "sdpa")
+        assert (config.name, config.epochs, config.preset) == ("mine", 30, "sdpa-small")
         assert run.folder == folder
 
     # On its own, `export_beam` is refused: there is no export.
@@ -359,7 +384,7 @@ def test_the_translator_of_the_options_of_its_model():
         num_heads=2,
         attention="sdpa",
     )
-    assert config.name == "cldr_pt-en-sdpa-encoder-tsa-decoder-rgtn-tt-learned-0"
+    assert config.name == "cldr_pt-en-sdpa-small-encoder-tsa-decoder-rgtn-tt-learned-0"
     model = untrained(config, (30, 40))
     names = {layer.name: layer for layer in model._flatten_layers()}
     classes = {type(layer).__name__ for layer in names.values()}
@@ -371,58 +396,6 @@ def test_the_translator_of_the_options_of_its_model():
     } <= classes
     with pytest.raises(InputError, match=r"learned.*prepared='folder' alone"):
         TranslateConfig(prepared="folder", position_encoding="learned")
-
-
-EARLIER = ROOT / "tests/data/earlier_runs"
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "expected"),
-    [
-        ("classify", ClassifyConfig, {"damping": 0.5, "embedding_dim": 8, "early_stopping": 3}),
-        ("rules", RulesConfig, {"rule": 90, "bond_dim": 3, "name": "rule-90-steps-1-periodic-0"}),
-        ("images", ImagesConfig, {"patch_size": 4, "bond_dim": 2, "learning_rate": 5e-3}),
-        (
-            "translate",
-            TranslateConfig,
-            {"preset": "plga-2", "checkpoint_epochs": (1, 2), "warmup_steps": 15_000},
-        ),
-    ],
-)
-def test_the_options_of_an_earlier_version(name, kind, expected):
-    text = (EARLIER / name / "config.json").read_text()
-    config = from_json(kind, text)
-    assert expected.items() <= dict(config).items()
-    written = json.loads(to_json(config))
-    stored = {OLD_NAMES.get(option, option): value for option, value in json.loads(text).items()}
-    assert stored.items() <= written.items()
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (["--dropout-rate", "0.3"], {"dropout": 0.3}),
-        (["--dropout-rate=0.3"], {"dropout": 0.3}),
-        (["--hidden-units", "7"], {"feedforward_dim": 7}),
-        (["--tt-rank", "3"], {"tt_ranks": 3}),
-        (["--embedding-rank", "5", "--embedding", "low_rank"], {"embedding_tt_ranks": 5}),
-    ],
-)
-def test_an_old_name_of_an_option(old, new, capsys):
-    values = {}
-    app = new_app("train.py", "Text")
-    app.default(function_of(ClassifyConfig.model_fields, values.update))
-    assert run(app, old) == 0
-    config = ClassifyConfig(**values)
-    assert new.items() <= dict(config).items()
-    name = next(iter(new)).replace("_", "-")
-    assert f"is now called --{name}\n" in capsys.readouterr().err
-    # As a run stored it.
-    previous = {new: old for old, new in OLD_NAMES.items()}
-    stored = {
-        previous.get(name, name): value for name, value in json.loads(to_json(config)).items()
-    }
-    assert from_json(ClassifyConfig, json.dumps(stored)) == config
 
 
 @pytest.mark.parametrize("values", [(), ("tsa", "tsa")])

@@ -342,7 +342,7 @@ def test_fifty_steps_of_other_tasks(task, tmp_path):
     pytest.importorskip("jax")
     options = {
         "rules": [*RULES, "--epochs", "17"],  # of 3 steps
-        "images": ["--bond-dim", "2", "--batch-size", "84", "--epochs", "4"],  # of 16, 3 left over
+        "images": ["--batch-size", "84", "--epochs", "4"],  # of 16, 3 left over
     }[task]
 
     def command(name, *more):

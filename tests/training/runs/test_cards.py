@@ -13,9 +13,9 @@ from keras_tnattn_train.translate.config import TranslateConfig
 @pytest.mark.parametrize(
     ("command", "config", "words"),
     [
-        ("classify", ClassifyConfig(dataset="mine.csv", damping=0.5), "--damping 0.5"),
+        ("classify", ClassifyConfig(attention="tsa", damping=0.5), "--damping 0.5"),
         ("rules", RulesConfig(rule=110, export=True), "--rule 110"),
-        ("images", ImagesConfig(patch_size=2), "--patch-size 2"),
+        ("images", ImagesConfig(attention="tn", patch_size=2), "--patch-size 2"),
         ("translate", TranslateConfig(checkpoint_epochs=(2, 5)), "--checkpoint-epochs 2 5"),
     ],
 )
@@ -36,11 +36,11 @@ def test_the_command_trains_the_same_again(command, config, words):
     [
         (ClassifyConfig(), ""),
         (ClassifyConfig(recipe="paper"), "--recipe paper"),
-        (ClassifyConfig(attention="none"), "--attention none"),
+        (ClassifyConfig(attention="tsa"), "--attention tsa"),
         (
             # The rates that it has by default with random initial weights only.
-            ClassifyConfig(attention="none", word_dropout=0.5, dropout=0.1),
-            "--attention none --word-dropout 0.5 --dropout 0.1",
+            ClassifyConfig(word_dropout=0.5, dropout=0.1),
+            "--word-dropout 0.5 --dropout 0.1",
         ),
         (
             ClassifyConfig(recipe="paper", epochs=8, seed=3, early_stopping=2),
@@ -48,7 +48,10 @@ def test_the_command_trains_the_same_again(command, config, words):
         ),
         (TranslateConfig(export=True, export_beam=4), "--export-beam 4"),
         # Each of the two is refused without the other.
-        (ClassifyConfig(time_graph="window", window=3), "--time-graph window --window 3"),
+        (
+            ClassifyConfig(attention="tsa", time_graph="window", window=3),
+            "--attention tsa --time-graph window --window 3",
+        ),
         (TranslateConfig(preset="plga-small", data_dir="x"), "--data-dir x --preset plga-small"),
     ],
 )

@@ -209,12 +209,6 @@ def test_an_export_of_another_run_is_not_taken_for_ones_own(tmp_path):
     # Once is enough.
     assert finishing._export_once(config, killed, kill) == path
     assert finishing._export_once(config, other, kill).read_text() == "other"
-    # Notes of earlier versions do not say whether the export is complete; the results do.
-    finishing._write_note(other, {"options": {"beam": 1}, "version": 1})
-    other.finish({"exported": str(config.export_folder / "1")})
-    assert finishing._export_once(config, other, kill).read_text() == "other"
-    other.finish({})
-    assert finishing._export_once(config, other, writing("third")).name == "3"
     path.unlink()
     assert finishing._export_once(config, killed, writing("again")).read_text() == "again"
     path.unlink()

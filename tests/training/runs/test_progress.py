@@ -45,23 +45,26 @@ def test_prints_at_most_ten_epochs_with_the_time_since_the_start(epochs, printed
     ]
 
 
-def test_a_long_epoch_tells_how_far_it_is(passed, capsys):
+def test_a_long_epoch_tells_how_far_it_is_without_the_step_that_compiles(passed, capsys):
     lines = callback(2)
     lines.on_epoch_begin(0)
     for batch in range(400):
-        passed(1)
+        passed(90 if batch < 2 else 1)
         lines.on_train_batch_end(batch, {"loss": 1 / 3})
     lines.on_epoch_end(0, {"loss": 0.25})
     lines.on_epoch_begin(1)
-    passed(100)
+    passed(91)
     lines.on_train_batch_end(99, {"loss": 0.2})
     out = capsys.readouterr().out.splitlines()
-    within = "epoch 1 of 2, step {} of 400: loss 0.3333 ({} s since the start, about {} s remain)"
-    assert out[:6] == [within.format(n, n, 800 - n) for n in range(60, 361, 60)]
-    assert out[6:] == [
-        "epoch 1 of 2: loss 0.25 (400 s since the start)",
-        "epoch 2 of 2, step 100 of 400: loss 0.2 (500 s since the start, about 300 s remain)",
-    ]
+    within = "epoch 1 of 2, step {} of 400: loss 0.3333 ({} s since the start{})"
+    assert out[:2] == [within.format(n, 90 * n, "") for n in (1, 2)]
+    seconds = 90 + 60  # of 61 steps after the first
+    remain = f", about {seconds / 61 * (800 - 62):.0f} s remain"
+    assert out[2] == within.format(62, 240, remain)
+    assert out[-1] == (
+        "epoch 2 of 2, step 100 of 400: loss 0.2 (669 s since the start, about "
+        f"{(669 - 90) / 499 * 300:.0f} s remain)"
+    )
 
 
 def test_prints_the_epoch_at_which_the_training_stops(passed, capsys):

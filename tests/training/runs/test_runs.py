@@ -1,4 +1,3 @@
-import contextlib
 import json
 import threading
 import time
@@ -57,20 +56,19 @@ def test_finish_all_trains_what_is_not_finished(tmp_path, capsys):
 
 def test_finish_all_leaves_a_run_to_the_process_that_trains_it(tmp_path, capsys):
     configs = [ClassifyConfig(name=name) for name in ("first", "second", "third", "fourth")]
-    elsewhere, trained = contextlib.ExitStack(), []
-    for name in ("first", "second"):
-        assert elsewhere.enter_context(Run(tmp_path / name).locked())
+    is_locked, trained = threading.Event(), []
 
     def train(config, run):
         trained.append(config.name)
         run.start(config, {})
         run.finish({"loss": 3.0})
 
-    def end():  # the other process finishes one of its runs, and is killed
-        time.sleep(0.5)
-        Run(tmp_path / "first").start(configs[0], {})
-        Run(tmp_path / "first").finish({"loss": 1.0})
-        elsewhere.close()
+    def other_process():  # it finishes one of its runs, and is killed
+        with Run(tmp_path / "first").locked(), Run(tmp_path / "second").locked():
+            is_locked.set()
+            time.sleep(0.5)
+            Run(tmp_path / "first").start(configs[0], {})
+            Run(tmp_path / "first").finish({"loss": 1.0})
 
     class Finishing(Run):
         """A run that another process finishes before this one has the lock."""
@@ -81,8 +79,9 @@ def test_finish_all_leaves_a_run_to_the_process_that_trains_it(tmp_path, capsys)
                 self.finish({"loss": 4.0})
             return super().locked(wait)
 
-    other = threading.Thread(target=end)
+    other = threading.Thread(target=other_process)
     other.start()
+    is_locked.wait()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("keras_tnattn_train.runs.many.Run", Finishing)
         results = finish_all(configs, tmp_path, train)
@@ -97,18 +96,18 @@ def test_finish_all_leaves_a_run_to_the_process_that_trains_it(tmp_path, capsys)
 
 
 def test_a_run_that_another_process_started_with_other_options_is_refused(tmp_path):
-    run = Run(tmp_path / "run")
+    run, is_locked = Run(tmp_path / "run"), threading.Event()
 
-    def end():
-        time.sleep(0.5)
-        run.start(ClassifyConfig(name="run", epochs=1), {})
-        run.finish({"loss": 1.0})
-        elsewhere.close()
+    def other_process():
+        with run.locked():
+            is_locked.set()
+            time.sleep(0.5)
+            run.start(ClassifyConfig(name="run", epochs=1), {})
+            run.finish({"loss": 1.0})
 
-    elsewhere = contextlib.ExitStack()
-    elsewhere.enter_context(run.locked())
-    other = threading.Thread(target=end)
+    other = threading.Thread(target=other_process)
     other.start()
+    is_locked.wait()
     with pytest.raises(InputError, match=r"epochs=1\. Received: epochs=5"):
         finish_all([ClassifyConfig(name="run", epochs=5)], tmp_path, lambda config, run: None)
     other.join()

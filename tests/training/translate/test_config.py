@@ -3,7 +3,6 @@ import json
 import pytest
 
 from keras_tnattn.models import PRESETS as MODELS
-from keras_tnattn_train.data.pairs.prepared import Preparing
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.run import from_json, to_json
 from keras_tnattn_train.translate.config import (
@@ -28,18 +27,23 @@ def test_sizes_are_those_of_the_preset():
         assert config.feedforward_dim == preset.get("feedforward_dim", 2048)
 
 
-def test_a_small_preset_is_also_one_of_scaled_dot_product_attention():
-    config = TranslateConfig(preset="plga-small", attention="sdpa")
-    kinds = {type(layer).__name__ for layer in untrained(config, (20, 20))._flatten_layers()}
+def test_the_default_is_a_small_model_of_scaled_dot_product_attention():
+    config, other = TranslateConfig(), TranslateConfig(preset="plga-small", attention="sdpa")
+    assert (config.preset, config.attention) == ("sdpa-small", "sdpa")
+    one, two = (untrained(c, (20, 20)) for c in (config, other))
+    kinds = {type(layer).__name__ for layer in one._flatten_layers()}
     assert "MultiHeadAttention" in kinds
     assert "PowerLawGraphAttention" not in kinds
-    assert config.warmup_steps == 2000
+    assert one.count_params() == two.count_params()
+    names = ("warmup_steps", "learning_rate")
+    assert [getattr(config, n) for n in names] == [getattr(other, n) for n in names] == [2000, 8e-4]
+    assert TranslateConfig(attention="plga").preset == "plga-small"
 
 
 def test_the_schedule_is_the_papers():
-    plga, sdpa = TranslateConfig(), TranslateConfig(attention="sdpa")
-    assert (plga.preset, plga.warmup_steps) == ("plga-2", 15_000)
-    assert (sdpa.preset, sdpa.warmup_steps) == ("sdpa", 4000)
+    plga, sdpa = TranslateConfig(preset="plga-2"), TranslateConfig(preset="sdpa")
+    assert (plga.attention, plga.warmup_steps) == ("plga", 15_000)
+    assert (sdpa.attention, sdpa.warmup_steps) == ("sdpa", 4000)
     assert plga.learning_rate == pytest.approx(3.6e-4, rel=0.01)
     assert sdpa.learning_rate == pytest.approx(7.0e-4, rel=0.01)
     assert TranslateConfig(learning_rate=1e-3).learning_rate == 1e-3
@@ -49,7 +53,7 @@ def test_the_schedule_is_the_papers():
 
 def test_it_survives_json():
     config = TranslateConfig(corpus="a/train.pt,a/train.en", checkpoint_epochs=(3, 1), reverse=True)
-    assert config.name == "train-reversed-plga-2-0"
+    assert config.name == "train-reversed-sdpa-small-0"
     assert from_json(TranslateConfig, to_json(config)) == config
     assert config.changed(seed=1).seed == 1
     with pytest.raises(InputError, match="preset"):
@@ -59,13 +63,13 @@ def test_it_survives_json():
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        ({}, "cldr_pt-en-plga-2-0"),
-        ({"attention": "sdpa"}, "cldr_pt-en-sdpa-0"),
+        ({}, "cldr_pt-en-sdpa-small-0"),
+        ({"preset": "plga-2"}, "cldr_pt-en-plga-2-0"),
         ({"preset": "plga-2", "attention": "sdpa"}, "cldr_pt-en-plga-2-sdpa-0"),
         ({"preset": "sdpa", "attention": "plga"}, "cldr_pt-en-sdpa-plga-0"),
-        ({"causal_metric": True}, "cldr_pt-en-plga-2-causal-0"),
-        ({"cross_metric": "key"}, "cldr_pt-en-plga-2-keys-0"),
-        ({"metric_epsilon": 0.01}, "cldr_pt-en-plga-2-eps0.01-0"),
+        ({"preset": "plga-2", "causal_metric": True}, "cldr_pt-en-plga-2-causal-0"),
+        ({"preset": "plga-2", "cross_metric": "key"}, "cldr_pt-en-plga-2-keys-0"),
+        ({"preset": "plga-2", "metric_epsilon": 0.01}, "cldr_pt-en-plga-2-eps0.01-0"),
         ({"preset": "plga-small", "cross_metric": "key"}, "cldr_pt-en-plga-small-0"),
         ({"preset": "plga-small", "metric_epsilon": 0.01}, "cldr_pt-en-plga-small-0"),
         ({"preset": "plga-small", "metric_epsilon": 0.1}, "cldr_pt-en-plga-small-eps0.1-0"),
@@ -94,23 +98,9 @@ def test_numbers_of_epochs_that_just_fit():
             TranslateConfig(epochs=3, **{**fitting, name: value})
 
 
-def test_a_preparation_by_options():
-    assert TranslateConfig(strip_accents=True, unicode_form="NFKC").preparing == Preparing(
-        keep_accents=False, form="NFKC"
-    )
-    with pytest.raises(InputError, match="unicode_form='NFD'"):
-        TranslateConfig(unicode_form="NFD")
-    with pytest.raises(InputError, match="unicode_form=NFKC"):
-        TranslateConfig(tokenizer="bert", unicode_form="NFKC")
-    with pytest.raises(InputError, match="strip_accents=True"):
-        TranslateConfig(prepared="folder", strip_accents=True)
-
-
 def test_the_workers_of_a_preparation_are_no_part_of_the_config():
     stored = json.loads(to_json(TranslateConfig()))
     assert "workers" not in stored
-    earlier = from_json(TranslateConfig, json.dumps({**stored, "workers": 3}))
-    assert earlier == TranslateConfig()
     with pytest.raises(InputError, match="workers=0"):
         PreparingOptions(workers=0)
 
@@ -165,7 +155,7 @@ def test_options_of_the_metric_reach_the_layers():
             [("query", 0.01), ("query", 0.01), ("key", 0.01)],
         ),
     ):
-        config = TranslateConfig(**sizes, residual_units=1, **options)
+        config = TranslateConfig(preset="plga-2", **sizes, residual_units=1, **options)
         layers = untrained(config, (20, 20))._flatten_layers()
         result = [(x.metric_from, x.epsilon) for x in layers if hasattr(x, "metric_from")]
         assert sorted(result, reverse=True) == sorted(expected, reverse=True)
@@ -227,12 +217,13 @@ def test_options_of_the_metric_need_an_attention_that_has_one(options):
     ],
 )
 def test_which_decoders_read_ahead(options, expected):
-    assert TranslateConfig(**options).reads_ahead is expected
+    assert TranslateConfig(**{"preset": "plga-2", **options}).reads_ahead is expected
 
 
 def test_dropout_of_queries_and_keys_reaches_the_layers():
     sizes = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8, "residual_dim": 4}
-    config = TranslateConfig(**sizes, residual_units=1, query_dropout=0.1, key_dropout=0.2)
+    rates = {"query_dropout": 0.1, "key_dropout": 0.2}
+    config = TranslateConfig(preset="plga-2", **sizes, residual_units=1, **rates)
     layers = untrained(config, (20, 20))._flatten_layers()
     result = [x for x in layers if hasattr(x, "query_dropout")]
     assert len(result) == 3

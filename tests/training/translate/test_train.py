@@ -229,17 +229,6 @@ def test_a_diverging_run_stops(whole, tmp_path, capsys):
     assert Run(tmp_path / "run").results is None
 
 
-@pytest.mark.slow
-def test_bfloat16_and_sdpa(whole, tmp_path):
-    arguments = ["translate", "--corpus", whole[0], "--run-dir", str(tmp_path / "run")]
-    arguments += [*small(*RESIDUAL), "--epochs", "1"]
-    assert main([*arguments, "--mixed-precision", "--preset", "sdpa", "--num-layers", "1"]) == 0
-    model = keras.models.load_model(tmp_path / "run/model.keras")
-    assert model.get_layer("encoder_0").compute_dtype == "bfloat16"
-    assert model.get_layer("logits").compute_dtype == "float32"
-    assert keras.config.dtype_policy().name == "float32"
-
-
 @pytest.mark.skipif(not EXPORTS, reason="only the TensorFlow backend exports")
 @pytest.mark.slow
 def test_a_finished_run_is_exported(whole, tmp_path, capsys):

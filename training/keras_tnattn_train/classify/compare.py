@@ -185,4 +185,8 @@ example:
     python training/train.py compare --dataset reuters --attentions tsa dpa ada --seeds 0 1 2
 Run the same command again to continue an interrupted comparison.
 """,
+    first=(
+        *("attentions", "seeds", "run_dir", "dataset", "data_dir", "text_column"),
+        *("label_column", "recipe", "epochs", "early_stopping"),
+    ),
 )

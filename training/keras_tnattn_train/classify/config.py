@@ -19,7 +19,6 @@ from keras_tnattn_train.options.options import (
     name_option,
     option,
     skip_bad_rows_option,
-    steps_per_execution_option,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ ARGUMENTS = {
 # The most words of a text that are read by default, and with all pairs of them compared.
 MOST_WORDS, PAIRWISE_WORDS = 4096, 1024
 RECIPES = ("tuned", "paper")
-SWITCH = ("on", "off")
 SPLITS = ("words", "characters")
 CLASS_WEIGHTS = ("none", "balanced")
 INITIAL_WEIGHTS = ("svm", "random")
@@ -76,6 +74,10 @@ def _default_initial_weights(values: dict[str, Any]) -> str:
     return "svm" if values["recipe"] == "tuned" and possible else "random"
 
 
+def _default_validation_fraction(values: dict[str, Any]) -> float:
+    return 0.1 if values["recipe"] == "tuned" or values["early_stopping"] else 0.0
+
+
 def _can_start_from_svm(values: Mapping[str, Any]) -> bool:
     dense = values["embedding"] == "dense" and values["embedding_dim"] >= 2
     return dense and not values["feedforward_dim"]
@@ -90,6 +92,7 @@ def recipe_option(default: str) -> Any:
         "data sets; paper: the papers' layers, with epochs, batch size and learning rate of our "
         "choice, because the papers name none",
         choices=RECIPES,
+        brief="tuned: what our studies found best; paper: the models of the papers",
     )
 
 
@@ -110,6 +113,8 @@ class ClassifyConfig(ExportConfig):
         "file (.gz, .xz, .bz2, .zip), of a .parquet file, or of a folder with one subfolder of "
         ".txt files per class",
         named_or_not=True,
+        brief="a .csv, .tsv, .jsonl or .parquet file, a folder with one subfolder of .txt files "
+        "per class, or a named set such as reuters",
     )
     data_dir: str | None = option(
         None,
@@ -165,10 +170,13 @@ class ClassifyConfig(ExportConfig):
     )
 
     attention: str = option(
-        "tsa",
+        None,
         MODEL,
-        "; ".join(f"{name}: {summary}" for name, summary in ATTENTIONS.items()),
+        "; ".join(f"{name}: {summary}" for name, summary in ATTENTIONS.items())
+        + " (tuned: none; paper: tsa)",
         choices=tuple(ATTENTIONS),
+        compute=_by_recipe("none", "tsa"),
+        brief="(tuned: none; paper: tsa)",
     )
     num_layers: int = option(
         1, MODEL, "attention layers; two or more have residual connections", ge=1, le=64
@@ -218,13 +226,6 @@ class ClassifyConfig(ExportConfig):
         compute=_by_recipe(0.5, 0.1, without=0.1),
         ge=0,
         lt=1,
-    )
-    normalization: str = option(
-        None,
-        MODEL,
-        "on: normalize the average over the words (tuned: on; paper: off)",
-        compute=_by_recipe("on", "off"),
-        choices=SWITCH,
     )
     num_heads: int = option(2, MODEL, f"attention heads (not {', '.join(HEADLESS)})", ge=1, le=256)
     tt_ranks: int = option(2, MODEL, "maximum tensor-train rank (tsa, tga)", ge=1, le=4096)
@@ -278,20 +279,22 @@ class ClassifyConfig(ExportConfig):
     learning_rate: float = option(
         None,
         TRAINING,
-        "initial learning rate of Adam (tuned: 0.002; paper: 0.001)",
+        "initial learning rate of Adam (tuned: 0.002, which decays to 0 at the end; paper: 0.001)",
         compute=_by_recipe(2e-3, 1e-3),
         gt=0,
     )
-    schedule: str = option(
-        None,
-        TRAINING,
-        "cosine: the learning rate decays to 0 at the end (tuned: cosine; paper: constant)",
-        compute=_by_recipe("cosine", "constant"),
-        choices=("constant", "cosine"),
-    )
     early_stopping: int | None = early_stopping_option(
         "stop after this many epochs without a better validation loss, or what --monitor names, "
-        "and keep the best epoch; the validation part is a tenth of the training part"
+        "and keep the best epoch"
+    )
+    validation_fraction: float = option(
+        None,
+        TRAINING,
+        "share of the training part that is not trained on, but measured after each epoch (tuned, "
+        "or with --early-stopping: 0.1; paper: 0)",
+        compute=_default_validation_fraction,
+        ge=0,
+        lt=1,
     )
     monitor: str = option(
         "loss",
@@ -307,7 +310,6 @@ class ClassifyConfig(ExportConfig):
         "classes count as much as frequent ones",
         choices=CLASS_WEIGHTS,
     )
-    steps_per_execution: int = steps_per_execution_option()
     jit_compile: str = jit_compile_option(
         "as Keras decides, but always on for ada, because XLA need not store its sums over all "
         "pairs"
@@ -344,14 +346,14 @@ class ClassifyConfig(ExportConfig):
             )
         if not self.early_stopping:
             self.refuse("early_stopping=None", "monitor")
+        elif not self.validation_fraction:
+            raise ValueError(
+                "Expected validation_fraction > 0 with early_stopping. Received: "
+                f"validation_fraction=0, early_stopping={self.early_stopping}"
+            )
         if not self.feedforward_dim:
             reason = "feedforward_dim=0 (the default of recipe='tuned'), which has no kernel"
             self.refuse(reason, "feedforward")
-
-    @classmethod
-    def of_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:
-        earlier = {"recipe": "paper", "dropout": 0.1, "initial_weights": "random"}
-        return {**earlier, **values}
 
     @property
     def compares_pairs(self) -> bool:

@@ -13,7 +13,7 @@ from keras_tnattn.text.words import WordVectorizer
 from keras_tnattn_train.classify.config import ClassifyConfig
 from keras_tnattn_train.classify.reports import parameter_counts
 from keras_tnattn_train.classify.texts import read_texts
-from keras_tnattn_train.classify.train import Part, export_trained, ids_of, prepare_parts
+from keras_tnattn_train.classify.train import Part, TrainedClassifier, ids_of, prepare_parts
 from keras_tnattn_train.data.batches import compiled_lengths
 from keras_tnattn_train.data.texts import LabeledTexts
 from keras_tnattn_train.options.errors import InputError
@@ -146,15 +146,10 @@ class ClassifierRun(TrainedRun):
             "parameters": parameter_counts(result.model),
         }
         vectorizer = self._vectorizer(self.description(result)["vocabulary"])
-        return export_trained(
-            self.config,
-            result.model,
-            vectorizer,
-            self.data,
-            self.parts["test"],
-            measured,
-            folder,
+        trained = TrainedClassifier(
+            self.config, result.model, vectorizer, self.data, self.parts["test"]
         )
+        return trained.export(measured, folder)
 
     def export_portable(self, kind: str, folder: Path, runtime: str | None) -> None:
         from keras_tnattn.export import export_portable, export_web

@@ -32,7 +32,6 @@ from keras_tnattn_train.runs.plots import confusion_matrix, learning_curves
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.training import EpochLog, fit, outputs_of, start_session
 
-VALIDATION_FRACTION = 0.1
 # How many words of a text are read by default: those of this share of the training texts, but at
 # least so many; less if the ids of all texts would take more than 4 GiB.
 WHOLE_TEXTS, FEWEST_WORDS = 0.99, 200
@@ -49,6 +48,10 @@ class Part:
     rows: np.ndarray
     ids: np.ndarray
     labels: np.ndarray
+
+    def batches(self) -> GroupedTextBatches:
+        """Returns the batches with which it is measured."""
+        return GroupedTextBatches(self.ids, self.labels, 256, MAX_TOKENS)
 
 
 def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> dict[str, Any]:
@@ -68,122 +71,168 @@ def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> di
     try:
         start_session(config)
         vectorizer, parts = prepare_parts(config, data)
-        train, weights = parts["train"], None
-        if config.class_weights == "balanced":
-            weights = compute_sample_weight("balanced", train.labels).astype("float32")
-        arguments = (train.ids, train.labels, config.batch_size)
-        batches = (
-            TextBatches(*arguments, config.seed, weights)
-            if train.ids.shape[1] <= SHORT_TEXTS
-            else GroupedTextBatches(*arguments, MAX_TOKENS, config.seed, weights)
-        )
+        batches = _training_batches(config, parts["train"])
         sizes = vectorizer.vocabulary_size(), len(data.class_names), len(batches)
-        model = compiled_model(config, *sizes, max_words=vectorizer.max_words)
+        build = functools.partial(compiled_model, config, *sizes, max_words=vectorizer.max_words)
+        model = build()
     except ValueError as error:
         # Keras and our layers validate sizes; report their errors as input errors.
         raise InputError(str(error)) from error
-    vocabulary = vectorizer.get_vocabulary()
-    description = {
-        "fingerprint": data.fingerprint(),
-        "notes": list(data.notes),
-        "class_names": list(data.class_names),
-        "vocabulary": vocabulary,
-        **({} if config.max_words else {"max_words": vectorizer.max_words}),
-    }
-    run.start_or_check(config, description)
-
-    test, validation = parts["test"], parts.get("validation")
+    run.start_or_check(config, _description(config, vectorizer, data))
     if config.initial_weights == "svm" and not run.last_checkpoint.exists():
-        build = functools.partial(compiled_model, config, *sizes, max_words=vectorizer.max_words)
-        model.set_weights(svm_weights(config, build, train.ids, train.labels))
-    log = EpochLog(run, config.early_stopping, config.monitor)
-    held_out = validation and GroupedTextBatches(validation.ids, validation.labels, 256, MAX_TOKENS)
-    fit(model, batches, config, run, held_out, log)
-    model = log.model
-    probabilities = outputs_of(model, test.ids)
-    predictions = probabilities.argmax(axis=-1)
-    train_predictions = outputs_of(model, train.ids).argmax(axis=-1)
-    write_report(test.labels, predictions, data.class_names, run.folder / "report.csv")
-    write_mistakes(
-        data.texts,
-        test.rows,
-        test.labels,
-        probabilities,
-        data.class_names,
-        run.folder / "mistakes.csv",
-    )
-    results: dict[str, Any] = {
-        "train_accuracy": float(np.mean(train_predictions == train.labels)),
-        "test_accuracy": float(np.mean(predictions == test.labels)),
-        "epochs": len(log.rows),
-        "seconds_per_step": min(row["seconds_per_step"] for row in log.rows),
-        "seconds": sum(row["seconds"] for row in log.rows),
-        "parameters": parameter_counts(model),
-        "rows": {name: len(part.labels) for name, part in parts.items()},
-        "classes": len(data.class_names),
-    }
-    learning_curves(log.rows, results["test_accuracy"], run.folder / "learning_curves.png")
-    confusion_matrix(
-        test.labels, predictions, data.class_names, run.folder / "confusion_matrix.png"
-    )
-    scores = attention_scores(model)
-    if scores is not None and "tt_ranks" in config.attention_arguments:
-        sentence = _a_sentence(train.ids)
-        draw_psi(
-            keras.ops.convert_to_numpy(scores(sentence[None]))[0],
-            [vocabulary[i] for i in sentence],
-            run.folder / "psi.png",
+        model.set_weights(svm_weights(config, build, parts["train"].ids, parts["train"].labels))
+    if config.word_dropout or config.dropout:
+        print(
+            "  loss and accuracy of an epoch are those of training, with dropped words and "
+            "features; val_loss, val_accuracy and the results are those of whole texts"
         )
+    log = EpochLog(run, config.early_stopping, config.monitor)
+    held_out = parts.get("validation")
+    log = fit(model, batches, config, run, held_out and held_out.batches(), log)
+    trained = TrainedClassifier(config, log.model, vectorizer, data, parts["test"])
+    results = _results(trained, parts, log)
+    _write_reports(trained, run.folder)
+    _draw(trained, parts["train"].ids, results, log, run.folder)
     return finish(
         config,
         run,
-        model,
+        log.model,
         results,
-        lambda folder, version: export_trained(
-            config, model, vectorizer, data, test, results, folder, version
-        ),
+        lambda folder, version: trained.export(results, folder, version),
     )
 
 
-def export_trained(
-    config: ClassifyConfig,
-    model: keras.Model,
-    vectorizer: WordVectorizer,
-    data: LabeledTexts,
-    test: Part,
-    results: dict[str, Any],
-    folder: Path,
-    version: int | None = None,
-) -> Path:
-    """Exports a classifier with a model card and examples from the test part.
+def _training_batches(config: ClassifyConfig, train: Part) -> keras.utils.PyDataset:
+    weights = None
+    if config.class_weights == "balanced":
+        weights = compute_sample_weight("balanced", train.labels).astype("float32")
+    arguments = (train.ids, train.labels, config.batch_size)
+    if train.ids.shape[1] <= SHORT_TEXTS:
+        return TextBatches(*arguments, config.seed, weights)
+    return GroupedTextBatches(*arguments, MAX_TOKENS, config.seed, weights)
 
-    Returns:
-        The path of the new version.
-    """
-    from keras_tnattn.export import export_classifier  # which needs TensorFlow
 
-    source = {
-        "name": config.dataset,
+def _description(
+    config: ClassifyConfig, vectorizer: WordVectorizer, data: LabeledTexts
+) -> dict[str, Any]:
+    return {
         "fingerprint": data.fingerprint(),
         "notes": list(data.notes),
+        "class_names": list(data.class_names),
+        "vocabulary": vectorizer.get_vocabulary(),
+        **({} if config.max_words else {"max_words": vectorizer.max_words}),
     }
-    examples = [data.texts[row][:200] for row in test.rows[:: max(1, len(test.rows) // 5)][:5]]
-    split = split_words if vectorizer.split == "words" else split_characters
-    card = {"examples": examples, **describe(config, source, results)}
 
-    def export(engines: Sequence[str]) -> Path:
-        layer = vectorizer.layer()
-        return export_classifier(
-            model, layer, data.class_names, folder, version, split, card, engines
-        )
 
-    if not all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))):
-        return export(())
-    try:
-        return export(("onnxruntime",))
-    except RuntimeError as error:  # not every model can be converted
-        print(f"note: TensorFlow computes the exported model, because: {error}")
-        return export(())
+@dataclasses.dataclass(frozen=True)
+class TrainedClassifier:
+    """A trained classifier, with what it was trained and is tested on.
+
+    Args:
+        config: The options.
+        model: The model.
+        vectorizer: What turns texts into its inputs.
+        data: All texts.
+        test: The test part.
+    """
+
+    config: ClassifyConfig
+    model: keras.Model
+    vectorizer: WordVectorizer
+    data: LabeledTexts
+    test: Part
+
+    @functools.cached_property
+    def probabilities(self) -> np.ndarray:
+        """The probabilities `(R, C)` of the classes for the test part."""
+        return outputs_of(self.model, self.test.ids)
+
+    @property
+    def predictions(self) -> np.ndarray:
+        """The predicted classes `(R,)` of the test part."""
+        return self.probabilities.argmax(axis=-1)
+
+    def export(self, results: dict[str, Any], folder: Path, version: int | None = None) -> Path:
+        """Exports the classifier with a model card and examples from the test part.
+
+        Args:
+            results: The measurements.
+            folder: The folder of the versions.
+            version: The number of the version. Default: the next one.
+
+        Returns:
+            The path of the new version.
+        """
+        from keras_tnattn.export import export_classifier  # which needs TensorFlow
+
+        data, rows = self.data, self.test.rows
+        source = {
+            "name": self.config.dataset,
+            "fingerprint": data.fingerprint(),
+            "notes": list(data.notes),
+        }
+        examples = [data.texts[row][:200] for row in rows[:: max(1, len(rows) // 5)][:5]]
+        card = {"examples": examples, **describe(self.config, source, results)}
+        split = split_words if self.vectorizer.split == "words" else split_characters
+
+        def export(engines: Sequence[str]) -> Path:
+            layer = self.vectorizer.layer()
+            return export_classifier(
+                self.model, layer, data.class_names, folder, version, split, card, engines
+            )
+
+        if not all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))):
+            return export(())
+        try:
+            return export(("onnxruntime",))
+        except RuntimeError as error:  # not every model can be converted
+            print(f"note: TensorFlow computes the exported model, because: {error}")
+            return export(())
+
+
+def _results(trained: TrainedClassifier, parts: dict[str, Part], log: EpochLog) -> dict[str, Any]:
+    """Returns the content of `results.json`."""
+    train_predictions = outputs_of(trained.model, parts["train"].ids).argmax(axis=-1)
+    return {
+        "train_accuracy": float(np.mean(train_predictions == parts["train"].labels)),
+        "test_accuracy": float(np.mean(trained.predictions == trained.test.labels)),
+        "epochs": len(log.rows),
+        "seconds_per_step": min(row["seconds_per_step"] for row in log.rows),
+        "seconds": sum(row["seconds"] for row in log.rows),
+        "parameters": parameter_counts(trained.model),
+        "rows": {name: len(part.labels) for name, part in parts.items()},
+        "classes": len(trained.data.class_names),
+    }
+
+
+def _write_reports(trained: TrainedClassifier, folder: Path) -> None:
+    labels, names = trained.test.labels, trained.data.class_names
+    write_report(labels, trained.predictions, names, folder / "report.csv")
+    write_mistakes(
+        trained.data.texts,
+        trained.test.rows,
+        labels,
+        trained.probabilities,
+        names,
+        folder / "mistakes.csv",
+    )
+
+
+def _draw(
+    trained: TrainedClassifier,
+    train_ids: np.ndarray,
+    results: dict[str, Any],
+    log: EpochLog,
+    folder: Path,
+) -> None:
+    learning_curves(log.rows, results["test_accuracy"], folder / "learning_curves.png")
+    labels, names = trained.test.labels, trained.data.class_names
+    confusion_matrix(labels, trained.predictions, names, folder / "confusion_matrix.png")
+    scores = attention_scores(trained.model)
+    if scores is not None and "tt_ranks" in trained.config.attention_arguments:
+        sentence, vocabulary = _a_sentence(train_ids), trained.vectorizer.get_vocabulary()
+        psi = keras.ops.convert_to_numpy(scores(sentence[None]))[0]
+        draw_psi(psi, [vocabulary[i] for i in sentence], folder / "psi.png")
 
 
 def prepare_parts(
@@ -192,12 +241,13 @@ def prepare_parts(
     """Splits the rows, learns the vocabulary of the training part and turns all texts into ids.
 
     Returns:
-        The vectorizer and the parts `train`, `test` and, with early stopping, `validation`.
+        The vectorizer and the parts `train`, `test` and `validation`, if there is one.
     """
     train, test = split_rows(data.labels, config.test_fraction, config.seed)
     rows = {"train": train, "test": test}
-    if config.early_stopping:
-        training, validation = split_rows(data.labels[train], VALIDATION_FRACTION, config.seed)
+    if config.validation_fraction:
+        share = config.validation_fraction
+        training, validation = split_rows(data.labels[train], share, config.seed)
         rows |= {"train": train[training], "validation": train[validation]}
     vectorizer = learn_words(
         (data.texts[row] for row in rows["train"]),
@@ -282,7 +332,7 @@ def compiled_model(
         embedding_tt_ranks=config.embedding_tt_ranks,
         word_dropout=config.word_dropout,
         dropout=config.dropout,
-        normalization=config.normalization == "on",
+        normalization=config.recipe == "tuned",
         feedforward_dim=config.feedforward_dim or None,
         position_encoding=positions,
         max_length=(max_words or config.max_words) if positions == "learned" else None,
@@ -291,13 +341,12 @@ def compiled_model(
     )
     jit_compile = {"auto": config.attention == "ada" or "auto", "on": True, "off": False}
     rate: Any = config.learning_rate
-    if config.schedule == "cosine":
+    if config.recipe == "tuned":
         rate = keras.optimizers.schedules.CosineDecay(rate, config.epochs * steps)
     model.compile(
         optimizer=keras.optimizers.Adam(rate),
         loss="sparse_categorical_crossentropy",
         metrics=["accuracy"],
-        steps_per_execution=config.steps_per_execution,
         jit_compile=jit_compile[config.jit_compile],
     )
     return model

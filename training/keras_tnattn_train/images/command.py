@@ -40,24 +40,30 @@ def images(config: ImagesConfig, run: Run) -> None:
 COMMAND = training_command(
     ImagesConfig,
     images,
-    "Train an attention network to classify images",
-    "The rows of pixels, the patches or the pixels of an image are the sites of a deep tensor "
-    "network, or the tokens of a transformer encoder with power law graph attention. Writes the "
-    "run folder: config.json, data.json, metrics.csv, results.json, learning_curves.png, "
-    "confusion_matrix.png, deductive.png for plga, model.keras and checkpoints.",
+    "Train a classifier of images",
+    "A convolutional network; or the rows of pixels, the patches or the pixels of an image are the "
+    "sites of a deep tensor network, or the tokens of a transformer encoder with power law graph "
+    "attention. Writes the run folder: config.json, data.json, metrics.csv, results.json, "
+    "learning_curves.png, confusion_matrix.png, deductive.png for plga, model.keras and "
+    "checkpoints.",
     """\
 examples:
-  classify scikit-learn's digits, with each row of pixels as a site; no network needed:
+  classify scikit-learn's digits; no network needed:
     python training/train.py images
-  classify the digits by power law graph attention to patches of 2 by 2 pixels:
+  classify the digits by attention to their rows, and to patches of 2 by 2 pixels:
+    python training/train.py images --attention tn
     python training/train.py images --attention plga --patch-size 2
   classify your own pictures, in a folder with one subfolder for each class, and then others:
     python training/train.py images --dataset pictures --image-size 28 --name mine
     python training/predict.py runs/mine new/1.png new/2.png
-  classify MNIST from Keras' loader or from DIR/mnist.npz, with patches of 4 by 4 pixels as sites:
-    python training/train.py images --dataset mnist --patch-size 4
-    python training/train.py images --dataset mnist --patch-size 4 --data-dir DIR
+  classify MNIST from Keras' loader or from DIR/mnist.npz:
+    python training/train.py images --dataset mnist
+    python training/train.py images --dataset mnist --data-dir DIR
 """,
     predicting=predicting,
     columns=("path", "image", "file"),
+    first=(
+        *("resume", "dataset", "data_dir", "image_size", "patch_size", "attention"),
+        *("epochs", "learning_rate", "export", "name"),
+    ),
 )

@@ -15,14 +15,16 @@ from keras_tnattn_train.options.options import (
     option,
 )
 
+TN_ONLY = ("bond_dim", "initial_deviation")
 PLGA_ONLY = ("model_dim", "num_heads", "residual_units", "residual_dim")
 
 
 def _default_name(values: dict[str, Any]) -> str:
-    size = values["patch_size"]
-    sites = "rows" if size is None else f"patches-{size}"
-    attention = "" if values["attention"] == "tn" else f"-{values['attention']}"
-    return f"{short_name(values['dataset'])}{attention}-{sites}-{values['seed']}"
+    words = [short_name(values["dataset"]), values["attention"]]
+    if values["attention"] != "none":
+        size = values["patch_size"]
+        words.append("rows" if size is None else f"patches-{size}")
+    return "-".join([*words, str(values["seed"])])
 
 
 def _default_epochs(values: dict[str, Any]) -> int:
@@ -30,7 +32,7 @@ def _default_epochs(values: dict[str, Any]) -> int:
 
 
 def _default_learning_rate(values: dict[str, Any]) -> float:
-    return 5e-3 if values["attention"] == "tn" else 1e-3
+    return 1e-3 if values["attention"] == "plga" else 5e-3
 
 
 class ImagesConfig(ExportConfig):
@@ -71,20 +73,21 @@ class ImagesConfig(ExportConfig):
     patch_size: int | None = option(
         None,
         DATA,
-        "use patches of N by N pixels as sites; 1: single pixels (default: rows of pixels)",
+        "use patches of N by N pixels as sites; 1: single pixels (default: rows of pixels; tn, "
+        "plga)",
         metavar="N",
         ge=1,
         le=65_536,
     )
 
     attention: str = option(
-        "tn",
+        "none",
         MODEL,
-        "tn: a deep tensor network of tensor-network attention; plga: a transformer encoder with "
-        "power law graph attention",
-        choices=("tn", "plga"),
+        "none: a small convolutional network; tn: a deep tensor network of tensor-network "
+        "attention; plga: a transformer encoder with power law graph attention",
+        choices=("none", "tn", "plga"),
     )
-    num_layers: int = option(1, MODEL, "number of attention layers", ge=1, le=100)
+    num_layers: int = option(1, MODEL, "number of attention layers (tn, plga)", ge=1, le=100)
     bond_dim: int = option(
         10, MODEL, "bond dimension: size of the network's matrices (tn)", ge=1, le=65_536
     )
@@ -108,13 +111,13 @@ class ImagesConfig(ExportConfig):
     learning_rate: float = option(
         None,
         TRAINING,
-        "initial learning rate of AdamW; with cosine decay to 0 (default: 0.005 for tn, 0.001 "
-        "for plga)",
+        "initial learning rate of AdamW; with cosine decay to 0 (default: 0.001 for plga, else "
+        "0.005)",
         compute=_default_learning_rate,
         gt=0,
     )
     weight_decay: float = option(1e-2, TRAINING, "weight decay of AdamW", ge=0)
-    name: str = name_option(_default_name, "DATASET-SITES-SEED")
+    name: str = name_option(_default_name, "DATASET-ATTENTION-SITES-SEED")
 
     def check_together(self) -> None:
         named = f"dataset={self.dataset!r}"
@@ -125,12 +128,14 @@ class ImagesConfig(ExportConfig):
         if self.dataset in IMAGE_SETS:
             self.refuse(f"{named}, whose images have one size", "image_size")
         reason = f"attention={self.attention!r}, which has none"
-        if self.attention == "tn":
+        if self.attention != "tn":
+            self.refuse(reason, *TN_ONLY)
+        if self.attention != "plga":
             self.refuse(reason, *PLGA_ONLY)
-        else:
-            self.refuse(reason, "bond_dim", "initial_deviation")
-            if self.model_dim % self.num_heads:
-                raise ValueError(
-                    "Expected a model_dim that num_heads divides. Received: "
-                    f"model_dim={self.model_dim}, num_heads={self.num_heads}"
-                )
+        elif self.model_dim % self.num_heads:
+            raise ValueError(
+                "Expected a model_dim that num_heads divides. Received: "
+                f"model_dim={self.model_dim}, num_heads={self.num_heads}"
+            )
+        if self.attention == "none":
+            self.refuse(reason, "num_layers", "patch_size")

@@ -108,6 +108,39 @@ def _card(config: ImagesConfig, data: LabeledImages, results: dict[str, Any]) ->
 
 
 def _compiled_model(config: ImagesConfig, data: LabeledImages) -> keras.Model:
+    if config.attention == "none":
+        model = convolutional_network(data.images.shape[1:], len(data.class_names))
+    else:
+        model = _attention_network(config, data)
+    steps = config.epochs * -(-len(data.labels) // config.batch_size)
+    schedule = keras.optimizers.schedules.CosineDecay(config.learning_rate, steps)
+    model.compile(
+        keras.optimizers.AdamW(schedule, weight_decay=config.weight_decay),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return model
+
+
+def convolutional_network(shape: tuple[int, ...], classes: int) -> keras.Model:
+    """Returns a small convolutional network from images `(B, height, width)` to logits."""
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input(shape),
+            layers.Reshape((*shape, 1)),
+            layers.Conv2D(16, 3, padding="same", activation="relu"),
+            layers.Conv2D(32, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dropout(0.25),
+            layers.Dense(classes),
+        ],
+        name="image_classifier",
+    )
+
+
+def _attention_network(config: ImagesConfig, data: LabeledImages) -> keras.Model:
     height, width = data.images.shape[1:]
     size = config.patch_size
     # A row of pixels is a patch as wide as the image.
@@ -122,15 +155,7 @@ def _compiled_model(config: ImagesConfig, data: LabeledImages) -> keras.Model:
         logits = _tensor_network(config, classes, num_sites, high * wide)(x)
     else:
         logits = _power_law_encoder(config, classes, num_sites, x)
-    model = keras.Model(images, logits, name="image_classifier")
-    steps = config.epochs * -(-len(data.labels) // config.batch_size)
-    schedule = keras.optimizers.schedules.CosineDecay(config.learning_rate, steps)
-    model.compile(
-        keras.optimizers.AdamW(schedule, weight_decay=config.weight_decay),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-    )
-    return model
+    return keras.Model(images, logits, name="image_classifier")
 
 
 def _tensor_network(

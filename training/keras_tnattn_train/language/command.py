@@ -49,4 +49,8 @@ examples:
 """,
     several_devices=False,
     loading=load,
+    first=(
+        *("resume", "corpus", "tokens", "length", "attention", "num_layers", "model_dim"),
+        *("epochs", "export", "name"),
+    ),
 )

@@ -10,7 +10,6 @@ from keras_tnattn_train.options.options import (
     batch_size_option,
     early_stopping_option,
     epochs_option,
-    jit_compile_option,
     name_option,
     option,
 )
@@ -91,8 +90,6 @@ class LanguageConfig(ExportConfig):
         "positions; auto: rotary for sdpa and plga, else sinusoidal",
         choices=("auto", "rotary", "sinusoidal", "none"),
     )
-    norm_first: bool = option(True, MODEL, "normalize the inputs of the branches, not the sums")
-    tie_logits: bool = option(False, MODEL, "logits that are products with the embedding")
     residual_units: int = option(
         2, MODEL, "residual units that learn the metric (plga)", ge=0, le=256
     )
@@ -116,7 +113,6 @@ class LanguageConfig(ExportConfig):
     early_stopping: int | None = early_stopping_option(
         "stop after PATIENCE epochs without a lower validation loss, and keep the best epoch"
     )
-    jit_compile: str = jit_compile_option("on JAX only")
     freeze_metric: bool = option(
         False,
         TRAINING,

@@ -80,24 +80,11 @@ def read_corpus(config: LanguageConfig) -> Corpus:
 
     Raises:
         InputError: If a file cannot be read, is not UTF-8 text or has rows without a text, or there
-            are too few documents or too little text for each part.
+            is too little text for each part.
     """
     documents = list(_documents(config))
-    if len(documents) < 3:
-        raise InputError(
-            "Expected at least 3 documents, one for each of training, validation and test. "
-            f"Received: {len(documents)}, corpus={' '.join(config.corpus)}. Other --documents "
-            "split files otherwise"
-        )
-    order = np.random.default_rng((config.seed, len(documents))).permutation(len(documents))
-    held_out = max(1, round(config.held_out * len(documents)))
-    numbers = {
-        "validation": order[:held_out],
-        "test": order[held_out : 2 * held_out],
-        "train": order[2 * held_out :],
-    }
-    # In the order of the corpus, so that neighbors stay neighbors.
-    texts = {name: [documents[i] for i in sorted(numbers[name])] for name in PARTS}
+    split = _split_by_position if len(documents) < len(PARTS) else _split_documents
+    texts = split(documents, config)
     tokens = Tokens.learn(config.tokens, texts["train"], config.vocabulary_size)
     parts = {name: _part(tokens, texts[name]) for name in PARTS}
     if len(parts["train"].ids) <= config.length:
@@ -106,6 +93,40 @@ def read_corpus(config: LanguageConfig) -> Corpus:
             f"{len(parts['train'].ids)}. Give more text or a shorter --length"
         )
     return Corpus(tokens, parts)
+
+
+def _split_documents(documents: Sequence[str], config: LanguageConfig) -> dict[str, list[str]]:
+    """Returns the documents of each part, chosen at random."""
+    order = np.random.default_rng((config.seed, len(documents))).permutation(len(documents))
+    held_out = max(1, round(config.held_out * len(documents)))
+    numbers = {
+        "validation": order[:held_out],
+        "test": order[held_out : 2 * held_out],
+        "train": order[2 * held_out :],
+    }
+    # In the order of the corpus, so that neighbors stay neighbors.
+    return {name: [documents[i] for i in sorted(numbers[name])] for name in PARTS}
+
+
+def _split_by_position(documents: Sequence[str], config: LanguageConfig) -> dict[str, list[str]]:
+    """Cuts one or two documents, as a book without empty lines, into the three parts."""
+    texts: dict[str, list[str]] = {name: [] for name in PARTS}
+    for text in documents:
+        size = round(config.held_out * len(text))
+        ends = (len(text) - 2 * size, len(text) - size, len(text))
+        for name, start, end in zip(PARTS, (0, *ends[:2]), ends, strict=True):
+            texts[name] += [text[start:end]] if text[start:end].strip() else []
+    if not all(texts.values()):
+        raise InputError(
+            "Expected text for each of training, validation and test part. Received: "
+            f"{sum(map(len, documents))} characters, corpus={' '.join(config.corpus)}. Give more "
+            "text or a larger --held-out"
+        )
+    print(
+        f"  the corpus has {len(documents)} document(s), so each is split by position: its last "
+        f"{config.held_out:.0%} are test part, the {config.held_out:.0%} before validation part"
+    )
+    return texts
 
 
 def _part(tokens: Tokens, texts: Sequence[str]) -> Part:

@@ -1,8 +1,10 @@
 """The command line: `training/generate.py RUN "prompt"`."""
 
 import itertools
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sized
 from pathlib import Path
+from typing import Any
 
 from keras_tnattn_runtime.layout import portable_folder
 from keras_tnattn_train.options.apps import Program
@@ -30,7 +32,8 @@ class GenerateOptions(Options):
     max_tokens: int | None = option(
         None,
         SEARCH,
-        "tokens to write at most (default: 50, or what the model still reads)",
+        "tokens to write at most; beyond the model's length each is computed from the last ones "
+        "that it reads (default: 50, or what the model still reads)",
         ge=1,
         le=1_000_000,
     )
@@ -79,7 +82,6 @@ def _from_export(folder: Path, options: GenerateOptions) -> Iterator[str]:
             "Expected no metric_cache with an exported model. Received: metric_cache=True, "
             f"model={options.model}. Leave it out, or name the run"
         )
-    names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
     try:
         model = load(folder)
         if not isinstance(model, LanguageModel):
@@ -87,8 +89,7 @@ def _from_export(folder: Path, options: GenerateOptions) -> Iterator[str]:
                 f"Expected a language model. Received: model={options.model}, a "
                 f"{type(model).__name__}, which predicts with: python {folder / 'reader.py'} TEXT"
             )
-        chosen = {name: getattr(options, name) for name in (*names, "stop", "seed")}
-        yield from model.stream(options.prompt, **chosen)
+        yield from _continuation(model, model.tokens.ids, options)
     except (ImportError, OSError, ValueError) as error:
         raise InputError(str(error)) from error
 
@@ -97,19 +98,59 @@ def _from_run(folder: Path, options: GenerateOptions) -> Iterator[str]:
     start_backend()
     from keras_tnattn_train.language.loading import LanguageRun
 
-    return LanguageRun(folder).stream(
-        options.prompt,
-        options.stop,
-        max_new_tokens=options.max_tokens,
-        temperature=options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
-        min_p=options.min_p,
-        repetition_penalty=options.repetition_penalty,
-        seed=options.seed,
-        key_value_cache=True if options.metric_cache else None,
-        metric_cache=options.metric_cache,
-    )
+    run = LanguageRun(folder)
+    caches = {"key_value_cache": True, "metric_cache": True} if options.metric_cache else {}
+    return _continuation(run, run.tokens.encode, options, **caches)
+
+
+def _continuation(
+    model: Any, ids: Callable[[str], Sized], options: GenerateOptions, **caches: bool
+) -> Iterator[str]:
+    """Yields the text of each token; beyond the model's length it reads its last tokens anew.
+
+    Args:
+        model: What has the `max_length` of the model, and streams a continuation.
+        ids: Returns the ids of a text.
+        options: The options.
+        caches: Further options of the stream.
+    """
+    from keras_tnattn_runtime.reader import up_to
+
+    names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+    chosen = {name: getattr(options, name) for name in names} | caches
+    length, total = model.max_length, options.max_tokens
+
+    def texts() -> Iterator[str]:
+        text, written, seed = options.prompt, 0, options.seed
+        if total is None or length is None or max(1, len(ids(text))) + total <= length:
+            yield from model.stream(text, total, seed=seed, **chosen)
+            return
+        print(
+            f"note: the model reads {length} tokens (--length of language), fewer than the prompt "
+            f"and --max-tokens {total} together; it continues its last {length // 2} tokens",
+            file=sys.stderr,
+        )
+        while written < total:
+            if len(ids(text)) >= length:
+                text = _end(text, ids, length // 2)
+            count = min(total - written, length - max(1, len(ids(text))))
+            expected = written + count
+            for new in model.stream(text, count, seed=seed, **chosen):
+                yield new
+                text, written = text + new, written + 1
+            if written < expected:  # the end of the document
+                return
+            seed += 1
+
+    return up_to(texts(), options.stop)
+
+
+def _end(text: str, ids: Callable[[str], Sized], most: int) -> str:
+    """Returns the end of a text: at most so many tokens, at least one character."""
+    text = text[-most:]
+    while len(ids(text)) > most and len(text) > 1:
+        text = text[len(text) // 8 + 1 :]
+    return text
 
 
 main = Program(

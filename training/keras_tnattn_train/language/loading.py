@@ -1,6 +1,7 @@
 """A run of `language`: continues texts, and is compressed."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ import numpy as np
 from keras_tnattn.compression import logits_divergence
 from keras_tnattn.models import LanguageModel
 from keras_tnattn.search import Generator
-from keras_tnattn_runtime.reader import up_to
 from keras_tnattn_train.language.config import LanguageConfig
 from keras_tnattn_train.language.corpus import PackedBatches, read_corpus
 from keras_tnattn_train.language.tokens import END, Tokens
@@ -75,12 +75,17 @@ class LanguageRun(TrainedRun):
             )
         return self.model
 
-    def stream(self, prompt: str, stop: str | None = None, **options: Any) -> Iterator[str]:
-        """Yields the continuation of a prompt, token by token.
+    @property
+    def max_length(self) -> int | None:
+        """How many tokens the model reads."""
+        return self.language_model().max_length
+
+    def stream(self, prompt: str, max_tokens: int | None = None, **options: Any) -> Iterator[str]:
+        """Yields the text of each token that continues a prompt.
 
         Args:
             prompt: The text to continue; an empty one begins a document.
-            stop: A text with which the continuation ends. It may be a part of several tokens.
+            max_tokens: The most tokens to write. Default: 50, or what the model still reads.
             options: Those of `Generator`.
 
         Raises:
@@ -88,13 +93,13 @@ class LanguageRun(TrainedRun):
                 is too long for the model.
         """
         ids = self.tokens.prompt(prompt)
-        if options.get("max_new_tokens") is None:
-            longest = self.language_model().max_length
-            room = CONTINUATION if longest is None else longest - len(ids)
-            options["max_new_tokens"] = min(CONTINUATION, max(1, room))
-        generator = self.generator(**options)
+        if max_tokens is None:
+            room = CONTINUATION if self.max_length is None else self.max_length - len(ids)
+            max_tokens = min(CONTINUATION, max(1, room))
+        generator = self.generator(max_new_tokens=max_tokens, **options)
         try:
-            yield from up_to(map(self.tokens.decoder(), generator.stream(ids)), stop)
+            ids_until_end = itertools.takewhile(lambda i: i != END, generator.stream(ids))
+            yield from map(self.tokens.decoder(), ids_until_end)
         except ValueError as error:
             raise InputError(str(error)) from error
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_tnattn.models import LanguageModel, language_model
 from keras_tnattn.models.freezing import metric_spreads
+from keras_tnattn_runtime.extras import installation
 from keras_tnattn_train.language.config import LanguageConfig
 from keras_tnattn_train.language.corpus import Corpus, PackedBatches, Part
 from keras_tnattn_train.language.tokens import Tokens
@@ -66,10 +67,7 @@ def train_language_model(
     Raises:
         InputError: If the run was started with another corpus, or cannot be exported.
     """
-    if config.export and not all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))):
-        raise InputError(
-            "--export of a language model needs ONNX Runtime: pip install 'keras-tnattn[onnx]'"
-        )
+    _check_runtime(config)
     has_metric = model is None and config.attention == "plga"
     if model is None:
         start_session(config)
@@ -90,26 +88,10 @@ def train_language_model(
         rows = validation[0][0][:SPREAD_ROWS]
         log = SpreadLog(run, config.early_stopping, rows, config.num_layers)
     log = fit(model, batches, config, run, validation, log)
-    model = log.model
-    results: dict[str, Any] = {}
+    model, results = log.model, {}
     if config.freeze_metric:
-        number = min(-(-FROZEN_ROWS // config.batch_size), len(validation))
-        sample = [validation[i] for i in range(number)]
-        loss = keras.losses.SparseCategoricalCrossentropy(**LOSS_IGNORING_PADDING)
-        model, results["frozen"] = freeze(model, sample, loss, run)
-    results |= {
-        part: measure(model, corpus.parts[part], config.length, config.batch_size)
-        for part in ("validation", "test")
-    }
-    tokens = config.batch_size * config.length
-    seconds = min(row["seconds_per_step"] for row in log.rows)
-    results |= {
-        "parameters": {"all": model.count_params()},
-        "epochs": len(log.rows),
-        "seconds_per_step": seconds,
-        "tokens_per_second": tokens / seconds,
-        "seconds": sum(row["seconds"] for row in log.rows),
-    }
+        model, results["frozen"] = _freeze(model, validation, run)
+    results |= _results(config, model, corpus, log)
     learning_curves(log.rows, None, run.folder / "learning_curves.png")
     return finish(
         config,
@@ -120,6 +102,37 @@ def train_language_model(
             model, corpus.tokens, folder, version, card_of(config, corpus, results)
         ),
     )
+
+
+def _check_runtime(config: LanguageConfig) -> None:
+    if config.export and not all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))):
+        raise InputError(
+            f"--export of a language model needs ONNX Runtime. {installation('onnxruntime')}"
+        )
+
+
+def _freeze(model: keras.Model, validation: PackedBatches, run: Run) -> Any:
+    number = min(-(-FROZEN_ROWS // validation.batch_size), len(validation))
+    loss = keras.losses.SparseCategoricalCrossentropy(**LOSS_IGNORING_PADDING)
+    return freeze(model, [validation[i] for i in range(number)], loss, run)
+
+
+def _results(
+    config: LanguageConfig, model: keras.Model, corpus: Corpus, log: EpochLog
+) -> dict[str, Any]:
+    """Returns the content of `results.json`, but for what the freezing adds."""
+    seconds = min(row["seconds_per_step"] for row in log.rows)
+    return {
+        **{
+            part: measure(model, corpus.parts[part], config.length, config.batch_size)
+            for part in ("validation", "test")
+        },
+        "parameters": {"all": model.count_params()},
+        "epochs": len(log.rows),
+        "seconds_per_step": seconds,
+        "tokens_per_second": config.batch_size * config.length / seconds,
+        "seconds": sum(row["seconds"] for row in log.rows),
+    }
 
 
 def export(
@@ -159,8 +172,7 @@ def new_model(config: LanguageConfig, vocabulary_size: int) -> LanguageModel:
         dropout=config.dropout,
         feedforward=config.feedforward,
         position_encoding=None if position_encoding == "auto" else position_encoding,
-        norm_first=config.norm_first,
-        tie_logits=config.tie_logits,
+        norm_first=True,
         max_length=config.length,
         **options,
     )
@@ -172,12 +184,11 @@ def compile_model(model: keras.Model, config: LanguageConfig, num_steps: int) ->
     schedule = keras.optimizers.schedules.CosineDecay(
         0.0, max(1, num_steps - warmup), warmup_target=config.learning_rate, warmup_steps=warmup
     )
-    jit = {"auto": keras.backend.backend() == "jax", "on": True, "off": False}
     model.compile(
         keras.optimizers.AdamW(schedule, weight_decay=0.01, clipnorm=1.0, beta_2=0.98),
         keras.losses.SparseCategoricalCrossentropy(**LOSS_IGNORING_PADDING),
         weighted_metrics=[_accuracy()],
-        jit_compile=jit[config.jit_compile],
+        jit_compile=keras.backend.backend() == "jax",
     )
 
 
@@ -220,8 +231,8 @@ def summary(results: dict[str, Any], config: LanguageConfig) -> str:
         f"bits per byte: {test['bits_per_byte']:.4f} on the test part, "
         f"{results['validation']['bits_per_byte']:.4f} on the validation part; perplexity per "
         f"token: {test['perplexity']:.3f}",
-        f"parameters: {results['parameters']['all']:,}; {results['tokens_per_second']:,.0f} tokens "
-        f"per second; training: {results['seconds']:.0f} s",
+        f"parameters: {results['parameters']['all']:,}; training: {results['seconds']:.0f} s, "
+        f"compilation included; {results['tokens_per_second']:,.0f} tokens per second without it",
     ]
     frozen = results.get("frozen", {}).get("layers") == config.num_layers
     if config.attention == "plga" and not (config.causal_metric or frozen):

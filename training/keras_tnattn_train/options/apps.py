@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Generic, Literal, get_args
 
 import cyclopts
@@ -13,7 +13,6 @@ from pydantic.fields import FieldInfo
 from keras_tnattn_train.options.errors import InputError, exit_status
 from keras_tnattn_train.options.options import (
     GROUPS,
-    OLD_NAMES,
     SomeOptions,
     choices,
     extras,
@@ -21,6 +20,7 @@ from keras_tnattn_train.options.options import (
 )
 from keras_tnattn_train.options.program import program, with_programs
 
+HELP_ALL = "--help-all"
 _GROUPS = {name: cyclopts.Group(name, sort_key=i) for i, name in enumerate(GROUPS)}
 
 
@@ -46,14 +46,23 @@ def new_app(script: str, text: str, examples: str = "") -> cyclopts.App:
 
 
 def function_of(
-    options: Mapping[str, FieldInfo], start: Callable[[dict[str, Any]], None]
+    options: Mapping[str, FieldInfo],
+    start: Callable[[dict[str, Any]], None],
+    shown: Collection[str] = (),
 ) -> Callable[..., Callable[[], None]]:
     """Returns a function with one parameter per option, for cyclopts.
 
     Cyclopts calls it with only the options that the user typed; it returns a call of `start` with
     them.
+
+    Args:
+        options: The options by name.
+        start: What to call.
+        shown: The names of those that `--help` shows. Default: all.
     """
-    parameters = [_parameter(name, field) for name, field in options.items()]
+    parameters = [
+        _parameter(name, field, name in shown if shown else None) for name, field in options.items()
+    ]
     signature = inspect.Signature(sorted(parameters, key=lambda each: each.kind))
 
     def call(*arguments: Any, **values: Any) -> Callable[[], None]:
@@ -74,13 +83,16 @@ def run(app: cyclopts.App, arguments: Sequence[str] | None) -> int:
         The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
     """
 
+    words = sys.argv[1:] if arguments is None else arguments
+
     def start() -> None:
         try:
-            command = app(_renamed(arguments), exit_on_error=False, print_error=False)
+            tokens = ["--help" if word == HELP_ALL else word for word in words]
+            command = app(tokens, exit_on_error=False, print_error=False)
         except cyclopts.UnusedCliTokensError as error:
-            words = " ".join(error.unused_tokens or ())
+            unused = " ".join(error.unused_tokens or ())
             raise InputError(
-                f"Expected options, --NAME VALUE. Received: {words}. See --help"
+                f"Expected options, --NAME VALUE. Received: {unused}. See --help"
             ) from error
         except cyclopts.CycloptsError as error:
             raise InputError(f"{_sentences(str(error), app)} See --help") from error
@@ -98,20 +110,6 @@ def _sentences(text: str, app: cyclopts.App) -> str:
         names = (name for name in app if not name.startswith("-"))
         return f"{text if text.endswith('?') else f'{text}.'} Expected one of {', '.join(names)}."
     return text if text.endswith("?") else f"{text}."
-
-
-def _renamed(arguments: Sequence[str] | None) -> list[str]:
-    """Returns the arguments with the new names of options, and says which were renamed."""
-    renamed = []
-    for argument in sys.argv[1:] if arguments is None else arguments:
-        option, equals, value = argument.partition("=")
-        name = OLD_NAMES.get(option.removeprefix("--").replace("-", "_"))
-        if name is not None and option.startswith("--"):
-            new = f"--{name.replace('_', '-')}"
-            print(f"{option} is now called {new}", file=sys.stderr)
-            argument = f"{new}{equals}{value}"
-        renamed.append(argument)
-    return renamed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,11 +140,11 @@ class Program(Generic[SomeOptions]):
         return run(app, arguments)
 
 
-def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+def _parameter(name: str, field: FieldInfo, is_first: bool | None) -> inspect.Parameter:
     default = inspect.Parameter.empty if field.is_required() else _default(field)
     if isinstance(default, tuple) and extras(field)["positional"]:
         # Any number of them, of this type each.
-        annotation = _type(get_args(field.annotation)[0], field)
+        annotation = _type(get_args(field.annotation)[0], field, is_first)
         return inspect.Parameter(name, inspect.Parameter.VAR_POSITIONAL, annotation=annotation)
     kind: Any = inspect.Parameter.KEYWORD_ONLY
     if extras(field)["positional"]:
@@ -157,20 +155,28 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         name,
         kind,
         default=default,
-        annotation=_type(field.annotation, field),
+        annotation=_type(field.annotation, field, is_first),
     )
 
 
-def _type(kind: Any, field: FieldInfo) -> Any:
-    """Returns the type of an option, annotated with its presentation in `--help`."""
+def _type(kind: Any, field: FieldInfo, is_first: bool | None) -> Any:
+    """Returns the type of an option, annotated with its presentation in `--help`.
+
+    Args:
+        kind: The type.
+        field: The option.
+        is_first: Whether the option is one of those that are shown; `None` if all are.
+    """
     if choices(field):
         one: Any = Literal[choices(field)]  # type: ignore[valid-type]
         kind = tuple[one, ...] if isinstance(field.default, tuple) else one
-    allowed = interval(field) and f" [{interval(field)}]"
+    allowed = f" [{interval(field)}]" if is_first is None and interval(field) else ""
+    brief = extras(field).get("brief") if is_first else None
     parameter = cyclopts.Parameter(
         group=_GROUPS[extras(field)["group"]],
-        help=f"{field.description}{allowed}",
+        help=brief or f"{field.description}{allowed}",
         metavar=extras(field)["metavar"],
+        show=is_first is not False,
         show_default=_shown_default,
         consume_multiple=True,
         converter=_integers if kind in (int, int | None, tuple[int, ...]) else None,

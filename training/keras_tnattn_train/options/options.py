@@ -33,14 +33,6 @@ LARGEST_SEED = 2**32 - 1
 # A file name holds at most 255 bytes, and runs add prefixes to theirs.
 LONGEST_NAME = 200
 
-# The new names of options, for command lines and stored runs that have their old ones.
-OLD_NAMES = {
-    "dropout_rate": "dropout",
-    "embedding_rank": "embedding_tt_ranks",
-    "hidden_units": "feedforward_dim",
-    "tt_rank": "tt_ranks",
-}
-
 SomeOptions = TypeVar("SomeOptions", bound="Options")
 
 
@@ -53,6 +45,7 @@ def option(
     compute: Callable[[dict[str, Any]], Any] | None = None,
     metavar: str | None = None,
     named_or_not: bool = False,
+    brief: str | None = None,
     **constraints: Any,
 ) -> Any:
     """Declares an option, a field of an `Options` class; the annotation gives its type.
@@ -65,11 +58,14 @@ def option(
         compute: Computes the default from the values of the options declared before this one.
         metavar: What `--help` shows in place of the value. Default: the type.
         named_or_not: Whether its value may also be given without its name. Default `False`.
+        brief: The help text in the `--help` of a command that shows only some of its options.
+            Default: `text`.
         **constraints: The range as pydantic's `Field` takes it: `ge`, `gt`, `le`, `lt`.
     """
     settled = {"default": default} if compute is None else {"default_factory": compute}
     extra: Any = {"group": group, "choices": choices, "metavar": metavar, "positional": False}
     extra["named_or_not"] = named_or_not
+    extra["brief"] = brief
     return pydantic.Field(**settled, description=text, json_schema_extra=extra, **constraints)
 
 
@@ -133,11 +129,6 @@ class Options(pydantic.BaseModel):
 
     def check_together(self) -> None:
         """Raises `ValueError` if options contradict each other; overridden by subclasses."""
-
-    @classmethod
-    def of_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Adapts options that an earlier version stored; overridden by subclasses."""
-        return values
 
     def changed(self: SomeOptions, **values: Any) -> SomeOptions:
         """Returns a copy with some values changed; all values are checked again."""
@@ -242,12 +233,6 @@ class RunConfig(Options, abc.ABC):
                 f"bytes, name={name[:40]!r}... Give a shorter --name"
             )
         return name
-
-    @classmethod
-    def of_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:
-        # Earlier versions stored the options of `ExportConfig` with every run.
-        gone = ExportConfig.model_fields.keys() - cls.model_fields.keys()
-        return {name: value for name, value in values.items() if name not in gone}
 
     def refuse(self, reason: str, *names: str) -> None:
         """Raises `InputError` if one of the named options differs from its default."""
@@ -371,12 +356,6 @@ def batch_size_option(default: int, rows: str = "rows") -> Any:
 def early_stopping_option(text: str) -> Any:
     """Declares the patience of early stopping."""
     return option(None, TRAINING, text, metavar="PATIENCE", ge=1, le=100_000)
-
-
-def steps_per_execution_option() -> Any:
-    """Declares Keras' `steps_per_execution`."""
-    text = "batches per compiled call (Keras' steps_per_execution)"
-    return option(1, TRAINING, text, ge=1, le=100_000)
 
 
 def jit_compile_option(auto: str) -> Any:

@@ -74,7 +74,8 @@ def _needed(config: ExportConfig) -> dict[str, Any]:
     # The command exports, and some options are allowed only with that.
     needed = {name: value for name, value in config.changed(export=True) if name != "saved_models"}
     model = kind(**needed)
-    for name in [name for name in needed if name != "export"]:
+    # The later ones first, because their defaults depend on the earlier ones.
+    for name in reversed([name for name in needed if name != "export"]):
         others = {other: value for other, value in needed.items() if other != name}
         with contextlib.suppress(InputError):  # the others contradict the default
             if kind(**others) == model:

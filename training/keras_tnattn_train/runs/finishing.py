@@ -64,9 +64,7 @@ def _export_once(config: ExportConfig, run: Run, write: Callable[[Path, int], Pa
         note = export_note(run)
         same = note.get("options") == config.export_options
         written = folder / str(note.get("version"))
-        # Notes of earlier versions do not say whether the export is complete.
-        exported = (run.results or {}).get("exported") == str(written)
-        if same and written.exists() and note.get("complete", exported):
+        if same and written.exists() and note.get("complete"):
             return written
         if not same or written.exists():
             note = {"options": config.export_options, "version": next_version(folder)}

@@ -16,23 +16,31 @@ class EpochLines(keras.callbacks.Callback):
 
     Within a long epoch a line tells every minute how far it is. Behind the metrics are the seconds
     since this process began to train, and, within an epoch, those that remain to the last epoch.
+    The first call of the compiled step, which compiles it, does not count for these: they are
+    told once two more have ended.
     """
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         self._start = self._line = time.perf_counter()
-        self._steps = 0
+        self._steps = self._calls = 0
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         now, steps, epochs = time.perf_counter(), self.params["steps"], self.params["epochs"]
+        self._calls += 1
+        # With several steps per call, the last call of an epoch may have fewer.
+        step = min(batch + 1, steps or batch + 1)
+        if self._calls == 1:
+            self._compiled, self._compiled_steps = now, step
         if now - self._line < SECONDS or not steps:
             return
-        self._line, finished = now, min(batch + 1, steps)
-        remaining = (epochs - self._epoch) * steps - finished
-        seconds = (now - self._start) / (self._steps + finished) * remaining
+        self._line, remaining = now, ""
+        if self._calls > 2:
+            steps_left = (epochs - self._epoch) * steps - step
+            rate = (now - self._compiled) / (self._steps + step - self._compiled_steps)
+            remaining = f", about {rate * steps_left:.0f} s remain"
         print(
-            f"epoch {self._epoch + 1} of {epochs}, step {finished:,} of {steps:,}: "
-            f"{_text(logs)} ({now - self._start:.0f} s since the start, about {seconds:.0f} s "
-            "remain)",
+            f"epoch {self._epoch + 1} of {epochs}, step {step:,} of {steps:,}: {_text(logs)} "
+            f"({now - self._start:.0f} s since the start{remaining})",
             flush=True,
         )
 

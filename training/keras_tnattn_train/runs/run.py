@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_tnattn_train.options.errors import InputError
-from keras_tnattn_train.options.options import OLD_NAMES, Options, SomeOptions
+from keras_tnattn_train.options.options import Options, SomeOptions
 from keras_tnattn_train.processes.devices import process_id, wait_for_all
 from keras_tnattn_train.system.files import read_object, reason, replacing, write_table
 from keras_tnattn_train.system.locks import locked
@@ -46,12 +46,10 @@ def from_json(kind: type[SomeOptions], text: str) -> SomeOptions:
         raise InputError(
             f"Expected the options of a run as a JSON object. Received: {str(values)[:40]}"
         )
-    # Runs of 0.1 do not name their command.
-    command = values.pop("command", kind.command)
+    command = values.pop("command", None)
     if command != kind.command:
         raise InputError(f"Expected a run of {kind.command}. Received: one of {command}")
-    values = {OLD_NAMES.get(name, name): value for name, value in values.items()}
-    return kind(**kind.of_earlier(values))
+    return kind(**values)
 
 
 class Run:

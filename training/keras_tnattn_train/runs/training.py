@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_tnattn_runtime.extras import installation
 from keras_tnattn_train.data.batches import MAX_TOKENS, GroupedTextBatches
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import ExportConfig, FitConfig, RunConfig
@@ -346,8 +347,8 @@ def _check_export(folder: Path) -> None:
 def _check_tensorboard() -> None:
     if importlib.util.find_spec("tensorboard") is None:
         raise InputError(
-            "--tensorboard needs the package tensorboard, which is not installed. Install it with: "
-            "pip install 'keras-tnattn[tensorboard]'"
+            "--tensorboard needs the package tensorboard, which is not installed. "
+            f"{installation('tensorboard')}"
         )
 
 

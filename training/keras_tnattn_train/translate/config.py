@@ -19,19 +19,16 @@ from keras_tnattn_train.options.options import (
     batch_size_option,
     early_stopping_option,
     epochs_option,
-    jit_compile_option,
     name_option,
     option,
     skip_bad_rows_option,
-    steps_per_execution_option,
 )
 
-PRESETS = ("plga-1", "plga-2", "plga-3", "plga-4", "plga-5", "plga-6", "plga-small", "sdpa")
-SMALL = "plga-small"
+SMALL = ("sdpa-small", "plga-small")
+PRESETS = (*SMALL, "sdpa", "plga-1", "plga-2", "plga-3", "plga-4", "plga-5", "plga-6")
 ATTENTIONS = ("plga", "sdpa")
 ATTENTION_NAMES = tuple(registered_attentions())
 CAUSAL = tuple(registered_attentions(can_be_causal=True))
-FORMS = ("NFC", "NFKC")
 TOKENIZERS = ("joiners", "bert")
 # Warm-up steps of the learning rate in the paper.
 WARMUP_STEPS = {"plga": 15_000, "sdpa": 4000}
@@ -52,8 +49,6 @@ PREPARING = (
     "max_length",
     "tokenizer",
     "lower_case",
-    "strip_accents",
-    "unicode_form",
 )
 EMBEDDINGS = ("dense", "tensor_train", "low_rank")
 MODEL_ARGUMENTS = (
@@ -82,9 +77,9 @@ def size(text: str, of_paper: int, le: int) -> Any:
     of_small = of_paper // 4
 
     def compute(values: dict[str, Any]) -> int:
-        return of_small if values["preset"] == SMALL else of_paper
+        return of_small if values["preset"] in SMALL else of_paper
 
-    text = f"{text} (default: {of_paper}, and {of_small} for {SMALL})"
+    text = f"{text} (default: {of_small} for the small presets, {of_paper} for the others)"
     return option(None, MODEL, text, compute=compute, ge=1, le=le)
 
 
@@ -97,7 +92,7 @@ def _default_attention(values: dict[str, Any]) -> str:
 
 
 def default_warmup(values: dict[str, Any]) -> int:
-    return 2000 if values["preset"] == SMALL else WARMUP_STEPS[values["attention"]]
+    return 2000 if values["preset"] in SMALL else WARMUP_STEPS[values["attention"]]
 
 
 def fitting_warmup(config: "TranslateConfig", steps: int) -> int:
@@ -107,14 +102,14 @@ def fitting_warmup(config: "TranslateConfig", steps: int) -> int:
 
 
 def _default_peak(values: dict[str, Any]) -> float:
-    if values["preset"] == SMALL:
+    if values["preset"] in SMALL:
         return 8e-4
     return (values["model_dim"] * values["warmup_steps"]) ** -0.5
 
 
 def _metric_of_preset(preset: str) -> tuple[str, float]:
     """Returns the defaults of `cross_metric` and `metric_epsilon`."""
-    return ("key", 0.01) if preset == SMALL else ("query", 1e-9)
+    return ("key", 0.01) if preset in SMALL else ("query", 1e-9)
 
 
 def _default_name(values: dict[str, Any]) -> str:
@@ -182,6 +177,8 @@ class TranslateConfig(ExportConfig):
         f"(default: {CORPUS}, or what --prepared holds)",
         compute=_default_corpus,
         named_or_not=True,
+        brief="a table with the columns source and target, two text files A,B, or a "
+        f"named corpus (default: {CORPUS})",
     )
     data_dir: str | None = option(
         None, DATA, "folder that holds the named corpora, or TFDS' folder", metavar="DIR"
@@ -208,21 +205,12 @@ class TranslateConfig(ExportConfig):
         choices=TOKENIZERS,
     )
     lower_case: bool = option(False, DATA, "lower-case the text; in Turkish with its two i's")
-    strip_accents: bool = option(False, DATA, "remove the accents from letters")
-    unicode_form: str = option(
-        "NFC",
-        DATA,
-        "Unicode normal form. NFC composes characters; NFKC also replaces compatible forms, such "
-        "as the ligature of fi",
-        choices=FORMS,
-    )
 
     preset: str = option(
-        "plga-2",
+        "sdpa-small",
         MODEL,
-        "a model of the paper's Table 1, or plga-small, for small corpora; --attention sdpa alone "
-        "means --preset sdpa. The other model options change it, for instance --attention sdpa "
-        "that of plga-small",
+        "sdpa-small, plga-small: for small corpora; the others: the models of the paper's Table 1. "
+        "The other model options change it; --attention plga alone means plga-small",
         choices=PRESETS,
     )
     attention: str = option(
@@ -319,8 +307,8 @@ class TranslateConfig(ExportConfig):
     warmup_steps: int = option(
         None,
         TRAINING,
-        "steps over which the learning rate rises (default: 15,000 for plga, 4,000 for sdpa, "
-        "2,000 for plga-small; a tenth of the run's steps if it has fewer)",
+        "steps over which the learning rate rises (default: 2,000 for the small presets; else "
+        "15,000 for plga, 4,000 for sdpa; a tenth of the run's steps if it has fewer)",
         compute=default_warmup,
         ge=1,
         le=1_000_000_000,
@@ -329,7 +317,7 @@ class TranslateConfig(ExportConfig):
         None,
         TRAINING,
         "peak learning rate of Adam, reached after the warm-up. plga needs a small one, such as "
-        "1e-3 at model-dim 128 (default: 8e-4 for plga-small, otherwise the paper's, "
+        "1e-3 at model-dim 128 (default: 8e-4 for the small presets, otherwise the paper's, "
         "(model-dim * warmup-steps) ** -0.5)",
         compute=_default_peak,
         metavar="PEAK",
@@ -360,11 +348,6 @@ class TranslateConfig(ExportConfig):
         "epochs whose weights are kept",
         strict=False,  # JSON has lists
     )
-    mixed_precision: bool = option(
-        False, TRAINING, "compute in bfloat16, keep the weights in float32"
-    )
-    steps_per_execution: int = steps_per_execution_option()
-    jit_compile: str = jit_compile_option("as Keras does")
 
     export_beam: int = option(
         1, OUTPUT, "number of beams of the exported translator; 1: greedy search", ge=1, le=1024
@@ -374,7 +357,7 @@ class TranslateConfig(ExportConfig):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _preset_of_attention(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return {"preset": "sdpa", **values} if values.get("attention") == "sdpa" else values
+        return {"preset": "plga-small", **values} if values.get("attention") == "plga" else values
 
     def check_together(self) -> None:
         if self.cooldown_epochs > self.epochs:
@@ -396,8 +379,6 @@ class TranslateConfig(ExportConfig):
             raise ValueError(
                 f"Expected export with export_beam. Received: export_beam={self.export_beam}"
             )
-        if self.tokenizer == "bert":
-            self.refuse("tokenizer='bert', which has its own", "strip_accents", "unicode_form")
         if self.attention != "plga":
             reason = f"attention={self.attention!r}, which has none"
             self.refuse(reason, "cross_metric")
@@ -423,10 +404,6 @@ class TranslateConfig(ExportConfig):
             reason = "prepared alone, which settles it"
             self.refuse(reason, "data_dir", "skip_bad_rows", "reverse", *PREPARING)
 
-    @classmethod
-    def of_earlier(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return {name: v for name, v in values.items() if name not in PreparingOptions.model_fields}
-
     @property
     def export_options(self) -> dict[str, Any]:
         """The options that decide what an export contains and where it is written."""
@@ -439,15 +416,13 @@ class TranslateConfig(ExportConfig):
             self.vocabulary_size,
             self.max_length,
             self.lower_case,
-            not self.strip_accents,
-            self.unicode_form,
             self.tokenizer,
         )
 
     @property
     def target_attention(self) -> str:
         """The attention of the target to itself."""
-        return self.decoder_attention or ("sdpa" if self.preset == SMALL else self.attention)
+        return self.decoder_attention or ("sdpa" if self.preset in SMALL else self.attention)
 
     @property
     def reads_ahead(self) -> bool:

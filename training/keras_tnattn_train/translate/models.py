@@ -19,7 +19,7 @@ ModelMaker = Callable[[TranslateConfig, tuple[int, int]], keras.Model]
 
 
 def untrained(config: TranslateConfig, sizes: tuple[int, int]) -> keras.Model:
-    """Builds the translator of a config, in its precision.
+    """Builds the translator of a config.
 
     Args:
         config: The options.
@@ -38,12 +38,7 @@ def untrained(config: TranslateConfig, sizes: tuple[int, int]) -> keras.Model:
         of_plga.pop("causal_metric", None)
         if config.encoder_attention == "plga":
             options["encoder_options"] = of_plga
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("mixed_bfloat16" if config.mixed_precision else "float32")
-    try:
-        return translator(*sizes, **options)
-    finally:
-        keras.config.set_dtype_policy(before)
+    return translator(*sizes, **options)
 
 
 def check_sizes(config: TranslateConfig) -> None:
@@ -88,7 +83,5 @@ def compiled(
         optimizer=keras.optimizers.Adam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0),
         metrics=[TokenAccuracy()],
-        steps_per_execution=config.steps_per_execution,
-        jit_compile={"auto": "auto", "on": True, "off": False}[config.jit_compile],
     )
     return model

@@ -130,18 +130,14 @@ class Preparing:
             training pairs are left out; longer validation and test sentences are cut. Default 128.
         lower_case: Whether to lower-case the text; languages named `tr` or `az` have dotted and
             dotless i. Default `False`.
-        keep_accents: Whether letters keep their accents. Default `True`.
-        form: The Unicode form, `"NFC"` or `"NFKC"`. Default `"NFC"`.
         tokenizer: `"joiners"` for word pieces from which the sentence can be restored exactly;
-            `"bert"` for BERT's word pieces, which ignore `keep_accents` and `form`, and with
-            `lower_case` also remove accents. Default `"joiners"`.
+            `"bert"` for BERT's word pieces, which with `lower_case` also remove accents. Default
+            `"joiners"`.
     """
 
     vocabulary_size: int = 8000
     max_length: int = 128
     lower_case: bool = False
-    keep_accents: bool = True
-    form: str = "NFC"
     tokenizer: str = "joiners"
 
     def options(self, languages: Sequence[str]) -> dict[str, Any]:
@@ -151,8 +147,8 @@ class Preparing:
             "vocabulary_size": self.vocabulary_size,
             "max_length": self.max_length,
             "cases": cases if self.lower_case else ["keep", "keep"],
-            "keep_accents": self.keep_accents,
-            "form": self.form,
+            "keep_accents": True,
+            "form": "NFC",
         }
         if self.tokenizer == "bert":
             case = "bert" if self.lower_case else "keep"
@@ -196,14 +192,15 @@ def prepare(
             option is invalid, if the folder holds something else or cannot be written, if a
             process was killed, or if TensorFlow Text is not installed.
     """
-    folder, training = Path(folder), corpus.part("train")
+    folder = Path(folder)
+    corpus.part("train")  # which has to exist
     options = preparing.options(corpus.languages)
     made_of = {"version": VERSION, "fingerprint": corpus.fingerprint(), "options": options}
     if finished := _finished(folder, made_of):
         return finished
     start_tensorflow()
     partial, replaced = folder.with_name(f".partial-{folder.name}"), _replaced(folder)
-    with locked(folder, required=True) as free:
+    with locked(folder) as free:
         if not free:
             raise InputError(
                 f"Expected a folder in which no other process prepares a corpus. Received: {folder}"
@@ -213,23 +210,7 @@ def prepare(
             return finished
         try:
             shutil.rmtree(replaced, ignore_errors=True)
-            _start_or_continue(partial, made_of)
-            number = min(workers, -(-len(training) // CHUNK_SIZE))
-            hint = "continue with the same command and fewer --workers"
-            with Workers(number, hint, start_worker) as processes:
-                counted, tokenized = (
-                    functools.partial(progress, what) for what in ("counted", "tokenized")
-                )
-                learn(corpus, partial, options, processes, counted)
-                notes = tokenize_all(corpus, partial, preparing.max_length, processes, tokenized)
-            description = {
-                "made_of": made_of,
-                "languages": corpus.languages,
-                "vocabulary_sizes": [side.vocabulary_size for side in load_tokenizers(partial)],
-                "max_length": preparing.max_length,
-                "notes": [*corpus.notes, *notes],
-            }
-            _write_index(corpus, partial, description)
+            _fill(partial, corpus, preparing, made_of, workers, progress)
             # Not deleted at once: half of a folder could neither be used nor be replaced.
             if folder.exists():
                 folder.rename(replaced)
@@ -246,6 +227,32 @@ def prepare(
                 "with the same command"
             ) from error
     return load_prepared(folder)
+
+
+def _fill(
+    partial: Path,
+    corpus: ParallelCorpus,
+    preparing: Preparing,
+    made_of: dict[str, Any],
+    workers: int,
+    progress: Progress,
+) -> None:
+    """Writes the tokenized corpus into its partial folder, from where an earlier attempt ended."""
+    _start_or_continue(partial, made_of)
+    number = min(workers, -(-len(corpus.part("train")) // CHUNK_SIZE))
+    hint = "continue with the same command and fewer --workers"
+    counted, tokenized = (functools.partial(progress, what) for what in ("counted", "tokenized"))
+    with Workers(number, hint, start_worker) as processes:
+        learn(corpus, partial, made_of["options"], processes, counted)
+        notes = tokenize_all(corpus, partial, preparing.max_length, processes, tokenized)
+    description = {
+        "made_of": made_of,
+        "languages": corpus.languages,
+        "vocabulary_sizes": [side.vocabulary_size for side in load_tokenizers(partial)],
+        "max_length": preparing.max_length,
+        "notes": [*corpus.notes, *notes],
+    }
+    _write_index(corpus, partial, description)
 
 
 def _finished(folder: Path, made_of: dict[str, Any]) -> PreparedCorpus | None:
@@ -349,13 +356,6 @@ def _read_index(folder: Path, hint: str) -> dict[str, Any]:
 
 
 def _read_part(folder: Path, name: str) -> TokenizedPart:
-    archive = folder / f"{name}.npz"  # as earlier versions wrote it
-    if archive.exists():
-        with np.load(archive) as arrays:
-            return TokenizedPart(
-                *(Sentences(**{f: arrays[f"{side}_{f}"] for f in _FIELDS}) for side in SIDES)
-            )
-
     def mapped(field: str) -> np.ndarray:
         # A plain view of the mapped file: indexing it gives plain arrays.
         return np.asarray(np.load(folder / f"{name}_{field}.npy", mmap_mode="r"))

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_tnattn_runtime.extras import installation
 from keras_tnattn_train.data.pairs.corpus import PARTS, Pair, ParallelCorpus, Side
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.processes.workers import Workers
@@ -315,5 +316,5 @@ def start_tensorflow() -> None:
     except ImportError as error:
         raise InputError(
             "Expected tensorflow-text, which converts sentences to ids and back, whatever the "
-            f"backend. Received: {error}. Install it with: pip install 'keras-tnattn[text]'"
+            f"backend. Received: {error}. {installation('tensorflow_text')}"
         ) from error
