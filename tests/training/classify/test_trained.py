@@ -103,6 +103,10 @@ def test_labels_of_other_classes_are_refused_or_left_out(run, tmp_path, capsys):
     assert "note: texts of unknown classes left out: 'd' (2)" in capsys.readouterr().out
     assert main([*arguments, "--label-column", "none"]) == 2
     assert "column 'none'" in capsys.readouterr().err
+    (tmp_path / "data.json").write_text('{"class_names": 3}')
+    shutil.copy(run / "run/config.json", tmp_path)
+    assert main(["evaluate", str(tmp_path), str(tmp_path / "new.csv")]) == 2
+    assert "Expected class_names in" in capsys.readouterr().err
     assert main(["evaluate", str(run / "run"), "--text-column", "body"]) == 2
     assert "no text_column without a dataset" in capsys.readouterr().err
 
@@ -130,6 +134,9 @@ def test_a_text_is_explained(run, which, tmp_path, capsys):
     page = (tmp_path / "index.html").read_text("utf-8")
     assert page.count("<span") == 2 * len(words)
     assert (tmp_path / "attention.png").exists()
+    assert main(["explain", str(run / which), "red", "--out", str(tmp_path)]) == 0
+    (word,) = json.loads((tmp_path / "explanation.json").read_text("utf-8"))["words"]
+    assert word["attention"] in (0.0, 1.0)
     assert main(["explain", str(run / which), " !? ", "--out", str(tmp_path)]) == 2
     assert "Expected a text with words. Received: ' !? '" in capsys.readouterr().err
 

@@ -45,6 +45,7 @@ class EvaluateOptions(Options):
         DATA,
         "labeled texts: a table, a folder or a name, as for classify (default: the test part of "
         "the data that the run was trained on)",
+        named_or_not=True,
     )
     data_dir: str | None = option(
         None, DATA, "folder that holds the named data sets, for --dataset", metavar="DIR"
@@ -189,7 +190,9 @@ def _other_texts(
     data = load_texts(
         str(options.dataset), options.data_dir, **columns, skip_bad_rows=options.skip_bad_rows
     )
-    class_names = read_object(Path(options.run, "data.json"), hint).get("class_names") or []
+    class_names = read_object(Path(options.run, "data.json"), hint).get("class_names")
+    if not isinstance(class_names, list):
+        raise InputError(f"Expected class_names in {Path(options.run, 'data.json')}. {hint}")
     number = {name: i for i, name in enumerate(class_names)}
     numbers = np.array([number.get(name, -1) for name in data.class_names])[data.labels]
     rows, notes = np.flatnonzero(numbers >= 0), list(data.notes)

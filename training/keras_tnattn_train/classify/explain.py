@@ -38,6 +38,10 @@ class ExplainOptions(Options):
         None, OUTPUT, "folder for page and pictures (default: RUN/explained)", metavar="DIR"
     )
 
+    def check_together(self) -> None:
+        if not self.text.strip():
+            raise ValueError(f"Expected a text with words. Received: {self.text!r}")
+
 
 def _explain(options: ExplainOptions) -> None:
     explanation = explain_run(options)
@@ -105,7 +109,8 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
     }
     if "attention" in scores:
         received = scores["attention"].mean(axis=0).sum(axis=0)
-        for entry, share in zip(entries, received / received.max(), strict=True):
+        largest = received.max() or 1.0  # of a single word it can be 0
+        for entry, share in zip(entries, received / largest, strict=True):
             entry["attention"] = float(share)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
