@@ -3,7 +3,7 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo demo-rules demo-translate demo-language serve study test test-core test-studies test-torch test-slow lint docs wheel matrix bench bench-gpu clean
+.PHONY: demo demo-rules demo-translate demo-language serve study test test-core test-studies test-torch test-slow lint docs wheel matrix bench bench-gpu gpu-wheels clean
 
 # The environment is created once, and again when pyproject.toml or setup.cfg changes.
 $(INSTALLED): pyproject.toml setup.cfg
@@ -94,9 +94,18 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/serving.py --servers auto plain
 	$(RUN) benchmarks/serving_faults.py
 
-# On a machine with a GPU, with JAX for it: the tables of docs/speed.md that need one.
-bench-gpu: $(INSTALLED)
-	KERAS_BACKEND=jax $(RUN) benchmarks/gpu.py --output gpu.csv
+# On a machine with a GPU: the tables of docs/speed.md that need one. With $(PYTHON) if it has JAX and
+# Keras, because such a machine may have no network; else in the environment.
+bench-gpu:
+	if KERAS_BACKEND=jax $(PYTHON) -c "import jax, keras" 2>/dev/null; then python=$(PYTHON); \
+	else $(MAKE) $(INSTALLED) && python=$(RUN); fi && \
+	KERAS_BACKEND=jax $$python benchmarks/gpu.py --output gpu.csv
+
+# What a machine with JAX and without network lacks for it.
+GPU_PYTHON ?= 3.12
+gpu-wheels:
+	$(PYTHON) -m pip download --no-deps --only-binary :all: --python-version $(GPU_PYTHON) \
+		--dest .wheels keras namex optree
 
 clean:
 	rm -rf $(VENV) build dist docs/_build docs/.jupyter_cache *.egg-info .pytest_cache .ruff_cache .hypothesis

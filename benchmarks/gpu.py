@@ -7,8 +7,9 @@
 Contenders are interleaved in one process, each compiled once; the times are medians of nine runs
 (of models: five training steps, three searches).
 Beside each time stand the rates of arithmetic and of memory traffic that it implies, as shares of
-what a large product of matrices and a large copy reach in the same process and precision. The
-operations and bytes are those that XLA counts in the compiled program.
+what a large product of matrices and a large copy reach in the same process and precision. XLA
+counts the operations before it chooses kernels, and the bytes in the compiled program. A share is
+empty where XLA cannot count: the bytes of programs that call cuBLAS or cuDNN.
 
 Tables: `dense`, layers beside `keras.layers.Dense`; `filter`, the graph filter of tensorized
 spectral attention beside `jax.nn.dot_product_attention` (all tokens, and a window as wide as the
@@ -61,11 +62,23 @@ class Compiled:
     def __init__(self, function, *inputs):
         self.program = jax.jit(function).lower(*inputs).compile()
         self.inputs = inputs
+        self.flops = _operations(function, inputs)
         costs = self.program.cost_analysis() or {}
-        self.flops, self.bytes = costs.get("flops"), costs.get("bytes accessed")
+        calls_library = 'custom_call_target="__cu' in self.program.as_text()
+        self.bytes = None if calls_library else costs.get("bytes accessed")
 
     def __call__(self):
         jax.block_until_ready(self.program(*self.inputs))
+
+
+def _operations(function, inputs):
+    """FLOPs before kernels are chosen, which JAX counts on a CPU only; `None` for cuDNN's."""
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), inputs)
+    with jax.default_device(jax.devices("cpu")[0]):
+        try:
+            return jax.jit(function).lower(*shapes).cost_analysis()["flops"]
+        except RuntimeError:
+            return None
 
 
 def with_gradients(function):
@@ -80,10 +93,11 @@ def with_gradients(function):
 
 def of_layer(layer, *inputs):
     """A function of the inputs and the weights of a built layer, and all of these."""
-    fixed = [v.value for v in layer.non_trainable_variables]
 
     def call(weights, *inputs):
-        return layer.stateless_call(weights, fixed, *inputs)[0]
+        # `stateless_call` would not cast the weights of the layer to its compute dtype.
+        with keras.StatelessScope(list(zip(layer.trainable_variables, weights, strict=True))):
+            return layer(*inputs)
 
     return call, ([v.value for v in layer.trainable_variables], *inputs)
 
@@ -172,28 +186,39 @@ def contexts(quick, dtype):
         shape = (length, batch, bond, bond)
         noise = jax.random.normal(jax.random.key(0), shape, dtype)
         matrices = jnp.eye(bond, dtype=dtype) + 0.1 * noise
+        of_texts = jnp.swapaxes(matrices, 0, 1)
         folded = scan.fold_sites(matrices.reshape(length, batch, -1).swapaxes(0, 1))
         folded = folded.reshape(*folded.shape[:-1], bond, bond)
         yield (
             f"N {length}, D {bond}, B {batch}",
             {
-                "associative_scan": (_scanned_contexts, (matrices,)),
+                "associative_scan": (_scanned_contexts, (of_texts,)),
                 "ours": (scan.closed_contexts, (folded,)),
             },
         )
 
 
 def _scanned_contexts(matrices):
-    """The product of the later matrices times that of the earlier ones, normalized."""
+    """The product of the later matrices times that of the earlier ones, normalized.
+
+    Along axis 1 of `(B, N, D, D)`: for gradients along axis 0, with `B = 1`, XLA of JAX 0.11 aborts
+    on a GPU ("triton_tiling_propagation").
+    """
 
     def product(a, b):
         c = a @ b
         return c / jnp.linalg.norm(c, axis=(-2, -1), keepdims=True)
 
-    unit = jnp.broadcast_to(jnp.eye(matrices.shape[-1], dtype=matrices.dtype), matrices[:1].shape)
-    earlier = jax.lax.associative_scan(product, jnp.concatenate([unit, matrices[:-1]]))
+    first = matrices[:, :1]
+    unit = jnp.broadcast_to(jnp.eye(matrices.shape[-1], dtype=matrices.dtype), first.shape)
+    earlier = jax.lax.associative_scan(
+        product, jnp.concatenate([unit, matrices[:, :-1]], axis=1), axis=1
+    )
     later = jax.lax.associative_scan(
-        lambda a, b: product(b, a), jnp.concatenate([matrices[1:], unit]), reverse=True
+        lambda a, b: product(b, a),
+        jnp.concatenate([matrices[:, 1:], unit], axis=1),
+        reverse=True,
+        axis=1,
     )
     return product(later, earlier)
 
@@ -271,7 +296,8 @@ def device_limits(quick, precision):
     dtype, _ = PRECISIONS[precision]
     size = 512 if quick else 8192
     a = jax.random.normal(jax.random.key(0), (size, size), dtype)
-    long = jnp.zeros(size * size, "float32")
+    # Several times what the caches of a GPU hold, and long beside the start of a program.
+    long = jnp.zeros((8, size, size), "float32")
     runs = {"product": Compiled(jnp.matmul, a, a), "copy": Compiled(lambda x: x + 1, long)}
     seconds = medians(runs)
     return 2 * size**3 / seconds["product"], 2 * long.nbytes / seconds["copy"]
