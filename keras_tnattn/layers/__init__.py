@@ -1,19 +1,22 @@
 """The Keras layers; importing them registers them for loading."""
 
-from keras_tnattn.layers.additive_attention import MultiHeadAdditiveAttention
-from keras_tnattn.layers.dot_product_attention import MultiHeadDotProductAttention
 from keras_tnattn.layers.graph_attention import GraphAttention
-from keras_tnattn.layers.graph_convolution import GraphConvolution
+from keras_tnattn.layers.graph_convolution import GraphConvolution, SpectralGraphConvolution
 from keras_tnattn.layers.graph_tensor_network import GraphTensorNetwork
-from keras_tnattn.layers.learned_position_encoding import LearnedPositionEncoding
 from keras_tnattn.layers.local_embedding import LocalEmbedding
 from keras_tnattn.layers.masked_average_pooling import MaskedAveragePooling1D
 from keras_tnattn.layers.metric_attention import MetricAttention
 from keras_tnattn.layers.mps_classifier import MPSClassifier
+from keras_tnattn.layers.multi_head_attention import (
+    MultiHeadAdditiveAttention,
+    MultiHeadDotProductAttention,
+)
 from keras_tnattn.layers.pldr_attention import PLDRAttention
+from keras_tnattn.layers.position_encoding import (
+    LearnedPositionEncoding,
+    SinusoidalPositionEncoding,
+)
 from keras_tnattn.layers.power_law_graph_attention import PowerLawGraphAttention
-from keras_tnattn.layers.sinusoidal_position_encoding import SinusoidalPositionEncoding
-from keras_tnattn.layers.spectral_graph_convolution import SpectralGraphConvolution
 from keras_tnattn.layers.swiglu import SwiGLU
 from keras_tnattn.layers.tensorize_tokens import TensorizeTokens
 from keras_tnattn.layers.tensorized_graph_attention import TensorizedGraphAttention

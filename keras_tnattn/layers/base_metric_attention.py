@@ -10,10 +10,16 @@ import keras
 from keras import ops
 
 from keras_tnattn.checks import check_int, check_rate
-from keras_tnattn.layers import token_state
-from keras_tnattn.layers.base_attention import AttentionAdapter, adapter_of
+from keras_tnattn.layers.base_attention import (
+    AttentionAdapter,
+    Chunk,
+    State,
+    adapter_of,
+    new_state,
+    visible_tokens,
+    write_tokens,
+)
 from keras_tnattn.layers.base_layer import BaseLayer
-from keras_tnattn.layers.token_state import Chunk, State
 from keras_tnattn.ops.masking import apply_mask, masked_softmax
 from keras_tnattn.ops.precision import at_least_float32, leaky_relu, matmul
 from keras_tnattn.ops.rotary import rotate
@@ -372,7 +378,7 @@ class MetricAttentionAdapter(AttentionAdapter):
     def empty_state(self, size: Tensor, length: Tensor) -> State:
         layer = self.layer
         heads, dim = layer.num_heads, layer.head_dim
-        return token_state.empty(
+        return new_state(
             {
                 "keys": ops.zeros((size, heads, length, dim), layer.wide_dtype),
                 "values": ops.zeros((size, heads, length, dim), layer.compute_dtype),
@@ -394,7 +400,7 @@ class MetricAttentionAdapter(AttentionAdapter):
         k = layer.project_key(x, chunk.positions)
         new = {"keys": k, "values": layer.project_value(x)}
         new = {name: ops.transpose(y, (0, 2, 1, 3)) for name, y in new.items()}
-        tokens = token_state.write(state["tokens"], chunk, new)
+        tokens = write_tokens(state["tokens"], chunk, new)
         if self.extends_exactly or not chunk.is_prompt:
             metric, context = self._metric(q, state["context"], chunk.mask)
         else:
@@ -403,7 +409,7 @@ class MetricAttentionAdapter(AttentionAdapter):
             metric = layer.deductive(counted)["G_LM"]
             context = {"G_LM": metric}
         energy = layer.energy(ops.transpose(q, (0, 2, 1, 3)), tokens["keys"], metric)
-        scores = masked_softmax(energy, token_state.visible(chunk)[:, None])
+        scores = masked_softmax(energy, visible_tokens(chunk)[:, None])
         outputs = layer.mix(scores, tokens["values"])
         return apply_mask(outputs, chunk.mask), {"tokens": tokens, "context": context}
 

@@ -8,10 +8,16 @@ from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import UniformReflections
-from keras_tnattn.layers import time_graphs, token_state
-from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
+from keras_tnattn.layers import time_graphs
+from keras_tnattn.layers.base_attention import (
+    AttentionAdapter,
+    Chunk,
+    SequenceAttention,
+    State,
+    adapter_of,
+    new_state,
+)
 from keras_tnattn.layers.base_layer import BaseLayer
-from keras_tnattn.layers.token_state import Chunk, State
 from keras_tnattn.ops import reflections
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.precision import at_least_float32, matmul
@@ -270,7 +276,7 @@ class _GraphTensorNetworkAdapter(SequenceAttention):
     def empty_state(self, size: Tensor, length: Tensor) -> State:
         graph, dim, dtype = self._graph(), self._num_received, self.layer.filter_dtype
         if isinstance(graph, Geometric):
-            return token_state.empty(context={"received": ops.zeros((size, dim), dtype)})
+            return new_state(context={"received": ops.zeros((size, dim), dtype)})
         width = graph.bandwidth
         return time_graphs.empty_past(["sent"], width, (size,), length, dim, dtype)
 

@@ -10,9 +10,14 @@ from keras import ops
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import tt_core_weights
 from keras_tnattn.layers import time_graphs
-from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
+from keras_tnattn.layers.base_attention import (
+    AttentionAdapter,
+    Chunk,
+    SequenceAttention,
+    State,
+    adapter_of,
+)
 from keras_tnattn.layers.self_attention import SelfAttention
-from keras_tnattn.layers.token_state import Chunk, State
 from keras_tnattn.ops import spectral_filter, tensor_train
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.precision import at_least_float32, matmul

@@ -9,8 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tnattn.layers import token_state
-from keras_tnattn.layers.token_state import Chunk, State
+from keras_tnattn.layers.base_attention import Chunk, State, new_state, write_tokens
 from keras_tnattn.ops.time_graph import Geometric, TimeGraph, as_time_graph
 from keras_tnattn.typing import Tensor
 
@@ -118,9 +117,9 @@ def empty_past(
     """
     if bandwidth is None:
         zeros = {name: ops.zeros((*lead, length, dim), dtype) for name in names}
-        return token_state.empty(tokens=zeros)
+        return new_state(tokens=zeros)
     zeros = {name: ops.zeros((*lead, bandwidth, dim), dtype) for name in names}
-    return token_state.empty(context=zeros)
+    return new_state(context=zeros)
 
 
 def append(
@@ -139,7 +138,7 @@ def append(
         The tokens `(*lead, L, dim)` that the new ones can receive from, and the new state.
     """
     if bandwidth is None:
-        tokens = token_state.write({name: state["tokens"][name]}, chunk, {name: new})
+        tokens = write_tokens({name: state["tokens"][name]}, chunk, {name: new})
         return tokens[name], {**state, "tokens": {**state["tokens"], **tokens}}
     past = state["context"][name]
     tokens = ops.concatenate([past, ops.cast(new, past.dtype)], axis=-2)

@@ -8,10 +8,15 @@ from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import NearIdentity
-from keras_tnattn.layers import token_state
-from keras_tnattn.layers.base_attention import AttentionAdapter, SequenceAttention, adapter_of
+from keras_tnattn.layers.base_attention import (
+    AttentionAdapter,
+    Chunk,
+    SequenceAttention,
+    State,
+    adapter_of,
+    new_state,
+)
 from keras_tnattn.layers.base_layer import BaseLayer
-from keras_tnattn.layers.token_state import Chunk, State
 from keras_tnattn.ops import scan
 from keras_tnattn.ops.masking import apply_mask
 from keras_tnattn.ops.precision import at_least_float32, matmul
@@ -507,7 +512,7 @@ class _TensorNetworkAdapter(SequenceAttention):
         if self.layer.normalize:
             identity = identity / bond**0.5
         left = ops.broadcast_to(identity, (size, bond, bond))
-        return token_state.empty(context={"left": left})
+        return new_state(context={"left": left})
 
     def extend(self, x: Tensor, state: State, chunk: Chunk) -> tuple[Tensor, State]:
         outputs, left = self.layer.extend(x, chunk.mask, state["context"]["left"])

@@ -6,12 +6,12 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_tnattn.layers.base_attention import Chunk
 from keras_tnattn.layers.base_transformer import (
     BaseTransformerLayer,
     adapter_for,
     projected,
 )
-from keras_tnattn.layers.token_state import Chunk
 from keras_tnattn.typing import Activation, Shape, Tensor
 
 

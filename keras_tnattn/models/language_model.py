@@ -182,7 +182,7 @@ def language_model(
     embedding_norm: bool = False,
     max_length: int | None = None,
     embedding: str = "dense",
-    embedding_ranks: int = 16,
+    embedding_tt_ranks: int = 16,
     **attention_options: Any,
 ) -> LanguageModel:
     """Builds a decoder-only language model around any causal attention.
@@ -224,7 +224,7 @@ def language_model(
         max_length: The number of tokens that the model is made for. Defaults to `None`, any.
         embedding: `"dense"` (default), a full table; `"tensor_train"`, a `TTEmbedding`; or
             `"low_rank"`, a `LowRankEmbedding`.
-        embedding_ranks: Int, its maximum TT-rank or its rank. Defaults to 16.
+        embedding_tt_ranks: Int, its maximum TT-rank or its rank. Defaults to 16.
         **attention_options: Further arguments of an `attention` given by name, for instance
             `causal_metric=True`.
 
@@ -276,7 +276,7 @@ def language_model(
     wide = "float64" if keras.config.floatx() == "float64" else "float32"
     logits = None if tie_logits else keras.layers.Dense(vocabulary_size, dtype=wide, name="logits")
     return LanguageModel(
-        make_embedding(embedding, vocabulary_size, model_dim, embedding_ranks, "embedding"),
+        make_embedding(embedding, vocabulary_size, model_dim, embedding_tt_ranks, "embedding"),
         positions,
         decoders,
         logits,

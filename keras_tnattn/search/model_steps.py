@@ -7,8 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.layers import token_state
-from keras_tnattn.layers.token_state import Chunk
+from keras_tnattn.layers.base_attention import Chunk, new_state, with_room
 from keras_tnattn.models.language_model import LanguageModel
 from keras_tnattn.models.translator import Translator
 from keras_tnattn.search.steps import Start, Steps
@@ -47,7 +46,7 @@ def decoding_steps(model: Any, start_id: int = 2, **options: Any) -> Steps:
 def _with_room(state: Any, num_tokens: Tensor) -> Any:
     """Gives all states in a nested structure room for more tokens."""
     if isinstance(state, dict) and state.keys() == {"tokens", "context"}:
-        return token_state.with_room(state, num_tokens)
+        return with_room(state, num_tokens)
     if isinstance(state, dict):
         return {name: _with_room(part, num_tokens) for name, part in state.items()}
     return [_with_room(part, num_tokens) for part in state]
@@ -226,7 +225,7 @@ class LanguageModelSteps:
     def start(self, inputs: Tensor) -> Start:
         batch, length = ops.shape(inputs)
         num_padding = ops.sum(ops.cast(inputs == 0, "int32"), axis=1, keepdims=True)
-        offset = token_state.empty(context={"num_padding": num_padding})
+        offset = new_state(context={"num_padding": num_padding})
         last = ops.cast(length - 1, "int32")
         x, states = self._all_tokens(inputs, num_padding, last)
         if self.keeps_metric:

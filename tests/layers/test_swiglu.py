@@ -2,7 +2,7 @@ import numpy as np
 from conformance import to_numpy, tokens
 
 from keras_tnattn.layers import SwiGLU
-from keras_tnattn.layers.residual_unit import ResidualUnit
+from keras_tnattn.layers.power_law_graph_attention import ResidualUnit
 
 
 def randomized(layer, shape):

@@ -5,8 +5,8 @@ from conformance import to_numpy, tokens
 from keras import ops
 
 from keras_tnattn import layers
+from keras_tnattn.layers.base_attention import Chunk
 from keras_tnattn.layers.residual_attention import ResidualAttention
-from keras_tnattn.layers.token_state import Chunk
 from keras_tnattn.models import PRESETS, translator
 
 DIM = 6

@@ -109,7 +109,12 @@ def test_a_model_without_a_state_generates_from_the_whole_sequence():
     "options",
     [
         {"norm_first": True, "feedforward": "relu", "tie_logits": True},
-        {"embedding_norm": True, "embedding": "low_rank", "embedding_ranks": 3, "tie_logits": True},
+        {
+            "embedding_norm": True,
+            "embedding": "low_rank",
+            "embedding_tt_ranks": 3,
+            "tie_logits": True,
+        },
     ],
 )
 def test_variants_train_and_come_back(options, tmp_path):
