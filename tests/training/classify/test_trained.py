@@ -30,8 +30,8 @@ def run(tmp_path_factory):
         lines.append(f"{' '.join(words)},{rng.choice(list('abc')) if i % 5 == 0 else 'abc'[i % 3]}")
     (folder / "table.csv").write_text("\n".join(lines) + "\n")
     table = ["--dataset", str(folder / "table.csv"), "--text-column", "body"]
-    columns = [*table, "--label-column", "topic"]
-    assert main(["classify", *columns, *OPTIONS.split(), "--run-dir", str(folder / "run")]) == 0
+    options = [*table, "--label-column", "topic", *OPTIONS.split(), "--attention", "tsa"]
+    assert main(["classify", *options, "--run-dir", str(folder / "run")]) == 0
     assert main(["compress", str(folder / "run"), "--bits", "8"]) == 0
     return folder
 
