@@ -16,7 +16,7 @@ from keras_tnattn_studies.grokking_config import (
     place,
     settings_of,
 )
-from keras_tnattn_train.commands import Command, taken
+from keras_tnattn_train.commands import Command, pop_options
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import RUN, Options, Seeds, option
 from keras_tnattn_train.processes.backend import start_backend
@@ -58,7 +58,7 @@ class GrokkingStudyOptions(Options):
 
 def start(values: dict[str, Any]) -> None:
     """Runs the study with the options that the user typed."""
-    options = GrokkingStudyOptions(**taken(values, GrokkingStudyOptions))
+    options = GrokkingStudyOptions(**pop_options(values, GrokkingStudyOptions))
     common = GrokkingTraining(**values)
     start_backend()  # takes seconds, so invalid input is reported first
     import keras

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_tnattn_studies.language_config import MODELS, NGRAMS, LanguageTraining
-from keras_tnattn_train.commands import Command, taken
+from keras_tnattn_train.commands import Command, pop_options
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import RUN, Options, Seeds, option
 from keras_tnattn_train.processes import alone
@@ -74,7 +74,7 @@ def _place(key: tuple[str, int]) -> tuple[int, int]:
 def start(values: dict[str, Any]) -> None:
     """Runs the study with the options that the user typed."""
     alone.check_platform()
-    options = LanguageStudyOptions(**taken(values, LanguageStudyOptions))
+    options = LanguageStudyOptions(**pop_options(values, LanguageStudyOptions))
     common = LanguageTraining(**values)
     folder = Path(options.run_dir)
     Run(folder).start_study(common, {})

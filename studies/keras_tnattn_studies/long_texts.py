@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_tnattn_studies.recall import SECTION
-from keras_tnattn_train.commands import Command, taken
+from keras_tnattn_train.commands import Command, pop_options
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import RUN, TRAINING, Options, Seeds, option
 from keras_tnattn_train.processes import alone
@@ -235,7 +235,7 @@ def settings_of(
 def start(values: dict[str, Any]) -> None:
     """Runs the study with the options that the user typed."""
     alone.check_platform()
-    options = LongTextsOptions(**taken(values, LongTextsOptions))
+    options = LongTextsOptions(**pop_options(values, LongTextsOptions))
     common = RecallOptions(**values)
     try:
         for length in options.lengths:

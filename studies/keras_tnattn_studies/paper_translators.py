@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_tnattn_studies.translators import COMMON, functions_of, with_prepared
 from keras_tnattn_studies.translators_tables import best_epoch, epochs_of
-from keras_tnattn_train.commands import Command, taken
+from keras_tnattn_train.commands import Command, pop_options
 from keras_tnattn_train.data.pairs.loading import check_trainable, load_pairs
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import DATA, MODEL, RUN, TRAINING, Options, Seeds, option
@@ -220,7 +220,7 @@ def train_and_measure(model: str, config: TranslateConfig, folder: Path) -> dict
 
 def start(values: dict[str, Any]) -> None:
     """Runs the study with the options that the user typed."""
-    options = PaperTranslatorsOptions(**taken(values, PaperTranslatorsOptions))
+    options = PaperTranslatorsOptions(**pop_options(values, PaperTranslatorsOptions))
     common = PaperTranslatorsTraining(**values)
     for corpus in options.corpora:
         check_trainable(corpus, common.data_dir)

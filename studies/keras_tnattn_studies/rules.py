@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from keras_tnattn_train.commands import Command, taken
+from keras_tnattn_train.commands import Command, pop_options
 from keras_tnattn_train.options.options import RUN, Options, Seeds, option
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.processes.workers import replaced_process
@@ -48,7 +48,7 @@ class RulesStudyOptions(Options):
 
 def start(values: dict[str, Any]) -> None:
     """Runs the study with the options that the user typed."""
-    options = RulesStudyOptions(**taken(values, RulesStudyOptions))
+    options = RulesStudyOptions(**pop_options(values, RulesStudyOptions))
     common = RulesTrainingOptions(**values)
     configs = [
         RulesConfig(**values, model=model, rule=rule, steps=steps, boundary=boundary, seed=seed)

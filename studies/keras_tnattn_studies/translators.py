@@ -12,7 +12,7 @@ from keras_tnattn_studies.translators_tables import (
     main_table,
     metric_table,
 )
-from keras_tnattn_train.commands import Command, taken
+from keras_tnattn_train.commands import Command, pop_options
 from keras_tnattn_train.data.pairs.loading import check_trainable, has_own_parts
 from keras_tnattn_train.options.options import DATA, RUN, TRAINING, Options, Seeds, option
 from keras_tnattn_train.runs.many import finish_all, save_text
@@ -229,7 +229,7 @@ def write_tables(folder: Path) -> str:
 
 def start(values: dict[str, Any]) -> None:
     """Runs the study with the options that the user typed."""
-    options = TranslatorsOptions(**taken(values, TranslatorsOptions))
+    options = TranslatorsOptions(**pop_options(values, TranslatorsOptions))
     common = TranslatorsTraining(**values)
     check_trainable(common.corpus, common.data_dir)
     folder = Path(options.run_dir)

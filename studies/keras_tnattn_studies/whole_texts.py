@@ -10,7 +10,7 @@ from keras_tnattn_studies.whole_texts_config import (
     WholeTextsTraining,
 )
 from keras_tnattn_train.classify.texts import read_texts
-from keras_tnattn_train.commands import Command, taken
+from keras_tnattn_train.commands import Command, pop_options
 from keras_tnattn_train.options.options import (
     RUN,
     Options,
@@ -97,7 +97,7 @@ def train(config: WholeTextsConfig, run: Run) -> None:
 def start(values: dict[str, Any]) -> None:
     """Runs the study with the options that the user typed."""
     alone.check_platform()
-    options = WholeTextsOptions(**taken(values, WholeTextsOptions))
+    options = WholeTextsOptions(**pop_options(values, WholeTextsOptions))
     common = WholeTextsTraining(**values)
     configs = [
         WholeTextsConfig(**values, dataset=dataset, model=model, seed=seed)

@@ -193,13 +193,7 @@ def training_command(
     several_devices: bool = True,
     layouts: Callable[[Any, int], Layouts] | None = None,
     others: type[Options] | None = None,
-    loading: Callable[[Path], TrainedRun] | None = None,
-    searches: bool = False,
-    predicting: Callable[[Path], PredictingRun] | None = None,
-    columns: tuple[str, ...] = (),
-    evaluating: Program | None = None,
-    explaining: Program | None = None,
-    first: tuple[str, ...] = (),
+    **facts: Any,
 ) -> Command:
     """Returns a command that trains one run.
 
@@ -215,19 +209,13 @@ def training_command(
             weights that are split among them. Default: the command has no `--model-parallel`.
         others: The class of options that do not affect what is trained, and are no part of the
             config; `train` takes them as its third argument. Default: the command has none.
-        loading: As for `Command`.
-        searches: As for `Command`.
-        predicting: As for `Command`.
-        columns: As for `Command`.
-        evaluating: As for `Command`.
-        explaining: As for `Command`.
-        first: As for `Command`.
+        **facts: Further arguments of `Command`, for instance `loading`.
     """
 
     def start(values: dict[str, Any]) -> None:
-        which = RunOptions(**taken(values, RunOptions))
-        devices = DeviceOptions(**taken(values, DeviceOptions))
-        more = () if others is None else (others(**taken(values, others)),)
+        which = RunOptions(**pop_options(values, RunOptions))
+        devices = DeviceOptions(**pop_options(values, DeviceOptions))
+        more = () if others is None else (others(**pop_options(values, others)),)
         join(devices)
         start_of_run = run_to_train(config, values, which)
         if start_of_run is None:
@@ -263,18 +251,12 @@ def training_command(
         fields,
         start,
         examples,
-        loading,
-        searches,
-        several_devices,
-        predicting,
-        columns,
-        evaluating,
-        explaining,
-        first,
+        several_processes=several_devices,
+        **facts,
     )
 
 
-def taken(values: dict[str, Any], kind: type[Options]) -> dict[str, Any]:
+def pop_options(values: dict[str, Any], kind: type[Options]) -> dict[str, Any]:
     """Removes the options of a class from `values`, and returns them."""
     return {name: values.pop(name) for name in kind.model_fields if name in values}
 

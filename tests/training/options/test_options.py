@@ -31,7 +31,7 @@ from keras_tnattn_train.runs.run import Run, from_json, to_json
 from keras_tnattn_train.tasks import task_commands
 from keras_tnattn_train.translate import evaluate, explain
 from keras_tnattn_train.translate.config import TranslateConfig
-from keras_tnattn_train.translate.models import untrained
+from keras_tnattn_train.translate.models import build_translator
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMANDS = task_commands()
@@ -385,7 +385,7 @@ def test_the_translator_of_the_options_of_its_model():
         attention="sdpa",
     )
     assert config.name == "cldr_pt-en-sdpa-small-encoder-tsa-decoder-rgtn-tt-learned-0"
-    model = untrained(config, (30, 40))
+    model = build_translator(config, (30, 40))
     names = {layer.name: layer for layer in model._flatten_layers()}
     classes = {type(layer).__name__ for layer in names.values()}
     assert {

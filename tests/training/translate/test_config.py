@@ -12,7 +12,7 @@ from keras_tnattn_train.translate.config import (
     TranslateConfig,
     fitting_warmup,
 )
-from keras_tnattn_train.translate.models import compiled, untrained
+from keras_tnattn_train.translate.models import build_translator, compile_translator
 
 
 def test_presets_and_attentions_are_those_of_the_translator():
@@ -30,7 +30,7 @@ def test_sizes_are_those_of_the_preset():
 def test_the_default_is_a_small_model_of_scaled_dot_product_attention():
     config, other = TranslateConfig(), TranslateConfig(preset="plga-small", attention="sdpa")
     assert (config.preset, config.attention) == ("sdpa-small", "sdpa")
-    one, two = (untrained(c, (20, 20)) for c in (config, other))
+    one, two = (build_translator(c, (20, 20)) for c in (config, other))
     kinds = {type(layer).__name__ for layer in one._flatten_layers()}
     assert "MultiHeadAttention" in kinds
     assert "PowerLawGraphAttention" not in kinds
@@ -156,7 +156,7 @@ def test_options_of_the_metric_reach_the_layers():
         ),
     ):
         config = TranslateConfig(preset="plga-2", **sizes, residual_units=1, **options)
-        layers = untrained(config, (20, 20))._flatten_layers()
+        layers = build_translator(config, (20, 20))._flatten_layers()
         result = [(x.metric_from, x.epsilon) for x in layers if hasattr(x, "metric_from")]
         assert sorted(result, reverse=True) == sorted(expected, reverse=True)
 
@@ -179,7 +179,7 @@ def test_options_of_the_metric_reach_another_attention(options, expected):
     sizes = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8, "num_layers": 1}
     of_plga = {"residual_dim": 4, "residual_units": 1, "metric_epsilon": 0.1}
     config = TranslateConfig(**sizes, **of_plga, **options)
-    layers = untrained(config, (20, 20))._flatten_layers()
+    layers = build_translator(config, (20, 20))._flatten_layers()
     result = [
         (x.residual_dim, x.residual_units, x.epsilon, x.causal_metric)
         for x in layers
@@ -224,7 +224,7 @@ def test_dropout_of_queries_and_keys_reaches_the_layers():
     sizes = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8, "residual_dim": 4}
     rates = {"query_dropout": 0.1, "key_dropout": 0.2}
     config = TranslateConfig(preset="plga-2", **sizes, residual_units=1, **rates)
-    layers = untrained(config, (20, 20))._flatten_layers()
+    layers = build_translator(config, (20, 20))._flatten_layers()
     result = [x for x in layers if hasattr(x, "query_dropout")]
     assert len(result) == 3
     assert {(x.query_dropout, x.key_dropout) for x in result} == {(0.1, 0.2)}
@@ -233,7 +233,7 @@ def test_dropout_of_queries_and_keys_reaches_the_layers():
 def test_a_compiled_translator_has_the_optimizer_of_the_options():
     sizes = {"model_dim": 8, "num_heads": 2, "feedforward_dim": 8, "num_layers": 1}
     config = TranslateConfig(**sizes, epochs=6, cooldown_epochs=2, warmup_steps=7)
-    optimizer = compiled(config, (20, 20), steps_per_epoch=5).optimizer
+    optimizer = compile_translator(config, (20, 20), steps_per_epoch=5).optimizer
     assert (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon) == (0.9, 0.98, 1e-9)
     schedule = optimizer.get_config()["learning_rate"]["config"]
     assert schedule["warmup_steps"] == 7

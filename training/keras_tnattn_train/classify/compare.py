@@ -13,7 +13,7 @@ from keras_tnattn_train.classify.baseline import (
 )
 from keras_tnattn_train.classify.config import TABLE_DIMS, ClassifyConfig, recipe_option
 from keras_tnattn_train.classify.texts import read_texts
-from keras_tnattn_train.commands import Command, taken
+from keras_tnattn_train.commands import Command, pop_options
 from keras_tnattn_train.data.texts import LabeledTexts
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import RUN, Options, Seeds, option
@@ -160,7 +160,7 @@ def compare(
 
 def start(values: dict[str, Any]) -> None:
     """Runs `compare` with the options that the user typed."""
-    options = CompareOptions(**taken(values, CompareOptions))
+    options = CompareOptions(**pop_options(values, CompareOptions))
     values["recipe"] = options.recipe
     common = ClassifyConfig(**values)
     configs = table_configs(values, options.attentions, options.seeds)

@@ -15,7 +15,6 @@ from keras_tnattn_train.options.options import (
     ExportConfig,
     early_stopping_option,
     epochs_option,
-    jit_compile_option,
     name_option,
     option,
     skip_bad_rows_option,
@@ -310,9 +309,12 @@ class ClassifyConfig(ExportConfig):
         "classes count as much as frequent ones",
         choices=CLASS_WEIGHTS,
     )
-    jit_compile: str = jit_compile_option(
-        "as Keras decides, but always on for ada, because XLA need not store its sums over all "
-        "pairs"
+    jit_compile: str = option(
+        "auto",
+        TRAINING,
+        "compile with XLA; auto: as Keras decides, but always on for ada, because XLA need not "
+        "store its sums over all pairs",
+        choices=("auto", "on", "off"),
     )
     name: str = name_option(_default_name, "DATASET-ATTENTION-SEED")
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keras_tnattn_train.commands import Command, taken
+from keras_tnattn_train.commands import Command, pop_options
 from keras_tnattn_train.nodes.command import load
 from keras_tnattn_train.nodes.config import LAYERS, NodesConfig
 from keras_tnattn_train.options.options import RUN, Options, Seeds, option
@@ -66,7 +66,7 @@ def table(rows: Measurements) -> str:
 
 def start(values: dict[str, Any]) -> None:
     """Runs `compare-nodes` with the options that the user typed."""
-    options = CompareNodesOptions(**taken(values, CompareNodesOptions))
+    options = CompareNodesOptions(**pop_options(values, CompareNodesOptions))
     common = NodesConfig(**values)
     configs = {
         (layer, seed): NodesConfig(**values, layer=layer, seed=seed)

@@ -358,12 +358,6 @@ def early_stopping_option(text: str) -> Any:
     return option(None, TRAINING, text, metavar="PATIENCE", ge=1, le=100_000)
 
 
-def jit_compile_option(auto: str) -> Any:
-    """Declares whether XLA compiles the steps; `auto` says what the default does."""
-    text = f"compile with XLA; auto: {auto}"
-    return option("auto", TRAINING, text, choices=("auto", "on", "off"))
-
-
 def name_option(compute: Callable[[dict[str, Any]], str], default: str) -> Any:
     """Declares the name of a run.
 

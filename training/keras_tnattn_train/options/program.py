@@ -7,7 +7,7 @@ from pathlib import Path
 _SCRIPT = re.compile(r"python training/(\w+)\.py")
 
 
-def installed() -> bool:
+def is_installed() -> bool:
     """Returns whether the console script was called, not a script of a checkout."""
     called = Path(sys.argv[0])
     return called.stem == "keras-tnattn" or called.parent.name == "keras_tnattn_train"
@@ -19,7 +19,7 @@ def program(script: str) -> str:
     Args:
         script: The name of the script in `training/`, such as `"train"`.
     """
-    if not installed():
+    if not is_installed():
         return f"python training/{script}.py"
     return "keras-tnattn" if script == "train" else f"keras-tnattn {script}"
 

@@ -17,7 +17,7 @@ from keras_tnattn_train.runs.saved_models import load_model
 from keras_tnattn_train.runs.trained import TrainedRun
 from keras_tnattn_train.system.files import read_object
 from keras_tnattn_train.translate.config import TranslateConfig
-from keras_tnattn_train.translate.models import untrained
+from keras_tnattn_train.translate.models import build_translator
 from keras_tnattn_train.translate.train import SUFFIX, export_trained, model_card
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def load_translator(folder: str | Path, checkpoint: str | None = None) -> Traine
     if checkpoint is not None:
         path = _checkpoint_path(folder, checkpoint)
         config = Run(folder).read_config(TranslateConfig, {})
-        model = untrained(config, corpus.vocabulary_sizes)
+        model = build_translator(config, corpus.vocabulary_sizes)
         load_weights(model, path, "Choose another, or train the run again")
         return TrainedTranslator(model, corpus, *corpus.tokenizers)
     path = folder / "model.keras"

@@ -18,7 +18,7 @@ from keras_tnattn_train.translate.config import (
 ModelMaker = Callable[[TranslateConfig, tuple[int, int]], keras.Model]
 
 
-def untrained(config: TranslateConfig, sizes: tuple[int, int]) -> keras.Model:
+def build_translator(config: TranslateConfig, sizes: tuple[int, int]) -> keras.Model:
     """Builds the translator of a config.
 
     Args:
@@ -49,27 +49,27 @@ def check_sizes(config: TranslateConfig) -> None:
     """
     keras.utils.set_random_seed(config.seed)  # so that all processes have the same weights
     try:
-        untrained(config, (16, 16))
+        build_translator(config, (16, 16))
     except ValueError as error:
         raise InputError(str(error)) from error
 
 
-def compiled(
+def compile_translator(
     config: TranslateConfig,
     sizes: tuple[int, int],
     steps_per_epoch: int,
-    make: ModelMaker = untrained,
+    make: ModelMaker = build_translator,
 ) -> keras.Model:
     """Builds a compiled translator.
 
     Args:
         config: The options.
-        sizes: As for `untrained`.
+        sizes: As for `build_translator`.
         steps_per_epoch: The number of steps of an epoch.
         make: Builds the model.
 
     Raises:
-        ValueError: As `untrained`.
+        ValueError: As `build_translator`.
     """
     model = make(config, sizes)
     schedule = WarmupInverseSquareRoot(

@@ -28,14 +28,19 @@ from keras_tnattn_train.runs.training import (
 )
 from keras_tnattn_train.system.files import read_object
 from keras_tnattn_train.translate.config import TranslateConfig, fitting_warmup
-from keras_tnattn_train.translate.models import ModelMaker, check_sizes, compiled, untrained
+from keras_tnattn_train.translate.models import (
+    ModelMaker,
+    build_translator,
+    check_sizes,
+    compile_translator,
+)
 
 FROZEN_PAIRS = 384  # with which the metric is measured
 SUFFIX = ".weights.npz"  # of checkpoints that hold only the weights of an epoch
 
 
 def train_translator(
-    config: TranslateConfig, run: Run, workers: int = 1, make: ModelMaker = untrained
+    config: TranslateConfig, run: Run, workers: int = 1, make: ModelMaker = build_translator
 ) -> dict[str, Any]:
     """Trains a translator, or resumes an interrupted run.
 
@@ -62,7 +67,7 @@ def train_translator(
         run.describe(folder, config, _description(config, corpus), "digest")
     if corpus.folder == folder / "prepared":
         corpus = dataclasses.replace(corpus, folder=run.folder / "prepared")
-    return _trained(config, run, corpus, model, train)
+    return _train(config, run, corpus, model, train)
 
 
 AHEAD_NOTE = (
@@ -100,7 +105,7 @@ def _model_and_batches(
         elif warmup > steps:
             print(WARMUP_WARNING.format(warmup, steps, max(1, steps // 10)), file=sys.stderr)
         with on_all_gpus(config.batch_size):
-            model = compiled(config, corpus.vocabulary_sizes, len(train), make)
+            model = compile_translator(config, corpus.vocabulary_sizes, len(train), make)
     # Keras and our layers validate sizes; report their errors as input errors.
     except ValueError as error:
         raise InputError(str(error)) from error
@@ -118,7 +123,7 @@ def _model_and_batches(
     return model, train
 
 
-def _trained(
+def _train(
     config: TranslateConfig,
     run: Run,
     corpus: PreparedCorpus,
