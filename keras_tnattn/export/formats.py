@@ -6,6 +6,7 @@ function runs the written file on example inputs and keeps it only if the output
 
 import contextlib
 import dataclasses
+import functools
 import importlib.util
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ import keras
 from keras_tnattn.export.examples import example_of, examples_of, specs_of
 from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.export.running import (
-    check_outputs,
+    Expected,
     run_litert,
     run_onnx,
     run_openvino,
@@ -36,6 +37,8 @@ BACKENDS = {
     "LiteRT": ("tensorflow",),
     "OpenVINO": ("tensorflow",),
 }
+# The relative error of outputs that products with integers may cause.
+MAX_ERROR = 0.012
 
 
 def export_saved_model(
@@ -78,7 +81,7 @@ def export_saved_model(
         archive = keras.export.ExportArchive()
         archive.track_and_add_endpoint("serve", model, specs, **jax)
         write_archive(archive, Path(partial))
-        check_outputs(_of(model), [example], lambda inputs: run_saved_model(partial, inputs))
+        Expected(_of(model), [example]).check(lambda inputs: run_saved_model(partial, inputs))
     return Path(path)
 
 
@@ -87,13 +90,15 @@ def export_onnx(
     path: str | os.PathLike,
     example: Tensors = None,
     max_length: int | None = None,
+    max_error: float = MAX_ERROR,
 ) -> Path:
     """Writes an ONNX file for `onnxruntime`, `openvino`, a browser or another runtime.
 
-    On TensorFlow the file has the weights as the model stores them: packed integers stay packed,
-    and cores and factors are not multiplied. `onnxruntime` computes what depends on weights alone
-    once, when it loads the file. A layer that Keras quantized to int8 does not round its inputs in
-    the file.
+    On TensorFlow the file has the weights as the model stores them: integers stay integers, and
+    cores and factors are not multiplied. `onnxruntime` multiplies with the integers of large
+    kernels and looks up those of tables (`keras_tnattn.export.onnx_kernels` has the forms); what
+    else depends on weights alone it computes once, when it loads the file. A layer that Keras
+    quantized to int8 does not round its inputs in the file.
 
     Args:
         model: A model from numeric inputs to one or several tensors, in float32.
@@ -103,6 +108,10 @@ def export_onnx(
             batch size and length. Default: two rows of random numbers; ids are 0 and 1.
         max_length: Int, the length of the longest inputs, if it is known: a spectral attention then
             takes less of the file. Default: any length.
+        max_error: Float, the largest relative error of the outputs for the example that products
+            with integers may cause, which round their inputs to 8 bits. Where it is exceeded,
+            products become exact, those with the largest errors first; with 0 all are. Defaults
+            to 0.012.
 
     Returns:
         The path. This function needs the extra `onnx`.
@@ -126,9 +135,9 @@ def export_onnx(
         with _writing(Path(path), "ONNX") as partial:
             signature = [specs_of(model, example, fixed=True)]
             model.export(partial, format="onnx", verbose=False, input_signature=signature)
-            check_outputs(_of(model), [example], lambda inputs: run_onnx(partial, inputs))
+            Expected(_of(model), [example]).check(lambda inputs: run_onnx(partial, inputs))
         return Path(path)
-    return write_computation(_computation(model, example), Path(path), max_length)
+    return write_computation(_computation(model, example), Path(path), max_length, max_error)
 
 
 def export_openvino(
@@ -139,8 +148,9 @@ def export_openvino(
 ) -> Path:
     """Writes an OpenVINO model: a file `.xml` and, beside it, one `.bin` with the weights.
 
-    The weights are as the model stores them, as in `export_onnx`; OpenVINO computes what depends on
-    weights alone when it compiles the model. The text takes about 250 bytes for each operation.
+    The weights are as the model stores them, as in `export_onnx`; OpenVINO multiplies with the
+    integers of kernels and looks up those of tables, and computes what else depends on weights
+    alone when it compiles the model. The text takes about 250 bytes for each operation.
 
     Args:
         model: As in `export_onnx`.
@@ -172,11 +182,12 @@ def export_openvino(
     if binary.exists():
         raise FileExistsError(f"Expected a new path, because exports never overwrite: {binary}")
     from keras_tnattn.export.onnx_file import openvino_model, write_openvino
+    from keras_tnattn.export.onnx_kernels import can_hold
 
     wanted = _computation(model, example_of(model, example))
     with _writing(path, "OpenVINO") as partial, plain_computation(model, max_length):
-        write_openvino(openvino_model(wanted.traced()), Path(partial))
-        check_outputs(wanted.function, wanted.examples, lambda x: run_openvino(partial, x))
+        write_openvino(openvino_model(wanted.traced(holds=can_hold)), Path(partial))
+        Expected(wanted.function, wanted.examples).check(lambda x: run_openvino(partial, x))
         Path(partial).with_suffix(".bin").rename(binary)
     return path
 
@@ -226,6 +237,7 @@ def export_file(
     path: str | os.PathLike,
     example: Tensors = None,
     max_length: int | None = None,
+    max_error: float = MAX_ERROR,
 ) -> Path:
     """Writes the file that the end of its name asks for, or a SavedModel if it has none.
 
@@ -235,6 +247,7 @@ def export_file(
             SavedModel.
         example: As in `export_onnx`.
         max_length: As in `export_onnx`.
+        max_error: As in `export_onnx`; other files are exact.
 
     Returns:
         The path.
@@ -259,7 +272,8 @@ def export_file(
         )
     if not suffix:
         return export_saved_model(model, path, example)
-    return exports[suffix](model, path, example, max_length)
+    options = {"max_error": max_error} if suffix == ".onnx" else {}
+    return exports[suffix](model, path, example, max_length, **options)
 
 
 def file_sizes(path: str | os.PathLike) -> dict[str, int]:
@@ -295,6 +309,10 @@ class Computation:
     specs: Any
     examples: Sequence[Any]
 
+    def expected(self) -> Expected:
+        """Returns the outputs for the examples."""
+        return Expected(self.function, self.examples)
+
     def traced(self, *options: Any, batch: int | None = None, **more: Any) -> Traced:
         """Traces the function; with `batch`, for inputs of so many rows."""
         specs = self.specs
@@ -305,17 +323,30 @@ class Computation:
         return traced(self.function, self.model, specs, *options, **more)
 
 
-def write_computation(wanted: Computation, path: Path, max_length: int | None = None) -> Path:
-    """Writes an ONNX or a LiteRT file, as the end of its name asks for, and checks it."""
+def write_computation(
+    wanted: Computation, path: Path, max_length: int | None = None, max_error: float = 0.0
+) -> Path:
+    """Writes an ONNX or a LiteRT file, as the end of its name asks for, and checks it.
+
+    With a `max_error` products in ONNX files may round their inputs to integers.
+    """
     form = "ONNX" if path.suffix == ".onnx" else "LiteRT"
     _check_backend(form)
     _check_packages(*{"ONNX": ("onnx", "onnxruntime"), "LiteRT": ("ai_edge_litert",)}[form])
     with _writing(path, form) as partial, plain_computation(wanted.model, max_length):
         if form == "ONNX":
-            from keras_tnattn.export.onnx_file import onnx_file
+            from keras_tnattn.export.onnx_file import OnnxFile, write_within
+            from keras_tnattn.export.onnx_kernels import can_hold
 
-            Path(partial).write_bytes(onnx_file(wanted.traced()).SerializeToString())
-            check_outputs(wanted.function, wanted.examples, lambda x: run_onnx(partial, x))
+            graph, expected = wanted.traced(holds=can_hold), wanted.expected()
+            file = OnnxFile(graph)
+            rounding = file.write(partial)
+            if rounding:
+                file.write(partial, graph.matrices)
+            expected.check(lambda x: run_onnx(partial, x))
+            if rounding and max_error > 0:
+                error = functools.partial(expected.error, lambda x: run_onnx(partial, x))
+                write_within(file, partial, rounding, error, max_error)
             return path
         from keras_tnattn.export.litert_file import WIDENED, litert_file
         from keras_tnattn.export.narrowing import narrow_bytes
@@ -326,7 +357,7 @@ def write_computation(wanted: Computation, path: Path, max_length: int | None = 
             graph = wanted.traced(narrow_bytes, WIDENED, batch=1)
             examples = [keras.tree.map_structure(lambda x: x[:1], x) for x in examples]
         Path(partial).write_bytes(litert_file(graph))
-        check_outputs(wanted.function, examples, lambda x: run_litert(partial, x))
+        Expected(wanted.function, examples).check(lambda x: run_litert(partial, x))
     return path
 
 

@@ -1,30 +1,98 @@
 """Writes ONNX files, and OpenVINO files of these, whose weights stay as they are stored."""
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
+import onnx
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
 
+from keras_tnattn.export.onnx_kernels import MatrixWriter
 from keras_tnattn.export.tracing import Traced, as_function, quiet
+from keras_tnattn.storage.integer_groups import pack
+from keras_tnattn.storage.stand_ins import StoredMatrix
 
-# The newest that TensorFlow's converter knows.
-_OPSET = 18
+# The newest that TensorFlow's converter knows, and the first that has integers of 4 bits, which
+# means the same by all operations of the other.
+_OPSET_OF_CONVERTER, _OPSET, _IR_VERSION = 18, 21, 10
+# Up to this number of entries OpenVINO's text for what restores a matrix is longer than floats.
+_FEW = 1024
 
 
-def onnx_file(model: Traced) -> Any:
-    """Returns the ONNX model of a graph, with its stored weights as initializers."""
-    from onnx import numpy_helper
+class OnnxFile:
+    """The ONNX file of a graph, with its stored weights as constants.
 
-    file = _converted(model)
-    weights = {name.partition(":")[0]: value for name, value in model.weights.items()}
-    inputs = [x for x in file.graph.input if x.name not in weights]
-    for name, value in weights.items():
-        file.graph.initializer.append(numpy_helper.from_array(value, name))
-    del file.graph.input[:]
-    file.graph.input.extend(inputs)
-    return file
+    Args:
+        model: The graph.
+    """
+
+    def __init__(self, model: Traced) -> None:
+        self._model = model
+        # As bytes, because each copy shares its constants with the message that it is made from.
+        self._converted = ir.to_proto(_converted(model)).SerializeToString()
+
+    def write(self, path: str, exact: Collection[str] = ()) -> set[str]:
+        """Writes the file.
+
+        Args:
+            path: The path.
+            exact: The names of the matrices whose products must not round their inputs.
+
+        Returns:
+            The names of the matrices whose products round their inputs.
+        """
+        file = ir.from_proto(onnx.load_model_from_string(self._converted))
+        file.ir_version = _IR_VERSION
+        file.opset_imports.update({"": _OPSET, "com.microsoft": 1})
+        by_name = {value.name: value for value in file.graph.inputs}
+        writer = MatrixWriter(file.graph)
+        for name, array in self._model.weights.items():
+            by_name[_node(name)].replace_all_uses_with(writer.constant(array))
+        rounding = {
+            name
+            for name, matrix in self._model.matrices.items()
+            if writer.write(by_name[_node(name)], matrix, name not in exact)
+        }
+        del file.graph.inputs[len(self._model.inputs) :]
+        _tidy(file, self._model.output_names)
+        Path(path).write_bytes(ir.to_proto(file).SerializeToString())
+        return rounding
+
+
+def write_within(
+    file: OnnxFile, path: str, names: Collection[str], error_of: Callable[[], float], bound: float
+) -> None:
+    """Writes a file whose error is within a bound.
+
+    As many products as possible round their inputs, none if that is not enough.
+
+    Args:
+        file: The file.
+        path: The path.
+        names: The names of the matrices whose products can round their inputs.
+        error_of: Returns the error of the file at the path.
+        bound: The largest error.
+    """
+    file.write(path)
+    if error_of() <= bound:
+        return
+    alone = {}
+    for name in names:
+        file.write(path, set(names) - {name})
+        alone[name] = error_of()
+    exact: set[str] = set()
+    for name in sorted(alone, key=alone.__getitem__, reverse=True):
+        exact.add(name)
+        rest = [alone[other] for other in names if other not in exact]
+        if math.hypot(*rest) <= bound:  # errors of different products hardly depend on each other
+            file.write(path, exact)
+            if error_of() <= bound:
+                return
 
 
 def openvino_model(model: Traced) -> Any:
@@ -38,16 +106,53 @@ def openvino_model(model: Traced) -> Any:
     # What `openvino.convert_model` calls, which also asks for consent to statistics.
     from openvino._offline_transformations import apply_moc_transformations
 
-    result = openvino.Core().read_model(_converted(model).SerializeToString())
+    file = _converted(model)
+    _tidy(file, model.output_names)
+    result = openvino.Core().read_model(ir.to_proto(file).SerializeToString())
     apply_moc_transformations(result, cf=False)
-    weights = {name.partition(":")[0]: value for name, value in model.weights.items()}
+    stored = {_node(name): value for name, value in (model.weights | model.matrices).items()}
     for parameter in result.get_parameters():
-        value = weights.get(parameter.get_friendly_name())
+        value = stored.get(parameter.get_friendly_name())
         if value is not None:
-            constant = openvino.op.Constant(np.ascontiguousarray(value))
-            parameter.output(0).replace(constant.output(0))
+            new = _restored(value) if isinstance(value, StoredMatrix) else _constant(value)
+            parameter.output(0).replace(new.output(0))
             result.remove_parameter(parameter)
     return result
+
+
+def _constant(array: np.ndarray, bits: int = 8) -> Any:
+    """Returns an OpenVINO constant; of integers below 16 in 4 bits each with `bits=4`."""
+    import openvino
+
+    if bits == 8:
+        return openvino.op.Constant(np.ascontiguousarray(array))
+    tensor = openvino.Tensor(openvino.Type.u4, array.shape)
+    tensor.data.reshape(-1)[:] = pack(array.ravel(), bits)
+    return openvino.op.Constant(tensor)
+
+
+def _restored(matrix: StoredMatrix) -> Any:
+    """Returns OpenVINO operations that restore a matrix.
+
+    The runtime knows them: it multiplies with the integers, or restores the matrix once.
+    """
+    from openvino import opset13 as ops
+
+    if matrix.numbers.size <= _FEW:
+        return _constant(matrix.values())
+    padded, bits = matrix.padded(), 4 if matrix.bits <= 4 else 8
+    numbers, zeros = (
+        ops.convert(_constant(array.astype("uint8"), bits), "f32")
+        for array in (padded.grouped(padded.numbers), padded.grouped(padded.zeros))
+    )
+    value = ops.multiply(ops.subtract(numbers, zeros), _constant(padded.grouped(padded.scales)))
+    if padded.numbers.shape != matrix.numbers.shape:
+        value = ops.reshape(value, _constant(np.array(padded.numbers.shape)), False)
+        ends = [np.array([n]) for n in (0, matrix.numbers.shape[matrix.axis], 1, matrix.axis)]
+        value = ops.slice(value, *map(_constant, ends))
+    value = ops.reshape(value, _constant(np.array([matrix.shape[n] for n in matrix.order])), False)
+    order = np.argsort(matrix.order)
+    return value if list(order) == sorted(order) else ops.transpose(value, _constant(order))
 
 
 def write_openvino(model: Any, path: Path) -> None:
@@ -82,31 +187,56 @@ def _converted(model: Traced) -> Any:
     import tensorflow as tf
     import tf2onnx
 
-    arguments = [*model.inputs, *model.weights]
+    arguments = [*model.inputs, *model.matrices, *model.weights]
     function = as_function(_with_known_operations(model), arguments, model.outputs)
     signature = [
-        tf.TensorSpec(x.shape, x.dtype, name.partition(":")[0])
+        tf.TensorSpec(x.shape, x.dtype, _node(name))
         for x, name in zip(function.inputs, arguments, strict=False)
     ]
     with quiet():
         file, _ = tf2onnx.convert.from_function(
             tf.function(lambda *tensors: function(*tensors), autograph=False),
             input_signature=signature,
-            opset=_OPSET,
+            opset=_OPSET_OF_CONVERTER,
             custom_op_handlers={
+                "Einsum": (_convert_einsum, []),
                 "FloorDiv": (_convert_quotient, []),
                 "FloorMod": (_convert_remainder, []),
                 "Reshape": (_convert_reshape, []),
             },
         )
-    file.producer_name, file.producer_version = "keras_tnattn", ""
-    file.graph.doc_string = ""
-    del file.metadata_props[:]
-    _merge_constants(file.graph, {})
-    names = {x.name: new for x, new in zip(file.graph.output, model.output_names, strict=True)}
-    _shorten(file.graph, {"": "", **names, **{x.name: x.name for x in file.graph.input}})
-    file.graph.name = "model"
-    return file
+    return ir.from_proto(file)
+
+
+def _node(tensor: str) -> str:
+    return tensor.partition(":")[0]
+
+
+def _tidy(file: ir.Model, output_names: Sequence[str]) -> None:
+    """Merges equal constants, leaves out what nothing reads, and shortens names."""
+    graph = file.graph
+    for step in (
+        passes.LiftSubgraphInitializersToMainGraphPass(),
+        passes.DeduplicateInitializersPass(size_limit=2**31),
+        passes.RemoveUnusedNodesPass(),
+        passes.TopologicalSortPass(),
+        passes.RemoveUnusedOpsetsPass(),
+        passes.ClearMetadataAndDocStringPass(),
+    ):
+        step(file)
+    file.producer_name, file.producer_version, graph.name = "keras_tnattn", "", "model"
+    file.metadata_props.clear()
+    ends = {id(value) for g in file.graphs() for value in (*g.inputs, *g.outputs)}
+    values = [*graph.initializers.values(), *(x for g in graph.subgraphs() for x in g.inputs)]
+    for node in graph.all_nodes():
+        node.name = None
+        values += node.outputs
+    for value in values:
+        if id(value) not in ends:
+            value.type = value.shape = None
+    values = [value for value in values if value not in graph.outputs]
+    names = [*output_names, *(f"_{n:x}" for n in range(len(values)))]
+    ir.convenience.rename_values([*graph.outputs, *values], names)
 
 
 def _is_integer(context: Any, node: Any) -> bool:
@@ -141,6 +271,40 @@ def _convert_quotient(context: Any, node: Any, name: str, arguments: Any) -> Non
     context.replace_input(node, node.input[0], multiple.output[0], 0)
 
 
+def _convert_einsum(context: Any, node: Any, name: str, arguments: Any) -> None:
+    """Converts a sum over the last axes, with a matrix or a kernel, to a product of matrices."""
+    from tf2onnx.onnx_opset.math import Einsum
+
+    labels = re.fullmatch(r"(\w+),(\w+)->(\w+)", node.get_attr_value("equation").decode())
+    left, right, result = labels.groups() if labels else ("", "", "")
+    sizes = dict(zip(right, context.get_shape(node.input[1]) or (), strict=False))
+    summed = "".join(label for label in left if label in right and label not in result)
+    lead, kept = left.removesuffix(summed), "".join(x for x in result if x not in left)
+    known = all(sizes.get(label, -1) > 0 for label in right)
+    if not (lead and summed and kept and known) or result != lead + kept:
+        Einsum.version_12(context, node)
+        return
+
+    def shape_of(numbers: Sequence[int]) -> str:
+        from tf2onnx.utils import make_name
+
+        return context.make_const(make_name("sizes"), np.array(numbers, "int64")).output[0]
+
+    # A size of 0 is that of the input.
+    rows, columns = (math.prod(sizes[label] for label in x) for x in (summed, kept))
+    order = [right.index(label) for label in summed + kept]
+    moved = context.make_node("Transpose", [node.input[1]], attr={"perm": order}).output[0]
+    matrix = context.make_node("Reshape", [moved, shape_of((rows, columns))]).output[0]
+    folded = shape_of([0] * len(lead) + [rows])
+    inputs = context.make_node("Reshape", [node.input[0], folded]).output[0]
+    product = context.make_node("MatMul", [inputs, matrix]).output[0]
+    node.type = "Reshape"
+    for attribute in list(node.attr):
+        del node.attr[attribute]
+    unfolded = shape_of([0] * len(lead) + [sizes[label] for label in kept])
+    context.replace_inputs(node, [product, unfolded])
+
+
 def _convert_reshape(context: Any, node: Any, name: str, arguments: Any) -> None:
     """Converts a reshape, and reads what another one reshapes instead of its result.
 
@@ -164,7 +328,8 @@ def _with_known_operations(model: Traced) -> Any:
 
     graph = model.graph
     result = type(graph)(library=graph.library, versions=graph.versions)
-    tensors = as_function(graph, [*model.inputs, *model.weights], model.outputs).graph
+    arguments = [*model.inputs, *model.matrices, *model.weights]
+    tensors = as_function(graph, arguments, model.outputs).graph
 
     def add(op: str, name: str, inputs: Sequence[str], **types: Any) -> str:
         node = result.node.add(op=op, name=name, input=inputs)
@@ -213,57 +378,3 @@ def _with_known_operations(model: Traced) -> Any:
         else:
             result.node.add().CopyFrom(node)
     return result
-
-
-def _merge_constants(graph: Any, names: dict[bytes, str]) -> None:
-    """Keeps one of several equal constants, also of those in the graphs inside."""
-    new_names = {}
-    for tensor in list(graph.initializer):
-        content = type(tensor)()
-        content.CopyFrom(tensor)
-        content.name = ""
-        key = content.SerializeToString(deterministic=True)
-        if key in names:
-            new_names[tensor.name] = names[key]
-            graph.initializer.remove(tensor)
-        else:
-            names[key] = tensor.name
-    for node in graph.node:
-        node.input[:] = [new_names.get(name, name) for name in node.input]
-        for inner in _graphs(node):
-            _merge_constants(inner, dict(names))
-            _reread(inner, new_names)
-
-
-def _reread(graph: Any, new_names: dict[str, str]) -> None:
-    for node in graph.node:
-        node.input[:] = [new_names.get(name, name) for name in node.input]
-        for inner in _graphs(node):
-            _reread(inner, new_names)
-
-
-def _graphs(node: Any) -> list[Any]:
-    return [
-        inner
-        for attribute in node.attribute
-        for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else []))
-    ]
-
-
-def _shorten(graph: Any, names: dict[str, str]) -> None:
-    """Renames the tensors of a graph and of the graphs inside it, which read its tensors."""
-
-    def short(name: str) -> str:
-        if name not in names:
-            names[name] = f"_{len(names):x}"
-        return names[name]
-
-    del graph.value_info[:]
-    for value in (*graph.input, *graph.output, *graph.initializer):
-        value.name, value.doc_string = short(value.name), ""
-    for node in graph.node:
-        node.name = node.doc_string = ""
-        node.input[:] = [short(name) for name in node.input]
-        node.output[:] = [short(name) for name in node.output]
-        for inner in _graphs(node):
-            _shorten(inner, names)

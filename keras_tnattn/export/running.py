@@ -9,25 +9,44 @@ import numpy as np
 from keras_tnattn.typing import Tensors
 
 
-def check_outputs(
-    function: Callable[[Any], Any], examples: Sequence[Any], run: Callable[[Any], list[np.ndarray]]
-) -> None:
-    """Compares a file's outputs with those of what it was written from.
+class Expected:
+    """The outputs that a file should have.
 
-    Raises:
-        ValueError: If they differ.
+    Args:
+        function: What the file was written from.
+        examples: Its arguments.
     """
-    for example in examples:
-        expected = keras.tree.flatten(function(example))
-        outputs = run(example)
-        for output, tensor in zip(outputs, expected, strict=True):
-            array = np.asarray(keras.ops.convert_to_numpy(tensor))
-            error = np.abs(output.astype("float64") - array.astype("float64")).max(initial=0)
-            bound = 1e-4 * (1 + np.abs(array).max(initial=0))
-            if output.shape != array.shape or not error <= bound:
-                raise ValueError(
-                    f"the file computes something else: its outputs are off by {error:.2g}"
-                )
+
+    def __init__(self, function: Callable[[Any], Any], examples: Sequence[Any]) -> None:
+        self._pairs = []
+        for example in examples:
+            tensors = keras.tree.flatten(function(example))
+            arrays = [np.asarray(keras.ops.convert_to_numpy(tensor)) for tensor in tensors]
+            self._pairs.append((example, arrays))
+
+    def check(self, run: Callable[[Any], list[np.ndarray]]) -> None:
+        """Raises a `ValueError` if the outputs of a file differ from these."""
+        for example, arrays in self._pairs:
+            for output, array in zip(run(example), arrays, strict=True):
+                error = np.abs(output.astype("float64") - array.astype("float64")).max(initial=0)
+                bound = 1e-4 * (1 + np.abs(array).max(initial=0))
+                if output.shape != array.shape or not error <= bound:
+                    raise ValueError(
+                        f"the file computes something else: its outputs are off by {error:.2g}"
+                    )
+
+    def error(self, run: Callable[[Any], list[np.ndarray]]) -> float:
+        """Returns the largest relative error of an output over all examples, `|y' - y| / |y|`."""
+        outputs = [run(example) for example, _ in self._pairs]
+        errors = [0.0]
+        for n, _ in enumerate(self._pairs[0][1]):
+            pairs = [(arrays[n], x[n]) for (_, arrays), x in zip(self._pairs, outputs, strict=True)]
+            whole, other = (
+                np.concatenate([x.ravel() for x in side]).astype("float64")
+                for side in zip(*pairs, strict=True)
+            )
+            errors.append(np.linalg.norm(other - whole) / (np.linalg.norm(whole) or 1.0))
+        return float(np.max(errors))
 
 
 def _named(names: list[str], example: Tensors) -> dict[str, Any]:

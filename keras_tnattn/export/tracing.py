@@ -66,7 +66,7 @@ def traced(
     specs: Any,
     stored_bytes: Callable[[np.ndarray], int] = lambda array: array.nbytes,
     widened: Mapping[str, str] | None = None,
-    stand_ins: bool = False,
+    holds: Callable[[StoredMatrix], bool] = lambda matrix: False,
 ) -> Traced:
     """Traces a function of tensors and of the variables of a model.
 
@@ -76,7 +76,8 @@ def traced(
         specs: `keras.InputSpec`s.
         stored_bytes: How many bytes a file has for a constant.
         widened: The dtypes that the runtime does not compute with, and those to use instead.
-        stand_ins: Whether a tensor stands for each matrix of integers. Defaults to `False`.
+        holds: Whether a file holds the integers of a matrix, so that a tensor stands for it. The
+            layer restores the others. Default: those of none.
     """
     import tensorflow as tf
 
@@ -84,8 +85,13 @@ def traced(
     variables = list({id(v): v for v in model.variables if v.dtype != "string"}.values())
     values = [_value(v, widened or {}) for v in variables]
     output_names: list[str] = []
-    layers = model._flatten_layers() if stand_ins else ()
-    places = [(layer, *item) for layer in layers for item in stored_matrices(layer).items()]
+    layers = model._flatten_layers()
+    places = [
+        (layer, name, matrix)
+        for layer in layers
+        for name, matrix in stored_matrices(layer).items()
+        if holds(matrix)
+    ]
     count = len(flat) + len(places)
     names = unique_names([x.name for x in flat] + [f"{x.path}_{name}" for x, name, _ in places])
 

@@ -157,7 +157,7 @@ def test_outputs_agree_in_values_and_shape(outputs, differ):
 
     raises = pytest.raises(ValueError, match="computes something else")
     with raises if differ else contextlib.nullcontext():
-        running.check_outputs(model, [np.zeros(3)], lambda inputs: [outputs])
+        running.Expected(model, [np.zeros(3)]).check(lambda inputs: [outputs])
 
 
 class Moving(keras.layers.Layer):
@@ -296,9 +296,9 @@ def test_weights_keep_their_bytes(name, form, tmp_path):
     path = export_file(model, tmp_path / f"model{SUFFIXES[form]}")
     sizes = file_sizes(path)
     if form == "OpenVINO":  # its text grows with the number of operations
-        assert sizes[str(path.with_suffix(".bin"))] <= 1.02 * stored + 500
+        assert sizes[str(path.with_suffix(".bin"))] <= 1.2 * stored + 2000
     else:
-        assert sum(sizes.values()) <= 1.15 * stored + 10_000
+        assert sum(sizes.values()) <= 1.2 * stored + 10_000
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="writes LiteRT files on TensorFlow only")
@@ -410,14 +410,14 @@ def test_quotients_are_rounded_down(form, dtype, tmp_path):
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="writes OpenVINO files on TensorFlow only")
 def test_openvino_reads_the_smaller_onnx_file_too(tmp_path):
     pytest.importorskip("openvino")
-    model = text_classifier(2000, 3, "tsa", embedding_dim=32)
+    model = text_classifier(2000, 3, "tsa", embedding_dim=64)  # rows of two groups
     table = model.get_layer("embedding").get_weights()[0]
     small = compress(model, target=6.0, bits=4, data=IDS, verbose=0).model
     files = [export_file(small, tmp_path / f"model{x}", IDS, 200) for x in (".onnx", ".xml")]
     onnx, xml = (sum(file_sizes(file).values()) for file in files)
     stored = sum(np.asarray(weight.numpy()).nbytes for weight in small.weights)
     assert stored < table.nbytes / 4
-    assert onnx <= 1.15 * stored + 10_000
+    assert onnx <= 1.2 * stored + 10_000
     assert onnx < xml
     expected = small.predict(IDS, verbose=0)
     for file in files:
@@ -478,3 +478,59 @@ def test_a_runtime_that_is_missing_is_named(tmp_path, monkeypatch):
         pytest.skip("writes neither ONNX nor LiteRT files")
     with pytest.raises(ImportError, match=r"pip install 'keras-tnattn\[(litert|onnx)\]'"):
         EXPORTS[form](classifier(), tmp_path / "model")
+
+
+def integer_products():
+    """Looks up and multiplies with integers of 4 and 8 bits."""
+    layers = keras.layers
+
+    def of_integers(layer, shape, bits, group_size=32):
+        layer.build(shape)
+        return quantized_layer(layer, bits, group_size)
+
+    ids = keras.Input((None,), dtype="int32")
+    x = of_integers(layers.Embedding(50, 48), None, 4)(ids)
+    heads = layers.EinsumDense("abc,cde->abde", (None, 4, 16), bias_initializer="normal")
+    x = of_integers(heads, (None, None, 48), 4)(x)
+    x = of_integers(layers.EinsumDense("abde,dec->abc", (None, 64)), (None, None, 4, 16), 8)(x)
+    wide = layers.Dense(64, "relu", bias_initializer="normal")
+    x = layers.GlobalAveragePooling1D()(of_integers(wide, (None, None, 64), 8, 64)(x))
+    return keras.Model(ids, x)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="other backends fold weights")
+def test_rounded_inputs_spoil_outputs_no_more_than_they_may(tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    import onnx
+
+    from keras_tnattn.export import onnx_kernels
+
+    monkeypatch.setattr(onnx_kernels, "_BLOCKED", 1)
+    monkeypatch.setattr(onnx_kernels, "_BY_COLUMN", 1)
+    model = integer_products()
+    example = np.random.default_rng(0).integers(0, 50, (3, 9)).astype("int32")
+    expected = model.predict(example, verbose=0)
+
+    def exported(name, bound):
+        path = export_onnx(model, tmp_path / f"{name}.onnx", example, max_error=bound)
+        onnx.checker.check_model(path)
+        (output,) = running.run_onnx(str(path), example)
+        kinds = [
+            node.op_type + str([x.i for x in node.attribute if x.name == "accuracy_level"])
+            for node in onnx.load(path).graph.node
+        ]
+        levels = [kinds.count(f"MatMulNBits[{level}]") for level in (0, 4)]
+        counts = [kinds.count(f"{x}[]") for x in ("DynamicQuantizeMatMul", "GatherBlockQuantized")]
+        return np.linalg.norm(output - expected) / np.linalg.norm(expected), levels, counts
+
+    error, levels, counts = exported("rounded", 0.1)
+    assert levels == [0, 2]
+    assert counts == [1, 1]
+    assert 1e-4 < error < 0.012
+    fewer, levels, counts = exported("fewer", 0.7 * error)
+    assert 1e-5 < fewer <= 0.7 * error
+    assert 0 < levels[1] + counts[0] < 3
+    exact, levels, counts = exported("exact", 0)
+    assert exact < 1e-5
+    assert levels[1] == counts[0] == 0
+    assert counts[1] == 1

@@ -1,0 +1,280 @@
+"""How ONNX files hold matrices of integers, so that ONNX Runtime computes with them.
+
+What reads a matrix and its number of entries decide upon the form:
+
+| read by | entries | integers | form |
+| --- | --- | --- | --- |
+| `MatMul` | 2^17 | 8 bits, a column one group | `DynamicQuantizeMatMul` |
+| `MatMul` | 2^18 | up to 8 bits, in blocks | `MatMulNBits` |
+| `Gather` | any, rows of 16 and more | 4 or 8 bits | `GatherBlockQuantized` |
+| others | any | up to 8 bits | integers that are restored when the file is loaded |
+
+Smaller products are faster with floats. The first two round their inputs to 8 bits, by row or in
+blocks; those by `MatMulNBits` of up to 4 bits can also be exact, and all others are. Integers of 3
+bits are stored as 4, those of 6 as 8.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from keras_tnattn.storage.integer_groups import pack
+from keras_tnattn.storage.stand_ins import StoredMatrix
+
+# Entries from which on products with integers are faster than those with floats.
+_BY_COLUMN, _BLOCKED = 2**17, 2**18
+# The sizes of blocks. Larger ones are faster.
+_BLOCKS = (128, 64, 32, 16)
+_STORED = {3: 4, 6: 8}  # the bits with which a file stores those of a matrix
+# Up to this number of entries a matrix takes fewer bytes as floats than what restores it.
+_FEW = 256
+# Whether `MatMulNBits` rounds its inputs. Exact products of more than 4 bits are slow.
+_EXACT, _ROUNDED = 0, 4
+# A row whose largest number is smaller is divided by this.
+_TINY = np.float32(1e-30)
+
+
+def can_hold(matrix: StoredMatrix) -> bool:
+    """Whether a file holds the integers of a matrix in about their bytes.
+
+    A table of other integers is unpacked row by row, as the layer does.
+    """
+    whole = np.array_equal(matrix.zeros, np.rint(matrix.zeros))
+    return whole and (matrix.axis == 0 or matrix.bits in (4, 8))
+
+
+class _View(NamedTuple):
+    """A matrix as what reads it sees it: three arrays of one shape."""
+
+    numbers: np.ndarray
+    scales: np.ndarray
+    zeros: np.ndarray
+
+    def changed(self, node: ir.Node) -> "_View | None":
+        """Returns what a node makes of it, or `None` if the node does not only move entries."""
+        shape = self.numbers.shape
+        if node.op_type == "Identity":
+            return self
+        if node.op_type == "Transpose":
+            axes = list(node.attributes["perm"].as_ints())
+            return _View(*(x.transpose(axes) for x in self))
+        if node.op_type not in ("Reshape", "Squeeze", "Unsqueeze") or len(node.inputs) < 2:
+            return None
+        operand = node.inputs[1]
+        constant = None if operand is None else ir.convenience.get_const_tensor(operand)
+        if constant is None:
+            return None
+        numbers = [int(n) for n in constant.numpy().ravel()]
+        if node.op_type == "Reshape":
+            sizes = [shape[n] if size == 0 else size for n, size in enumerate(numbers)]
+            return _View(*(x.reshape(sizes) for x in self))
+        change = np.squeeze if node.op_type == "Squeeze" else np.expand_dims
+        return _View(*(change(x, tuple(numbers)) for x in self))
+
+
+def _uses(value: ir.Value, view: _View) -> Iterator[tuple[Any, int, _View]]:
+    """Yields what reads a matrix, the position of that input, and how it sees the matrix."""
+    for node, position in list(value.uses()):
+        view_of_output = view.changed(node) if position == 0 else None
+        if view_of_output is None or node.outputs[0].is_graph_output():
+            yield node, position, view
+        else:
+            yield from _uses(node.outputs[0], view_of_output)
+
+
+class MatrixWriter:
+    """Writes the matrices of a graph.
+
+    Args:
+        graph: The graph. Graphs inside it may read its matrices.
+    """
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._graph = graph
+        self._rows: dict[tuple[Any, Any], tuple[ir.Value, ir.Value]] = {}
+
+    def write(self, value: ir.Value, matrix: StoredMatrix, rounds_inputs: bool = True) -> bool:
+        """Replaces the tensor that stands for a matrix by its integers.
+
+        Args:
+            value: The tensor.
+            matrix: The matrix.
+            rounds_inputs: Whether products may round their inputs. Defaults to `True`.
+
+        Returns:
+            Whether a product rounds its inputs.
+        """
+        arrays = (matrix.numbers, matrix.scales, matrix.zeros)
+        rounds = remains = False
+        for node, position, view in _uses(value, _View(*map(matrix.arranged, arrays))):
+            if node.op_type == "MatMul" and position == 1:
+                new = self._product(node, view, matrix, rounds_inputs)
+                rounds |= rounds_inputs and new is not None
+            elif node.op_type == "Gather" and position == 0:
+                new = self._lookup(node, view, matrix.bits)
+            else:
+                new = None
+            if new is None:
+                remains = True
+                continue
+            new.type, new.shape = node.outputs[0].type, node.outputs[0].shape
+            node.outputs[0].replace_all_uses_with(new, replace_graph_outputs=True)
+            node.graph.remove(node, safe=True)
+        if remains:
+            value.replace_all_uses_with(self._restored(matrix))
+        return rounds
+
+    def constant(self, array: np.ndarray) -> ir.Value:
+        """Adds a constant to the graph."""
+        return self._initializer(ir.tensor(np.ascontiguousarray(array)))
+
+    def _initializer(self, tensor: Any) -> ir.Value:
+        value = ir.Value(name=f"matrix_{len(self._graph.initializers)}", const_value=tensor)
+        value.shape, value.type = ir.Shape(tensor.shape), ir.TensorType(tensor.dtype)
+        self._graph.register_initializer(value)
+        return value
+
+    def _add(self, before: Any, op: str, *inputs: Any, **attributes: Any) -> Any:
+        domain = attributes.pop("domain", "")
+        node = ir.node(op, inputs, attributes, domain=domain)
+        before.graph.insert_before(before, node)
+        return node.outputs[0]
+
+    def _product(
+        self, node: Any, view: _View, matrix: StoredMatrix, rounds_inputs: bool
+    ) -> ir.Value | None:
+        """Writes `x W` with integers, if it is faster."""
+        if view.numbers.ndim != 2:
+            return None
+        (rows, columns), bits = view.numbers.shape, matrix.bits
+        run = _run(view, axis=0)
+        if rounds_inputs and bits == 8 and run == rows and rows * columns >= _BY_COLUMN:
+            return self._by_column(node, view)
+        block = _block(run, rows)
+        if block is None or rows * columns < _BLOCKED or (bits > 4 and not rounds_inputs):
+            return None
+        stored = _STORED.get(bits, bits)
+        if bits == 2 and (block < 32 or not rounds_inputs):
+            stored = 4  # with 2 bits the runtime has fast kernels for these blocks only
+        padded = np.pad(view.numbers, ((0, -rows % block), (0, 0)))
+        packed, shape = pack(padded, stored).T, (columns, -1, block * stored // 8)
+        if matrix.axis == 1:  # a table, which a lookup reads as it is
+            numbers = self._reshaped(self.constant(packed), shape)
+        else:
+            numbers = self.constant(packed.reshape(shape))
+        return self._add(
+            node,
+            "MatMulNBits",
+            node.inputs[0],
+            numbers,
+            self.constant(view.scales[::block].T),
+            self.constant(pack(view.zeros[::block], stored).T),
+            domain="com.microsoft",
+            K=rows,
+            N=columns,
+            bits=stored,
+            block_size=block,
+            accuracy_level=_ROUNDED if rounds_inputs else _EXACT,
+        )
+
+    def _by_column(self, node: Any, view: _View) -> ir.Value:
+        x, key = node.inputs[0], (node.inputs[0], node.graph)
+        if key not in self._rows:
+            # One scale for all inputs is coarse. The largest number of each row becomes 1.
+            axis = self.constant(np.array([-1]))
+            size = self._add(node, "ReduceMax", self._add(node, "Abs", x), axis, keepdims=1)
+            size = self._add(node, "Max", size, self.constant(_TINY))
+            self._rows[key] = (self._add(node, "Div", x, size), size)
+        normalized, size = self._rows[key]
+        numbers, zeros = ((x.astype("int16") - 128).astype("int8") for x in (view[0], view[2][0]))
+        arrays = (numbers, view.scales[0], zeros)
+        product = self._add(
+            node,
+            "DynamicQuantizeMatMul",
+            normalized,
+            *map(self.constant, arrays),
+            domain="com.microsoft",
+        )
+        return self._add(node, "Mul", product, size)
+
+    def _lookup(self, node: Any, view: _View, bits: int) -> ir.Value | None:
+        """Writes a lookup of rows of integers, if there is an operation for it."""
+        axis = node.attributes.get_int("axis", 0)
+        if view.numbers.ndim != 2 or axis != 0 or bits not in (4, 8):
+            return None
+        block = _block(_run(view, axis=1), view.numbers.shape[1])
+        if block is None:
+            return None
+        scales, zeros = (x[:, ::block] for x in view[1:])
+        rows = self._add(
+            node,
+            "GatherBlockQuantized",
+            self.constant(pack(view.numbers.T, bits).T),
+            node.inputs[1],
+            self.constant(scales),
+            self.constant(pack(zeros.T, bits).T),
+            domain="com.microsoft",
+            gather_axis=0,
+            quantize_axis=1,
+            block_size=block,
+            bits=bits,
+        )
+        width = view.numbers.shape[1]
+        if width % (8 // bits) == 0:
+            return rows
+        ends = [self.constant(np.array([n])) for n in (0, width, -1)]
+        return self._add(node, "Slice", rows, *ends)
+
+    def _restored(self, matrix: StoredMatrix) -> ir.Value:
+        """Returns a matrix that the runtime restores when it loads the file."""
+        if matrix.numbers.size <= _FEW:
+            return self.constant(matrix.values())
+        padded, kind = matrix.padded(), ml_dtypes.uint4 if matrix.bits <= 4 else np.uint8
+        numbers, zeros = (
+            self._first("Cast", self.constant(array.astype(kind)), to=ir.DataType.FLOAT)
+            for array in (padded.grouped(padded.numbers), padded.grouped(padded.zeros))
+        )
+        values = self._first("Sub", numbers, zeros)
+        values = self._first("Mul", values, self._scales(padded.grouped(padded.scales)))
+        if padded.numbers.shape != matrix.numbers.shape:
+            values = self._reshaped(values, padded.numbers.shape)
+            ends = (0, matrix.numbers.shape[matrix.axis], matrix.axis)
+            values = self._first("Slice", values, *(self.constant(np.array([n])) for n in ends))
+        values = self._reshaped(values, [matrix.shape[n] for n in matrix.order])
+        order = [int(n) for n in np.argsort(matrix.order)]
+        return self._first("Transpose", values, perm=order) if order != sorted(order) else values
+
+    def _reshaped(self, value: ir.Value, shape: Sequence[int]) -> ir.Value:
+        return self._first("Reshape", value, self.constant(np.array(shape)))
+
+    def _first(self, op: str, *inputs: Any, **attributes: Any) -> Any:
+        """Adds a node that depends on constants alone; the graph is sorted in the end."""
+        return self._add(self._graph[0], op, *inputs, **attributes)
+
+    def _scales(self, scales: np.ndarray) -> ir.Value:
+        """Returns scales, of which few differ, by one byte each."""
+        different, codes = np.unique(scales, return_inverse=True)
+        if len(different) > 256 or 4 * len(different) + scales.size > 3 * scales.size:
+            return self.constant(scales)
+        bytes_of = self.constant(codes.reshape(scales.shape).astype("uint8"))
+        indices = self._first("Cast", bytes_of, to=ir.DataType.INT32)
+        return self._first("Gather", self.constant(different), indices)
+
+
+def _run(view: _View, axis: int) -> int:
+    """Returns how many entries along an axis share a scale and a zero, counted from each such."""
+    changes = np.zeros(view.numbers.shape[axis] - 1, bool)
+    for array in view[1:]:
+        changes |= (np.diff(array, axis=axis) != 0).any(axis=1 - axis)
+    return math.gcd(*(1 + np.flatnonzero(changes))) or len(changes) + 1
+
+
+def _block(run: int, size: int) -> int | None:
+    """Returns a size of blocks in which scales and zeros are the same, or `None`."""
+    sizes = [block for block in _BLOCKS if run % block == 0 or run == size]
+    # OpenVINO reads files with whole blocks only.
+    return max(sizes, key=lambda block: (size % block == 0, block), default=None)
