@@ -184,7 +184,7 @@ def _watched_before_activation(
 ) -> Iterator[dict[str, str]]:
     """Makes each layer apply its activation to `watch(path, outputs before the activation)`.
 
-    Yields the layers for which this failed, as `watched` does.
+    Yields the layers for which this failed, as `watch_calls` does.
     """
     functions = {
         path: getattr(getattr(layer, "outer", layer), "activation", None)

@@ -33,6 +33,7 @@ class Chooser:
         self.allowed = {path: list(group) for path, group in plan.choices.items()}
         self.times: dict[tuple, float] = {}
         self.goal: Goal = Smaller()
+        self.keeps_all = False
 
     def choice_for(self, goal: Goal, metric_before: float | None) -> Choice:
         """Returns the candidate of each layer, by path.
@@ -68,6 +69,11 @@ class Chooser:
         if choice is None:
             self._refuse(target)
         return choice
+
+    def keep_all(self) -> Choice:
+        """Returns the choice of all layers as they are, because any other one is larger."""
+        self.keeps_all = True
+        return {path: group[0] for path, group in self.plan.choices.items()}
 
     def _integers_alone(self, path: str) -> Candidate:
         """Returns the layer as it is; quantized with `bits`, if this makes it smaller.
@@ -158,6 +164,8 @@ class Chooser:
 
     def reason_kept(self, path: str) -> str:
         """Returns why the choice keeps a layer."""
+        if self.keeps_all:
+            return "the model would become larger"
         smaller, bits = self.plan.choices[path][1:], self.plan.options.bits
         if not smaller:
             if bits is None and candidates_of(self.plan, path, (), 8, None)[1:]:

@@ -36,7 +36,6 @@ from keras_tnattn.compression.progress import printing, tell
 from keras_tnattn.compression.report import Report
 from keras_tnattn.compression.reporting import (
     error_of_outputs,
-    keep_rows,
     layer_rows,
     notes_of,
     report_of,
@@ -48,7 +47,7 @@ _log = logging.getLogger(__name__)
 _FORMATS = tuple(name for name in FORMATS if name != "dense")
 _HEALED = "healed; layer errors were measured before healing"
 _LARGER = (
-    "The result is the model itself: with the layers above it would have {size:,} bytes, more than "
+    "The result is the model itself: a copy with other layers would have {size:,} bytes, more than "
     "{total:,}, because Keras loads a layer that several layers hold once for each of them."
 )
 
@@ -416,6 +415,10 @@ def _compressed(
     plan = make_plan(copy, byte_count(model), data, options, goal)
     chooser = Chooser(plan)
     choice = chooser.choice_for(goal, before)
+    size = chooser.size(choice)
+    is_larger = size > plan.total
+    if is_larger:
+        choice = chooser.keep_all()
     if any(not candidate.keeps_layer for candidate in choice.values()):
         tell("building the small model")
     made_layers = chooser.replacements(choice)
@@ -427,15 +430,14 @@ def _compressed(
     }
     notes = notes_of(chooser, rows, made_layers)
     correction = BiasCorrection(plan, made_layers, data)
-    assembly = assemble(plan, choice, made_layers, in_place=True)
-    size = byte_count(assembly.small.model)
-    if size > plan.total:
-        rows, notes = keep_rows(rows), [_LARGER.format(size=size, total=plan.total)]
-        assembly, orders = Assembly(original, original, {}, plan.sample), {}
+    if is_larger:
+        notes.append(_LARGER.format(size=size, total=plan.total))
+        assembly = Assembly(original, original, {}, plan.sample)
+    else:
+        assembly = assemble(plan, choice, made_layers, in_place=True)
     report = report_of(model, assembly, rows, notes)
     result = CompressionResult(original, assembly, report, orders, metric, data, options.verbose)
-    if result.model is not model:
-        correction.apply(model, assembly, result.renumbered, metric)
+    correction.apply(model, assembly, result.renumbered, metric)
     result._check(example, before)
     return result
 

@@ -224,7 +224,7 @@ def balance(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns cores of the same product in which each of the `R` terms is equally large in both.
 
     Example:
-        >>> a, b = balanced(np.full((2, 1), 8.0), np.full((1, 2, 3), 2.0))
+        >>> a, b = balance(np.full((2, 1), 8.0), np.full((1, 2, 3), 2.0))
         >>> bool(np.isclose(np.linalg.norm(a), np.linalg.norm(b)))
         True
     """
@@ -238,7 +238,7 @@ def rotate(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns cores of the same product, rotated at random; see `random_rotation`.
 
     Example:
-        >>> a, b = rotated(np.eye(3), np.ones((3, 1, 2)))
+        >>> a, b = rotate(np.eye(3), np.ones((3, 1, 2)))
         >>> bool(np.allclose(lookup(a, b, np.arange(3)), 1))
         True
     """

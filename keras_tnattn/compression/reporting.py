@@ -1,6 +1,5 @@
 """Makes the report of a compression."""
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -61,25 +60,6 @@ def _row(chooser: Chooser, path: str, candidate: Candidate, made: Made | None) -
         chooser.milliseconds(path, candidate) if timed else None,
         "" if changed else chooser.reason_kept(path),
         tuple((c.bytes, c.likely_error, c.format) for c in plan.choices[path]),
-    )
-
-
-def keep_rows(rows: Iterable[LayerReport]) -> tuple[LayerReport, ...]:
-    """Returns rows of layers that stay, because what replaces them makes the model larger."""
-    return tuple(
-        dataclasses.replace(
-            row,
-            format="kept",
-            ranks=(),
-            bits=32,
-            weights_after=row.weights_before,
-            bytes_after=row.bytes_before,
-            error=0.0,
-            flops_after=row.flops_before,
-            ms_after=row.ms_before,
-            reason=row.reason or "the model would become larger",
-        )
-        for row in rows
     )
 
 
