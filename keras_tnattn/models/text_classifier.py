@@ -103,6 +103,8 @@ def text_classifier(
     check_int("vocabulary_size", vocabulary_size, at_least=2)
     check_int("num_classes", num_classes, at_least=2)
     check_int("num_layers", num_layers)
+    check_int("embedding_tt_ranks", embedding_tt_ranks)
+    check_int("feedforward_tt_ranks", feedforward_tt_ranks)
     if feedforward_dim is None and feedforward == "tensor_train":
         raise ValueError(
             "Expected feedforward_dim for a hidden layer with a tensor-train kernel. "
@@ -114,8 +116,6 @@ def text_classifier(
             "position_encoding='learned'. "
             f"Received: max_length={max_length}, position_encoding={position_encoding!r}"
         )
-    check_int("embedding_tt_ranks", embedding_tt_ranks)
-    check_int("feedforward_tt_ranks", feedforward_tt_ranks)
     ids = keras.Input((sequence_length,), dtype="int32", name="ids")
     x = make_embedding(
         embedding, vocabulary_size, embedding_dim, embedding_tt_ranks, name="embedding"
@@ -127,36 +127,17 @@ def text_classifier(
         length = sequence_length if max_length is None else max_length
         x = make_position_encoding(position_encoding, length, False, "positions")(x)
     if isinstance(attention, str):
-        entry = find_attention(attention)
-        if entry.tensor_tokens:
+        if find_attention(attention).tensor_tokens:
             x = TensorizeTokens(name="tokens")(x)
-        if num_layers > 1:
-            attention_options = {**entry.stacked_options, **attention_options}
-        if attention_dropout and not entry.dropout_options:
-            suitable = [name for name, other in ATTENTIONS.items() if other.dropout_options]
-            raise ValueError(
-                f"Expected attention_dropout only with one of {suitable}. "
-                f"Received: attention={attention!r}"
-            )
-        if attention_dropout:
-            attention_options |= dict.fromkeys(entry.dropout_options, attention_dropout)
-        layer = entry.make(num_heads, embedding_dim, name="attention", **attention_options)
+        sizes = (num_heads, embedding_dim, num_layers)
+        attention = _named_attention(attention, sizes, attention_dropout, attention_options)
     elif attention_options or attention_dropout:
         raise ValueError(
             "Expected no further options if `attention` is a layer. "
             f"Received: attention_options={attention_options}, "
             f"attention_dropout={attention_dropout}"
         )
-    else:
-        layer = attention
-    if num_layers == 1:
-        x = attend(layer, x)
-    else:
-        for i in range(num_layers):
-            # Without its name, the copy would clash with the others in the model.
-            copy = type(layer).from_config({**layer.get_config(), "name": f"attention_{i}"})
-            x = _residual(copy, x, f"residual_{i}")
-    x = MaskedAveragePooling1D(name="pooling")(x)
+    x = MaskedAveragePooling1D(name="pooling")(_attended(x, attention, num_layers))
     if len(x.shape) > 2:
         x = keras.layers.Flatten(name="flatten")(x)
     if normalization:
@@ -172,6 +153,34 @@ def text_classifier(
         num_classes, activation="softmax", dtype="float32", name="probabilities"
     )(x)
     return keras.Model(ids, outputs, name="text_classifier")
+
+
+def _named_attention(
+    name: str, sizes: tuple[int, int, int], dropout: float, options: dict[str, Any]
+) -> keras.layers.Layer:
+    """Creates an attention for `(num_heads, embedding_dim, num_layers)`."""
+    entry, (num_heads, dim, num_layers) = find_attention(name), sizes
+    if num_layers > 1:
+        options = {**entry.stacked_options, **options}
+    if dropout and not entry.dropout_options:
+        suitable = [name for name, other in ATTENTIONS.items() if other.dropout_options]
+        raise ValueError(
+            f"Expected attention_dropout only with one of {suitable}. Received: attention={name!r}"
+        )
+    if dropout:
+        options = options | dict.fromkeys(entry.dropout_options, dropout)
+    return entry.make(num_heads, dim, name="attention", **options)
+
+
+def _attended(x: Tensor, attention: keras.layers.Layer, num_layers: int) -> Tensor:
+    """Applies an attention, or a stack of copies of it with residual sums."""
+    if num_layers == 1:
+        return attend(attention, x)
+    for i in range(num_layers):
+        # Without its name, the copy would clash with the others in the model.
+        config = {**attention.get_config(), "name": f"attention_{i}"}
+        x = _residual(type(attention).from_config(config), x, f"residual_{i}")
+    return x
 
 
 def _residual(attention: keras.layers.Layer, inputs: Tensor, name: str) -> Tensor:
