@@ -1,4 +1,4 @@
-"""The names of the attentions in the library, for options."""
+"""The attentions and the presets of the library, for options."""
 
 import importlib.util
 import json
@@ -22,18 +22,23 @@ def registered_attentions(**facts: bool) -> dict[str, str]:
     """
     return {
         name: entry["summary"]
-        for name, entry in _entries().items()
+        for name, entry in _registry("attentions").items()
         if all(entry.get(fact, DEFAULTS[fact]) == value for fact, value in facts.items())
     }
 
 
 def fact_of_attentions(fact: str) -> dict[str, Any]:
     """Returns the values of a fact, such as `table_dim`, of the entries that name it."""
-    return {name: entry[fact] for name, entry in _entries().items() if fact in entry}
+    return {name: entry[fact] for name, entry in _registry("attentions").items() if fact in entry}
 
 
-def _entries() -> dict[str, dict[str, Any]]:
+def translator_presets() -> dict[str, dict[str, Any]]:
+    """Returns `keras_tnattn.models.PRESETS`."""
+    return _registry("presets")["translators"]
+
+
+def _registry(name: str) -> dict[str, dict[str, Any]]:
     spec = importlib.util.find_spec("keras_tnattn")
     folders = list(spec.submodule_search_locations or ()) if spec else []
-    text = Path(folders[0], "models", "attentions.json").read_text(encoding="utf-8")
+    text = Path(folders[0], "models", f"{name}.json").read_text(encoding="utf-8")
     return json.loads(text)

@@ -7,7 +7,7 @@ import pydantic
 from keras_tnattn_train.data.pairs.prepared import Preparing
 from keras_tnattn_train.data.pairs.registry import PARALLEL_SETS
 from keras_tnattn_train.data.reading import short_name
-from keras_tnattn_train.options.attentions import registered_attentions
+from keras_tnattn_train.options.attentions import registered_attentions, translator_presets
 from keras_tnattn_train.options.options import (
     DATA,
     EXPERIMENTS,
@@ -24,8 +24,8 @@ from keras_tnattn_train.options.options import (
     skip_bad_rows_option,
 )
 
-SMALL = ("sdpa-small", "plga-small")
-PRESETS = (*SMALL, "sdpa", "plga-1", "plga-2", "plga-3", "plga-4", "plga-5", "plga-6")
+PRESETS = translator_presets()
+SMALL = tuple(name for name in PRESETS if name.endswith("-small"))
 ATTENTIONS = ("plga", "sdpa")
 ATTENTION_NAMES = tuple(registered_attentions())
 CAUSAL = tuple(registered_attentions(can_be_causal=True))
@@ -109,7 +109,8 @@ def _default_peak(values: dict[str, Any]) -> float:
 
 def _metric_of_preset(preset: str) -> tuple[str, float]:
     """Returns the defaults of `cross_metric` and `metric_epsilon`."""
-    return ("key", 0.01) if preset in SMALL else ("query", 1e-9)
+    options = PRESETS[preset]
+    return options.get("metric_from", "query"), options.get("epsilon", 1e-9)
 
 
 def _default_name(values: dict[str, Any]) -> str:
@@ -211,7 +212,7 @@ class TranslateConfig(ExportConfig):
         MODEL,
         "sdpa-small, plga-small: for small corpora; the others: the models of the paper's Table 1. "
         "The other model options change it; --attention plga alone means plga-small",
-        choices=PRESETS,
+        choices=tuple(PRESETS),
     )
     attention: str = option(
         None,
@@ -422,7 +423,9 @@ class TranslateConfig(ExportConfig):
     @property
     def target_attention(self) -> str:
         """The attention of the target to itself."""
-        return self.decoder_attention or ("sdpa" if self.preset in SMALL else self.attention)
+        return self.decoder_attention or PRESETS[self.preset].get(
+            "decoder_attention", self.attention
+        )
 
     @property
     def reads_ahead(self) -> bool:
