@@ -165,7 +165,7 @@ def test_a_study_continues(tmp_path, monkeypatch, capsys):
 
     # A run with other options than those of its setting is of another kind.
     path = tmp_path / "study/tuned-reuters-none-64-0/config.json"
-    path.write_text(path.read_text().replace('"normalization": "on"', '"normalization": "off"'))
+    path.write_text(path.read_text().replace('"num_layers": 1', '"num_layers": 2'))
     assert [key[-1] for key in tensorized.finished_runs(tmp_path / "study")] == [1]
 
 
