@@ -96,10 +96,10 @@ bench: $(INSTALLED)
 
 # On a machine with a GPU: the tables of docs/speed.md that need one. With $(PYTHON) if it has JAX and
 # Keras, because such a machine may have no network; else in the environment.
+HAS_JAX := KERAS_BACKEND=jax $(PYTHON) -c "import jax, keras" 2>/dev/null
 bench-gpu:
-	if KERAS_BACKEND=jax $(PYTHON) -c "import jax, keras" 2>/dev/null; then python=$(PYTHON); \
-	else $(MAKE) $(INSTALLED) && python=$(RUN); fi && \
-	KERAS_BACKEND=jax $$python benchmarks/gpu.py --output gpu.csv
+	$(HAS_JAX) || $(MAKE) $(INSTALLED)
+	KERAS_BACKEND=jax $$($(HAS_JAX) && echo $(PYTHON) || echo $(RUN)) benchmarks/gpu.py --output gpu.csv
 
 # What a machine with JAX and without network lacks for it.
 GPU_PYTHON ?= 3.12
