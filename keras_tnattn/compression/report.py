@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import os
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +109,8 @@ class Report:
             changed.
         keras_quantizations: What Keras' own int8 and int4 give for the model on some of the data;
             empty without data, or if no layer changed.
+        files: What the files that `CompressionResult.export` wrote cost where they run,
+            `keras_tnattn.export.FileCosts`.
         notes: Remarks, one sentence each.
 
     Example:
@@ -127,6 +130,7 @@ class Report:
     rows: int = 0
     file_bytes: int | None = None
     keras_quantizations: tuple[KerasQuantization, ...] = ()
+    files: tuple[Any, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -175,7 +179,7 @@ class Report:
                 "original's weights"
             )
         peers = [peer.as_line(self.bytes_before) for peer in self.keras_quantizations]
-        return "\n".join([table + total, *peers, *self.notes])
+        return "\n".join([table + total, *peers, *map(str, self.files), *self.notes])
 
     def to_csv(self) -> str:
         """Returns the layers as CSV with a header."""

@@ -19,6 +19,7 @@ from keras_tnattn.compression.choosing import Chooser
 from keras_tnattn.compression.errors import layer_error
 from keras_tnattn.compression.others import rows_of_others
 from keras_tnattn.compression.report import LayerReport, Report
+from keras_tnattn.compression.runtimes import RUNTIMES
 from keras_tnattn.storage.adaptive_embedding import AdaptiveEmbedding
 
 
@@ -89,9 +90,11 @@ def notes_of(
         "are no data."
     ]
     if plan.options.for_runtime is not None:
+        fewest = RUNTIMES[plan.options.for_runtime].table_bits
         notes.append(
-            f"For {plan.options.for_runtime}: tables as floats, of low rank, or of 8 bits, because "
-            "other formats make lookups slow there, whatever `formats` and `bits` are."
+            f"For {plan.options.for_runtime}: tables as floats, of low rank, or of {fewest} bits "
+            "and more, because other formats make lookups slow there, whatever `formats` and "
+            "`bits` are."
         )
     if plan.options.bits is not None:
         notes.append(

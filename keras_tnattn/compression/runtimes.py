@@ -1,8 +1,7 @@
 """What the files for a runtime keep small, and what is fast there.
 
-Kernels are restored once, when a file is loaded, so that their format costs a call no time. Each
-kernel of integers needs operations that restore it, and those of 3 and 6 bits twice as many as
-others. Rows of tables are restored in each call, which takes longer from cores and from 4 bits.
+A runtime multiplies with integers, or looks them up, if it has a kernel for their form; other
+formats are restored when a file is loaded, or, of rows of tables, in each call.
 `benchmarks/engines.py` measures models with and without these limits.
 """
 
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 import keras
 
 from keras_tnattn.compression.candidates import Candidate
+from keras_tnattn.compression.formats.dense import LARGEST_GROUP
 from keras_tnattn.compression.kinds import is_table
 
 
@@ -23,17 +23,19 @@ class Runtime:
         bits: The bits of integers whose files stay small.
         table_formats: The formats of tables whose lookups are fast.
         table_bits: The fewest bits of tables whose lookups are fast.
+        whole_columns: Whether products with 8 bits are fastest if a column is one group.
     """
 
     bits: tuple[int, ...]
     table_formats: tuple[str, ...] = ("dense", "low_rank")
     table_bits: int = 8
+    whole_columns: bool = False
 
 
 RUNTIMES = {
     "litert": Runtime(bits=(8, 4, 2)),
-    "onnxruntime": Runtime(bits=(8, 6, 4, 3, 2)),
-    "openvino": Runtime(bits=(8, 4, 2)),
+    "onnxruntime": Runtime(bits=(8, 4, 2), table_bits=4, whole_columns=True),
+    "openvino": Runtime(bits=(8, 4), table_bits=4),
 }
 
 
@@ -52,18 +54,29 @@ def bits_for(runtime: str | None, layer: keras.layers.Layer, bits: int | None) -
 def fit_for(
     runtime: str | None, layer: keras.layers.Layer, candidates: Sequence[Candidate]
 ) -> list[Candidate]:
-    """Returns the candidates for a layer that a runtime keeps small and fast; all for `None`.
+    """Returns the candidates for a layer that a runtime keeps small and fast.
 
-    The layer as it is always is one of them.
+    The layer as it is always is one of them. Without a runtime it is all but those whose columns
+    are one group, which are made for runtimes.
     """
-    if runtime is None:
-        return list(candidates)
-    limits = RUNTIMES[runtime]
+    limits = None if runtime is None else RUNTIMES[runtime]
+    whole = any(map(_has_whole_columns, candidates)) and limits is not None and limits.whole_columns
 
     def fits(candidate: Candidate) -> bool:
+        of_bytes = candidate.format == "dense" and candidate.bits == 8 and not is_table(layer)
+        if of_bytes and _has_whole_columns(candidate) != whole:
+            return False
+        if limits is None:
+            return True
         if candidate.bits is not None and candidate.bits not in limits.bits:
             return False
         few = candidate.bits is not None and candidate.bits < limits.table_bits
         return not is_table(layer) or (candidate.format in limits.table_formats and not few)
 
     return [c for c in candidates if c.keeps_layer or fits(c)]
+
+
+def _has_whole_columns(candidate: Candidate) -> bool:
+    return (
+        candidate.format == "dense" and candidate.bits == 8 and candidate.ranks[0] > LARGEST_GROUP
+    )

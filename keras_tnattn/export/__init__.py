@@ -20,6 +20,7 @@ from keras_tnattn.export.classifier import (
     export_classifier,
     labels_and_probabilities,
 )
+from keras_tnattn.export.file_costs import FileCosts, file_costs
 from keras_tnattn.export.formats import (
     export_file,
     export_litert,
@@ -46,6 +47,7 @@ from keras_tnattn.export.web import export_web, export_web_translator
 
 __all__ = [
     "CLASS_NAMES",
+    "FileCosts",
     "LoadedClassifier",
     "LoadedTranslator",
     "check_backend",
@@ -64,6 +66,7 @@ __all__ = [
     "export_translator",
     "export_web",
     "export_web_translator",
+    "file_costs",
     "file_sizes",
     "labels_and_probabilities",
     "load",

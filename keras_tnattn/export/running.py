@@ -48,6 +48,16 @@ class Expected:
             errors.append(np.linalg.norm(other - whole) / (np.linalg.norm(whole) or 1.0))
         return float(np.max(errors))
 
+    def agreement(self, run: Callable[[Any], list[np.ndarray]]) -> float | None:
+        """Returns the share of outputs whose largest number is where it should be.
+
+        It is that of the first output, or `None` if that has no numbers to choose from.
+        """
+        if any(arrays[0].ndim < 2 or arrays[0].shape[-1] < 2 for _, arrays in self._pairs):
+            return None
+        same = [run(x)[0].argmax(-1) == arrays[0].argmax(-1) for x, arrays in self._pairs]
+        return float(np.concatenate([x.ravel() for x in same]).mean())
+
 
 def _named(names: list[str], example: Tensors) -> dict[str, Any]:
     """Returns the example as a dict whose keys are the names of the file's inputs."""

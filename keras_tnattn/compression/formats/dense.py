@@ -25,8 +25,10 @@ from keras_tnattn.storage.integer_kernels import IntegerKernels
 from keras_tnattn.storage.quantized import quantized_kind, quantized_layer
 from keras_tnattn.storage.recurrent import cells_of
 
-# The sizes of groups that are tried for each number of bits; more bits need fewer of them.
+# The sizes of groups that are tried for each number of bits; more bits need fewer of them. With 8
+# bits also whole columns are, for runtimes whose products are fastest then.
 _GROUPS = {8: (128,), 6: (64,), 4: (32, 128), 3: (16, 32, 64), 2: (16, 32)}
+LARGEST_GROUP = 128
 # The most columns of a kernel, or rows of a table, by which the errors are estimated.
 _SAMPLE = 512
 
@@ -45,6 +47,9 @@ def candidates(
         kernels[0] = dataclasses.replace(kernels[0], weights=rows)
     widths = sorted(width for width in _GROUPS if width >= bits)
     pairs = [(width, group) for width in widths for group in _GROUPS[width]]
+    column = max(kernel.matrix.shape[0] for kernel in kernels)
+    if column > LARGEST_GROUP and bits <= 8 and not is_table(layer):
+        pairs.append((8, column))
     rest = byte_count(layer) - sum(kernel.bytes for kernel in kernels)
     share = _share(kernels, *pairs[0])
     found = []

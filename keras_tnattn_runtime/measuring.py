@@ -1,0 +1,113 @@
+"""Measures a model's file in its runtime: `python -m keras_tnattn_runtime.measuring FILE INPUTS`.
+
+`INPUTS` is an `.npz` file of arrays of some rows. Memory is what loading the file and a first call
+of one row add to the process, so it is best alone in one. Times are medians on one thread.
+"""
+
+import functools
+import json
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_SECONDS, _MOST_CALLS = 1.0, 200
+
+
+def runner(path: str) -> Callable[[Mapping[str, np.ndarray]], Any]:
+    """Returns a function of inputs by name, or in the order of the file's inputs, on one thread."""
+    suffix = Path(path).suffix
+    if suffix == ".onnx":
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 3
+        session = onnxruntime.InferenceSession(path, options)
+        names = [x.name for x in session.get_inputs()]
+        return lambda inputs: session.run(None, _named(names, inputs))
+    if suffix == ".tflite":
+        from ai_edge_litert.interpreter import Interpreter
+
+        run = Interpreter(path, num_threads=1).get_signature_runner()
+        details = run.get_input_details()
+        return lambda inputs: _by_row(run, details, _named(list(details), inputs))
+    if suffix == ".xml":
+        import openvino
+
+        settings = {"INFERENCE_NUM_THREADS": 1, "EXECUTION_MODE_HINT": "ACCURACY"}
+        model = openvino.Core().compile_model(path, "CPU", settings)
+        names = [x.get_any_name() for x in model.inputs]
+        return lambda inputs: model(_named(names, inputs))
+    raise ValueError(f"Expected a file .onnx, .tflite or .xml. Received: path={path}")
+
+
+def _named(names: list[str], inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    if set(names) <= set(inputs):
+        return {name: inputs[name] for name in names}
+    return dict(zip(names, inputs.values(), strict=True))
+
+
+def _by_row(run: Any, details: Mapping[str, Any], inputs: dict[str, np.ndarray]) -> Any:
+    """Calls a signature, row by row if it takes one row only."""
+    if any(x["shape_signature"][0] != 1 for x in details.values()):
+        return run(**inputs)
+    rows = range(len(next(iter(inputs.values()))))
+    return [run(**{name: array[n : n + 1] for name, array in inputs.items()}) for n in rows]
+
+
+def memory() -> int:
+    """Returns the bytes of memory that are this process' own; of all it ever had, off Linux."""
+    try:
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+def measure(path: str, inputs: Mapping[str, np.ndarray], many: int = 32) -> dict[str, float]:
+    """Returns the bytes of memory, and the microseconds of a call of one row and of many.
+
+    Args:
+        path: The file.
+        inputs: Arrays of one or more rows.
+        many: The number of rows of the other call, to which the rows are repeated. Defaults to 32.
+    """
+    rows = {
+        count: {name: np.resize(x, (count, *x.shape[1:])) for name, x in inputs.items()}
+        for count in (1, many)
+    }
+    _import_of(path)
+    before = memory()
+    run = runner(path)
+    run(rows[1])
+    result: dict[str, float] = {"resident_bytes": memory() - before}
+    for count, name in ((1, "one_row_us"), (many, "many_rows_us")):
+        run(rows[count])
+        result[name] = 1e6 * _median_seconds(functools.partial(run, rows[count]))
+    return result
+
+
+def _import_of(path: str) -> None:
+    """Imports the runtime of a file, whose own memory does not count."""
+    modules = {".onnx": "onnxruntime", ".tflite": "ai_edge_litert.interpreter", ".xml": "openvino"}
+    __import__(modules.get(Path(path).suffix, "numpy"))
+
+
+def _median_seconds(call: Callable[[], Any]) -> float:
+    times: list[float] = []
+    while len(times) < 5 or (sum(times) < _SECONDS and len(times) < _MOST_CALLS):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+if __name__ == "__main__":
+    with np.load(sys.argv[2]) as arrays:
+        print(json.dumps(measure(sys.argv[1], dict(arrays))))
