@@ -254,7 +254,7 @@ class AttentionAdapter(abc.ABC):
         raise NotImplementedError
 
     def empty_context(self, size: Tensor) -> dict[str, Tensor]:
-        """Returns what depends on the earlier queries of `size` sequences, before the first."""
+        """Returns the part of the state that depends on earlier queries, before the first one."""
         return {}
 
     def attend_to_memory(

@@ -35,7 +35,7 @@ class BaseLayer(keras.layers.Layer):
             arguments = signature.bind(self, *args, **keywords).arguments
         except TypeError as error:
             names = signature.parameters
-            unknown = [f"{n}={_described(v)}" for n, v in kwargs.items() if n not in names]
+            unknown = [f"{n}={_describe(v)}" for n, v in kwargs.items() if n not in names]
             raise TypeError(
                 f"Expected other call arguments. Received: {', '.join(unknown) or error}"
                 f"{_usage(kind)}"
@@ -79,7 +79,7 @@ def _usage(kind: Any) -> str:
     return f". {kind.__name__} takes ({', '.join(texts)})"
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
     shape = shape_of(value)
     return repr(value) if shape is None else f"tensor of shape {shape}"
 

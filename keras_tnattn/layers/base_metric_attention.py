@@ -235,14 +235,14 @@ class BaseMetricAttention(BaseLayer):
     ) -> Tensor:
         """Returns the queries `(B, T, H, k)` of tokens `(B, T, d)`, rotated if the layer does."""
         q = self.query_dropout_layer(self._heads(self.query_dense(query)), training=training)
-        return self._rotated(q, positions)
+        return self._rotate(q, positions)
 
     def project_key(
         self, key: Tensor, positions: Tensor | None = None, training: bool | None = None
     ) -> Tensor:
         """Returns the keys `(B, S, H, k)` of tokens `(B, S, d)`, rotated if the layer does."""
         k = self.key_dropout_layer(self._heads(self.key_dense(key)), training=training)
-        return self._rotated(k, positions)
+        return self._rotate(k, positions)
 
     def project_value(self, value: Tensor) -> Tensor:
         """Returns the values `(B, S, H, k)` of tokens `(B, S, d)`."""
@@ -253,7 +253,7 @@ class BaseMetricAttention(BaseLayer):
         x = ops.reshape(x, (*ops.shape(x)[:2], self.num_heads, self.head_dim))
         return ops.cast(x, self.wide_dtype)
 
-    def _rotated(self, x: Tensor, positions: Tensor | None) -> Tensor:
+    def _rotate(self, x: Tensor, positions: Tensor | None) -> Tensor:
         if self.rotary is None:
             return x
         if positions is None:

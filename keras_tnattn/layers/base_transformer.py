@@ -148,7 +148,7 @@ def adapter_for(name: str, attention: Any) -> AttentionAdapter:
     return adapter_of(attention)
 
 
-def projected(outputs: Tensor, projection: keras.layers.Layer | None) -> Tensor:
+def project_back(outputs: Tensor, projection: keras.layers.Layer | None) -> Tensor:
     """Returns the outputs of an attention in the size of its inputs."""
     return outputs if projection is None else projection(outputs)
 

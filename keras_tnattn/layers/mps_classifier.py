@@ -11,7 +11,7 @@ from keras_tnattn.initializers import NearIdentity
 from keras_tnattn.layers.base_layer import BaseLayer
 from keras_tnattn.ops import scan
 from keras_tnattn.ops.masking import apply_mask
-from keras_tnattn.ops.norms import normalized
+from keras_tnattn.ops.norms import divide_by_norm
 from keras_tnattn.ops.precision import at_least_float32, matmul
 from keras_tnattn.typing import Regularizer, Tensor
 
@@ -152,7 +152,7 @@ class MPSClassifier(BaseLayer):
         right, right_scale = product(rank > position)
         row = matmul(self.left_boundary[None, None], left)
         column = matmul(right, self.right_boundary[:, None])
-        rest = ops.reshape(normalized(column) * normalized(row), (batch, bond * bond))
+        rest = ops.reshape(divide_by_norm(column) * divide_by_norm(row), (batch, bond * bond))
         # l O r pairs (r l)[b, a] with O[a, b].
         kernel = ops.reshape(ops.swapaxes(self.output_tensor, 0, 1), (bond * bond, -1))
         outputs = ops.cast(matmul(rest, kernel), self.compute_dtype)

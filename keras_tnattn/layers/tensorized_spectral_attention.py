@@ -349,13 +349,13 @@ class _SpectralAdapter(SequenceAttention):
         dtype = at_least_float32(layer.variable_dtype)
         omega = ops.cast(time_graphs.weights(graphs, chunk, width, dtype), keys.dtype)
         psi = omega * ops.relu(matmul(keys, ops.swapaxes(past, -1, -2)))
-        sums = self._weighted(layer.filter_order - 1, values)
+        sums = self._times_alpha(layer.filter_order - 1, values)
         for k, name in reversed(list(enumerate(self._sums()))):
             past, state = time_graphs.append(state, name, sums, chunk, width)
-            sums = self._weighted(k, values) + matmul(psi, past)
+            sums = self._times_alpha(k, values) + matmul(psi, past)
         return layer.combine(sums), state
 
-    def _weighted(self, k: int, values: Tensor) -> Tensor:
+    def _times_alpha(self, k: int, values: Tensor) -> Tensor:
         """Multiplies by `alpha_k`."""
         if self.layer.coefficients is None:
             return values

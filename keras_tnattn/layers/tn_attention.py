@@ -247,7 +247,7 @@ class TNAttention(BaseLayer):
         before = matmul(left[:, None], before)
         last = matmul(before[:, -1], scan.unfold_sites(matrices, length)[:, -1])
         if normalize:
-            before, last = scan.normalized(before), scan.normalized(last)
+            before, last = scan.divide_by_norm(before), scan.divide_by_norm(last)
         weights = self._local_weights(self._causal_contexts(scan.fold_sites(before)), dim)
         return self._outputs(phi, weights, length, mask), last
 
@@ -291,7 +291,7 @@ class TNAttention(BaseLayer):
         start, end = self._boundary()
         rows = matmul(start[None], left)
         if self.normalize:
-            rows, end = scan.normalized(rows), scan.normalized(end[None])[0]
+            rows, end = scan.divide_by_norm(rows), scan.divide_by_norm(end[None])[0]
         return end[:, None] * rows
 
     def _local_weights(self, contexts: Tensor, dim: int) -> Tensor:

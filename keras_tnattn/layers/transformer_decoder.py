@@ -10,7 +10,7 @@ from keras_tnattn.layers.base_attention import Chunk
 from keras_tnattn.layers.base_transformer import (
     BaseTransformerLayer,
     adapter_for,
-    projected,
+    project_back,
 )
 from keras_tnattn.typing import Activation, Shape, Tensor
 
@@ -177,7 +177,7 @@ class TransformerDecoder(BaseTransformerLayer):
             )
             if detail is not None:
                 details["self"] = detail
-            return projected(outputs, self.self_projection)
+            return project_back(outputs, self.self_projection)
 
         def attend_to_memory(x: Tensor) -> Tensor:
             outputs, detail = to_memory(
@@ -190,7 +190,7 @@ class TransformerDecoder(BaseTransformerLayer):
             )
             if detail is not None:
                 details["cross"] = detail
-            return projected(outputs, self.cross_projection)
+            return project_back(outputs, self.cross_projection)
 
         inputs = ops.cast(inputs, self.compute_dtype)
         cross = None if to_memory is None else attend_to_memory
@@ -262,7 +262,7 @@ class TransformerDecoder(BaseTransformerLayer):
 
         def attend_to_itself(x: Tensor) -> Tensor:
             outputs, new_state["self"] = self._attend_to_itself.extend(x, state["self"], chunk)
-            return projected(outputs, self.self_projection)
+            return project_back(outputs, self.self_projection)
 
         def attend_to_memory(x: Tensor) -> Tensor:
             # The hypotheses of a sentence are as many queries to the same memory.
@@ -272,7 +272,7 @@ class TransformerDecoder(BaseTransformerLayer):
                 grouped, state["cross"]["context"], memory, memory_mask
             )
             new_state["cross"] = {"tokens": {}, "context": context}
-            outputs = projected(outputs, self.cross_projection)
+            outputs = project_back(outputs, self.cross_projection)
             return ops.reshape(outputs, ops.shape(x))
 
         cross = None if to_memory is None else attend_to_memory

@@ -8,7 +8,7 @@ from keras import ops
 from keras_tnattn.layers.base_transformer import (
     BaseTransformerLayer,
     adapter_for,
-    projected,
+    project_back,
 )
 from keras_tnattn.typing import Activation, Shape, Tensor
 
@@ -111,7 +111,7 @@ class TransformerEncoder(BaseTransformerLayer):
             outputs, details = self._attend(
                 x, x, mask, mask, training=training, return_details=return_details
             )
-            return projected(outputs, self.attention_projection)
+            return project_back(outputs, self.attention_projection)
 
         inputs = ops.cast(inputs, self.compute_dtype)
         x = self._add(0, inputs, attend, training)

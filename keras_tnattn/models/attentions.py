@@ -27,11 +27,11 @@ def _everywhere(options: Mapping[str, Any]) -> Places:
 def _power_law_places(options: Mapping[str, Any]) -> Places:
     """Encoders read whole sentences, and so does a metric of the source: neither is causal."""
 
-    def without(*names: str) -> dict[str, Any]:
+    def drop(*names: str) -> dict[str, Any]:
         return {name: value for name, value in options.items() if name not in names}
 
-    of_source = without("causal_metric") if options.get("metric_from") == "key" else without()
-    return without("causal_metric", "metric_from"), without("metric_from"), of_source
+    of_source = drop("causal_metric") if options.get("metric_from") == "key" else drop()
+    return drop("causal_metric", "metric_from"), drop("metric_from"), of_source
 
 
 @dataclasses.dataclass(frozen=True)

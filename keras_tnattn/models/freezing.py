@@ -179,7 +179,7 @@ def freeze_metric(
         if layer.frozen:
             attention = attentions[layer.path]
             folds = fold and attention.negative_slope == 1 and attention.rotary is None
-            make = _folded if folds else _frozen
+            make = _make_folded if folds else _make_frozen
             replacements.append((attention, make(attention, layer.mean)))
             layer = dataclasses.replace(layer, folded=folds)
         measured.append(layer)
@@ -344,19 +344,19 @@ def _with_replacements(
         config = keras.saving.serialize_keras_object(model)
     places = dict.fromkeys(serialized, 0)
 
-    def exchanged(part: Any) -> Any:
+    def exchange(part: Any) -> Any:
         if isinstance(part, dict):
             inner = part.get("config")
             tag = inner.get("name") if isinstance(inner, dict) else None
             if tag in serialized:
                 places[tag] += 1
                 return {**part, **serialized[tag]}
-            return {key: exchanged(value) for key, value in part.items()}
+            return {key: exchange(value) for key, value in part.items()}
         if isinstance(part, list | tuple):
-            return type(part)(exchanged(value) for value in part)
+            return type(part)(exchange(value) for value in part)
         return part
 
-    config = exchanged(config)
+    config = exchange(config)
     config.pop("compile_config", None)
     if not all(places.values()):
         raise ValueError(
@@ -371,7 +371,7 @@ def _with_replacements(
     new_of = {id(old): new for old, new in replacements}
     for old, layer in zip(ours, theirs, strict=True):
         layer.set_weights(new_of[id(old)].get_weights())
-    for old, new in zip(_without(model, ours), _without(copy, theirs), strict=True):
+    for old, new in zip(_weights_outside(model, ours), _weights_outside(copy, theirs), strict=True):
         new.assign(old)
     return copy
 
@@ -397,7 +397,9 @@ def _at(model: keras.Model, paths: Sequence[str]) -> list[keras.layers.Layer]:
     return layers
 
 
-def _without(model: keras.Model, layers: Sequence[keras.layers.Layer]) -> list[keras.Variable]:
+def _weights_outside(
+    model: keras.Model, layers: Sequence[keras.layers.Layer]
+) -> list[keras.Variable]:
     """Returns the weights of a model but those of some layers."""
     theirs = {id(weight) for layer in layers for weight in layer.weights}
     return [weight for weight in model.weights if id(weight) not in theirs]
@@ -409,7 +411,7 @@ def _input_shapes(layer: PowerLawGraphAttention) -> list[tuple[int | None, ...]]
     return [(None, None, dense.kernel.shape[0]) for dense in denses]
 
 
-def _frozen(layer: PowerLawGraphAttention, mean: np.ndarray) -> MetricAttention:
+def _make_frozen(layer: PowerLawGraphAttention, mean: np.ndarray) -> MetricAttention:
     """Returns an attention with the weights of a layer and a fixed metric."""
     options = {name: getattr(layer, name) for name in _SHARED}
     dtype = layer.dtype_policy
@@ -422,7 +424,9 @@ def _frozen(layer: PowerLawGraphAttention, mean: np.ndarray) -> MetricAttention:
     return frozen
 
 
-def _folded(layer: PowerLawGraphAttention, mean: np.ndarray) -> keras.layers.MultiHeadAttention:
+def _make_folded(
+    layer: PowerLawGraphAttention, mean: np.ndarray
+) -> keras.layers.MultiHeadAttention:
     """Returns Keras' attention with `W_q G` for the kernel of the query."""
     heads, dim = layer.num_heads, layer.head_dim
     folded = keras.layers.MultiHeadAttention(

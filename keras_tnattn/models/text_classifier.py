@@ -137,7 +137,7 @@ def text_classifier(
             f"Received: attention_options={attention_options}, "
             f"attention_dropout={attention_dropout}"
         )
-    x = MaskedAveragePooling1D(name="pooling")(_attended(x, attention, num_layers))
+    x = MaskedAveragePooling1D(name="pooling")(_apply_attention(x, attention, num_layers))
     if len(x.shape) > 2:
         x = keras.layers.Flatten(name="flatten")(x)
     if normalization:
@@ -172,7 +172,7 @@ def _named_attention(
     return entry.make(num_heads, dim, name="attention", **options)
 
 
-def _attended(x: Tensor, attention: keras.layers.Layer, num_layers: int) -> Tensor:
+def _apply_attention(x: Tensor, attention: keras.layers.Layer, num_layers: int) -> Tensor:
     """Applies an attention, or a stack of copies of it with residual sums."""
     if num_layers == 1:
         return attend(attention, x)

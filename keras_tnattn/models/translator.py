@@ -331,15 +331,15 @@ def translator(
         "feedforward_tt_ranks": feedforward_tt_ranks,
     }
 
-    def embedded(side: str, vocabulary_size: int) -> tuple[keras.layers.Layer, Any]:
+    def make_layers(side: str, vocabulary_size: int) -> tuple[keras.layers.Layer, Any]:
         table = make_embedding(
             embedding, vocabulary_size, model_dim, embedding_tt_ranks, f"{side}_embedding"
         )
         positions = make_position_encoding(position_encoding, max_length, True, f"{side}_positions")
         return table, positions
 
-    source_layers = embedded("source", source_vocabulary_size)
-    target_layers = embedded("target", target_vocabulary_size)
+    source_layers = make_layers("source", source_vocabulary_size)
+    target_layers = make_layers("target", target_vocabulary_size)
     encoders = [
         TransformerEncoder(make_encoder("attention"), **block, name=f"encoder_{i}")
         for i in range(num_layers)

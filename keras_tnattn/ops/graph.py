@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from keras import ops
 
-from keras_tnattn.ops.precision import matmul, widened
+from keras_tnattn.ops.precision import matmul, widen
 from keras_tnattn.typing import Tensor
 
 _LOWEST = float(np.finfo("float32").min)
@@ -232,7 +232,7 @@ class Edges:
         """Normalizes scores `(B E', H)` over the edges of each receiver; dropped edges get 0."""
         dtype = scores.dtype
         valid = self.valid[:, None]
-        scores = widened(scores)
+        scores = widen(scores)
         scores = ops.where(valid, scores, ops.full_like(scores, _LOWEST))
         largest = self._segment(ops.segment_max, ops.stop_gradient(scores))
         powers = ops.exp(scores - largest)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from keras import ops
 
-from keras_tnattn.ops.precision import widened
+from keras_tnattn.ops.precision import widen
 from keras_tnattn.typing import Tensor
 
 _LOWEST = float(np.finfo("float32").min)
@@ -56,7 +56,7 @@ def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
     if len(x.shape) > _MOST_AXES:
         mean = masked_mean(_flat_tokens(x), mask)
         return ops.reshape(mean, (ops.shape(x)[0], *x.shape[2:]))
-    total = ops.sum(widened(apply_mask(x, mask)), axis=1)
+    total = ops.sum(widen(apply_mask(x, mask)), axis=1)
     if mask is None:
         count = ops.maximum(ops.shape(x)[1], 1)
     else:
@@ -87,7 +87,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
         >>> ops.convert_to_numpy(masked_softmax(scores, mask)).tolist()
         [0.5, 0.5, 0.0]
     """
-    shares = widened(scores)
+    shares = widen(scores)
     if mask is not None:
         shares = ops.where(mask, shares, ops.full_like(shares, _LOWEST))
     # Keras warns about a softmax over a single entry.

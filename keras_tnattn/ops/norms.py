@@ -8,28 +8,28 @@ from keras_tnattn.typing import Tensor
 _TINY = 1e-37
 
 
-def normalized(x: Tensor) -> Tensor:
+def divide_by_norm(x: Tensor) -> Tensor:
     """Divides matrices `(..., D, E)` by their Frobenius norms; a matrix of norm 0 gives 0.
 
     Example:
-        >>> ops.convert_to_numpy(normalized(ops.array([[3.0, 4.0]]))).tolist()
+        >>> ops.convert_to_numpy(divide_by_norm(ops.array([[3.0, 4.0]]))).tolist()
         [[0.6000000238418579, 0.800000011920929]]
     """
     # Rescaling first keeps squares and the derivative of the inverse root in range.
-    x = rescaled(x)
+    x = divide_by_largest(x)
     square = ops.sum(ops.square(x), axis=(-2, -1), keepdims=True)
     # `where` differentiates both branches, so the unused one must be finite too.
     return x * ops.rsqrt(ops.where(square > 0, square, ops.ones_like(square)))
 
 
-def rescaled(x: Tensor) -> Tensor:
+def divide_by_largest(x: Tensor) -> Tensor:
     """Divides matrices by their largest magnitudes, which count as constants for the gradient.
 
     Args:
         x: Float tensor `(..., D, E)`.
 
     Example:
-        >>> ops.convert_to_numpy(rescaled(ops.array([[2.0, -4.0]]))).tolist()
+        >>> ops.convert_to_numpy(divide_by_largest(ops.array([[2.0, -4.0]]))).tolist()
         [[0.5, -1.0]]
     """
     return x * ops.stop_gradient(inverse_largest(x))

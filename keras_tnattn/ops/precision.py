@@ -20,7 +20,7 @@ def at_least_float32(dtype: str) -> str:
     return "float64" if dtype == "float64" else "float32"
 
 
-def widened(x: Tensor) -> Tensor:
+def widen(x: Tensor) -> Tensor:
     """Casts a tensor of half precision to float32; returns any other float tensor as it is.
 
     Args:
@@ -28,8 +28,8 @@ def widened(x: Tensor) -> Tensor:
 
     Example:
         >>> import keras
-        >>> from keras_tnattn.ops.precision import widened
-        >>> keras.backend.standardize_dtype(widened(keras.ops.ones(3, dtype="float16")).dtype)
+        >>> from keras_tnattn.ops.precision import widen
+        >>> keras.backend.standardize_dtype(widen(keras.ops.ones(3, dtype="float16")).dtype)
         'float32'
     """
     return ops.cast(x, at_least_float32(keras.backend.standardize_dtype(x.dtype)))

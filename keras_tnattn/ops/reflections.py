@@ -18,7 +18,7 @@ columns of `Q`. It is symmetric only for `S = 0`, and its spectral norm is `sqrt
 
 from keras import ops
 
-from keras_tnattn.ops.norms import normalized
+from keras_tnattn.ops.norms import divide_by_norm
 from keras_tnattn.ops.precision import matmul
 from keras_tnattn.typing import Tensor
 
@@ -39,7 +39,7 @@ def orthonormal_columns(vectors: Tensor) -> Tensor:
         1.0
     """
     rank = vectors.shape[1]
-    unit = ops.transpose(normalized(ops.transpose(vectors)[..., None])[..., 0])
+    unit = ops.transpose(divide_by_norm(ops.transpose(vectors)[..., None])[..., 0])
     identity = ops.eye(*vectors.shape, dtype=vectors.dtype)
     products = ops.triu(matmul(ops.transpose(unit), unit), k=1) + identity[:rank] / 2
     solved = ops.solve_triangular(products, ops.transpose(unit[:rank]))

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_tnattn.ops.precision import widened
+from keras_tnattn.ops.precision import widen
 from keras_tnattn.typing import Tensor
 
 ROTARY_PAIRS = ("neighbors", "halves")
@@ -50,7 +50,7 @@ def rotate(
     """
     check_rotary(pairs)
     dim = x.shape[-1]
-    wide = widened(x)
+    wide = widen(x)
     rates = max_wavelength ** (-2.0 * np.arange(dim // 2) / dim)
     positions = ops.cast(positions, wide.dtype)
     # (B or 1, T, 1, k / 2)

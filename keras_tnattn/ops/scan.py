@@ -31,7 +31,7 @@ from collections.abc import Callable
 
 from keras import ops
 
-from keras_tnattn.ops.norms import inverse_largest, normalized, rescaled
+from keras_tnattn.ops.norms import divide_by_largest, divide_by_norm, inverse_largest
 from keras_tnattn.ops.precision import matmul
 from keras_tnattn.typing import Tensor
 
@@ -285,18 +285,18 @@ def dominant_eigenvectors(matrix: Tensor) -> tuple[Tensor, Tensor]:
     dim = matrix.shape[-1]
     power = matrix
     for _ in range(_GRADIENT_SQUARINGS):
-        power = rescaled(power)
+        power = divide_by_largest(power)
         power = matmul(power, power)
     high_power = ops.stop_gradient(power)
     for _ in range(_SQUARINGS - _GRADIENT_SQUARINGS):
-        high_power = normalized(high_power)
+        high_power = divide_by_norm(high_power)
         high_power = matmul(high_power, high_power)
     entries = ops.reshape(high_power, (dim * dim,))
     largest = ops.argmax(ops.abs(entries))
     sign = ops.sign(ops.take(entries, largest))
-    left = sign * normalized(ops.take(high_power, [largest // dim], axis=0))
-    right = normalized(ops.take(high_power, [largest % dim], axis=1))
-    left, right = normalized(matmul(left, power)), normalized(matmul(power, right))
+    left = sign * divide_by_norm(ops.take(high_power, [largest // dim], axis=0))
+    right = divide_by_norm(ops.take(high_power, [largest % dim], axis=1))
+    left, right = divide_by_norm(matmul(left, power)), divide_by_norm(matmul(power, right))
     return left[0], right[:, 0]
 
 
@@ -310,7 +310,7 @@ def _contexts(
     levels = [matrices]
     while levels[-1].shape[0] > 1:
         product = matmul(*ops.split(levels[-1], 2, axis=0))
-        levels.append(rescaled(product) if normalize else product)
+        levels.append(divide_by_largest(product) if normalize else product)
     _, count, batch, dim, _ = ops.shape(matrices)
     totals = levels[-1]
     known = isinstance(count, int)
@@ -325,7 +325,7 @@ def _contexts(
         states = [ops.swapaxes(unfold_sites(state, count), 0, 1)[None] for state in states]
     for level in reversed(levels[:-1]):
         states = descend(*ops.split(level, 2, axis=0), states)
-    return [normalized(state) for state in states] if normalize else states
+    return [divide_by_norm(state) for state in states] if normalize else states
 
 
 def _block(length: Tensor) -> int:

@@ -277,7 +277,7 @@ def _filter_by_length(
 
     @ops.custom_gradient
     def run(*tensors: Tensor) -> tuple[Tensor, Tensor]:
-        def chosen(compute: Callable[[_Filter], Any]) -> Any:
+        def run_by_length(compute: Callable[[_Filter], Any]) -> Any:
             def branch(banded: bool) -> Any:
                 keys = tensors[0]
                 # Sizes are computed in the branch, where XLA knows them.
@@ -297,9 +297,9 @@ def _filter_by_length(
                 _forward(state)  # the partial sums
                 return _backward(state, upstream)
 
-            return chosen(backward)
+            return run_by_length(backward)
 
-        return chosen(_forward), grad
+        return run_by_length(_forward), grad
 
     return run(*inputs.values())
 
@@ -364,7 +364,7 @@ class _Filter:
         part = "symmetric" if self.symmetric else "upper" if transposed else "lower"
         return self.band.multiply(self.psi, x, part)
 
-    def weighted(self, k: int, x: Tensor) -> Tensor:
+    def times_alpha(self, k: int, x: Tensor) -> Tensor:
         """Multiplies by `alpha_k`."""
         return x if self.coefficients is None else ops.cast(self.coefficients[k], x.dtype) * x
 
@@ -372,9 +372,9 @@ class _Filter:
 def _forward(state: _Filter) -> Tensor:
     """Applies Horner's rule; stores the partial sums `U_0, ..., U_{F-1}` in the state."""
     last = state.order - 1
-    sums = [state.weighted(last, state.values)]
+    sums = [state.times_alpha(last, state.values)]
     for k in reversed(range(last)):
-        sums.insert(0, state.weighted(k, state.values) + state.multiply(sums[0]))
+        sums.insert(0, state.times_alpha(k, state.values) + state.multiply(sums[0]))
     state.partial_sums = sums
     return state.band.join(sums[0])
 
@@ -385,7 +385,7 @@ def _backward(state: _Filter, upstream: Tensor) -> tuple[Tensor, ...]:
     grads = [band.split(upstream)]
     for _ in range(state.order - 1):
         grads.append(state.multiply(grads[-1], transposed=True))
-    d_values = sum(state.weighted(k, grad) for k, grad in enumerate(grads))
+    d_values = sum(state.times_alpha(k, grad) for k, grad in enumerate(grads))
     left, right = _side_by_side(grads[:-1]), _side_by_side(state.partial_sums[1:])
     # The blocks of P on and below the diagonal; if symmetric, those above are added to them.
     products = []

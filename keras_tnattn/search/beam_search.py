@@ -141,14 +141,14 @@ class BeamSearch(Search):
         for numbers, done, state in self._run(self._rows("source", source), batch_size):
             best, count = state["best"], len(numbers)
             # Prompts are padded on their left.
-            ids = best["ids"][:count][done][..., self._skipped(state) :]
+            ids = best["ids"][:count][done][..., self._num_skipped(state) :]
             results.ids[numbers[done], :, : ids.shape[-1]] = ids[..., :width]
             results.scores[numbers[done]] = best["scores"][:count][done]
             results.finished[numbers[done]] = best["ended"][:count][done]
         longest = (results.ids != 0).any((0, 1)).nonzero()[0]
         return results._replace(ids=results.ids[..., : longest.max(initial=0) + 1])
 
-    def _skipped(self, state: State) -> int:
+    def _num_skipped(self, state: State) -> int:
         """The number of given ids that are not part of the answer: all but the first of one."""
         first = int(state["first"])
         return first + 1 if first else 0

@@ -57,7 +57,7 @@ class Search(abc.ABC):
         start = self.steps.start(ops.cast(inputs, "int32"))
         batch, length = ops.shape(start.ids)
 
-        def repeated(x: Tensor) -> Tensor:
+        def repeat(x: Tensor) -> Tensor:
             x = ops.expand_dims(x, 1)
             return x if self.num_beams == 1 else ops.repeat(x, self.num_beams, axis=1)
 
@@ -70,7 +70,7 @@ class Search(abc.ABC):
                 "done": ops.zeros((batch,), "bool"),
                 "context": start.context,
             },
-            "live": {"ids": repeated(start.ids), "state": map_structure(repeated, start.state)},
+            "live": {"ids": repeat(start.ids), "state": map_structure(repeat, start.state)},
         }
         state = self._longer(self._initial(state, **options), 1)
         logits = ops.broadcast_to(

@@ -52,7 +52,7 @@ def _with_room(state: Any, num_tokens: Tensor) -> Any:
     return [_with_room(part, num_tokens) for part in state]
 
 
-def _padded(rows: Sequence[np.ndarray], multiple: int, left: bool) -> np.ndarray:
+def _pad(rows: Sequence[np.ndarray], multiple: int, left: bool) -> np.ndarray:
     width = -(-max([len(row) for row in rows] + [1]) // multiple) * multiple
     batch = np.zeros((len(rows), width), "int32")
     for i, row in enumerate(rows):
@@ -103,7 +103,7 @@ class TranslatorSteps:
         self.keeps_state = all(decoder.keeps_state for decoder in model.decoders)
 
     def pack(self, rows: Sequence[np.ndarray]) -> np.ndarray:
-        return _padded(rows, _SOURCE_ROUNDING, left=False)
+        return _pad(rows, _SOURCE_ROUNDING, left=False)
 
     def start(self, inputs: Tensor) -> Start:
         context, state = self.encode(inputs)
@@ -220,7 +220,7 @@ class LanguageModelSteps:
         self._can_extend = can_extend
 
     def pack(self, rows: Sequence[np.ndarray]) -> np.ndarray:
-        return _padded(rows, _PROMPT_ROUNDING, left=True)
+        return _pad(rows, _PROMPT_ROUNDING, left=True)
 
     def start(self, inputs: Tensor) -> Start:
         batch, length = ops.shape(inputs)

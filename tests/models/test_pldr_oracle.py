@@ -230,14 +230,14 @@ def round_as_published(attention):
 
     cosine, sine = sines("cos", np.cos), sines("sin", np.sin)
 
-    def rotated(x, positions):
+    def rotate(x, positions):
         length = x.shape[1]
         x = ops.cast(ops.cast(x, "float32"), "float64")
         first, second, c, s = x[..., 0::2], x[..., 1::2], cosine[:length], sine[:length]
         pairs = [first * c - second * s, first * s + second * c]
         return ops.reshape(ops.stack(pairs, axis=-1), x.shape)
 
-    attention._rotated = rotated
+    attention._rotate = rotate
 
 
 @pytest.mark.skipif(

@@ -231,10 +231,12 @@ def _sum_of_products(a: Tensor, b: Tensor) -> Tensor:
         x = ops.reshape(x[:grouped], (-1, rows, size, columns))
         return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, size, rows * columns))
 
-    def summed(a: Tensor, b: Tensor) -> Tensor:
+    def sum_of_products(a: Tensor, b: Tensor) -> Tensor:
         return ops.sum(matmul(a, ops.swapaxes(b, -2, -1)), axis=0)
 
-    return ops.add(summed(side_by_side(a), side_by_side(b)), summed(a[grouped:], b[grouped:]))
+    return ops.add(
+        sum_of_products(side_by_side(a), side_by_side(b)), sum_of_products(a[grouped:], b[grouped:])
+    )
 
 
 def tt_matmul_heads(x: Tensor, cores: Sequence, plan: ContractionPlan | None = None) -> Tensor:
