@@ -82,7 +82,8 @@ class Model:
         except (ValueError, RuntimeError) as error:
             raise _unreadable(self.path, error) from error
         details = signature.get_input_details()
-        outputs = sorted(signature.get_output_details())
+        inputs = in_order(details, interpreter.get_input_details())
+        outputs = in_order(signature.get_output_details(), interpreter.get_output_details())
         first = [x["shape_signature"][:1] for x in details.values()]
         self.fixed_batch = any(len(sizes) and sizes[0] == 1 for sizes in first)
         lock = threading.Lock()  # an interpreter runs one call at a time
@@ -92,7 +93,16 @@ class Model:
                 result = signature(**arrays)
             return [result[name] for name in outputs]
 
-        return run, list(details)
+        return run, inputs
+
+
+def in_order(by_name: dict[str, dict], tensors: Sequence[dict]) -> list[str]:
+    """Returns the names of a signature's tensors, which LiteRT sorts, in the order of the file."""
+    names: list[str] = []
+    for tensor in tensors:  # one tensor can have several names
+        same = (name for name, x in by_name.items() if x["index"] == tensor["index"])
+        names.append(next(name for name in same if name not in names))
+    return names
 
 
 class Words:
@@ -171,9 +181,11 @@ class Classifier:
         return ids
 
     def from_ids(self, ids: np.ndarray) -> np.ndarray:
-        """Returns floats `(B, C)` for ids `(B, L)`."""
+        """Returns floats `(B, C)` for ids `(B, L)`; without any, those of an empty text."""
         if not len(ids):
             return np.zeros((0, len(self.class_names)), "float32")
+        if not ids.shape[1]:
+            ids = self.ids([""] * len(ids))
         return self._model(**{self._model.inputs[0]: ids})[0]
 
 

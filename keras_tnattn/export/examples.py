@@ -6,7 +6,16 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_tnattn.export.tracing import flat_layers
 from keras_tnattn.typing import Tensors
+
+_OF_WORDS = (
+    keras.layers.StringLookup,
+    keras.layers.IntegerLookup,
+    keras.layers.TextVectorization,
+    keras.layers.Hashing,
+    keras.layers.HashedCrossing,
+)
 
 
 def symbolic_inputs(model: keras.Model) -> Any:
@@ -63,14 +72,73 @@ def example_of(model: keras.Model, example: Tensors) -> Any:
         flat = keras.tree.flatten(inputs)
         by_name = [example.get(x.name) for x in flat]
         example = keras.tree.pack_sequence_as(inputs, by_name)
-    return keras.tree.map_structure(lambda x, array: np.asarray(array, x.dtype), inputs, example)
+    return keras.tree.map_structure(_as_array, inputs, example)
+
+
+def _as_array(tensor: keras.KerasTensor, array: Any) -> np.ndarray:
+    return np.asarray(array, None if tensor.dtype == "string" else tensor.dtype)
 
 
 def _random(rng: np.random.Generator, tensor: keras.KerasTensor) -> np.ndarray:
     shape = (2, *(size or 8 for size in tensor.shape[1:]))
+    if tensor.dtype == "string":
+        return np.full(shape, "a text")
     if keras.backend.is_float_dtype(tensor.dtype):
         return rng.normal(size=shape).astype(tensor.dtype)
     return rng.integers(0, 2, shape).astype(tensor.dtype)
+
+
+def check_numeric(model: keras.Model, example: Any) -> None:
+    """Raises a `ValueError` that says where to cut a model of strings or of tables of words."""
+    operations = (
+        model.layers if isinstance(model, keras.Sequential) else getattr(model, "operations", ())
+    )
+    texts = [x for x in operations if _needs_words(x)]
+    names = [x.name for x in texts] or [
+        x.name for x in flat_layers(model) if isinstance(x, _OF_WORDS)
+    ]
+    kinds = {np.asarray(x).dtype.kind for x in keras.tree.flatten(example)}
+    if not names and not kinds & set("OSU"):
+        return
+    writing = [x for x in texts if getattr(x, "invert", False) or _has_strings(x, "output")]
+    starts = [x for x in texts if x not in writing]
+    read = {id(tensor) for x in starts for tensor in _tensors(x, "input")}
+    starts += [x for x in operations if _is_input(x) and id(x.output) not in read]
+    starts = [x for x in starts if not _has_strings(x, "output")]
+    way = "the model from its first numbers on"
+    if all(_tensors(x, "output") for x in texts) and starts:
+        inputs = ", ".join(f"model.get_layer({x.name!r}).output" for x in starts)
+        outputs = ", ".join(f"model.get_layer({x.name!r}).input" for x in writing)
+        way = f"keras.Model([{inputs}], {f'[{outputs}]' if outputs else 'model.outputs'})"
+    raise ValueError(
+        "Expected numbers only, because only a SavedModel has strings and tables of words: export "
+        f"{way}. Received: {' and '.join(names) or 'inputs of strings'} in {model.name}"
+    )
+
+
+def _needs_words(operation: Any) -> bool:
+    """Whether an operation reads or makes strings, or looks something up in a table of words."""
+    layers = flat_layers(operation) if isinstance(operation, keras.layers.Layer) else ()
+    if any(isinstance(x, _OF_WORDS) for x in layers):
+        return True
+    kinds = ("input", "output")
+    return not _is_input(operation) and any(_has_strings(operation, kind) for kind in kinds)
+
+
+def _is_input(operation: Any) -> bool:
+    return isinstance(operation, keras.layers.InputLayer)
+
+
+def _has_strings(operation: Any, kind: str) -> bool:
+    return any(tensor.dtype == "string" for tensor in _tensors(operation, kind))
+
+
+def _tensors(operation: Any, kind: str) -> list[keras.KerasTensor]:
+    """Returns the inputs or outputs of an operation, or none if it has several calls."""
+    try:
+        return keras.tree.flatten(getattr(operation, kind))
+    except (AttributeError, ValueError):
+        return []
 
 
 def examples_of(model: keras.Model, example: Tensors) -> list[Any]:

@@ -15,10 +15,11 @@ from typing import Any
 
 import keras
 
-from keras_tnattn.export.examples import example_of, examples_of, specs_of
+from keras_tnattn.export.examples import check_numeric, example_of, examples_of, specs_of
 from keras_tnattn.export.partial import partial_folder
 from keras_tnattn.export.running import (
     Expected,
+    resolution_of,
     run_litert,
     run_onnx,
     run_openvino,
@@ -50,7 +51,7 @@ def export_saved_model(
     """Writes a SavedModel with one signature, `serving_default`, for any batch size.
 
     Args:
-        model: A model from numeric inputs to one tensor, for instance from ids `(B, L)` to
+        model: A model to one or several tensors, for instance from ids `(B, L)` to
             probabilities `(B, C)`.
         path: The new folder.
         example: Inputs of the model as it takes them: an array, or a dict of arrays, with which the
@@ -81,7 +82,8 @@ def export_saved_model(
         archive = keras.export.ExportArchive()
         archive.track_and_add_endpoint("serve", model, specs, **jax)
         write_archive(archive, Path(partial))
-        Expected(_of(model), [example]).check(lambda inputs: run_saved_model(partial, inputs))
+        expected = Expected(_of(model), [example], resolution_of(model))
+        expected.check(lambda inputs: run_saved_model(partial, inputs))
     return Path(path)
 
 
@@ -366,6 +368,7 @@ def _of(model: keras.Model) -> Callable[[Any], Any]:
 
 
 def _computation(model: keras.Model, example: Any) -> Computation:
+    check_numeric(model, example)
     specs, examples = specs_of(model, example), examples_of(model, example)
     return Computation(model, _of(model), specs, examples)
 

@@ -182,10 +182,17 @@ class _Edit:
         self._file.subgraphs.append(once)
 
     def finish(self, inputs: dict[str, int], outputs: dict[str, int]) -> None:
-        """Names only inputs and outputs, and drops what tells how the file was made."""
+        """Drops what tells how the file was made; the tensors of a file of floats are numbered.
+
+        What quantizes such files needs their names.
+        """
+        types = self._schema.TensorType
+        small = {types.INT4, types.INT8, types.RESOURCE}
+        tensors = [tensor for graph in self._file.subgraphs for tensor in graph.tensors]
+        is_float = not any(tensor.type in small for tensor in tensors)
         for graph in self._file.subgraphs:
-            for tensor in graph.tensors:
-                tensor.name = None
+            for n, tensor in enumerate(graph.tensors):
+                tensor.name = f"{n:x}".encode() if is_float else None
                 if tensor.quantization is not None and tensor.quantization.scale is None:
                     tensor.quantization = None
                 if tensor.shapeSignature is not None and -1 not in tensor.shapeSignature:

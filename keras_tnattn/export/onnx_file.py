@@ -13,7 +13,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from keras_tnattn.export.onnx_kernels import MatrixWriter
-from keras_tnattn.export.tracing import Traced, as_function, quiet
+from keras_tnattn.export.tracing import Traced, as_function, quiet, unique_names
 from keras_tnattn.storage.integer_groups import pack
 from keras_tnattn.storage.stand_ins import StoredMatrix
 
@@ -235,6 +235,9 @@ def _tidy(file: ir.Model, output_names: Sequence[str]) -> None:
         if id(value) not in ends:
             value.type = value.shape = None
     values = [value for value in values if value not in graph.outputs]
+    # Names of inputs are taken, also where an output is an input.
+    inputs = [value.name or "" for value in graph.inputs]
+    output_names = unique_names([*inputs, *output_names])[len(inputs) :]
     names = [*output_names, *(f"_{n:x}" for n in range(len(values)))]
     ir.convenience.rename_values([*graph.outputs, *values], names)
 

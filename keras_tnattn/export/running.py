@@ -1,12 +1,16 @@
 """Runs files by their own runtimes, and compares their outputs with those of a model."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_tnattn.export.tracing import flat_layers
 from keras_tnattn.typing import Tensors
+from keras_tnattn_runtime.reader import in_order
+
+_EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 class Expected:
@@ -15,10 +19,13 @@ class Expected:
     Args:
         function: What the file was written from.
         examples: Its arguments.
+        resolution: By which share of one more than the largest number the others may differ.
     """
 
-    def __init__(self, function: Callable[[Any], Any], examples: Sequence[Any]) -> None:
-        self._pairs = []
+    def __init__(
+        self, function: Callable[[Any], Any], examples: Sequence[Any], resolution: float = 1e-4
+    ) -> None:
+        self._pairs, self._resolution = [], resolution
         for example in examples:
             tensors = keras.tree.flatten(function(example))
             arrays = [np.asarray(keras.ops.convert_to_numpy(tensor)) for tensor in tensors]
@@ -28,8 +35,11 @@ class Expected:
         """Raises a `ValueError` if the outputs of a file differ from these."""
         for example, arrays in self._pairs:
             for output, array in zip(run(example), arrays, strict=True):
-                error = np.abs(output.astype("float64") - array.astype("float64")).max(initial=0)
-                bound = 1e-4 * (1 + np.abs(array).max(initial=0))
+                if array.dtype.kind in "OS":
+                    output, array = output == array, array == array
+                output, array = output.astype("float64"), array.astype("float64")
+                error = np.abs(output - array).max(initial=0)
+                bound = self._resolution * (1 + np.abs(array).max(initial=0))
                 if output.shape != array.shape or not error <= bound:
                     raise ValueError(
                         f"the file computes something else: its outputs are off by {error:.2g}"
@@ -59,10 +69,14 @@ class Expected:
         return float(np.concatenate([x.ravel() for x in same]).mean())
 
 
+def resolution_of(model: keras.Model) -> float:
+    """Returns by which share the outputs of a model may differ when it is computed otherwise."""
+    dtypes = {layer.compute_dtype for layer in flat_layers(model)}
+    return 8 * max(2.0**-16, *(_EPSILONS.get(dtype, 0) for dtype in dtypes))
+
+
 def _named(names: list[str], example: Tensors) -> dict[str, Any]:
-    """Returns the example as a dict whose keys are the names of the file's inputs."""
-    if isinstance(example, Mapping) and set(names) <= set(example):
-        return {name: example[name] for name in names}
+    """Returns the example as a dict of the names of the file's inputs, which keep its order."""
     return dict(zip(names, keras.tree.flatten(example), strict=True))
 
 
@@ -96,7 +110,9 @@ def run_openvino(path: str, example: Tensors) -> list[np.ndarray]:
 def run_litert(path: str, example: Tensors) -> list[np.ndarray]:
     from ai_edge_litert.interpreter import Interpreter
 
-    run = Interpreter(model_path=path).get_signature_runner()
-    names = list(run.get_input_details())
-    outputs = run(**_named(names, example))
-    return [outputs[name] for name in sorted(outputs)]
+    interpreter = Interpreter(model_path=path)
+    run = interpreter.get_signature_runner()
+    inputs = in_order(run.get_input_details(), interpreter.get_input_details())
+    outputs = run(**_named(inputs, example))
+    order = in_order(run.get_output_details(), interpreter.get_output_details())
+    return [outputs[name] for name in order]

@@ -24,6 +24,7 @@ _SMALL_BYTES = 64
 _OF_BYTES = ("BitwiseAnd", "BitwiseXor", "RightShift", "Sub", "Add", "AddV2", "Mul")
 _SHORT = 1024  # up to this length the scores of all pairs fit in little memory
 _PREFIX = "weight_"
+_HALF_FLOATS = ("float16", "bfloat16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,9 +84,10 @@ def traced(
 
     flat = keras.tree.flatten(specs)
     variables = list({id(v): v for v in model.variables if v.dtype != "string"}.values())
-    values = [_value(v, widened or {}) for v in variables]
+    widened = {"bfloat16": "float32", **(widened or {})}
+    values = [_value(v, widened) for v in variables]
     output_names: list[str] = []
-    layers = model._flatten_layers()
+    layers = flat_layers(model)
     places = [
         (layer, name, matrix)
         for layer in layers
@@ -99,7 +101,8 @@ def traced(
         inputs, tensors, weights = args[: len(flat)], args[len(flat) : count], args[count:]
         scope = keras.StatelessScope()
         # Set here, because the constructor converts values to the dtypes of the variables.
-        scope.state_mapping = {id(v): x for v, x in zip(variables, weights, strict=True)}
+        floats = [tf.cast(x, "float32") if x.dtype == "float16" else x for x in weights]
+        scope.state_mapping = {id(v): x for v, x in zip(variables, floats, strict=True)}
         keys = [(id(layer), name) for layer, name, _ in places]
         with scope, standing_in(dict(zip(keys, tensors, strict=True))):
             result = function(keras.tree.pack_sequence_as(specs, inputs))
@@ -123,8 +126,9 @@ def traced(
     main = whole.prune(feeds, whole.outputs)
     arguments = [x.name for x in main.inputs[: len(feeds)]]
     constants = dict(zip(arguments[count:], (value for _, value in folds), strict=False))
+    ends = [x.op.name for x in [*main.inputs[: len(flat)], *main.outputs]]
     return Traced(
-        _with_constants(main.graph.as_graph_def(), constants, [x.op.name for x in main.outputs]),
+        _with_constants(main.graph.as_graph_def(), constants, ends),
         arguments[: len(flat)],
         [x.name for x in main.outputs],
         output_names,
@@ -132,6 +136,11 @@ def traced(
         computed,
         dict(zip(arguments[len(flat) : count], (x for _, _, x in places), strict=True)),
     )
+
+
+def flat_layers(model: keras.Model) -> list[keras.layers.Layer]:
+    """Returns a model and all its layers, those of other layers included."""
+    return list(model._flatten_layers())
 
 
 def as_function(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
@@ -334,12 +343,12 @@ def _joined(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
     return result
 
 
-def _with_constants(graph: Any, constants: Mapping[str, np.ndarray], outputs: list[str]) -> Any:
-    """Turns placeholders into constants, and leaves out what nothing reads."""
+def _with_constants(graph: Any, constants: Mapping[str, np.ndarray], ends: list[str]) -> Any:
+    """Turns placeholders into constants, and leaves out what is neither an end nor read."""
     import tensorflow as tf
 
     with quiet():
-        graph = tf.compat.v1.graph_util.extract_sub_graph(graph, outputs)
+        graph = tf.compat.v1.graph_util.extract_sub_graph(graph, ends)
     by_node = {name.partition(":")[0]: value for name, value in constants.items()}
     for node in graph.node:
         if node.op == "Placeholder" and node.name in by_node:
@@ -356,25 +365,49 @@ def plain_computation(model: keras.Model, max_length: int | None = None) -> Iter
     """Lets the layers of a model compute in the way that files do.
 
     Layers that Keras quantized multiply floats with their integers: Keras also rounds their inputs
-    to 8 bits, for which not every runtime has an operation. With a maximum length, a spectral
+    to 8 bits, for which not every runtime has an operation. Layers of half floats compute in
+    float32, for which every runtime has all operations. With a maximum length, a spectral
     attention has one form and not a second one for longer sequences.
     """
     changes: list[tuple[Any, str, Any]] = [
         (layer, "inputs_quantizer", None)
-        for layer in model._flatten_layers()
+        for layer in flat_layers(model)
         if getattr(layer, "inputs_quantizer", None) is not None
     ]
     if max_length is not None and max_length <= _SHORT:
         changes += [
             (layer, "method", "direct")
-            for layer in model._flatten_layers()
+            for layer in flat_layers(model)
             if getattr(layer, "method", None) == "auto"
         ]
+    changes += [
+        (layer, "dtype_policy", _in_float32(layer.dtype_policy.name))
+        for layer in flat_layers(model)
+        if layer.compute_dtype in _HALF_FLOATS
+        and not isinstance(layer.dtype_policy, keras.dtype_policies.DTypePolicyMap)
+    ]
+    # The constructor of a scope converts values to the dtypes of the variables.
+    scope = keras.StatelessScope()
+    scope.state_mapping = {
+        id(v): keras.ops.cast(v, "float32") for v in model.variables if v.dtype in _HALF_FLOATS
+    }
     before = [getattr(layer, name) for layer, name, _ in changes]
     try:
         for layer, name, value in changes:
             setattr(layer, name, value)
-        yield
+        with scope if scope.state_mapping else contextlib.nullcontext():
+            yield
     finally:
         for (layer, name, _), value in zip(changes, before, strict=True):
             setattr(layer, name, value)
+
+
+def _in_float32(policy: str) -> str:
+    """Returns the name of a dtype policy that differs in the floats.
+
+    Example:
+        >>> _in_float32("mixed_float16"), _in_float32("int8_from_mixed_bfloat16")
+        ('float32', 'int8_from_float32')
+    """
+    mode, mark, _ = policy.rpartition("_from_")
+    return f"{mode}{mark}float32"

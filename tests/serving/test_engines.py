@@ -52,11 +52,14 @@ def test_engines_answer_as_tensorflow(version, engine):
     plain, fast = Servable(version), Servable(version, engine)
     assert (plain.engine, fast.engine) == ("tensorflow", engine)
     texts = [*(text.encode() for text in TEXTS), b"red fish\xff"]  # the last is not UTF-8
-    arrays = {
-        "serving_default": {"text": np.array(texts, object)},
-        "ids": {"ids": np.array([[2, 5, 1], [3, 0, 0]], "int32")},
-    }
-    for name, inputs in arrays.items():
+    requests = [
+        ("serving_default", {"text": np.array(texts, object)}),
+        *(
+            ("ids", {"ids": np.array(ids, "int32").reshape(len(ids), -1)})
+            for ids in ([[2, 5, 1], [3, 0, 0]], [[]], [[], []], [[0]])
+        ),
+    ]
+    for name, inputs in requests:
         expected, received = (x.signatures[name](inputs) for x in (plain, fast))
         assert received["label"].tolist() == expected["label"].tolist()
         np.testing.assert_allclose(received["probabilities"], expected["probabilities"], atol=1e-5)

@@ -41,6 +41,7 @@ function showTranslations(translations) {
 function computed(model) {
   if (!model.nBest) {
     return async () => {
+      if (!text.value.trim()) return () => show([], []);
       const [probabilities] = await model.probabilities([text.value]);
       return () => show(model.classNames, probabilities);
     };
