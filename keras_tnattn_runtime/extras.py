@@ -15,6 +15,7 @@ _MODULES = {
     "openvino": ("openvino",),
     "litert": ("ai_edge_litert", "flatbuffers"),
     "checkpoints": ("safetensors",),
+    "coded": ("constriction",),
     "pieces": ("tokenizers",),
     "tensorboard": ("tensorboard",),
     "serve": (

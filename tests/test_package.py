@@ -20,6 +20,7 @@ ORDER = [
     "initializers",
     "layers",
     "storage",
+    "coding",
     "models",
     "search",
     "schedules",

@@ -210,14 +210,16 @@ class CompressionResult:
         return error_of_outputs(self._original.model, model, self._data.every(), self.renumbered)
 
     def save(self, path: str | os.PathLike, overwrite: bool = False) -> int:
-        """Writes the small model as a `.keras` file, and prints its bytes.
+        """Writes the small model as a `.keras` or `.tnz` file, and prints its bytes.
 
         The file has the weights, compressed, and no state of an optimizer; of a compiled model the
-        loaded one is compiled, too. `keras.models.load_model(path)` reads it after `import
-        keras_tnattn`.
+        loaded one is compiled, too. `keras.models.load_model(path)` reads a `.keras` file after
+        `import keras_tnattn`, and `keras_tnattn.coding.load_model(path)` a `.tnz` file, which is
+        smaller, because its integers take as many bits as their frequencies need. The loaded models
+        are the same.
 
         Args:
-            path: The file, `.keras`.
+            path: The file, `.keras` or `.tnz`.
             overwrite: Whether to replace a file that exists. Defaults to `False`.
 
         Returns:
@@ -226,10 +228,12 @@ class CompressionResult:
         Raises:
             FileExistsError: If the file exists, without `overwrite`.
             FileNotFoundError: If the folder does not exist.
-            ValueError: If the name does not end with `.keras`.
+            ImportError: If `constriction` is missing for a `.tnz` file.
+            ValueError: If the name ends with something else.
         """
         size = save_model(self.model, path, overwrite)
         print(f"{size:>12,} bytes  {Path(path).name}")
+        print(f"{byte_count(self.model):>12,} bytes  its weights once it is loaded")
         return size
 
     def export(self, path: str | os.PathLike, example: Any = None) -> Path:

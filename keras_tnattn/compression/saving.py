@@ -1,4 +1,4 @@
-"""Writes a model as a `.keras` file that is hardly larger than its weights.
+"""Writes a model as a `.keras` file that is hardly larger than its weights, or as a `.tnz` file.
 
 Keras stores some hundred bytes with each weight, and the state of an optimizer. Here the same HDF5
 file has its small weights inside their headers, and the archive is compressed.
@@ -14,6 +14,10 @@ from pathlib import Path
 import h5py
 import keras
 
+from keras_tnattn import coding
+from keras_tnattn.compression.copying import custom_objects
+from keras_tnattn.compression.inventory import Inventory
+
 _WEIGHTS = "model.weights.h5"
 # HDF5 stores up to 64 kB of data, header included, in the header of a dataset.
 _MOST_IN_HEADER = 60_000
@@ -22,11 +26,11 @@ _MOST_FOR_LZMA = 4_000_000
 
 
 def save_model(model: keras.Model, path: str | os.PathLike, overwrite: bool = False) -> int:
-    """Writes a model for `keras.models.load_model`, in one step, without an optimizer's state.
+    """Writes a model as one file, in one step, without an optimizer's state.
 
     Args:
         model: A built model. If it is compiled, the loaded one is, too, with a new optimizer.
-        path: The file, `.keras`.
+        path: The file, `.keras` for `keras.models.load_model` or `.tnz` for `coding.load_model`.
         overwrite: Whether to replace a file that exists. Defaults to `False`.
 
     Returns:
@@ -35,11 +39,13 @@ def save_model(model: keras.Model, path: str | os.PathLike, overwrite: bool = Fa
     Raises:
         FileExistsError: If the file exists, without `overwrite`.
         FileNotFoundError: If the folder does not exist.
-        ValueError: If the name does not end with `.keras`.
+        ImportError: If `constriction` is missing for a `.tnz` file.
+        ValueError: If the name does not end with one of these, or the layers of the model have more
+            than arrays of numbers.
     """
     path = Path(path)
-    if path.suffix != ".keras":
-        raise ValueError(f"Expected a name that ends with .keras. Received: path={path}")
+    if path.suffix not in (".keras", ".tnz"):
+        raise ValueError(f"Expected a name that ends with .keras or .tnz. Received: path={path}")
     if path.is_dir() or (path.exists() and not overwrite):
         way_out = "" if path.is_dir() else ". Pass overwrite=True to replace it"
         raise FileExistsError(f"Expected a new file. Received: path={path}, which exists{way_out}")
@@ -54,15 +60,17 @@ def save_model(model: keras.Model, path: str | os.PathLike, overwrite: bool = Fa
     return size
 
 
-def file_bytes(model: keras.Model) -> int:
+def file_bytes(model: keras.Model, suffix: str = ".keras") -> int:
     """Returns the bytes of the file that `save_model` writes."""
     with tempfile.TemporaryDirectory() as folder:
-        return _write(model, Path(folder, "small.keras"), Path(folder, "model"))
+        return _write(model, Path(folder, f"small{suffix}"), Path(folder, "model"))
 
 
 def _write(model: keras.Model, path: Path, folder: Path) -> int:
     with _new_optimizer(model):
         model.save(folder, zipped=False)
+    if path.suffix == ".tnz":
+        return coding.write_model(folder, path, custom_objects(Inventory.of(model)))
     weights = folder / _WEIGHTS
     _make_compact(weights)
     lzma = weights.stat().st_size <= _MOST_FOR_LZMA

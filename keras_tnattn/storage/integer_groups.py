@@ -330,6 +330,27 @@ def pack(numbers: np.ndarray, bits: int) -> np.ndarray:
     return parts.reshape(units * num_bytes, *numbers.shape[1:]).astype("uint8")
 
 
+def unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
+    """Returns all integers that were packed along the first axis, those that fill it up, too.
+
+    Args:
+        packed: uint8 array `(n, ...)`, `n` a size that `packed_size` returns.
+        bits: 2, 3, 4, 6 or 8.
+
+    Returns:
+        uint8 array.
+
+    Example:
+        >>> unpacked(pack(np.array([1, 2, 3]), bits=4), bits=4).tolist()
+        [1, 2, 3, 0]
+    """
+    num_bytes, num_integers = _UNITS[bits]
+    parts = packed.astype("uint32").reshape(-1, num_bytes, *packed.shape[1:])
+    word = sum(parts[:, i] << (8 * i) for i in range(num_bytes))
+    numbers = [(word >> (bits * i)) & (2**bits - 1) for i in range(num_integers)]
+    return np.stack(numbers, axis=1).astype("uint8").reshape(-1, *packed.shape[1:])
+
+
 def unpack(packed: Tensor, size: int, bits: int, axis: int = 0) -> Tensor:
     """Returns the integers, as float32, that were packed along an axis.
 

@@ -121,7 +121,7 @@ def test_files_are_kept(tmp_path):
     path.write_text("mine")
     with pytest.raises(FileExistsError, match=r"model\.keras, which exists. Pass overwrite=True"):
         save_model(model, path)
-    with pytest.raises(ValueError, match=r"ends with \.keras. Received: path=.*model\.h5"):
+    with pytest.raises(ValueError, match=r"ends with \.keras or \.tnz. Received: path=.*model\.h5"):
         save_model(model, tmp_path / "model.h5")
     with pytest.raises(FileNotFoundError, match=r"Expected a folder that exists. Received: path="):
         save_model(model, tmp_path / "none" / "model.keras")

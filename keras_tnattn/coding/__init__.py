@@ -1,0 +1,8 @@
+"""Files of models whose numbers take as few bytes as their frequencies allow.
+
+`write_model` and `load_model` are for `.tnz` files. They need the extra `coded`.
+"""
+
+from keras_tnattn.coding.files import load_model, write_model
+
+__all__ = ["load_model", "write_model"]

@@ -1,0 +1,67 @@
+"""Codes of arrays: the same bytes again, about as few as the entropy says, of bounded size."""
+
+import numpy as np
+import pytest
+
+from keras_tnattn.coding import arrays
+
+pytest.importorskip("constriction")
+RNG = np.random.default_rng(0)
+SHAPES = [(), (0,), (1,), (3,), (6, 7), (7, 6), (300, 12), (3, 5, 6)]
+NUMBERS = {
+    "all alike": lambda shape: np.full(shape, 3),
+    "the two ends": lambda shape: 255 * RNG.integers(0, 2, shape),
+    "one of many": lambda shape: 255 * (RNG.random(shape) < 0.003),
+    "any": lambda shape: RNG.integers(0, 256, shape),
+    "geometric": lambda shape: np.minimum(RNG.geometric(0.5, shape), 255),
+    "bell": lambda shape: np.clip(np.rint(RNG.normal(scale=20, size=shape)) + 128, 0, 255),
+}
+
+
+@pytest.mark.parametrize("make", NUMBERS.values(), ids=NUMBERS)
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float16", "int32", "int64", "bool"])
+def test_decoding_gives_the_same_bytes(make, dtype, monkeypatch):
+    monkeypatch.setattr(arrays, "_SYMBOLS", 100)
+    for shape in SHAPES:
+        array = np.asarray(make(shape)).astype(dtype)
+        codes = [arrays.encode(array)]
+        for method in arrays._methods(array):
+            code = arrays._encoded(arrays._streams(array, method))
+            codes.append((method, arrays._filled_up(code, array.nbytes)))
+        for method, code in codes:
+            again = arrays.decode(code, method, array.dtype, shape)
+            assert (again.dtype, again.shape) == (array.dtype, shape)
+            assert again.tobytes() == array.tobytes(), (method, shape)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize(("bits", "axis"), [(8, 0), (6, 0), (4, 0), (3, 0), (3, 1), (2, 0)])
+def test_code_is_as_small_as_the_entropy(bits, axis, share):
+    from keras_tnattn.storage.integer_groups import pack
+
+    probabilities = np.full(2**bits, (1 - share) / (2**bits - 1))
+    probabilities[1] = share
+    numbers = RNG.choice(2**bits, (4800, 96), p=probabilities)
+    packed = pack(numbers, bits) if axis == 0 else pack(numbers.T, bits).T
+    entropy = -(probabilities * np.log2(probabilities)).sum() * numbers.size / 8
+    method, code = arrays.encode(packed)
+    assert len(code) < 1.02 * entropy + 2**bits + 60
+    assert method in ("bytes", "deflated") or int(method[0]) == bits
+
+
+def test_no_array_is_much_larger_than_its_code():
+    array = np.zeros(10**6, "float32")
+    assert len(arrays.encode(array)[1]) == array.nbytes / arrays.MOST_TIMES_LARGER
+    for method in arrays.METHODS:
+        with pytest.raises(ValueError, match="100 bytes do not code 25601"):
+            arrays.decode(bytes(100), method, np.dtype("uint8"), (25601,))
+
+
+def test_random_codes_are_decoded_or_refused():
+    for _ in range(300):
+        code, method = RNG.bytes(RNG.integers(20, 300)), RNG.choice(arrays.METHODS)
+        try:
+            array = arrays.decode(code, method, np.dtype("uint8"), (6, 4))
+        except (ValueError, LookupError, arrays.zlib.error):
+            continue
+        assert array.shape == (6, 4)
