@@ -34,6 +34,7 @@ _STORED = {3: 4, 6: 8}  # the bits with which a file stores those of a matrix
 _FEW = 256
 # Whether `MatMulNBits` rounds its inputs. Exact products of more than 4 bits are slow.
 _EXACT, _ROUNDED = 0, 4
+_POSITIVE = ("Relu", "Sigmoid", "Softmax", "Softplus")
 # A row whose largest number is smaller is divided by this.
 _TINY = np.float32(1e-30)
 
@@ -185,10 +186,13 @@ class MatrixWriter:
         x, key = node.inputs[0], (node.inputs[0], node.graph)
         if key not in self._rows:
             # One scale for all inputs is coarse. The largest number of each row becomes 1.
-            axis = self.constant(np.array([-1]))
-            size = self._add(node, "ReduceMax", self._add(node, "Abs", x), axis, keepdims=1)
+            producer, axis = x.producer(), self.constant(np.array([-1]))
+            positive = producer is not None and producer.op_type in _POSITIVE
+            sizes = x if positive else self._add(node, "Abs", x)
+            size = self._add(node, "ReduceMax", sizes, axis, keepdims=1)
             size = self._add(node, "Max", size, self.constant(_TINY))
-            self._rows[key] = (self._add(node, "Div", x, size), size)
+            inverse = self._add(node, "Reciprocal", size)
+            self._rows[key] = (self._add(node, "Mul", x, inverse), size)
         normalized, size = self._rows[key]
         numbers, zeros = ((x.astype("int16") - 128).astype("int8") for x in (view[0], view[2][0]))
         arrays = (numbers, view.scales[0], zeros)

@@ -534,3 +534,15 @@ def test_rounded_inputs_spoil_outputs_no_more_than_they_may(tmp_path, monkeypatc
     assert exact < 1e-5
     assert levels[1] == counts[0] == 0
     assert counts[1] == 1
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="writes OpenVINO files on TensorFlow only")
+def test_openvino_gets_integers_that_it_knows(tmp_path):
+    pytest.importorskip("openvino")
+    path = export_openvino(integer_products(), tmp_path / "model.xml")  # compares the outputs
+    text = path.read_text()
+    assert text.count('element_type="u4"') == 4  # the numbers and the zeros of two matrices
+    assert text.count('element_type="u8"') >= 4
+    assert text.count('type="Subtract"') == 4
+    assert "Floor" not in text
+    assert "BitwiseAnd" not in text

@@ -1,0 +1,100 @@
+"""Memory and time of products with integers in ONNX Runtime: `python benchmarks/integers.py`.
+
+Three untrained models, four pairs of dense layers (8.4 M weights), an attention and a convolutional
+one, as floats, with ONNX Runtime's own dynamic int8, and compressed to 8 and 4 bits. Each file is
+measured alone in a process of its own on one thread, the files in turn; the least of the rounds
+counts. Memory is what loading and the first call add. Errors are relative to the float model.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import keras
+import numpy as np
+from onnxruntime.quantization import QuantType, quantize_dynamic
+
+from keras_tnattn import compress
+from keras_tnattn.export import export_file, file_costs
+
+layers = keras.layers
+
+
+def dense():
+    x = inputs = keras.Input((512,))
+    for _ in range(4):
+        hidden = layers.Dense(2048, activation="relu")(x)
+        x = layers.Add()([x, layers.Dense(512)(hidden)])
+    return keras.Model(inputs, x)
+
+
+def attention():
+    x = inputs = keras.Input((64, 256))
+    for _ in range(2):
+        x = layers.LayerNormalization()(x + layers.MultiHeadAttention(4, 64)(x, x))
+        hidden = layers.Dense(1024, activation="gelu")(x)
+        x = layers.LayerNormalization()(x + layers.Dense(256)(hidden))
+    return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling1D()(x)))
+
+
+def convolutional():
+    x = inputs = keras.Input((32, 32, 3))
+    for filters in (32, 64, 128):
+        for _ in range(2):
+            x = layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
+        x = layers.MaxPooling2D()(x)
+    return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+
+
+MODELS = {"dense": dense, "attention": attention, "convolutional": convolutional}
+
+
+def files_of(model, data, folder):
+    """Writes the model in all forms; returns the paths by name."""
+    files = {"float": export_file(model, folder / "float.onnx", data[:8])}
+    files["its own int8"] = folder / "dynamic.onnx"
+    quantize_dynamic(files["float"], files["its own int8"], weight_type=QuantType.QInt8)
+    for bits in (8, 4):
+        options = {"formats": (), "for_runtime": "onnxruntime", "verbose": 0}
+        small = compress(model, bits=bits, data=data, **options).model
+        files[f"ours, {bits} bits"] = export_file(small, folder / f"{bits}.onnx", data[:8])
+    return files
+
+
+def measure(name, rounds):
+    keras.utils.set_random_seed(0)
+    model, rng = MODELS[name](), np.random.default_rng(0)
+    data, test = (rng.normal(size=(n, *model.input_shape[1:])).astype("float32") for n in (128, 32))
+    with tempfile.TemporaryDirectory() as folder:
+        found = {}
+        files = files_of(model, data, Path(folder))
+        for _ in range(rounds):
+            for variant, path in files.items():
+                found.setdefault(variant, []).append(file_costs(path, model, test))
+        float_least = None
+        for variant, costs in found.items():
+            names = ("resident_bytes", "one_row_us", "many_rows_us")
+            least = [min(getattr(cost, name) for cost in costs) for name in names]
+            float_least = float_least or least
+            shares = [f"{x / y:.2f}" for x, y in zip(least, float_least, strict=True)]
+            print(
+                f"| {name} | {variant} | {costs[0].bytes / 1e6:.1f} | {least[0] / 1e6:.0f} "
+                f"({shares[0]}) | {least[1]:,.0f} ({shares[1]}) | {least[2]:,.0f} ({shares[2]}) | "
+                f"{costs[0].error:.4f} |",
+                flush=True,
+            )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    print("| model | weights | MB | MB of memory | us, 1 row | us, 32 rows | error |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
+    for name in options.models:
+        measure(name, options.rounds)
+
+
+if __name__ == "__main__":
+    main()
