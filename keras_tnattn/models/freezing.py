@@ -372,7 +372,8 @@ def _with_replacements(
     for old, layer in zip(ours, theirs, strict=True):
         layer.set_weights(new_of[id(old)].get_weights())
     for old, new in zip(_weights_outside(model, ours), _weights_outside(copy, theirs), strict=True):
-        new.assign(old)
+        # A copy: variables of JAX that share an array lose it when one of them is used up.
+        new.assign(np.array(ops.convert_to_numpy(old)))
     return copy
 
 

@@ -76,7 +76,7 @@ def test_a_gated_metric_is_normalized_and_positive():
     np.testing.assert_allclose(to_numpy(details["A"]), normalized, rtol=1e-4, atol=1e-5)
 
 
-def test_the_slope_has_the_precision_of_the_layer():
+def test_the_slope_has_the_precision_of_the_layer(float64):
     layer, x = make_layer(dtype="float64"), tokens(2, 4, 6).astype("float64")
     layer.build(x.shape)
     randomize(layer)
