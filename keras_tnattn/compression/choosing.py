@@ -3,7 +3,7 @@
 import functools
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, cast
 
 import keras
@@ -12,13 +12,13 @@ from keras_tnattn.compression.budget import share_out, within_tolerance
 from keras_tnattn.compression.building import Made, assemble, measure_metric, replacement_of
 from keras_tnattn.compression.calibration import Call
 from keras_tnattn.compression.candidates import Candidate, copy_layer
-from keras_tnattn.compression.goals import Goal, Keeping, Smaller, Within
+from keras_tnattn.compression.goals import FewFlips, Goal, Keeping, Smaller, Within
 from keras_tnattn.compression.others import describe_others
 from keras_tnattn.compression.plan import Plan, candidates_of
 from keras_tnattn.compression.progress import tell
 from keras_tnattn.compression.runtimes import RUNTIMES, bits_for
 
-# Steps of the search for the smallest model within `max_drop`.
+# Steps of the search for the smallest model within `max_drop` or `max_flips`.
 _BISECTIONS = 7
 
 Choice = dict[str, Candidate]
@@ -41,6 +41,17 @@ class Chooser:
         Raises:
             ValueError: If the goal cannot be reached.
         """
+        self._set_goal(goal)
+        if isinstance(goal, Keeping):
+            return self._smallest_within_drop(goal, cast(float, metric_before))
+        if isinstance(goal, Within):
+            return self._within_tolerance(goal.tolerance)
+        factor = cast(Smaller, goal).factor
+        if factor > 1:
+            return self._for_target(factor)
+        return {path: self._integers_alone(path) for path in self.plan.choices}
+
+    def _set_goal(self, goal: Goal) -> None:
         bits, self.goal = self.plan.options.bits, goal
         asked = bits is not None or goal != Smaller(1.0)
         if asked and not self.plan.layers:
@@ -50,13 +61,38 @@ class Chooser:
                 "Expected a model with layers that can be replaced. Received: "
                 f"{argument}, and {name} with {describe_others(self.plan)}"
             )
-        if isinstance(goal, Keeping):
-            return self._smallest_within_drop(goal, cast(float, metric_before))
-        if isinstance(goal, Within):
-            return self._within_tolerance(goal.tolerance)
-        if goal.factor > 1:
-            return self._for_target(goal.factor)
-        return {path: self._integers_alone(path) for path in self.plan.choices}
+
+    def choices_by_flips(
+        self, goal: FewFlips, flips_of: Callable[[Choice], int], rows: int
+    ) -> list[Choice]:
+        """Returns choices to count on other rows: each is smaller, and has no fewer flips.
+
+        Those with more flips than `max_flips` of the rows are left out.
+
+        Args:
+            goal: What is asked for. The search looks for the smallest model whose count would be
+                few enough.
+            flips_of: Function that counts the flips of a choice on the rows to plan with.
+            rows: The number of these rows.
+        """
+        self._set_goal(goal)
+        tried: list[tuple[int, int, Choice]] = []
+        most = goal.most(rows)
+
+        def accepts(factor: float, choice: Choice) -> bool:
+            flips = flips_of(choice)
+            tell("%.3g times smaller: %d of %d top classes differ", factor, flips, rows)
+            tried.append((self.size(choice), flips, choice))
+            return flips <= most
+
+        self._smallest_accepted(accepts)
+        choices: list[Choice] = []
+        fewest = goal.max_flips * rows
+        for _, flips, choice in sorted(tried, key=lambda one: one[:2]):
+            if flips <= fewest:
+                choices.insert(0, choice)
+                fewest = flips
+        return choices
 
     def _within_tolerance(self, tolerance: float) -> Choice:
         return {
@@ -180,26 +216,35 @@ class Chooser:
             return "no smaller candidate is within the tolerance"
         if isinstance(self.goal, Smaller):
             return "the target is reached without it"
-        return "the smallest model within max_drop keeps it"
+        limit = "max_drop" if isinstance(self.goal, Keeping) else "max_flips"
+        return f"the smallest model within {limit} keeps it"
 
     def _smallest_within_drop(self, goal: Keeping, before: float) -> Choice:
         """Returns the choice of the highest target whose metric drops by at most `drop`."""
+
+        def accepts(factor: float, choice: Choice) -> bool:
+            small = assemble(self.plan, choice, self.replacements(choice)).small.model
+            after = measure_metric(goal.metric, small)
+            tell("%.3g times smaller: metric %.6g instead of %.6g", factor, after, before)
+            return after >= before - goal.drop
+
+        return self._smallest_accepted(accepts, goal.limit)
+
+    def _smallest_accepted(
+        self, accepts: Callable[[float, Choice], bool], limit: float | None = None
+    ) -> Choice:
+        """Returns the choice of the highest target that is accepted, by bisection."""
         plan = self.plan
         smallest = sum(min(c.bytes for c in group) for group in plan.choices.values())
         highest = plan.total / max(1, plan.fixed + smallest)
-        low, high = 1.0, min(highest, goal.limit or highest)
+        low, high = 1.0, min(highest, limit or highest)
         best = {path: group[0] for path, group in plan.choices.items()}
         for step in range(_BISECTIONS):
             middle = high if step == 0 else math.sqrt(low * high)
             choice = self._share_out(middle)
-            after = -math.inf
             if choice is None:
                 tell("%.3g times smaller: not possible", middle)
-            else:
-                small = assemble(plan, choice, self.replacements(choice)).small.model
-                after = measure_metric(goal.metric, small)
-                tell("%.3g times smaller: metric %.6g instead of %.6g", middle, after, before)
-            if choice is not None and after >= before - goal.drop:
+            if choice is not None and accepts(middle, choice):
                 low, best = middle, choice
                 if step == 0:
                     break

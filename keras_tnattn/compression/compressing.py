@@ -1,6 +1,7 @@
 """Makes any Keras model smaller in one call."""
 
 import dataclasses
+import functools
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -16,10 +17,12 @@ from keras_tnattn.compression.biases import BiasCorrection
 from keras_tnattn.compression.building import Assembly, assemble, compile_like, measure_metric
 from keras_tnattn.compression.calibration import Data
 from keras_tnattn.compression.candidates import byte_count
-from keras_tnattn.compression.choosing import Chooser
+from keras_tnattn.compression.choosing import Choice, Chooser
 from keras_tnattn.compression.copying import check_copy, copy_of, example_inputs
+from keras_tnattn.compression.flips import FlipCount
 from keras_tnattn.compression.formats import FORMATS
 from keras_tnattn.compression.goals import (
+    FewFlips,
     Goal,
     Healing,
     Metric,
@@ -33,6 +36,7 @@ from keras_tnattn.compression.inventory import Inventory
 from keras_tnattn.compression.peers import keras_quantizations
 from keras_tnattn.compression.plan import make_plan
 from keras_tnattn.compression.progress import printing, tell
+from keras_tnattn.compression.promising import PromisedRows
 from keras_tnattn.compression.report import Report
 from keras_tnattn.compression.reporting import (
     error_of_outputs,
@@ -46,6 +50,8 @@ from keras_tnattn.compression.selection import select_layers
 _log = logging.getLogger(__name__)
 _FORMATS = tuple(name for name in FORMATS if name != "dense")
 _HEALED = "healed; layer errors were measured before healing"
+_BROKEN = ", which breaks the promise"
+_ENDED = "Healing ended the promise about top classes."
 _LARGER = (
     "The result is the model itself: a copy with other layers would have {size:,} bytes, more than "
     "{total:,}, because Keras loads a layer that several layers hold once for each of them."
@@ -82,9 +88,10 @@ class CompressionResult:
         metric: Metric | None,
         data: Data | None,
         verbose: int,
+        promised: PromisedRows | None = None,
     ) -> None:
         self._original, self._assembly, self._metric = original, assembly, metric
-        self._data, self._verbose = data, verbose
+        self._data, self._verbose, self._promised = data, verbose, promised
         self.model, self.report, self.healed_epochs = assembly.small.model, report, 0
         self.id_orders = dict(id_orders)
 
@@ -108,7 +115,8 @@ class CompressionResult:
         Other tables than plain ones are trained as floats, and then quantized again. Both models
         run as at inference, without dropout. If the healed model has a lower value of the metric
         that `compress` was given, or without a metric a larger error of its outputs on the data,
-        the small model stays as it was; labels or a loss of one's own may raise this error.
+        the small model stays as it was; labels or a loss of one's own may raise this error. A
+        healing ends the promise of `max_flips`.
 
         Args:
             dataset: Inputs or `(inputs, labels)`, as arrays or as an iterable of batches; the same
@@ -164,7 +172,11 @@ class CompressionResult:
         if healed is not self.model:
             compile_like(self._original, healed)
         notes = (*self.report.notes, *[_HEALED] * (not self.healed_epochs))
-        self._report_model(healed, metric_after=metric, error=error, rows=rows, notes=notes)
+        if self._promised is not None:
+            notes, self._promised = (*notes, _ENDED), None
+        self._report_model(
+            healed, metric_after=metric, error=error, rows=rows, notes=notes, promise=None
+        )
         self.model = healed
         self.healed_epochs += epochs
         return losses
@@ -240,7 +252,8 @@ class CompressionResult:
         """Writes the small model as a file, and prints what it costs where it runs.
 
         Files for a runtime are measured by it, in a process of its own: memory, and time for one
-        row and for 32 on one thread. The costs are added to the report.
+        row and for 32 on one thread. The costs are added to the report. With `max_flips` the rows
+        held back are counted again in the runtime, which the report tells, too.
 
         Args:
             path: The new file, `.onnx`, `.tflite` (LiteRT) or `.xml` (OpenVINO), or the new folder
@@ -257,7 +270,7 @@ class CompressionResult:
             RuntimeError: If the model cannot be converted, or not on this backend.
             ValueError: If the name ends with something else.
         """
-        from keras_tnattn.export import export_file, file_costs, file_sizes
+        from keras_tnattn.export import export_file, file_costs, file_outputs, file_sizes
 
         if example is None and self._data is not None:
             example = self.renumbered(next(iter(self._data.every())))
@@ -268,8 +281,37 @@ class CompressionResult:
             return written
         costs = file_costs(written, self.model, example)
         print(costs)
-        self.report = dataclasses.replace(self.report, files=(*self.report.files, costs))
+        notes = self.report.notes
+        if self._promised is not None:
+            count = self.count_flips(file_outputs(written))
+            broken = count.bound > self._promised.goal.max_flips
+            notes = (*notes, f"{written.name}: {count}{_BROKEN * broken}.")
+            print(notes[-1])
+        files = (*self.report.files, costs)
+        self.report = dataclasses.replace(self.report, files=files, notes=notes)
         return written
+
+    def count_flips(self, predict: Callable[[Any], Sequence[np.ndarray]]) -> FlipCount:
+        """Counts the rows held back with `max_flips` that get another top class elsewhere.
+
+        Args:
+            predict: Function from a batch of inputs to the list of the model's outputs, such as an
+                exported file run by its runtime.
+
+        Returns:
+            A `FlipCount` with `flips`, `rows` and the `bound`. The bound holds with the confidence
+            for a function that was chosen without these rows; what was chosen by its count, among
+            several, may exceed it more often.
+
+        Raises:
+            ValueError: If no rows were held back, or the model was healed since.
+        """
+        if self._promised is None:
+            raise ValueError(
+                "Expected a result of compress(max_flips=...) that was not healed. Received: "
+                f"healed_epochs={self.healed_epochs}"
+            )
+        return self._promised.count(predict)
 
     def renumbered(self, inputs: Any) -> Any:
         """Converts inputs of the original model to inputs of the small model, with renumbered ids.
@@ -297,6 +339,8 @@ def compress(
     effort: str = "full",
     verbose: int = 1,
     for_runtime: str | None = None,
+    max_flips: float | None = None,
+    confidence: float = 0.95,
 ) -> CompressionResult:
     """Makes a trained Keras model smaller.
 
@@ -344,6 +388,19 @@ def compress(
         metric: A function such that `metric(model)` is a float, higher is better. The report has
             its values before and after.
         max_drop: The maximum decrease of the metric; bisection finds the smallest such model.
+        max_flips: The largest share, in (0, 1), of inputs like `data` that may get another top
+            class than by the original: a promise. If the rows of `data` are independent draws, then
+            with probability at least `confidence` over these draws the share of all such inputs is
+            at most `max_flips` for the model that is returned, which is the original if no smaller
+            one passes. One half of the rows plans. The other half, drawn at random, is counted: of
+            models in an order that was fixed before, from the safest to ever smaller ones, up to
+            the first whose bound (Clopper-Pearson, one-sided) exceeds `max_flips`; the last one
+            before is returned. This takes `2 ln(1 - confidence) / ln(1 - max_flips)` rows or more,
+            as arrays; the more rows, the smaller the model. The top class is the place of the
+            largest number on the last axis; of a single probability, whether it is above 0.5. A row
+            counts if it differs at any position of any output. Pass `bits`, too, to get smaller.
+            Not with `target`, `tolerance`, `max_drop` and `renumber`; a `metric` is only reported.
+        confidence: The confidence of `max_flips`, in (0, 1). Defaults to 0.95.
         formats: The allowed formats: `"low_rank"` (a kernel or a table as a product of two thin
             matrices; of a convolution, one with fewer filters and one of size 1), `"tensor_train"`
             (dense layers and embeddings), `"adaptive"` (embeddings in blocks of rows, finer for
@@ -405,15 +462,24 @@ def compress(
         verbose=verbose,
         for_runtime=for_runtime,
     )
-    goal = goal_of(target, tolerance, metric, max_drop)
+    goal = goal_of(target, tolerance, metric, max_drop, max_flips, confidence)
     _check_model(model)
-    check_together(options, data, metric)
+    check_together(goal, options, data, metric)
+    promised = None
+    if isinstance(goal, FewFlips):
+        promised = PromisedRows(goal, data, model, batch_size)
+        data = promised.planning_inputs
     with printing(verbose):
-        return _compressed(model, goal, options, _read(data, model, options), metric)
+        return _compressed(model, goal, options, _read(data, model, options), metric, promised)
 
 
 def _compressed(
-    model: keras.Model, goal: Goal, options: Options, data: Data | None, metric: Metric | None
+    model: keras.Model,
+    goal: Goal,
+    options: Options,
+    data: Data | None,
+    metric: Metric | None,
+    promised: PromisedRows | None,
 ) -> CompressionResult:
     # Without data an example shows whether a model answers, and what reads its weights.
     example = example_inputs(model) if data is None else data.batches[0]
@@ -428,11 +494,18 @@ def _compressed(
     select_layers(original, copy, options, example)
     plan = make_plan(copy, byte_count(model), data, options, goal)
     chooser = Chooser(plan)
-    choice = chooser.choice_for(goal, before)
-    size = chooser.size(choice)
-    is_larger = size > plan.total
-    if is_larger:
-        choice = chooser.keep_all()
+    unchanged = Assembly(original, original, {}, plan.sample)
+    assembly, promise = None, None
+    remarks: list[str] = []
+    if promised is not None:
+        build = functools.partial(_corrected, chooser, model, data)
+        choice, assembly, promise, remarks = promised.choose(chooser, build, unchanged)
+    else:
+        choice = chooser.choice_for(goal, before)
+        size = chooser.size(choice)
+        if size > plan.total:
+            choice, assembly = chooser.keep_all(), unchanged
+            remarks = [_LARGER.format(size=size, total=plan.total)]
     if any(not candidate.keeps_layer for candidate in choice.values()):
         tell("building the small model")
     made_layers = chooser.replacements(choice)
@@ -442,18 +515,28 @@ def _compressed(
         for path, candidate in choice.items()
         if (order := candidate.id_order()) is not None
     }
-    notes = notes_of(chooser, rows, made_layers)
-    correction = BiasCorrection(plan, made_layers, data)
-    if is_larger:
-        notes.append(_LARGER.format(size=size, total=plan.total))
-        assembly = Assembly(original, original, {}, plan.sample)
-    else:
+    notes = [*notes_of(chooser, rows, made_layers), *remarks]
+    correction = None
+    if assembly is None:
+        correction = BiasCorrection(plan, made_layers, data)
         assembly = assemble(plan, choice, made_layers, in_place=True)
-    report = report_of(model, assembly, rows, notes)
-    result = CompressionResult(original, assembly, report, orders, metric, data, options.verbose)
-    correction.apply(model, assembly, result.renumbered, metric)
+    report = dataclasses.replace(report_of(model, assembly, rows, notes), promise=promise)
+    result = CompressionResult(
+        original, assembly, report, orders, metric, data, options.verbose, promised
+    )
+    if correction is not None:
+        correction.apply(model, assembly, result.renumbered, metric)
     result._check(example, before)
     return result
+
+
+def _corrected(chooser: Chooser, model: keras.Model, data: Data | None, choice: Choice) -> Assembly:
+    """Returns the finished model of a choice, with which the plan can be used again."""
+    made_layers = chooser.replacements(choice)
+    correction = BiasCorrection(chooser.plan, made_layers, data)
+    assembly = assemble(chooser.plan, choice, made_layers)
+    correction.apply(model, assembly, lambda inputs: inputs, None)
+    return assembly
 
 
 def _check_model(model: Any) -> None:

@@ -12,6 +12,8 @@ import keras
 import numpy as np
 
 from keras_tnattn.checks import check_int
+from keras_tnattn.compression.batches import are_arrays
+from keras_tnattn.compression.flips import FlipCount, upper_bound
 from keras_tnattn.compression.formats import FORMATS
 from keras_tnattn.compression.runtimes import RUNTIMES
 
@@ -81,16 +83,82 @@ class Keeping:
             Smaller(self.limit)
 
 
-Goal = Smaller | Within | Keeping
+@dataclasses.dataclass(frozen=True)
+class FewFlips:
+    """The smallest model that has another top class for at most a share `max_flips` of inputs.
+
+    Attributes:
+        max_flips: The share, in (0, 1).
+        confidence: The probability, over the draw of the rows, with which this holds, in (0, 1).
+    """
+
+    max_flips: float
+    confidence: float = 0.95
+
+    @property
+    def argument(self) -> str:
+        return f"max_flips={self.max_flips}"
+
+    def __post_init__(self) -> None:
+        for name, value in (("max_flips", self.max_flips), ("confidence", self.confidence)):
+            _check_number(name, value)
+            if not 0 < value < 1:
+                raise ValueError(f"Expected a share in (0, 1). Received: {name}={value}")
+
+    @property
+    def fewest_rows(self) -> int:
+        """The number of rows whose count without a flip is enough."""
+        return math.ceil(math.log1p(-self.confidence) / math.log1p(-self.max_flips))
+
+    def count(self, flips: int, rows: int) -> FlipCount:
+        """Returns a count with its bound."""
+        bound = upper_bound(flips, rows, self.confidence)
+        return FlipCount(flips, rows, self.confidence, bound)
+
+    def most(self, rows: int) -> int:
+        """Returns the largest number of flips whose bound is at most `max_flips`, or -1."""
+        flips = -1
+        while self.count(flips + 1, rows).bound <= self.max_flips:
+            flips += 1
+        return flips
+
+    def check_rows(self, rows: int) -> None:
+        """Checks that a half of the rows can keep the promise."""
+        least = self.fewest_rows
+        if rows < 2 * least:
+            raise ValueError(
+                f"Expected at least {2 * least:,} rows of data: {least:,} to count, without a "
+                f"flip, for max_flips={self.max_flips} with confidence={self.confidence}, and as "
+                f"many to plan with. Received: {rows:,} rows"
+            )
+
+
+Goal = Smaller | Within | Keeping | FewFlips
 
 
 def goal_of(
-    target: float | None, tolerance: float | None, metric: Metric | None, max_drop: float | None
+    target: float | None,
+    tolerance: float | None,
+    metric: Metric | None,
+    max_drop: float | None,
+    max_flips: float | None = None,
+    confidence: float = 0.95,
 ) -> Goal:
     """Returns the goal that arguments of `compress` describe."""
-    for name, value in (("target", target), ("tolerance", tolerance), ("max_drop", max_drop)):
+    goals = {"target": target, "tolerance": tolerance, "max_drop": max_drop}
+    for name, value in goals.items():
         if value is not None:
             _check_number(name, value)
+    if max_flips is not None:
+        given = [f"{name}={value}" for name, value in goals.items() if value is not None]
+        if given:
+            raise ValueError(
+                "Expected max_flips without target, tolerance and max_drop. Received: "
+                f"max_flips={max_flips}, {', '.join(given)}"
+            )
+        return FewFlips(max_flips, confidence)
+    if confidence != 0.95:
+        raise ValueError(f"Expected confidence with max_flips. Received: confidence={confidence}")
     if tolerance is not None:
         for name, value in (("target", target), ("max_drop", max_drop)):
             if value is not None:
@@ -169,8 +237,19 @@ class Options:
         return any(re.search(pattern, layer.name) for pattern in as_tuple(self.filters))
 
 
-def check_together(options: Options, data: Any, metric: Any) -> None:
+def check_together(goal: Goal, options: Options, data: Any, metric: Any) -> None:
     """Checks options that need data, or contradict a metric."""
+    if isinstance(goal, FewFlips):
+        if not are_arrays(data):
+            raise ValueError(
+                "Expected data as arrays together with max_flips, because some of their rows are "
+                f"held back. Received: {goal.argument}, data={type(data).__name__}"
+            )
+        if options.renumber is not None:
+            raise ValueError(
+                "Expected renumber without max_flips, which compares models of the original ids. "
+                f"Received: renumber={options.renumber}, {goal.argument}"
+            )
     speed, renumber = options.min_speed, options.renumber
     if speed is not None and (data is None or speed <= 0):
         raise ValueError(

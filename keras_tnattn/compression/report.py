@@ -7,6 +7,8 @@ import json
 import os
 from typing import Any
 
+from keras_tnattn.compression.flips import Promise
+
 
 @dataclasses.dataclass(frozen=True)
 class LayerReport:
@@ -111,6 +113,8 @@ class Report:
             empty without data, or if no layer changed.
         files: What the files that `CompressionResult.export` wrote cost where they run,
             `keras_tnattn.export.FileCosts`.
+        promise: What is promised with `max_flips`, a `keras_tnattn.compression.flips.Promise`;
+            `None` without it, or after a healing, which ends it.
         notes: Remarks, one sentence each.
 
     Example:
@@ -131,6 +135,7 @@ class Report:
     file_bytes: int | None = None
     keras_quantizations: tuple[KerasQuantization, ...] = ()
     files: tuple[Any, ...] = ()
+    promise: Promise | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -179,7 +184,8 @@ class Report:
                 "original's weights"
             )
         peers = [peer.as_line(self.bytes_before) for peer in self.keras_quantizations]
-        return "\n".join([table + total, *peers, *map(str, self.files), *self.notes])
+        told = [*self.files, *[self.promise] * (self.promise is not None)]
+        return "\n".join([table + total, *peers, *map(str, told), *self.notes])
 
     def to_csv(self) -> str:
         """Returns the layers as CSV with a header."""

@@ -20,7 +20,7 @@ from keras_tnattn.export.classifier import (
     export_classifier,
     labels_and_probabilities,
 )
-from keras_tnattn.export.file_costs import FileCosts, file_costs
+from keras_tnattn.export.file_costs import FileCosts, file_costs, file_outputs
 from keras_tnattn.export.formats import (
     export_file,
     export_litert,
@@ -67,6 +67,7 @@ __all__ = [
     "export_web",
     "export_web_translator",
     "file_costs",
+    "file_outputs",
     "file_sizes",
     "labels_and_probabilities",
     "load",

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from keras_tnattn.export.examples import example_of
 from keras_tnattn.export.formats import file_sizes
 from keras_tnattn.export.running import Expected, run_litert, run_onnx, run_openvino
 from keras_tnattn.typing import Tensors
+from keras_tnattn_runtime.measuring import runner
 
 _RUNS = {".onnx": run_onnx, ".tflite": run_litert, ".xml": run_openvino}
 
@@ -89,15 +90,42 @@ def file_costs(path: str | os.PathLike, model: keras.Model, example: Tensors = N
 
 
 def _measured(path: str, example: Any) -> dict[str, Any]:
-    arrays = example if isinstance(example, Mapping) else keras.tree.flatten(example)
-    if not isinstance(arrays, Mapping):
-        arrays = {f"{n:03}": array for n, array in enumerate(arrays)}
     with tempfile.TemporaryDirectory() as folder:
         inputs = Path(folder, "inputs.npz")
-        np.savez(inputs, **arrays)
+        np.savez(inputs, **_by_name(example))
         command = [sys.executable, "-m", "keras_tnattn_runtime.measuring", path, str(inputs)]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["unknown"])[-1]
         raise RuntimeError(f"Could not run {path} in a process of its own: {reason}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def _by_name(inputs: Any) -> Mapping[str, Any]:
+    """Returns inputs by name, or else in their order."""
+    if isinstance(inputs, Mapping):
+        return inputs
+    return {f"{n:03}": array for n, array in enumerate(keras.tree.flatten(inputs))}
+
+
+def file_outputs(path: str | os.PathLike) -> Callable[[Any], list[np.ndarray]]:
+    """Returns a function from inputs of a model to the outputs of its file, run on one thread.
+
+    Args:
+        path: A file `.onnx`, `.tflite` or `.xml` of `export_file`.
+
+    Example:
+        ```python notest
+        probabilities, = file_outputs("model.onnx")(inputs)
+        ```
+    """
+    run = runner(str(path))
+
+    def outputs(inputs: Any) -> list[np.ndarray]:
+        found = run(_by_name(inputs))
+        if Path(path).suffix == ".tflite":
+            by_row = found if isinstance(found, list) else [found]
+            return [np.concatenate([row[name] for row in by_row]) for name in sorted(by_row[0])]
+        return list(found.values()) if isinstance(found, Mapping) else list(found)
+
+    return outputs

@@ -5,12 +5,13 @@ import re
 import keras
 import numpy as np
 import pytest
+from conformance import to_numpy
 
 from keras_tnattn import compress
 from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.formats import candidates_for
 from keras_tnattn.compression.runtimes import RUNTIMES, bits_for, fit_for
-from keras_tnattn.export import file_costs, file_sizes
+from keras_tnattn.export import file_costs, file_outputs, file_sizes
 
 SUFFIXES = {"litert": ".tflite", "onnxruntime": ".onnx", "openvino": ".xml"}
 MODULES = {"litert": "ai_edge_litert", "onnxruntime": "onnxruntime", "openvino": "openvino"}
@@ -102,6 +103,8 @@ def test_the_file_is_about_as_small_as_the_report(runtime, tmp_path):
     assert 0 < costs.one_row_us < costs.many_rows_us
     assert 0 <= costs.error <= 0.012
     assert 0.9 < costs.agreement <= 1
+    (outputs,), expected = file_outputs(path)(IDS), to_numpy(result.model(IDS))
+    assert np.linalg.norm(outputs - expected) <= 0.012 * np.linalg.norm(expected)
     assert f"{costs.resident_bytes:,} bytes of memory" in str(result.report)
     path.write_bytes(b"of something else")
     with pytest.raises(RuntimeError, match="Could not run"):

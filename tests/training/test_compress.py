@@ -132,6 +132,7 @@ def test_progress_is_printed(tmp_path, capsys):
         results = json.loads((tmp_path / "model-compressed" / "results.json").read_text())
         assert results["compressed"] == {
             **{"target": 2.0, "max_drop": None, "tolerance": None, "bits": None},
+            **{"max_flips": None, "confidence": 0.95},
             **{
                 "effort": "full",
                 "for_runtime": None,
@@ -219,6 +220,10 @@ def test_a_file_needs_no_run(tmp_path, capsys):
         ([file, "--max-drop", "0.1"], "--max-drop needs"),
         ([file, "--target", "2", "--data", str(tmp_path / "none.npy")], "a file of inputs"),
         ([file, "--max-drop", "5"], "max_drop=5"),
+        ([file, "--max-flips", "0.1"], "--max-flips needs --data"),
+        ([file, "--max-flips", "0.1", "--bits", "8", "--target", "2"], "target=2.0"),
+        ([file, "--max-flips", "0.1", "--heal-epochs", "1"], "end the promise"),
+        ([file, "--bits", "8", "--confidence", "0.9"], "--confidence with --max-flips"),
         ([file, "--export"], "without them nothing is replaced"),
         ([file, "--max-drop", "0.1", "--export"], "--max-drop needs"),
         ([file, "--target", "2", "--output", f"{file}/x"], "Could not write"),
@@ -498,6 +503,7 @@ def test_max_drop_is_respected_on_the_validation_part(tmp_path, capsys):
         ({"heal_epochs": 1}, True, False),
         ({"heal_epochs": 1, "keep_vocabulary": True}, False, False),
         ({"heal_epochs": 1, "max_drop": 0.1}, False, True),
+        ({"target": None, "max_flips": 0.1}, False, False),
     ],
 )
 def test_what_compress_and_heal_get_of_a_run(
@@ -509,6 +515,7 @@ def test_what_compress_and_heal_get_of_a_run(
         loss="loss",
         renumbered=7,
         inputs=lambda: "inputs",
+        new_inputs=lambda: "new inputs",
         healing_inputs=lambda: "thinned",
         accuracy=lambda: "metric",
     )
@@ -520,18 +527,42 @@ def test_what_compress_and_heal_get_of_a_run(
     monkeypatch.setattr(compress, "_call", called)
     monkeypatch.setattr(compress, "_heal", lambda _, inputs, args, loss: calls.update(heal=inputs))
     monkeypatch.setattr(compress, "write", lambda *written: None)
-    args = compress.CompressOptions(model=str(tmp_path), target=2.0, **options)
+    args = compress.CompressOptions(**{"model": str(tmp_path), "target": 2.0, **options})
     monkeypatch.setattr(compress.CompressOptions, "replaces", False)
     compress._compress_texts(run, tmp_path, tmp_path, args)
     assert calls == {
         "model": "model",
-        "data": "inputs",
+        "data": "new inputs" if "max_flips" in options else "inputs",
         "metric": "metric" if has_metric else None,
         "max_drop": options.get("max_drop"),
         "renumber": 7 if renumbers else None,
-        "heal": "thinned",
+        **({"heal": "thinned"} if "heal_epochs" in options else {}),
     }
     assert capsys.readouterr().out == "the report\n"
+
+
+def test_a_promise_is_of_texts_that_were_not_trained_on():
+    parts = {
+        name: (np.full((2, 3), n, "int32"), np.zeros(2, int))
+        for n, name in enumerate(("train", "test", "validation"))
+    }
+    run, _ = a_run_of_known_answers(**parts)
+    assert sorted(run.new_inputs()[:, 0]) == [1, 1, 2, 2]
+    del run.parts["validation"]
+    assert set(run.new_inputs()[:, 0]) == {1}
+
+
+def test_a_promise_is_printed_and_recorded(tmp_path, capsys):
+    layers = [keras.layers.Dense(24), keras.layers.Dense(3, activation="softmax")]
+    keras.Sequential([keras.Input((24,)), *layers]).save(tmp_path / "model.keras")
+    np.save(tmp_path / "inputs.npy", np.random.default_rng(0).normal(size=(80, 24)))
+    command = [str(tmp_path / "model.keras"), "--data", str(tmp_path / "inputs.npy")]
+    command += ["--max-flips", "0.1", "--confidence", "0.9", "--effort", "fast"]
+    assert main(command) == 0
+    results = json.loads((tmp_path / "model-compressed" / "results.json").read_text())
+    count = results["promise"]["count"]
+    assert (results["promise"]["max_flips"], count["confidence"], count["rows"]) == (0.1, 0.9, 40)
+    assert f"{count['flips']} of 40 rows held back" in capsys.readouterr().out
 
 
 def test_a_model_without_data_is_tried_on_rows_of_a_middling_length():

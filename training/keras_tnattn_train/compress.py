@@ -1,6 +1,7 @@
 """The command line `python training/compress.py`, or `python -m training.compress`."""
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,9 +29,9 @@ from keras_tnattn_train.tasks import command_of
 
 TEXT = (
     "Makes a trained model smaller, and writes FOLDER/model.keras, report.txt, report.csv, "
-    "report.json and curves.png; without any of --target, --tolerance, --max-drop and --bits only "
-    "the reports. For the run of a classifier or a translator, ranks are chosen on its training "
-    "part, and predict and (translators) evaluate read FOLDER like a run."
+    "report.json and curves.png; without any of --target, --tolerance, --max-drop, --max-flips and "
+    "--bits only the reports. For the run of a classifier or a translator, ranks are chosen on its "
+    "training part, and predict and (translators) evaluate read FOLDER like a run."
 )
 EXAMPLES = """\
 examples:
@@ -42,6 +43,8 @@ examples:
     python training/evaluate.py runs/demo-translate/plga-pt-en/compressed
   find the smallest model in 4 bits that loses at most 0.005 of accuracy:
     python training/compress.py runs/reuters-none-0 --bits 4 --max-drop 0.005
+  find the smallest model with another top class for at most 1 % of new texts, with 95 % confidence:
+    python training/compress.py runs/reuters-none-0 --bits 4 --max-flips 0.01 --confidence 0.95
   compress any Keras model, with ranks chosen on your own inputs (without --target: only report):
     python training/compress.py model.keras --data inputs.npy
     python training/compress.py model.keras --data inputs.npy --target 4
@@ -53,6 +56,8 @@ RECORDED_OPTIONS = (
     "target",
     "max_drop",
     "tolerance",
+    "max_flips",
+    "confidence",
     "bits",
     "effort",
     "for_runtime",
@@ -84,6 +89,17 @@ class CompressOptions(Options):
         metavar="E",
         ge=0,
     )
+    max_flips: float | None = option(
+        None,
+        MODEL,
+        "make a classifier as small as possible with another top class than the original's for at "
+        "most a share F of new inputs (0.01 is 1 %), a promise with --confidence. Half of the rows "
+        "are held back and counted: of --data, or of the texts of a run that were not trained on",
+        metavar="F",
+        gt=0,
+        lt=1,
+    )
+    confidence: float = option(0.95, MODEL, "of --max-flips", gt=0, lt=1)
     bits: int | None = option(None, MODEL, "also quantize the weights", choices=(8, 4, 3, 2))
     effort: str = option(
         "full",
@@ -137,13 +153,14 @@ class CompressOptions(Options):
     @property
     def replaces(self) -> bool:
         """Whether a smaller model is asked for, and not only a report."""
-        return any(x is not None for x in (self.target, self.tolerance, self.max_drop, self.bits))
+        limits = self.target, self.tolerance, self.max_drop, self.max_flips, self.bits
+        return any(limit is not None for limit in limits)
 
     def check_together(self) -> None:
         if not self.replaces and (self.heal_epochs or self.export):
             raise ValueError(
-                "--heal-epochs and --export need --target, --tolerance, --max-drop or --bits, "
-                "because without them nothing is replaced"
+                "--heal-epochs and --export need --target, --tolerance, --max-drop, --max-flips or "
+                "--bits, because without them nothing is replaced"
             )
         if not self.heal_epochs and "learning_rate" in self.model_fields_set:
             raise ValueError(
@@ -155,12 +172,22 @@ class CompressOptions(Options):
                 "Expected --from-logits only with --heal-epochs, because nothing is trained "
                 f"without it. Received: from_logits={self.from_logits}"
             )
-        limits = {name: getattr(self, name) for name in ("tolerance", "target", "max_drop")}
+        names = ("tolerance", "max_flips", "target", "max_drop")
+        limits = {name: getattr(self, name) for name in names}
         given = {name: limit for name, limit in limits.items() if limit is not None}
-        if "tolerance" in given and len(given) > 1:
+        if {"tolerance", "max_flips"} & set(given) and len(given) > 1:
             raise ValueError(
-                "Expected --tolerance without --target and --max-drop. Received: "
+                "Expected --tolerance or --max-flips alone, or --target and --max-drop. Received: "
                 + ", ".join(f"{name}={limit}" for name, limit in given.items())
+            )
+        if self.max_flips is None and "confidence" in self.model_fields_set:
+            raise ValueError(
+                f"Expected --confidence with --max-flips. Received: confidence={self.confidence}"
+            )
+        if self.max_flips is not None and self.heal_epochs:
+            raise ValueError(
+                "Expected --max-flips without --heal-epochs, which would end the promise. "
+                f"Received: max_flips={self.max_flips}, heal_epochs={self.heal_epochs}"
             )
 
 
@@ -201,8 +228,9 @@ def _refuse_max_drop(args: CompressOptions) -> None:
 def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -> None:
     """Compresses a file, or the model of a run without texts."""
     _refuse_max_drop(args)
-    if args.heal_epochs and args.data is None:
-        raise InputError("--heal-epochs needs --data")
+    for name, asked in (("heal-epochs", args.heal_epochs), ("max-flips", args.max_flips)):
+        if asked and args.data is None:
+            raise InputError(f"--{name} needs --data")
     from keras_tnattn.compression import logits_divergence
     from keras_tnattn_train.runs.saved_models import load_file
 
@@ -259,9 +287,12 @@ def _compress_texts(run: TrainedRun, path: Path, folder: Path, args: CompressOpt
         metric = run.accuracy()
         if metric is None:
             _refuse_max_drop(args)
-    # With a metric the ids cannot be renumbered, because the metric uses the original ids.
-    renumber = None if args.keep_vocabulary or metric else run.renumbered
-    inputs = run.inputs()
+    # Metrics and counts of flips use the original ids, which can then not be renumbered.
+    stays = args.keep_vocabulary or metric or args.max_flips is not None
+    renumber = None if stays else run.renumbered
+    inputs = run.inputs() if args.max_flips is None else run.new_inputs()
+    if inputs is None:
+        raise InputError("--max-flips needs the run of classify, or a file with --data")
     result = _call(
         run.model, args, data=inputs, metric=metric, max_drop=args.max_drop, renumber=renumber
     )
@@ -305,6 +336,8 @@ def _call(model: Any, args: CompressOptions, **options: Any) -> Any:
                 model,
                 target=args.target,
                 tolerance=args.tolerance,
+                max_flips=args.max_flips,
+                confidence=args.confidence,
                 bits=args.bits,
                 effort=args.effort,
                 for_runtime=args.for_runtime,
@@ -350,7 +383,9 @@ def _results(result: Any, scores: dict[str, Any], args: CompressOptions) -> dict
         for name in ("weights", "bytes")
         for when in ("before", "after")
     }
+    promise = None if report.promise is None else dataclasses.asdict(report.promise)
     content = {"compressed": how, **sizes, "times_smaller": report.ratio, **scores}
+    content |= {"promise": promise} if promise else {}
     return {"results.json": json.dumps(content, indent=2) + "\n"}
 
 

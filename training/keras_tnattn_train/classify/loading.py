@@ -107,6 +107,10 @@ class ClassifierRun(TrainedRun):
     def inputs(self) -> np.ndarray:
         return self.parts["train"].ids
 
+    def new_inputs(self) -> np.ndarray:
+        parts = self.parts
+        return np.concatenate([parts[x].ids for x in ("validation", "test") if x in parts])
+
     def healing_inputs(self) -> np.ndarray:
         return thinned(self.inputs())
 

@@ -45,6 +45,10 @@ class TrainedRun(PredictingRun):
     def inputs(self) -> Any:
         """Returns the inputs of the training part, with which `compress` chooses ranks."""
 
+    def new_inputs(self) -> Any:
+        """Returns inputs that were not trained on, for a promise. Default: `None`, without any."""
+        return None
+
     def healing_inputs(self) -> Any:
         """Returns the inputs on which a small model is trained. Default: `inputs()`."""
         return self.inputs()

@@ -1,0 +1,89 @@
+"""Keeps a promise about top classes: one half of the rows plans, the other is counted.
+
+The candidates are put in order with the first half alone, the largest first, each smaller and with
+no fewer flips than the one before. They are counted on the second half in this order until the
+first one fails; the last one that passed is returned, or the original. So a model that breaks the
+promise is only returned if the first such model of a fixed order passed, which has a probability of
+at most `1 - confidence`, however many candidates there are: fixed-sequence testing (Angelopoulos et
+al., 2021, https://arxiv.org/abs/2110.01052, sec. 2.3), which needs no correction of the confidence.
+The order lets the safest model go first, so that an early failure is improbable.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_tnattn.compression.batches import number_of_inputs, number_of_rows, outputs_of
+from keras_tnattn.compression.building import Assembly
+from keras_tnattn.compression.calibration import batches_of
+from keras_tnattn.compression.choosing import Choice, Chooser
+from keras_tnattn.compression.flips import CountedRows, FlipCount, Promise, halves
+from keras_tnattn.compression.goals import FewFlips
+from keras_tnattn.compression.progress import tell
+
+
+class PromisedRows:
+    """The rows that plan, and those that are held back.
+
+    Args:
+        goal: What is promised.
+        data: Arrays, as for `compress`.
+        model: The original model.
+        batch_size: Rows per batch.
+
+    Raises:
+        ValueError: If there are too few rows, they do not fit the model, or it is no classifier.
+    """
+
+    def __init__(self, goal: FewFlips, data: Any, model: keras.Model, batch_size: int) -> None:
+        _, inputs = batches_of(data, batch_size, number_of_inputs(model))
+        goal.check_rows(number_of_rows(inputs))
+        self.goal = goal
+        self.planning_inputs, held_back = halves(inputs)
+        self.planning = CountedRows(model, self.planning_inputs, batch_size)
+        self.held_back = CountedRows(model, held_back, batch_size)
+
+    def count(self, predict: Callable[[Any], Any]) -> FlipCount:
+        """Returns the flips of a function on the rows that are held back."""
+        return self.goal.count(self.held_back.flips(predict), self.held_back.rows)
+
+    def choose(
+        self, chooser: Chooser, build: Callable[[Choice], Assembly], unchanged: Assembly
+    ) -> tuple[Choice, Assembly, Promise, list[str]]:
+        """Returns the smallest model that keeps the promise; see above.
+
+        Args:
+            chooser: Chooses among candidates that know none of the rows held back.
+            build: Function that builds the model of a choice.
+            unchanged: The original model, which has no flips.
+
+        Returns:
+            The choice, the very model that was counted, its promise, and remarks.
+        """
+
+        def planned_flips(choice: Choice) -> int:
+            return self.planning.flips(_predictor(build(choice)))
+
+        choices = chooser.choices_by_flips(self.goal, planned_flips, self.planning.rows)
+        best = {path: group[0] for path, group in chooser.plan.choices.items()}
+        small, fewest, notes = unchanged, self.goal.count(0, self.held_back.rows), []
+        for choice in choices:
+            assembly = build(choice)
+            count = self.count(_predictor(assembly))
+            factor = chooser.plan.total / chooser.size(choice)
+            tell("%.3g times smaller: %s", factor, count)
+            if count.bound > self.goal.max_flips:
+                notes.append(f"The next model, {factor:.3g} times smaller, was refused: {count}.")
+                break
+            best, small, fewest = choice, assembly, count
+        if small is unchanged:
+            rows = "held back" if choices else "to plan with"
+            notes.append(
+                f"The result is the model itself: no smaller one flips as few of the rows {rows}."
+            )
+        return best, small, Promise(self.goal.max_flips, fewest, self.planning.rows), notes
+
+
+def _predictor(assembly: Assembly) -> Callable[[Any], list]:
+    return lambda inputs: outputs_of(assembly.small.model, inputs)

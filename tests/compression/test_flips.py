@@ -1,0 +1,208 @@
+"""The promise about top classes: counts, their bound, and what is returned by them."""
+
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+from conformance import to_numpy
+from scipy import stats
+
+from keras_tnattn import compress
+from keras_tnattn.compression import logits_divergence, promising
+from keras_tnattn.compression.choosing import Chooser
+from keras_tnattn.compression.flips import CountedRows, halves, top_classes, upper_bound
+from keras_tnattn.compression.goals import FewFlips
+
+ROWS = np.random.default_rng(0).normal(size=(400, 24)).astype("float32")
+OPTIONS = {"formats": ("low_rank",), "effort": "fast", "batch_size": 200, "verbose": 0}
+
+
+def classifier(spectrum):
+    """A linear classifier of 24 classes whose kernel has some singular values."""
+    keras.utils.set_random_seed(0)
+    layer = keras.layers.Dense(24, use_bias=False, kernel_initializer="orthogonal", name="out")
+    model = keras.Sequential([keras.Input((24,)), layer])
+    rotation = np.linalg.qr(np.random.default_rng(1).normal(size=(24, 24)))[0]
+    layer.set_weights([to_numpy(layer.kernel) * spectrum @ rotation])
+    return model
+
+
+def classes_of(model, rows):
+    return to_numpy(model(rows)).argmax(axis=1)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 299, 1000, 100_000])
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
+def test_the_bound_is_that_of_scipy(rows, confidence):
+    for flips in sorted({0, 1, rows // 100, rows // 3, rows - 1, rows}):
+        if flips <= rows:
+            test = stats.binomtest(flips, rows, alternative="less")
+            expected = test.proportion_ci(confidence, method="exact").high
+            assert upper_bound(flips, rows, confidence) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.2])
+def test_fewest_rows_and_most_flips_are_just_enough(share):
+    goal = FewFlips(share, 0.9)
+    assert [goal.most(goal.fewest_rows - n) for n in (0, 1)] == [0, -1]
+    most = goal.most(1000)
+    bounds = [stats.beta.ppf(0.9, flips + 1, 1000 - flips) for flips in (most, most + 1)]
+    assert bounds[0] <= share < bounds[1]
+
+
+def test_rows_are_split_once_at_random():
+    first, second = halves({"a": np.arange(101), "b": -np.arange(101)})
+    assert len(first["a"]) == len(second["a"]) == 50
+    assert len({*first["a"], *second["a"]}) == 100
+    assert 30 < np.mean(first["a"]) < 70  # sorted rows are in both
+    np.testing.assert_array_equal(second["a"], -second["b"])
+
+
+def test_a_row_counts_once_wherever_it_differs():
+    nan, low = np.nan, -np.inf
+    scores = np.array([[[1, 2, low], [3, 0, 0]], [[0, 0, nan], [0, 1, 0]]])
+    chances = np.array([[0.4], [0.6]])
+    np.testing.assert_array_equal(top_classes([scores, chances]), [[1, 0, 0], [-1, 1, 1]])
+    x = keras.Input((3,))
+    counted = CountedRows(keras.Model(x, [x, x]), np.eye(3, dtype="float32"), batch_size=2)
+    # The last row differs in both outputs, the one before in the second one.
+    first, second = np.eye(3)[[0, 1, 0]], np.eye(3)[[0, 2, 0]]
+    parts = iter([[first[:2], second[:2]], [first[2:], second[2:]]])
+    assert counted.flips(lambda batch: next(parts)) == 2
+    with pytest.raises(ValueError, match=r"shape \(2, 1\) instead of \(2, 2\)"):
+        counted.flips(lambda batch: [batch])
+
+
+def test_the_report_tells_what_was_counted():
+    model = classifier(0.5 ** np.arange(24))
+    result = compress(model, max_flips=0.05, confidence=0.9, data=ROWS, **OPTIONS)
+    promise = result.report.promise
+    planning, held_back = halves(ROWS)
+    flips = int(np.sum(classes_of(model, held_back) != classes_of(result.model, held_back)))
+    assert result.report.ratio > 1.2
+    assert 0 < flips == promise.count.flips
+    assert promise.count.rows == promise.planning_rows == len(planning) == 200
+    assert promise.count.bound == pytest.approx(stats.beta.ppf(0.9, flips + 1, 200 - flips))
+    assert promise.count.bound <= 0.05
+    text = str(result.report)
+    assert f"{flips} of 200 rows held back" in text
+    assert f"by {100 * promise.count.bound:.3g} % with confidence 90 %" in text
+    assert '"max_flips": 0.05' in result.report.to_json()
+    # Anything else can be counted on the same rows.
+    assert result.count_flips(lambda x: [to_numpy(result.model(x))]) == promise.count
+    assert result.count_flips(lambda x: [-to_numpy(model(x))]).flips == 200
+    assert result.heal(ROWS, loss=logits_divergence)
+    assert result.report.promise is None
+    assert "Healing ended the promise" in str(result.report)
+    with pytest.raises(ValueError, match="healed_epochs=1"):
+        result.count_flips(lambda x: [])
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="writes files on TensorFlow")
+@pytest.mark.filterwarnings("ignore")  # of converters
+def test_rows_held_back_are_counted_again_in_a_runtime(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("onnxruntime")
+    result = compress(classifier(0.5 ** np.arange(24)), max_flips=0.05, data=ROWS, **OPTIONS)
+    result.export(tmp_path / "model.onnx")
+    told = f"model.onnx: {result.report.promise.count}."
+    assert told in capsys.readouterr().out.splitlines()
+    assert told in result.report.notes
+    wrong = np.zeros((200, 24), "float32")
+    monkeypatch.setattr("keras_tnattn.export.file_outputs", lambda path: lambda inputs: [wrong])
+    result.export(tmp_path / "wrong.onnx")
+    assert result.report.notes[-1].endswith("95 %, which breaks the promise.")
+
+
+def test_without_a_smaller_model_that_keeps_it_the_original_returns():
+    model = classifier(np.ones(24))  # no rank is enough
+    result = compress(model, max_flips=0.02, data=ROWS, **OPTIONS)
+    assert result.model is model
+    assert [row.reason for row in result.report.layers] == [
+        "the smallest model within max_flips keeps it"
+    ]
+    assert "no smaller one flips as few of the rows to plan with" in str(result.report)
+    assert result.report.promise.count.flips == 0
+
+
+def test_rows_held_back_decide(monkeypatch):
+    """They are others here than those to plan with, and refuse what these choose."""
+    model = classifier(0.5 ** np.arange(24))
+    held_back = np.random.default_rng(2).normal(size=(200, 24)).astype("float32")
+    small = np.square(to_numpy(model.layers[0].kernel) @ np.eye(24)).sum(axis=1) < 1
+    assert small.any()
+    _, _, directions = np.linalg.svd(to_numpy(model.layers[0].kernel).T)
+    held_back = (held_back[:, 12:] @ directions[12:]).astype("float32")  # what was cut off
+    monkeypatch.setattr(promising, "halves", lambda inputs: (inputs[:200], held_back))
+    result = compress(model, max_flips=0.05, data=ROWS, **OPTIONS)
+    assert result.model is model
+    text = str(result.report)
+    assert "times smaller, was refused: " in text
+    assert "no smaller one flips as few of the rows held back" in text
+
+
+@pytest.mark.parametrize("shares", [[0.04] * 8, [0.002, 0.025, 0.035, 0.04, 0.05], [0.031]])
+def test_a_model_that_breaks_the_promise_is_rare(shares, monkeypatch):
+    """1,000 draws of the rows held back, for candidates of known shares of flips."""
+    rng = np.random.default_rng(0)
+    rows = SimpleNamespace(rows=300, flips=lambda share: rng.binomial(300, share))
+    promised = object.__new__(promising.PromisedRows)
+    vars(promised).update(goal=FewFlips(0.03), planning=rows, held_back=rows)
+    monkeypatch.setattr(promising, "_predictor", lambda share: share)
+    plan = SimpleNamespace(choices={}, total=1)
+    chooser = SimpleNamespace(
+        plan=plan, size=lambda _: 1, choices_by_flips=lambda goal, flips_of, rows: shares
+    )
+    returned = [promised.choose(chooser, lambda share: share, 0.0)[1] for _ in range(1000)]
+    broken = np.mean(np.array(returned) > 0.03)
+    assert broken <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 1000)
+    if len(shares) == 5:  # the safest one passes nearly always
+        assert np.mean(np.array(returned) > 0) > 0.95
+
+
+def test_candidates_are_ordered_from_the_safest(monkeypatch):
+    flips = {8: 60, 2.8: 9, 1.7: 4, 2.2: 5, 2.5: 4, 2.7: 12, 2.6: 7}
+    chooser = object.__new__(Chooser)
+    vars(chooser).update(plan=None)
+    monkeypatch.setattr(chooser, "_set_goal", lambda goal: None)
+    monkeypatch.setattr(chooser, "size", lambda factor: 1 / factor)
+
+    def search(accepts):
+        accepted = {factor for factor in flips if accepts(factor, factor)}
+        # By Clopper and Pearson's bound: 5 of 500 are within 2.5 %, and so are 6.
+        assert accepted == {1.7, 2.2, 2.5}
+
+    monkeypatch.setattr(chooser, "_smallest_accepted", search)
+    found = chooser.choices_by_flips(FewFlips(0.025), flips.get, 500)
+    assert found == [1.7, 2.5, 2.6, 2.8]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({}, "598 rows of data: 299 to count.*confidence=0.95.*400 rows"),
+        (
+            {"max_flips": 0.1, "confidence": 0.99, "data": ROWS[:87]},
+            "88 rows.*44 to count.*87 rows",
+        ),
+        ({"max_flips": 0.0}, "max_flips=0.0"),
+        ({"max_flips": "1%"}, "max_flips='1%'"),
+        ({"confidence": 1.0}, "confidence=1.0"),
+        ({"max_flips": None, "confidence": 0.9}, "confidence with max_flips.*confidence=0.9"),
+        ({"target": 2.0}, "max_flips=0.01, target=2.0"),
+        ({"tolerance": 0.1}, "max_flips=0.01, tolerance=0.1"),
+        ({"data": None}, "max_flips=0.01, data=NoneType"),
+        ({"data": iter([ROWS])}, "as arrays.*data=list_iterator"),
+        ({"data": ROWS[:, :3], "max_flips": 0.1}, "do not fit"),
+        ({"renumber": 2}, "renumber=2, max_flips=0.01"),
+    ],
+)
+def test_bad_input_is_a_clear_error(options, match):
+    with pytest.raises(ValueError, match=match):
+        compress(classifier(np.ones(24)), **{"max_flips": 0.01, "data": ROWS, **options})
+
+
+def test_models_without_classes_are_refused():
+    layers = keras.Input((24,)), keras.layers.Dense(1)
+    with pytest.raises(ValueError, match=r"classifier.*shape \(32, 1\) and dtype float32"):
+        compress(keras.Sequential(layers), max_flips=0.1, data=ROWS)
