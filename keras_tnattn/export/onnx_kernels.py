@@ -4,7 +4,7 @@ What reads a matrix and its number of entries decide upon the form:
 
 | read by | entries | integers | form |
 | --- | --- | --- | --- |
-| `MatMul` | 2^17 | 8 bits, a column one group | `DynamicQuantizeMatMul` |
+| `MatMul` | 2^16 | 8 bits, a column one group | `DynamicQuantizeMatMul` |
 | `MatMul` | 2^18 | up to 8 bits, in blocks | `MatMulNBits` |
 | `Gather` | any, rows of 16 and more | 4 or 8 bits | `GatherBlockQuantized` |
 | others | any | up to 8 bits | integers that are restored when the file is loaded |
@@ -26,7 +26,7 @@ from keras_tnattn.storage.integer_groups import pack
 from keras_tnattn.storage.stand_ins import StoredMatrix
 
 # Entries from which on products with integers are faster than those with floats.
-_BY_COLUMN, _BLOCKED = 2**17, 2**18
+_BY_COLUMN, _BLOCKED = 2**16, 2**18
 # The sizes of blocks. Larger ones are faster.
 _BLOCKS = (128, 64, 32, 16)
 _STORED = {3: 4, 6: 8}  # the bits with which a file stores those of a matrix
