@@ -3,7 +3,7 @@
 import functools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
 import keras
@@ -12,7 +12,7 @@ from keras_tnattn.compression.budget import share_out, within_tolerance
 from keras_tnattn.compression.building import Made, assemble, measure_metric, replacement_of
 from keras_tnattn.compression.calibration import Call
 from keras_tnattn.compression.candidates import Candidate, copy_layer
-from keras_tnattn.compression.goals import FewFlips, Goal, Keeping, Smaller, Within
+from keras_tnattn.compression.goals import FLOATS, FewFlips, Goal, Keeping, Smaller, Within
 from keras_tnattn.compression.others import describe_others
 from keras_tnattn.compression.plan import Plan, candidates_of
 from keras_tnattn.compression.progress import tell
@@ -52,10 +52,10 @@ class Chooser:
         return {path: self._integers_alone(path) for path in self.plan.choices}
 
     def _set_goal(self, goal: Goal) -> None:
-        bits, self.goal = self.plan.options.bits, goal
-        asked = bits is not None or goal != Smaller(1.0)
+        options, self.goal = self.plan.options, goal
+        asked = options.wants_integers or goal != Smaller(1.0)
         if asked and not self.plan.layers:
-            argument = f"bits={bits}" if goal == Smaller(1.0) else goal.argument
+            argument = f"bits={options.bits}" if goal == Smaller(1.0) else goal.argument
             name = self.plan.inventory.model.name
             raise ValueError(
                 "Expected a model with layers that can be replaced. Received: "
@@ -117,7 +117,8 @@ class Chooser:
         Of the sizes of groups it is the one with the smallest error.
         """
         options, layer = self.plan.options, self.plan.layers[path]
-        widths = (None, bits_for(options.for_runtime, layer, options.bits))
+        bits = options.bits if options.wants_integers else None
+        widths = (None, bits_for(options.for_runtime, layer, bits))
         dense = [
             c
             for c in self.plan.choices[path]
@@ -129,9 +130,8 @@ class Chooser:
         """Returns the choice for a target, or `None` if the target cannot be reached."""
         plan, most = self.plan, int(self.plan.total / target)
         budget = most - plan.fixed
-        sensitivity = {path: note.sensitivity for path, note in plan.statistics.items()}
         while True:
-            choice = share_out(self.allowed, sensitivity, budget)
+            choice = self._least_error(budget)
             if choice is None:
                 return self._smallest(target)
             slow = {path for path, c in choice.items() if not self._is_fast(path, c)}
@@ -143,6 +143,25 @@ class Chooser:
             if excess <= 0:
                 return choice
             budget -= excess
+
+    def _least_error(self, budget: int) -> Choice | None:
+        """Returns the best of the choices with so many bits and more, for each number of bits.
+
+        `share_out` goes step by step: among fewer candidates it may find a better choice.
+        """
+        sensitivity = {path: note.sensitivity for path, note in self.plan.statistics.items()}
+
+        def error(choice: Choice) -> float:
+            return sum((sensitivity[path] * c.cost) ** 2 for path, c in choice.items())
+
+        choices = []
+        for width in self.plan.options.widths:
+            groups = {
+                path: [c for c in group if (c.bits or FLOATS) >= (width or FLOATS)]
+                for path, group in self.allowed.items()
+            }
+            choices.append(share_out(groups, sensitivity, budget))
+        return min((choice for choice in choices if choice is not None), key=error, default=None)
 
     def _smallest(self, target: float) -> Choice | None:
         """Returns the smallest choice if it reaches a target; `share_out` only has estimates."""
@@ -179,9 +198,9 @@ class Chooser:
     def _hint(self, smallest: Choice, most: int) -> str:
         """Returns the advice to use fewer bits, or any runtime, if that makes the model smaller."""
         plan, options = self.plan, self.plan.options
-        runtime, bits = options.for_runtime, options.bits
+        runtime, bits = options.for_runtime, options.widths
 
-        def is_enough(bits: int | None, runtime: str | None, formats: set[str]) -> bool:
+        def is_enough(bits: Sequence[int | None], runtime: str | None, formats: set[str]) -> bool:
             size = plan.fixed
             for path, kept in smallest.items():
                 # Without tensor trains, which take minutes, what is said holds all the more.
@@ -191,8 +210,8 @@ class Chooser:
             return size <= most
 
         widths = RUNTIMES[runtime].bits if runtime else (8, 4, 3, 2)
-        fewer = [width for width in widths if width != 6 and width < (bits or 32)]
-        enough = [str(width) for width in fewer if is_enough(width, runtime, {"low_rank"})]
+        fewer = [width for width in widths if width != 6 and width < (options.bits or FLOATS)]
+        enough = [str(width) for width in fewer if is_enough((width,), runtime, {"low_rank"})]
         ways = [f"{' or '.join(enough[:2])} bits"] if enough else []
         if runtime is not None and is_enough(bits, None, set(options.formats)):
             ways.append("for_runtime=None, which also has formats of slow lookups")
@@ -202,16 +221,19 @@ class Chooser:
         """Returns why the choice keeps a layer."""
         if self.keeps_all:
             return "the model would become larger"
-        smaller, bits = self.plan.choices[path][1:], self.plan.options.bits
+        smaller, options = self.plan.choices[path][1:], self.plan.options
         if not smaller:
-            if bits is None and candidates_of(self.plan, path, (), 8, None)[1:]:
+            if options.bits == FLOATS and candidates_of(self.plan, path, (), (8,), None)[1:]:
                 return "no format makes it smaller without bits"
             return "no format makes it smaller"
         if not any(c in self.allowed[path] and self._is_fast(path, c) for c in smaller):
             return "no smaller candidate is fast enough"
         if self.goal == Smaller(1.0):
-            asked = bits is not None
-            return "integers are not smaller" if asked else "no smaller model was asked for"
+            return (
+                "integers are not smaller"
+                if options.wants_integers
+                else "no smaller model was asked for"
+            )
         if isinstance(self.goal, Within):
             return "no smaller candidate is within the tolerance"
         if isinstance(self.goal, Smaller):

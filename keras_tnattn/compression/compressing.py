@@ -75,7 +75,7 @@ class CompressionResult:
         >>> inputs = np.random.default_rng(0).normal(size=(64, 64)).astype("float32")
         >>> result = compress(model, target=3.0, data=inputs, verbose=0)
         >>> losses = result.heal(inputs, epochs=2)
-        >>> result.model.count_params() < model.count_params() / 3
+        >>> result.report.ratio > 3
         True
     """
 
@@ -110,7 +110,7 @@ class CompressionResult:
     ) -> list[float]:
         """Trains the small model with the original's outputs as targets.
 
-        With `bits`, floats are trained that are rounded to the integers whenever the model reads
+        For integers, floats are trained that are rounded to them whenever the model reads
         them, with the scales that these have; the gradient passes as if they were not rounded.
         Other tables than plain ones are trained as floats, and then quantized again. Both models
         run as at inference, without dropout. If the healed model has a lower value of the metric
@@ -405,15 +405,19 @@ def compress(
             matrices; of a convolution, one with fewer filters and one of size 1), `"tensor_train"`
             (dense layers and embeddings), `"adaptive"` (embeddings in blocks of rows, finer for
             frequent ids), `"tucker"` (a small convolution between two of size 1) and `"spatial"` (a
-            convolution along one axis after another). With `bits` there may be none, for integers
-            alone. Default: all.
-        bits: 8, 4, 3 or 2 to also store weights as integers of so many bits or more, in groups with
-            a scale and a zero each (`keras_tnattn.storage.integer_groups`; tables in factors or
-            blocks by row, `LowRankEmbedding` and `TTEmbedding` in 4 or 8 bits). With `data`, the
-            roundings of the weights of a unit make up for each other (GPTQ). With neither target
-            nor tolerance, these are all layers that are selected and become smaller. With a target,
-            each layer has the number of bits on which the bytes are best spent, 32 included; with
-            `tolerance` or `max_drop`, what the bound allows. `TTDense` layers stay in floats.
+            convolution along one axis after another). There may be none, for integers alone.
+            Default: all.
+        bits: The fewest bits of a weight: 8, 4, 3 or 2 for integers of so many bits or more, 32 for
+            floats alone. Integers are in groups with a scale and a zero each
+            (`keras_tnattn.storage.integer_groups`; tables in factors or blocks by row,
+            `LowRankEmbedding` and `TTEmbedding` in 4 or 8 bits). With `data`, the roundings of the
+            weights of a unit make up for each other (GPTQ). With a target, each layer has the
+            number of bits on which the bytes are best spent, 32 included; with `tolerance` or
+            `max_drop`, what the bound allows; other formats are only tried if integers of `bits`
+            alone miss the target. With `bits` and no goal, all layers that are selected and become
+            smaller have integers. `TTDense` layers stay in floats. Default: integers of 2 bits or
+            more, and, if those of 4 miss the target, formats with factors of 8 or 4 bits;
+            without a goal the report alone.
         filters: A regular expression, a list of them or a function that selects layers by name, as
             in `keras.Model.quantize(filters=...)`; other layers are not changed.
         min_speed: Minimum speed of a replacement relative to the layer it replaces, measured on a

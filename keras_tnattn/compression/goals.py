@@ -19,6 +19,12 @@ from keras_tnattn.compression.runtimes import RUNTIMES
 
 Metric = Callable[[keras.Model], float]
 
+# The bits that stand for floats.
+FLOATS = 32
+# Where `bits` are not given: 2 and more for a whole layer, 8 or 4 for factors, which lose more in 2
+# than is expected. Integers of 4 bits that reach a target lose less than other formats.
+CHOSEN_BITS, ENOUGH_BITS = (8, 4, 2), 4
+
 
 @dataclasses.dataclass(frozen=True)
 class Smaller:
@@ -196,15 +202,18 @@ class Options:
         check_int("batch_size", self.batch_size)
         check_int("verbose", int(self.verbose), at_least=0)
         choices = tuple(name for name in FORMATS if name != "dense")
-        none = not self.formats and self.bits is None
+        none = not self.formats and self.bits == FLOATS
         if none or not set(self.formats) <= set(choices):
             raise ValueError(
                 f"Expected formats among {choices}. Received: formats={list(self.formats)}"
             )
         if self.effort not in ("full", "fast"):
             raise ValueError(f"Expected 'full' or 'fast'. Received: effort={self.effort!r}")
-        if self.bits not in (None, 8, 4, 3, 2):
-            raise ValueError(f"Expected 8, 4, 3, 2 or None. Received: bits={self.bits!r}")
+        if self.bits not in (None, FLOATS, 8, 4, 3, 2):
+            raise ValueError(
+                "Expected 8, 4, 3 or 2, 32 for floats, or None for what the bytes are best spent "
+                f"on. Received: bits={self.bits!r}"
+            )
         self._check_runtime()
         if self.min_speed is not None:
             _check_number("min_speed", self.min_speed)
@@ -222,11 +231,30 @@ class Options:
                 f"Received: for_runtime={self.for_runtime!r}"
             )
         numbers = RUNTIMES[self.for_runtime].bits
-        if self.bits is not None and self.bits not in numbers:
+        if self.bits not in (None, FLOATS, *numbers):
             raise ValueError(
                 f"Expected bits among {numbers}, which files for {self.for_runtime} keep small. "
                 f"Received: bits={self.bits}, for_runtime={self.for_runtime!r}"
             )
+
+    @property
+    def widths(self) -> tuple[int | None, ...]:
+        """The bits to look for, those of whole layers last; `None` stands for floats."""
+        return {None: CHOSEN_BITS, FLOATS: (None,)}.get(self.bits, (self.bits,))
+
+    @property
+    def fewest_bits(self) -> int | None:
+        return self.widths[-1]
+
+    @property
+    def enough_bits(self) -> int:
+        """The fewest bits with which integers that reach a target need no other formats."""
+        return ENOUGH_BITS if self.bits is None else self.bits
+
+    @property
+    def wants_integers(self) -> bool:
+        """Whether layers become integers also without another goal."""
+        return self.bits not in (None, FLOATS)
 
     def selects(self, layer: keras.layers.Layer) -> bool:
         """Whether `filters` selects a layer, as in `keras.Model.quantize`."""

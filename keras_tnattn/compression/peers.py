@@ -38,8 +38,10 @@ def _quantized(original: Inventory, data: Data, mode: str) -> KerasQuantization:
         error, rows = error_of_outputs(original.model, copy.model, batches, lambda x: x)
     except MemoryError:
         raise
-    except Exception as error:  # whatever Keras and a layer's own code raise
-        return KerasQuantization(mode, reason=f"{type(error).__name__}: {error}".splitlines()[0])
+    except Exception as failure:  # whatever Keras and a layer's own code raise
+        return KerasQuantization(
+            mode, reason=f"{type(failure).__name__}: {failure}".splitlines()[0]
+        )
     return KerasQuantization(mode, byte_count(copy.model), error, rows, others)
 
 

@@ -1,6 +1,7 @@
 """What there is to choose from for each layer that can be replaced."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,14 +67,16 @@ def make_plan(
         options: How each layer may be replaced.
         goal: What is asked for: a target that integers alone reach needs no other candidates.
     """
+    target = goal.factor if isinstance(goal, Smaller) else math.inf
+    is_asked = target > 1 or options.wants_integers
     # Integers that reach a target need no other candidates.
-    bits, target = options.bits, goal.factor if isinstance(goal, Smaller) else None
-    integers_suffice = bits is not None and target is not None and target * bits < _FLOAT_BITS
+    integers_first = target < math.inf and is_asked and options.fewest_bits is not None
+    integers_suffice = integers_first and target * options.enough_bits < _FLOAT_BITS
     factored = bool(options.formats) and not integers_suffice
-    tell_cost(inventory, factored, data, bits)
+    tell_cost(inventory, factored, data, options.fewest_bits)
     plan = Plan(inventory, total, options, None if data is None else data.batches[0])
     plan.statistics = _statistics(inventory, data, options)
-    if target is not None and bits is not None:
+    if integers_first:
         _look_at_integers_first(plan, int(total / target))
     else:
         _look_at(plan, list(plan.layers), options.formats)
@@ -100,7 +103,7 @@ def _statistics(inventory: Inventory, data: Data | None, options: Options) -> di
 
 def _look_at(plan: Plan, paths: Sequence[str], formats: Sequence[str]) -> None:
     """Collects the candidates for some layers."""
-    runtime, bits = plan.options.for_runtime, plan.options.bits
+    runtime, bits = plan.options.for_runtime, plan.options.widths
     for number, path in enumerate(paths, 1):
         tell("layer %d of %d: %s", number, len(paths), path)
         try:
@@ -111,21 +114,26 @@ def _look_at(plan: Plan, paths: Sequence[str], formats: Sequence[str]) -> None:
 
 
 def candidates_of(
-    plan: Plan, path: str, formats: Sequence[str], bits: int | None, runtime: str | None
+    plan: Plan, path: str, formats: Sequence[str], widths: Sequence[int | None], runtime: str | None
 ) -> list[Candidate]:
-    """Returns the candidates for a layer, the layer itself first."""
+    """Returns the candidates for a layer, the layer itself first; see `Options.widths`."""
     layer = plan.inventory.places[path].layer
-    bits = bits_for(runtime, layer, bits)
-    return fit_for(runtime, layer, candidates_for(layer, plan.statistics[path], formats, bits))
+    *of_factors, bits = dict.fromkeys(bits_for(runtime, layer, width) for width in widths)
+    found = candidates_for(layer, plan.statistics[path], formats, bits, of_factors)
+    return fit_for(runtime, layer, found)
 
 
 def _look_at_integers_first(plan: Plan, most: int) -> None:
     """Collects candidates until a number of bytes can be reached, those of integers first."""
-    tell("integers of %d bits", plan.options.bits)
+    enough = plan.options.enough_bits
+    tell("integers of %d bits", enough)
     _look_at(plan, list(plan.layers), ())
 
     def least() -> int:
-        return plan.fixed + sum(min(c.bytes for c in group) for group in plan.choices.values())
+        return plan.fixed + sum(
+            min(c.bytes for c in group if (c.bits or 32) >= enough)
+            for group in plan.choices.values()
+        )
 
     if least() <= most:
         return

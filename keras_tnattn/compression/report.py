@@ -148,7 +148,7 @@ class Report:
             *("layer", "class", "stored as", "ranks", "weights", "bytes"),
             *("output error", "FLOPs per row", "ms per batch"),
         )
-        lines = [header]
+        lines: list[tuple[str, ...]] = [header]
         for row in self.layers:
             lines.append(
                 (

@@ -90,17 +90,17 @@ def notes_of(
         "are no data."
     ]
     if plan.options.for_runtime is not None:
-        fewest = RUNTIMES[plan.options.for_runtime].table_bits
+        of_tables = RUNTIMES[plan.options.for_runtime].table_bits
         notes.append(
-            f"For {plan.options.for_runtime}: tables as floats, of low rank, or of {fewest} bits "
-            "and more, because other formats make lookups slow there, whatever `formats` and "
+            f"For {plan.options.for_runtime}: tables as floats, of low rank, or of {of_tables} "
+            "bits and more, because other formats make lookups slow there, whatever `formats` and "
             "`bits` are."
         )
-    if plan.options.bits is not None:
+    if (fewest := plan.options.fewest_bits) is not None:
         notes.append(
-            f"Integers of {plan.options.bits} bits and more, in groups with a scale each; those of "
-            "tables of low rank and of tensor trains by row, and of 4 or 8 bits, those of tables "
-            "in blocks by row."
+            f"Integers of {fewest} bits and more, in groups with a scale each; those of tables of "
+            "low rank and of tensor trains by row, and of 4 or 8 bits, those of tables in blocks "
+            "by row. Floats alone: bits=32."
         )
         if any(layer.compute_dtype == "float16" for layer in plan.layers.values()):
             notes.append("Layers that compute in float16 stay in floats: Keras cannot scale them.")

@@ -122,7 +122,7 @@ class Table:
 
 def own_row(table, model, calibration, row, options):
     target, bits, *heal = row.split(":")
-    number = None if bits == "floats" else int(bits)
+    number = 32 if bits == "floats" else int(bits)
     formats = {} if number is None else {"formats": ()}
     start = time.process_time()
     try:

@@ -89,7 +89,7 @@ def measure(network, seed, model, train, test, targets):
         peer.quantize(mode)
         show(f"Keras {mode}", peer)
     if network == "conv":
-        show("plain SVD", compress(model, 4, formats="low_rank", verbose=0).model)
+        show("plain SVD", compress(model, 4, formats="low_rank", bits=32, verbose=0).model)
     else:
         for name, path in onnx_files(model):
             show(name, OnnxModel(path), size=path.stat().st_size)
@@ -100,7 +100,7 @@ def measure(network, seed, model, train, test, targets):
         name = f"{bits or 32} bits, {'all formats' if formats is None else formats or 'integers'}"
         start = time.perf_counter()
         try:
-            result = compress(model, target, data=inputs, bits=bits, verbose=0, **options)
+            result = compress(model, target, data=inputs, bits=bits or 32, verbose=0, **options)
         except ValueError as error:
             print(f"{network} {seed}: {name}: {str(error)[:100]}", flush=True)
             continue

@@ -140,14 +140,14 @@ def measure(name, effort):
     handler.emit = lambda record: told.append(record.getMessage())
     make, arguments, target, bits = CASES[name]
     tiny, data = make(600, 64, random) if make in (table_of, classifier) else make(16, 64, random)
-    compress(tiny, 1.5, data=data, bits=bits, verbose=0)
+    compress(tiny, 1.5, data=data, bits=bits or 32, verbose=0)
     log.setLevel("INFO")
     log.addHandler(handler)
     model, data = make(*arguments)
     gc.collect()
     with sampled_peak() as memory:
         begin = processor_seconds(), time.perf_counter()
-        result = compress(model, target, data=data, bits=bits, effort=effort, verbose=0)
+        result = compress(model, target, data=data, bits=bits or 32, effort=effort, verbose=0)
         seconds = processor_seconds() - begin[0], time.perf_counter() - begin[1]
     layers = [layer for layer in result.report.layers if layer.format != "kept"]
     estimate = next(re.findall("about (.*)", line)[0] for line in told if "expected" in line)

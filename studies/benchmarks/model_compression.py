@@ -169,13 +169,13 @@ def jobs(model, data, args):
     """
 
     def ours(target, bits, epochs=0):
-        result = compress(model, target, data=data, bits=bits, renumber=2)
+        result = compress(model, target, data=data, bits=bits or 32, renumber=2)
         if epochs:
             result.heal(thinned(data), epochs=epochs, learning_rate=3e-4)
         return result.model, result.renumbered
 
     def plain(tolerance):
-        return compress(model, tolerance=tolerance, formats="low_rank").model, None
+        return compress(model, tolerance=tolerance, formats="low_rank", bits=32).model, None
 
     yield "full", 1, lambda: (model, None)
     for mode in ("int8", "int4"):

@@ -250,7 +250,7 @@ def test_a_random_model(seed, tmp_path):
     keras.utils.set_random_seed(seed)
     model, data = (random_translator if seed % 4 == 3 else random_model)(rng)
     before, expected = model.get_weights(), outputs_of(model, data)
-    bits = rng.choice([None, 8, 4])
+    bits = rng.choice([None, 32, 8, 4])
     loads = keras_loads(model, tmp_path)
     target, result = 0.0, None
     # It may refuse a model that Keras cannot load.

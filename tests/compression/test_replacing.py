@@ -1,5 +1,6 @@
 """Layers become their replacements in place, in memory and when they are loaded."""
 
+import functools
 import gc
 import os
 import subprocess
@@ -11,9 +12,13 @@ import numpy as np
 import pytest
 from conformance import to_numpy
 
-from keras_tnattn import compress, layers, storage
+import keras_tnattn
+from keras_tnattn import layers, storage
 from keras_tnattn.compression.inventory import places
 from keras_tnattn.compression.replacing import become, replace
+
+# Floats, where a test says nothing else.
+compress = functools.partial(keras_tnattn.compress, bits=32)
 
 RNG = np.random.default_rng(0)
 SAVED = Path(__file__).parents[1] / "data" / "compressed"

@@ -1,13 +1,18 @@
 """Layers and models of several inputs and outputs: states, masks, lists, dicts, nested ones."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 from conformance import to_numpy
 from keras import ops
 
-from keras_tnattn import compress
+import keras_tnattn
 from keras_tnattn.compression.candidates import byte_count
+
+# Floats, where a test says nothing else.
+compress = functools.partial(keras_tnattn.compress, bits=32)
 
 L = keras.layers
 RNG = np.random.default_rng(0)
@@ -124,7 +129,7 @@ def outputs_of(model, data):
 
 @pytest.mark.filterwarnings("ignore:The structure of `inputs`")
 @pytest.mark.parametrize("make", MODELS, ids=[make.__name__ for make in MODELS])
-@pytest.mark.parametrize("bits", [None, 4])
+@pytest.mark.parametrize("bits", [None, 32, 4])
 def test_every_model_goes_through(make, bits, tmp_path):
     keras.utils.set_random_seed(0)
     model, data = make()

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from translator_runs import make_run
 
+from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.compression.runtimes import RUNTIMES
 from keras_tnattn_train import compress
 from keras_tnattn_train.classify.loading import ClassifierRun, thinned
@@ -51,8 +52,7 @@ def test_a_run_becomes_small_and_serves_texts(tmp_path, capsys):
     small = folder / "compressed"
     model = keras.models.load_model(small / "model.keras")
     report = json.loads((small / "report.json").read_text())
-    assert report["weights_after"] == model.count_params()
-    assert report["bytes_after"] <= report["bytes_before"] / 2
+    assert report["bytes_after"] == byte_count(model) <= report["bytes_before"] / 2
     results = json.loads((small / "results.json").read_text())
     assert 0 <= results["test_accuracy_after"] <= 1
     assert results["compressed"]["target"] == 2
@@ -81,7 +81,7 @@ def test_a_run_becomes_small_and_serves_texts(tmp_path, capsys):
 @pytest.mark.slow
 def test_a_translator_becomes_small_and_is_read_like_a_run(tmp_path, capsys):
     model, corpus = make_run(tmp_path / "run", "sdpa")
-    asked = ["--target", "1.5", "--heal-epochs", "1"]
+    asked = ["--target", "1.5", "--bits", "32", "--heal-epochs", "1"]
     export = ["--export", "--saved-models", str(tmp_path / "saved")]
     assert main([str(tmp_path / "run"), *asked, *export]) == 0
     small = tmp_path / "run" / "compressed"
@@ -124,6 +124,7 @@ def test_progress_is_printed(tmp_path, capsys):
     inputs = np.random.default_rng(0).normal(size=(64, 32)).astype("float32")
     np.save(tmp_path / "inputs.npy", inputs)
     data = ["--data", str(tmp_path / "inputs.npy"), "--target", "2", "--heal-epochs", "2"]
+    data += ["--bits", "32"]
     for _ in range(2):  # each line once, also in the second call
         assert main([str(tmp_path / "model.keras"), *data]) == 0
         lines = capsys.readouterr().out.splitlines()
@@ -131,7 +132,7 @@ def test_progress_is_printed(tmp_path, capsys):
         assert lines[1] == "running the model on the data"
         results = json.loads((tmp_path / "model-compressed" / "results.json").read_text())
         assert results["compressed"] == {
-            **{"target": 2.0, "max_drop": None, "tolerance": None, "bits": None},
+            **{"target": 2.0, "max_drop": None, "tolerance": None, "bits": 32},
             **{"max_flips": None, "confidence": 0.95},
             **{
                 "effort": "full",
@@ -171,7 +172,7 @@ def test_logits_are_healed_by_their_divergence(tmp_path, capsys):
     rng = np.random.default_rng(0)
     np.save(tmp_path / "inputs.npy", rng.normal(size=(8, 32)).astype("float32"))
     command = [str(tmp_path / "model.keras"), "--data", str(tmp_path / "inputs.npy")]
-    command += ["--target", "3", "--heal-epochs", "1", "--learning-rate", "1e-9"]
+    command += ["--target", "3", "--bits", "32", "--heal-epochs", "1", "--learning-rate", "1e-9"]
     losses = []
     for options in ((), ("--from-logits",)):
         assert main([*command, *options]) == 0
@@ -192,7 +193,8 @@ def test_a_file_needs_no_run(tmp_path, capsys):
     model.save(tmp_path / "model.keras")
     np.save(tmp_path / "inputs.npy", np.ones((5, 32), "float32"))
     file = str(tmp_path / "model.keras")
-    assert main([file, "--target", "2", "--data", str(tmp_path / "inputs.npy")]) == 0
+    data = ["--data", str(tmp_path / "inputs.npy")]
+    assert main([file, "--target", "2", "--bits", "32", *data]) == 0
     small = keras.models.load_model(tmp_path / "model-compressed" / "model.keras")
     assert 2 * small.count_params() <= model.count_params()
     results = json.loads((tmp_path / "model-compressed" / "results.json").read_text())["compressed"]

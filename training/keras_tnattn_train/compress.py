@@ -48,6 +48,8 @@ examples:
   compress any Keras model, with ranks chosen on your own inputs (without --target: only report):
     python training/compress.py model.keras --data inputs.npy
     python training/compress.py model.keras --data inputs.npy --target 4
+  the same with weights in floats, which are faster and keep less:
+    python training/compress.py model.keras --data inputs.npy --target 4 --bits 32
 """
 
 
@@ -100,7 +102,13 @@ class CompressOptions(Options):
         lt=1,
     )
     confidence: float = option(0.95, MODEL, "of --max-flips", gt=0, lt=1)
-    bits: int | None = option(None, MODEL, "also quantize the weights", choices=(8, 4, 3, 2))
+    bits: int | None = option(
+        None,
+        MODEL,
+        "store weights as integers of so many bits or more, 32 for floats alone (default: 2, with "
+        "factors of 8 or 4, whatever keeps most; without a goal only the reports)",
+        choices=(32, 8, 4, 3, 2),
+    )
     effort: str = option(
         "full",
         MODEL,
@@ -153,8 +161,8 @@ class CompressOptions(Options):
     @property
     def replaces(self) -> bool:
         """Whether a smaller model is asked for, and not only a report."""
-        limits = self.target, self.tolerance, self.max_drop, self.max_flips, self.bits
-        return any(limit is not None for limit in limits)
+        goals = (self.target, self.tolerance, self.max_drop, self.max_flips)
+        return self.bits not in (None, 32) or any(goal is not None for goal in goals)
 
     def check_together(self) -> None:
         if not self.replaces and (self.heal_epochs or self.export):

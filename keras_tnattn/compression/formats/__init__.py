@@ -24,6 +24,7 @@ from keras_tnattn.compression.formats import (
     tensor_train,
     tucker,
 )
+from keras_tnattn.compression.kinds import is_table
 
 # `dense`, the layer itself, with `bits` quantized, is always among the candidates.
 FORMATS: dict[str, ModuleType] = {
@@ -34,20 +35,33 @@ FORMATS: dict[str, ModuleType] = {
     "tucker": tucker,
     "spatial": spatial,
 }
+# The formats whose factors of kernels become integers.
+_FACTORS = ("low_rank", "tucker", "spatial")
 
 
 def candidates_for(
-    layer: keras.layers.Layer, statistics: Statistics, names: Sequence[str], bits: int | None
+    layer: keras.layers.Layer,
+    statistics: Statistics,
+    names: Sequence[str],
+    bits: int | None,
+    factor_bits: Sequence[int | None] = (),
 ) -> list[Candidate]:
-    """Returns the candidates for a layer, by decreasing size; the first is the layer itself."""
+    """Returns the candidates for a layer, by decreasing size; the first is the layer itself.
+
+    Integers of a whole layer, and tables, have `bits` and more. Factors of kernels have one of
+    `factor_bits`, or `bits` if there are none.
+    """
     if layer.compute_dtype == "float16":
-        bits = None  # Keras' scales do not fit float16
+        bits, factor_bits = None, ()  # Keras' scales do not fit float16
     size = byte_count(layer)
     kept = Candidate("dense", (), None, size, 0.0, dense_flops(layer), lambda: layer)
     others = [
         candidate
         for name in dict.fromkeys(("dense", *names))
-        for candidate in FORMATS[name].candidates(layer, statistics, bits)
+        for width in (
+            factor_bits or (bits,) if name in _FACTORS and not is_table(layer) else (bits,)
+        )
+        for candidate in FORMATS[name].candidates(layer, statistics, width)
         if candidate.bytes < size
     ]
     return [kept, *sorted(others, key=lambda c: (-c.bytes, c.error))]
