@@ -129,8 +129,6 @@ def test_rows_held_back_decide(monkeypatch):
     """They are others here than those to plan with, and refuse what these choose."""
     model = classifier(0.5 ** np.arange(24))
     held_back = np.random.default_rng(2).normal(size=(200, 24)).astype("float32")
-    small = np.square(to_numpy(model.layers[0].kernel) @ np.eye(24)).sum(axis=1) < 1
-    assert small.any()
     _, _, directions = np.linalg.svd(to_numpy(model.layers[0].kernel).T)
     held_back = (held_back[:, 12:] @ directions[12:]).astype("float32")  # what was cut off
     monkeypatch.setattr(promising, "halves", lambda inputs: (inputs[:200], held_back))
@@ -141,7 +139,7 @@ def test_rows_held_back_decide(monkeypatch):
     assert "no smaller one flips as few of the rows held back" in text
 
 
-@pytest.mark.parametrize("shares", [[0.04] * 8, [0.002, 0.025, 0.035, 0.04, 0.05], [0.031]])
+@pytest.mark.parametrize("shares", [[0.0305] * 8, [0.002, 0.025, 0.035, 0.04, 0.05], [0.031]])
 def test_a_model_that_breaks_the_promise_is_rare(shares, monkeypatch):
     """1,000 draws of the rows held back, for candidates of known shares of flips."""
     rng = np.random.default_rng(0)
