@@ -157,7 +157,7 @@ class Chooser:
         choices = []
         for width in self.plan.options.widths:
             groups = {
-                path: [c for c in group if (c.bits or FLOATS) >= (width or FLOATS)]
+                path: [c for c in group if width is None or (c.bits or FLOATS) >= width]
                 for path, group in self.allowed.items()
             }
             choices.append(share_out(groups, sensitivity, budget))
@@ -199,6 +199,8 @@ class Chooser:
         """Returns the advice to use fewer bits, or any runtime, if that makes the model smaller."""
         plan, options = self.plan, self.plan.options
         runtime, bits = options.for_runtime, options.widths
+        if options.is_coded:
+            return ""
 
         def is_enough(bits: Sequence[int | None], runtime: str | None, formats: set[str]) -> bool:
             size = plan.fixed

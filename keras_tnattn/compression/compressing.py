@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_tnattn import coding
 from keras_tnattn.compression import calibration
 from keras_tnattn.compression.batches import data_errors, number_of_inputs, outputs_of, renumber_ids
 from keras_tnattn.compression.biases import BiasCorrection
@@ -22,6 +23,7 @@ from keras_tnattn.compression.copying import check_copy, copy_of, example_inputs
 from keras_tnattn.compression.flips import FlipCount
 from keras_tnattn.compression.formats import FORMATS
 from keras_tnattn.compression.goals import (
+    FLOATS,
     FewFlips,
     Goal,
     Healing,
@@ -48,7 +50,7 @@ from keras_tnattn.compression.saving import file_bytes, save_model
 from keras_tnattn.compression.selection import select_layers
 
 _log = logging.getLogger(__name__)
-_FORMATS = tuple(name for name in FORMATS if name != "dense")
+_FORMATS = tuple(name for name in FORMATS if name not in ("dense", "coded"))
 _HEALED = "healed; layer errors were measured before healing"
 _BROKEN = ", which breaks the promise"
 _ENDED = "Healing ended the promise about top classes."
@@ -87,11 +89,12 @@ class CompressionResult:
         id_orders: Mapping[str, np.ndarray],
         metric: Metric | None,
         data: Data | None,
-        verbose: int,
+        options: Options,
         promised: PromisedRows | None = None,
     ) -> None:
         self._original, self._assembly, self._metric = original, assembly, metric
-        self._data, self._verbose, self._promised = data, verbose, promised
+        self._data, self._verbose, self._promised = data, options.verbose, promised
+        self._suffix = ".tnz" if options.is_coded else ".keras"
         self.model, self.report, self.healed_epochs = assembly.small.model, report, 0
         self.id_orders = dict(id_orders)
 
@@ -212,7 +215,7 @@ class CompressionResult:
     def _report_model(self, model: keras.Model, **values: Any) -> None:
         """Notes values of a finished model, and the size of its file."""
         changed = any(row.format != "kept" for row in self.report.layers)
-        size = file_bytes(model) if changed else None
+        size = file_bytes(model, self._suffix) if changed else None
         self.report = dataclasses.replace(self.report, file_bytes=size, **values)
 
     def _error_of(self, model: keras.Model) -> tuple[float | None, int]:
@@ -341,6 +344,7 @@ def compress(
     for_runtime: str | None = None,
     max_flips: float | None = None,
     confidence: float = 0.95,
+    coded: bool = False,
 ) -> CompressionResult:
     """Makes a trained Keras model smaller.
 
@@ -436,6 +440,10 @@ def compress(
         for_runtime: `"litert"`, `"onnxruntime"` or `"openvino"`: the layers only get what a file
             for this runtime keeps small, and tables no format whose lookups are slow there
             (`keras_tnattn.compression.runtimes`). Default: whatever is best for its bytes.
+        coded: Whether the bytes that count are those of the coded file that `result.save("x.tnz")`
+            writes, which needs the extra `coded`. Layers then become integers with one step for a
+            whole kernel, chosen by bytes and error; `formats` are not tried, and there are no
+            `bits`. Defaults to `False`.
 
     Returns:
         A `CompressionResult` with `model`, `report`, `heal`, `save` and `export`.
@@ -456,8 +464,8 @@ def compress(
         True
     """
     options = Options(
-        formats=as_tuple(formats),
-        bits=bits,
+        formats=("coded",) if coded else as_tuple(formats),
+        bits=FLOATS if coded else bits,
         filters=filters,
         min_speed=min_speed,
         batch_size=batch_size,
@@ -466,6 +474,10 @@ def compress(
         verbose=verbose,
         for_runtime=for_runtime,
     )
+    if coded:
+        if bits is not None:
+            raise ValueError(f"Expected coded without bits. Received: coded=True, bits={bits}")
+        coding.arrays.coder()
     goal = goal_of(target, tolerance, metric, max_drop, max_flips, confidence)
     _check_model(model)
     check_together(goal, options, data, metric)
@@ -525,9 +537,7 @@ def _compressed(
         correction = BiasCorrection(plan, made_layers, data)
         assembly = assemble(plan, choice, made_layers, in_place=True)
     report = dataclasses.replace(report_of(model, assembly, rows, notes), promise=promise)
-    result = CompressionResult(
-        original, assembly, report, orders, metric, data, options.verbose, promised
-    )
+    result = CompressionResult(original, assembly, report, orders, metric, data, options, promised)
     if correction is not None:
         correction.apply(model, assembly, result.renumbered, metric)
     result._check(example, before)

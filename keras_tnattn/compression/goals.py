@@ -201,9 +201,9 @@ class Options:
     def __post_init__(self) -> None:
         check_int("batch_size", self.batch_size)
         check_int("verbose", int(self.verbose), at_least=0)
-        choices = tuple(name for name in FORMATS if name != "dense")
+        choices = tuple(name for name in FORMATS if name not in ("dense", "coded"))
         none = not self.formats and self.bits == FLOATS
-        if none or not set(self.formats) <= set(choices):
+        if none or not (self.is_coded or set(self.formats) <= set(choices)):
             raise ValueError(
                 f"Expected formats among {choices}. Received: formats={list(self.formats)}"
             )
@@ -236,6 +236,11 @@ class Options:
                 f"Expected bits among {numbers}, which files for {self.for_runtime} keep small. "
                 f"Received: bits={self.bits}, for_runtime={self.for_runtime!r}"
             )
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether the bytes that count are those of a coded file."""
+        return self.formats == ("coded",)
 
     @property
     def widths(self) -> tuple[int | None, ...]:

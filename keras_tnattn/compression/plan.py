@@ -72,7 +72,7 @@ def make_plan(
     # Integers that reach a target need no other candidates.
     integers_first = target < math.inf and is_asked and options.fewest_bits is not None
     integers_suffice = integers_first and target * options.enough_bits < _FLOAT_BITS
-    factored = bool(options.formats) and not integers_suffice
+    factored = bool(options.formats) and not (integers_suffice or options.is_coded)
     tell_cost(inventory, factored, data, options.fewest_bits)
     plan = Plan(inventory, total, options, None if data is None else data.batches[0])
     plan.statistics = _statistics(inventory, data, options)

@@ -107,8 +107,8 @@ class Report:
         error: Relative error of the outputs of the finished model on all rows of the data, `||y' -
             y|| / ||y||` over all outputs; `None` without data.
         rows: The number of these rows.
-        file_bytes: Bytes of the file that `CompressionResult.save` writes; `None` if no layer
-            changed.
+        file_bytes: Bytes of the `.keras` file that `CompressionResult.save` writes, or with `coded`
+            of the `.tnz` file; `None` if no layer changed.
         keras_quantizations: What Keras' own int8 and int4 give for the model on some of the data;
             empty without data, or if no layer changed.
         files: What the files that `CompressionResult.export` wrote cost where they run,

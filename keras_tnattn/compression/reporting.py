@@ -96,6 +96,11 @@ def notes_of(
             "bits and more, because other formats make lookups slow there, whatever `formats` and "
             "`bits` are."
         )
+    if plan.options.is_coded:
+        notes.append(
+            "The bytes of a coded file (.tnz) were shared out; those of the layers are what they "
+            "take once it is loaded. Ranks are steps, in percent of the root of the mean square."
+        )
     if (fewest := plan.options.fewest_bits) is not None:
         notes.append(
             f"Integers of {fewest} bits and more, in groups with a scale each; those of tables of "

@@ -128,6 +128,7 @@ def quantize_groups(
     group_size: int = 32,
     axis: int = 0,
     moment: np.ndarray | None = None,
+    step: float | None = None,
 ) -> IntegerGroups:
     """Quantizes a matrix in groups along an axis.
 
@@ -140,6 +141,8 @@ def quantize_groups(
         moment: Positive semidefinite matrix `(n, n)` with `n` the size of the axis: the mean of
             `x x^T` over the inputs of the layer. Its cost is `O(n^3 + n^2 m)`, `m` the other
             size. Default: the squared error of the matrix itself counts.
+        step: The scale of all groups, as a share of the root of the mean square of the matrix; what
+            few bits do not hold is clipped. Default: each group has a scale and a zero of its own.
 
     Returns:
         The packed arrays.
@@ -170,12 +173,19 @@ def quantize_groups(
         )
     weights = None if moment is None else np.diag(moment) + 1e-12
     order_and_factor = None if moment is None else _order_and_factor(moment)
-    step = max(1, _NUMBERS // len(columns))
-    parts = [columns[:, start : start + step] for start in range(0, columns.shape[1], step)]
-    widest = max(_ranges(_grouped(part, group_size), bits)[1].max() for part in parts)
+    width = max(1, _NUMBERS // len(columns))
+    parts = [columns[:, start : start + width] for start in range(0, columns.shape[1], width)]
+    if step is None:
+        widest = max(_ranges(_grouped(part, group_size), bits)[1].max() for part in parts)
+    else:
+        widest, zero = _step_and_zero(matrix, bits, step)
     largest, stored = np.float32(widest or 1.0), []
     for part in parts:
-        codes, zeros = _scales_and_zeros(part, bits, group_size, weights, largest)
+        if step is None:
+            codes, zeros = _scales_and_zeros(part, bits, group_size, weights, largest)
+        else:
+            groups = (math.ceil(len(part) / group_size), part.shape[1])
+            codes, zeros = np.zeros(groups, "uint8"), np.full(groups, zero, "uint8")
         scales = np.repeat(_scales(codes, largest), group_size, axis=0)[: len(columns)]
         zero_of = np.repeat(zeros, group_size, axis=0)[: len(columns)]
         if order_and_factor is None:
@@ -188,6 +198,36 @@ def quantize_groups(
         for array in (np.concatenate(arrays, axis=1) for arrays in zip(*stored, strict=True))
     )
     return IntegerGroups(integers, codes, zeros, largest)
+
+
+def bits_of_step(matrix: np.ndarray, step: float) -> int | None:
+    """Returns the fewest bits that hold a matrix in steps, or `None` if 8 do not.
+
+    Args:
+        matrix: Float array.
+        step: As for `quantize_groups`.
+
+    Example:
+        >>> bits_of_step(np.array([[-1.0, 1.0]]), 0.5), bits_of_step(np.eye(9), 0.01)
+        (3, None)
+    """
+    low, high = _lowest_and_highest(matrix, _size_of_step(matrix, step))
+    return next((bits for bits in _UNITS if high - low < 2**bits), None)
+
+
+def _size_of_step(matrix: np.ndarray, step: float) -> float:
+    return step * math.sqrt(np.square(matrix, dtype="float64").mean()) or 1.0
+
+
+def _lowest_and_highest(matrix: np.ndarray, size: float) -> tuple[int, int]:
+    return round(min(0.0, matrix.min()) / size), round(max(0.0, matrix.max()) / size)
+
+
+def _step_and_zero(matrix: np.ndarray, bits: int, step: float) -> tuple[float, int]:
+    """Returns the step, and the zero with which the integers lie in the middle."""
+    size = _size_of_step(matrix, step)
+    middle = (2**bits - 1 - sum(_lowest_and_highest(matrix, size))) // 2
+    return size, min(max(middle, 0), 2**bits - 1)
 
 
 def restored(

@@ -190,7 +190,11 @@ class IntegerKernels(keras.layers.Layer):
         )
 
     def assign_kernel(
-        self, name: str, kernel: np.ndarray, moment: np.ndarray | None = None
+        self,
+        name: str,
+        kernel: np.ndarray,
+        moment: np.ndarray | None = None,
+        step: float | None = None,
     ) -> None:
         """Quantizes a kernel.
 
@@ -199,6 +203,7 @@ class IntegerKernels(keras.layers.Layer):
             kernel: Float array of the shape of the kernel.
             moment: Second moment of the inputs of the kernel as a matrix, of a convolution of their
                 patches; see `integer_groups.quantize_groups`.
+            step: See `integer_groups.quantize_groups`.
         """
         groups = integer_groups.quantize_groups(
             self.as_matrix(name, kernel),
@@ -206,6 +211,7 @@ class IntegerKernels(keras.layers.Layer):
             self.group_size,
             self.group_axis(name),
             moment,
+            step,
         )
         for part in PARTS:
             getattr(self, f"{name}_{part}").assign(getattr(groups, part))
@@ -252,13 +258,16 @@ class IntegerKernels(keras.layers.Layer):
         bits: int,
         group_size: int = 32,
         moments: Mapping[str, np.ndarray] | None = None,
+        step: float | None = None,
     ) -> "IntegerKernels":
         """Quantizes a built layer; `moments` are those of `assign_kernel` by name."""
         new = cls.empty(layer, bits, group_size)
         kernels = {name: getattr(layer, name) for name in new.kernel_names}
         for name, kernel in kernels.items():
             moment = (moments or {}).get(name)
-            new.assign_kernel(name, np.asarray(ops.convert_to_numpy(kernel), "float32"), moment)
+            new.assign_kernel(
+                name, np.asarray(ops.convert_to_numpy(kernel), "float32"), moment, step
+            )
         ids = {id(kernel) for kernel in kernels.values()}
         packed = {id(weight) for weight in new.packed_weights}
         others = [weight for weight in layer.weights if id(weight) not in ids]

@@ -292,6 +292,7 @@ def quantized_layer(
     bits: int,
     group_size: int = 32,
     moments: Mapping[str, np.ndarray] | None = None,
+    step: float | None = None,
 ) -> keras.layers.Layer:
     """Returns a layer with the kernels of a trained layer as integers in groups.
 
@@ -303,6 +304,8 @@ def quantized_layer(
         moments: By the name of a kernel the second moment `(n, n)` of what it multiplies as a
             matrix `(n, m)`, of a convolution of its patches; the errors of the outputs are then
             smaller. Default: the errors of the kernels count.
+        step: The scale of all groups of a kernel, as a share of the root of the mean square of its
+            weights, for files whose integers are coded. Default: each group has its own.
 
     Returns:
         A built layer of the same name. Its kernels cannot be trained, its biases can.
@@ -332,4 +335,4 @@ def quantized_layer(
     check_float(layer)
     if getattr(layer, "lora_enabled", False):
         raise ValueError(f"Expected a layer without LoRA. Received: layer={layer.name} with one")
-    return kind.from_layer(layer, bits, group_size, moments)
+    return kind.from_layer(layer, bits, group_size, moments, step)

@@ -126,6 +126,21 @@ def test_rounding_in_turn_equals_the_least_squares_of_the_paper(size):
         assert (numbers == unpacked_bits(groups.integers[:, j], size, 3)).mean() > 0.95
 
 
+@pytest.mark.parametrize("step", [0.05, 0.3, 1.5])
+def test_one_step_for_a_whole_matrix(step):
+    matrix = np.random.default_rng(0).normal(size=(60, 9)).astype("float32") + 0.4
+    size = step * np.sqrt(np.square(matrix).mean())
+    bits = integer_groups.bits_of_step(matrix, step)
+    groups = integer_groups.quantize_groups(matrix, bits, group_size=60, step=step)
+    near = integer_groups.restored(groups, 60, bits, group_size=60)
+    assert np.abs(near - matrix).max() < 0.501 * size
+    multiples = near / groups.largest
+    np.testing.assert_allclose(multiples, np.rint(multiples), atol=1e-4)
+    fewer = [b for b in (2, 3, 4, 6, 8) if np.ptp(np.rint(matrix / size)) < 2**b]
+    assert bits == fewer[0]
+    assert integer_groups.bits_of_step(matrix, 0.001) is None
+
+
 def test_zeros_stay_zeros():
     matrix = MATRIX.copy()
     matrix[:16, 2] = 0

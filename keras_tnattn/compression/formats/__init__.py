@@ -18,6 +18,7 @@ from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.candidates import Candidate, byte_count, dense_flops
 from keras_tnattn.compression.formats import (
     adaptive,
+    coded,
     dense,
     low_rank,
     spatial,
@@ -34,6 +35,7 @@ FORMATS: dict[str, ModuleType] = {
     "adaptive": adaptive,
     "tucker": tucker,
     "spatial": spatial,
+    "coded": coded,
 }
 # The formats whose factors of kernels become integers.
 _FACTORS = ("low_rank", "tucker", "spatial")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import cast
 
 import keras
@@ -41,7 +42,7 @@ def candidates(
     if bits is None or any(quantized_kind(cell) is None for cell in cells):
         return []
     moments = moments_of(layer, statistics)
-    kernels = [kernel for cell in cells for kernel in _kernels(cell, moments)]
+    kernels = [kernel for cell in cells for kernel in kernels_of(cell, moments)]
     if is_table(layer):
         rows = row_weights(layer, statistics)
         kernels[0] = dataclasses.replace(kernels[0], weights=rows)
@@ -54,11 +55,11 @@ def candidates(
     share = _share(kernels, *pairs[0])
     found = []
     for width, group in pairs:
-        error, weighted = share * _error(kernels, width, group), None
+        error, weighted = share * relative_error(kernels, width, group), None
         if is_table(layer):
             # The errors of tables count all directions alike.
             alike = [dataclasses.replace(kernels[0], moment=None), *kernels[1:]]
-            error, weighted = _error(alike, width, group), error
+            error, weighted = relative_error(alike, width, group), error
         found.append(
             Candidate(
                 "dense",
@@ -68,7 +69,7 @@ def candidates(
                 error,
                 dense_flops(layer),
                 lambda: copy_layer(layer),
-                functools.partial(_quantize, bits=width, group_size=group, moments=moments),
+                functools.partial(quantize, bits=width, group_size=group, moments=moments),
                 weighted_error=weighted,
             )
         )
@@ -76,7 +77,7 @@ def candidates(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Kernel:
+class Kernel:
     """A kernel as a matrix.
 
     Attributes:
@@ -99,49 +100,67 @@ class _Kernel:
 
     def squares(self, bits: int, group: int, by_moment: bool) -> tuple[float, float]:
         """Returns the squared errors and the squares, on some of the columns or rows."""
-        across = self.matrix.shape[1 - self.axis]
-        some = np.linspace(0, across - 1, min(across, _SAMPLE)).astype(int)
-        columns = np.take(self.matrix, some, axis=1 - self.axis)
-        columns = columns if self.axis == 0 else columns.T
+        columns = self.sample()
         moment = self.moment if by_moment else None
         groups = integer_groups.quantize_groups(columns, bits, group, moment=moment)
-        error = integer_groups.restored(groups, len(columns), bits, group) - columns
-        weights = 1.0 if self.weights is None else self.weights[some]
-        squares = [
-            float((weights * x * (x if self.moment is None else self.moment @ x)).sum())
-            for x in (error, columns)
-        ]
-        return squares[0], squares[1]
+        near = integer_groups.restored(groups, len(columns), bits, group)
+        return self.squares_of(near, columns, self.moment)
+
+    def sample(self) -> np.ndarray:
+        """Returns some of the columns, or some of the rows as columns."""
+        columns = np.take(self.matrix, self._some, axis=1 - self.axis)
+        return columns if self.axis == 0 else columns.T
+
+    @property
+    def _some(self) -> np.ndarray:
+        across = self.matrix.shape[1 - self.axis]
+        return np.linspace(0, across - 1, min(across, _SAMPLE)).astype(int)
+
+    def squares_of(
+        self, near: np.ndarray, columns: np.ndarray, moment: np.ndarray | None
+    ) -> tuple[float, float]:
+        """Returns the squared errors of what is near a sample, and its squares."""
+        weights = 1.0 if self.weights is None else self.weights[self._some]
+        error, size = (
+            float((weights * x * (x if moment is None else moment @ x)).sum())
+            for x in (near - columns, columns)
+        )
+        return error, size
 
 
-def _kernels(layer: keras.layers.Layer, moments: dict[str, np.ndarray]) -> list[_Kernel]:
+def kernels_of(layer: keras.layers.Layer, moments: dict[str, np.ndarray]) -> list[Kernel]:
     kind = cast(type[IntegerKernels], quantized_kind(layer))
     empty, kernels = kind.empty(layer, 8), []
     for name in empty.kernel_names:
         kernel = getattr(layer, name)
         size = int(np.prod(kernel.shape)) * item_size(layer.variable_dtype)
         matrix = empty.as_matrix(name, np.asarray(ops.convert_to_numpy(kernel), "float32"))
-        kernels.append(_Kernel(matrix, empty.group_axis(name), moments.get(name), size))
+        kernels.append(Kernel(matrix, empty.group_axis(name), moments.get(name), size))
     return kernels
 
 
-def _share(kernels: list[_Kernel], bits: int, group: int) -> float:
+def _share(kernels: list[Kernel], bits: int, group: int) -> float:
     """Returns by how much rounding by the second moments reduces the error.
 
     It is much the same share for all bits and groups.
     """
     if all(kernel.moment is None for kernel in kernels):
         return 1.0
-    plain, better = (_error(kernels, bits, group, by_moment) for by_moment in (False, True))
+    plain, better = (relative_error(kernels, bits, group, by_moment) for by_moment in (False, True))
     return min(1.0, better / (plain or 1.0))
 
 
-def _error(kernels: list[_Kernel], bits: int, group: int, by_moment: bool = False) -> float:
+def relative_error(kernels: list[Kernel], bits: int, group: int, by_moment: bool = False) -> float:
     """Returns the relative error of the sum of the products with all kernels.
 
     The products with the two tables of an embedding are not added: both count alike.
     """
-    errors, sizes = zip(*(k.squares(bits, group, by_moment) for k in kernels), strict=True)
+    return error_of([k.squares(bits, group, by_moment) for k in kernels], kernels)
+
+
+def error_of(squares: Sequence[tuple[float, float]], kernels: Sequence[Kernel]) -> float:
+    """Returns the relative error of squared errors and squares; see `relative_error`."""
+    errors, sizes = zip(*squares, strict=True)
     if kernels[0].weights is not None:
         shares = [error / (size or 1.0) for error, size in zip(errors, sizes, strict=True)]
         return float(np.sqrt(max(np.mean(shares), 0.0)))
@@ -160,10 +179,14 @@ def moments_of(layer: keras.layers.Layer, statistics: Statistics) -> dict[str, n
     return {} if statistics.moment is None else {"kernel": statistics.moment}
 
 
-def _quantize(
-    layer: keras.layers.Layer, bits: int, group_size: int, moments: dict[str, np.ndarray]
+def quantize(
+    layer: keras.layers.Layer,
+    bits: int,
+    group_size: int,
+    moments: dict[str, np.ndarray],
+    step: float | None = None,
 ) -> keras.layers.Layer:
     """Returns a copy of a layer of integers."""
     if isinstance(layer, keras.layers.RNN):
-        return quantize_cells(layer, bits, group_size, moments)
-    return quantized_layer(layer, bits, group_size, moments)
+        return quantize_cells(layer, bits, group_size, moments, step)
+    return quantized_layer(layer, bits, group_size, moments, step)

@@ -86,8 +86,9 @@ def quantize_cells(
     bits: int,
     group_size: int = GROUP,
     moments: dict[str, np.ndarray] | None = None,
+    step: float | None = None,
 ) -> keras.layers.RNN:
     """Returns the layer on cells of integers."""
     return on_other_cells(
-        layer, lambda cell: quantized_layer(cell, bits, group_size, moments or {})
+        layer, lambda cell: quantized_layer(cell, bits, group_size, moments or {}, step)
     )

@@ -1,0 +1,93 @@
+"""`compress(coded=True)`: the bytes of a coded file, shared out among steps of whole kernels."""
+
+import keras
+import numpy as np
+import pytest
+from conformance import to_numpy
+from keras import layers
+
+from keras_tnattn import compress
+from keras_tnattn.coding import arrays, load_model
+from keras_tnattn.compression.calibration import Statistics
+from keras_tnattn.compression.formats import coded, dense
+
+pytest.importorskip("constriction")
+RNG = np.random.default_rng(0)
+# Some directions matter more than others, as for trained layers.
+INPUTS = (RNG.normal(size=(400, 96)) * 0.95 ** np.arange(96)) @ RNG.normal(size=(96, 96))
+INPUTS = INPUTS.astype("float32")
+
+
+def dense_layer(inputs, units):
+    layer = layers.Dense(units, kernel_initializer=keras.initializers.RandomNormal(seed=0))
+    layer.build((None, inputs))
+    return layer
+
+
+def error_by_columns(layer, new, moment):
+    """`||C^{1/2} (W - W')|| / ||C^{1/2} W||` in float64."""
+    old, near = (to_numpy(x.kernel).astype("float64") for x in (layer, new))
+    squares = [sum(w @ moment @ w for w in matrix.T) for matrix in (near - old, old)]
+    return (squares[0] / squares[1]) ** 0.5
+
+
+@pytest.mark.parametrize("shape", [(96, 60), (40, 700)])
+def test_candidates_have_the_bytes_and_the_error_of_their_layers(shape):
+    layer, inputs = dense_layer(*shape), INPUTS[:, : shape[0]].astype("float64")
+    moment = inputs.T @ inputs / len(inputs)
+    found = coded.candidates(layer, Statistics(moment=moment), None)
+    assert len(found) > 10
+    for candidate in found[::4]:
+        new = candidate.finish(layer)
+        assert new.bits == candidate.bits
+        assert candidate.error == pytest.approx(error_by_columns(layer, new, moment), rel=0.05)
+        numbers = new.stored_matrices()["kernel"]
+        assert np.ptp(numbers.scales) == np.ptp(numbers.zeros) == 0
+        kernel = len(arrays.encode(to_numpy(new.kernel_integers))[1])
+        assert candidate.bytes - 4 * shape[1] == pytest.approx(kernel, rel=0.02, abs=60)
+
+
+def test_a_kernel_takes_fewer_bytes_than_in_groups_of_the_same_error():
+    layer, moment = dense_layer(96, 200), INPUTS.T @ INPUTS / len(INPUTS)
+    statistics = Statistics(moment=moment.astype("float64"))
+    found = sorted(coded.candidates(layer, statistics, None), key=lambda c: c.error)
+    for bits in (4, 3, 2):
+        new = dense.quantize(layer, bits, 32, {"kernel": statistics.moment})
+        error = error_by_columns(layer, new, statistics.moment)
+        size = sum(len(arrays.encode(to_numpy(weight))[1]) for weight in new.packed_weights)
+        by_error = np.log([c.error for c in found]), [c.bytes - 4 * 200 for c in found]
+        assert np.interp(np.log(error), *by_error) < 0.97 * size
+
+
+def network():
+    x = inputs = keras.Input((6,), dtype="int32")
+    x = layers.LSTM(24)(layers.Embedding(300, 16)(x))
+    return keras.Model(inputs, layers.Dense(4)(layers.Dense(400, "tanh")(x)))
+
+
+def test_the_file_is_as_small_as_asked(tmp_path, capsys):
+    keras.utils.set_random_seed(0)
+    model, ids = network(), RNG.integers(0, 300, (64, 6))
+    result = compress(model, target=6.0, data=ids, coded=True, verbose=0)
+    size, report = result.save(tmp_path / "small.tnz"), result.report
+    assert size == report.file_bytes
+    container = 6000  # the config of the model, most of all
+    assert report.bytes_before / 7.5 < size < report.bytes_before / 6 + container
+    assert "The bytes of a coded file (.tnz) were shared out" in str(report)
+    assert report.error < 0.1
+    again = load_model(tmp_path / "small.tnz")
+    np.testing.assert_array_equal(to_numpy(again(ids)), to_numpy(result.model(ids)))
+    loss = result.heal(ids)
+    assert len(loss) <= 1
+
+
+def test_arguments_that_contradict_each_other():
+    with pytest.raises(ValueError, match=r"coded without bits\. Received: coded=True, bits=4"):
+        compress(network(), target=4.0, bits=4, coded=True)
+    with pytest.raises(ValueError, match=r"Expected formats among .* Received: .*'coded'"):
+        compress(network(), target=4.0, formats=("coded", "low_rank"))
+
+
+def test_what_cannot_be_reached_is_told():
+    with pytest.raises(ValueError, match="Expected a target of at most"):
+        compress(network(), target=500.0, coded=True, verbose=0)
