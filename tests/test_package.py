@@ -25,6 +25,7 @@ ORDER = [
     "search",
     "schedules",
     "metrics",
+    "pretrained",
     "text",
     "export",
     "compression",

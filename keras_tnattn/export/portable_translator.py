@@ -86,8 +86,8 @@ def export_portable_translator(
     content = {
         "format": reader.FORMAT,
         "task": "translate",
-        "source": _rules(source_tokenizer),
-        "target": _rules(target_tokenizer),
+        "source": pieces_of(source_tokenizer),
+        "target": pieces_of(target_tokenizer),
         "beam_size": beam_size,
         "extra_tokens": extra_tokens,
         "length_penalty": length_penalty,
@@ -168,7 +168,7 @@ def step_computations(model: Translator) -> tuple[Computation, Computation, list
     )
 
 
-def _rules(tokenizer: Any) -> dict[str, Any]:
+def pieces_of(tokenizer: Any) -> dict[str, Any]:
     """Returns the arguments of `reader.Pieces`."""
     return {
         "vocabulary": tokenizer.vocabulary,

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import importlib.util
 import itertools
 import json
 import sys
@@ -27,6 +28,9 @@ FORMATS = ("csv", "jsonl", "lines")
 BATCHES = 32  # that are read and sorted by length together
 EXAMPLES = """\
 examples:
+  predict with a model that comes with the package:
+    python training/predict.py docstrings "Draws a line." --format lines
+    python training/predict.py dates-and-names "16:52 e 17 de dezembro de 1963" --format lines
   predict for sentences on the command line, with an exported model or with a run:
     python training/predict.py saved_models/docstrings "Draws a line." "Fits the classifier."
     python training/predict.py runs/mine "uma frase" --format lines
@@ -50,9 +54,14 @@ interrupted; 141 if the output is closed, as by head. Row 1 of a table is its he
 class PredictOptions(Options):
     """The options of `training/predict.py`."""
 
-    model: str = argument(
+    model: str = option(
+        ...,
+        DATA,
         "the folder of a finished run of classify, translate, language, images or nodes, or of an "
-        "exported model"
+        "exported model, or the name of a model that comes with the package: docstrings, "
+        "dates-and-names",
+        metavar="MODEL",
+        named_or_not=True,
     )
     sentences: tuple[str, ...] = argument(
         "sentences, paths of pictures or names of nodes to predict for", repeated=True
@@ -126,7 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _predict(args: PredictOptions) -> int:
     """Writes the predictions; returns the number of bad rows."""
     path = Path(args.model)
-    command = None if _exported(path) else _command(path)
+    pretrained = not path.exists() and _is_pretrained(args.model)
+    command = None if pretrained or _exported(path) else _command(path)
     if (args.beam or args.n_best) and not (command and command.searches):
         kind = f"a run of {command.name}" if command else "an exported model"
         raise InputError(
@@ -144,6 +154,8 @@ def _predict(args: PredictOptions) -> int:
         if command:
             run = command.load_to_predict(path)
             predictor = run.predictor(args.batch_size, args.beam or 1, args.n_best)
+        elif pretrained:
+            predictor = _predictor_of_pretrained(args.model)
         else:
             predictor = _predictor_of_export(path)
         if args.output:
@@ -217,6 +229,28 @@ class _Writer:
                 self._csv.writerow(cells)
                 self._header_written = True
             self._csv.writerow(cells.values())
+
+
+def _is_pretrained(name: str) -> bool:
+    # Found without an import, which would bring Keras along.
+    package = importlib.util.find_spec("keras_tnattn")
+    folders = (package and package.submodule_search_locations) or []
+    return any(Path(folder, "pretrained", name, "about.json").is_file() for folder in folders)
+
+
+def _predictor_of_pretrained(name: str) -> Predictor:
+    start_backend()
+    from keras_tnattn.pretrained import load
+
+    model = load(name)
+    if hasattr(model, "n_best"):
+        return lambda texts: [[translation(*best[0])] for best in model.n_best(texts)]
+    if not hasattr(model, "words"):
+        raise InputError(
+            f"Expected a model of texts. Received: model={name!r}, which reads pictures: use "
+            f"keras_tnattn.load({name!r})"
+        )
+    return lambda texts: labels(model.probabilities(texts), model.class_names)
 
 
 def _exported(path: Path) -> bool:
