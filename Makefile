@@ -3,16 +3,29 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo demo-rules demo-translate demo-language serve study test test-core test-studies test-torch test-slow lint docs wheel matrix bench bench-gpu gpu-wheels clean
+.PHONY: demo demo-classify demo-rules demo-translate demo-language models serve study test test-core test-studies test-torch test-slow lint docs wheel matrix bench bench-gpu gpu-wheels clean
 
-# The environment is created once, and again when pyproject.toml or setup.cfg changes.
+# The environments are created once, and again when pyproject.toml or setup.cfg changes. The light
+# one has what the first examples need, and is a part of the other.
+LIGHT := $(VENV)/.light
+$(LIGHT): pyproject.toml setup.cfg
+	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install -e ".[jax]" scikit-learn
+	touch $@
+
 $(INSTALLED): pyproject.toml setup.cfg
-	$(PYTHON) -m venv $(VENV)
+	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --upgrade pip
 	$(RUN) -m pip install -e ".[dev]"
 	touch $@
 
-demo: $(INSTALLED)
+# Both examples of README.md.
+demo: $(LIGHT)
+	mkdir -p runs
+	cd runs && $(abspath $(RUN)) ../examples/make_digits_small.py
+	cd runs && $(abspath $(RUN)) ../examples/classify_docstrings.py
+
+demo-classify: $(INSTALLED)
 	$(RUN) -m keras_tnattn_train.demos.classify
 
 demo-rules: $(INSTALLED)
@@ -23,6 +36,10 @@ demo-translate: $(INSTALLED)
 
 demo-language: $(INSTALLED)
 	$(RUN) -m keras_tnattn_train.demos.language
+
+# Trains the models that come with the package again.
+models: $(INSTALLED)
+	$(RUN) -m keras_tnattn_train.demos.pretrained
 
 # Serves what the demos exported, and prints the address of the page.
 serve: $(INSTALLED)

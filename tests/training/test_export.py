@@ -55,6 +55,7 @@ def test_a_translator_translates_as_predict_does(tmp_path, capsys):
     assert reader.load(folder)(texts) == [json.loads(line)["translation"] for line in lines]
 
 
+@pytest.mark.slow
 def test_a_language_model_continues_as_generate_does(tmp_path, capsys):
     pytest.importorskip("onnxruntime")
     (tmp_path / "a.txt").write_text("the cat sat.\n\nthe dog sat.\n\nthe cow ran.\n\n" * 9, "utf-8")

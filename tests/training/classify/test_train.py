@@ -328,7 +328,9 @@ def test_both_ways_to_start(script):
     assert "--dataset reuters --recipe paper" in shown
 
 
-@pytest.mark.parametrize(("monitor", "sign"), [("loss", 1), ("accuracy", -1)])
+@pytest.mark.parametrize(
+    ("monitor", "sign"), [pytest.param("loss", 1, marks=pytest.mark.slow), ("accuracy", -1)]
+)
 def test_early_stopping_keeps_the_best_epoch(tmp_path, monitor, sign):
     table = small_table(tmp_path / "table.csv")
     # A learning rate this high is soon past its best.

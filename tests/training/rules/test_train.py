@@ -129,6 +129,7 @@ def test_config_survives_json():
         RulesConfig(boundary="open")
 
 
+@pytest.mark.slow
 def test_the_accuracy_on_trained_lengths_is_the_worst(tmp_path):
     # Rule 30 is not learned in so short a time, and edges count more in short rows.
     options = {**QUICK, "epochs": 1, "batches_per_epoch": 3}
@@ -331,6 +332,7 @@ def test_learns_two_steps_at_once(boundary, tmp_path):
     assert min(Run(tmp_path / "run").results["accuracies"].values()) >= 0.999
 
 
+@pytest.mark.slow
 def test_an_epoch_may_be_a_single_batch(tmp_path):
     # The lengths of the batches then differ between the epochs only.
     folder = tmp_path / "run"

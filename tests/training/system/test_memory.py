@@ -44,6 +44,7 @@ def faults_with(**variables):
     return [int(line) for line in run.stdout.split()]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 def test_freed_memory_is_kept_until_it_is_given_back():
     again, in_thread, after = faults_with()

@@ -99,6 +99,7 @@ def lines_of(path):
     return path.read_text(encoding="utf-8").splitlines()
 
 
+@pytest.mark.slow
 def test_another_corpus(run, tmp_path, capsys, monkeypatch):
     folder, _ = run
     pairs = [*CORPUS.test, *CORPUS.validation]

@@ -314,7 +314,9 @@ class TestRefusals:
         assert_refused(capsys, arguments, "checkpoint of this model", "last.npz")
 
 
-@pytest.mark.parametrize(("warmup", "warned"), [(4, False), (5, True)])
+@pytest.mark.parametrize(
+    ("warmup", "warned"), [pytest.param(4, False, marks=pytest.mark.slow), (5, True)]
+)
 def test_a_warm_up_that_is_longer_than_the_run(whole, tmp_path, capsys, warmup, warned):
     # An epoch has 4 steps.
     more = ["--epochs", "1", "--warmup-steps", str(warmup)]

@@ -1,4 +1,4 @@
-"""`make demo`: trains three attentions on real text, exports one, and runs it in another process.
+"""`make demo-classify`: trains three attentions on real text, exports one, and runs it.
 
 No network is needed: the texts are the docstrings of the installed libraries. If you run the demo
 again, it keeps finished runs and resumes an interrupted one.
