@@ -15,7 +15,7 @@ from keras_tnattn.compression.flips import CountedRows, halves, top_classes, upp
 from keras_tnattn.compression.goals import FewFlips
 
 ROWS = np.random.default_rng(0).normal(size=(400, 24)).astype("float32")
-OPTIONS = {"formats": ("low_rank",), "effort": "fast", "batch_size": 200, "verbose": 0}
+OPTIONS = {"bits": 32, "formats": ("low_rank",), "effort": "fast", "batch_size": 200, "verbose": 0}
 
 
 def classifier(spectrum):

@@ -142,7 +142,7 @@ def dense_alone():
 
 @pytest.mark.parametrize(
     ("make", "bits", "advice"),
-    [(tables_and_dense, 32, "8 or 4 bits, or"), (dense_alone, 4, "2 bits, or")],
+    [(tables_and_dense, 32, " Try 8 or 4 bits."), (dense_alone, 4, "")],
 )
 def test_the_advice_names_what_the_runtime_holds(make, bits, advice):
     model = make()
@@ -151,7 +151,7 @@ def test_the_advice_names_what_the_runtime_holds(make, bits, advice):
         compress(model, 1e4, **options)
     target = 1.1 * float(re.search(r"at most ([\d.]+)", str(error.value))[1])
     received = f"Received: target={target}, for_runtime='litert'"
-    with pytest.raises(ValueError, match=f"Try {advice} for_runtime=None.*{received}"):
+    with pytest.raises(ValueError, match=re.escape(f"%.{advice} {received}")):
         compress(model, target, **options)
 
 
@@ -171,7 +171,7 @@ def test_bad_runtimes(options, message):
 def test_no_advice_of_bits_that_tables_do_not_get():
     layers = [keras.Input((None,), dtype="int32"), keras.layers.Embedding(90, 32)]
     model = keras.Sequential([*layers, keras.layers.GlobalAveragePooling1D()])
-    with pytest.raises(ValueError, match=r"%\. Try for_runtime=None, which"):
+    with pytest.raises(ValueError, match=r"%\. Received"):
         compress(model, 5, bits=8, formats=(), data=IDS % 90, verbose=0, for_runtime="litert")
 
 
