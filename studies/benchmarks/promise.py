@@ -63,6 +63,7 @@ def simulate(name, options):
             model,
             max_flips=options.max_flips,
             confidence=options.confidence,
+            bits=32,
             data=draw(rng, options.rows)[0],
             batch_size=options.rows,
             effort="fast",
