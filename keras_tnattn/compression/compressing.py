@@ -229,7 +229,7 @@ class CompressionResult:
 
         The file has the weights, compressed, and no state of an optimizer; of a compiled model the
         loaded one is compiled, too. `keras.models.load_model(path)` reads a `.keras` file after
-        `import keras_tnattn`, and `keras_tnattn.coding.load_model(path)` a `.tnz` file, which is
+        `import keras_tnattn`, and `keras_tnattn.load(path)` a `.tnz` file, which is
         smaller, because its integers take as many bits as their frequencies need. The loaded models
         are the same.
 

@@ -12,6 +12,7 @@ import pytest
 from conformance import to_numpy
 from keras import layers
 
+import keras_tnattn
 from keras_tnattn import compress
 from keras_tnattn.coding import load_model, write_model
 from keras_tnattn.compression.saving import save_model
@@ -54,7 +55,7 @@ def test_the_loaded_model_is_the_same(bits, tmp_path, capsys):
     assert sizes[0].strip() == f"{size:,} bytes  model.tnz"
     assert sizes[1].strip() == f"{result.report.bytes_after:,} bytes  its weights once it is loaded"
     assert size < result.save(tmp_path / "model.keras")
-    again = load_model(tmp_path / "model.tnz")
+    again = keras_tnattn.load(tmp_path / "model.tnz")
     assert again.compiled
     assert_same(result.model, again)
     assert [type(layer) for layer in again.layers] == [type(x) for x in result.model.layers]

@@ -42,7 +42,7 @@ def test_dtypes_of_each_layer(bits):
     assert result.report.ratio >= 2
     half = [row for row in result.report.layers if row.path == model.layers[0].name]
     assert [row.bits for row in half] == [32]
-    assert ("in float16" in str(result.report)) == (bits is not None)
+    assert ("in float16" in str(result.report)) == (bits == 8)
     assert result.model(ROWS).dtype == model(ROWS).dtype
 
 
