@@ -1,18 +1,19 @@
-"""Memory and time of products with integers in ONNX Runtime: `python benchmarks/integers.py`.
+"""Memory and time of products with integers: `python benchmarks/integers.py --runtime litert`.
 
 Three untrained models, four pairs of dense layers (8.4 M weights), an attention and a convolutional
-one, as floats, with ONNX Runtime's own dynamic int8, and compressed to 8 and 4 bits. Each file is
+one, as floats, with the runtime's own dynamic int8, and compressed to 8 and 4 bits. Each file is
 measured alone in a process of its own on one thread, the files in turn; the least of the rounds
 counts. Memory is what loading and the first call add. Errors are relative to the float model.
+LiteRT's own int8 needs `--quantizer`, the Python of an environment with `ai-edge-quantizer`.
 """
 
 import argparse
+import subprocess
 import tempfile
 from pathlib import Path
 
 import keras
 import numpy as np
-from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from keras_tnattn import compress
 from keras_tnattn.export import export_file, file_costs
@@ -49,25 +50,44 @@ def convolutional():
 MODELS = {"dense": dense, "attention": attention, "convolutional": convolutional}
 
 
-def files_of(model, data, folder):
+SUFFIXES = {"onnxruntime": ".onnx", "litert": ".tflite"}
+BY_LITERT = """
+import sys
+from ai_edge_quantizer import quantizer, recipe
+work = quantizer.Quantizer(sys.argv[1])
+work.load_quantization_recipe(recipe.dynamic_wi8_afp32())
+work.quantize().export_model(sys.argv[2])
+"""
+
+
+def files_of(model, data, folder, runtime, python):
     """Writes the model in all forms; returns the paths by name."""
-    files = {"float": export_file(model, folder / "float.onnx", data[:8])}
-    files["its own int8"] = folder / "dynamic.onnx"
-    quantize_dynamic(files["float"], files["its own int8"], weight_type=QuantType.QInt8)
+    suffix = SUFFIXES[runtime]
+    files = {"float": export_file(model, folder / f"float{suffix}", data[:8])}
+    dynamic = folder / f"dynamic{suffix}"
+    if runtime == "onnxruntime":
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        quantize_dynamic(files["float"], dynamic, weight_type=QuantType.QInt8)
+    elif python:
+        command = [python, "-c", BY_LITERT, files["float"], dynamic]
+        subprocess.run(command, check=True, capture_output=True)
+    if dynamic.exists():
+        files["its own int8"] = dynamic
     for bits in (8, 4):
-        options = {"formats": (), "for_runtime": "onnxruntime", "verbose": 0}
+        options = {"formats": (), "for_runtime": runtime, "verbose": 0}
         small = compress(model, bits=bits, data=data, **options).model
-        files[f"ours, {bits} bits"] = export_file(small, folder / f"{bits}.onnx", data[:8])
+        files[f"ours, {bits} bits"] = export_file(small, folder / f"{bits}{suffix}", data[:8])
     return files
 
 
-def measure(name, rounds):
+def measure(name, rounds, runtime, python):
     keras.utils.set_random_seed(0)
     model, rng = MODELS[name](), np.random.default_rng(0)
     data, test = (rng.normal(size=(n, *model.input_shape[1:])).astype("float32") for n in (128, 32))
     with tempfile.TemporaryDirectory() as folder:
         found = {}
-        files = files_of(model, data, Path(folder))
+        files = files_of(model, data, Path(folder), runtime, python)
         for _ in range(rounds):
             for variant, path in files.items():
                 found.setdefault(variant, []).append(file_costs(path, model, test))
@@ -88,12 +108,14 @@ def measure(name, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--runtime", choices=SUFFIXES, default="onnxruntime")
+    parser.add_argument("--quantizer", metavar="PYTHON")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     print("| model | weights | MB | MB of memory | us, 1 row | us, 32 rows | error |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
     for name in options.models:
-        measure(name, options.rounds)
+        measure(name, options.rounds, options.runtime, options.quantizer)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ formats are restored when a file is loaded, or, of rows of tables, in each call.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import keras
@@ -24,16 +25,19 @@ class Runtime:
         table_formats: The formats of tables whose lookups are fast.
         table_bits: The fewest bits of tables whose lookups are fast.
         whole_columns: Whether products with 8 bits are fastest if a column is one group.
+        symmetric: Whether products with integers take no zeros, so that the middle integer stands
+            for 0.
     """
 
     bits: tuple[int, ...]
     table_formats: tuple[str, ...] = ("dense", "low_rank")
     table_bits: int = 8
     whole_columns: bool = False
+    symmetric: bool = False
 
 
 RUNTIMES = {
-    "litert": Runtime(bits=(8, 4, 2)),
+    "litert": Runtime(bits=(8, 4, 2), whole_columns=True, symmetric=True),
     "onnxruntime": Runtime(bits=(8, 4, 2), table_bits=4, whole_columns=True),
     "openvino": Runtime(bits=(8, 4), table_bits=4),
 }
@@ -73,7 +77,17 @@ def fit_for(
         few = candidate.bits is not None and candidate.bits < limits.table_bits
         return not is_table(layer) or (candidate.format in limits.table_formats and not few)
 
-    return [c for c in candidates if c.keeps_layer or fits(c)]
+    found = [c for c in candidates if c.keeps_layer or fits(c)]
+    if limits is None or not limits.symmetric:
+        return found
+    return [_as_symmetric(c) if c.format == "dense" else c for c in found]
+
+
+def _as_symmetric(candidate: Candidate) -> Candidate:
+    if candidate.quantize is None:
+        return candidate
+    quantize = functools.partial(candidate.quantize, symmetric=True)  # type: ignore[call-arg]
+    return dataclasses.replace(candidate, quantize=quantize)
 
 
 def _has_whole_columns(candidate: Candidate) -> bool:

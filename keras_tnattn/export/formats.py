@@ -27,6 +27,7 @@ from keras_tnattn.export.running import (
 )
 from keras_tnattn.export.signatures import write_archive
 from keras_tnattn.export.tracing import Traced, plain_computation, traced
+from keras_tnattn.storage.stand_ins import StoredMatrix
 from keras_tnattn.typing import Tensors
 from keras_tnattn_runtime.extras import installation
 
@@ -40,6 +41,7 @@ BACKENDS = {
 }
 # The relative error of outputs that products with integers may cause.
 MAX_ERROR = 0.012
+LITERT_ERROR = 0.02
 
 
 def export_saved_model(
@@ -199,11 +201,13 @@ def export_litert(
     path: str | os.PathLike,
     example: Tensors = None,
     max_length: int | None = None,
+    max_error: float = LITERT_ERROR,
 ) -> Path:
     """Writes a LiteRT file of builtin operations, for phones and small devices.
 
-    Integers with one scale, or one for each unit, are constants of integers; everything else that
-    the model computes from weights alone is computed once, before the first call. A layer that
+    LiteRT multiplies with the integers of kernels (`keras_tnattn.export.litert_kernels` has the
+    forms); everything else that the model computes from weights alone is computed once, before the
+    first call. A layer that
     Keras quantized to int8 does not round its inputs in the file. A model with recurrent layers
     takes one row at a time.
 
@@ -212,6 +216,7 @@ def export_litert(
         path: The new file, `.tflite`.
         example: As in `export_onnx`.
         max_length: As in `export_onnx`.
+        max_error: As in `export_onnx`; of all products, which round their inputs. Defaults to 0.02.
 
     Returns:
         The path. The signature `serving_default` takes inputs of any batch size and length by name.
@@ -231,7 +236,7 @@ def export_litert(
     _check_backend("LiteRT")
     _check_packages("ai_edge_litert")
     wanted = _computation(model, example_of(model, example))
-    return write_computation(wanted, Path(path), max_length)
+    return write_computation(wanted, Path(path), max_length, max_error)
 
 
 def export_file(
@@ -239,7 +244,7 @@ def export_file(
     path: str | os.PathLike,
     example: Tensors = None,
     max_length: int | None = None,
-    max_error: float = MAX_ERROR,
+    max_error: float | None = None,
 ) -> Path:
     """Writes the file that the end of its name asks for, or a SavedModel if it has none.
 
@@ -249,7 +254,7 @@ def export_file(
             SavedModel.
         example: As in `export_onnx`.
         max_length: As in `export_onnx`.
-        max_error: As in `export_onnx`; other files are exact.
+        max_error: As in `export_onnx` and `export_litert`; other files are exact.
 
     Returns:
         The path.
@@ -274,7 +279,7 @@ def export_file(
         )
     if not suffix:
         return export_saved_model(model, path, example)
-    options = {"max_error": max_error} if suffix == ".onnx" else {}
+    options = {} if suffix == ".xml" or max_error is None else {"max_error": max_error}
     return exports[suffix](model, path, example, max_length, **options)
 
 
@@ -330,7 +335,7 @@ def write_computation(
 ) -> Path:
     """Writes an ONNX or a LiteRT file, as the end of its name asks for, and checks it.
 
-    With a `max_error` products in ONNX files may round their inputs to integers.
+    With a `max_error` products may round their inputs to integers.
     """
     form = "ONNX" if path.suffix == ".onnx" else "LiteRT"
     _check_backend(form)
@@ -350,17 +355,48 @@ def write_computation(
                 error = functools.partial(expected.error, lambda x: run_onnx(partial, x))
                 write_within(file, partial, rounding, error, max_error)
             return path
-        from keras_tnattn.export.litert_file import WIDENED, litert_file
-        from keras_tnattn.export.narrowing import narrow_bytes
+        _write_litert(wanted, partial, max_error)
+    return path
 
-        graph, examples = wanted.traced(narrow_bytes, WIDENED), wanted.examples
+
+def _write_litert(wanted: Computation, path: str, max_error: float) -> None:
+    """Writes a LiteRT file whose error is within a bound.
+
+    Layers restore their matrices, those with the largest errors first, until it is.
+    """
+    from keras_tnattn.export.litert_file import WIDENED, litert_file
+    from keras_tnattn.export.litert_kernels import content_key, filter_of
+    from keras_tnattn.export.narrowing import narrow_bytes
+
+    restored: set[int] = set()
+
+    def holds(matrix: StoredMatrix) -> bool:
+        return content_key(matrix) not in restored and filter_of(matrix) is not None
+
+    while True:
+        trace = functools.partial(wanted.traced, narrow_bytes, WIDENED)
+        if max_error > 0:
+            trace = functools.partial(trace, holds=holds)
+        graph, examples = trace(), wanted.examples
         if graph.has_lists:
             # LiteRT's lists, which collect the steps of a loop, have entries of one fixed size.
-            graph = wanted.traced(narrow_bytes, WIDENED, batch=1)
+            graph = trace(batch=1)
             examples = [keras.tree.map_structure(lambda x: x[:1], x) for x in examples]
-        Path(partial).write_bytes(litert_file(graph))
-        Expected(wanted.function, examples).check(lambda x: run_litert(partial, x))
-    return path
+        content, unread = litert_file(graph)
+        if unread:
+            restored |= {content_key(graph.matrices[name]) for name in unread}
+            continue
+        Path(path).write_bytes(content)
+        expected = Expected(wanted.function, examples)
+        if not graph.matrices:
+            expected.check(lambda x: run_litert(path, x))
+            return
+        if expected.error(lambda x: run_litert(path, x)) <= max_error:
+            return
+        forms = {content_key(x): filter_of(x) for x in graph.matrices.values()}
+        errors = {key: form.error for key, form in forms.items() if form is not None}
+        worst = sorted(errors, key=errors.__getitem__, reverse=True)
+        restored |= set(worst[: (len(worst) + 1) // 2])
 
 
 def _of(model: keras.Model) -> Callable[[Any], Any]:

@@ -1,17 +1,19 @@
 """Writes LiteRT files whose constants have as few bytes as the weights they stand for.
 
-TensorFlow's converter writes the operations. The stored weights, which were inputs for it, become
-constants; constants of floats become integers or half floats with an operation `DEQUANTIZE`, which
-the runtime executes once.
+TensorFlow's converter writes the operations. Filters of integers take the place of the floats that
+stand for them. The stored weights, which were inputs for it, become constants; other constants of
+floats become integers or half floats with an operation `DEQUANTIZE`, which the runtime executes
+once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from keras_tnattn.export.litert_kernels import Filter, filter_of
 from keras_tnattn.export.narrowing import Narrow, narrowed
-from keras_tnattn.export.tracing import Traced, as_function, quiet
+from keras_tnattn.export.tracing import Traced, as_function, quiet, with_constants
 
 # What LiteRT has no kernels for, and what is computed in place of it.
 WIDENED = {"float16": "float32", "uint16": "int32", "uint32": "int32", "bool": "bool"}
@@ -20,15 +22,20 @@ ZERO = "zero"  # an input of the converted graph, so that the converter does not
 _AFTER_PRODUCTS = ("Add", "AddV2", "BiasAdd", "Relu", "Relu6", "Maximum", "Minimum")
 
 
-def litert_file(model: Traced) -> bytes:
+def litert_file(model: Traced) -> tuple[bytes, set[str]]:
     """Returns the content of a LiteRT file that needs builtin operations only.
 
-    The signature `serving_default` has the inputs and outputs of the model by name.
+    The signature `serving_default` has the inputs and outputs of the model by name. The second
+    result are the names of the matrices that are floats in the file, because no product reads them.
     """
     import flatbuffers
     from ai_edge_litert import schema_py_generated as schema
 
-    graph = _convertible(model.graph)
+    filters = {name: filter_of(matrix) for name, matrix in model.matrices.items()}
+    floats = {name: matrix.values() for name, matrix in model.matrices.items()}
+    ends = [*model.inputs, *model.computed, *model.weights, *model.outputs]
+    names = [name.partition(":")[0] for name in ends]
+    graph = _convertible(with_constants(model.graph, floats, names))
     arguments = [*model.inputs, *model.computed, f"{ZERO}:0"]
     file = _converted(schema, graph, arguments, model.outputs)
     edit = _Edit(schema, file)
@@ -37,6 +44,7 @@ def litert_file(model: Traced) -> bytes:
     edit.bind(main, places[f"{ZERO}:0"], np.float32(0))
     inputs = {name.partition(":")[0]: places[name] for name in model.inputs}
     main.inputs = np.array(list(inputs.values()), "int32")
+    unread = edit.multiply(main, filters)
     edit.narrow(main)
     if model.computed:
         first = _converted(schema, graph, list(model.weights), model.computed)
@@ -44,7 +52,7 @@ def litert_file(model: Traced) -> bytes:
     edit.finish(inputs, dict(zip(model.output_names, map(int, main.outputs), strict=True)))
     builder = flatbuffers.Builder(1024)
     builder.Finish(file.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
+    return bytes(builder.Output()), unread
 
 
 def _converted(schema: Any, graph: Any, inputs: list[str], outputs: list[str]) -> Any:
@@ -121,6 +129,12 @@ def _is_product(name: str, nodes: dict[str, Any]) -> bool:
     return node.op in products and nodes[node.input[1].partition(":")[0]].op != "Const"
 
 
+def _packed(numbers: np.ndarray) -> np.ndarray:
+    """Returns bytes of two integers each, the first one in the lower bits."""
+    flat = np.append(numbers.ravel(), np.zeros(numbers.size % 2, "int8")).view("uint8") & 15
+    return flat[0::2] | (flat[1::2] << 4)
+
+
 class _Edit:
     """Changes a file that TensorFlow's converter wrote."""
 
@@ -132,12 +146,63 @@ class _Edit:
         graph.tensors[position].buffer = self._buffer(value)
         graph.tensors[position].shapeSignature = None
 
+    def multiply(self, graph: Any, filters: Mapping[str, Filter | None]) -> set[str]:
+        """Lets products read filters of integers; returns the names of those that none reads."""
+        operators, unread = self._schema.BuiltinOperator, set(filters)
+        readers: dict[int, set[int]] = {}
+        for operator in graph.operators:
+            kind = self._file.operatorCodes[operator.opcodeIndex].builtinCode
+            for n, position in enumerate(operator.inputs):
+                readers.setdefault(int(position), set()).add(kind if n == 1 else -1)
+        for position, kinds in readers.items():
+            if not kinds <= {operators.FULLY_CONNECTED, operators.CONV_2D}:
+                continue
+            array = self._constant(graph.tensors[position])
+            if array is None or array.dtype != np.float32:
+                continue
+            array = array.reshape(len(array), -1)
+            for name, form in filters.items():
+                if form is None or (form.bits == 4 and operators.CONV_2D in kinds):
+                    continue
+                factors = form.factors(array)
+                if factors is not None:
+                    self._set_filter(graph, position, form, factors)
+                    unread.discard(name)
+                    break
+        return unread
+
+    def _is_product(self, operator: Any) -> bool:
+        """Whether an operation has an input, a filter and a bias."""
+        operators = self._schema.BuiltinOperator
+        kind = self._file.operatorCodes[operator.opcodeIndex].builtinCode
+        kinds = (operators.FULLY_CONNECTED, operators.CONV_2D, operators.DEPTHWISE_CONV_2D)
+        return kind in kinds and len(operator.inputs) == 3
+
+    def _set_filter(self, graph: Any, position: int, form: Filter, factors: np.ndarray) -> None:
+        scales = (form.scales * np.abs(factors[:, None])).astype("float32")
+        numbers = form.numbers * np.sign(factors[:, None]).astype("int8")
+        kind = self._schema.TensorType.INT4 if form.bits == 4 else self._schema.TensorType.INT8
+        parameters = self._schema.QuantizationParametersT()
+        if scales.shape[1] == 1:
+            parameters.scale, parameters.zeroPoint = scales[:, 0], np.zeros(len(scales), "int64")
+        else:
+            details = parameters.details = self._schema.BlockwiseQuantizationT()
+            parameters.detailsType = self._schema.QuantizationDetails.BlockwiseQuantization
+            half = self._schema.TensorType.FLOAT16
+            details.scales = self._tensor(graph, half, scales.shape, scales.astype("float16"))
+            details.zeroPoints, details.blockSize = -1, numbers.shape[1] // scales.shape[1]
+        tensor = graph.tensors[position]
+        tensor.type, tensor.quantization = kind, parameters
+        tensor.buffer = self._buffer(_packed(numbers) if form.bits == 4 else numbers)
+
     def narrow(self, graph: Any) -> None:
         """Stores constants in fewer bytes, where it can be done without loss."""
         first: list[Any] = []
+        # Products with integers take constants only.
+        biases = {int(x.inputs[2]) for x in graph.operators if self._is_product(x)}
         for position in range(len(graph.tensors)):
             array = self._constant(graph.tensors[position])
-            if array is None:
+            if array is None or position in biases:
                 continue
             if array.dtype == np.int32:
                 least = np.min_scalar_type(int(array.max()))
@@ -193,7 +258,8 @@ class _Edit:
         for graph in self._file.subgraphs:
             for n, tensor in enumerate(graph.tensors):
                 tensor.name = f"{n:x}".encode() if is_float else None
-                if tensor.quantization is not None and tensor.quantization.scale is None:
+                form = tensor.quantization
+                if form is not None and form.scale is None and form.details is None:
                     tensor.quantization = None
                 if tensor.shapeSignature is not None and -1 not in tensor.shapeSignature:
                     tensor.shapeSignature = None
@@ -237,10 +303,8 @@ class _Edit:
 
     def _numbers(self, graph: Any, form: Narrow) -> int:
         """Adds a constant of integers or half floats."""
-        types, data = self._schema.TensorType, form.numbers
-        if form.bits == 4:
-            flat = np.append(data.ravel(), np.zeros(data.size % 2, "int8")).view("uint8") & 15
-            data = flat[0::2] | (flat[1::2] << 4)
+        types = self._schema.TensorType
+        data = _packed(form.numbers) if form.bits == 4 else form.numbers
         kind = {4: types.INT4, 8: types.INT8, 16: types.FLOAT16}[form.bits]
         position = self._tensor(graph, kind, form.numbers.shape, data)
         if form.scales is not None:

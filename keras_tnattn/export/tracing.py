@@ -128,7 +128,7 @@ def traced(
     constants = dict(zip(arguments[count:], (value for _, value in folds), strict=False))
     ends = [x.op.name for x in [*main.inputs[: len(flat)], *main.outputs]]
     return Traced(
-        _with_constants(main.graph.as_graph_def(), constants, ends),
+        with_constants(main.graph.as_graph_def(), constants, ends),
         arguments[: len(flat)],
         [x.name for x in main.outputs],
         output_names,
@@ -343,7 +343,7 @@ def _joined(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
     return result
 
 
-def _with_constants(graph: Any, constants: Mapping[str, np.ndarray], ends: list[str]) -> Any:
+def with_constants(graph: Any, constants: Mapping[str, np.ndarray], ends: list[str]) -> Any:
     """Turns placeholders into constants, and leaves out what is neither an end nor read."""
     import tensorflow as tf
 

@@ -129,6 +129,7 @@ def quantize_groups(
     axis: int = 0,
     moment: np.ndarray | None = None,
     step: float | None = None,
+    symmetric: bool = False,
 ) -> IntegerGroups:
     """Quantizes a matrix in groups along an axis.
 
@@ -143,6 +144,8 @@ def quantize_groups(
             size. Default: the squared error of the matrix itself counts.
         step: The scale of all groups, as a share of the root of the mean square of the matrix; what
             few bits do not hold is clipped. Default: each group has a scale and a zero of its own.
+        symmetric: Whether all zeros are `2^(b - 1)`, for runtimes that multiply with signed
+            integers. Defaults to `False`.
 
     Returns:
         The packed arrays.
@@ -176,13 +179,15 @@ def quantize_groups(
     width = max(1, _NUMBERS // len(columns))
     parts = [columns[:, start : start + width] for start in range(0, columns.shape[1], width)]
     if step is None:
-        widest = max(_ranges(_grouped(part, group_size), bits)[1].max() for part in parts)
+        widest = max(
+            _ranges(_grouped(part, group_size), bits, symmetric)[1].max() for part in parts
+        )
     else:
         widest, zero = _step_and_zero(matrix, bits, step)
     largest, stored = np.float32(widest or 1.0), []
     for part in parts:
         if step is None:
-            codes, zeros = _scales_and_zeros(part, bits, group_size, weights, largest)
+            codes, zeros = _scales_and_zeros(part, bits, group_size, weights, largest, symmetric)
         else:
             groups = (math.ceil(len(part) / group_size), part.shape[1])
             codes, zeros = np.zeros(groups, "uint8"), np.full(groups, zero, "uint8")
@@ -271,9 +276,14 @@ def _grouped(columns: np.ndarray, group_size: int) -> np.ndarray:
     return np.pad(columns, padding).reshape(groups, group_size, width)
 
 
-def _ranges(grouped: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
+def _ranges(
+    grouped: np.ndarray, bits: int, symmetric: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns the lowest number of each group, at most 0, and the scale of its whole range."""
     low, high = np.minimum(grouped.min(axis=1), 0), np.maximum(grouped.max(axis=1), 0)
+    if symmetric:
+        high = np.maximum(-low, high)
+        low = -high
     return low, (high - low) / (2**bits - 1)
 
 
@@ -283,13 +293,14 @@ def _scales_and_zeros(
     group_size: int,
     weights: np.ndarray | None,
     largest: np.float32,
+    symmetric: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the codes of the scales, relative to the largest, and the zeros."""
     grouped = _grouped(columns, group_size)
     weight = np.ones((len(columns), 1)) if weights is None else weights[:, None]
     weight = _grouped(weight.astype("float32"), group_size)
     steps = 2**bits - 1
-    low, widest = _ranges(grouped, bits)
+    low, widest = _ranges(grouped, bits, symmetric)
     best = np.full(widest.shape, np.inf, "float32")
     codes, zeros = np.zeros(widest.shape, "uint8"), np.zeros(widest.shape, "uint8")
     for share in _CLIPPING if bits <= 4 else (1.0,):
@@ -299,6 +310,8 @@ def _scales_and_zeros(
         code = np.clip(code, 0, 255).astype("uint8")
         scale = _scales(code, largest)
         zero = np.clip(np.rint(-low * share / scale), 0, steps)
+        if symmetric:
+            zero[:] = 2 ** (bits - 1)
         rounded = _rounded(grouped, scale[:, None], zero[:, None], bits)
         difference = (rounded - zero[:, None]) * scale[:, None] - grouped
         error = (weight * difference**2).sum(axis=1)

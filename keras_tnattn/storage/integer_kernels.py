@@ -195,6 +195,7 @@ class IntegerKernels(keras.layers.Layer):
         kernel: np.ndarray,
         moment: np.ndarray | None = None,
         step: float | None = None,
+        symmetric: bool = False,
     ) -> None:
         """Quantizes a kernel.
 
@@ -204,6 +205,7 @@ class IntegerKernels(keras.layers.Layer):
             moment: Second moment of the inputs of the kernel as a matrix, of a convolution of their
                 patches; see `integer_groups.quantize_groups`.
             step: See `integer_groups.quantize_groups`.
+            symmetric: As for `integer_groups.quantize_groups`.
         """
         groups = integer_groups.quantize_groups(
             self.as_matrix(name, kernel),
@@ -212,6 +214,7 @@ class IntegerKernels(keras.layers.Layer):
             self.group_axis(name),
             moment,
             step,
+            symmetric,
         )
         for part in PARTS:
             getattr(self, f"{name}_{part}").assign(getattr(groups, part))
@@ -259,15 +262,15 @@ class IntegerKernels(keras.layers.Layer):
         group_size: int = 32,
         moments: Mapping[str, np.ndarray] | None = None,
         step: float | None = None,
+        symmetric: bool = False,
     ) -> "IntegerKernels":
         """Quantizes a built layer; `moments` are those of `assign_kernel` by name."""
         new = cls.empty(layer, bits, group_size)
         kernels = {name: getattr(layer, name) for name in new.kernel_names}
         for name, kernel in kernels.items():
             moment = (moments or {}).get(name)
-            new.assign_kernel(
-                name, np.asarray(ops.convert_to_numpy(kernel), "float32"), moment, step
-            )
+            floats = np.asarray(ops.convert_to_numpy(kernel), "float32")
+            new.assign_kernel(name, floats, moment, step, symmetric)
         ids = {id(kernel) for kernel in kernels.values()}
         packed = {id(weight) for weight in new.packed_weights}
         others = [weight for weight in layer.weights if id(weight) not in ids]

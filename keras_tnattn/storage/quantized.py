@@ -293,6 +293,7 @@ def quantized_layer(
     group_size: int = 32,
     moments: Mapping[str, np.ndarray] | None = None,
     step: float | None = None,
+    symmetric: bool = False,
 ) -> keras.layers.Layer:
     """Returns a layer with the kernels of a trained layer as integers in groups.
 
@@ -306,6 +307,8 @@ def quantized_layer(
             smaller. Default: the errors of the kernels count.
         step: The scale of all groups of a kernel, as a share of the root of the mean square of its
             weights, for files whose integers are coded. Default: each group has its own.
+        symmetric: Whether the middle integer of a kernel stands for 0, for runtimes that multiply
+            with signed integers. Defaults to `False`.
 
     Returns:
         A built layer of the same name. Its kernels cannot be trained, its biases can.
@@ -335,4 +338,4 @@ def quantized_layer(
     check_float(layer)
     if getattr(layer, "lora_enabled", False):
         raise ValueError(f"Expected a layer without LoRA. Received: layer={layer.name} with one")
-    return kind.from_layer(layer, bits, group_size, moments, step)
+    return kind.from_layer(layer, bits, group_size, moments, step, symmetric)

@@ -233,7 +233,7 @@ def factored_convolution(bits):
     layer.build((None, 12, 12, 64))
     kernel = keras.ops.convert_to_numpy(layer.kernel)
     chain = chain_of(layer, convolution_factors.tucker_factors(kernel, (24, 32)))
-    chain = chain if bits is None else chains.quantized(chain, bits, None)
+    chain = chain if bits is None else chains.quantize_chain(chain, bits, None)
     return keras.Sequential(
         [keras.Input((12, 12, 64)), chain, keras.layers.GlobalAveragePooling2D()]
     )
@@ -476,7 +476,7 @@ def test_a_runtime_that_is_missing_is_named(tmp_path, monkeypatch):
     form = "LiteRT" if BACKEND == "tensorflow" else "ONNX"
     if BACKEND not in formats.BACKENDS[form]:
         pytest.skip("writes neither ONNX nor LiteRT files")
-    with pytest.raises(ImportError, match=r"pip install 'keras-tnattn\[(litert|onnx)\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[(litert|onnx)\]'"):
         EXPORTS[form](classifier(), tmp_path / "model")
 
 

@@ -185,8 +185,10 @@ def quantize(
     group_size: int,
     moments: dict[str, np.ndarray],
     step: float | None = None,
+    symmetric: bool = False,
 ) -> keras.layers.Layer:
     """Returns a copy of a layer of integers."""
     if isinstance(layer, keras.layers.RNN):
         return quantize_cells(layer, bits, group_size, moments, step)
-    return quantized_layer(layer, bits, group_size, moments, step)
+    symmetric = symmetric and not is_table(layer)
+    return quantized_layer(layer, bits, group_size, moments, step, symmetric)

@@ -1,0 +1,127 @@
+"""Integers with which LiteRT multiplies: their form in files, and errors."""
+
+import keras
+import numpy as np
+import pytest
+
+pytest.importorskip("ai_edge_litert")
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("writes LiteRT files on TensorFlow only", allow_module_level=True)
+
+from ai_edge_litert import schema_py_generated as schema
+
+from keras_tnattn import compress
+from keras_tnattn.export import export_litert, running
+from keras_tnattn.export.litert_kernels import filter_of
+from keras_tnattn.storage.quantized import quantized_layer
+from keras_tnattn.storage.stand_ins import stored_matrices
+
+layers = keras.layers
+TYPES = schema.TensorType
+NAMES = {TYPES.FLOAT32: "float", TYPES.INT8: "int8", TYPES.INT4: "int4"}
+RNG = np.random.default_rng(0)
+# Converters warn of their own libraries.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def filters_of(path):
+    """Returns the kinds of the filters of products, and whether their scales are of blocks."""
+    file = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
+    operators, main = schema.BuiltinOperator, file.subgraphs[0]
+    kinds = []
+    for operator in main.operators:
+        code = file.operatorCodes[operator.opcodeIndex].builtinCode
+        if code in (operators.FULLY_CONNECTED, operators.CONV_2D):
+            tensor = main.tensors[operator.inputs[1]]
+            form = tensor.quantization
+            kinds.append((NAMES[tensor.type], form is not None and form.details is not None))
+    return kinds
+
+
+def relative(got, expected):
+    return np.linalg.norm(got - expected) / np.linalg.norm(expected)
+
+
+def dense(bits, group=32, symmetric=True):
+    parts = [layers.Dense(96, activation="relu"), layers.Dense(40)]
+    model = keras.Sequential([keras.Input((64,)), *parts])
+    new = [quantized_layer(x, bits, group, symmetric=symmetric) for x in model.layers]
+    for layer in new:
+        layer.bias.assign(RNG.normal(size=layer.bias.shape))
+    return keras.Sequential([keras.Input((64,)), *new])
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [
+        (lambda: dense(8, 96), ("int8", False)),
+        (lambda: dense(8, symmetric=False), ("int8", False)),
+        (lambda: dense(6, symmetric=False), ("int8", False)),
+        (lambda: dense(4), ("int4", True)),
+        (lambda: dense(4, 96), ("int4", False)),
+        (lambda: dense(2), ("int4", True)),
+        (lambda: dense(4, symmetric=False), ("int8", False)),
+        (lambda: dense(4, 48), ("int8", False)),  # blocks of another size
+    ],
+)
+def test_products_read_integers(model, kind, tmp_path):
+    model = model()
+    path = export_litert(model, tmp_path / "model.tflite")
+    assert filters_of(path) == [kind] * 2
+    x = RNG.normal(size=(7, 64)).astype("float32")
+    (got,) = running.run_litert(str(path), x)
+    assert relative(got, model.predict(x, verbose=0)) < 0.015
+
+
+def test_convolutions_with_folded_normalizations_and_attention(tmp_path):
+    image = keras.Input((12, 12, 8))
+    conv = layers.Conv2D(64, 3, use_bias=False)  # with a bias that half floats could stand for
+    conv.build(image.shape)
+    normalization = layers.BatchNormalization()
+    x = layers.ReLU()(normalization(quantized_layer(conv, 8)(image)))
+    x = layers.Reshape((100, 64))(x)
+    project = layers.EinsumDense("bld,dhk->blhk", (None, 2, 16))
+    project.build(x.shape)
+    model = keras.Model(image, quantized_layer(project, 8)(x))
+    for weight in normalization.weights:
+        sign = 1 if "variance" in weight.name else RNG.choice([-1, 1], weight.shape)
+        weight.assign(sign * RNG.uniform(0.5, 2, weight.shape))
+    path = export_litert(model, tmp_path / "model.tflite")
+    assert filters_of(path) == [("int8", False)] * 2
+    example = RNG.normal(size=(3, 12, 12, 8)).astype("float32")
+    (got,) = running.run_litert(str(path), example)
+    assert relative(got, model.predict(example, verbose=0)) < 0.015
+
+
+@pytest.mark.parametrize("max_error", [0.0, 1e-5])
+def test_layers_are_restored_until_the_error_is_within_its_bound(max_error, tmp_path):
+    model = dense(8, 96)
+    path = export_litert(model, tmp_path / "model.tflite", max_error=max_error)
+    assert not filters_of(path)  # those of products with restored matrices are no constants
+    x = RNG.normal(size=(4, 64)).astype("float32")
+    (got,) = running.run_litert(str(path), x)
+    np.testing.assert_allclose(got, model.predict(x, verbose=0), atol=1e-4)
+
+
+@pytest.mark.parametrize("bits", [8, 4, 2])
+def test_integers_without_zeros_stay_as_they_are(bits):
+    layer = layers.Dense(24)
+    layer.build((None, 64))
+    small = quantized_layer(layer, bits, 64, symmetric=True)
+    matrix = stored_matrices(small)["kernel"]
+    assert (matrix.zeros == 2 ** (bits - 1)).all()
+    form = filter_of(matrix)
+    np.testing.assert_allclose(form.values, keras.ops.convert_to_numpy(small.kernel).T, atol=1e-6)
+    assert form.error < (0.006 if bits == 8 else 1e-6)
+
+
+@pytest.mark.parametrize(("bits", "kind"), [(8, ("int8", False)), (4, ("int4", True))])
+def test_compress_rounds_for_litert(bits, kind, tmp_path):
+    parts = [layers.Dense(256, activation="relu"), layers.Dense(64)]
+    model = keras.Sequential([keras.Input((256,)), *parts])
+    data = RNG.normal(size=(64, 256)).astype("float32")
+    small = compress(model, bits=bits, data=data, for_runtime="litert", verbose=0).model
+    path = export_litert(small, tmp_path / "model.tflite", data)
+    assert filters_of(path) == [kind] * 2
+    (got,) = running.run_litert(str(path), data)
+    assert relative(got, small.predict(data, verbose=0)) < 0.015
