@@ -402,8 +402,8 @@ def compress(
             before is returned. This takes `2 ln(1 - confidence) / ln(1 - max_flips)` rows or more,
             as arrays; the more rows, the smaller the model. The top class is the place of the
             largest number on the last axis; of a single probability, whether it is above 0.5. A row
-            counts if it differs at any position of any output.
-            Not with `target`, `tolerance`, `max_drop` and `renumber`; a `metric` is only reported.
+            counts if it differs at any position of any output. Not with `target`, `tolerance`,
+            `max_drop` and `renumber`; a `metric` is only reported.
         confidence: The confidence of `max_flips`, in (0, 1). Defaults to 0.95.
         formats: The allowed formats: `"low_rank"` (a kernel or a table as a product of two thin
             matrices; of a convolution, one with fewer filters and one of size 1), `"tensor_train"`

@@ -5,11 +5,11 @@
 
 Three small classifiers are trained once each: a dense and a convolutional one of scikit-learn's
 digits with noise, and a dense one of a made table. Each split draws new rows, compresses the model
-with them, and measures the share of flips on 20,000 other rows. The promise says that this share is
-above `max_flips` in at most 5 % of the splits. A row of the table is a model: the splits that broke
-the promise, and Clopper and Pearson's one-sided bound at 95 % for the share of such splits; the
-mean share of flips; the splits whose result is the model itself; how many times smaller the results
-are, median and from the 10th to the 90th percentile; and the processor time.
+with them, in floats, and measures the share of flips on 20,000 other rows. The promise says that
+this share is above `max_flips` in at most 5 % of the splits. A row of the table is a model: the
+splits that broke the promise, and Clopper and Pearson's one-sided bound at 95 % for the share of
+such splits; the mean share of flips; the splits whose result is the model itself; how many times
+smaller the results are, median and from the 10th to the 90th percentile; and the processor time.
 """
 
 import argparse

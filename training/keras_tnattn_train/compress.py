@@ -44,7 +44,7 @@ examples:
   find the smallest model in 4 bits that loses at most 0.005 of accuracy:
     python training/compress.py runs/reuters-none-0 --bits 4 --max-drop 0.005
   find the smallest model with another top class for at most 1 % of new texts, with 95 % confidence:
-    python training/compress.py runs/reuters-none-0 --bits 4 --max-flips 0.01 --confidence 0.95
+    python training/compress.py runs/reuters-none-0 --max-flips 0.01 --confidence 0.95
   compress any Keras model, with ranks chosen on your own inputs (without --target: only report):
     python training/compress.py model.keras --data inputs.npy
     python training/compress.py model.keras --data inputs.npy --target 4
