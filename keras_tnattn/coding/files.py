@@ -76,6 +76,12 @@ def write_model(folder: Path, path: Path, custom_objects: Mapping[str, Any] | No
     Raises:
         ImportError: If `constriction` is missing.
         ValueError: If the file would not give the same arrays again, such as texts.
+
+    Example:
+        ```python notest
+        model.save("folder", zipped=False)
+        write_model(Path("folder"), Path("small.tnz"))
+        ```
     """
     arrays.coder()
     groups, listed, parts, codes = _groups(folder), [], [], []

@@ -34,6 +34,11 @@ class FileCosts:
         error: Relative error of its outputs, compared with those of the model.
         agreement: The share of the outputs whose largest number is at the same place as the
             model's; `None` if they have one number.
+
+    Example:
+        >>> costs = FileCosts("small.onnx", 1200, 30_000, 12.0, 40.0, error=0.0, agreement=1.0)
+        >>> costs.bytes, costs.many_rows_us / 32
+        (1200, 1.25)
     """
 
     path: str

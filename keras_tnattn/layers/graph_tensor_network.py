@@ -61,7 +61,7 @@ class GraphTensorNetwork(BaseLayer):
     Args:
         propagation_rank: Int, the rank `r` of `P`, at most the number `J` of features of a token.
             Default: `P = I`, the fast variant.
-        damping: The damping `c`, `0 <= c < 1`, short for `time_graph=Geometric(c)`. Defaults to 0.9
+        damping: The damping `c`, `0 <= c < 1`, short for `time_graph=Geometric(c)`. Default: 0.9
             (the papers give no number).
         time_graph: The weights `g(d)` of tokens at distance `d`, a graph of
             `keras_tnattn.ops.time_graph`: `Geometric(c)`, `c^d`; `Exponential(s, q)`,

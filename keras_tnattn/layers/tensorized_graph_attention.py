@@ -32,7 +32,7 @@ class TensorizedGraphAttention(BaseLayer):
         tt_ranks: Int, the maximum TT-rank (clipped at each bond), or a sequence of `N - 1` ints.
             Defaults to 2.
         damping: The damping `c` of the time graph: a number, or one for each head. Short for
-            `time_graph=Geometric(c)`. Defaults to 0.9.
+            `time_graph=Geometric(c)`. Default: 0.9.
         time_graph: A graph of `keras_tnattn.ops.time_graph`, or one for each head, as for
             `TensorizedSpectralAttention`.
         head_combination: `"concat"` (default), `"sum"`, `"mean"` or `"project"`.

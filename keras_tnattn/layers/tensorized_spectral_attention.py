@@ -65,7 +65,7 @@ class TensorizedSpectralAttention(SelfAttention):
             `"project"`. Defaults to 2.
         filter_order: Int, the number `F >= 2` of filter coefficients. Defaults to 2.
         damping: The damping `c`, `0 <= c < 1`: a number, or one for each head. Short for
-            `time_graph=Geometric(c)`. Defaults to 0.9 (the paper gives no number).
+            `time_graph=Geometric(c)`. Default: 0.9 (the paper gives no number).
         time_graph: The weights `g(d)` of tokens at distance `d`, `Omega[i, j] = g(|i - j|) / 2`: a
             graph of `keras_tnattn.ops.time_graph`, or one for each head. `Geometric(c)` is `c^d`;
             `Exponential(s, q)`, `exp(-s d^q)`; `Window(w)`, 1 for `d <= w`, else 0; `PowerLaw(p)`,

@@ -50,6 +50,10 @@ class TimeGraph:
         trainable: Whether a layer trains the numbers of the graph, which start from those given.
         bandwidth: Largest distance that matters in float32; `None` if there is none, or if it
             changes in training.
+
+    Example:
+        >>> [float(g) for g in Geometric(0.5).weights(ops.arange(1.0, 4.0))]
+        [0.5, 0.25, 0.125]
     """
 
     trainable = False
