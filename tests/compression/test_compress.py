@@ -742,11 +742,11 @@ def test_a_metric_that_fails_after_healing_leaves_the_model_as_it_was(bits, fail
     result = compress(
         sequential(), target=2.0, bits=bits, data=IDS, metric=lambda model: next(values)
     )
-    before, floating = outputs_of(result.model, IDS), result._assembly.floating.get_weights()
+    before, floating = outputs_of(result.model, IDS), result._assembly.floating.model.get_weights()
     with pytest.raises(ValueError, match="a finite metric"):
         result.heal(IDS, learning_rate=0.1)
     np.testing.assert_array_equal(outputs_of(result.model, IDS), before)
-    for old, new in zip(floating, result._assembly.floating.get_weights(), strict=True):
+    for old, new in zip(floating, result._assembly.floating.model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
 
 
