@@ -9,7 +9,6 @@ from planted_graph import write
 from run_folders import FILES, assert_equal, assert_refused
 
 from keras_tnattn_train.cli import train as main
-from keras_tnattn_train.commands import RunOptions, run_to_train
 from keras_tnattn_train.data.graphs import load_graph
 from keras_tnattn_train.nodes import compare, fitting
 from keras_tnattn_train.nodes.config import NodesConfig
@@ -44,18 +43,6 @@ def test_the_defaults_are_those_of_the_papers():
     assert (gat.num_heads, gat.output_heads, gat.l2, gat.patience) == (8, 1, 5e-4, 100)
     assert gat.name == "cora-gat-0"
     assert from_json(NodesConfig, to_json(gcn)) == gcn
-
-
-def test_a_run_of_an_earlier_version_with_more_options(tmp_path):
-    config, run = NodesConfig(layer="gcn", seed=3), Run(tmp_path / "run")
-    run.start(config, {})
-    path = run.folder / "config.json"
-    stored = {"tensorboard": False, "export": False, "saved_models": "saved_models"}
-    path.write_text(json.dumps(json.loads(path.read_text()) | stored))
-    which = RunOptions(run_dir=str(run.folder), resume=True)
-    assert run_to_train(NodesConfig, {}, which)[0] == config
-    run.finish({"test_accuracy": 0.8})
-    assert run_to_train(NodesConfig, {}, which) is None
 
 
 def test_early_stopping_is_that_of_the_published_code():
