@@ -69,7 +69,8 @@ def test_pictures_of_other_sizes_are_resized_as_in_training(tmp_path, capsys):
         picture(tmp_path / "pictures" / kind / f"{i}.png", kind, 4, 6)
     run = tmp_path / "run"
     arguments = ["images", "--dataset", str(tmp_path / "pictures"), "--learning-rate", "0.02"]
-    assert train([*arguments, "--bond-dim", "4", "--epochs", "6", "--run-dir", str(run)]) == 0
+    tensor_network = ["--attention", "tn", "--bond-dim", "4"]
+    assert train([*arguments, *tensor_network, "--epochs", "6", "--run-dir", str(run)]) == 0
     capsys.readouterr()
     sizes = [(4, 6), (12, 18), (4, 24), (16, 6), (10, 10), (2, 2)]
     kinds = ["left", "top"] * len(sizes)
