@@ -25,7 +25,7 @@ from portable_models import (
 from translator_runs import make_run, small_translator
 
 from keras_tnattn.export import export_portable_translator
-from keras_tnattn.export.portable_translator import _rules
+from keras_tnattn.export.portable_translator import pieces_of
 from keras_tnattn.text.reserved import END
 from keras_tnattn.text.sentence_translator import SentenceTranslator
 from keras_tnattn_runtime import reader
@@ -121,7 +121,7 @@ def test_another_process_needs_neither_keras_nor_tensorflow(written_to):
 def both(request):
     """A tokenizer, and what reads its rules."""
     tokenizer = tokenizer_of_hostile(request.param)
-    return tokenizer, reader.Pieces(**_rules(tokenizer))
+    return tokenizer, reader.Pieces(**pieces_of(tokenizer))
 
 
 def check_same(both, text):

@@ -13,7 +13,7 @@ if keras.backend.backend() != "tensorflow":
 
 import numpy as np
 
-from keras_tnattn.export.portable_translator import _rules
+from keras_tnattn.export.portable_translator import pieces_of
 from keras_tnattn.text.reserved import RESERVED_PIECES
 from keras_tnattn.text.word_pieces import WordPieceTokenizer
 from keras_tnattn.text.words import SPLITS, split_characters, split_words
@@ -40,7 +40,7 @@ def check(texts):
             assert words.split(text) == [word.decode() for word in expected]
     for options in OPTIONS:
         tokenizer = WordPieceTokenizer(RESERVED_PIECES, **options)
-        pieces = reader.Pieces(**_rules(tokenizer))
+        pieces = reader.Pieces(**pieces_of(tokenizer))
         for text, expected in zip(texts, tokenizer.words(texts).to_list(), strict=True):
             assert pieces.words(text) == [word.decode() for word in expected]
 

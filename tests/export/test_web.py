@@ -31,7 +31,7 @@ from portable_models import (
 from translator_runs import make_run
 
 from keras_tnattn.export import export_web, export_web_translator, web
-from keras_tnattn.export.portable_translator import _rules
+from keras_tnattn.export.portable_translator import pieces_of
 from keras_tnattn.text.sentence_translator import SentenceTranslator
 from keras_tnattn_runtime import reader
 
@@ -148,7 +148,7 @@ def test_the_page_translates_without_a_network(opened, tmp_path):
 @pytest.mark.skipif(not NODE, reason="needs Node.js")
 @pytest.mark.parametrize("options", TOKENIZERS, ids=str)
 def test_the_pieces_of_the_page_are_those_of_the_reader(options, tmp_path):
-    rules = _rules(tokenizer_of_hostile(options))
+    rules = pieces_of(tokenizer_of_hostile(options))
     pieces = reader.Pieces(**rules)
     texts = [*HOSTILE_SENTENCES, *SENTENCES, *TEXTS, *HOSTILE]
     shutil.copyfile(web._PAGE / "translator.js", tmp_path / "translator.mjs")

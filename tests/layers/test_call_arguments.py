@@ -50,6 +50,10 @@ CASES = {
         lambda: layers.MultiHeadDotProductAttention(2),
         {"inputs": X},
     ),
+    "PLDRAttention": (
+        lambda: layers.PLDRAttention(2, **PLGA),
+        {"query": X, "value": X[:, :5]},
+    ),
     "PowerLawGraphAttention": (
         lambda: layers.PowerLawGraphAttention(2, **PLGA),
         {"query": X, "value": X[:, :5]},
