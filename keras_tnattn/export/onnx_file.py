@@ -277,6 +277,7 @@ def _convert_quotient(context: Any, node: Any, name: str, arguments: Any) -> Non
 def _convert_einsum(context: Any, node: Any, name: str, arguments: Any) -> None:
     """Converts a sum over the last axes, with a matrix or a kernel, to a product of matrices."""
     from tf2onnx.onnx_opset.math import Einsum
+    from tf2onnx.utils import make_name
 
     labels = re.fullmatch(r"(\w+),(\w+)->(\w+)", node.get_attr_value("equation").decode())
     left, right, result = labels.groups() if labels else ("", "", "")
@@ -288,23 +289,29 @@ def _convert_einsum(context: Any, node: Any, name: str, arguments: Any) -> None:
         Einsum.version_12(context, node)
         return
 
-    def shape_of(numbers: Sequence[int]) -> str:
-        from tf2onnx.utils import make_name
-
+    def const(numbers: Sequence[int]) -> str:
         return context.make_const(make_name("sizes"), np.array(numbers, "int64")).output[0]
 
-    # A size of 0 is that of the input.
     rows, columns = (math.prod(sizes[label] for label in x) for x in (summed, kept))
     order = [right.index(label) for label in summed + kept]
     moved = context.make_node("Transpose", [node.input[1]], attr={"perm": order}).output[0]
-    matrix = context.make_node("Reshape", [moved, shape_of((rows, columns))]).output[0]
-    folded = shape_of([0] * len(lead) + [rows])
-    inputs = context.make_node("Reshape", [node.input[0], folded]).output[0]
-    product = context.make_node("MatMul", [inputs, matrix]).output[0]
+    matrix = context.make_node("Reshape", [moved, const((rows, columns))]).output[0]
+    folded = node.input[0]
+    if len(summed) > 1:
+        # The converter merges two reshapes, so that a size of 0, "that of the input", would be one
+        # of another input.
+        shape = const([0] * len(lead) + [rows])
+        if node.inputs[0].type == "Reshape":
+            ends = {"start": 0, "end": len(lead)}
+            first = context.make_node("Shape", [folded], attr=ends).output[0]
+            joined = [first, const([rows])]
+            shape = context.make_node("Concat", joined, attr={"axis": 0}).output[0]
+        folded = context.make_node("Reshape", [folded, shape]).output[0]
+    product = context.make_node("MatMul", [folded, matrix]).output[0]
     node.type = "Reshape"
     for attribute in list(node.attr):
         del node.attr[attribute]
-    unfolded = shape_of([0] * len(lead) + [sizes[label] for label in kept])
+    unfolded = const([0] * len(lead) + [sizes[label] for label in kept])
     context.replace_inputs(node, [product, unfolded])
 
 

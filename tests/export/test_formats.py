@@ -456,6 +456,14 @@ def test_a_reshape_follows_that_of_a_dense_layer(form, tmp_path):
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="converts on TensorFlow only")
+def test_a_sum_over_two_axes_of_a_reshape(tmp_path):
+    pytest.importorskip("onnxruntime")
+    parts = keras.Sequential([keras.Input((12,)), keras.layers.Reshape((3, 2, 2))])
+    parts.add(keras.layers.EinsumDense("abcd,cde->abe", (None, 5)))
+    export_onnx(parts, tmp_path / "model.onnx")  # compares the outputs
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="converts on TensorFlow only")
 @pytest.mark.parametrize("form", ["ONNX", "OpenVINO"])
 def test_a_new_language_model_with_attention(form, tmp_path):
     pytest.importorskip(NEEDS[form])
