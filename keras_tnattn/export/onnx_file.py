@@ -298,15 +298,12 @@ def _convert_einsum(context: Any, node: Any, name: str, arguments: Any) -> None:
     matrix = context.make_node("Reshape", [moved, const((rows, columns))]).output[0]
     folded = node.input[0]
     if len(summed) > 1:
-        # The converter merges two reshapes, so that a size of 0, "that of the input", would be one
-        # of another input.
-        shape = const([0] * len(lead) + [rows])
         if node.inputs[0].type == "Reshape":
-            ends = {"start": 0, "end": len(lead)}
-            first = context.make_node("Shape", [folded], attr=ends).output[0]
-            joined = [first, const([rows])]
-            shape = context.make_node("Concat", joined, attr={"axis": 0}).output[0]
-        folded = context.make_node("Reshape", [folded, shape]).output[0]
+            # Else the converter merges both, and a size of 0 is one of another input. Runtimes
+            # leave the cast out.
+            to = {"to": context.get_dtype(folded)}
+            folded = context.make_node("Cast", [folded], attr=to).output[0]
+        folded = context.make_node("Reshape", [folded, const([0] * len(lead) + [rows])]).output[0]
     product = context.make_node("MatMul", [folded, matrix]).output[0]
     node.type = "Reshape"
     for attribute in list(node.attr):
