@@ -49,7 +49,8 @@ def litert_file(model: Traced) -> tuple[bytes, set[str]]:
     if model.computed:
         first = _converted(schema, graph, list(model.weights), model.computed)
         edit.compute_once(first, list(model.weights.values()), [places[x] for x in model.computed])
-    edit.finish(inputs, dict(zip(model.output_names, map(int, main.outputs), strict=True)))
+    outputs = dict(zip(model.output_names, map(int, main.outputs), strict=True))
+    edit.finish(inputs, outputs, not (model.computed or model.matrices))
     builder = flatbuffers.Builder(1024)
     builder.Finish(file.Pack(builder), b"TFL3")
     return bytes(builder.Output()), unread
@@ -246,15 +247,11 @@ class _Edit:
         once.name = b"once"
         self._file.subgraphs.append(once)
 
-    def finish(self, inputs: dict[str, int], outputs: dict[str, int]) -> None:
-        """Drops what tells how the file was made; the tensors of a file of floats are numbered.
+    def finish(self, inputs: dict[str, int], outputs: dict[str, int], is_float: bool) -> None:
+        """Drops what tells how the file was made; the tensors of a model of floats are numbered.
 
         What quantizes such files needs their names.
         """
-        types = self._schema.TensorType
-        small = {types.INT4, types.INT8, types.RESOURCE}
-        tensors = [tensor for graph in self._file.subgraphs for tensor in graph.tensors]
-        is_float = not any(tensor.type in small for tensor in tensors)
         for graph in self._file.subgraphs:
             for n, tensor in enumerate(graph.tensors):
                 tensor.name = f"{n:x}".encode() if is_float else None
