@@ -96,11 +96,7 @@ def place(key: tuple) -> tuple:
 
 
 class GrokkingTraining(Options):
-    """The options that all trainings of the study share.
-
-    Raises:
-        InputError: If a value is out of its range.
-    """
+    """The options that all trainings of the study share."""
 
     rule: int = option(30, DATA, "Wolfram's number of the rule", ge=0, le=255)
     length: int = option(16, DATA, "cells of a row", ge=8, le=20)

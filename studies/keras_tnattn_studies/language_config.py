@@ -33,11 +33,7 @@ NGRAMS = tuple(f"{order}-gram" for order in range(7))
 
 
 class LanguageTraining(Options):
-    """The options that all trainings of the study share.
-
-    Raises:
-        InputError: If a value is out of its range.
-    """
+    """The options that all trainings of the study share."""
 
     corpus: tuple[str, ...] = option(
         ("docstrings",), DATA, "text files, as for language", metavar="FILE", strict=False

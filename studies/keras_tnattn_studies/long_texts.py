@@ -48,11 +48,7 @@ SEARCH_TEXTS = 16
 
 
 class RecallOptions(Options):
-    """The options that all trainings of the study share.
-
-    Raises:
-        InputError: If a value is out of its range.
-    """
+    """The options that all trainings of the study share."""
 
     steps: int = option(200, TRAINING, "training steps", ge=1, le=1_000_000)
     step_tokens: int = option(

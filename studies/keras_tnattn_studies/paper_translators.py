@@ -81,11 +81,7 @@ MEASUREMENTS: Columns = {
 
 
 class PaperTranslatorsTraining(Options):
-    """The options that all trainings of the study share.
-
-    Raises:
-        InputError: If a value is out of its range.
-    """
+    """The options that all trainings of the study share."""
 
     data_dir: str | None = option(
         None, DATA, "folder that holds the corpora and the test parts of TED", metavar="DIR"
@@ -151,13 +147,7 @@ class PaperTranslatorsOptions(Options):
 
 
 def table(rows: Measurements, corpus: str, folder: Path) -> str:
-    """Returns a table with a line for each model: Table 1, our BLEU and the paper's.
-
-    Args:
-        rows: What was measured.
-        corpus: The corpus.
-        folder: The folder of the study, whose runs tell the best epochs.
-    """
+    """Returns a table with a line for each model: Table 1, our BLEU and the paper's."""
     from keras_tnattn.models import PRESETS
     from keras_tnattn_train.runs.tables import spread, table_of
 

@@ -15,12 +15,7 @@ from keras_tnattn_train.runs.tables import attention_title
 
 
 def by_dimension(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draws weights and accuracies against the embedding dimension, a row of panels per data set.
-
-    Args:
-        rows: The runs of one setting.
-        path: The image file to write.
-    """
+    """Draws weights and accuracies by embedding dimension, a row of panels for each data set."""
     panels = {
         "attention weights": ("attention_weights", "log"),
         "training accuracy": ("train_accuracy", "linear"),
@@ -48,10 +43,6 @@ def by_cost(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Draws the test accuracy against the bytes of the weights and the seconds of training.
 
     Each data set has a column of panels; colors are attentions, and markers are settings.
-
-    Args:
-        rows: The runs of all settings, and the fits of the baseline, whose dimension is 0.
-        path: The image file to write.
     """
     costs: dict[str, Callable[[dict[str, Any]], float]] = {
         "bytes (4 for each weight)": lambda row: 4 * row["weights"],

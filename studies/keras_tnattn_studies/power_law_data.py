@@ -30,11 +30,7 @@ MEASUREMENTS: Columns = {
 
 
 class PowerLawDataOptions(Options):
-    """The options of the study.
-
-    Raises:
-        InputError: If a value is out of its range, or a graph is asked for without its folder.
-    """
+    """The options of the study."""
 
     data_dir: str | None = option(
         None, DATA, "folder that holds the folder cora of the graph", metavar="DIR"
@@ -62,12 +58,7 @@ class PowerLawDataOptions(Options):
 
 
 def tables(rows: Measurements, shared: float) -> str:
-    """Returns a table for each data set, under its name.
-
-    Args:
-        rows: The measurements.
-        shared: How many test rows of a table there are to a training row.
-    """
+    """Returns a table for each data set, under its name."""
     from keras_tnattn_studies.paired_splits import paired_table
 
     texts = []

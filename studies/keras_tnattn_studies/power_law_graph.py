@@ -96,10 +96,6 @@ ATTENTIONS: dict[str, Callable[[], PowerLawGraphAttention | MetricAttention] | N
 def network(attention: str, graph: LabeledGraph) -> keras.Model:
     """Returns a classifier of nodes: dense map of the words, attentions with shortcuts, dense map.
 
-    Args:
-        attention: A name in `ATTENTIONS`; with `"none"` the edges have no effect.
-        graph: The graph, for the sizes.
-
     Returns:
         A functional model with the inputs of `graph_classifier`, not compiled.
     """
@@ -122,12 +118,6 @@ def network(attention: str, graph: LabeledGraph) -> keras.Model:
 
 def measure_graph(dataset: str, data_dir: str, classifier: str, seed: int) -> dict[str, Any]:
     """Trains a classifier of the nodes of a graph as `nodes` does, and measures it.
-
-    Args:
-        dataset: A name in `GRAPH_SETS`.
-        data_dir: The folder of the graphs.
-        classifier: A name in `ATTENTIONS`, or `"logistic-regression"` of the words of a node.
-        seed: Seed of the initial weights and of dropout.
 
     Returns:
         `weights`, `train_accuracy`, `test_accuracy` and `seconds`, the processor time of the

@@ -50,12 +50,7 @@ class LabeledTable:
 
 
 def load_table(name: str, seed: int) -> LabeledTable:
-    """Reads a table and splits it: a quarter is for the test.
-
-    Args:
-        name: A name in `LOADERS`.
-        seed: Seed of the split.
-    """
+    """Reads a table and splits it: a quarter is for the test."""
     rows, labels = LOADERS[name](return_X_y=True)
     train, test = split_rows(labels, TEST_FRACTION, seed)
     scaled = StandardScaler().fit(rows[train]).transform(rows).astype("float32")
@@ -136,11 +131,6 @@ def network(attention: str, num_features: int, num_classes: int) -> keras.Model:
 
 def measure_table(dataset: str, classifier: str, seed: int) -> dict[str, Any]:
     """Trains a classifier on one split of a table, and measures it.
-
-    Args:
-        dataset: A name in `LOADERS`.
-        classifier: A name in `ATTENTIONS` or `BASELINES`.
-        seed: Seed of the split, of the initial weights and of the order of the rows.
 
     Returns:
         `weights`, `train_accuracy`, `test_accuracy` and `seconds`, the processor time of the

@@ -33,14 +33,7 @@ STUDIES: tuple[Command, ...] = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a study.
-
-    Args:
-        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
-
-    Returns:
-        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
-    """
+    """Runs a study, by default with `sys.argv[1:]`; returns its `exit_status`."""
     text = (
         "Runs a study: trains many models, and writes tables and pictures; a study that was "
         "interrupted continues."

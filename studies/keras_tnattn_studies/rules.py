@@ -22,11 +22,7 @@ STEPS = tuple(range(1, 1 + min(len(sizes) for sizes in MODEL_DIMS.values() if si
 
 
 class RulesTrainingOptions(RowsOptions):
-    """The options that all trainings of the study share.
-
-    Raises:
-        InputError: If a value is out of its range.
-    """
+    """The options that all trainings of the study share."""
 
     learning_rate: float | None = learning_rate_option(lambda values: None)
 

@@ -188,11 +188,6 @@ def accuracy_table(rows: Sequence[dict[str, Any]], part: str) -> str:
 def differences(rows: Sequence[dict[str, Any]], one: str, other: str) -> dict[str, str]:
     """Returns by how many points `one` is better than `other` on the same splits.
 
-    Args:
-        rows: The rows of one setting.
-        one: An attention, with one dimension.
-        other: Another attention, or a baseline.
-
     Returns:
         For each data set the mean difference over the seeds and, if there are several, its 95 %
         confidence interval, which allows for splits of the same texts.

@@ -96,11 +96,7 @@ TIMES: Columns = {"milliseconds": float, "milliseconds_in_batches": float}
 
 
 class TranslatorsTraining(Options):
-    """The options that all trainings of the study share.
-
-    Raises:
-        InputError: If a value is out of its range.
-    """
+    """The options that all trainings of the study share."""
 
     corpus: str = option("multi30k_pt_en", DATA, "the corpus, as for translate")
     data_dir: str | None = option(None, DATA, "folder that holds the named corpora", metavar="DIR")
@@ -176,12 +172,7 @@ def _place(key: tuple[str, int]) -> tuple[int, bool, int]:
 
 
 def measure_times(folder: Path, seeds: Iterable[int]) -> None:
-    """Times greedy search of all models of a study, side by side, and writes times.csv.
-
-    Args:
-        folder: The folder of the study.
-        seeds: The seeds; those of which every model has been timed are left out.
-    """
+    """Times greedy search of all models of a study, side by side, and writes times.csv."""
     from keras_tnattn_studies.translators_metric import fixed_folder, times_of_sentences
 
     for seed in seeds:

@@ -33,10 +33,6 @@ def measure_fixed_metric(folder: Path, seed: int) -> dict[str, Any]:
     The metric is the mean over some pairs of the training part. The translators are written beside
     the run, to `NAME-fixed` and, with the identity for the metric, to `NAME-identity`.
 
-    Args:
-        folder: The run's folder.
-        seed: The seed by which the pairs are drawn.
-
     Returns:
         The columns of a row of metric.csv.
     """

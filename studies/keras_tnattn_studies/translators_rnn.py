@@ -25,10 +25,6 @@ def recurrent_translator(config: TranslateConfig, sizes: tuple[int, int]) -> ker
     additive attention (Bahdanau et al., 2014, https://arxiv.org/abs/1409.0473, appendix A.1.2); the
     logits follow from both. The last states of the source begin those of the target. From ids `(B,
     S)` and `(B, T)` to logits `(B, T, V)`, as those of `keras_tnattn.models.Translator`.
-
-    Args:
-        config: The options, of which `model_dim`, the number of units, and `dropout` count.
-        sizes: The sizes of the source and the target vocabulary.
     """
     units, rate = config.model_dim, config.dropout or 0.0
     source = keras.Input((None,), dtype="int32", name="source")
@@ -67,11 +63,7 @@ def _start_state(states: Sequence[Any], layers: Sequence[keras.layers.Layer]) ->
 
 
 class RecurrentSteps:
-    """The steps of `recurrent_translator`.
-
-    Args:
-        model: The model.
-    """
+    """The steps of `recurrent_translator`."""
 
     def __init__(self, model: keras.Model) -> None:
         self.model = model

@@ -97,13 +97,7 @@ def _cells(
 
 
 def metric_table(models: Iterable[str], rows: Measurements, fixed: Measurements) -> str:
-    """Returns a table of the models with a metric: live, fixed, and the identity in its place.
-
-    Args:
-        models: The models, in the order of the lines.
-        rows: What was measured of the trained models, by model and seed.
-        fixed: What was measured of those whose metric was then fixed.
-    """
+    """Returns a table of the models with a metric: live, fixed, and the identity in its place."""
     kinds = ("live", "fixed", "G = I")
     header = ["model", *(f"BLEU, {kind}" for kind in kinds)]
     header += [*(f"log perplexity, {kind}" for kind in kinds), "spread", "seeds"]

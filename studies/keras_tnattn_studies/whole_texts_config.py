@@ -19,11 +19,7 @@ MODELS = {"tsa": "tsa", "mha": "sdpa", "gru": "none", "none": "none"}
 
 
 class WholeTextsTraining(Options):
-    """The options that all trainings of the study share.
-
-    Raises:
-        InputError: If a value is out of its range.
-    """
+    """The options that all trainings of the study share."""
 
     data_dir: str | None = option(
         None, DATA, "folder that holds the files of the named data sets", metavar="DIR"
@@ -53,11 +49,7 @@ class WholeTextsTraining(Options):
 
 
 class WholeTextsConfig(WholeTextsTraining, FitConfig):
-    """The options of one training.
-
-    Raises:
-        InputError: If a value is out of its range.
-    """
+    """The options of one training."""
 
     command = "whole-texts"
 

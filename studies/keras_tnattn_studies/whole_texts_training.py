@@ -43,10 +43,6 @@ class CostLog(EpochLog):
 def train_whole(config: WholeTextsConfig, folder: str) -> dict[str, Any]:
     """Trains a classifier, or resumes an interrupted run.
 
-    Args:
-        config: The options.
-        folder: The run's folder; it need not exist yet.
-
     Returns:
         The content of `results.json`: `validation_accuracy` in the best epoch, `test_accuracy`,
         `epochs`, `seconds_per_epoch` (of the processor, the median), and `megabytes`, the peak of

@@ -26,9 +26,6 @@ PROGRAMS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs `keras-tnattn`.
 
-    Args:
-        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
-
     Returns:
         The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it; 2 if a
         package is missing that an extra brings.

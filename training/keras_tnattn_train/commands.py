@@ -73,11 +73,7 @@ class Command:
     first: tuple[str, ...] = ()
 
     def run(self, values: dict[str, Any]) -> None:
-        """Runs the command with the options that the user typed.
-
-        Raises:
-            InputError: If several processes run a command that is for one.
-        """
+        """Runs the command with the options that the user typed."""
         if not self.several_processes:
             check_one_process(self.name)
         self.start(values)
@@ -90,11 +86,7 @@ class Command:
         return self.predicting(folder)
 
     def load(self, folder: Path) -> TrainedRun:
-        """Starts the backend, and loads a finished run of this command.
-
-        Raises:
-            InputError: If its models do not read texts, or the run is not finished or damaged.
-        """
+        """Starts the backend, and loads a finished run of this command."""
         if self.loading is None:
             raise InputError(
                 f"Expected a run of a command that reads texts. Received: {folder}, of {self.name}"
@@ -110,15 +102,7 @@ def app_of(
     others: Mapping[str, str] | None = None,
     shows_all: bool = False,
 ) -> cyclopts.App:
-    """Returns a program with commands.
-
-    Args:
-        script: The name of its script in `training/`.
-        text: The text in its `--help`.
-        commands: The commands.
-        others: The summaries of commands that other programs run, by name; for the list only.
-        shows_all: Whether `--help` shows all options. Default `False`.
-    """
+    """Returns a program with commands."""
     app = new_app(script, text)
     for command in commands:
         first = () if shows_all else command.first
@@ -158,11 +142,7 @@ def run_commands(
 
 
 def run_demo(demo: Callable[[], None]) -> int:
-    """Starts the backend and runs a demo.
-
-    Returns:
-        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
-    """
+    """Starts the backend and runs a demo; returns its `exit_status`."""
 
     def start() -> None:
         start_backend()
@@ -265,11 +245,6 @@ def run_to_train(
     kind: type[RunConfig], values: dict[str, Any], which: RunOptions
 ) -> tuple[Any, Run] | None:
     """Returns the config and the run to start or to continue.
-
-    Args:
-        kind: The class of the config.
-        values: The options that the user typed.
-        which: The folder, and whether to continue the run in it.
 
     Returns:
         The config and the run. `None`, with a message, if the run is finished and no new export is

@@ -113,9 +113,6 @@ class PredictOptions(Options):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command.
 
-    Args:
-        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
-
     Returns:
         The exit status: 1 if there were bad rows; otherwise as `exit_status` returns it.
     """

@@ -20,14 +20,7 @@ class RunOptions(Options):
 
 
 def evaluate(arguments: Sequence[str] | None = None) -> int:
-    """Measures a finished run.
-
-    Args:
-        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
-
-    Returns:
-        The exit status, as `exit_status` returns it.
-    """
+    """Measures a finished run; by default with `sys.argv[1:]`; returns its `exit_status`."""
     return _run("evaluate", lambda command: command.evaluating, arguments)
 
 

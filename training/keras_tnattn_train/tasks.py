@@ -26,21 +26,13 @@ def task_commands() -> list[Command]:
 
 
 def command_of(folder: Path) -> Command | None:
-    """Returns the command that trained a run; `None` if it is none of `TASKS`.
-
-    Raises:
-        InputError: If `config.json` cannot be read.
-    """
+    """Returns the command that trained a run; `None` if it is none of `TASKS`."""
     name = read_object(folder / "config.json", "Choose the folder of a run").get("command")
     return _command(name) if name in TASKS else None
 
 
 def command_of_texts(folder: Path) -> Command:
-    """As `command_of`, for a run whose model reads texts.
-
-    Raises:
-        InputError: Also if the model does not read texts.
-    """
+    """As `command_of`, for a run whose model reads texts."""
     command = command_of(folder)
     if command is None or command.loading is None:
         names = [command.name for command in task_commands() if command.loading is not None]

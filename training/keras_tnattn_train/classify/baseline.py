@@ -25,9 +25,6 @@ def fitted_svm(config: ClassifyConfig, data: LabeledTexts, rows: np.ndarray) -> 
 
     Returns:
         The pipeline, which predicts numbers of classes for texts.
-
-    Raises:
-        InputError: If the texts have no words, or the rows a single class.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.pipeline import make_pipeline

@@ -70,20 +70,7 @@ def table_configs(
 def train_all(
     configs: Sequence[ClassifyConfig], folder: Path, data: LabeledTexts, call: Callable[..., Any]
 ) -> list[dict[str, Any]]:
-    """Trains each config in `folder/NAME/`; finished runs are not trained again.
-
-    Args:
-        configs: The configs.
-        folder: The folder that holds the runs.
-        data: The texts.
-        call: What `replaced_process` yields.
-
-    Returns:
-        The results of each run.
-
-    Raises:
-        InputError: If a run exists with other options or other data.
-    """
+    """Trains each config in `folder/NAME/` unless it is finished; returns the results of all."""
     start_backend()  # takes seconds, so it comes after the checks
     from keras_tnattn_train.classify.train import train_classifier
 
@@ -100,13 +87,7 @@ def table(
     results: Sequence[dict[str, Any]],
     baselines: dict[str, dict[int, dict[str, Any]]],
 ) -> str:
-    """Returns a table with means and standard deviations over the seeds for each attention.
-
-    Args:
-        configs: The config of each run.
-        results: The results of each run.
-        baselines: For the last lines, what `linear_svms` and `most_frequent_class` returned.
-    """
+    """Returns a table with means and standard deviations over the seeds for each attention."""
     from keras_tnattn_train.runs.tables import attention_title, spread, table_of
 
     lines: list[tuple[str, ...]] = [HEADER]

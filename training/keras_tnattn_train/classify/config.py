@@ -96,11 +96,7 @@ def recipe_option(default: str) -> Any:
 
 
 class ClassifyConfig(ExportConfig):
-    """The options of `classify`: data, model, training and output.
-
-    Raises:
-        InputError: If a value is out of its range.
-    """
+    """The options of `classify`: data, model, training and output."""
 
     command = "classify"
 

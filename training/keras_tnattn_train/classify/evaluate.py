@@ -112,19 +112,12 @@ PROGRAM = Program(
 def evaluate_run(options: EvaluateOptions) -> dict[str, Any]:
     """Classifies labeled texts with a run's model, and writes the scores to the run's folder.
 
-    Args:
-        options: The options.
-
     Returns:
         The content of `evaluation-NAME.json`: `accuracy`, `macro_f1`, the mean F1 of the classes
         that occur, `classes`, the scores of each, `confusion`, the number of texts by label and
         prediction, `baseline`, the same of a linear SVM, and `files`, the files that were written.
         NAME is `test`, or `on-` and the name of the data set. Without the run's own data,
         `baseline` is `None`, and one of the `notes` says why.
-
-    Raises:
-        InputError: If the run or the texts cannot be read, a label is none of the run's classes, or
-            a file cannot be written.
     """
     other = None if options.dataset is None else _other_texts(options)
     start_backend()  # takes seconds, so invalid arguments are reported first

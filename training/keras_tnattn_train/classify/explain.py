@@ -76,18 +76,12 @@ PROGRAM = Program(
 def explain_run(options: ExplainOptions) -> dict[str, Any]:
     """Writes what a run's classifier computed for a text, as a page with pictures.
 
-    Args:
-        options: The options.
-
     Returns:
         The content of `explanation.json`: `text`, `label`, `probabilities` by class, and `words`,
         each with the `word`, whether it is `known`, its `influence`, the probability of the label
         less that without the word, and its `attention`: the sum over the column of the scores of
         the first attention layer, averaged over its heads, divided by the largest such sum. And
         `folder` and `files`, the pictures in it.
-
-    Raises:
-        InputError: If the text has no words, the run cannot be read or the folder not be written.
     """
     start_backend()  # takes seconds
     from keras_tnattn_train.classify.loading import ClassifierRun

@@ -31,14 +31,7 @@ CHUNK = 4096  # texts that are counted at once
 def svm_weights(
     config: ClassifyConfig, build: Callable[[], keras.Model], ids: np.ndarray, labels: np.ndarray
 ) -> list[np.ndarray]:
-    """Computes the initial weights without a distribution, as any process on its own would.
-
-    Args:
-        config: The options.
-        build: Builds the classifier.
-        ids: As for `start_from_svm`.
-        labels: As for `start_from_svm`.
-    """
+    """Computes the initial weights without a distribution, as any process on its own would."""
     print("fitting the linear SVM from which the weights start", flush=True)
     distribution = keras.distribution.distribution()
     keras.distribution.set_distribution(None)

@@ -30,14 +30,7 @@ HEALING_SHARE = 0.3
 
 
 class ClassifierRun(TrainedRun):
-    """The finished run of a classifier.
-
-    Args:
-        folder: Its folder.
-
-    Raises:
-        InputError: If the run does not exist or is not finished, or one of its files is damaged.
-    """
+    """The finished run of a classifier."""
 
     renumbered = 2  # padding and unknown words
 
@@ -86,11 +79,7 @@ class ClassifierRun(TrainedRun):
 
     @functools.cached_property
     def data(self) -> LabeledTexts:
-        """The texts that it was trained on and tested with.
-
-        Raises:
-            InputError: If they cannot be read any more, or are others now.
-        """
+        """The texts that it was trained on and tested with."""
         data = read_texts(self.config)
         self.run.check_data({"fingerprint": data.fingerprint()})
         return data

@@ -47,14 +47,7 @@ def draw_psi(scores: np.ndarray, words: Sequence[str], path: Path) -> None:
 def write_report(
     labels: np.ndarray, predictions: np.ndarray, class_names: Sequence[str], path: Path
 ) -> None:
-    """Writes precision, recall, F1 and support of each class, and their averages.
-
-    Args:
-        labels: The true classes `(R,)`.
-        predictions: The predicted classes `(R,)`.
-        class_names: The `C` names.
-        path: The CSV file.
-    """
+    """Writes precision, recall, F1 and support of each class, and their averages."""
     report = classification_report(
         labels,
         predictions,

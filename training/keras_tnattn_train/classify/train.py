@@ -55,19 +55,7 @@ class Part:
 
 
 def train_classifier(config: ClassifyConfig, run: Run, data: LabeledTexts) -> dict[str, Any]:
-    """Trains a classifier, or resumes an interrupted run.
-
-    Args:
-        config: The options.
-        run: The run; its folder need not exist yet.
-        data: All texts; this function splits off the test part.
-
-    Returns:
-        The content of `results.json`.
-
-    Raises:
-        InputError: If the config does not fit the data, or the run was started with other data.
-    """
+    """Trains a classifier, or resumes an interrupted run."""
     try:
         start_session(config)
         vectorizer, parts = prepare_parts(config, data)
@@ -126,15 +114,7 @@ def _description(
 
 @dataclasses.dataclass(frozen=True)
 class TrainedClassifier:
-    """A trained classifier, with what it was trained and is tested on.
-
-    Args:
-        config: The options.
-        model: The model.
-        vectorizer: What turns texts into its inputs.
-        data: All texts.
-        test: The test part.
-    """
+    """A trained classifier, with what it was trained and is tested on."""
 
     config: ClassifyConfig
     model: keras.Model
@@ -153,16 +133,7 @@ class TrainedClassifier:
         return self.probabilities.argmax(axis=-1)
 
     def export(self, results: dict[str, Any], folder: Path, version: int | None = None) -> Path:
-        """Exports the classifier with a model card and examples from the test part.
-
-        Args:
-            results: The measurements.
-            folder: The folder of the versions.
-            version: The number of the version. Default: the next one.
-
-        Returns:
-            The path of the new version.
-        """
+        """Exports the classifier with a model card and examples from the test part."""
         from keras_tnattn.export import export_classifier  # which needs TensorFlow
 
         data, rows = self.data, self.test.rows
@@ -261,12 +232,7 @@ def prepare_parts(
 
 
 def _words_to_read(config: ClassifyConfig, lengths: np.ndarray) -> int:
-    """Chooses how many words of a text are read, and prints what share of them that cuts off.
-
-    Args:
-        config: The options.
-        lengths: The numbers of words of the training texts.
-    """
+    """Chooses how many words of a text are read, and prints what share of them that cuts off."""
     words = config.max_words
     if words is None:
         most = PAIRWISE_WORDS if config.compares_pairs else MOST_WORDS

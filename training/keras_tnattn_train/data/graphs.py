@@ -105,9 +105,6 @@ def load_graph(
             column `split`. Default: 0.2.
         test_fraction: The share that is for the test. Default: 0.2.
         seed: Seed of this split.
-
-    Raises:
-        InputError: If there are no such tables, or they cannot be read as a graph.
     """
     folder = _folder(dataset, data_dir)
     nodes = _Nodes(_table(folder, "nodes"))

@@ -93,9 +93,6 @@ def load_images(
             the digits, 0.2 of pictures.
         image_size: Height and width to which pictures are resized. Default: their own, which must
             be the same for all.
-
-    Raises:
-        InputError: If the data set cannot be read.
     """
     numbers = tuple(str(number) for number in range(10))
     if dataset == "digits":

@@ -58,9 +58,6 @@ def open_lines(path: str | Path, kind: str, newline: str = "\n") -> Iterator[Ite
         path: The file; `"-"` is the standard input.
         kind: What is expected, for the error messages.
         newline: What ends a line, as for `open`. Default: only a newline.
-
-    Raises:
-        InputError: If the file cannot be read, or is no text; also while it is read.
     """
     with contextlib.ExitStack() as stack:
         with reported(path, kind):

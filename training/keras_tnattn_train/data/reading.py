@@ -12,10 +12,7 @@ TFDS = "tfds:"
 
 
 def short_name(data: str) -> str:
-    """Shortens the name or path of data to a valid file name.
-
-    Args:
-        data: A name, a TFDS name or a path.
+    """Shortens the name or path of data (a TFDS name, too) to a valid file name.
 
     Returns:
         The name without folders, suffixes, library or version.
@@ -29,13 +26,7 @@ def short_name(data: str) -> str:
 
 
 def unknown_source(option: str, value: str, names: Iterable[str]) -> InputError:
-    """Returns the error for a data set that is neither a known name nor an existing path.
-
-    Args:
-        option: The option's name.
-        value: Its value.
-        names: The known names.
-    """
+    """Returns the error for a data set that is neither a known name nor an existing path."""
     path = Path(value)
     if path.suffix or len(path.parts) > 1:
         return InputError(f"There is no file or folder {value!r} ({option}={value!r})")

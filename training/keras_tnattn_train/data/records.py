@@ -70,14 +70,7 @@ class Lines(Iterator[str]):
 
 
 def delimiter_of(header: str) -> str:
-    """Returns the delimiter of a CSV file with this header line.
-
-    Args:
-        header: The first line of the file.
-
-    Returns:
-        The first of comma, semicolon, tab and bar that separates fields in it; otherwise a comma.
-    """
+    """Returns the first of comma, semicolon, tab and bar that separates fields, or a comma."""
     for delimiter in DELIMITERS:
         if len(next(csv.reader([header], delimiter=delimiter), [])) > 1:
             return delimiter

@@ -37,9 +37,6 @@ class Table(abc.ABC):
 
     Attributes:
         columns: These names, without white space around them.
-
-    Raises:
-        InputError: If two columns have the same name.
     """
 
     def __init__(self, path: str | Path, columns: Iterable[str]) -> None:

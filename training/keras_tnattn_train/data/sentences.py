@@ -57,9 +57,6 @@ def from_file(
             only column.
         columns: Usual names of this column. Default: `text`, `source` and `sentence`.
         warn: Is called, after the last row, with each sentence about what the user should know.
-
-    Raises:
-        InputError: If the file cannot be read, or lacks the column.
     """
     suffix = suffix_of(path)
     if path == STDIN:

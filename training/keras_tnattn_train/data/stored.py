@@ -54,14 +54,7 @@ class StoredSequence(Sequence[Item]):
 
 
 class StoredTexts(StoredSequence[str]):
-    """Texts in a temporary file; memory holds 8 bytes per text.
-
-    Args:
-        texts: `R` strings, which are read once.
-
-    Raises:
-        InputError: If the file cannot be written.
-    """
+    """Texts in a temporary file; memory holds 8 bytes per text."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._ends = array("q", [0])
@@ -95,9 +88,6 @@ def stored_array(blocks: Iterable[np.ndarray], shape: tuple[int, ...]) -> np.nda
         blocks: One or more arrays of the same dtype, which make up the array one after the other
             on the first axis. They are read once.
         shape: The shape of the whole array.
-
-    Raises:
-        InputError: If the file cannot be written.
     """
     blocks = iter(blocks)
     first = next(blocks)

@@ -57,11 +57,7 @@ class BadRows:
             self._first.append(f"{row}: {problem}")
 
     def notes(self) -> tuple[str, ...]:
-        """Returns a sentence about the rows that were left out, if there are any.
-
-        Raises:
-            InputError: If there are bad rows, and they are not to be left out.
-        """
+        """Returns a sentence about the rows that were left out, if there are any."""
         if not self.count:
             return ()
         more = self.count - len(self._first)
@@ -108,9 +104,6 @@ def open_table(
         quoted_columns: A TSV file with these columns quotes its fields as CSV files do; others have
             no quoting. Default: no TSV file has quoting.
         suffix: One of `SUFFIXES`, in place of that of the file's name.
-
-    Raises:
-        InputError: If the file cannot be read as a table.
     """
     suffix = suffix or suffix_of(path)
     if suffix not in SUFFIXES:
@@ -143,9 +136,6 @@ class DelimitedTable(Table):
         lines: Its lines.
         suffix: `.csv` or `.tsv`.
         quoted_columns: As for `open_table`.
-
-    Raises:
-        InputError: If there is no header, or two columns have the same name.
     """
 
     def __init__(

@@ -46,15 +46,7 @@ class ValuesTable(Table):
 
 
 def json_table(path: str | Path, lines: Iterator[str]) -> Table:
-    """Returns a table of JSON lines; its columns are the keys of the first 1,000 objects.
-
-    Args:
-        path: The file, for the messages.
-        lines: Its lines, of which empty ones are passed over.
-
-    Raises:
-        InputError: If there is no object in the first lines.
-    """
+    """Returns a table of JSON lines; its columns are the keys of the first 1,000 objects."""
     numbered = ((n, _parsed(line)) for n, line in enumerate(lines, start=1) if line.strip())
     first = list(itertools.islice(numbered, _FIRST_LINES))
     columns = dict.fromkeys(key for _, x in first if isinstance(x, dict) for key in x)
@@ -78,11 +70,7 @@ def _parsed(line: str) -> dict[str, Any] | str:
 
 @contextlib.contextmanager
 def parquet_table(path: str | Path) -> Iterator[Table]:
-    """Opens a Parquet file, with pyarrow.
-
-    Raises:
-        InputError: If the file cannot be read; also while it is read.
-    """
+    """Opens a Parquet file, with pyarrow."""
     from pyarrow import ArrowException, parquet
 
     @contextlib.contextmanager

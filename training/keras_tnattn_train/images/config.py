@@ -36,11 +36,7 @@ def _default_learning_rate(values: dict[str, Any]) -> float:
 
 
 class ImagesConfig(ExportConfig):
-    """The options of `images`: data, model, training and output.
-
-    Raises:
-        InputError: If a value is out of its range.
-    """
+    """The options of `images`: data, model, training and output."""
 
     command = "images"
 

@@ -13,14 +13,7 @@ from keras_tnattn_train.system.files import read_object
 
 
 class ImagesRun(PredictingRun):
-    """The finished run of a classifier of images.
-
-    Args:
-        folder: Its folder.
-
-    Raises:
-        InputError: If the run does not exist or is not finished, or one of its files is damaged.
-    """
+    """The finished run of a classifier of images."""
 
     def __init__(self, folder: Path) -> None:
         self.class_names = read_object(folder / "data.json", "Train the run again")["class_names"]

@@ -27,19 +27,7 @@ from keras_tnattn_train.runs.training import fit, start_session
 
 
 def train_images(config: ImagesConfig, run: Run, data: LabeledImages) -> dict[str, Any]:
-    """Trains a network on images, or resumes an interrupted run.
-
-    Args:
-        config: The options.
-        run: The run; its folder need not exist yet.
-        data: The images of the training and the test part.
-
-    Returns:
-        The content of `results.json`.
-
-    Raises:
-        InputError: If the run was started with other data.
-    """
+    """Trains a network on images, or resumes an interrupted run."""
     start_session(config)
     model = _compiled_model(config, data)
     description = {"fingerprint": data.fingerprint(), "class_names": list(data.class_names)}

@@ -28,11 +28,7 @@ def _default_feedforward_dim(values: dict[str, Any]) -> int:
 
 
 class LanguageConfig(ExportConfig):
-    """The options of `language`: data, model, training and output.
-
-    Raises:
-        InputError: If a value is out of its range, or options contradict each other.
-    """
+    """The options of `language`: data, model, training and output."""
 
     command = "language"
 

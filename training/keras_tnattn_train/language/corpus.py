@@ -37,12 +37,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """The tokens and the parts of a corpus.
-
-    Args:
-        tokens: The tokens, of the training part.
-        parts: The parts by name.
-    """
+    """The tokens and the parts of a corpus."""
 
     tokens: Tokens
     parts: dict[str, Part]
@@ -60,12 +55,7 @@ class Corpus:
         }
 
     def openings(self, length: int, count: int = 4) -> list[str]:
-        """Returns how some documents of the test part begin.
-
-        Args:
-            length: How many tokens of each.
-            count: The most documents.
-        """
+        """Returns how some documents of the test part begin."""
         ids = self.parts["test"].ids
         ends = np.flatnonzero(ids == END)
         starts = np.append(0, ends[:-1] + 1)
@@ -76,12 +66,7 @@ class Corpus:
 
 
 def read_corpus(config: LanguageConfig) -> Corpus:
-    """Reads, splits and encodes the corpus of a run.
-
-    Raises:
-        InputError: If a file cannot be read, is not UTF-8 text or has rows without a text, or there
-            is too little text for each part.
-    """
+    """Reads, splits and encodes the corpus of a run."""
     documents = list(_documents(config))
     split = _split_by_position if len(documents) < len(PARTS) else _split_documents
     texts = split(documents, config)

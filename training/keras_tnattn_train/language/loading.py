@@ -26,14 +26,7 @@ CONTINUATION = 50  # tokens that `predict` writes
 
 
 class LanguageRun(TrainedRun):
-    """The finished run of a language model.
-
-    Args:
-        folder: Its folder.
-
-    Raises:
-        InputError: If the run is not one of `language`, not finished, or damaged.
-    """
+    """The finished run of a language model."""
 
     loss = staticmethod(logits_divergence)
 
@@ -52,22 +45,14 @@ class LanguageRun(TrainedRun):
             )
 
     def generator(self, **options: Any) -> Generator:
-        """Returns a generator; documents end it.
-
-        Raises:
-            InputError: If an option is out of its range.
-        """
+        """Returns a generator; documents end it."""
         try:
             return Generator(self.language_model(), end_id=END, **options)
         except ValueError as error:
             raise InputError(str(error)) from error
 
     def language_model(self) -> LanguageModel:
-        """Returns the model.
-
-        Raises:
-            InputError: If it is another one that reads tokens.
-        """
+        """Returns the model."""
         if not isinstance(self.model, LanguageModel):
             raise InputError(
                 f"Expected a language model. Received: {model_path(self.folder)}, "
@@ -87,10 +72,6 @@ class LanguageRun(TrainedRun):
             prompt: The text to continue; an empty one begins a document.
             max_tokens: The most tokens to write. Default: 50, or what the model still reads.
             options: Those of `Generator`.
-
-        Raises:
-            InputError: If an option is out of its range, the prompt has unknown characters, or it
-                is too long for the model.
         """
         ids = self.tokens.prompt(prompt)
         if max_tokens is None:

@@ -40,13 +40,7 @@ class Tokens:
 
     @classmethod
     def learn(cls, kind: str, texts: Sequence[str], vocabulary_size: int = 8000) -> "Tokens":
-        """Returns the tokens of training texts.
-
-        Args:
-            kind: One of `KINDS`.
-            texts: The texts.
-            vocabulary_size: The most pieces, reserved ids and bytes included.
-        """
+        """Returns the tokens of training texts."""
         if kind == "bytes":
             return cls(kind)
         if kind == "pieces":
@@ -82,11 +76,7 @@ class Tokens:
         return np.array([ids.get(c, UNKNOWN) for c in text], "int32")
 
     def prompt(self, text: str) -> np.ndarray:
-        """Returns the ids of a prompt; an empty one is the end of a document before it.
-
-        Raises:
-            InputError: If it has characters that the model does not know.
-        """
+        """Returns the ids of a prompt; an empty one is the end of a document before it."""
         ids = self.encode(text)
         if (ids == UNKNOWN).any():
             strange = sorted({c for c, i in zip(text, ids, strict=True) if i == UNKNOWN})

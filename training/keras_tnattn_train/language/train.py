@@ -53,20 +53,7 @@ class SpreadLog(EpochLog):
 def train_language_model(
     config: LanguageConfig, run: Run, corpus: Corpus, model: keras.Model | None = None
 ) -> dict[str, Any]:
-    """Trains a language model, or resumes an interrupted run.
-
-    Args:
-        config: The options.
-        run: The run; its folder need not exist yet.
-        corpus: The corpus.
-        model: The model to train. Default: a new one of `config`.
-
-    Returns:
-        The content of `results.json`.
-
-    Raises:
-        InputError: If the run was started with another corpus, or cannot be exported.
-    """
+    """Trains a language model, or resumes an interrupted run."""
     _check_runtime(config)
     has_metric = model is None and config.attention == "plga"
     if model is None:

@@ -30,11 +30,7 @@ def _default(gat: Any, other: Any) -> Any:
 
 
 class NodesConfig(RunConfig):
-    """The options of `nodes`: data, model, training and output.
-
-    Raises:
-        InputError: If a value is out of its range, or options contradict each other.
-    """
+    """The options of `nodes`: data, model, training and output."""
 
     command = "nodes"
 

@@ -30,9 +30,6 @@ class EarlyStopping:
     Training stops after `patience` consecutive epochs in which the validation loss was above its
     minimum so far and the validation accuracy below its maximum so far. The best model is that of
     the last epoch in which neither was worse than in any epoch before.
-
-    Args:
-        patience: Number of epochs to wait.
     """
 
     patience: int
@@ -69,12 +66,7 @@ def inputs_of(graph: LabeledGraph, model: keras.Model) -> dict[str, np.ndarray]:
 
 
 class GraphTrainer:
-    """Trains a compiled classifier of nodes on one graph.
-
-    Args:
-        model: From `compiled_model`.
-        graph: The graph.
-    """
+    """Trains a compiled classifier of nodes on one graph."""
 
     def __init__(self, model: keras.Model, graph: LabeledGraph) -> None:
         tensor = keras.ops.convert_to_tensor  # convert once, not at every step
@@ -125,9 +117,6 @@ def fit(
 
     Returns:
         The metrics of each epoch, and the state of the early stopping.
-
-    Raises:
-        InputError: If the loss is not finite, or a checkpoint cannot be read or written.
     """
     model, stopping = trainer.model, EarlyStopping(config.patience)
     rows, best = _restore(trainer, run) if run else ([], [])

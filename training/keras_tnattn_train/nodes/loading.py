@@ -16,14 +16,7 @@ from keras_tnattn_train.runs.trained import PredictingRun
 
 
 class NodesRun(PredictingRun):
-    """The finished run of a classifier of nodes.
-
-    Args:
-        folder: Its folder.
-
-    Raises:
-        InputError: If the run does not exist or is not finished, or its graph has changed.
-    """
+    """The finished run of a classifier of nodes."""
 
     def __init__(self, folder: Path) -> None:
         run = Run(folder)

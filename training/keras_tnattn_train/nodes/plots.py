@@ -22,12 +22,6 @@ def attention(model: keras.Model, inputs: dict[str, Any], graph: LabeledGraph, p
 
     The wider an edge, the more the node at its inner end receives from the node at its outer end.
     The number on a node is its coefficient for itself. The colors are the true classes.
-
-    Args:
-        model: The classifier.
-        inputs: The inputs of the model for the graph.
-        graph: The graph.
-        path: The image file to write.
     """
     places, edges = neighborhood(graph)
     layers = [

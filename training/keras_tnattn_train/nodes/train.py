@@ -21,19 +21,7 @@ from keras_tnattn_train.system.files import write_table
 
 
 def train_nodes(config: NodesConfig, run: Run, graph: LabeledGraph) -> dict[str, Any]:
-    """Trains a classifier of nodes, or resumes an interrupted run.
-
-    Args:
-        config: The options.
-        run: The run; its folder need not exist yet.
-        graph: The graph.
-
-    Returns:
-        The content of `results.json`.
-
-    Raises:
-        InputError: If the folder belongs to another run, or the training fails.
-    """
+    """Trains a classifier of nodes, or resumes an interrupted run."""
     trainer = _trainer(config, graph)
     run.start_or_check(config, data_description(graph))
     results = _train(trainer, config, run)
@@ -77,13 +65,7 @@ def data_description(graph: LabeledGraph) -> dict[str, Any]:
 
 
 def write_predictions(graph: LabeledGraph, logits: np.ndarray, path: Path) -> None:
-    """Writes a row for each node: name, part, label, predicted class and its probability.
-
-    Args:
-        graph: The graph.
-        logits: The outputs of the classifier `(L, C)`.
-        path: The CSV file.
-    """
+    """Writes a row for each node: name, part, label, predicted class and its probability."""
     shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
     probabilities = shifted / shifted.sum(axis=-1, keepdims=True)
     part = np.full(len(logits), "none", object)

@@ -25,13 +25,7 @@ _GROUPS = {name: cyclopts.Group(name, sort_key=i) for i, name in enumerate(GROUP
 
 
 def new_app(script: str, text: str, examples: str = "") -> cyclopts.App:
-    """Returns a program to add commands to.
-
-    Args:
-        script: The name of its script in `training/`.
-        text: The text in its `--help`.
-        examples: Command lines, shown at the end of `--help`.
-    """
+    """Returns a program to add commands to."""
     app = cyclopts.App(
         name=program(script),
         help=text,
@@ -73,15 +67,7 @@ def function_of(
 
 
 def run(app: cyclopts.App, arguments: Sequence[str] | None) -> int:
-    """Runs what the command line asks for.
-
-    Args:
-        app: The program; its functions are those of `function_of`.
-        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
-
-    Returns:
-        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
-    """
+    """Runs what the command line asks for, by default `sys.argv[1:]`; returns its `exit_status`."""
 
     words = sys.argv[1:] if arguments is None else arguments
 
@@ -114,15 +100,7 @@ def _sentences(text: str, app: cyclopts.App) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Program(Generic[SomeOptions]):
-    """A program without sub-commands; call it with its arguments to run it.
-
-    Args:
-        script: The name of its script in `training/`.
-        text: The text in its `--help`.
-        examples: Command lines, shown at the end of `--help`.
-        options: The class of its options.
-        start: Runs it with such options.
-    """
+    """A program without sub-commands; call it with its arguments to run it."""
 
     script: str
     text: str

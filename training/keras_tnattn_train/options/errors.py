@@ -14,7 +14,8 @@ from keras_tnattn_train.options.program import with_programs
 class InputError(Exception):
     """The user's input is invalid; the message says what was expected and what was received.
 
-    It does not derive from `ValueError`, which pydantic would replace by an error of its own.
+    Whatever reads options, files or data may raise it. It does not derive from `ValueError`, which
+    pydantic would replace by an error of its own.
     """
 
 

@@ -201,9 +201,6 @@ class RunConfig(Options, abc.ABC):
     `learning_rate`, because their defaults depend on the task, and `name` as the last option,
     because a default can only depend on options declared earlier, and pydantic puts the fields of a
     base class first.
-
-    Raises:
-        InputError: If a value is out of its range.
     """
 
     if TYPE_CHECKING:
@@ -270,12 +267,7 @@ class ExportConfig(FitConfig):
 
 
 class DeviceOptions(Options):
-    """The devices and processes that train a run together; they are not part of its config.
-
-    Raises:
-        InputError: If a value is out of its range, or only some of the options of several processes
-            are given.
-    """
+    """The devices and processes that train a run together; they are not part of its config."""
 
     devices: int | None = option(
         None,
@@ -359,11 +351,6 @@ def early_stopping_option(text: str) -> Any:
 
 
 def name_option(compute: Callable[[dict[str, Any]], str], default: str) -> Any:
-    """Declares the name of a run.
-
-    Args:
-        compute: Computes the default from the other options.
-        default: What `--help` says the default is.
-    """
+    """Declares the name of a run."""
     text = f"name of the run (default: {default})"
     return option(None, OUTPUT, text, compute=compute)

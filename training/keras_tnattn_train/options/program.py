@@ -14,11 +14,7 @@ def is_installed() -> bool:
 
 
 def program(script: str) -> str:
-    """Returns the words that call a program: `"keras-tnattn"`, or `"python training/train.py"`.
-
-    Args:
-        script: The name of the script in `training/`, such as `"train"`.
-    """
+    """Returns the words that call a program: `"keras-tnattn"`, or `"python training/train.py"`."""
     if not is_installed():
         return f"python training/{script}.py"
     return "keras-tnattn" if script == "train" else f"keras-tnattn {script}"

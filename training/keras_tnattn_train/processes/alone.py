@@ -45,9 +45,6 @@ def run_alone(
 
     Returns:
         What the function returned; `None` if it asked for more memory.
-
-    Raises:
-        InputError: If the process ended for another reason.
     """
     hint = (
         f"run the same command again, or start a study in another --run-dir with fewer --gigabytes "

@@ -24,11 +24,7 @@ PROCESS_ID = "KERAS_DISTRIBUTION_PROCESS_ID"
 
 
 def join(options: DeviceOptions) -> None:
-    """Sets the environment variables in which Keras looks for the other processes.
-
-    Raises:
-        InputError: If some of the variables are set and others are not.
-    """
+    """Sets the environment variables in which Keras looks for the other processes."""
     if options.coordinator is not None:
         os.environ[COORDINATOR] = options.coordinator
         os.environ[NUM_PROCESSES] = str(options.num_processes)
@@ -74,17 +70,7 @@ def check_one_process(command: str) -> None:
 def use_devices(
     options: DeviceOptions, batch_size: int, layouts: Callable[[int], Layouts] | None
 ) -> None:
-    """Makes Keras train on the chosen devices, and starts the backend if it is not one device.
-
-    Args:
-        options: The devices and processes.
-        batch_size: Rows of a batch, over all processes.
-        layouts: A function from the number of parts of a model to the weights that are split.
-
-    Raises:
-        InputError: If the backend trains on one device only, there are fewer devices, they cannot
-            share a batch evenly, or the other processes cannot be reached.
-    """
+    """Makes Keras train on the chosen devices, and starts the backend if it is not one device."""
     if options.devices is None and options.model_parallel == 1 and num_processes() == 1:
         return
     start_backend()
@@ -128,9 +114,6 @@ def on_all_gpus(batch_size: int) -> contextlib.AbstractContextManager:
 
     On the TensorFlow backend each GPU processes its share of every batch. With other backends or a
     single GPU the context has no effect.
-
-    Raises:
-        InputError: If the GPUs cannot share a batch evenly, which Keras requires.
     """
     import keras
 
@@ -176,11 +159,7 @@ def _jax_devices(number: int | None) -> list[str]:
 
 
 def wait_for_all(what: str) -> None:
-    """Waits until every process has called this.
-
-    Args:
-        what: The name of the occasion, for the error if another process waits for another one.
-    """
+    """Waits until every process has called this."""
     if num_processes() > 1:
         from jax.experimental import multihost_utils
 
@@ -188,12 +167,7 @@ def wait_for_all(what: str) -> None:
 
 
 def written_once(write: Callable[[], None], what: str) -> None:
-    """Process 0 writes, and the others wait until it has.
-
-    Args:
-        write: What process 0 calls.
-        what: As for `wait_for_all`.
-    """
+    """Process 0 writes, and the others wait until it has."""
     if process_id() == 0:
         write()
     wait_for_all(what)

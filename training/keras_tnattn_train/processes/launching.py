@@ -37,10 +37,6 @@ examples:
 def launch(num_processes: int, command: Sequence[str]) -> None:
     """Runs a command in several processes, and waits for their end.
 
-    Args:
-        num_processes: The number of processes.
-        command: The words of a command that trains, or a Python script and its arguments.
-
     Raises:
         InputError: If a process was killed.
         SystemExit: If a process ended with another status than 0.
@@ -152,14 +148,7 @@ def _start(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program.
-
-    Args:
-        arguments: The words of the command line. Default: `sys.argv[1:]`.
-
-    Returns:
-        The exit status, as `keras_tnattn_train.options.errors.exit_status` returns it.
-    """
+    """Runs the program, by default with `sys.argv[1:]`; returns its `exit_status`."""
     app = new_app("launch", "Starts processes that train one run together.", EXAMPLES)
     app.default(_start)
     return run(app, arguments)

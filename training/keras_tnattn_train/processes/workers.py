@@ -32,9 +32,6 @@ def other_processes(
         hint: A sentence for the error message: what to do if one is killed.
         start: What each calls first, with `arguments`. Default: starts the backend.
         *arguments: They are pickled.
-
-    Raises:
-        InputError: If one is killed or crashes.
     """
     context = multiprocessing.get_context("spawn")
     pool = concurrent.futures.ProcessPoolExecutor(number, context, _start, (start, arguments))
@@ -80,9 +77,6 @@ def replaced_process(calls: int) -> Iterator[Callable[..., Any]]:
     Yields:
         A function that calls its first argument, a function of a module, with the others. These
         and the result are pickled.
-
-    Raises:
-        InputError: If the other process is killed or crashes.
     """
     if calls <= CALLS:
         yield lambda function, *arguments: function(*arguments)
@@ -122,12 +116,7 @@ class Workers:
             self._pool.__exit__(*error)
 
     def results(self, work: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-        """Yields the results in the order in which they are finished.
-
-        Args:
-            work: A function of a module.
-            jobs: Its arguments, which are pickled; a few at a time are in memory.
-        """
+        """Yields the results in the order in which they are finished."""
         if self._executor is None:
             yield from (work(*job) for job in jobs)
             return

@@ -29,9 +29,6 @@ class RuleBatches(keras.utils.PyDataset):
     """Batches of random rows and their successors, which depend only on batch number and seed.
 
     Successive batches take the lengths in turn. Call `set_epoch` before each epoch.
-
-    Args:
-        config: The options; rule, lengths, batch size and number of batches are used.
     """
 
     lengths_vary = True

@@ -82,11 +82,7 @@ def learning_rate_option(compute: Callable[[dict[str, Any]], float | None]) -> A
 
 
 class RulesConfig(RowsOptions, ExportConfig):
-    """The options of `rules`: data, model, training and output.
-
-    Raises:
-        InputError: If a value is out of its range.
-    """
+    """The options of `rules`: data, model, training and output."""
 
     command = "rules"
 

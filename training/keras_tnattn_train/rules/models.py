@@ -14,11 +14,7 @@ NUM_HEADS = 2
 
 
 def network(config: RulesConfig) -> keras.Model:
-    """Returns a network, not compiled, from bits `(B, N)` to logits `(B, N, 2)`.
-
-    Args:
-        config: The options; model, steps, boundary and those of the tensor network are used.
-    """
+    """Returns a network, not compiled, from bits `(B, N)` to logits `(B, N, 2)`."""
     if config.model == "tn":
         return _tensor_network(config)
     bits = keras.Input((None,), dtype="int32", name="sites")

@@ -23,18 +23,7 @@ WIDTH, TIMES = 128, 96  # of the space-time diagrams
 
 
 def train_rule(config: RulesConfig, run: Run) -> dict[str, Any]:
-    """Trains a network on a rule, or resumes an interrupted run.
-
-    Args:
-        config: The options.
-        run: The run; its folder need not exist yet.
-
-    Returns:
-        The content of `results.json`.
-
-    Raises:
-        InputError: If the folder holds a run with other rows, or cannot be written to.
-    """
+    """Trains a network on a rule, or resumes an interrupted run."""
     start_session(config)
     model = _compiled_model(config)
     run.start_or_check(config, {"trained_lengths": list(config.trained_lengths)})

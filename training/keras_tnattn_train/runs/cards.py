@@ -21,12 +21,6 @@ def describe(
 ) -> dict[str, Any]:
     """Returns the entries of a model card that come from a run.
 
-    Args:
-        config: The options of the run.
-        data: The name and, if there is one, the fingerprint of the data that the model was trained
-            on.
-        results: The measurements.
-
     Returns:
         A dict of `data`, whose notes count bad rows without quoting them, `seed`, `scores`,
         `sizes`, `options` (those that do not follow from the others) and `command`, ready for JSON.

@@ -37,9 +37,6 @@ def load_state(model: keras.Model, path: Path) -> int:
 
     Returns:
         The number of epochs trained so far.
-
-    Raises:
-        InputError: If the file cannot be read or belongs to another model.
     """
     return _load(path, variables_of(model), "Delete it to train the run from the beginning")
 
@@ -59,9 +56,6 @@ def load_weights(model: keras.Model, path: Path, hint: str) -> int:
 
     Returns:
         The number of epochs trained.
-
-    Raises:
-        InputError: If the file cannot be read or belongs to another model.
     """
     return _load(path, model.weights, hint)
 

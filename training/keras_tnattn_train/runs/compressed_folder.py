@@ -28,16 +28,6 @@ def check_output(folder: Path, original: Path, replaces: bool) -> None:
     """Refuses a folder whose model or other files are not those of an earlier compression.
 
     The files of a model that a killed process was about to replace are first moved back.
-
-    Args:
-        folder: The folder to write.
-        original: The model that is compressed.
-        replaces: Whether a small model is written, and not only reports.
-
-    Raises:
-        InputError: If the folder has a trained model or, without `replaces`, any model; or if it
-            has no report, but files of these names.
-        WriteError: If files cannot be moved back.
     """
     from keras_tnattn_train.runs.run import Run
 
@@ -63,11 +53,7 @@ def check_output(folder: Path, original: Path, replaces: bool) -> None:
 
 @contextlib.contextmanager
 def output_folder(folder: Path) -> Iterator[None]:
-    """Makes a folder before the long computations; new ones that stay empty are removed.
-
-    Raises:
-        WriteError: If the folder cannot be made.
-    """
+    """Makes a folder before the long computations; new ones that stay empty are removed."""
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

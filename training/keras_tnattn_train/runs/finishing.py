@@ -38,9 +38,6 @@ def finish(
 
     Returns:
         The results; `exported` is the path of the exported model, if there is one.
-
-    Raises:
-        InputError: If a file cannot be written.
     """
     try:
         with replacing(run.folder / "model.keras") as path:

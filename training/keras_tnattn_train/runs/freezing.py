@@ -21,17 +21,8 @@ def freeze(
     The model before is written to `live.keras` in the run's folder. If no layer can be frozen, the
     model stays as it is, with a note.
 
-    Args:
-        model: The trained model.
-        batches: Pairs of inputs and labels.
-        loss: Function of labels and outputs.
-        run: The run.
-
     Returns:
         The model to go on with, and what `results.json` says about it.
-
-    Raises:
-        InputError: If the file cannot be written.
     """
     try:
         frozen = freeze_metric(model, batches, loss=loss)

@@ -16,15 +16,7 @@ def save_text(path: Path, text: str) -> None:
 
 
 def exported_folder(results: dict[str, Any], runs: Path) -> Path:
-    """Returns the folder of a finished run's exported model.
-
-    Args:
-        results: The results of the run.
-        runs: The folder of the runs, for the error message.
-
-    Raises:
-        InputError: If the exported model is gone.
-    """
+    """Returns the folder of a finished run's exported model."""
     folder = Path(results["exported"])
     if not folder.is_dir():
         raise InputError(f"There is no {folder}. Delete {runs} to train and export again")
@@ -37,7 +29,7 @@ def finish_all(
     train: Callable[[Any, Run], object],
     data: dict[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """Trains each config in `folder/NAME/`; finished runs are not trained again.
+    """Trains each config in `folder/NAME/` unless it is finished; returns the results of all.
 
     Several processes may do this in one folder at the same time: each run is trained by one of
     them, and those that others train are waited for at the end.
@@ -47,12 +39,6 @@ def finish_all(
         folder: The folder that holds the runs.
         train: A function that trains one run to its end, starting or resuming it.
         data: Entries that the data descriptions of existing runs must contain.
-
-    Returns:
-        The results of each run.
-
-    Raises:
-        InputError: If a run exists with other options or other data.
     """
     runs = [Run(folder / config.name) for config in configs]
     for config, run in zip(configs, runs, strict=True):

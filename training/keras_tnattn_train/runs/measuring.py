@@ -39,9 +39,6 @@ def measure_missing(
 
     Returns:
         All rows, those of the file that were not wanted included.
-
-    Raises:
-        InputError: If the file cannot be read.
     """
     rows = read_measurements(path, keys, columns, blanks)
     missing = [key for key in wanted if key not in rows]

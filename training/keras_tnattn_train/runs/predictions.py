@@ -48,14 +48,7 @@ def labels(probabilities: Iterable[Any], class_names: Sequence[str]) -> list[lis
 def translation(
     text: str, score: float, finished: bool = True, rank: int | None = None
 ) -> Prediction:
-    """Returns a translation.
-
-    Args:
-        text: The translation.
-        score: Its score.
-        finished: Whether it ended before the limit of the search.
-        rank: Its rank among several, from 1. Default: it is the only one.
-    """
+    """Returns a translation."""
     warning = None if finished else "the translation reached the limit of the search, and is cut"
     ranked = {} if rank is None else {"rank": rank}
     return Prediction((text,), {**ranked, "translation": text, "score": round(score, 6)}, warning)

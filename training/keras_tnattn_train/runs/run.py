@@ -32,12 +32,7 @@ def to_json(options: Options) -> str:
 
 
 def from_json(kind: type[SomeOptions], text: str) -> SomeOptions:
-    """Creates options of class `kind` from JSON.
-
-    Raises:
-        InputError: If the text is not a JSON object, names another command, or has an unknown
-            option or an invalid value.
-    """
+    """Creates options of class `kind` from JSON."""
     try:
         values = json.loads(text)
     except json.JSONDecodeError as error:
@@ -53,36 +48,18 @@ def from_json(kind: type[SomeOptions], text: str) -> SomeOptions:
 
 
 class Run:
-    """One run's folder.
-
-    Args:
-        folder: The folder; it need not exist yet.
-    """
+    """One run's folder."""
 
     def __init__(self, folder: str | os.PathLike) -> None:
         self.folder = Path(folder)
 
     def locked(self, wait: bool = False) -> contextlib.AbstractContextManager[bool]:
-        """Locks the run, so that no other process that locks it can train it.
-
-        Args:
-            wait: Whether to wait until no other process has it locked. Default `False`.
-
-        Returns:
-            A context manager that yields `False` if another process has the run locked.
-        """
+        """Locks the run; yields `False` if another process, which trains it, has it locked."""
         return locked(self.folder, wait)
 
     @contextlib.contextmanager
     def waited_for(self, why: str = "in which another process is working") -> Iterator[bool]:
-        """Locks the run; if another process has it locked, prints the reason and waits.
-
-        Args:
-            why: The reason: what the other process does.
-
-        Yields:
-            `True`, as `locked` does.
-        """
+        """Locks the run; if another process has it locked, prints the reason and waits."""
         with self.locked() as free:
             if free:
                 yield True
@@ -93,11 +70,7 @@ class Run:
 
     @property
     def exists(self) -> bool:
-        """Whether the folder exists and is not empty.
-
-        Raises:
-            InputError: If the folder cannot be read.
-        """
+        """Whether the folder exists and is not empty."""
         try:
             return self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir()))
         except OSError as error:
@@ -106,11 +79,7 @@ class Run:
             ) from error
 
     def start(self, config: Any, data: dict[str, Any]) -> None:
-        """Creates the folder with the config and a description of the data.
-
-        Raises:
-            InputError: If the folder exists and is not empty, or cannot be created.
-        """
+        """Creates the folder with the config and a description of the data."""
         self.check_new()
         self.start_or_check(config, data)
 
@@ -125,9 +94,6 @@ class Run:
 
         The folder of a new run is a temporary one, which is renamed at the end; that of a run which
         exists is its own.
-
-        Raises:
-            InputError: If the folder cannot be created.
         """
         exists = self.exists
         wait_for_all("the start of the run")  # no process may start it before all have looked
@@ -194,11 +160,7 @@ class Run:
             ) from error
 
     def start_study(self, config: Options, data: dict[str, Any]) -> None:
-        """Starts a study or, if it exists, checks that it has the same options and data.
-
-        Raises:
-            InputError: If the folder holds something else, or cannot be created.
-        """
+        """Starts a study or, if it exists, checks that it has the same options and data."""
         self.check_same(config, data)
         with self.waited_for():
             self.check_same(config, data)  # another process may have started it
@@ -224,16 +186,7 @@ class Run:
         expected: dict[str, Any],
         hint: str = "Choose another folder",
     ) -> SomeOptions:
-        """Reads the run's config, and checks that the options that the user typed agree with it.
-
-        Args:
-            kind: The class of the config.
-            expected: Options that the config has to have.
-            hint: A sentence for the error message: what to do if there is no run.
-
-        Raises:
-            InputError: If there is no run, or an option differs from the config.
-        """
+        """Reads the run's config, and checks that the options that the user typed agree with it."""
         path = self.folder / "config.json"
         try:
             config = from_json(kind, path.read_text(encoding="utf-8"))

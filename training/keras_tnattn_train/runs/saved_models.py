@@ -18,15 +18,7 @@ _MISSING_WEIGHTS = ".*freshly-initialized"
 
 
 def load_model(path: Path, hint: str) -> keras.Model:
-    """Reads the trained model of a run.
-
-    Args:
-        path: The file, `model.keras`.
-        hint: A sentence for the error message: what to do if the file is missing.
-
-    Raises:
-        InputError: If the file is missing, damaged or not a model of this package.
-    """
+    """Reads the trained model of a run."""
     if not path.exists():
         raise InputError(
             f"Expected the model of a finished run. Received: {path}, which is missing. {hint}"
@@ -47,14 +39,7 @@ def load_model(path: Path, hint: str) -> keras.Model:
 
 
 def load_file(path: Path) -> keras.Model:
-    """Reads a Keras model of any origin.
-
-    Args:
-        path: The file, `.keras` or another format that Keras reads.
-
-    Raises:
-        InputError: If the file is damaged, or not a model of known layers.
-    """
+    """Reads a Keras model of any origin."""
     try:
         return _read(path, _MISSING_WEIGHTS)
     except (*_ERRORS, UserWarning) as error:

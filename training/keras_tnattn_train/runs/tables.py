@@ -24,12 +24,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def mean_and_deviation(values: Sequence[float], form: str) -> str:
-    """Formats the mean of some values and, if there are several, their standard deviation.
-
-    Args:
-        values: The values.
-        form: How to format both, such as `".2f"`.
-    """
+    """Formats the mean of some values and, if there are several, their standard deviation."""
     mean = f"{statistics.mean(values):{form}}"
     return f"{mean} ± {statistics.stdev(values):{form}}" if len(values) > 1 else mean
 
@@ -50,13 +45,7 @@ def half_width(values: Sequence[float], shared: float = 0.0) -> float:
 
 
 def interval(values: Sequence[float], form: str, shared: float = 0.0) -> str:
-    """Formats the mean of some values and, if there are several, its 95 % confidence interval.
-
-    Args:
-        values: One for each split.
-        form: How to format the mean, such as `".2f"`, or `"+.2f"` with its sign.
-        shared: As for `half_width`.
-    """
+    """Formats the mean of some values and, if there are several, its 95 % confidence interval."""
     mean = f"{statistics.fmean(values):{form}}"
     if len(values) < 2:
         return mean

@@ -59,23 +59,14 @@ class TrainedRun(PredictingRun):
 
     @abc.abstractmethod
     def description(self, result: Any) -> dict[str, Any]:
-        """Returns the content of `data.json` beside the small model.
-
-        Args:
-            result: What `compress` returned.
-        """
+        """Returns the content of `data.json` beside the small model."""
 
     def scores(self, result: Any) -> dict[str, float]:
         """Measures original and small model. Default: neither is measured."""
         return {}
 
     def summary(self, scores: dict[str, float], folder: Path) -> str:
-        """Returns what to print about a small model.
-
-        Args:
-            scores: What `scores` returned.
-            folder: Where the small model is.
-        """
+        """Returns what to print about a small model."""
         return ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
 
     @abc.abstractmethod

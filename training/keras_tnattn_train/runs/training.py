@@ -30,10 +30,6 @@ def start_session(config: RunConfig) -> None:
     """Begins a training: seeds every random generator, and checks that its results can be written.
 
     Clears Keras' global state except the distribution.
-
-    Raises:
-        InputError: If the backend cannot export, the folder of the export cannot be written to, or
-            TensorBoard is not installed, and the options ask for it.
     """
     if isinstance(config, ExportConfig) and config.export:
         _check_export(config.export_folder)
@@ -90,14 +86,8 @@ class EpochLog(keras.callbacks.Callback):
     def restore(self, validated: bool = False) -> int:
         """Restores the model of the last epoch.
 
-        Args:
-            validated: Whether each epoch ends with a validation. Default `False`.
-
         Returns:
             The number of epochs trained so far.
-
-        Raises:
-            InputError: If the checkpoint or the metrics cannot be read or are another training's.
         """
         self._validated = validated
         epochs = load_state(self.model, self._last) if self._last.exists() else 0
@@ -242,9 +232,6 @@ def fit(
     Returns:
         The callback, with the metrics of all epochs. Its `model` is the trained model; if several
         devices trained it, a copy on one of them.
-
-    Raises:
-        InputError: If the loss is not finite, or a checkpoint cannot be read or written.
     """
     log = log or EpochLog(run)
     log.set_model(model)

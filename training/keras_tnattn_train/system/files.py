@@ -63,15 +63,7 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def write_measurements(
     path: Path, measurements: Measurements, keys: Columns, columns: Columns
 ) -> None:
-    """Writes the CSV file that `read_measurements` reads, in the order of the measurements.
-
-    Args:
-        path: The file.
-        measurements: The other columns of each row, by those that identify it. The cell of a
-            column that is left out is empty.
-        keys: The columns that identify a row.
-        columns: The other columns.
-    """
+    """Writes the CSV file that `read_measurements` reads, in the order of the measurements."""
     blank = dict.fromkeys(columns, "")
     rows = [dict(zip(keys, key, strict=True)) | blank | row for key, row in measurements.items()]
     write_table(path, rows)
@@ -90,9 +82,6 @@ def read_measurements(
 
     Returns:
         The other columns of each row, by those that identify it.
-
-    Raises:
-        InputError: If the file cannot be read, or a column is missing or of another type.
     """
     if not path.exists():
         return {}
@@ -114,15 +103,7 @@ def read_measurements(
 
 
 def read_object(path: Path, hint: str) -> dict[str, Any]:
-    """Reads a file that holds a JSON object.
-
-    Args:
-        path: The file.
-        hint: A sentence for the error message: what to do if the file cannot be read.
-
-    Raises:
-        InputError: If the file is missing or damaged.
-    """
+    """Reads a file that holds a JSON object."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):

@@ -19,15 +19,8 @@ def locked(folder: Path, wait: bool = False) -> Iterator[bool]:
 
     The system frees the lock of a process that is killed.
 
-    Args:
-        folder: The folder.
-        wait: Whether to wait until no other process has it locked. Default `False`.
-
     Yields:
         `False` if another process has the folder locked, else `True`.
-
-    Raises:
-        InputError: If the folder cannot be locked.
     """
     name = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:32]
     path = Path(tempfile.gettempdir(), f"keras-tnattn-{name}.lock")

@@ -135,9 +135,6 @@ def _default_name(values: dict[str, Any]) -> str:
 class PreparingOptions(Options):
     """The options of the preparation that do not affect its result; they are not part of the
     config.
-
-    Raises:
-        InputError: If a value is out of its range.
     """
 
     workers: int = option(
@@ -151,11 +148,7 @@ class PreparingOptions(Options):
 
 
 class TranslateConfig(ExportConfig):
-    """The options of `translate`: data, model, training and output.
-
-    Raises:
-        InputError: If a value is out of its range.
-    """
+    """The options of `translate`: data, model, training and output."""
 
     command = "translate"
 

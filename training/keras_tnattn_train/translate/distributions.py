@@ -54,9 +54,6 @@ def smallest_eigenvalue(matrix: np.ndarray) -> float:
 
     `A` is positive definite, `x^T A x > 0` for all `x != 0`, if and only if it is above 0. Positive
     entries do not make a matrix positive definite. NaN if an entry is not finite.
-
-    Args:
-        matrix: Numbers `(n, n)`.
     """
     matrix = np.asarray(matrix, "float64")
     if not np.isfinite(matrix).all():

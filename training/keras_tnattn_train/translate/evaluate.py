@@ -159,10 +159,6 @@ def evaluate_run(
         The content of `evaluation-PART-beamK.json`; `files` lists the files that were written. The
         names of the files include the other corpus, the checkpoint and the limit, if given. The
         speed includes compilation.
-
-    Raises:
-        InputError: If the part is empty, if the run cannot be read or written, or if it has the
-            results of a different corpus in a file of the same name.
     """
     other = None
     if options.corpus is not None:

@@ -123,16 +123,9 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
     `index.html` shows all pictures, and says what they are. What an earlier call wrote into the
     folder is removed.
 
-    Args:
-        options: The options.
-
     Returns:
         The content of `explanation.json`, with `folder`, `files`, the pictures in it, and
         `verdicts`, the number of heads by matrix and verdict on a power law.
-
-    Raises:
-        InputError: If a sentence has no words, or only unknown ones, there is no such block or
-            head, the run cannot be read or the folder cannot be written to.
     """
     start_backend()  # takes seconds, so invalid arguments are reported first
     from keras_tnattn_train.translate.loading import load_translator

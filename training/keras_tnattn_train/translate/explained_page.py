@@ -22,12 +22,7 @@ MEANINGS = {
 
 
 def index_page(explanation: dict[str, Any], files: Sequence[str]) -> str:
-    """Returns a page in HTML that shows all pictures, block by block, and says what they are.
-
-    Args:
-        explanation: The content of `explanation.json`.
-        files: The pictures, `BLOCK/NAME.png`, the pictures of a block one after the other.
-    """
+    """Returns a page in HTML that shows all pictures, block by block, and says what they are."""
     lines = [
         '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>Attentions</title>',
         "<style>body{font-family:sans-serif;max-width:75rem;margin:auto;padding:1rem}"

@@ -18,12 +18,7 @@ LAYOUTS: Layouts = {
 
 
 def layouts(config: TranslateConfig, parts: int) -> Layouts:
-    """Returns the layouts of a translator in so many parts.
-
-    Raises:
-        InputError: If a size of the model cannot be divided evenly, or the embeddings or the
-            feed-forward networks are not dense.
-    """
+    """Returns the layouts of a translator in so many parts."""
     from keras_tnattn.models import PRESETS
 
     for name in ("embedding", "feedforward"):

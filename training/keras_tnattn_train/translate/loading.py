@@ -26,14 +26,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class TrainedTranslator:
-    """A translator and its vocabularies.
-
-    Args:
-        model: The `keras_tnattn.models.Translator`, or the `Steps` of another model.
-        corpus: The prepared corpus it was trained on.
-        source_tokenizer: The `WordPieceTokenizer` of the source language.
-        target_tokenizer: The `WordPieceTokenizer` of the target language.
-    """
+    """A translator and its vocabularies."""
 
     model: Any
     corpus: PreparedCorpus
@@ -41,11 +34,7 @@ class TrainedTranslator:
     target_tokenizer: Any
 
     def searching(self, beam_size: int) -> "SentenceTranslator":
-        """Returns a `SentenceTranslator` that searches with a beam of `beam_size` hypotheses.
-
-        Raises:
-            InputError: If the beam is wider than the target vocabulary.
-        """
+        """Returns a `SentenceTranslator` that searches with a beam of `beam_size` hypotheses."""
         from keras_tnattn.text.sentence_translator import SentenceTranslator  # needs TensorFlow
 
         try:
@@ -57,14 +46,7 @@ class TrainedTranslator:
 
 
 class TranslatorRun(TrainedRun):
-    """The finished run of a translator.
-
-    Args:
-        folder: Its folder.
-
-    Raises:
-        InputError: As `load_translator`.
-    """
+    """The finished run of a translator."""
 
     loss = staticmethod(logits_divergence)
 
@@ -122,10 +104,6 @@ def load_translator(folder: str | Path, checkpoint: str | None = None) -> Traine
         folder: The run's folder.
         checkpoint: The name of one of its checkpoints, such as `best_accuracy` or `epoch_0010`; the
             run need not be finished. Default: the finished model.
-
-    Raises:
-        InputError: If the run does not exist or, without a checkpoint, is not finished, a file of
-            it is damaged, or the weights belong to other vocabularies.
     """
     folder = Path(folder)
     corpus = corpus_of(folder)
@@ -151,11 +129,7 @@ def load_translator(folder: str | Path, checkpoint: str | None = None) -> Traine
 
 
 def corpus_of(folder: Path) -> PreparedCorpus:
-    """Returns the prepared corpus that a run was trained on.
-
-    Raises:
-        InputError: If the run does not exist, or the corpus is not that of the run.
-    """
+    """Returns the prepared corpus that a run was trained on."""
     data = read_object(folder / "data.json", "Choose the folder of a translator's run")
     if "digest" not in data and not (folder / "prepared").exists():
         raise InputError(

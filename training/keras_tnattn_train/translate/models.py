@@ -21,10 +21,6 @@ ModelMaker = Callable[[TranslateConfig, tuple[int, int]], keras.Model]
 def build_translator(config: TranslateConfig, sizes: tuple[int, int]) -> keras.Model:
     """Builds the translator of a config.
 
-    Args:
-        config: The options.
-        sizes: The sizes of the source and the target vocabulary.
-
     Raises:
         ValueError: If the sizes do not fit together.
     """
@@ -42,11 +38,7 @@ def build_translator(config: TranslateConfig, sizes: tuple[int, int]) -> keras.M
 
 
 def check_sizes(config: TranslateConfig) -> None:
-    """Builds a model of few words, before a corpus is prepared for sizes that do not fit.
-
-    Raises:
-        InputError: If the sizes do not fit together.
-    """
+    """Builds a model of few words, before a corpus is prepared for sizes that do not fit."""
     keras.utils.set_random_seed(config.seed)  # so that all processes have the same weights
     try:
         build_translator(config, (16, 16))
@@ -61,12 +53,6 @@ def compile_translator(
     make: ModelMaker = build_translator,
 ) -> keras.Model:
     """Builds a compiled translator.
-
-    Args:
-        config: The options.
-        sizes: As for `build_translator`.
-        steps_per_epoch: The number of steps of an epoch.
-        make: Builds the model.
 
     Raises:
         ValueError: As `build_translator`.

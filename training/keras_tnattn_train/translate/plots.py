@@ -59,12 +59,6 @@ def tails(name: str, fits: Sequence[PowerLaw], heads: Sequence[int], path: Path)
     """Draws how many entries of a matrix of each head exceed a magnitude, and the fitted tails.
 
     Both axes are logarithmic, so that a power law is a straight line.
-
-    Args:
-        name: The name of the matrix, a key of `SYMBOLS`.
-        fits: The fits of the heads.
-        heads: The numbers of the heads.
-        path: The file.
     """
     for axes, head, fit in _panels(heads, fits, path, (3.6, 3.2)):
         x = fit.magnitudes

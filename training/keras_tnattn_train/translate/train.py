@@ -42,21 +42,7 @@ SUFFIX = ".weights.npz"  # of checkpoints that hold only the weights of an epoch
 def train_translator(
     config: TranslateConfig, run: Run, workers: int = 1, make: ModelMaker = build_translator
 ) -> dict[str, Any]:
-    """Trains a translator, or resumes an interrupted run.
-
-    Args:
-        config: The options.
-        run: The run; its folder need not exist yet.
-        workers: The number of processes that prepare the corpus. Default 1, this process.
-        make: Builds the model from the options and the sizes of the vocabularies. Default: that of
-            the options.
-
-    Returns:
-        The content of `results.json`.
-
-    Raises:
-        InputError: If the config does not fit the data, or the folder belongs to another run.
-    """
+    """Trains a translator, or resumes an interrupted run."""
     if config.corpus is not None and not run.exists:
         check_sizes(config)
     start_session(config)
@@ -177,11 +163,7 @@ def export_trained(
     folder: Path,
     version: int | None = None,
 ) -> Path:
-    """Exports a translator with a model card and examples from the test part.
-
-    Returns:
-        The path of the new version.
-    """
+    """Exports a translator with a model card and examples from the test part."""
     from keras_tnattn.export import export_translator
 
     source, target = corpus.tokenizers

@@ -41,9 +41,6 @@ def render_pairs(source: str, target: str, seed: int = 0) -> list[tuple[str, str
     Returns:
         Pairs in random order. The source determines the target and vice versa: names that one of
         the two languages does not distinguish are left out.
-
-    Raises:
-        InputError: If the languages are not two of `LANGUAGES`.
     """
     if source == target or not {source, target} <= set(LANGUAGES):
         raise InputError(

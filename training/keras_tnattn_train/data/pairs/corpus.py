@@ -19,14 +19,7 @@ CUT_FRACTION, CUT_MOST = 0.05, 2000
 
 
 class StoredPairs(StoredSequence[Pair]):
-    """Pairs of sentences in a temporary file; memory holds 16 bytes per pair.
-
-    Args:
-        pairs: The pairs, which are read once.
-
-    Raises:
-        InputError: If the file cannot be written.
-    """
+    """Pairs of sentences in a temporary file; memory holds 16 bytes per pair."""
 
     def __init__(self, pairs: Iterable[Pair]) -> None:
         self._texts = StoredTexts(itertools.chain.from_iterable(pairs))
@@ -82,11 +75,7 @@ class ParallelCorpus:
     notes: tuple[str, ...] = ()
 
     def part(self, name: str) -> Sequence[Pair]:
-        """Returns the pairs of `"train"`, `"validation"` or `"test"`.
-
-        Raises:
-            InputError: If the part is empty.
-        """
+        """Returns the pairs of `"train"`, `"validation"` or `"test"`."""
         pairs = getattr(self, name)
         if not pairs:
             raise InputError(
@@ -130,9 +119,6 @@ def cut_parts(
 
     Returns:
         The pairs of each part and of the rest, `"train"`, in their original order.
-
-    Raises:
-        InputError: If there are too few pairs for these parts.
     """
     group = _groups(pairs)
     part_size = min(CUT_MOST, int(np.ceil(CUT_FRACTION * len(pairs))))

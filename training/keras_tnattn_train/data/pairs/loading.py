@@ -63,9 +63,6 @@ def load_pairs(
         The pairs; the same corpus and seed always give the same pairs in the same order. Parts that
         the corpus has stay as they are. With `cut` a missing validation or test part is split off
         the training part, so that none of its sentences, source or target, is trained on.
-
-    Raises:
-        InputError: If there is no such corpus, or it cannot be read or has too few pairs.
     """
     name = corpus.removeprefix(TFDS)
     table = _table_name(corpus)
@@ -90,12 +87,7 @@ def load_pairs(
 
 
 def check_trainable(corpus: str, data_dir: str | None = None) -> None:
-    """Checks, without reading it, that a corpus exists and has a training part.
-
-    Raises:
-        InputError: If the corpus is neither a known name nor an existing path, or has no training
-            part.
-    """
+    """Checks, without reading it, that a corpus exists and has a training part."""
     table = _table_name(corpus)
     folder = Path(data_dir, table) if table and data_dir else None
     if folder and folder.is_dir():
@@ -209,14 +201,7 @@ def _renamed(parts: Mapping[str, "_Pairs"]) -> dict[str, "_Pairs"]:
 def _assembled(
     languages: Iterable[str], parts: Mapping[str, "_Pairs"], seed: int, cut: bool
 ) -> ParallelCorpus:
-    """Stores the pairs, perhaps splits off missing parts, and notes what the user should know.
-
-    Args:
-        languages: The names of the two languages.
-        parts: The pairs of the parts that the corpus has, which are read once.
-        seed: Seed of the parts that are split off.
-        cut: Whether to split off missing parts.
-    """
+    """Stores the pairs, perhaps splits off missing parts, and notes what the user should know."""
     notes = []
     stored: dict[str, Sequence[Pair]] = {}
     for name, pairs in parts.items():
@@ -285,12 +270,7 @@ class _FilledPairs(_Pairs):
 
 
 class _TablePairs(_Pairs):
-    """The pairs of a table with columns `source` and `target`, or with two columns.
-
-    Raises:
-        InputError: If the table cannot be opened or has other columns; when the pairs are read, if
-            it has bad rows that are not to be left out.
-    """
+    """The pairs of a table with columns `source` and `target`, or with two columns."""
 
     def __init__(self, path: Path, skip: bool) -> None:
         self._path, self._bad, self._notes = path, BadRows(path, skip), list[str]()
@@ -340,12 +320,7 @@ class _TablePairs(_Pairs):
 
 
 class _LinePairs(_Pairs):
-    """The lines of two files, the one the translation of the other.
-
-    Raises:
-        InputError: If both are the same file; when the pairs are read, if one has more lines, or if
-            there are bad lines that are not to be left out.
-    """
+    """The lines of two files, the one the translation of the other."""
 
     def __init__(self, source: Path, target: Path, skip: bool) -> None:
         if source.exists() and target.exists() and source.samefile(target):

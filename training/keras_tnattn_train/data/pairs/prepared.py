@@ -111,11 +111,7 @@ class PreparedCorpus:
 
     @functools.cached_property
     def tokenizers(self) -> tuple[Any, Any]:
-        """The two tokenizers, which are read once. Only these need TensorFlow Text.
-
-        Raises:
-            InputError: If TensorFlow Text is not installed.
-        """
+        """The two tokenizers, which are read once. Only these need TensorFlow Text."""
         source, target = load_tokenizers(self.folder)
         return source, target
 
@@ -186,11 +182,6 @@ def prepare(
 
     Returns:
         The tokenized corpus.
-
-    Raises:
-        InputError: If the corpus has no training part or none of its pairs is short enough, if an
-            option is invalid, if the folder holds something else or cannot be written, if a
-            process was killed, or if TensorFlow Text is not installed.
     """
     folder = Path(folder)
     corpus.part("train")  # which has to exist
@@ -302,11 +293,7 @@ def _write_index(corpus: ParallelCorpus, partial: Path, description: dict[str, A
 
 
 def load_prepared(folder: str | Path) -> PreparedCorpus:
-    """Reads what `prepare` wrote, with only NumPy.
-
-    Raises:
-        InputError: If there is no such folder, or one of its files is missing or has changed.
-    """
+    """Reads what `prepare` wrote, with only NumPy."""
     folder = Path(folder)
     index = _read_index(folder, "Prepare the corpus first")
     again = f"Delete {folder} and prepare the corpus again"

@@ -96,15 +96,7 @@ def learn(
     workers: Workers,
     progress: Progress,
 ) -> None:
-    """Writes the two tokenizers, unless an interrupted preparation has.
-
-    Args:
-        corpus: The corpus.
-        folder: The folder to fill.
-        options: What `Preparing.options` returned.
-        workers: The processes.
-        progress: As for `compute`.
-    """
+    """Writes the two tokenizers, unless an interrupted preparation has."""
     learned = folder / CHUNKS / "learned"
     if learned.exists():
         return
@@ -137,15 +129,7 @@ def learn(
 def tokenize_all(
     corpus: ParallelCorpus, folder: Path, max_length: int, workers: Workers, progress: Progress
 ) -> list[str]:
-    """Writes the ids of all parts; returns sentences about longer pairs.
-
-    Args:
-        corpus: The corpus.
-        folder: The folder to fill.
-        max_length: As for `tokenize`.
-        workers: The processes.
-        progress: As for `compute`.
-    """
+    """Writes the ids of all parts; returns sentences about longer pairs."""
     chunks = chunks_of(corpus, PARTS, folder / CHUNKS, "ids")
     _tokenizers.cache_clear()  # the folder now holds others
     compute(workers, tokenize, corpus, chunks, progress, folder, max_length)
@@ -164,13 +148,7 @@ def tokenize_all(
 
 
 def count_words(chunk: Chunk, pairs: Sequence[Pair], options: Sequence[dict[str, Any]]) -> int:
-    """Counts the words of a chunk with `keras_tnattn.text.word_pieces.count_words`.
-
-    Args:
-        chunk: The chunk.
-        pairs: Its pairs.
-        options: The options of the source and of the target tokenizer.
-    """
+    """Counts the words of a chunk with `keras_tnattn.text.word_pieces.count_words`."""
     start_tensorflow()
     from keras_tnattn.text import word_pieces
 
@@ -184,11 +162,7 @@ def count_words(chunk: Chunk, pairs: Sequence[Pair], options: Sequence[dict[str,
 
 
 def all_counts(chunks: Sequence[Chunk]) -> tuple[collections.Counter[str], ...]:
-    """Returns how often each source and each target word occurs, from what `count_words` wrote.
-
-    Raises:
-        InputError: If a file is damaged.
-    """
+    """Returns how often each source and each target word occurs, from what `count_words` wrote."""
     totals: tuple[collections.Counter[str], ...] = (collections.Counter(), collections.Counter())
     for chunk in chunks:
         with _reading(chunk.path):
@@ -250,9 +224,6 @@ def assemble(chunks: Sequence[Chunk], folder: Path) -> dict[str, int]:
 
     Returns:
         For each part, the number of pairs that were longer than the maximum.
-
-    Raises:
-        InputError: If a file is damaged.
     """
     too_long = dict.fromkeys(PARTS, 0)
     for chunk in chunks:
@@ -280,11 +251,7 @@ def _read(paths: Iterable[Path], name: str) -> Iterator[np.ndarray]:
 
 
 def load_tokenizers(folder: Path) -> list[Any]:
-    """Returns the source and the target tokenizer in a folder.
-
-    Raises:
-        InputError: If TensorFlow Text is not installed.
-    """
+    """Returns the source and the target tokenizer in a folder."""
     start_tensorflow()
     from keras_tnattn.text.bert_pieces import load_tokenizer
 
@@ -301,11 +268,7 @@ def start_worker() -> None:
 
 @functools.cache
 def start_tensorflow() -> None:
-    """Imports TensorFlow Text, which converts sentences to ids, without TensorFlow's messages.
-
-    Raises:
-        InputError: If it is not installed.
-    """
+    """Imports TensorFlow Text, which converts sentences to ids, without TensorFlow's messages."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         with without_noise():

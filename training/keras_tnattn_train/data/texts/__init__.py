@@ -36,10 +36,6 @@ def load_texts(
 
     Returns:
         The rows; the same source always gives the same rows in the same order.
-
-    Raises:
-        InputError: If the data set does not exist or cannot be read, or if an option does not apply
-            to it.
     """
     columns = {"text_column": text_column, "label_column": label_column}
     if dataset.startswith(TFDS):

@@ -21,9 +21,6 @@ class LabeledTexts:
         labels: Integer array `(R,)`, positions in `class_names`.
         class_names: The names of the classes.
         notes: Sentences that describe how the rows were changed while they were read.
-
-    Raises:
-        InputError: If there are no rows.
     """
 
     texts: Sequence[str]
@@ -36,11 +33,7 @@ class LabeledTexts:
             raise InputError("Expected at least one labeled text. Received: no rows")
 
     def in_classes(self, class_of: Callable[[str], str]) -> "LabeledTexts":
-        """Returns the texts with fewer classes, in the order of their names.
-
-        Args:
-            class_of: The new class of one.
-        """
+        """Returns the texts with fewer classes, in the order of their names."""
         names = [class_of(name) for name in self.class_names]
         classes = tuple(sorted(set(names)))
         numbers = np.array([classes.index(name) for name in names], self.labels.dtype)
@@ -100,9 +93,6 @@ def split_rows(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarr
 
     Returns:
         Two integer arrays of row numbers, each sorted.
-
-    Raises:
-        InputError: If one part would be empty, or there is a single class.
     """
     # scikit-learn takes a second to import, which `--help` should not.
     from sklearn.model_selection import train_test_split

@@ -56,9 +56,6 @@ def load_tfds(
         text_column: The feature that holds the text. Default: the data set's supervised input
             if that is a text, or its only text.
         label_column: The `ClassLabel` feature. Default: the only one.
-
-    Raises:
-        InputError: If the data set is unknown or not available, or lacks these features.
     """
     import tensorflow_datasets as tfds
 
@@ -101,9 +98,6 @@ def load_tfds_pairs(
 
     Returns:
         The two languages, and iterators over the pairs of each split.
-
-    Raises:
-        InputError: If the set is unknown, not available or not a translation set.
     """
     import tensorflow_datasets as tfds
 
@@ -128,13 +122,7 @@ def downloaded(
     load: Callable,
     alternative: str = "try python training/train.py classify with --dataset docstrings",
 ) -> Any:
-    """Returns what `load` returns, and reports any of its errors as an `InputError`.
-
-    Args:
-        dataset: The data set's name.
-        load: Reads the data set from a library's cache, or downloads it.
-        alternative: What to do without a network, for the error message.
-    """
+    """Returns what `load` returns, and reports any of its errors as an `InputError`."""
     try:
         return load()
     except Exception as error:  # the libraries even raise `Exception` itself

@@ -92,9 +92,6 @@ def load_table(
 
     Returns:
         The rows in the order of the file.
-
-    Raises:
-        InputError: If the file cannot be read, has no rows, lacks a column, or has bad rows.
     """
     with open_table(path, quoted_columns=DRUG_REVIEWS.columns) as table:
         layout = _layout(table, text_column, label_column)
@@ -227,9 +224,6 @@ def load_folders(path: Path, skip_bad_rows: bool = False) -> LabeledTexts:
     """Reads the `.txt` files (UTF-8) in a folder's subfolders, one subfolder per class.
 
     Empty files are left out, and files of other kinds are counted.
-
-    Raises:
-        InputError: If files cannot be read or decoded, unless `skip_bad_rows` leaves them out.
     """
     bad, counts = BadRows(path, skip_bad_rows), collections.Counter[str]()
 
