@@ -11,11 +11,7 @@ from keras_tnattn_train.options.options import RUN, Options, Seeds, option
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.many import finish_all, save_text
 from keras_tnattn_train.runs.measuring import measure_missing
-from keras_tnattn_train.system.files import (
-    Columns,
-    Measurements,
-    writing,
-)
+from keras_tnattn_train.system.files import Columns, Measurements
 
 # The tensor networks, by their options of `images`.
 NETWORKS: dict[str, dict[str, Any]] = {
@@ -67,9 +63,6 @@ def start(values: dict[str, Any]) -> None:
     start_backend()  # takes seconds, so invalid input is reported first
     from keras_tnattn_studies.digits_baselines import BASELINES
     from keras_tnattn_train.images.train import train_images
-
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
 
     def measure(classifier: str, seed: int) -> dict[str, Any]:
         data = load_images("digits", seed=seed)

@@ -1,6 +1,5 @@
 """The study `long-texts`: what reads long texts, how well, how fast and with how much memory."""
 
-import json
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from keras_tnattn_train.system.files import (
     Columns,
     Measurements,
     read_object,
-    replacing,
+    write_json,
 )
 
 # The settings among which each model's are chosen.
@@ -222,8 +221,7 @@ def settings_of(
         accuracies = result["accuracies"]
         best = candidates[accuracies.index(max(accuracies))]
         settings_of[model] = {"settings": best, "choices": candidates, "accuracies": accuracies}
-        with replacing(path) as partial:
-            partial.write_text(json.dumps(settings_of, indent=1) + "\n", encoding="utf-8")
+        write_json(path, settings_of)
         print(f"{model}: {best} ({max(accuracies):.1%} of the validation texts)", flush=True)
     return {model: settings_of[model]["settings"] for model in models}
 

@@ -11,7 +11,7 @@ from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.processes.workers import replaced_process
 from keras_tnattn_train.runs.many import save_text
 from keras_tnattn_train.runs.measuring import measure_missing
-from keras_tnattn_train.system.files import Columns, Measurements, writing
+from keras_tnattn_train.system.files import Columns, Measurements
 
 NETWORKS = ("plga", "plga-epsilon", "sdpa", "none")
 CLASSIFIERS = (*NETWORKS, "logistic-regression", "svm", "gradient-boosting")
@@ -96,8 +96,6 @@ def start(values: dict[str, Any]) -> None:
     from keras_tnattn_studies.power_law_graph import measure_graph
     from keras_tnattn_studies.power_law_tables import TEST_FRACTION, measure_table
 
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     shared = TEST_FRACTION / (1 - TEST_FRACTION)
 
     def report(rows: Measurements) -> None:

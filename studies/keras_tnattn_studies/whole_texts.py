@@ -85,7 +85,7 @@ def train(config: WholeTextsConfig, run: Run) -> None:
     results = alone.run_alone(train_whole, config, str(run.folder), gigabytes=config.gigabytes)
     if results is None:
         if not run.exists:
-            run.start(config, {})
+            run.start_or_check(config, {})
         run.finish({"outcome": OUT_OF_MEMORY})
         print(
             f"{config.name}: out of memory with gigabytes={config.gigabytes}. This is a result; "

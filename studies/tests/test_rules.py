@@ -118,7 +118,7 @@ def test_the_runs_of_a_study_share_their_options(tmp_path, monkeypatch, capsys, 
         for config in configs:
             run = Run(folder / config.name)
             if not run.exists:
-                run.start(config, {})
+                run.start_or_check(config, {})
                 run.finish(finished(1.0, length=config.length).results)
 
     def report(folder, written=rules_report.report):

@@ -427,7 +427,7 @@ class TestRefusals:
         table = small_table(tmp_path / "table.csv", rows=100)
         config = from_json(ClassifyConfig, (whole / "config.json").read_text())
         run = Run(tmp_path / "run")
-        run.start(config.changed(dataset=table), {})
+        run.start_or_check(config.changed(dataset=table), {})
         assert_refused(
             capsys, ["classify", "--run-dir", str(run.folder), "--resume"], "other texts"
         )

@@ -18,7 +18,7 @@ from run_folders import (
 
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.data.images import load_images
-from keras_tnattn_train.images import plots
+from keras_tnattn_train.images import train
 from keras_tnattn_train.images.config import ImagesConfig
 from keras_tnattn_train.images.train import _compiled_model, deductive_outputs
 from keras_tnattn_train.runs.run import Run
@@ -233,9 +233,9 @@ def test_power_law_graph_attention_and_its_deductive_outputs(tmp_path):
 
 def test_heads_are_counted_from_one(tmp_path, monkeypatch):
     figures = []
-    monkeypatch.setattr(plots, "save", lambda figure, path: figures.append(figure))
-    outputs = {name: np.eye(3)[None].repeat(2, axis=0) for name in plots.SYMBOLS}
-    plots.deductive(np.zeros((3, 3)), outputs, tmp_path / "deductive.png")
+    monkeypatch.setattr(train, "save", lambda figure, path: figures.append(figure))
+    outputs = {name: np.eye(3)[None].repeat(2, axis=0) for name in train.SYMBOLS}
+    train.draw_deductive(np.zeros((3, 3)), outputs, tmp_path / "deductive.png")
     titles = {axes.get_title().rpartition(", ")[2] for axes in figures[0].axes}
     assert titles == {"", "head 1", "head 2"}
 

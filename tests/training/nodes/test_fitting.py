@@ -8,7 +8,6 @@ from planted_graph import write
 from keras_tnattn_train.nodes import fitting
 from keras_tnattn_train.nodes.config import NodesConfig
 from keras_tnattn_train.nodes.fitting import fit, inputs_of
-from keras_tnattn_train.nodes.graphs import read_graph
 from keras_tnattn_train.nodes.train import _trainer
 from keras_tnattn_train.runs.checkpoints import load_state, load_weights
 from keras_tnattn_train.runs.run import Run
@@ -44,7 +43,7 @@ def config(dataset, **options):
 
 def test_each_edge_has_its_weight_in_both_directions(weighted):
     dataset, edges = weighted
-    graph = read_graph(config(dataset))
+    graph = config(dataset).read_graph()
     inputs = inputs_of(graph, _trainer(config(dataset), graph).model)
     assert inputs["edges"].shape == (1, 2 * EDGES, 2)
     ends = map(tuple, inputs["edges"][0].tolist())
@@ -56,7 +55,7 @@ def test_each_edge_has_its_weight_in_both_directions(weighted):
 def test_the_losses_are_those_of_the_weighted_graph(weighted):
     dataset, edges = weighted
     options = config(dataset, num_layers=1)
-    graph = read_graph(options)
+    graph = options.read_graph()
     trainer = _trainer(options, graph)
     # Kipf and Welling, section 2: self-loops are added, then both sides divided by root degrees.
     adjacency = np.eye(NODES)
@@ -78,8 +77,8 @@ def test_the_losses_are_those_of_the_weighted_graph(weighted):
 def test_a_graph_without_weights_has_edges_of_weight_one(weighted, tmp_path):
     """As a model with weights reads it."""
     dataset, _ = weighted
-    model = _trainer(config(dataset), read_graph(config(dataset))).model
-    plain = read_graph(config(write(tmp_path / "planted")))
+    model = _trainer(config(dataset), config(dataset).read_graph()).model
+    plain = config(write(tmp_path / "planted")).read_graph()
     weights = inputs_of(plain, model)["edge_weights"]
     np.testing.assert_array_equal(weights, np.ones((1, len(plain.edges))))
 
@@ -87,9 +86,9 @@ def test_a_graph_without_weights_has_edges_of_weight_one(weighted, tmp_path):
 def test_a_checkpoint_has_the_best_and_the_current_weights(weighted, tmp_path):
     dataset, _ = weighted
     options = config(dataset)
-    trainer = _trainer(options, read_graph(options))
+    trainer = _trainer(options, options.read_graph())
     run = Run(tmp_path / "run")
-    run.start(options, {})
+    run.start_or_check(options, {})
     trainer.step()
     best = trainer.model.get_weights()
     rows = [{"epoch": epoch, **trainer.step()} for epoch in (1, 2, 3)]
@@ -126,14 +125,14 @@ def test_a_run_goes_on_from_an_epoch_that_is_not_the_best(weighted, tmp_path, mo
     dataset, _ = weighted
     monkeypatch.setattr(fitting, "CHECKPOINT_EPOCHS", 4)
     options = config(dataset, epochs=8)
-    graph = read_graph(options)
+    graph = options.read_graph()
     uninterrupted = best_in_epoch_2(_trainer(options, graph))
     want_rows, stopping = fit(uninterrupted, options)
     assert stopping.best_epoch == 2
     want = uninterrupted.model.get_weights()
 
     run = Run(tmp_path / "run")
-    run.start(options, {})
+    run.start_or_check(options, {})
     interrupted = best_in_epoch_2(_trainer(options, graph))
     step = interrupted.step
     steps = iter([step] * 6 + [stop])

@@ -285,7 +285,7 @@ class TestResuming:
     @pytest.fixture
     def folder(self, tmp_path):
         config = TranslateConfig(name="mine", epochs=30, export=True, attention="sdpa")
-        Run(tmp_path / "run").start(config, {})
+        Run(tmp_path / "run").start_or_check(config, {})
         return tmp_path / "run"
 
     def options(self, folder):

@@ -10,10 +10,9 @@ from import_path import IMPORT_PATH
 ROOT = Path(__file__).parents[3]
 CODE = """
 import os
-from keras_tnattn_train.system import noise
 from keras_tnattn_train.processes import backend
 
-with noise.without_noise():
+with backend.without_noise():
     os.write(2, b"I0000 00:00:1.5  12 port.cc:153] oneDNN custom operations are on.\\n")
     os.write(2, b"2026-01-01 10:00:00.5: E cuda_platform.cc:51] failed call to cuInit: none\\n")
     os.write(2, b"E0000 00:00:1.5 disk.cc:1] an error\\n")

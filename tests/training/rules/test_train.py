@@ -18,7 +18,6 @@ from run_folders import (
 from keras_tnattn_train.cli import train as main
 from keras_tnattn_train.demos import rules as demo_rules
 from keras_tnattn_train.options.errors import InputError, exit_status
-from keras_tnattn_train.rules import plots
 from keras_tnattn_train.rules import train as rules
 from keras_tnattn_train.rules.automata import RuleBatches, evolve
 from keras_tnattn_train.rules.config import RulesConfig
@@ -207,9 +206,9 @@ def test_the_network_goes_on_from_its_own_outputs():
 def test_the_picture_counts_the_errors(tmp_path, monkeypatch):
     titles = []
     monkeypatch.setattr(
-        plots, "save", lambda figure, path: titles.extend(a.get_title() for a in figure.axes)
+        rules, "save", lambda figure, path: titles.extend(a.get_title() for a in figure.axes)
     )
-    plots.space_time(np.zeros((3, 4)), np.eye(3, 4), 1, tmp_path / "picture.png")
+    rules.draw_space_time(np.zeros((3, 4)), np.eye(3, 4), 1, tmp_path / "picture.png")
     assert titles[2] == "errors: 3 cells"
 
 

@@ -39,7 +39,7 @@ def test_a_checkpoint_holds_all_that_the_next_epoch_needs(tmp_path):
 
 def test_damaged_metrics(tmp_path):
     run, model = Run(tmp_path / "run"), tiny_model()
-    run.start(ClassifyConfig(), {})
+    run.start_or_check(ClassifyConfig(), {})
     run.write_metrics([{"epoch": i, "loss": i / 8} for i in (1, 2)])
     log, path = EpochLog(run), run.folder / "metrics.csv"
     log.set_model(model)
@@ -85,7 +85,7 @@ def test_a_damaged_checkpoint_is_refused_or_the_same(tmp_path):
 
 def test_a_row_without_its_checkpoint_is_dropped(tmp_path):
     run = Run(tmp_path / "run")
-    run.start(ClassifyConfig(), {})
+    run.start_or_check(ClassifyConfig(), {})
     run.write_metrics([{"epoch": i, "loss": 1.0} for i in (1, 2, 3)])
     log, model = EpochLog(run), tiny_model()
     log.set_model(model)
@@ -104,7 +104,7 @@ def test_a_row_without_its_checkpoint_is_dropped(tmp_path):
 )
 def test_the_time_of_a_step_leaves_compiling_out(tmp_path, monkeypatch, ends, seconds):
     run = Run(tmp_path / "run")
-    run.start(ClassifyConfig(), {})
+    run.start_or_check(ClassifyConfig(), {})
     log = EpochLog(run)
     log.set_params({"steps": 10})
     log.set_model(tiny_model())
@@ -122,7 +122,7 @@ def test_the_time_of_a_step_leaves_compiling_out(tmp_path, monkeypatch, ends, se
 
 def test_a_loss_that_is_no_number_is_not_the_best(tmp_path):
     run = Run(tmp_path / "run")
-    run.start(ClassifyConfig(), {})
+    run.start_or_check(ClassifyConfig(), {})
     log = EpochLog(run, patience=2)
     log.rows = [{"val_loss": loss} for loss in (1.0, float("nan"), 2.0)]
     assert log.done
@@ -132,7 +132,7 @@ def test_a_loss_that_is_no_number_is_not_the_best(tmp_path):
 
 def test_the_accuracy_may_decide_which_epoch_is_best(tmp_path, monkeypatch):
     run, saved, done = Run(tmp_path / "run"), [], []
-    run.start(ClassifyConfig(), {})
+    run.start_or_check(ClassifyConfig(), {})
     monkeypatch.setattr(training, "save_state", lambda model, epoch, path: saved.append(epoch))
     log = EpochLog(run, patience=2, monitor="accuracy")
     for loss, accuracy in ((2, 0.5), (3, 0.7), (1, 0.6), (0, 0.7)):
@@ -145,7 +145,7 @@ def test_the_accuracy_may_decide_which_epoch_is_best(tmp_path, monkeypatch):
 
 def test_the_best_epoch_of_a_loss_and_of_an_accuracy(tmp_path):
     run = Run(tmp_path / "run")
-    run.start(ClassifyConfig(), {})
+    run.start_or_check(ClassifyConfig(), {})
     log = EpochLog(run)
     assert log.best_epoch() == log.best_epoch("val_accuracy", highest=True) == 0
     losses, accuracies = (3.0, 1.0, 2.0, 1.0), (0.1, 0.2, 0.9, 0.9)
@@ -170,7 +170,7 @@ def test_the_best_epoch_of_a_loss_and_of_an_accuracy(tmp_path):
 )
 def test_columns_of_another_training_end_the_first_step(tmp_path, columns, validated, known):
     run, model = Run(tmp_path / "run"), tiny_model()
-    run.start(ClassifyConfig(), {})
+    run.start_or_check(ClassifyConfig(), {})
     log = EpochLog(run)
     log.set_model(model)
     log.set_params({"steps": 10})
@@ -188,7 +188,7 @@ def test_columns_of_another_training_end_the_first_step(tmp_path, columns, valid
 
 def test_metrics_without_the_loss_that_ends_the_training(tmp_path):
     run, model = Run(tmp_path / "run"), tiny_model()
-    run.start(ClassifyConfig(), {})
+    run.start_or_check(ClassifyConfig(), {})
     log = EpochLog(run, patience=1)
     log.set_model(model)
     run.write_metrics([{"epoch": 1, "loss": 1.0}])

@@ -15,7 +15,7 @@ from keras_tnattn_train.runs.run import Run, open_run
 @pytest.mark.parametrize("content", ["", "[]", '{"a": 1', "\x00", None])
 def test_damaged_descriptions_of_a_run(tmp_path, content):
     run = Run(tmp_path / "run")
-    run.start(ClassifyConfig(), {"a": 1})
+    run.start_or_check(ClassifyConfig(), {"a": 1})
     run.finish({"loss": 1.0})
     for name, read in (
         ("results.json", lambda: run.results),
@@ -39,12 +39,12 @@ def test_metrics_that_are_read_and_written_again_are_the_same(tmp_path):
 def test_finish_all_trains_what_is_not_finished(tmp_path, capsys):
     configs = [ClassifyConfig(name=name) for name in ("first", "second")]
     done = Run(tmp_path / "first")
-    done.start(configs[0], {"digest": "x"})
+    done.start_or_check(configs[0], {"digest": "x"})
     done.finish({"loss": 1.0})
 
     def train(config, run):
         assert config is configs[1]
-        run.start(config, {"digest": "x"})
+        run.start_or_check(config, {"digest": "x"})
         run.finish({"loss": 2.0})
 
     results = finish_all(configs, tmp_path, train, {"digest": "x"})
@@ -60,14 +60,14 @@ def test_finish_all_leaves_a_run_to_the_process_that_trains_it(tmp_path, capsys)
 
     def train(config, run):
         trained.append(config.name)
-        run.start(config, {})
+        run.start_or_check(config, {})
         run.finish({"loss": 3.0})
 
     def other_process():  # it finishes one of its runs, and is killed
         with Run(tmp_path / "first").locked(), Run(tmp_path / "second").locked():
             is_locked.set()
             time.sleep(0.5)
-            Run(tmp_path / "first").start(configs[0], {})
+            Run(tmp_path / "first").start_or_check(configs[0], {})
             Run(tmp_path / "first").finish({"loss": 1.0})
 
     class Finishing(Run):
@@ -75,7 +75,7 @@ def test_finish_all_leaves_a_run_to_the_process_that_trains_it(tmp_path, capsys)
 
         def locked(self, wait=False):
             if self.folder.name == "fourth" and not self.exists:
-                self.start(configs[3], {})
+                self.start_or_check(configs[3], {})
                 self.finish({"loss": 4.0})
             return super().locked(wait)
 
@@ -102,7 +102,7 @@ def test_a_run_that_another_process_started_with_other_options_is_refused(tmp_pa
         with run.locked():
             is_locked.set()
             time.sleep(0.5)
-            run.start(ClassifyConfig(name="run", epochs=1), {})
+            run.start_or_check(ClassifyConfig(name="run", epochs=1), {})
             run.finish({"loss": 1.0})
 
     other = threading.Thread(target=other_process)
@@ -125,7 +125,7 @@ def test_a_study_with_other_options_is_refused_without_waiting(tmp_path, capsys)
 
         def locked(self, wait=False):
             if not self.exists:
-                new.start(ClassifyConfig(epochs=1), {})
+                new.start_or_check(ClassifyConfig(epochs=1), {})
             return super().locked(wait)
 
     with pytest.raises(InputError, match="epochs=1"):
@@ -149,10 +149,10 @@ def test_only_the_first_of_several_processes_locks_a_run(tmp_path, monkeypatch):
 def test_an_empty_folder_is_a_new_run(tmp_path):
     run = Run(tmp_path)
     assert not run.exists
-    run.start(ClassifyConfig(), {"a": 1})
+    run.start_or_check(ClassifyConfig(), {"a": 1})
     assert json.loads((tmp_path / "data.json").read_text()) == {"a": 1}
     with pytest.raises(InputError, match="which exists"):
-        run.start(ClassifyConfig(), {"a": 1})
+        run.check_new()
 
 
 def test_a_start_that_fails_leaves_no_folder_behind(tmp_path):
@@ -170,7 +170,7 @@ def test_a_start_that_fails_leaves_no_folder_behind(tmp_path):
 
 def test_data_of_which_a_run_says_nothing_are_other_data(tmp_path):
     run = Run(tmp_path / "run")
-    run.start(ClassifyConfig(), {"a": 1})
+    run.start_or_check(ClassifyConfig(), {"a": 1})
     run.check_data({"a": 1})
     for data in ({"a": 2}, {"a": 1, "b": 3}):
         with pytest.raises(InputError, match="Received: other texts"):
@@ -193,7 +193,7 @@ class TestFollowedRun:
         assert list(tmp_path.iterdir()) == []
 
     def test_may_exist_already(self, followed):
-        Run(followed.folder).start(ClassifyConfig(), {"a": 1})
+        Run(followed.folder).start_or_check(ClassifyConfig(), {"a": 1})
         followed.check_new()
         followed.start_or_check(ClassifyConfig(), {"a": 1})
         with pytest.raises(InputError, match="data with which the run"):
@@ -217,7 +217,7 @@ def test_a_run_exports_if_asked_for(tmp_path):
     for export in (False, True):
         config = ClassifyConfig(export=export, saved_models=str(tmp_path / "saved"), name="mine")
         run = Run(tmp_path / f"run-{export}")
-        run.start(config, {})
+        run.start_or_check(config, {})
         results = finish(config, run, model, {"loss": 1.0}, write)
         assert (tmp_path / "saved/mine/1").exists() is export
         assert ("exported" in results) is export

@@ -1,6 +1,5 @@
 """Measures a trained classifier on labeled texts, beside a linear SVM."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from keras_tnattn_train.options.options import (
 )
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.tables import table_of
-from keras_tnattn_train.system.files import read_object, replacing
+from keras_tnattn_train.system.files import read_object, write_json
 
 if TYPE_CHECKING:
     from keras_tnattn_train.classify.loading import ClassifierRun
@@ -152,18 +151,12 @@ def evaluate_run(options: EvaluateOptions) -> dict[str, Any]:
     }
     if baseline is not None:
         scores = _scores(labels, baseline, run.class_names)
-        f1 = {each: of_class["f1"] for each, of_class in scores["classes"].items()}
-        results["baseline"] = {
-            "accuracy": scores["accuracy"],
-            "macro_f1": scores["macro_f1"],
-            "f1": f1,
-        }
+        results["baseline"] = {name: scores[name] for name in ("accuracy", "macro_f1")}
+        results["baseline"]["f1"] = {name: x["f1"] for name, x in scores["classes"].items()}
     report, picture, mistakes = (Path(options.run, file) for file in results["files"])
     write_mistakes(data.texts, rows, labels, probabilities, run.class_names, mistakes)
     confusion_matrix(labels, predictions, run.class_names, picture)
-    with replacing(report) as path:
-        text = json.dumps(results, indent=2, ensure_ascii=False) + "\n"
-        path.write_text(text, encoding="utf-8")
+    write_json(report, results)
     return results
 
 

@@ -1,7 +1,6 @@
 """Shows which words of a text a trained classifier attends to, and which decide."""
 
 import html
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import OUTPUT, Options, argument, option
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.tables import table_of
-from keras_tnattn_train.system.files import replacing, writing
+from keras_tnattn_train.system.files import write_json, writing
 
 if TYPE_CHECKING:
     from keras_tnattn_train.classify.loading import ClassifierRun
@@ -121,9 +120,7 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
         }
         files = [f"{name}.png" for name in scores]
         (folder / INDEX).write_text(_page(explanation, files), encoding="utf-8")
-        with replacing(folder / EXPLANATION) as path:
-            text = json.dumps(explanation, indent=1, ensure_ascii=False) + "\n"
-            path.write_text(text, encoding="utf-8")
+        write_json(folder / EXPLANATION, explanation)
     return {**explanation, "folder": str(folder), "files": files}
 
 

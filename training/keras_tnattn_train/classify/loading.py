@@ -21,7 +21,7 @@ from keras_tnattn_train.runs.cards import describe
 from keras_tnattn_train.runs.predictions import Predictor, labels
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.saved_models import load_model
-from keras_tnattn_train.runs.trained import TrainedRun
+from keras_tnattn_train.runs.trained import RUNTIMES, TrainedRun
 from keras_tnattn_train.runs.training import outputs_of
 from keras_tnattn_train.system.files import read_object
 
@@ -122,11 +122,10 @@ class ClassifierRun(TrainedRun):
 
     def scores(self, result: Any) -> dict[str, float]:
         test = self.parts["test"]
+        ids = result.renumbered(test.ids)
         return {
             "test_accuracy_before": _accuracy(test.ids, test.labels)(self.model),
-            "test_accuracy_after": _accuracy(result.renumbered(test.ids), test.labels)(
-                result.model
-            ),
+            "test_accuracy_after": _accuracy(ids, test.labels)(result.model),
         }
 
     def summary(self, scores: dict[str, float], folder: Path) -> str:
@@ -147,19 +146,11 @@ class ClassifierRun(TrainedRun):
     def export_portable(self, kind: str, folder: Path, runtime: str | None) -> None:
         from keras_tnattn.export import export_portable, export_web
 
-        card = {
-            "name": self.config.name,
-            **describe(self.config, {"name": self.config.dataset}, {}),
-        }
-        if kind == "web":
-            export_web(
-                self.model, self.vectorizer, self.class_names, folder, card=card, runtime=runtime
-            )
-        else:
-            runtime = {"onnx": "onnxruntime", "litert": "litert"}[kind]
-            export_portable(
-                self.model, self.vectorizer, self.class_names, folder, runtime, card=card
-            )
+        description = describe(self.config, {"name": self.config.dataset}, {})
+        export: Any = export_web if kind == "web" else export_portable
+        parts = (self.model, self.vectorizer, self.class_names, folder)
+        runtime = RUNTIMES.get(kind, runtime)
+        export(*parts, runtime=runtime, card={"name": self.config.name, **description})
 
 
 def _accuracy(ids: np.ndarray, labels: np.ndarray) -> Callable[[keras.Model], float]:

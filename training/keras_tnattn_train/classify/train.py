@@ -167,9 +167,7 @@ def _results(trained: TrainedClassifier, parts: dict[str, Part], log: EpochLog) 
     return {
         "train_accuracy": float(np.mean(train_predictions == parts["train"].labels)),
         "test_accuracy": float(np.mean(trained.predictions == trained.test.labels)),
-        "epochs": len(log.rows),
-        "seconds_per_step": min(row["seconds_per_step"] for row in log.rows),
-        "seconds": sum(row["seconds"] for row in log.rows),
+        **log.costs,
         "parameters": parameter_counts(trained.model),
         "rows": {name: len(part.labels) for name, part in parts.items()},
         "classes": len(trained.data.class_names),

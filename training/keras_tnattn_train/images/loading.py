@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+from scipy.special import softmax
 
 from keras_tnattn_train.data.images import read_picture
 from keras_tnattn_train.options.errors import InputError
@@ -30,7 +31,6 @@ class ImagesRun(PredictingRun):
                 except ValueError as error:
                     raise InputError(f"Expected pictures. Received: {path}: {error}") from error
             logits = np.asarray(self.model.predict_on_batch(np.stack(images)), "float64")
-            shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
-            return labels(shares / shares.sum(axis=-1, keepdims=True), self.class_names)
+            return labels(softmax(logits, axis=-1), self.class_names)
 
         return predict

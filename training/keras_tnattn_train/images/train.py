@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from matplotlib.figure import Figure
 
 from keras_tnattn.layers import (
     LearnedPositionEncoding,
@@ -16,14 +17,23 @@ from keras_tnattn.models import deep_tensor_network
 from keras_tnattn.typing import Tensor
 from keras_tnattn_train.data.batches import ArrayBatches
 from keras_tnattn_train.data.images import LabeledImages
-from keras_tnattn_train.images import plots
 from keras_tnattn_train.images.config import ImagesConfig
 from keras_tnattn_train.runs.cards import describe
 from keras_tnattn_train.runs.finishing import finish
-from keras_tnattn_train.runs.plots import confusion_matrix, learning_curves
+from keras_tnattn_train.runs.plots import confusion_matrix, learning_curves, save
 from keras_tnattn_train.runs.predictions import predict
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.training import fit, start_session
+
+# The paper's symbols: what is computed from the image, then what is learned of all images.
+SYMBOLS = {
+    "E_LM": r"$E_{LM}$",
+    "A_LM": r"$A_{LM}$",
+    "G_LM": r"$G_{LM}$",
+    "P": r"$P$",
+    "a": r"$a$",
+    "b_a": r"$b_a$",
+}
 
 
 def train_images(config: ImagesConfig, run: Run, data: LabeledImages) -> dict[str, Any]:
@@ -43,9 +53,7 @@ def train_images(config: ImagesConfig, run: Run, data: LabeledImages) -> dict[st
         "test_accuracy": float(np.mean(predictions == data.test_labels)),
         "parameters": {"all": model.count_params()},
         "rows": {"train": len(data.labels), "test": len(data.test_labels)},
-        "epochs": len(log.rows),
-        "seconds_per_step": min(row["seconds_per_step"] for row in log.rows),
-        "seconds": sum(row["seconds"] for row in log.rows),
+        **log.costs,
     }
     learning_curves(log.rows, results["test_accuracy"], run.folder / "learning_curves.png")
     confusion_matrix(
@@ -53,7 +61,7 @@ def train_images(config: ImagesConfig, run: Run, data: LabeledImages) -> dict[st
     )
     if config.attention == "plga":
         image = data.test_images[0]
-        plots.deductive(image, deductive_outputs(model, image), run.folder / "deductive.png")
+        draw_deductive(image, deductive_outputs(model, image), run.folder / "deductive.png")
 
     return finish(
         config,
@@ -187,3 +195,26 @@ def deductive_outputs(model: keras.Model, image: np.ndarray) -> dict[str, np.nda
     arrays = {name: keras.ops.convert_to_numpy(value) for name, value in details.items()}
     # What is computed from the image has a batch axis; what is learned of all images has not.
     return {name: array[0] if array.ndim == 4 else array for name, array in arrays.items()}
+
+
+def draw_deductive(image: np.ndarray, outputs: dict[str, np.ndarray], path: Path) -> None:
+    """Draws an image, and a row of the deductive outputs of each head.
+
+    Args:
+        image: The image `(H, W)`.
+        outputs: Arrays `(heads, rows, columns)` by the names of `SYMBOLS`, among others.
+        path: The file.
+    """
+    heads = len(outputs["E_LM"])
+    columns = 1 + len(SYMBOLS)
+    figure = Figure(figsize=(2.6 * columns, 2.6 * heads), layout="constrained")
+    rows = figure.subplots(heads, columns, squeeze=False)
+    for head, row in enumerate(rows):
+        if head == 0:
+            row[0].imshow(image, cmap="gray")
+        row[0].axis("off")
+        for axes, (name, symbol) in zip(row[1:], SYMBOLS.items(), strict=True):
+            drawn = axes.imshow(outputs[name][head], cmap="viridis", interpolation="nearest")
+            figure.colorbar(drawn, ax=axes, shrink=0.7)
+            axes.set_title(f"{symbol}, head {head + 1}")
+    save(figure, path)

@@ -19,7 +19,7 @@ from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.predictions import Prediction, Predictor
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.saved_models import load_model
-from keras_tnattn_train.runs.trained import TrainedRun
+from keras_tnattn_train.runs.trained import RUNTIMES, TrainedRun
 from keras_tnattn_train.system.files import read_object
 
 CONTINUATION = 50  # tokens that `predict` writes
@@ -131,7 +131,6 @@ class LanguageRun(TrainedRun):
                 "Expected a run of classify or translate for --web. Received: one of language, "
                 "which has no page; use --onnx or --litert"
             )
-        engine = {"onnx": "onnxruntime", "litert": "litert"}[kind]
-        tokens = dataclasses.asdict(self.tokens)
-        card = {"name": self.folder.name}
-        export_portable_language_model(self.language_model(), tokens, folder, engine, card=card)
+        tokens, card = dataclasses.asdict(self.tokens), {"name": self.folder.name}
+        parts = self.language_model(), tokens, folder
+        export_portable_language_model(*parts, RUNTIMES[kind], card=card)

@@ -8,7 +8,9 @@ from typing import Any
 
 import keras
 import numpy as np
+from scipy.special import log_softmax
 
+from keras_tnattn.metrics import TokenAccuracy
 from keras_tnattn.models import LanguageModel, language_model
 from keras_tnattn.models.freezing import metric_spreads
 from keras_tnattn_runtime.extras import installation
@@ -108,17 +110,15 @@ def _results(
     config: LanguageConfig, model: keras.Model, corpus: Corpus, log: EpochLog
 ) -> dict[str, Any]:
     """Returns the content of `results.json`, but for what the freezing adds."""
-    seconds = min(row["seconds_per_step"] for row in log.rows)
+    costs = log.costs
     return {
         **{
             part: measure(model, corpus.parts[part], config.length, config.batch_size)
             for part in ("validation", "test")
         },
         "parameters": {"all": model.count_params()},
-        "epochs": len(log.rows),
-        "seconds_per_step": seconds,
-        "tokens_per_second": config.batch_size * config.length / seconds,
-        "seconds": sum(row["seconds"] for row in log.rows),
+        **costs,
+        "tokens_per_second": config.batch_size * config.length / costs["seconds_per_step"],
     }
 
 
@@ -174,15 +174,9 @@ def compile_model(model: keras.Model, config: LanguageConfig, num_steps: int) ->
     model.compile(
         keras.optimizers.AdamW(schedule, weight_decay=0.01, clipnorm=1.0, beta_2=0.98),
         keras.losses.SparseCategoricalCrossentropy(**LOSS_IGNORING_PADDING),
-        weighted_metrics=[_accuracy()],
+        weighted_metrics=[TokenAccuracy(name="accuracy")],
         jit_compile=keras.backend.backend() == "jax",
     )
-
-
-def _accuracy() -> keras.metrics.Metric:
-    from keras_tnattn.metrics import TokenAccuracy
-
-    return TokenAccuracy(name="accuracy")
 
 
 def measure(model: keras.Model, part: Part, length: int, batch_size: int) -> dict[str, float]:
@@ -196,9 +190,7 @@ def measure(model: keras.Model, part: Part, length: int, batch_size: int) -> dic
     nats, count = 0.0, 0
     for index in range(len(batches)):
         inputs, labels = batches[index]
-        logits = model.predict_on_batch(inputs).astype("float64")
-        logits -= logits.max(-1, keepdims=True)
-        logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
+        logits = log_softmax(model.predict_on_batch(inputs).astype("float64"), axis=-1)
         real = labels != 0
         label_logits = np.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
         nats -= label_logits[real].sum()

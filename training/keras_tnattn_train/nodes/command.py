@@ -5,7 +5,6 @@ from pathlib import Path
 from keras_tnattn_train.commands import training_command
 from keras_tnattn_train.data.graphs import LabeledGraph
 from keras_tnattn_train.nodes.config import NodesConfig
-from keras_tnattn_train.nodes.graphs import read_graph
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.trained import PredictingRun
@@ -20,7 +19,7 @@ def predicting(folder: Path) -> PredictingRun:
 
 def load(config: NodesConfig) -> LabeledGraph:
     """Reads the graph of a config, and prints its sizes."""
-    graph = read_graph(config)
+    graph = config.read_graph()
     parts = ", ".join(f"{nodes.sum():,} {part}" for part, nodes in graph.parts.items())
     print(
         f"{config.dataset}: {len(graph.labels):,} nodes in {len(graph.class_names)} classes "

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keras_tnattn_train.data.graphs import GRAPH_SETS
+from keras_tnattn_train.data.graphs import GRAPH_SETS, LabeledGraph, load_graph
 from keras_tnattn_train.data.reading import short_name
 from keras_tnattn_train.options.options import (
     DATA,
@@ -119,3 +119,8 @@ class NodesConfig(RunConfig):
             self.refuse(reason, "num_heads", "output_heads")
         if self.layer != "filter":
             self.refuse(reason, "filter_order")
+
+    def read_graph(self) -> LabeledGraph:
+        """Reads the graph."""
+        fractions = self.validation_fraction, self.test_fraction
+        return load_graph(self.dataset, self.data_dir, *fractions, self.seed)

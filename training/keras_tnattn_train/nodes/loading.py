@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+from scipy.special import softmax
 
 from keras_tnattn_train.data.graphs import canonical_name
 from keras_tnattn_train.nodes.config import NodesConfig
 from keras_tnattn_train.nodes.fitting import inputs_of
-from keras_tnattn_train.nodes.graphs import read_graph
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.runs.predictions import Predictor, labels
 from keras_tnattn_train.runs.run import Run
@@ -20,14 +20,13 @@ class NodesRun(PredictingRun):
 
     def __init__(self, folder: Path) -> None:
         run = Run(folder)
-        self.graph = read_graph(run.read_config(NodesConfig, {}))
+        self.graph = run.read_config(NodesConfig, {}).read_graph()
         run.check_data({"fingerprint": self.graph.fingerprint()})
         self.model = load_model(folder / "model.keras", "Finish the run with --resume")
 
     def predictor(self, batch_size: int, beam: int, n_best: int | None) -> Predictor:
         logits = self.model.predict_on_batch(inputs_of(self.graph, self.model))[0]
-        shares = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
-        probabilities = shares / shares.sum(axis=-1, keepdims=True)
+        probabilities = softmax(np.asarray(logits), axis=-1)
         names = self.graph.names or map(str, range(len(probabilities)))
         number = {name: i for i, name in enumerate(names)}
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from scipy.special import softmax
 
 from keras_tnattn.models import graph_classifier
 from keras_tnattn_train.data.graphs import LabeledGraph
@@ -66,8 +67,7 @@ def data_description(graph: LabeledGraph) -> dict[str, Any]:
 
 def write_predictions(graph: LabeledGraph, logits: np.ndarray, path: Path) -> None:
     """Writes a row for each node: name, part, label, predicted class and its probability."""
-    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    probabilities = shifted / shifted.sum(axis=-1, keepdims=True)
+    probabilities = softmax(logits, axis=-1)
     part = np.full(len(logits), "none", object)
     for name, nodes in graph.parts.items():
         part[nodes] = name

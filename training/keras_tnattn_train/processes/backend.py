@@ -1,9 +1,39 @@
 """Starts Keras and its backend without TensorFlow's messages."""
 
+import contextlib
 import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
 
 from keras_tnattn_train.system.memory import keep_freed_memory
-from keras_tnattn_train.system.noise import without_noise
+
+# What TensorFlow logs to stderr before its log level takes effect: information, missing GPUs, and
+# a warning about early log messages.
+NOISE = re.compile(
+    rb"I\d{4} |WARNING: All log messages before absl|To enable the following instructions"
+    rb"|\d{4}-\d\d-\d\d [\d:.]+: [IW] |.*cuInit|.*Unable to register cu|.*Could not find cuda"
+)
+
+
+@contextlib.contextmanager
+def without_noise() -> Iterator[None]:
+    """Captures what is written to the file descriptor of stderr, and shows all but the noise."""
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            held.seek(0)
+            for line in held:
+                if not NOISE.match(line):
+                    os.write(2, line)
 
 
 def start_backend(keep_memory: bool = True) -> None:

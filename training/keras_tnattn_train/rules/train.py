@@ -6,14 +6,14 @@ from typing import Any
 
 import keras
 import numpy as np
+from matplotlib.figure import Figure
 
-from keras_tnattn_train.rules import plots
 from keras_tnattn_train.rules.automata import RuleBatches, evolve
 from keras_tnattn_train.rules.config import RulesConfig
 from keras_tnattn_train.rules.models import network
 from keras_tnattn_train.runs.cards import describe
 from keras_tnattn_train.runs.finishing import finish
-from keras_tnattn_train.runs.plots import learning_curves
+from keras_tnattn_train.runs.plots import learning_curves, save
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.training import fit, start_session
 
@@ -37,13 +37,11 @@ def train_rule(config: RulesConfig, run: Run) -> dict[str, Any]:
         "trained_lengths": list(config.trained_lengths),
         "trained_accuracy": min(by_length[length] for length in config.trained_lengths),
         "parameters": {"all": model.count_params()},
-        "epochs": len(log.rows),
-        "seconds_per_step": min(row["seconds_per_step"] for row in log.rows),
-        "seconds": sum(row["seconds"] for row in log.rows),
+        **log.costs,
     }
     learning_curves(log.rows, results["test_accuracy"], run.folder / "learning_curves.png")
     truth, predicted = space_time(model, config)
-    plots.space_time(truth, predicted, config.steps, run.folder / "space_time.png")
+    draw_space_time(truth, predicted, config.steps, run.folder / "space_time.png")
 
     return finish(
         config,
@@ -101,6 +99,29 @@ def space_time(model: keras.Model, config: RulesConfig) -> tuple[np.ndarray, np.
         truth.append(evolve(truth[-1], config.rule, config.steps, config.boundary))
         predicted.append(model.predict_on_batch(predicted[-1]).argmax(-1).astype("int32"))
     return np.concatenate(truth), np.concatenate(predicted)
+
+
+def draw_space_time(truth: np.ndarray, predicted: np.ndarray, steps: int, path: Path) -> None:
+    """Draws two histories of a row of bits, `(T, N)`, and where they differ.
+
+    Args:
+        truth: The history computed by the rule.
+        predicted: The history computed by the network, from the same first row.
+        steps: Steps of the rule between two rows.
+        path: The PNG file.
+    """
+    errors = truth != predicted
+    figure = Figure(figsize=(14, 4), layout="constrained")
+    panels = figure.subplots(1, 3, sharey=True)
+    titles = ("rule", "network, fed with its outputs", f"errors: {errors.sum():,} cells")
+    for axes, bits, title in zip(panels, (truth, predicted, errors), titles, strict=True):
+        extent = (0, bits.shape[1], steps * len(bits), 0)
+        axes.imshow(
+            bits, cmap="binary", vmin=0, vmax=1, aspect="auto", interpolation="none", extent=extent
+        )
+        axes.set(title=title, xlabel="cell")
+    panels[0].set_ylabel("step")
+    save(figure, path)
 
 
 def summary(results: dict[str, Any]) -> str:

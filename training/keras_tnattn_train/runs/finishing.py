@@ -3,7 +3,6 @@
 Only runs that export import TensorFlow.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from keras_tnattn_train.options.errors import InputError, first_line
 from keras_tnattn_train.options.options import ExportConfig, RunConfig
 from keras_tnattn_train.runs.run import RESUME_HINT, Run
-from keras_tnattn_train.system.files import WriteError, read_object, reason, replacing
+from keras_tnattn_train.system.files import WriteError, read_object, reason, replacing, write_json
 
 if TYPE_CHECKING:
     import keras
@@ -65,9 +64,9 @@ def _export_once(config: ExportConfig, run: Run, write: Callable[[Path, int], Pa
             return written
         if not same or written.exists():
             note = {"options": config.export_options, "version": next_version(folder)}
-            _write_note(run, {**note, "complete": False})
+            write_json(run.folder / NOTE, {**note, "complete": False})
         target = write(folder, note["version"])
-        _write_note(run, {**note, "complete": True})
+        write_json(run.folder / NOTE, {**note, "complete": True})
         return target
     except InputError:
         raise
@@ -87,8 +86,3 @@ def export_note(run: Run) -> dict[str, Any]:
     if not path.exists():
         return {}
     return read_object(path, "Delete it, then continue with --resume")
-
-
-def _write_note(run: Run, note: dict[str, Any]) -> None:
-    with replacing(run.folder / NOTE) as path:
-        path.write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")

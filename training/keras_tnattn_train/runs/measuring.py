@@ -10,6 +10,7 @@ from keras_tnattn_train.system.files import (
     Measurements,
     read_measurements,
     write_measurements,
+    writing,
 )
 
 
@@ -40,6 +41,8 @@ def measure_missing(
     Returns:
         All rows, those of the file that were not wanted included.
     """
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
     rows = read_measurements(path, keys, columns, blanks)
     missing = [key for key in wanted if key not in rows]
     for key in missing:

@@ -17,7 +17,7 @@ from typing import Any
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import Options, SomeOptions
 from keras_tnattn_train.processes.devices import process_id, wait_for_all
-from keras_tnattn_train.system.files import read_object, reason, replacing, write_table
+from keras_tnattn_train.system.files import read_object, reason, write_json, write_table
 from keras_tnattn_train.system.locks import locked
 
 TRAIN_AGAIN_HINT = "Delete its checkpoints/ to train the run from the beginning"
@@ -77,11 +77,6 @@ class Run:
             raise InputError(
                 f"Could not use the run folder {self.folder}: {reason(error)}"
             ) from error
-
-    def start(self, config: Any, data: dict[str, Any]) -> None:
-        """Creates the folder with the config and a description of the data."""
-        self.check_new()
-        self.start_or_check(config, data)
 
     def start_or_check(self, config: Any, data: dict[str, Any]) -> None:
         """Starts the run or, if it exists, checks that it was started with the same data."""
@@ -231,8 +226,7 @@ class Run:
 
     def finish(self, results: dict[str, Any]) -> None:
         """Writes the results, which marks the run as finished."""
-        with replacing(self.folder / "results.json") as path:
-            path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        write_json(self.folder / "results.json", results)
 
     def read_metrics(self) -> list[dict[str, float]]:
         """Returns the metrics of each epoch."""

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     import keras
 
 
+# The runtimes of the folders that `export` writes.
+RUNTIMES = {"onnx": "onnxruntime", "litert": "litert"}
+
+
 class PredictingRun(abc.ABC):
     """A finished run of a task, which predicts for texts, names or paths."""
 

@@ -115,9 +115,13 @@ class EpochLog(keras.callbacks.Callback):
         )
 
     @property
-    def last_checkpoint(self) -> Path | None:
-        """The checkpoint to resume from; `None` before the end of the first epoch."""
-        return self._last if self.rows else None
+    def costs(self) -> dict[str, float]:
+        """What `results.json` says about the training itself."""
+        return {
+            "epochs": len(self.rows),
+            "seconds_per_step": min(row["seconds_per_step"] for row in self.rows),
+            "seconds": sum(row["seconds"] for row in self.rows),
+        }
 
     @property
     def done(self) -> bool:
@@ -301,16 +305,11 @@ class ProcessShare(keras.utils.PyDataset):
 
 
 def _diverged(error: FloatingPointError, config: FitConfig, log: EpochLog) -> str:
-    checkpoint = log.last_checkpoint
+    last, epochs = log.run.last_checkpoint, len(log.rows)
+    state = f"{last} has the state after epoch {epochs}" if epochs else "No epoch was finished"
     return (
         f"Training diverged: {error}. Start another run with a lower --learning-rate than "
-        f"{config.learning_rate:g}. "
-        + (
-            f"{checkpoint} has the state after epoch {len(log.rows)}"
-            if checkpoint
-            else "No epoch was finished"
-        )
-        + "; nothing was exported"
+        f"{config.learning_rate:g}. {state}; nothing was exported"
     )
 
 

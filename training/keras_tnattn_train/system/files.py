@@ -52,6 +52,14 @@ def replacing(path: Path) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
+def write_json(path: Path, content: Any) -> None:
+    """Writes a JSON file atomically."""
+    # A lone surrogate, as in a file name that is not UTF-8, becomes JSON's own escape.
+    with replacing(path) as partial, partial.open("w", -1, "utf-8", "backslashreplace") as file:
+        json.dump(content, file, indent=2, ensure_ascii=False)
+        file.write("\n")
+
+
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes a CSV file atomically; the keys of the first row are the columns."""
     with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:

@@ -14,7 +14,7 @@ from keras_tnattn_train.runs.checkpoints import load_weights
 from keras_tnattn_train.runs.predictions import Prediction, Predictor, translation
 from keras_tnattn_train.runs.run import Run
 from keras_tnattn_train.runs.saved_models import load_model
-from keras_tnattn_train.runs.trained import TrainedRun
+from keras_tnattn_train.runs.trained import RUNTIMES, TrainedRun
 from keras_tnattn_train.system.files import read_object
 from keras_tnattn_train.translate.config import TranslateConfig
 from keras_tnattn_train.translate.models import build_translator
@@ -89,12 +89,9 @@ class TranslatorRun(TrainedRun):
         config = Run(self.folder).read_config(TranslateConfig, {})
         parts = (self.model, self.trained.source_tokenizer, self.trained.target_tokenizer)
         card = {"name": config.name, **model_card(config, self.trained.corpus, {})}
-        options: dict[str, Any] = {"beam_size": config.export_beam, "card": card}
-        if kind == "web":
-            export_web_translator(*parts, folder, runtime, **options)
-        else:
-            engine = {"onnx": "onnxruntime", "litert": "litert"}[kind]
-            export_portable_translator(*parts, folder, engine, **options)
+        export: Any = export_web_translator if kind == "web" else export_portable_translator
+        runtime = RUNTIMES.get(kind, runtime)
+        export(*parts, folder, runtime, beam_size=config.export_beam, card=card)
 
 
 def load_translator(folder: str | Path, checkpoint: str | None = None) -> TrainedTranslator:

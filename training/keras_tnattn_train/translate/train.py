@@ -129,10 +129,8 @@ def _train(
     model = fit(model, train, config, run, validation=validation, log=log).model
     results = {
         **log.rows[log.chosen_epoch - 1],  # the metrics of the finished model
-        "epochs": len(log.rows),
+        **log.costs,
         "tokens_per_second": max(row["tokens_per_second"] for row in log.rows),
-        "seconds_per_step": min(row["seconds_per_step"] for row in log.rows),
-        "seconds": sum(row["seconds"] for row in log.rows),
         "parameters": model.count_params(),
         "pairs": {name: len(part) for name, part in corpus.parts.items()},
         "vocabulary_sizes": corpus.vocabulary_sizes,

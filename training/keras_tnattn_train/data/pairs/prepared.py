@@ -33,7 +33,7 @@ from keras_tnattn_train.data.pairs.tokenizing import (
 )
 from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.processes.workers import Workers
-from keras_tnattn_train.system.files import reason, replacing
+from keras_tnattn_train.system.files import reason, write_json
 from keras_tnattn_train.system.locks import locked
 
 INDEX = "prepared.json"
@@ -279,8 +279,7 @@ def _start_or_continue(partial: Path, made_of: dict[str, Any]) -> None:
             return
     shutil.rmtree(partial, ignore_errors=True)
     manifest.parent.mkdir(parents=True)
-    with replacing(manifest) as path:
-        path.write_text(json.dumps(chunked), encoding="utf-8")
+    write_json(manifest, chunked)
 
 
 def _write_index(corpus: ParallelCorpus, partial: Path, description: dict[str, Any]) -> None:

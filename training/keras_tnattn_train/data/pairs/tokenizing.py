@@ -21,9 +21,9 @@ import numpy as np
 from keras_tnattn_runtime.extras import installation
 from keras_tnattn_train.data.pairs.corpus import PARTS, Pair, ParallelCorpus, Side
 from keras_tnattn_train.options.errors import InputError
+from keras_tnattn_train.processes.backend import without_noise
 from keras_tnattn_train.processes.workers import Workers
 from keras_tnattn_train.system.files import replacing
-from keras_tnattn_train.system.noise import without_noise
 
 SIDES = ("source", "target")
 CHUNK_SIZE = 8192  # of a chunk
