@@ -2,17 +2,15 @@
 
 import functools
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, cast
-
-import keras
 
 from keras_tnattn.compression.budget import share_out, within_tolerance
 from keras_tnattn.compression.building import Made, assemble, measure_metric, replacement_of
 from keras_tnattn.compression.calibration import Call
 from keras_tnattn.compression.candidates import Candidate, copy_layer
 from keras_tnattn.compression.goals import FLOATS, FewFlips, Goal, Keeping, Smaller, Within
+from keras_tnattn.compression.measuring import best_milliseconds, costs_in
 from keras_tnattn.compression.others import describe_others
 from keras_tnattn.compression.plan import Plan, candidates_of
 from keras_tnattn.compression.progress import tell
@@ -20,6 +18,8 @@ from keras_tnattn.compression.runtimes import RUNTIMES, bits_for
 
 # Steps of the search for the smallest model within `max_drop` or `max_flips`.
 _BISECTIONS = 7
+# Steps of the search for the largest model within `max_resident`.
+_FILES = 4
 
 Choice = dict[str, Candidate]
 
@@ -34,6 +34,7 @@ class Chooser:
         self.times: dict[tuple, float] = {}
         self.goal: Goal = Smaller()
         self.keeps_all = False
+        self.costs: Any = None  # of the file that `max_resident` bounds
 
     def choice_for(self, goal: Goal, metric_before: float | None) -> Choice:
         """Returns the candidate of each layer, by path.
@@ -42,6 +43,10 @@ class Chooser:
             ValueError: If the goal cannot be reached.
         """
         self._set_goal(goal)
+        choice = self._choice_for(goal, metric_before)
+        return choice if self.plan.options.max_resident is None else self._within_memory(choice)
+
+    def _choice_for(self, goal: Goal, metric_before: float | None) -> Choice:
         if isinstance(goal, Keeping):
             return self._smallest_within_drop(goal, cast(float, metric_before))
         if isinstance(goal, Within):
@@ -276,6 +281,40 @@ class Chooser:
                 high = middle
         return best
 
+    def _within_memory(self, choice: Choice) -> Choice:
+        """Returns the choice, or that of a smaller model, whose file takes the memory allowed."""
+        plan, most = self.plan, cast(int, self.plan.options.max_resident)
+        best, self.costs = choice, self._costs(choice)
+        if (first := self.costs.resident_bytes) <= most:
+            return choice
+        if isinstance(self.goal, Smaller):
+            best = self._within_tolerance(math.inf)
+            self.costs = self._costs(best)
+        if self.costs.resident_bytes > most:
+            raise ValueError(
+                f"Expected max_resident of at least {min(first, self.costs.resident_bytes):,}, the "
+                f"least measured in {plan.options.for_runtime} with {self.goal.argument}. Received:"
+                f" max_resident={most}"
+            )
+        low, high = (plan.total / self.size(x) for x in (choice, best))
+        for _ in range(_FILES):
+            middle = math.sqrt(low * high)
+            new = self._share_out(middle)
+            if new is None or (costs := self._costs(new)).resident_bytes > most:
+                low = middle
+            else:
+                best, high, self.costs = new, middle, costs
+        return best
+
+    def _costs(self, choice: Choice) -> Any:
+        """Returns what the file of a choice costs in the runtime."""
+        small = assemble(self.plan, choice, self.replacements(choice)).small.model
+        runtime = cast(str, self.plan.options.for_runtime)
+        costs = costs_in(small, self.plan.sample, runtime)
+        factor = self.plan.total / self.size(choice)
+        tell("%.3g times smaller: %s bytes of memory", factor, f"{costs.resident_bytes:,}")
+        return costs
+
     def replacements(self, choice: Choice) -> dict[str, Made]:
         """Returns the replacements of the layers that a choice does not keep, by path."""
         return {
@@ -299,15 +338,6 @@ class Chooser:
             call = cast(Call, self.plan.statistics[path].call)
             layer = candidate.make()
             layer = copy_layer(layer) if candidate.bits is None else candidate.finish(layer)
-            self.times[key] = _best_time(*call.model_of(layer))
+            runtime = self.plan.options.for_runtime
+            self.times[key] = best_milliseconds(*call.model_of(layer), runtime)
         return self.times[key]
-
-
-def _best_time(model: keras.Model, batch: Any) -> float:
-    model.predict_on_batch(batch)
-    times = []
-    for _ in range(7):
-        start = time.perf_counter()
-        model.predict_on_batch(batch)
-        times.append(time.perf_counter() - start)
-    return 1000 * min(times)

@@ -345,6 +345,7 @@ def compress(
     max_flips: float | None = None,
     confidence: float = 0.95,
     coded: bool = False,
+    max_resident: int | None = None,
 ) -> CompressionResult:
     """Makes a trained Keras model smaller.
 
@@ -425,7 +426,12 @@ def compress(
         filters: A regular expression, a list of them or a function that selects layers by name, as
             in `keras.Model.quantize(filters=...)`; other layers are not changed.
         min_speed: Minimum speed of a replacement relative to the layer it replaces, measured on a
-            batch of `data`. 1.0 rejects slower replacements.
+            batch of `data`: in Keras, or with `for_runtime` there, each layer in a file of its own
+            on one thread. 1.0 rejects slower replacements.
+        max_resident: The most bytes of memory that loading the model's file and a first call add to
+            a process of the runtime that `for_runtime` names, measured there. Without another goal,
+            or with a `target`, the largest model within it is searched for, in up to six files; it
+            bounds no model of `max_flips`.
         batch_size: Rows per batch, if `data` are arrays. Defaults to 32.
         renumber: The number of leading ids, such as padding and unknown, that do not change; less
             than all, and at least 1 for an embedding that masks padding (`mask_zero`). All other
@@ -454,6 +460,7 @@ def compress(
             copy has other outputs, if it has no layers to replace or not finite weights, the target
             cannot be reached, the data do not match the model, the metric is not finite, or
             arguments contradict each other.
+        RuntimeError: If a layer or the model cannot be measured in the runtime.
 
     Example:
         >>> import keras, numpy as np
@@ -473,6 +480,7 @@ def compress(
         effort=effort,
         verbose=verbose,
         for_runtime=for_runtime,
+        max_resident=max_resident,
     )
     if coded:
         if bits is not None:

@@ -197,6 +197,7 @@ class Options:
     effort: str
     verbose: int
     for_runtime: str | None = None
+    max_resident: int | None = None
 
     def __post_init__(self) -> None:
         check_int("batch_size", self.batch_size)
@@ -223,7 +224,14 @@ class Options:
             _check_patterns(self.filters)
 
     def _check_runtime(self) -> None:
+        if self.max_resident is not None:
+            check_int("max_resident", self.max_resident)
         if self.for_runtime is None:
+            if self.max_resident is not None:
+                raise ValueError(
+                    "Expected max_resident with for_runtime, whose memory it bounds. Received: "
+                    f"max_resident={self.max_resident}, for_runtime=None"
+                )
             return
         if self.for_runtime not in tuple(RUNTIMES):
             raise ValueError(
@@ -282,6 +290,11 @@ def check_together(goal: Goal, options: Options, data: Any, metric: Any) -> None
             raise ValueError(
                 "Expected renumber without max_flips, which compares models of the original ids. "
                 f"Received: renumber={options.renumber}, {goal.argument}"
+            )
+        if options.max_resident is not None:
+            raise ValueError(
+                "Expected max_resident without max_flips, whose order of models knows only their "
+                f"bytes. Received: max_resident={options.max_resident}, {goal.argument}"
             )
     speed, renumber = options.min_speed, options.renumber
     if speed is not None and (data is None or speed <= 0):

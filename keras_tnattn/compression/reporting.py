@@ -96,6 +96,13 @@ def notes_of(
             "bits and more, because other formats make lookups slow there, whatever `formats` and "
             "`bits` are."
         )
+    if plan.options.min_speed is not None:
+        where = "Keras"
+        if plan.options.for_runtime is not None:
+            where = f"{plan.options.for_runtime}, each layer in a file of its own, on one thread"
+        notes.append(f"Times of layers were measured in {where}.")
+    if chooser.costs is not None:
+        notes.append(f"Measured in {plan.options.for_runtime}: {chooser.costs}.")
     if plan.options.is_coded:
         notes.append(
             "The bytes of a coded file (.tnz) were shared out; those of the layers are what they "

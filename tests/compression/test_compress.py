@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import types
 
 import keras
 import numpy as np
@@ -346,6 +347,35 @@ def test_min_speed_refuses_what_is_slower():
     assert row.format == "low_rank"
     assert row.ms_before > 0
     assert row.ms_after > 0
+
+
+def test_min_speed_is_measured_in_the_runtime(monkeypatch):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(keras.Model, "predict_on_batch", None)
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8)])
+    options = {"data": RNG.normal(size=(32, 8)).astype("float32"), "for_runtime": "onnxruntime"}
+    report = compress(model, tolerance=0.9, **options, min_speed=0.001).report
+    assert report.layers[0].ms_after > 0
+    assert any("measured in onnxruntime" in note for note in report.notes)
+
+
+def test_memory_is_bounded(monkeypatch):
+    def costs_in(model, example, runtime):
+        assert runtime == "litert"
+        return types.SimpleNamespace(
+            resident_bytes=1000 + sum(w.numpy().nbytes for w in model.weights)
+        )
+
+    monkeypatch.setattr(choosing, "costs_in", costs_in)
+    options = {"data": IDS, "for_runtime": "litert"}
+    whole = compress(sequential(), **options, max_resident=10**9).report
+    assert {row.format for row in whole.layers} == {"kept"}
+    for more in ({}, {"target": 2.0}):
+        report = compress(sequential(), **options, **more, max_resident=40_000).report
+        assert 30_000 < report.bytes_after <= 39_000
+        assert any("resident_bytes" in note for note in report.notes)
+    with pytest.raises(ValueError, match=r"at least \d.*tolerance=0.001.*max_resident=2000"):
+        compress(sequential(), **options, tolerance=0.001, max_resident=2000)
 
 
 @pytest.mark.slow
@@ -792,6 +822,9 @@ def test_a_healed_model_is_saved_without_the_state_of_its_training(tmp_path):
         ({"bits": 3, "for_runtime": "openvino"}, "bits=3, for_runtime='openvino'"),
         ({"target": 2.0, "max_drop": 0.1}, "max_drop=0.1"),
         ({"target": 2.0, "min_speed": 1.0}, "min_speed=1.0"),
+        ({"max_resident": 10**6}, "max_resident=1000000, for_runtime=None"),
+        ({"max_resident": 0.5, "for_runtime": "litert"}, "max_resident=0.5"),
+        ({"max_flips": 0.1, "data": IDS, "for_runtime": "litert", "max_resident": 9}, "max_flips"),
         ({"target": 2.0, "renumber": 2}, "data=None"),
         ({"tolerance": 0.1, "max_drop": 0.1, "metric": lambda m: 1.0}, "either `tolerance` or"),
         ({"target": 2.0, "data": IDS, "renumber": -1}, "renumber=-1"),

@@ -136,7 +136,7 @@ def test_progress_is_printed(tmp_path, capsys):
             **{"max_flips": None, "confidence": 0.95},
             **{
                 "effort": "full",
-                "for_runtime": None,
+                **dict.fromkeys(("for_runtime", "min_speed", "max_resident")),
                 "keep_vocabulary": False,
                 "data": str(tmp_path / "inputs.npy"),
             },

@@ -63,6 +63,8 @@ RECORDED_OPTIONS = (
     "bits",
     "effort",
     "for_runtime",
+    "min_speed",
+    "max_resident",
     "keep_vocabulary",
     "data",
 )
@@ -121,6 +123,21 @@ class CompressOptions(Options):
         MODEL,
         "use only what a file for this runtime keeps small, and for tables what it looks up fast",
         choices=("litert", "onnxruntime", "openvino"),
+    )
+    min_speed: float | None = option(
+        None,
+        MODEL,
+        "replace layers only by what is at least X times as fast, measured with --for-runtime in "
+        "that runtime",
+        metavar="X",
+        gt=0,
+    )
+    max_resident: int | None = option(
+        None,
+        MODEL,
+        "the most bytes of memory of the model's file, measured in the runtime of --for-runtime",
+        metavar="BYTES",
+        ge=1,
     )
     keep_vocabulary: bool = option(
         False,
@@ -349,6 +366,8 @@ def _call(model: Any, args: CompressOptions, **options: Any) -> Any:
                 bits=args.bits,
                 effort=args.effort,
                 for_runtime=args.for_runtime,
+                min_speed=args.min_speed,
+                max_resident=args.max_resident,
                 verbose=0,  # `printed` does
                 **options,
             )
