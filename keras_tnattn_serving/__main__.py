@@ -52,9 +52,6 @@ HELP_ALL = "--help-all"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves a folder of exported models until it receives SIGINT or SIGTERM.
 
-    Args:
-        arguments: The arguments of the command line. Default: `sys.argv[1:]`.
-
     Returns:
         The exit status: 0, or 2 for invalid input.
     """

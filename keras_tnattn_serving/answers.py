@@ -19,14 +19,7 @@ _NOT_FINITE = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 
 
 class JsonWriter:
-    """Collects the pieces of one JSON text.
-
-    Args:
-        limit: Maximum number of bytes.
-
-    Raises:
-        RequestError: With 413, from any method that exceeds the limit.
-    """
+    """Collects the pieces of one JSON text; `RequestError` with 413 above a limit of bytes."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._size = limit, 0
@@ -67,12 +60,7 @@ class JsonWriter:
 def rows(outputs: Mapping[str, np.ndarray], limit: int) -> bytes:
     """Returns `{"predictions": ...}`: values if there is one output, else an object for each row.
 
-    Args:
-        outputs: Arrays of one length; names ending in `_bytes` have strings in base64.
-        limit: Maximum number of bytes.
-
-    Raises:
-        RequestError: With 413 above the limit.
+    The outputs have one length; those whose names end in `_bytes` have strings in base64.
     """
     check_size(outputs.values(), limit)
     writer = JsonWriter(limit)
@@ -96,15 +84,7 @@ def rows(outputs: Mapping[str, np.ndarray], limit: int) -> bytes:
 
 
 def columns(outputs: Mapping[str, np.ndarray], limit: int) -> bytes:
-    """Returns `{"outputs": ...}`: the values if there is one output, else an object of all.
-
-    Args:
-        outputs: The arrays; names ending in `_bytes` have strings in base64.
-        limit: Maximum number of bytes.
-
-    Raises:
-        RequestError: With 413 above the limit.
-    """
+    """Returns `{"outputs": ...}`: the values if there is one output, else an object of all."""
     check_size(outputs.values(), limit)
     writer = JsonWriter(limit)
     before = b'{"outputs":' if len(outputs) == 1 else b'{"outputs":{'
@@ -117,11 +97,7 @@ def columns(outputs: Mapping[str, np.ndarray], limit: int) -> bytes:
 
 
 def check_size(arrays: Iterable[np.ndarray], limit: int) -> None:
-    """Refuses arrays that cannot fit, before they take the time and memory to be written.
-
-    Raises:
-        RequestError: With 413.
-    """
+    """Refuses arrays that cannot fit, before they take the time and memory to be written."""
     least = least_size(arrays)
     if least > limit:
         raise too_large(f"an answer of {least} bytes or more", limit, "--max-answer")

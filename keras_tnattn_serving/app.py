@@ -66,22 +66,11 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
     settings = settings or Settings()
 
     def batcher() -> Batcher:
-        return Batcher(
-            settings.max_batch,
-            settings.batch_wait_ms,
-            settings.max_queue,
-            settings.threads,
-            monitoring.batch,
-        )
+        queue = settings.max_batch, settings.batch_wait_ms, settings.max_queue
+        return Batcher(*queue, settings.threads, monitoring.batch)
 
-    repository = Repository(
-        saved_models,
-        settings.served_versions,
-        settings.max_batch,
-        settings.load_s,
-        batcher,
-        settings.engine,
-    )
+    versions = settings.served_versions, settings.max_batch, settings.load_s
+    repository = Repository(saved_models, *versions, batcher, settings.engine)
     monitoring = Monitoring(repository, settings.access_log, settings.log_texts)
     inference = Inference(repository, settings, monitoring)
     generation = Generation(inference)
@@ -98,33 +87,51 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
         generation.close()
         await anyio.to_thread.run_sync(inference.close)
 
-    async def request_error(request: Request, error: RequestError) -> Response:
-        return json_response({"error": error.message}, error.status, error.headers)
+    routes = [*open_inference.refusing_routes(), Mount("/", _pages(inference))]
+    whole = Starlette(routes=routes, exception_handlers=_HANDLERS, lifespan=lifespan)
+    inferring = [
+        *tensorflow_serving.inference_routes(inference),
+        *open_inference.inference_routes(inference),
+        *generation.routes(),
+    ]
+    return Observed(Shortcut(whole, inferring, _HANDLERS), inference)
 
-    async def http_error(request: Request, error: HTTPException) -> Response:
-        return json_response({"error": error.detail}, error.status_code, error.headers)
 
-    async def hung_up(request: Request, error: ClientDisconnect) -> Response:
-        return Response(status_code=499)
+async def _request_error(request: Request, error: RequestError) -> Response:
+    return json_response({"error": error.message}, error.status, error.headers)
 
-    async def internal_error(request: Request, error: Exception) -> Response:
-        return json_response({"error": f"The server failed: {type(error).__name__}"}, 500)
 
-    handlers: Any = {
-        Exception: internal_error,
-        RequestError: request_error,
-        HTTPException: http_error,
-        ClientDisconnect: hung_up,
-    }
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    return json_response({"error": error.detail}, error.status_code, error.headers)
+
+
+async def _hung_up(request: Request, error: ClientDisconnect) -> Response:
+    return Response(status_code=499)
+
+
+async def _internal_error(request: Request, error: Exception) -> Response:
+    return json_response({"error": f"The server failed: {type(error).__name__}"}, 500)
+
+
+_HANDLERS: Any = {
+    Exception: _internal_error,
+    RequestError: _request_error,
+    HTTPException: _http_error,
+    ClientDisconnect: _hung_up,
+}
+
+
+def _pages(inference: Inference) -> FastAPI:
+    """Returns what answers requests that compute nothing: descriptions, metrics, the page."""
     # FastAPI's documentation pages are off because they load scripts from another host.
-    app = FastAPI(title="keras_tnattn", docs_url=None, redoc_url=None, exception_handlers=handlers)
+    app = FastAPI(title="keras_tnattn", docs_url=None, redoc_url=None, exception_handlers=_HANDLERS)
     app.include_router(open_inference.routes(inference))
     app.include_router(tensorflow_serving.routes(inference))
 
     @app.get("/metrics")
     @app.get("/monitoring/prometheus/metrics")
     def metrics() -> Response:
-        return Response(monitoring.page(), media_type="text/plain; version=0.0.4")
+        return Response(inference.monitoring.page(), media_type="text/plain; version=0.0.4")
 
     @app.get("/")
     def page(request: Request) -> Response:
@@ -134,15 +141,7 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
         return json_response({"status": "alive"}, headers={"Vary": "Accept"})
 
     app.mount("/page", _PageFiles(directory=_PAGE))
-
-    routes = [*open_inference.refusing_routes(), Mount("/", app)]
-    whole = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
-    inferring = [
-        *tensorflow_serving.inference_routes(inference),
-        *open_inference.inference_routes(inference),
-        *generation.routes(),
-    ]
-    return Observed(Shortcut(whole, inferring, handlers), inference)
+    return app
 
 
 class _PageFiles(StaticFiles):

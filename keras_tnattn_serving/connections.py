@@ -21,11 +21,6 @@ class Connection(HttpToolsProtocol):
 
     uvicorn with httptools limits neither the size of a head nor the time that it takes, and waits
     without end for a client that does not read its answer.
-
-    Args:
-        arguments: uvicorn's.
-        settings: The limits.
-        options: uvicorn's.
     """
 
     def __init__(self, *arguments: Any, settings: Settings, **options: Any) -> None:

@@ -46,9 +46,6 @@ class Generation:
 
     The tokens of all texts of a version are computed in turns, by as many threads as `--threads`
     says.
-
-    Args:
-        inference: The models and the limits.
     """
 
     def __init__(self, inference: Inference) -> None:
@@ -136,11 +133,7 @@ class Generation:
 
 
 class _Queue:
-    """Computes the texts of one version.
-
-    Args:
-        name: The name of the model.
-        settings: The limits.
+    """Computes the texts of one version of a model.
 
     Attributes:
         began: When each token began that is computed now, by the number of the token.

@@ -213,27 +213,16 @@ def training_command(
                 use_devices(devices, options.batch_size, layouts and partial(layouts, options))
             train(options, run, *more)
         print(f"run folder: {run.folder}")
-        results = run.results or {}
-        if "exported" in results:
-            print(f"exported to {results['exported']}")
+        if exported := (run.results or {}).get("exported"):
+            print(f"exported to {exported}")
 
     fields = {**RunOptions.model_fields, **config.model_fields}
-    if others is not None:
-        fields |= others.model_fields
-    if several_devices:
-        fields |= DeviceOptions.model_fields
+    fields |= {} if others is None else others.model_fields
+    fields |= DeviceOptions.model_fields if several_devices else {}
     if layouts is None:
         fields.pop("model_parallel", None)
-    return Command(
-        str(config.command),
-        summary,
-        description,
-        fields,
-        start,
-        examples,
-        several_processes=several_devices,
-        **facts,
-    )
+    texts = str(config.command), summary, description
+    return Command(*texts, fields, start, examples, several_processes=several_devices, **facts)
 
 
 def pop_options(values: dict[str, Any], kind: type[Options]) -> dict[str, Any]:
@@ -263,17 +252,17 @@ def run_to_train(
     hint = "Leave out --resume to start a new run, or name the folder of the run with --run-dir"
     # A folder that was renamed is found by its new name.
     config = run.read_config(kind, others, hint).changed(**exporting, **named)
-    if run.results:
-        note = export_note(run)
-        exported = run.results.get("exported")
-        missing = not exported or not Path(exported).is_dir()
-        # To export a finished run, finish it once more; nothing is left to train.
-        if not (
-            exporting
-            and isinstance(config, ExportConfig)
-            and config.export
-            and (missing or note.get("options") != config.export_options)
-        ):
-            print(f"The run in {run.folder} is finished; there is nothing to do.")
-            return None
+    # To export a finished run, finish it once more; nothing is left to train.
+    if run.results and not (exporting and _lacks_export(config, run)):
+        print(f"The run in {run.folder} is finished; there is nothing to do.")
+        return None
     return config, run
+
+
+def _lacks_export(config: RunConfig, run: Run) -> bool:
+    """Returns whether the options ask for an export that a finished run does not have."""
+    if not isinstance(config, ExportConfig) or not config.export:
+        return False
+    exported = (run.results or {}).get("exported")
+    other_options = export_note(run).get("options") != config.export_options
+    return not exported or not Path(exported).is_dir() or other_options

@@ -1,6 +1,13 @@
-"""Measures a trained translator: BLEU, chrF and speed on a part of its corpus."""
+"""Measures a trained translator: BLEU, chrF and speed on a part of its corpus.
 
-import json
+The search is that of the paper: a translation has at most 50 tokens more than the source, and
+scores are normalized by the length with exponent 0.6. Sources longer than the `max_length` of the
+corpus are cut; `cut_sources` counts them. The references are never cut. Like the hypotheses, they
+are normalized by the target tokenizer (Unicode form, white space, and case and accents if the run
+changes these).
+"""
+
+import operator
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,7 +37,7 @@ from keras_tnattn_train.options.search import (
 )
 from keras_tnattn_train.processes.backend import start_backend
 from keras_tnattn_train.runs.counter import Counter
-from keras_tnattn_train.system.files import read_object, replacing
+from keras_tnattn_train.system.files import read_object, replacing, write_json
 
 if TYPE_CHECKING:
     from keras_tnattn.text.sentence_translator import Translation
@@ -144,16 +151,8 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Translates a part of a corpus, and writes hypotheses and scores to the run's folder.
 
-    The search is that of the paper: a translation has at most 50 tokens more than the source, and
-    scores are normalized by the length with exponent 0.6. Sources longer than the `max_length` of
-    the corpus are cut; `cut_sources` counts them. The references are never cut. Like the
-    hypotheses, they are normalized by the target tokenizer (Unicode form, white space, and case and
-    accents if the run changes these).
-
-    Args:
-        options: The options.
-        progress: Called after each batch with the number of finished sentences and the total.
-        load: Loads the model of a folder, by the name of a checkpoint. Default: `load_translator`.
+    `progress` is called after each batch with the number of finished sentences and the total, and
+    `load` loads the model of a folder by the name of a checkpoint, as `load_translator` does.
 
     Returns:
         The content of `evaluation-PART-beamK.json`; `files` lists the files that were written. The
@@ -162,84 +161,78 @@ def evaluate_run(
     """
     other = None
     if options.corpus is not None:
-        other = load_pairs(
-            options.corpus,
-            options.data_dir,
-            cut=False,
-            skip_bad_rows=options.skip_bad_rows,
-        )
+        skip = options.skip_bad_rows
+        other = load_pairs(options.corpus, options.data_dir, cut=False, skip_bad_rows=skip)
     start_backend()  # takes seconds, so invalid arguments are reported first
     from keras_tnattn_train.translate.loading import load_translator
 
     translator = (load or load_translator)(options.run, options.checkpoint)
-    part, beam = options.part, options.beam
+    part, notes = options.part, list(translator.corpus.notes)
     pairs: Sequence[Pair] = translator.corpus.texts[part]
-    notes = list(translator.corpus.notes)
     if other:
         part, pairs, notes = _other_pairs(other, translator.corpus.languages, part)
     if not pairs:
         raise InputError(f"Expected a corpus with a {part} part. Received: one without")
-    pairs = pairs[: options.limit]
+    sources, targets = zip(*pairs[: options.limit], strict=True)
     name = _name_of_files(options, part)
-    _check_earlier(Path(options.run, f"evaluation-{name}.json"), options)
-    sentences, sources = translator.searching(beam), [pair[0] for pair in pairs]
-    tokenizer, max_length = translator.target_tokenizer, translator.corpus.max_length
-    references = [
-        text.decode() for text in tokenizer.normalize([pair[1] for pair in pairs]).numpy()
-    ]
-    lengths = translator.source_tokenizer.tokenize(sources).row_lengths().numpy()
-    cut = int(np.sum(lengths > max_length))
-    start = time.perf_counter()
+    report = f"evaluation-{name}.json"
+    _check_earlier(Path(options.run, report), options)
+    hypotheses, measured = _search(translator, options, sources, progress)
+    best = [candidates[0].text for candidates in hypotheses]
+    texts = {f"hypotheses-{name}.txt": "".join(f"{text}\n" for text in best)}
+    if options.n_best or options.scores:
+        shortlist = [candidates[: options.n_best or 1] for candidates in hypotheses]
+        texts[f"n_best-{name}.tsv"] = _table(shortlist, options.scores)
+    for count, what in (
+        (best.count(""), "are empty"),
+        (len(best) - measured["finished"], "reached the limit of the search"),
+    ):
+        notes += [f"{count} of {len(best)} translations {what}"] if count else []
+    results = {
+        **{field: getattr(options, field) for field in ("run", "corpus", "checkpoint")},
+        "corpus_paths": _corpus_paths(options),
+        "notes": notes,
+        "part": part,
+        "sentences": len(sources),
+        **measured,
+        **_scores(best, targets, translator.target_tokenizer, options.tokenize),
+        "files": [*texts, report],
+    }
+    for file, text in texts.items():
+        with replacing(Path(options.run, file)) as path:
+            path.write_bytes(text.encode())
+    write_json(Path(options.run, report), results)
+    return results
 
-    def report(done: int) -> None:
+
+def _search(
+    translator: "TrainedTranslator",
+    options: EvaluateOptions,
+    sources: Sequence[str],
+    progress: Callable[[int, int], None] | None,
+) -> tuple[list[list["Translation"]], dict[str, Any]]:
+    """Returns the hypotheses of each source, the best first, and what the search was and took."""
+    sentences, max_length = translator.searching(options.beam), translator.corpus.max_length
+    lengths = translator.source_tokenizer.tokenize(list(sources)).row_lengths().numpy()
+
+    def show(done: int) -> None:
         if progress is not None:
             progress(done, len(sources))
 
-    hypotheses = sentences.n_best(sources, options.batch_size, max_length, report)
+    start = time.perf_counter()
+    hypotheses = sentences.n_best(list(sources), options.batch_size, max_length, show)
     seconds = time.perf_counter() - start
-    best = [candidates[0].text for candidates in hypotheses]
-    if empty := best.count(""):
-        notes.append(f"{empty} of {len(best)} translations are empty")
-    finished = sum(candidates[0].finished for candidates in hypotheses)
-    if finished < len(best):
-        notes.append(
-            f"{len(best) - finished} of {len(best)} translations reached the limit of the search"
-        )
-    matches = sum(text == reference for text, reference in zip(best, references, strict=True))
-    files = {f"hypotheses-{name}.txt": "".join(f"{text}\n" for text in best)}
-    if options.n_best or options.scores:
-        shortlist = [candidates[: options.n_best or 1] for candidates in hypotheses]
-        files[f"n_best-{name}.tsv"] = _table(shortlist, options.scores)
-    results = {
-        "run": options.run,
-        "corpus": options.corpus,
-        "corpus_paths": _corpus_paths(options),
-        "notes": notes,
-        "checkpoint": options.checkpoint,
-        "part": part,
-        "sentences": len(pairs),
-        "cut_sources": cut,
+    return hypotheses, {
+        "cut_sources": int(np.sum(lengths > max_length)),
         "max_length": max_length,
-        "beam_size": beam,
+        "beam_size": options.beam,
         "extra_tokens": sentences.search.extra_tokens,
         "length_penalty": sentences.search.length_penalty,
-        **_scores(best, references, options.tokenize),
-        "exact_matches": matches,
-        "exact_match": matches / len(pairs),
-        "finished": finished,
-        "references": "the given sentences in the Unicode form "
-        f"{tokenizer.form}, white space folded, case: {tokenizer.case}, accents: "
-        f"{'keep' if tokenizer.keep_accents else 'drop'}",
+        "finished": sum(candidates[0].finished for candidates in hypotheses),
         "batch_size": options.batch_size,
         "seconds": seconds,
-        "sentences_per_second": len(pairs) / seconds,
-        "files": [*files, f"evaluation-{name}.json"],
+        "sentences_per_second": len(sources) / seconds,
     }
-    files[f"evaluation-{name}.json"] = json.dumps(results, indent=2, ensure_ascii=False) + "\n"
-    for file, text in files.items():
-        with replacing(Path(options.run, file)) as path:
-            path.write_text(text, encoding="utf-8", newline="\n")
-    return results
 
 
 def _name_of_files(options: EvaluateOptions, part: str) -> str:
@@ -303,9 +296,13 @@ def _other_pairs(
     return "all", corpus.train, [*notes, "all pairs, because the corpus is not divided into parts"]
 
 
-def _scores(hypotheses: list[str], references: list[str], tokenize: str) -> dict[str, Any]:
+def _scores(
+    hypotheses: list[str], targets: Sequence[str], tokenizer: Any, tokenize: str
+) -> dict[str, Any]:
     from sacrebleu.metrics import BLEU, CHRF
 
+    references = [text.decode() for text in tokenizer.normalize(list(targets)).numpy()]
+    matches = sum(map(operator.eq, hypotheses, references))
     # `force`: the data may have spaces around punctuation; the signature says what was done.
     bleu, chrf = BLEU(tokenize=tokenize, force=True), CHRF()
     return {
@@ -313,6 +310,11 @@ def _scores(hypotheses: list[str], references: list[str], tokenize: str) -> dict
         "bleu_signature": str(bleu.get_signature()),
         "chrf": chrf.corpus_score(hypotheses, [references]).score,
         "chrf_signature": str(chrf.get_signature()),
+        "exact_matches": matches,
+        "exact_match": matches / len(references),
+        "references": "the given sentences in the Unicode form "
+        f"{tokenizer.form}, white space folded, case: {tokenizer.case}, accents: "
+        f"{'keep' if tokenizer.keep_accents else 'drop'}",
     }
 
 

@@ -1,8 +1,23 @@
-"""Draws the results of a trained translator's attentions for a sentence."""
+"""Draws the results of a trained translator's attentions for a sentence.
+
+Each block has a picture of all chosen heads: `E_LM.png` (`scores.png` for scaled dot-product
+attention) and `E.png`, the energies before the mask, with the tokens on the axes; and a heat map
+and a histogram of each of `P`, `a`, `b_a`, `A_LM` and `G_LM`. The rows are the tokens that attend;
+in a decoder's cross-attention they are labeled by the tokens they predict. The chosen heads, or by
+default the paper's head 4 (the last, if there are fewer), also have pictures of their own:
+`head_4_learned.png` as Figure 5 and `head_4_inferred.png` as Figure 6. A causal metric differs from
+token to token; the last token's is drawn. `explanation.json` holds the sentences and their pieces;
+`distributions.csv` describes the entries of `P`, `a`, `b_a`, `A_LM` and `G_LM` of each block and
+chosen head in numbers (`keras_tnattn_train.translate.distributions.describe`), with the smallest
+eigenvalue of the symmetric part of each, which says whether the matrix is positive definite.
+`power_laws.csv` tests whether the magnitudes of these entries and those of `E_LM` or `scores`
+follow a power law (`keras_tnattn_train.translate.power_laws.fit_power_law`); `P_tail.png` and so on
+show the fits. `index.html` shows all pictures, and says what they are. What an earlier call wrote
+into the folder is removed.
+"""
 
 import collections
 import functools
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +30,7 @@ from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.options.options import DATA, OUTPUT, Options, argument, option
 from keras_tnattn_train.options.search import beam_option, checkpoint_option
 from keras_tnattn_train.processes.backend import start_backend
-from keras_tnattn_train.system.files import replacing, write_table, writing
+from keras_tnattn_train.system.files import write_json, write_table, writing
 from keras_tnattn_train.translate.explained_page import index_page
 from keras_tnattn_train.translate.explained_tables import (
     FITTED,
@@ -107,22 +122,6 @@ PROGRAM = Program(
 def explain_run(options: ExplainOptions) -> dict[str, Any]:
     """Draws what the attentions of a run's translator computed for one sentence.
 
-    Each block has a picture of all chosen heads: `E_LM.png` (`scores.png` for scaled dot-product
-    attention) and `E.png`, the energies before the mask, with the tokens on the axes; and a heat
-    map and a histogram of each of `P`, `a`, `b_a`, `A_LM` and `G_LM`. The rows are the tokens that
-    attend; in a decoder's cross-attention they are labeled by the tokens they predict. The chosen
-    heads, or by default the paper's head 4 (the last, if there are fewer), also have pictures of
-    their own: `head_4_learned.png` as Figure 5 and `head_4_inferred.png` as Figure 6. A causal
-    metric differs from token to token; the last token's is drawn. `explanation.json` holds
-    the sentences and their pieces; `distributions.csv` describes the entries of `P`, `a`, `b_a`,
-    `A_LM` and `G_LM` of each block and chosen head in numbers
-    (`keras_tnattn_train.translate.distributions.describe`), with the smallest eigenvalue of the
-    symmetric part of each, which says whether the matrix is positive definite. `power_laws.csv`
-    tests whether the magnitudes of these entries and those of `E_LM` or `scores` follow a power law
-    (`keras_tnattn_train.translate.power_laws.fit_power_law`); `P_tail.png` and so on show the fits.
-    `index.html` shows all pictures, and says what they are. What an earlier call wrote into the
-    folder is removed.
-
     Returns:
         The content of `explanation.json`, with `folder`, `files`, the pictures in it, and
         `verdicts`, the number of heads by matrix and verdict on a power law.
@@ -131,82 +130,83 @@ def explain_run(options: ExplainOptions) -> dict[str, Any]:
     from keras_tnattn_train.translate.loading import load_translator
 
     translator = load_translator(options.run, options.checkpoint)
-    model = translator.model
-    blocks = _chosen_blocks(model, options.blocks)
+    _check_blocks(translator.model, options.blocks)
     source_ids = _ids(translator.source_tokenizer, options.sentence)
     if options.target is None:
         ids = translator.searching(options.beam).search(source_ids[None]).ids[0, 0]
         target_ids = ids[ids != 0]
     else:
         target_ids = _ids(translator.target_tokenizer, options.target)
-    computed = attention_outputs(model, source_ids, target_ids[:-1])
-    if without := [block for block in options.blocks if block not in computed]:
-        raise InputError(
-            f"Expected blocks whose attention has scores: {', '.join(computed)}. "
-            f"Received: block={without[0]!r}"
-        )
-    if without := [block for block in blocks if block not in computed]:
-        print(f"without pictures, because the attention has no scores: {', '.join(without)}")
-    blocks = [block for block in blocks if block in computed]
+    computed = attention_outputs(translator.model, source_ids, target_ids[:-1])
+    computed = _with_pictures(computed, translator.model, options.blocks)
     spreads = _metric_spreads(translator, options.spread) if options.spread else {}
-    source_pieces = _pieces(translator.source_tokenizer, source_ids)
-    target_pieces = _pieces(translator.target_tokenizer, target_ids)
     folder = Path(options.out or Path(options.run, "explained"))
-    heads = _chosen_heads(computed[blocks[0]], options.heads)
-    computed = {block: computed[block] for block in blocks}
-    files = []
+    heads = _chosen_heads(next(iter(computed.values())), options.heads)
+    explanation = {
+        "source": options.sentence,
+        "target": translator.target_tokenizer.detokenize(target_ids).numpy().decode(),
+        "target_given": options.target is not None,
+        "source_pieces": _pieces(translator.source_tokenizer, source_ids),
+        "target_pieces": _pieces(translator.target_tokenizer, target_ids),
+    }
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)  # a path that cannot be used is reported first
-        fits = (
-            fit_power_laws(computed, heads, options.bootstraps, options.seed)
-            if options.bootstraps
-            else {}
-        )
+        fits: dict[str, dict[str, list[Any]]] = {}
+        if options.bootstraps:
+            fits = fit_power_laws(computed, heads, options.bootstraps, options.seed)
         _clear(folder)
-        for block in blocks:
-            (folder / block).mkdir(parents=True, exist_ok=True)
-            if block.startswith("encoder"):
-                tokens = source_pieces, source_pieces
-            elif block.endswith("self"):
-                tokens = target_pieces[:-1], target_pieces[:-1]
-            else:
-                tokens = target_pieces[1:], source_pieces
-            pictures = _draw(computed[block], heads, options.heads or [min(4, len(heads))], tokens)
-            pictures |= _draw_tails(fits.get(block, {}), heads)
-            for name, draw in pictures.items():
-                draw(folder / block / name)
-                files.append(f"{block}/{name}")
+        files = _draw_all(computed, fits, heads, options.heads, explanation, folder)
         write_distributions(computed, heads, folder / DISTRIBUTIONS)
         if fits:
             write_power_laws(fits, heads, folder / POWER_LAWS)
-        explanation = {
-            "source": options.sentence,
-            "target": translator.target_tokenizer.detokenize(target_ids).numpy().decode(),
-            "target_given": options.target is not None,
-            "source_pieces": source_pieces,
-            "target_pieces": target_pieces,
-        }
         (folder / INDEX).write_text(index_page(explanation, files), encoding="utf-8")
         if spreads:
-            from keras_tnattn_train.translate import plots
-
-            plots.metric_spreads(spreads, folder / SPREADS[0])
-            files.append(SPREADS[0])
-            rows = [
-                {"layer": name, "head": head, "spread": spread}
-                for name, by_head in spreads.items()
-                for head, spread in enumerate(by_head, start=1)
-            ]
-            write_table(folder / SPREADS[1], rows)
-        with replacing(folder / "explanation.json") as path:
-            text = json.dumps(explanation, indent=1, ensure_ascii=False) + "\n"
-            path.write_text(text, encoding="utf-8")
-    verdicts: dict[str, collections.Counter[str]] = {}
+            files += _write_spreads(spreads, folder)
+        write_json(folder / "explanation.json", explanation)
+    verdicts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for matrices in fits.values():
         for name, results in matrices.items():
-            counts = verdicts.setdefault(name, collections.Counter())
-            counts.update(fit.results["verdict"] for fit in results)
+            verdicts[name].update(fit.results["verdict"] for fit in results)
     return {**explanation, "folder": str(folder), "files": files, "verdicts": verdicts}
+
+
+def _draw_all(
+    computed: dict[str, dict[str, np.ndarray]],
+    fits: dict[str, dict[str, list[Any]]],
+    heads: list[int],
+    chosen: Sequence[int],
+    explanation: dict[str, Any],
+    folder: Path,
+) -> list[str]:
+    """Draws the pictures of all blocks; returns their names."""
+    files = []
+    source, target = explanation["source_pieces"], explanation["target_pieces"]
+    for block, outputs in computed.items():
+        (folder / block).mkdir(parents=True, exist_ok=True)
+        if block.startswith("encoder"):
+            tokens = source, source
+        else:
+            tokens = (target[:-1],) * 2 if block.endswith("self") else (target[1:], source)
+        pictures = _draw(outputs, heads, chosen or [min(4, len(heads))], tokens)
+        pictures |= _draw_tails(fits.get(block, {}), heads)
+        for name, draw in pictures.items():
+            draw(folder / block / name)
+            files.append(f"{block}/{name}")
+    return files
+
+
+def _write_spreads(spreads: dict[str, tuple[float, ...]], folder: Path) -> list[str]:
+    """Draws and writes how much the metric depends on the sentence; returns the picture's name."""
+    from keras_tnattn_train.translate import plots
+
+    plots.metric_spreads(spreads, folder / SPREADS[0])
+    rows = [
+        {"layer": name, "head": head, "spread": spread}
+        for name, by_head in spreads.items()
+        for head, spread in enumerate(by_head, start=1)
+    ]
+    write_table(folder / SPREADS[1], rows)
+    return [SPREADS[0]]
 
 
 def _metric_spreads(translator: Any, number: int) -> dict[str, tuple[float, ...]]:
@@ -276,12 +276,26 @@ def _block_names(model: Any) -> list[str]:
     return [*(layer.name for layer in model.encoders), *decoders]
 
 
-def _chosen_blocks(model: Any, blocks: Sequence[str]) -> Sequence[str]:
+def _check_blocks(model: Any, blocks: Sequence[str]) -> None:
     known = _block_names(model)
     for block in blocks:
         if block not in known:
             raise InputError(f"Expected blocks of {', '.join(known)}. Received: block={block!r}")
-    return blocks or known
+
+
+def _with_pictures(
+    computed: dict[str, dict[str, np.ndarray]], model: Any, chosen: Sequence[str]
+) -> dict[str, dict[str, np.ndarray]]:
+    """Returns the outputs of the chosen blocks, by default of all whose attention has scores."""
+    if without := [block for block in chosen or _block_names(model) if block not in computed]:
+        if chosen:
+            raise InputError(
+                f"Expected blocks whose attention has scores: {', '.join(computed)}. "
+                f"Received: block={without[0]!r}"
+            )
+        print(f"without pictures, because the attention has no scores: {', '.join(without)}")
+    blocks = chosen or _block_names(model)
+    return {block: computed[block] for block in blocks if block in computed}
 
 
 def _chosen_heads(outputs: dict[str, np.ndarray], heads: Sequence[int]) -> list[int]:

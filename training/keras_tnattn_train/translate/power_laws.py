@@ -1,4 +1,17 @@
-"""Tests whether the magnitudes of an array follow a power law."""
+"""Tests whether the magnitudes of an array follow a power law.
+
+The method is that of Clauset, Shalizi and Newman (2009), "Power-law distributions in empirical
+data". The exponent has the maximum likelihood; `x_min` gives the smallest Kolmogorov-Smirnov
+distance between the magnitudes from `x_min` on and their fit. `p` is the share of bootstrap samples
+that lie farther from their own fit: a sample has as many values, those of the tail drawn from the
+fitted power law, the others from the magnitudes below `x_min`. Vuong's likelihood ratio tests
+compare the power law with the distributions that the package `powerlaw` fits to the same tail.
+
+At most 100 of the magnitudes are tried as `x_min`, and the tail has at least a tenth of the
+magnitudes, and at least 50: a power law of fewer would say little about the array. Magnitudes of
+less than 1e-7 of the largest count as zero and are left out. The cost is about `100 n` powers for
+each bootstrap sample of `n` values.
+"""
 
 import dataclasses
 import math
@@ -49,19 +62,6 @@ class _TruncatedPowerLaw(powerlaw.Truncated_Power_Law):
 
 def fit_power_law(values: np.ndarray, bootstraps: int = 250, seed: int = 0) -> PowerLaw:
     """Fits `p(x) ~ x ** -exponent`, `x >= x_min`, to the magnitudes of an array, and tests the fit.
-
-    The method is that of Clauset, Shalizi and Newman (2009), "Power-law distributions in empirical
-    data". The exponent has the maximum likelihood; `x_min` gives the smallest Kolmogorov-Smirnov
-    distance between the magnitudes from `x_min` on and their fit. `p` is the share of bootstrap
-    samples that lie farther from their own fit: a sample has as many values, those of the tail
-    drawn from the fitted power law, the others from the magnitudes below `x_min`. Vuong's
-    likelihood ratio tests compare the power law with the distributions that the package `powerlaw`
-    fits to the same tail.
-
-    At most 100 of the magnitudes are tried as `x_min`, and the tail has at least a tenth of the
-    magnitudes, and at least 50: a power law of fewer would say little about the array. Magnitudes
-    of less than 1e-7 of the largest count as zero and are left out. The cost is about `100 n`
-    powers for each bootstrap sample of `n` values.
 
     Args:
         values: Numbers of any shape, independent of one another as far as the p-values go.

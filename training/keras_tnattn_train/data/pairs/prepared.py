@@ -171,17 +171,9 @@ def prepare(
     its files is missing or has changed, the corpus is prepared again in another folder, which then
     replaces it. A folder with another corpus, which runs may depend on, is an error.
 
-    Args:
-        corpus: The corpus; the vocabularies are learned from its training part.
-        folder: The folder; it need not exist.
-        preparing: How it is prepared.
-        workers: The number of processes that count words and tokenize. BERT's vocabularies are
-            learned in one process. Default 1, this process.
-        progress: Called with what was done to the pairs (`"counted"`, then `"tokenized"`), the
-            number done and the number of all.
-
-    Returns:
-        The tokenized corpus.
+    Each of `workers` processes counts words and tokenizes; BERT's vocabularies are learned in one.
+    `progress` is called with what was done to the pairs (`"counted"`, then `"tokenized"`), the
+    number done and the number of all.
     """
     folder = Path(folder)
     corpus.part("train")  # which has to exist
