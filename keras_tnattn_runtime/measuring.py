@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_tnattn_runtime.reader import in_order
+
 _SECONDS, _MOST_CALLS = 1.0, 200
 
 
@@ -34,9 +36,11 @@ def runner(path: str) -> Callable[[Mapping[str, np.ndarray]], Any]:
     if suffix == ".tflite":
         from ai_edge_litert.interpreter import Interpreter
 
-        run = Interpreter(path, num_threads=1).get_signature_runner()
+        interpreter = Interpreter(path, num_threads=1)
+        run = interpreter.get_signature_runner()
         details = run.get_input_details()
-        return lambda inputs: _by_row(run, details, _named(list(details), inputs))
+        names = in_order(details, interpreter.get_input_details())
+        return lambda inputs: _by_row(run, details, _named(names, inputs))
     if suffix == ".xml":
         import openvino
 

@@ -255,7 +255,8 @@ class CompressionResult:
         """Writes the small model as a file, and prints what it costs where it runs.
 
         Files for a runtime are measured by it, in a process of its own: memory, and time for one
-        row and for 32 on one thread. The costs are added to the report. With `max_flips` the rows
+        row and for 32 on one thread. The costs are added to the report, with the kernels and tables
+        that the file does not have as the model stores them, and why. With `max_flips` the rows
         held back are counted again in the runtime, which the report tells, too.
 
         Args:
@@ -273,16 +274,17 @@ class CompressionResult:
             RuntimeError: If the model cannot be converted, or not on this backend.
             ValueError: If the name ends with something else.
         """
-        from keras_tnattn.export import export_file, file_costs, file_outputs, file_sizes
+        from keras_tnattn.export import file_costs, file_outputs, file_sizes
+        from keras_tnattn.export.formats import write_file
 
         if example is None and self._data is not None:
             example = self.renumbered(next(iter(self._data.every())))
-        written = export_file(self.model, path, example)
+        changes, written = write_file(self.model, path, example), Path(path)
         if written.is_dir():
             for file, size in file_sizes(written).items():
                 print(f"{size:>12,} bytes  {file}")
             return written
-        costs = file_costs(written, self.model, example)
+        costs = dataclasses.replace(file_costs(written, self.model, example), changes=changes)
         print(costs)
         notes = self.report.notes
         if self._promised is not None:

@@ -15,11 +15,8 @@ import numpy as np
 
 from keras_tnattn.export.examples import example_of
 from keras_tnattn.export.formats import file_sizes
-from keras_tnattn.export.running import Expected, run_litert, run_onnx, run_openvino
+from keras_tnattn.export.running import RUNNERS, Expected
 from keras_tnattn.typing import Tensors
-from keras_tnattn_runtime.measuring import runner
-
-_RUNS = {".onnx": run_onnx, ".tflite": run_litert, ".xml": run_openvino}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +31,8 @@ class FileCosts:
         error: Relative error of its outputs, compared with those of the model.
         agreement: The share of the outputs whose largest number is at the same place as the
             model's; `None` if they have one number.
+        changes: The names of the matrices of integers that the file does not have as the model
+            stores them, with what it has in their place, and why.
 
     Example:
         >>> costs = FileCosts("small.onnx", 1200, 30_000, 12.0, 40.0, error=0.0, agreement=1.0)
@@ -48,6 +47,7 @@ class FileCosts:
     many_rows_us: float
     error: float
     agreement: float | None
+    changes: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         text = (
@@ -55,7 +55,12 @@ class FileCosts:
             f"memory; {self.one_row_us:,.0f} us for 1 row, {self.many_rows_us:,.0f} us for 32; "
             f"error {self.error:.4f}"
         )
-        return text + ("" if self.agreement is None else f", agreement {self.agreement:.1%}")
+        text += "" if self.agreement is None else f", agreement {self.agreement:.1%}"
+        reasons = dict.fromkeys(self.changes.values())
+        for reason in reasons:
+            names = (name for name, why in self.changes.items() if why == reason)
+            text += f"\n  {reason}: {', '.join(names)}"
+        return text
 
 
 def file_costs(path: str | os.PathLike, model: keras.Model, example: Tensors = None) -> FileCosts:
@@ -79,12 +84,12 @@ def file_costs(path: str | os.PathLike, model: keras.Model, example: Tensors = N
         ```
     """
     path, suffix = str(path), Path(path).suffix
-    if suffix not in _RUNS:
+    if suffix not in RUNNERS:
         raise ValueError(f"Expected a file .onnx, .tflite or .xml. Received: path={path}")
     example = example_of(model, example)
     measured = _measured(path, example)
     expected = Expected(lambda inputs: model(inputs, training=False), [example])
-    outputs = _RUNS[suffix](path, example)
+    outputs = RUNNERS[suffix](path)(example)
     return FileCosts(
         path,
         sum(file_sizes(path).values()),
@@ -124,13 +129,4 @@ def file_outputs(path: str | os.PathLike) -> Callable[[Any], list[np.ndarray]]:
         probabilities, = file_outputs("model.onnx")(inputs)
         ```
     """
-    run = runner(str(path))
-
-    def outputs(inputs: Any) -> list[np.ndarray]:
-        found = run(_by_name(inputs))
-        if Path(path).suffix == ".tflite":
-            by_row = found if isinstance(found, list) else [found]
-            return [np.concatenate([row[name] for row in by_row]) for name in sorted(by_row[0])]
-        return list(found.values()) if isinstance(found, Mapping) else list(found)
-
-    return outputs
+    return RUNNERS[Path(path).suffix](str(path))

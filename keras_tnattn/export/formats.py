@@ -39,9 +39,17 @@ BACKENDS = {
     "LiteRT": ("tensorflow",),
     "OpenVINO": ("tensorflow",),
 }
+# The forms of files, by the ends of their names, and the packages that they need.
+_FORMS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "": ("SavedModel", ()),
+    ".onnx": ("ONNX", ("onnx", "onnxruntime")),
+    ".tflite": ("LiteRT", ("ai_edge_litert",)),
+    ".xml": ("OpenVINO", ("openvino", "onnx")),
+}
 # The relative error of outputs that products with integers may cause.
 MAX_ERROR = 0.012
 LITERT_ERROR = 0.02
+_MAX_ERRORS = {".onnx": MAX_ERROR, ".tflite": LITERT_ERROR}
 
 
 def export_saved_model(
@@ -131,17 +139,8 @@ def export_onnx(
         export_onnx(model, "classifier.onnx", np.ones((2, 10), "int32"))
         ```
     """
-    _check_backend("ONNX")
-    _check_packages("onnx", "onnxruntime")
-    example = example_of(model, example)
-    if keras.backend.backend() == "torch":
-        model(example)  # Keras refuses to export a model that was never called
-        with _writing(Path(path), "ONNX") as partial:
-            signature = [specs_of(model, example, fixed=True)]
-            model.export(partial, format="onnx", verbose=False, input_signature=signature)
-            Expected(_of(model), [example]).check(lambda inputs: run_onnx(partial, inputs))
-        return Path(path)
-    return write_computation(_computation(model, example), Path(path), max_length, max_error)
+    write_file(model, _ending_with(".onnx", path), example, max_length, max_error)
+    return Path(path)
 
 
 def export_openvino(
@@ -177,23 +176,8 @@ def export_openvino(
         export_openvino(model, "classifier.xml", np.ones((2, 10), "int32"))
         ```
     """
-    path = Path(path)
-    if path.suffix != ".xml":
-        raise ValueError(f"Expected a file that ends with .xml. Received: path={path}")
-    _check_backend("OpenVINO")
-    _check_packages("openvino", "onnx")
-    binary = path.with_suffix(".bin")
-    if binary.exists():
-        raise FileExistsError(f"Expected a new path, because exports never overwrite: {binary}")
-    from keras_tnattn.export.onnx_file import openvino_model, write_openvino
-    from keras_tnattn.export.onnx_kernels import can_hold
-
-    wanted = _computation(model, example_of(model, example))
-    with _writing(path, "OpenVINO") as partial, plain_computation(model, max_length):
-        write_openvino(openvino_model(wanted.traced(holds=can_hold)), Path(partial))
-        Expected(wanted.function, wanted.examples).check(lambda x: run_openvino(partial, x))
-        Path(partial).with_suffix(".bin").rename(binary)
-    return path
+    write_file(model, _ending_with(".xml", path), example, max_length)
+    return Path(path)
 
 
 def export_litert(
@@ -233,10 +217,8 @@ def export_litert(
         export_litert(model, "classifier.tflite", np.ones((2, 10), "int32"))
         ```
     """
-    _check_backend("LiteRT")
-    _check_packages("ai_edge_litert")
-    wanted = _computation(model, example_of(model, example))
-    return write_computation(wanted, Path(path), max_length, max_error)
+    write_file(model, _ending_with(".tflite", path), example, max_length, max_error)
+    return Path(path)
 
 
 def export_file(
@@ -270,17 +252,46 @@ def export_file(
         export_file(model, "classifier.onnx")
         ```
     """
-    exports = {".onnx": export_onnx, ".tflite": export_litert, ".xml": export_openvino}
-    suffix = Path(path).suffix
-    if suffix and suffix not in exports:
+    write_file(model, path, example, max_length, max_error)
+    return Path(path)
+
+
+def write_file(
+    model: keras.Model,
+    path: str | os.PathLike,
+    example: Tensors = None,
+    max_length: int | None = None,
+    max_error: float | None = None,
+) -> dict[str, str]:
+    """Writes a file as `export_file` does.
+
+    Returns:
+        The names of the matrices of integers that the file does not have as the model stores them,
+        with what it has in their place, and why.
+    """
+    path = Path(path)
+    if path.suffix not in _FORMS:
         raise ValueError(
             "Expected a file that ends with .onnx, .tflite or .xml, or a folder without a dot for "
             f"a SavedModel. Received: path={path}"
         )
-    if not suffix:
-        return export_saved_model(model, path, example)
-    options = {} if suffix == ".xml" or max_error is None else {"max_error": max_error}
-    return exports[suffix](model, path, example, max_length, **options)
+    if not path.suffix:
+        export_saved_model(model, path, example)
+        return {}
+    form = _checked_form(path)
+    example = example_of(model, example)
+    if keras.backend.backend() == "torch":
+        model(example)  # Keras refuses to export a model that was never called
+        with _writing(path, form) as partial:
+            signature = [specs_of(model, example, fixed=True)]
+            model.export(partial, format="onnx", verbose=False, input_signature=signature)
+            Expected(_of(model), [example]).check(lambda inputs: run_onnx(partial, inputs))
+        return {}
+    check_numeric(model, example)
+    specs, examples = specs_of(model, example), examples_of(model, example)
+    wanted = Computation(model, _of(model), specs, examples)
+    bound = _MAX_ERRORS.get(path.suffix, 0.0) if max_error is None else max_error
+    return write_computation(wanted, path, max_length, bound)
 
 
 def file_sizes(path: str | os.PathLike) -> dict[str, int]:
@@ -332,51 +343,63 @@ class Computation:
 
 def write_computation(
     wanted: Computation, path: Path, max_length: int | None = None, max_error: float = 0.0
-) -> Path:
-    """Writes an ONNX or a LiteRT file, as the end of its name asks for, and checks it.
+) -> dict[str, str]:
+    """Writes the file that the end of its name asks for, and checks it; returns as `write_file`.
 
     With a `max_error` products may round their inputs to integers.
     """
-    form = "ONNX" if path.suffix == ".onnx" else "LiteRT"
-    _check_backend(form)
-    _check_packages(*{"ONNX": ("onnx", "onnxruntime"), "LiteRT": ("ai_edge_litert",)}[form])
+    form = _checked_form(path)
+    write = {"ONNX": _write_onnx, "LiteRT": _write_litert, "OpenVINO": _write_openvino}[form]
     with _writing(path, form) as partial, plain_computation(wanted.model, max_length):
-        if form == "ONNX":
-            from keras_tnattn.export.onnx_file import OnnxFile, write_within
-            from keras_tnattn.export.onnx_kernels import can_hold
-
-            graph, expected = wanted.traced(holds=can_hold), wanted.expected()
-            file = OnnxFile(graph)
-            rounding = file.write(partial)
-            if rounding:
-                file.write(partial, graph.matrices)
-            expected.check(lambda x: run_onnx(partial, x))
-            if rounding and max_error > 0:
-                error = functools.partial(expected.error, lambda x: run_onnx(partial, x))
-                write_within(file, partial, rounding, error, max_error)
-            return path
-        _write_litert(wanted, partial, max_error)
-    return path
+        return write(wanted, partial, max_error)
 
 
-def _write_litert(wanted: Computation, path: str, max_error: float) -> None:
+def _write_onnx(wanted: Computation, path: str, max_error: float) -> dict[str, str]:
+    from keras_tnattn.export.onnx_file import OnnxFile, write_within
+    from keras_tnattn.export.onnx_kernels import why_not_held
+
+    graph, expected = wanted.traced(why_not_held=why_not_held), wanted.expected()
+    file = OnnxFile(graph)
+    rounding = file.write(path)
+    if rounding:
+        file.write(path, graph.matrices)
+    expected.check(lambda x: run_onnx(path, x))
+    if rounding and max_error > 0:
+        error = functools.partial(expected.error, lambda x: run_onnx(path, x))
+        write_within(file, path, rounding, error, max_error)
+    return graph.restored | file.restored
+
+
+def _write_openvino(wanted: Computation, path: str, max_error: float) -> dict[str, str]:
+    from keras_tnattn.export.onnx_file import openvino_model, write_openvino
+    from keras_tnattn.export.onnx_kernels import why_not_held
+
+    graph = wanted.traced(why_not_held=why_not_held)
+    write_openvino(openvino_model(graph), Path(path))
+    wanted.expected().check(lambda x: run_openvino(path, x))
+    return graph.restored
+
+
+def _write_litert(wanted: Computation, path: str, max_error: float) -> dict[str, str]:
     """Writes a LiteRT file whose error is within a bound.
 
     Layers restore their matrices, those with the largest errors first, until it is.
     """
     from keras_tnattn.export.litert_file import WIDENED, litert_file
-    from keras_tnattn.export.litert_kernels import content_key, filter_of
+    from keras_tnattn.export.litert_kernels import change_of, content_key, filter_of
     from keras_tnattn.export.narrowing import narrow_bytes
 
-    restored: set[int] = set()
+    reasons: dict[int, str] = {}
 
-    def holds(matrix: StoredMatrix) -> bool:
-        return content_key(matrix) not in restored and filter_of(matrix) is not None
+    def why_not_held(matrix: StoredMatrix) -> str:
+        if max_error == 0:
+            return "floats: no error is allowed"
+        if filter_of(matrix) is None:
+            return "floats: a table, of which each call restores rows"
+        return reasons.get(content_key(matrix), "")
 
+    trace = functools.partial(wanted.traced, narrow_bytes, WIDENED, why_not_held=why_not_held)
     while True:
-        trace = functools.partial(wanted.traced, narrow_bytes, WIDENED)
-        if max_error > 0:
-            trace = functools.partial(trace, holds=holds)
         graph, examples = trace(), wanted.examples
         if graph.has_lists:
             # LiteRT's lists, which collect the steps of a loop, have entries of one fixed size.
@@ -384,29 +407,39 @@ def _write_litert(wanted: Computation, path: str, max_error: float) -> None:
             examples = [keras.tree.map_structure(lambda x: x[:1], x) for x in examples]
         content, unread = litert_file(graph)
         if unread:
-            restored |= {content_key(graph.matrices[name]) for name in unread}
+            keys = {content_key(graph.matrices[name]) for name in unread}
+            reasons |= dict.fromkeys(keys, "floats: what reads it multiplies with floats only")
             continue
         Path(path).write_bytes(content)
         expected = Expected(wanted.function, examples)
         if not graph.matrices:
             expected.check(lambda x: run_litert(path, x))
-            return
+            return graph.restored
         if expected.error(lambda x: run_litert(path, x)) <= max_error:
-            return
+            return graph.restored | change_of(graph.matrices)
         forms = {content_key(x): filter_of(x) for x in graph.matrices.values()}
         errors = {key: form.error for key, form in forms.items() if form is not None}
         worst = sorted(errors, key=errors.__getitem__, reverse=True)
-        restored |= set(worst[: (len(worst) + 1) // 2])
+        chosen = worst[: (len(worst) + 1) // 2]
+        reasons |= dict.fromkeys(chosen, "floats: the error would exceed its bound")
 
 
 def _of(model: keras.Model) -> Callable[[Any], Any]:
     return lambda inputs: model(inputs, training=False)
 
 
-def _computation(model: keras.Model, example: Any) -> Computation:
-    check_numeric(model, example)
-    specs, examples = specs_of(model, example), examples_of(model, example)
-    return Computation(model, _of(model), specs, examples)
+def _ending_with(suffix: str, path: str | os.PathLike) -> Path:
+    if Path(path).suffix != suffix:
+        raise ValueError(f"Expected a file that ends with {suffix}. Received: path={path}")
+    return Path(path)
+
+
+def _checked_form(path: Path) -> str:
+    """Returns the form of a file, for which the backend is the right one and packages exist."""
+    form, modules = _FORMS[path.suffix]
+    _check_backend(form)
+    _check_packages(*modules)
+    return form
 
 
 def _check_backend(form: str) -> None:
@@ -428,15 +461,21 @@ def _check_packages(*modules: str) -> None:
 
 @contextlib.contextmanager
 def _writing(path: Path, form: str) -> Iterator[str]:
-    """Yields a temporary path that is renamed to `path` on success; explains failures."""
-    if path.exists():
-        raise FileExistsError(
-            f"Expected a new path, because exports never overwrite. Received: {path}"
-        )
+    """Yields a temporary path that is renamed to `path` on success; explains failures.
+
+    With it goes the `.bin` file of OpenVINO.
+    """
+    paths = [path.with_suffix(".bin"), path] if form == "OpenVINO" else [path]
+    for existing in paths:
+        if existing.exists():
+            raise FileExistsError(
+                f"Expected a new path, because exports never overwrite. Received: {existing}"
+            )
     try:
         with partial_folder(path) as folder:
             yield str(folder / path.name)
-            (folder / path.name).rename(path)
+            for written in paths:
+                (folder / written.name).rename(written)
     except OSError:
         raise
     except Exception as error:  # converters raise errors of any class

@@ -7,12 +7,14 @@ Integers of another form are rounded once more, to int8 by unit.
 
 import dataclasses
 import zlib
+from collections.abc import Mapping
 
 import numpy as np
 
 from keras_tnattn.storage.stand_ins import StoredMatrix
 
 _BLOCKS = (32, 64, 128, 256)
+_EXACT = 1e-6  # the relative error up to which integers are the same
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,12 +70,25 @@ def filter_of(matrix: StoredMatrix) -> Filter | None:
     groups, inputs = len(matrix.scales), floats.shape[1]
     blocks = groups == 1 or (matrix.group_size in _BLOCKS and inputs == groups * matrix.group_size)
     without_zeros = (matrix.zeros == 2 ** (matrix.bits - 1)).all()
-    if matrix.bits > 4 or not blocks or not without_zeros or len(matrix.shape) > 3:
-        scales = np.abs(floats).max(axis=1, keepdims=True) / np.float32(127)
-        scales[scales == 0] = 1
-        return Filter(floats, np.rint(floats / scales).astype("int8"), scales, 8)
-    numbers = matrix.numbers.astype("int8") - 2 ** (matrix.bits - 1)
-    return Filter(floats, numbers.T, matrix.scales.T, 4)
+    numbers = matrix.numbers.astype("int16").T - 2 ** (matrix.bits - 1)
+    of_8_bits = matrix.bits > 4 or len(matrix.shape) > 3
+    # Kernels take -127 to 127.
+    if without_zeros and (groups == 1 if of_8_bits else blocks) and numbers.min() > -128:
+        bits = 8 if of_8_bits else 4
+        return Filter(floats, numbers.astype("int8"), matrix.scales.T, bits)
+    scales = np.abs(floats).max(axis=1, keepdims=True) / np.float32(127)
+    scales[scales == 0] = 1
+    return Filter(floats, np.rint(floats / scales).astype("int8"), scales, 8)
+
+
+def change_of(matrices: Mapping[str, StoredMatrix]) -> dict[str, str]:
+    """Returns which matrices a file holds only once they are rounded again."""
+    forms = {name: filter_of(matrix) for name, matrix in matrices.items()}
+    return {
+        name.partition(":")[0]: "rounded again, to 8 bits with a scale for each unit"
+        for name, form in forms.items()
+        if form is not None and form.error > _EXACT
+    }
 
 
 def content_key(matrix: StoredMatrix) -> int:

@@ -32,7 +32,7 @@ class OnnxFile:
     """
 
     def __init__(self, model: Traced) -> None:
-        self._model = model
+        self._model, self.restored = model, dict[str, str]()
         # As bytes, because each copy shares its constants with the message that it is made from.
         self._converted = ir.to_proto(_converted(model)).SerializeToString()
 
@@ -44,7 +44,8 @@ class OnnxFile:
             exact: The names of the matrices whose products must not round their inputs.
 
         Returns:
-            The names of the matrices whose products round their inputs.
+            The names of the matrices whose products round their inputs. Attribute `restored` has
+            those that become floats when the file is loaded, with the reasons.
         """
         file = ir.from_proto(onnx.load_model_from_string(self._converted))
         file.ir_version = _IR_VERSION
@@ -58,6 +59,7 @@ class OnnxFile:
             for name, matrix in self._model.matrices.items()
             if writer.write(by_name[_node(name)], matrix, name not in exact)
         }
+        self.restored = writer.restored
         del file.graph.inputs[len(self._model.inputs) :]
         _tidy(file, self._model.output_names)
         Path(path).write_bytes(ir.to_proto(file).SerializeToString())

@@ -39,13 +39,13 @@ _POSITIVE = ("Relu", "Sigmoid", "Softmax", "Softplus")
 _TINY = np.float32(1e-30)
 
 
-def can_hold(matrix: StoredMatrix) -> bool:
-    """Whether a file holds the integers of a matrix in about their bytes.
-
-    A table of other integers is unpacked row by row, as the layer does.
-    """
-    whole = np.array_equal(matrix.zeros, np.rint(matrix.zeros))
-    return whole and (matrix.axis == 0 or matrix.bits in (4, 8))
+def why_not_held(matrix: StoredMatrix) -> str:
+    """Says why a file does not hold the integers of a matrix in about their bytes, or nothing."""
+    if not np.array_equal(matrix.zeros, np.rint(matrix.zeros)):
+        return "floats: zeros between two integers"
+    if matrix.axis == 1 and matrix.bits not in (4, 8):
+        return f"floats: a table of {matrix.bits} bits, of which each call restores rows"
+    return ""
 
 
 class _View(NamedTuple):
@@ -96,6 +96,7 @@ class MatrixWriter:
 
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
+        self.restored: dict[str, str] = {}
         self._rows: dict[tuple[Any, Any], tuple[ir.Value, ir.Value]] = {}
 
     def write(self, value: ir.Value, matrix: StoredMatrix, rounds_inputs: bool = True) -> bool:
@@ -107,25 +108,27 @@ class MatrixWriter:
             rounds_inputs: Whether products may round their inputs. Defaults to `True`.
 
         Returns:
-            Whether a product rounds its inputs.
+            Whether a product rounds its inputs. Attribute `restored` has the matrices that are
+        restored when the file is loaded, with the reasons.
         """
         arrays = (matrix.numbers, matrix.scales, matrix.zeros)
-        rounds = remains = False
+        rounds, reason = False, ""
         for node, position, view in _uses(value, _View(*map(matrix.arranged, arrays))):
             if node.op_type == "MatMul" and position == 1:
                 new = self._product(node, view, matrix, rounds_inputs)
-                rounds |= rounds_inputs and new is not None
+                rounds |= rounds_inputs and not isinstance(new, str)
             elif node.op_type == "Gather" and position == 0:
                 new = self._lookup(node, view, matrix.bits)
             else:
-                new = None
-            if new is None:
-                remains = True
+                new = f"{node.op_type} reads it"
+            if isinstance(new, str):
+                reason = new
                 continue
             new.type, new.shape = node.outputs[0].type, node.outputs[0].shape
             node.outputs[0].replace_all_uses_with(new, replace_graph_outputs=True)
             node.graph.remove(node, safe=True)
-        if remains:
+        if reason:
+            self.restored[value.name or ""] = f"floats: {reason}"
             value.replace_all_uses_with(self._restored(matrix))
         return rounds
 
@@ -147,17 +150,19 @@ class MatrixWriter:
 
     def _product(
         self, node: Any, view: _View, matrix: StoredMatrix, rounds_inputs: bool
-    ) -> ir.Value | None:
-        """Writes `x W` with integers, if it is faster."""
+    ) -> ir.Value | str:
+        """Writes `x W` with integers, or returns why not."""
         if view.numbers.ndim != 2:
-            return None
+            return "it has more than two axes where it is read"
         (rows, columns), bits = view.numbers.shape, matrix.bits
         run = _run(view, axis=0)
         if rounds_inputs and bits == 8 and run == rows and rows * columns >= _BY_COLUMN:
             return self._by_column(node, view)
         block = _block(run, rows)
-        if block is None or rows * columns < _BLOCKED or (bits > 4 and not rounds_inputs):
-            return None
+        if rows * columns < _BLOCKED:
+            return f"floats are faster below {_BLOCKED:,} weights"
+        if block is None or (bits > 4 and not rounds_inputs):
+            return f"groups of {run}" if block is None else "the error would exceed its bound"
         stored = _STORED.get(bits, bits)
         if bits == 2 and (block < 32 or not rounds_inputs):
             stored = 4  # with 2 bits the runtime has fast kernels for these blocks only
@@ -205,14 +210,14 @@ class MatrixWriter:
         )
         return self._add(node, "Mul", product, size)
 
-    def _lookup(self, node: Any, view: _View, bits: int) -> ir.Value | None:
-        """Writes a lookup of rows of integers, if there is an operation for it."""
+    def _lookup(self, node: Any, view: _View, bits: int) -> ir.Value | str:
+        """Writes a lookup of rows of integers, or returns why there is no operation for it."""
         axis = node.attributes.get_int("axis", 0)
         if view.numbers.ndim != 2 or axis != 0 or bits not in (4, 8):
-            return None
+            return f"no lookup of {bits} bits"
         block = _block(_run(view, axis=1), view.numbers.shape[1])
         if block is None:
-            return None
+            return f"no lookup in groups of {_run(view, axis=1)}"
         scales, zeros = (x[:, ::block] for x in view[1:])
         rows = self._add(
             node,

@@ -1,6 +1,6 @@
 """Runs files by their own runtimes, and compares their outputs with those of a model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -77,6 +77,8 @@ def resolution_of(model: keras.Model) -> float:
 
 def _named(names: list[str], example: Tensors) -> dict[str, Any]:
     """Returns the example as a dict of the names of the file's inputs, which keep its order."""
+    if isinstance(example, Mapping) and set(names) <= set(example):
+        return {name: example[name] for name in names}
     return dict(zip(names, keras.tree.flatten(example), strict=True))
 
 
@@ -89,30 +91,68 @@ def run_saved_model(path: str, example: Tensors) -> list[np.ndarray]:
 
 
 def run_onnx(path: str, example: Tensors) -> list[np.ndarray]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(path, options)
-    names = [tensor.name for tensor in session.get_inputs()]
-    return session.run(None, _named(names, example))
+    return onnx_runner(path)(example)
 
 
 def run_openvino(path: str, example: Tensors) -> list[np.ndarray]:
-    import openvino
-
-    model = openvino.Core().compile_model(path, "CPU", {"EXECUTION_MODE_HINT": "ACCURACY"})
-    names = [port.get_any_name() for port in model.inputs]
-    outputs = model(_named(names, example))
-    return [outputs[port] for port in model.outputs]
+    return openvino_runner(path)(example)
 
 
 def run_litert(path: str, example: Tensors) -> list[np.ndarray]:
+    return litert_runner(path)(example)
+
+
+def onnx_runner(path: str) -> Callable[[Tensors], list[np.ndarray]]:
+    """Returns a function from inputs to the outputs of a file, run on one thread."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 3, 1
+    session = onnxruntime.InferenceSession(path, options)
+    names = [tensor.name for tensor in session.get_inputs()]
+    return lambda example: session.run(None, _named(names, example))
+
+
+def openvino_runner(path: str) -> Callable[[Tensors], list[np.ndarray]]:
+    """Returns a function from inputs to the outputs of a file, run on one thread."""
+    import openvino
+
+    settings = {"EXECUTION_MODE_HINT": "ACCURACY", "INFERENCE_NUM_THREADS": 1}
+    model = openvino.Core().compile_model(path, "CPU", settings)
+    names = [port.get_any_name() for port in model.inputs]
+
+    def run(example: Tensors) -> list[np.ndarray]:
+        outputs = model(_named(names, example))
+        return [outputs[port] for port in model.outputs]
+
+    return run
+
+
+def litert_runner(path: str) -> Callable[[Tensors], list[np.ndarray]]:
+    """Returns a function from inputs to the outputs of a file, run on one thread.
+
+    A file that takes one row gets one row after another.
+    """
     from ai_edge_litert.interpreter import Interpreter
 
-    interpreter = Interpreter(model_path=path)
+    interpreter = Interpreter(model_path=path, num_threads=1)
     run = interpreter.get_signature_runner()
-    inputs = in_order(run.get_input_details(), interpreter.get_input_details())
-    outputs = run(**_named(inputs, example))
+    details = run.get_input_details()
+    inputs = in_order(details, interpreter.get_input_details())
     order = in_order(run.get_output_details(), interpreter.get_output_details())
-    return [outputs[name] for name in order]
+    is_by_row = all(list(x["shape_signature"][:1]) == [1] for x in details.values())
+
+    def call(example: Tensors) -> list[np.ndarray]:
+        named = _named(inputs, example)
+        if not is_by_row:
+            outputs = run(**named)
+            return [outputs[name] for name in order]
+        count = len(next(iter(named.values())))
+        rows = [run(**{name: x[n : n + 1] for name, x in named.items()}) for n in range(count)]
+        return [np.concatenate([row[name] for row in rows]) for name in order]
+
+    return call
+
+
+# By the ends of the names of files.
+RUNNERS = {".onnx": onnx_runner, ".tflite": litert_runner, ".xml": openvino_runner}

@@ -40,6 +40,7 @@ class Traced:
         computed: The names of the tensors that the rest of the graph reads of what is computed from
             the stored weights alone.
         matrices: The matrices of integers, by the names of the tensors that stand for them.
+        restored: Why layers restore other matrices of integers, by their names.
     """
 
     graph: Any
@@ -49,6 +50,7 @@ class Traced:
     weights: dict[str, np.ndarray]
     computed: list[str]
     matrices: dict[str, StoredMatrix]
+    restored: dict[str, str]
 
     @property
     def has_lists(self) -> bool:
@@ -67,7 +69,7 @@ def traced(
     specs: Any,
     stored_bytes: Callable[[np.ndarray], int] = lambda array: array.nbytes,
     widened: Mapping[str, str] | None = None,
-    holds: Callable[[StoredMatrix], bool] = lambda matrix: False,
+    why_not_held: Callable[[StoredMatrix], str] = lambda matrix: "floats",
 ) -> Traced:
     """Traces a function of tensors and of the variables of a model.
 
@@ -77,8 +79,8 @@ def traced(
         specs: `keras.InputSpec`s.
         stored_bytes: How many bytes a file has for a constant.
         widened: The dtypes that the runtime does not compute with, and those to use instead.
-        holds: Whether a file holds the integers of a matrix, so that a tensor stands for it. The
-            layer restores the others. Default: those of none.
+        why_not_held: Says why a file does not hold the integers of a matrix, so that the layer
+            restores it; nothing if a tensor stands for it. Default: it holds those of none.
     """
     import tensorflow as tf
 
@@ -88,12 +90,13 @@ def traced(
     values = [_value(v, widened) for v in variables]
     output_names: list[str] = []
     layers = flat_layers(model)
-    places = [
-        (layer, name, matrix)
-        for layer in layers
-        for name, matrix in stored_matrices(layer).items()
-        if holds(matrix)
-    ]
+    places, restored = [], {}
+    for layer in layers:
+        for name, matrix in stored_matrices(layer).items():
+            if reason := why_not_held(matrix):
+                restored[f"{layer.path}_{name}"] = reason
+            else:
+                places.append((layer, name, matrix))
     count = len(flat) + len(places)
     names = unique_names([x.name for x in flat] + [f"{x.path}_{name}" for x, name, _ in places])
 
@@ -135,6 +138,7 @@ def traced(
         dict(zip(arguments[count + len(folds) :], (values[n] for n in stored), strict=True)),
         computed,
         dict(zip(arguments[len(flat) : count], (x for _, _, x in places), strict=True)),
+        restored,
     )
 
 

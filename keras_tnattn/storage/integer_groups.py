@@ -185,6 +185,7 @@ def quantize_groups(
     else:
         widest, zero = _step_and_zero(matrix, bits, step)
     largest, stored = np.float32(widest or 1.0), []
+    lowest = _lowest(bits, symmetric)
     for part in parts:
         if step is None:
             codes, zeros = _scales_and_zeros(part, bits, group_size, weights, largest, symmetric)
@@ -194,9 +195,9 @@ def quantize_groups(
         scales = np.repeat(_scales(codes, largest), group_size, axis=0)[: len(columns)]
         zero_of = np.repeat(zeros, group_size, axis=0)[: len(columns)]
         if order_and_factor is None:
-            numbers = _rounded(part, scales, zero_of, bits)
+            numbers = _rounded(part, scales, zero_of, bits, lowest)
         else:
-            numbers = _rounded_in_turn(part, scales, zero_of, bits, *order_and_factor)
+            numbers = _rounded_in_turn(part, scales, zero_of, bits, lowest, *order_and_factor)
         stored.append((pack(numbers, bits), codes, pack(zeros, bits)))
     integers, codes, zeros = (
         np.ascontiguousarray(array if axis == 0 else array.T)
@@ -264,8 +265,10 @@ def _scales(codes: np.ndarray, largest: np.float32) -> np.ndarray:
     return largest * np.exp2(codes.astype("float32") / -_STEPS)
 
 
-def _rounded(values: np.ndarray, scales: np.ndarray, zeros: np.ndarray, bits: int) -> np.ndarray:
-    return np.clip(np.rint(values / scales) + zeros, 0, 2**bits - 1).astype("uint8")
+def _rounded(
+    values: np.ndarray, scales: np.ndarray, zeros: np.ndarray, bits: int, lowest: int
+) -> np.ndarray:
+    return np.clip(np.rint(values / scales) + zeros, lowest, 2**bits - 1).astype("uint8")
 
 
 def _grouped(columns: np.ndarray, group_size: int) -> np.ndarray:
@@ -284,7 +287,12 @@ def _ranges(
     if symmetric:
         high = np.maximum(-low, high)
         low = -high
-    return low, (high - low) / (2**bits - 1)
+    return low, (high - low) / (2**bits - 1 - _lowest(bits, symmetric))
+
+
+def _lowest(bits: int, symmetric: bool) -> int:
+    """Returns the lowest integer: runtimes that multiply with signed bytes take -127 to 127."""
+    return int(symmetric and bits == 8)
 
 
 def _scales_and_zeros(
@@ -312,7 +320,7 @@ def _scales_and_zeros(
         zero = np.clip(np.rint(-low * share / scale), 0, steps)
         if symmetric:
             zero[:] = 2 ** (bits - 1)
-        rounded = _rounded(grouped, scale[:, None], zero[:, None], bits)
+        rounded = _rounded(grouped, scale[:, None], zero[:, None], bits, 0)
         difference = (rounded - zero[:, None]) * scale[:, None] - grouped
         error = (weight * difference**2).sum(axis=1)
         better = error < best
@@ -335,6 +343,7 @@ def _rounded_in_turn(
     scales: np.ndarray,
     zeros: np.ndarray,
     bits: int,
+    lowest: int,
     order: np.ndarray,
     upper: np.ndarray,
 ) -> np.ndarray:
@@ -349,7 +358,7 @@ def _rounded_in_turn(
         stop = min(start + _BLOCK, len(rest))
         errors = np.empty((stop - start, rest.shape[1]), "float32")
         for i in range(start, stop):
-            numbers[i] = _rounded(rest[i], scales[i], zeros[i], bits)
+            numbers[i] = _rounded(rest[i], scales[i], zeros[i], bits, lowest)
             rounded = (numbers[i].astype("float32") - zeros[i]) * scales[i]
             error = errors[i - start] = (rest[i] - rounded) / upper[i, i]
             rest[i + 1 : stop] -= np.outer(upper[i, i + 1 : stop], error)

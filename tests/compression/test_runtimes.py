@@ -115,6 +115,32 @@ def test_the_file_is_about_as_small_as_the_report(runtime, tmp_path):
         file_costs(path, result.model, IDS)
 
 
+@pytest.mark.parametrize(
+    ("runtime", "reasons"),
+    [
+        ("onnxruntime", {"gru": "Loop reads it", "head": "faster below 262,144 weights"}),
+        ("litert", {"gru": "with floats only", "table": "each call restores rows"}),
+    ],
+)
+def test_the_report_names_what_stays_in_floats(runtime, reasons, tmp_path):
+    pytest.importorskip(MODULES[runtime])
+    table, head = (
+        keras.layers.Embedding(1000, 32, name="table"),
+        keras.layers.Dense(40, name="head"),
+    )
+    gru = keras.layers.GRU(32, name="gru")
+    model = keras.Sequential([keras.Input((12,), dtype="int32"), table, gru, head])
+    result = compress(model, bits=8, data=IDS, verbose=0, for_runtime=runtime)
+    result.export(tmp_path / f"model{SUFFIXES[runtime]}")  # in LiteRT row by row
+    (costs,) = result.report.files
+    for layer, reason in reasons.items():
+        found = [why for name, why in costs.changes.items() if layer in name]
+        assert found
+        assert all(why.startswith("floats: ") and reason in why for why in found)
+        assert found[0] in str(result.report)
+    assert not {name for name in costs.changes if not any(x in name for x in reasons)}
+
+
 def tables_and_dense():
     keras.utils.set_random_seed(0)
     layers = keras.layers

@@ -12,7 +12,7 @@ from ai_edge_litert import schema_py_generated as schema
 
 from keras_tnattn import compress
 from keras_tnattn.export import export_litert, running
-from keras_tnattn.export.litert_kernels import filter_of
+from keras_tnattn.export.litert_kernels import change_of, filter_of
 from keras_tnattn.storage.quantized import quantized_layer
 from keras_tnattn.storage.stand_ins import stored_matrices
 
@@ -112,7 +112,8 @@ def test_integers_without_zeros_stay_as_they_are(bits):
     assert (matrix.zeros == 2 ** (bits - 1)).all()
     form = filter_of(matrix)
     np.testing.assert_allclose(form.values, keras.ops.convert_to_numpy(small.kernel).T, atol=1e-6)
-    assert form.error < (0.006 if bits == 8 else 1e-6)
+    assert form.error < 1e-6
+    np.testing.assert_array_equal(form.numbers.T, matrix.numbers - matrix.zeros[:1])
 
 
 @pytest.mark.parametrize(("bits", "kind"), [(8, ("int8", False)), (4, ("int4", True))])
@@ -123,5 +124,6 @@ def test_compress_rounds_for_litert(bits, kind, tmp_path):
     small = compress(model, bits=bits, data=data, for_runtime="litert", verbose=0).model
     path = export_litert(small, tmp_path / "model.tflite", data)
     assert filters_of(path) == [kind] * 2
+    assert not change_of({x.name: stored_matrices(x)["kernel"] for x in small.layers[-2:]})
     (got,) = running.run_litert(str(path), data)
     assert relative(got, small.predict(data, verbose=0)) < 0.015
