@@ -48,6 +48,11 @@ class BaseLayer(keras.layers.Layer):
             raise ValueError(f"Expected a graph. Received: adjacency=inputs{_usage(kind)}")
         return super().__call__(*args, **kwargs)
 
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments of the constructor, from the attributes of their names."""
+        own = {name: getattr(self, name) for name in _constructor_arguments(type(self))}
+        return {**super().get_config(), **{n: _serialized(n, value) for n, value in own.items()}}
+
     def _tensors(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Returns the tensors whose shapes are checked."""
         return arguments
@@ -65,6 +70,23 @@ class BaseLayer(keras.layers.Layer):
             free = _FREE if form.endswith("...") else _FREE | {"..."}
             sizes |= {key: size for key, size in (fitted or {}).items() if key not in free}
         return sizes
+
+
+@functools.cache
+def _constructor_arguments(kind: Any) -> tuple[str, ...]:
+    names: dict[str, None] = {}
+    for base in reversed(kind.__mro__):
+        if issubclass(base, BaseLayer) and "__init__" in vars(base):
+            parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
+            names |= {p.name: None for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD}
+    return tuple(names)
+
+
+def _serialized(name: str, value: Any) -> Any:
+    if name == "activation":
+        return keras.activations.serialize(value)
+    # Layers, initializers, regularizers and constraints can be called.
+    return keras.saving.serialize_keras_object(value) if callable(value) else value
 
 
 @functools.cache

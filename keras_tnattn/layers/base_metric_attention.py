@@ -297,14 +297,6 @@ class BaseMetricAttention(BaseLayer):
         # Traces the call: the scores and the deductive outputs are optional.
         return keras.Operation.compute_output_spec(self, query, *args, **kwargs)
 
-    def get_config(self) -> dict[str, Any]:
-        names = ("num_heads", "key_dim", "dropout", "query_dropout", "key_dropout")
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }
-
 
 def _merged_mask(energy: Tensor, attention_mask: Tensor, key_mask: Tensor, causal: bool) -> Tensor:
     """All masks in one that broadcasts to `(B, H, T, S)`, or `None`."""

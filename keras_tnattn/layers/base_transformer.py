@@ -125,21 +125,6 @@ class BaseTransformerLayer(BaseLayer):
             self, inputs, *args, return_details=True, **kwargs
         )
 
-    def get_config(self) -> dict[str, Any]:
-        names = (
-            "feedforward_dim",
-            "dropout",
-            "norm_first",
-            "epsilon",
-            "feedforward",
-            "feedforward_tt_ranks",
-        )
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-            "activation": keras.activations.serialize(self.activation),
-        }
-
 
 def adapter_for(name: str, attention: Any) -> AttentionAdapter:
     """Returns the adapter of a constructor argument, or raises an error that names it."""

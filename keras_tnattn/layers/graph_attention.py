@@ -273,15 +273,3 @@ class GraphAttention(SelfAttention):
         if self.self_loops:
             count = None if count is None or length is None else count + length
         return outputs, keras.KerasTensor((batch, num_heads, count), self.compute_dtype)
-
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "head_combination": self.head_combination,
-            "negative_slope": self.negative_slope,
-            "self_loops": self.self_loops,
-            "dropout": self.dropout,
-            "activation": keras.activations.serialize(self.activation),
-            "use_bias": self.use_bias,
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-        }

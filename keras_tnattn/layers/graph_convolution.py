@@ -212,18 +212,6 @@ class GraphConvolution(BaseLayer):
     def compute_output_spec(self, inputs: Tensor, *args: Any, **kwargs: Any) -> keras.KerasTensor:
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
 
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "normalization": self.normalization,
-            "filter_order": self.filter_order,
-            "activation": keras.activations.serialize(self.activation),
-            "use_bias": self.use_bias,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-        }
-
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class SpectralGraphConvolution(BaseLayer):
@@ -337,12 +325,5 @@ class SpectralGraphConvolution(BaseLayer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape[:-1], self.units)
 
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "adjacency": self.adjacency.tolist(),
-            "units": self.units,
-            "normalization": self.normalization,
-            "activation": keras.activations.serialize(self.activation),
-            "use_bias": self.use_bias,
-        }
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "adjacency": self.adjacency.tolist()}

@@ -129,6 +129,7 @@ class GraphTensorNetwork(BaseLayer):
                 f"Received: max_projection_norm={max_projection_norm}"
             )
         self.propagation_rank = propagation_rank
+        self.damping = self.time_graph = None  # `time_graphs` has both
         self.time_graphs = time_graphs.check_time_graphs(damping, time_graph, num_heads=1)
         self.receive_from = check_receive_from(receive_from)
         self.projection = projection
@@ -242,19 +243,9 @@ class GraphTensorNetwork(BaseLayer):
     def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         return tuple(input_shape)
 
-    def get_config(self) -> dict:
-        names = (
-            "propagation_rank",
-            "receive_from",
-            "projection",
-            "max_projection_norm",
-        )
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-            "damping": None,
-            "time_graph": time_graphs.serialize_time_graphs(self.time_graphs),
-        }
+    def get_config(self) -> dict[str, Any]:
+        time_graph = time_graphs.serialize_time_graphs(self.time_graphs)
+        return {**super().get_config(), "time_graph": time_graph}
 
 
 class _GraphTensorNetworkAdapter(SequenceAttention):

@@ -172,10 +172,6 @@ class LocalEmbedding(BaseLayer):
         shape = self.compute_output_shape(inputs.shape, reverse)
         return keras.KerasTensor(shape, self.compute_dtype)
 
-    def get_config(self) -> dict:
-        names = ("feature_map", "embedding_dim", "num_ids", "order")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
-
 
 def _unit(x: Tensor) -> Tensor:
     """Divides the features of each site by their norm, or by 1e-3 if that is larger."""

@@ -120,7 +120,3 @@ class MetricAttention(BaseMetricAttention):
                 f"built={self.built}, use_metric={self.use_metric}"
             )
         self.metric_weight.assign(metric)
-
-    def get_config(self) -> dict[str, Any]:
-        names = ("use_metric", "rotary", "negative_slope")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

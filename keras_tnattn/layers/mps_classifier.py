@@ -176,18 +176,3 @@ class MPSClassifier(BaseLayer):
             return outputs
         dtype = at_least_float32(self.variable_dtype)
         return outputs, keras.KerasTensor(shape[:1], dtype)
-
-    def get_config(self) -> dict:
-        names = (
-            "num_classes",
-            "bond_dim",
-            "uniform",
-            "num_sites",
-            "position",
-            "initial_deviation",
-        )
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-        }

@@ -75,6 +75,3 @@ class PLDRAttention(PowerLawGraphAttention):
 
     def _positive(self, x: Tensor) -> Tensor:
         return ops.square(x) * ops.sigmoid(x)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "rotary": self.rotary}

@@ -76,13 +76,6 @@ class SinusoidalPositionEncoding(BaseLayer):
     def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         return tuple(input_shape)
 
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "max_wavelength": self.max_wavelength,
-            "scale": self.scale,
-        }
-
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 class LearnedPositionEncoding(BaseLayer):
@@ -154,11 +147,3 @@ class LearnedPositionEncoding(BaseLayer):
 
     def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         return tuple(input_shape)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "max_length": self.max_length,
-            "scale": self.scale,
-            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
-        }

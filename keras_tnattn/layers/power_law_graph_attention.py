@@ -365,20 +365,3 @@ class PowerLawGraphAttention(BaseMetricAttention):
     def _positive(self, x: Tensor) -> Tensor:
         """Returns `A_LM` without `epsilon` from `W A + b`."""
         return ops.relu(x)
-
-    def get_config(self) -> dict[str, Any]:
-        names = (
-            "residual_units",
-            "residual_dense_layers",
-            "residual_dim",
-            "residual_dropout",
-            "padding_in_metric",
-            "causal_metric",
-            "metric_from",
-            "epsilon",
-        )
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-            "power_law_initializer": keras.initializers.serialize(self.power_law_initializer),
-        }

@@ -66,10 +66,6 @@ class ResidualAttention(BaseLayer):
     def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         return tuple(input_shape)
 
-    def get_config(self) -> dict[str, Any]:
-        attention = keras.saving.serialize_keras_object(self.attention)
-        return {**super().get_config(), "attention": attention}
-
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "ResidualAttention":
         attention = keras.saving.deserialize_keras_object(config["attention"])

@@ -54,14 +54,6 @@ class SelfAttention(BaseLayer):
         scores = (batch, self.num_heads, length, length)
         return outputs, keras.KerasTensor(scores, self.compute_dtype)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }
-
 
 @adapter_of.register
 def _(layer: SelfAttention) -> AttentionAdapter:

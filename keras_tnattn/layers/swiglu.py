@@ -73,10 +73,3 @@ class SwiGLU(BaseLayer):
 
     def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         return tuple(input_shape)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "hidden_dim": self.hidden_dim,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }

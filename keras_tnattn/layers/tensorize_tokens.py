@@ -63,6 +63,3 @@ class TensorizeTokens(BaseLayer):
                 f"Received: token_shape={self.token_shape}, input_shape={tuple(input_shape)}"
             )
         return self.token_shape
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "token_shape": self.token_shape}

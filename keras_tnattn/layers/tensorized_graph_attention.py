@@ -180,13 +180,9 @@ class TensorizedGraphAttention(BaseLayer):
         scores = (batch, self.num_heads, length, length)
         return outputs, keras.KerasTensor(scores, self.compute_dtype)
 
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "key_shape": self.key_shape,
-            **self.options,
-        }
+    def get_config(self) -> dict[str, Any]:
+        own = {"num_heads": self.num_heads, "key_shape": self.key_shape}
+        return {**keras.layers.Layer.get_config(self), **own, **self.options}
 
 
 class _GraphAdapter(SequenceAttention):

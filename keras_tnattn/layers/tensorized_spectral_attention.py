@@ -141,6 +141,7 @@ class TensorizedSpectralAttention(SelfAttention):
         tensor_train.check_both_factors(tt_input_shape, tt_output_shape)
         self.tt_ranks = tensor_train.as_ranks(tt_ranks)
         self.filter_order = check_int("filter_order", filter_order, at_least=2)
+        self.damping = self.time_graph = None  # `time_graphs` has both
         self.time_graphs = time_graphs.check_time_graphs(damping, time_graph, num_heads)
         self.head_combination = head_combination
         self.tt_input_shape = tensor_train.as_ints(tt_input_shape, "tt_input_shape")
@@ -298,20 +299,9 @@ class TensorizedSpectralAttention(SelfAttention):
                 )
         return "\n".join(lines)
 
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "tt_ranks": self.tt_ranks,
-            "filter_order": self.filter_order,
-            "damping": None,
-            "time_graph": time_graphs.serialize_time_graphs(self.time_graphs),
-            "head_combination": self.head_combination,
-            "tt_input_shape": self.tt_input_shape,
-            "tt_output_shape": self.tt_output_shape,
-            "method": self.method,
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
-        }
+    def get_config(self) -> dict[str, Any]:
+        time_graph = time_graphs.serialize_time_graphs(self.time_graphs)
+        return {**super().get_config(), "time_graph": time_graph}
 
 
 class _SpectralAdapter(SequenceAttention):

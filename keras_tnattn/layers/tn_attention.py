@@ -475,26 +475,6 @@ class TNAttention(BaseLayer):
         weights = (*shape[:2], inputs.shape[-1], shape[-1])
         return outputs, {"local_weights": keras.KerasTensor(weights, self.compute_dtype)}
 
-    def get_config(self) -> dict:
-        names = (
-            "output_dim",
-            "bond_dim",
-            "boundary",
-            "attention_order",
-            "normalize",
-            "uniform",
-            "num_sites",
-            "use_bias",
-            "trainable_boundary",
-            "initial_deviation",
-        )
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-            "activation": keras.activations.serialize(self.activation),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-        }
-
 
 class _TensorNetworkAdapter(SequenceAttention):
     """Keeps the product of the matrices of the earlier sites."""

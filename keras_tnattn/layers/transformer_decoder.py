@@ -278,14 +278,6 @@ class TransformerDecoder(BaseTransformerLayer):
         cross = None if to_memory is None else attend_to_memory
         return self._branches(inputs, attend_to_itself, cross, training=False), new_state
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "self_attention": keras.saving.serialize_keras_object(self.self_attention),
-            "cross_attention": self.cross_attention
-            and keras.saving.serialize_keras_object(self.cross_attention),
-        }
-
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "TransformerDecoder":
         names = ("self_attention", "cross_attention")

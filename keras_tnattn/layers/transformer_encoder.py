@@ -123,10 +123,6 @@ class TransformerEncoder(BaseTransformerLayer):
         """Whether the attention can return details."""
         return self._attend.has_details
 
-    def get_config(self) -> dict[str, Any]:
-        attention = keras.saving.serialize_keras_object(self.attention)
-        return {**super().get_config(), "attention": attention}
-
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "TransformerEncoder":
         attention = keras.saving.deserialize_keras_object(config["attention"])

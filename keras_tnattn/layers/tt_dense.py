@@ -213,21 +213,3 @@ class TTDense(BaseLayer):
             raise ValueError(f"Expected a built layer. Received: layer={self.name}")
         shapes = ", ".join(str(tuple(core.shape)) for core in self.cores)
         return f"{self.name}: {self.plan}\n  cores {shapes}"
-
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "tt_input_shape": self.tt_input_shape,
-            "tt_output_shape": self.tt_output_shape,
-            "tt_ranks": self.tt_ranks,
-            "activation": keras.activations.serialize(self.activation),
-            "use_bias": self.use_bias,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
-            "activity_regularizer": keras.regularizers.serialize(self.activity_regularizer),
-            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
-            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
-        }

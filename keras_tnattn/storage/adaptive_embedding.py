@@ -14,7 +14,7 @@ from keras_tnattn.storage import even_levels, integer_groups
 from keras_tnattn.storage.base_embedding import BaseFactoredEmbedding
 from keras_tnattn.storage.integer_kernels import PARTS
 from keras_tnattn.storage.stand_ins import StoredMatrix, stand_in
-from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
+from keras_tnattn.typing import Shape, Tensor
 
 # Features that share a scale in a basis of integers, and their bits.
 _GROUP, _BASIS_BITS = 64, 8
@@ -81,25 +81,10 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
         block_rows: Sequence[int],
         block_ranks: Sequence[int],
         block_bits: Sequence[int] | None = None,
-        mask_zero: bool = False,
         reorder_rows: bool = False,
-        embeddings_initializer: Initializer = "uniform",
-        embeddings_regularizer: Regularizer | None = None,
-        embeddings_constraint: Constraint | None = None,
-        reverse_dtype: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            input_dim,
-            output_dim,
-            mask_zero,
-            None,
-            embeddings_initializer,
-            embeddings_regularizer,
-            embeddings_constraint,
-            reverse_dtype,
-            **kwargs,
-        )
+        super().__init__(input_dim, output_dim, bits=None, **kwargs)
         self.block_rows = tuple(check_int("block_rows", rows) for rows in block_rows)
         self.block_ranks = tuple(check_int("block_ranks", rank) for rank in block_ranks)
         self.block_bits = None if block_bits is None else tuple(block_bits)
@@ -341,8 +326,7 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         del config["bits"]  # each block has its own
-        names = ("block_rows", "block_ranks", "block_bits", "reorder_rows")
-        return {**config, **{name: getattr(self, name) for name in names}}
+        return config
 
 
 def rounded_basis(basis: np.ndarray) -> integer_groups.IntegerGroups:

@@ -36,12 +36,12 @@ class BaseFactoredEmbedding(BaseLayer):
         self,
         input_dim: int,
         output_dim: int,
-        mask_zero: bool,
-        bits: int | None,
-        embeddings_initializer: Initializer,
-        embeddings_regularizer: Regularizer | None,
-        embeddings_constraint: Constraint | None,
-        reverse_dtype: str | None,
+        mask_zero: bool = False,
+        bits: int | None = None,
+        embeddings_initializer: Initializer = "uniform",
+        embeddings_regularizer: Regularizer | None = None,
+        embeddings_constraint: Constraint | None = None,
+        reverse_dtype: str | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("autocast", False)  # float16 cannot represent every id above 2,048
@@ -106,16 +106,6 @@ class BaseFactoredEmbedding(BaseLayer):
         new = type(self).from_config({**self.get_config(), **config, "bits": bits})
         new.build()
         return new
-
-    def get_config(self) -> dict[str, Any]:
-        names = ("input_dim", "output_dim", "mask_zero", "bits", "reverse_dtype")
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
-            "embeddings_regularizer": keras.regularizers.serialize(self.embeddings_regularizer),
-            "embeddings_constraint": keras.constraints.serialize(self.embeddings_constraint),
-        }
 
 
 def checked_row_weights(row_weights: Any, num_rows: int) -> np.ndarray | None:

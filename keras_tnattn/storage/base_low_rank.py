@@ -21,14 +21,14 @@ class BaseLowRank(BaseLayer):
     def __init__(
         self,
         rank: int,
-        activation: Activation | None,
-        kernel_initializer: Initializer,
-        bias_initializer: Initializer,
-        kernel_regularizer: Regularizer | None,
-        bias_regularizer: Regularizer | None,
-        kernel_constraint: Constraint | None,
-        bias_constraint: Constraint | None,
-        factor_dtypes: Sequence[DType] | None,
+        activation: Activation | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer | None = None,
+        bias_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        bias_constraint: Constraint | None = None,
+        factor_dtypes: Sequence[DType] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -100,15 +100,4 @@ class BaseLowRank(BaseLayer):
             current = [self.inner.dtype_policy, self.outer.dtype_policy]
             dtypes = dtypes if all(p == self.dtype_policy for p in current) else current
         serialized = dtypes and [keras.dtype_policies.serialize(p) for p in dtypes]
-        return {
-            **super().get_config(),
-            "rank": self.rank,
-            "activation": keras.activations.serialize(self.activation),
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
-            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
-            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
-            "factor_dtypes": serialized,
-        }
+        return {**super().get_config(), "factor_dtypes": serialized}

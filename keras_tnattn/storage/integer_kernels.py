@@ -82,17 +82,17 @@ class IntegerKernels(keras.layers.Layer):
         bits: 2, 3, 4, 6 or 8, the bits of a weight.
         group_size: Weights along the inputs of a unit that share a scale. Defaults to 32.
         **kwargs: Arguments of the layer.
+
+    Attributes:
+        kernel_names: The names of the kernels that are stored as integers.
     """
+
+    kernel_names: Any = ("kernel",)
 
     def __init__(self, *args: Any, bits: int, group_size: int = 32, **kwargs: Any) -> None:
         integer_groups.check_group_bits(bits)
         super().__init__(*args, **kwargs)
         self.bits, self.group_size = bits, check_int("group_size", group_size)
-
-    @property
-    def kernel_names(self) -> tuple[str, ...]:
-        """The names of the kernels that are stored as integers."""
-        return ("kernel",)
 
     def add_weight(self, shape: Any = None, *args: Any, name: Any = None, **kwargs: Any) -> Any:
         """Makes the integers of a kernel, all 0, or any other weight as Keras does."""

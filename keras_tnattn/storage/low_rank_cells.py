@@ -107,27 +107,14 @@ class LowRankKernels(LoopKernels):
         return {**super().get_config(), "ranks": self.ranks}
 
 
-_register = keras.saving.register_keras_serializable(package="keras_tnattn")
-
-
-@_register
-class LowRankSimpleRNNCell(LowRankKernels, keras.layers.SimpleRNNCell):
-    """`keras.layers.SimpleRNNCell` with kernels of low rank."""
-
-
-@_register
-class LowRankLSTMCell(LowRankKernels, keras.layers.LSTMCell):
-    """`keras.layers.LSTMCell` with kernels of low rank."""
-
-
-@_register
-class LowRankGRUCell(LowRankKernels, keras.layers.GRUCell):
-    """`keras.layers.GRUCell` with kernels of low rank."""
-
-
 # The class that stands for each of Keras' cells.
 LOW_RANK_CELLS: dict[type[keras.layers.Layer], Any] = {
-    keras.layers.SimpleRNNCell: LowRankSimpleRNNCell,
-    keras.layers.LSTMCell: LowRankLSTMCell,
-    keras.layers.GRUCell: LowRankGRUCell,
+    kind: keras.saving.register_keras_serializable(package="keras_tnattn")(
+        type(
+            f"LowRank{kind.__name__}",
+            (LowRankKernels, kind),
+            {"__doc__": f"`{kind.__name__}` with kernels of low rank.", "__module__": __name__},
+        )
+    )
+    for kind in (keras.layers.SimpleRNNCell, keras.layers.LSTMCell, keras.layers.GRUCell)
 }

@@ -1,6 +1,5 @@
 """A `Dense` layer whose kernel is the product of two thin matrices."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -11,7 +10,7 @@ from keras_tnattn.checks import check_int
 from keras_tnattn.layers.base_layer import check_built, dense_options
 from keras_tnattn.storage import low_rank
 from keras_tnattn.storage.base_low_rank import BaseLowRank
-from keras_tnattn.typing import Activation, Constraint, DType, Initializer, Regularizer, Shape
+from keras_tnattn.typing import Activation, Shape
 
 
 def _scale_of(inputs: np.ndarray | None) -> np.ndarray | None:
@@ -74,27 +73,9 @@ class LowRankDense(BaseLowRank):
         rank: int,
         activation: Activation | None = None,
         use_bias: bool = True,
-        kernel_initializer: Initializer = "glorot_uniform",
-        bias_initializer: Initializer = "zeros",
-        kernel_regularizer: Regularizer | None = None,
-        bias_regularizer: Regularizer | None = None,
-        kernel_constraint: Constraint | None = None,
-        bias_constraint: Constraint | None = None,
-        factor_dtypes: Sequence[DType] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            rank,
-            activation,
-            kernel_initializer,
-            bias_initializer,
-            kernel_regularizer,
-            bias_regularizer,
-            kernel_constraint,
-            bias_constraint,
-            factor_dtypes,
-            **kwargs,
-        )
+        super().__init__(rank, activation, **kwargs)
         self.units = check_int("units", units)
         self.use_bias = bool(use_bias)
 
@@ -164,6 +145,3 @@ class LowRankDense(BaseLowRank):
         """
         config = {**dense_options(layer), "use_bias": layer.use_bias, "name": layer.name}
         return cls(layer.units, rank, **{**config, **kwargs})
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "units": self.units, "use_bias": self.use_bias}

@@ -1,6 +1,5 @@
 """An `EinsumDense` layer whose kernel, as a matrix, is the product of two thin matrices."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -10,7 +9,7 @@ from keras import ops
 from keras_tnattn.layers.base_layer import check_built, dense_options
 from keras_tnattn.storage import low_rank
 from keras_tnattn.storage.base_low_rank import BaseLowRank
-from keras_tnattn.typing import Activation, Constraint, DType, Initializer, Regularizer, Shape
+from keras_tnattn.typing import Activation, Shape
 
 
 def labels_of(equation: str) -> tuple[str, str, str]:
@@ -112,30 +111,12 @@ class LowRankEinsumDense(BaseLowRank):
         rank: int,
         activation: Activation | None = None,
         bias_axes: str | None = None,
-        kernel_initializer: Initializer = "glorot_uniform",
-        bias_initializer: Initializer = "zeros",
-        kernel_regularizer: Regularizer | None = None,
-        bias_regularizer: Regularizer | None = None,
-        kernel_constraint: Constraint | None = None,
-        bias_constraint: Constraint | None = None,
-        factor_dtypes: Sequence[DType] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            rank,
-            activation,
-            kernel_initializer,
-            bias_initializer,
-            kernel_regularizer,
-            bias_regularizer,
-            kernel_constraint,
-            bias_constraint,
-            factor_dtypes,
-            **kwargs,
-        )
+        super().__init__(rank, activation, **kwargs)
         self.equation = equation
         self.equations = split_equation(equation)
-        self.partial_output_shape = (
+        self.output_shape = (
             (output_shape,) if isinstance(output_shape, int) else tuple(output_shape)
         )
         self.bias_axes = bias_axes
@@ -154,7 +135,7 @@ class LowRankEinsumDense(BaseLowRank):
             self.equations[0], (*(sizes[c] for c in axes), self.rank), **inner
         )
         self.outer = keras.layers.EinsumDense(
-            self.equations[1], self.partial_output_shape, bias_axes=self.bias_axes, **outer
+            self.equations[1], self.output_shape, bias_axes=self.bias_axes, **outer
         )
         before, _, after = inputs.partition("...")
         places = [*enumerate(before), *((i - len(after), label) for i, label in enumerate(after))]
@@ -167,7 +148,7 @@ class LowRankEinsumDense(BaseLowRank):
 
     def _sizes(self, input_shape: Shape) -> dict[str, Any]:
         """Returns the size of each named axis; an axis of the kernel alone may come first."""
-        whole = keras.layers.EinsumDense(self.equation, self.partial_output_shape)
+        whole = keras.layers.EinsumDense(self.equation, self.output_shape)
         inputs, _, output = labels_of(self.equation)
         return _sizes(output, whole.compute_output_shape(input_shape)) | _sizes(inputs, input_shape)
 
@@ -235,14 +216,6 @@ class LowRankEinsumDense(BaseLowRank):
         """
         config = {**dense_options(layer), "bias_axes": layer.bias_axes, "name": layer.name}
         return cls(layer.equation, layer.partial_output_shape, rank, **{**config, **kwargs})
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "equation": self.equation,
-            "output_shape": self.partial_output_shape,
-            "bias_axes": self.bias_axes,
-        }
 
 
 def _sizes(labels: str, shape: Shape) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from keras_tnattn.storage.base_embedding import (
     embedding_options,
 )
 from keras_tnattn.storage.stand_ins import StoredMatrix, stand_in
-from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
+from keras_tnattn.typing import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -66,25 +66,9 @@ class LowRankEmbedding(BaseFactoredEmbedding):
         input_dim: int,
         output_dim: int,
         rank: int,
-        mask_zero: bool = False,
-        bits: int | None = None,
-        embeddings_initializer: Initializer = "uniform",
-        embeddings_regularizer: Regularizer | None = None,
-        embeddings_constraint: Constraint | None = None,
-        reverse_dtype: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            input_dim,
-            output_dim,
-            mask_zero,
-            bits,
-            embeddings_initializer,
-            embeddings_regularizer,
-            embeddings_constraint,
-            reverse_dtype,
-            **kwargs,
-        )
+        super().__init__(input_dim, output_dim, **kwargs)
         self.rank = check_int("rank", rank)
 
     def build(self, input_shape: Shape | None = None) -> None:
@@ -226,6 +210,3 @@ class LowRankEmbedding(BaseFactoredEmbedding):
         numbers, scales = quantization.quantize_rows(left, self.bits)
         self.coordinates.assign(numbers)
         self.scales.assign(scales)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "rank": self.rank}

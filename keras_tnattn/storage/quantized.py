@@ -16,14 +16,7 @@ from keras_tnattn.layers.base_layer import check_float
 from keras_tnattn.layers.token_embedding import TokenEmbedding
 from keras_tnattn.storage.integer_groups import check_group_bits
 from keras_tnattn.storage.integer_kernels import PARTS, IntegerKernels, Kernel, LoopKernels
-from keras_tnattn.storage.low_rank_cells import (
-    RECURRENT,
-    SIDES,
-    LowRankGRUCell,
-    LowRankKernels,
-    LowRankLSTMCell,
-    LowRankSimpleRNNCell,
-)
+from keras_tnattn.storage.low_rank_cells import LOW_RANK_CELLS, RECURRENT, SIDES, LowRankKernels
 from keras_tnattn.storage.low_rank_einsum_dense import kernel_axes
 from keras_tnattn.storage.quantized_positions import (
     QuantizedPositionEmbedding,
@@ -32,77 +25,25 @@ from keras_tnattn.storage.quantized_positions import (
 from keras_tnattn.storage.stand_ins import stand_in
 from keras_tnattn.typing import Tensor
 
-_register = keras.saving.register_keras_serializable(package="keras_tnattn")
 
-
-@_register
-class QuantizedDense(IntegerKernels, keras.layers.Dense):
-    """`keras.layers.Dense` with a kernel of integers."""
-
+class _Kernel(IntegerKernels):
     kernel = Kernel()
 
 
-@_register
-class QuantizedEinsumDense(IntegerKernels, keras.layers.EinsumDense):
-    """`keras.layers.EinsumDense` with a kernel of integers."""
-
-    kernel = Kernel()
-
+class _Einsum(_Kernel):
     def _rows(self, name: str) -> tuple[int, ...]:
         # An axis that is in the inputs and in the outputs has a matrix of its own for each index.
         return tuple(kernel_axes(self.equation)[0]) or super()._rows(name)
 
 
-@_register
-class QuantizedConv1D(IntegerKernels, keras.layers.Conv1D):
-    """`keras.layers.Conv1D` with a kernel of integers."""
-
-    kernel = Kernel()
-
-
-@_register
-class QuantizedConv2D(IntegerKernels, keras.layers.Conv2D):
-    """`keras.layers.Conv2D` with a kernel of integers."""
-
-    kernel = Kernel()
-
-
-@_register
-class QuantizedConv3D(IntegerKernels, keras.layers.Conv3D):
-    """`keras.layers.Conv3D` with a kernel of integers."""
-
-    kernel = Kernel()
-
-
-class _Transposed(IntegerKernels):
+class _Transposed(_Kernel):
     """A transposed convolution, whose kernel has the channels of the inputs last."""
 
     def _rows(self, name: str) -> tuple[int, ...]:
         return (len(self._kernel_shapes[name]) - 1,)
 
 
-@_register
-class QuantizedConv1DTranspose(_Transposed, keras.layers.Conv1DTranspose):
-    """`keras.layers.Conv1DTranspose` with a kernel of integers."""
-
-    kernel = Kernel()
-
-
-@_register
-class QuantizedConv2DTranspose(_Transposed, keras.layers.Conv2DTranspose):
-    """`keras.layers.Conv2DTranspose` with a kernel of integers."""
-
-    kernel = Kernel()
-
-
-@_register
-class QuantizedConv3DTranspose(_Transposed, keras.layers.Conv3DTranspose):
-    """`keras.layers.Conv3DTranspose` with a kernel of integers."""
-
-    kernel = Kernel()
-
-
-class _Depthwise(IntegerKernels):
+class _Depthwise(_Kernel):
     """A convolution of each channel apart, whose kernels `(..., C, m)` have few rows."""
 
     def _rows(self, name: str) -> tuple[int, ...]:
@@ -111,61 +52,15 @@ class _Depthwise(IntegerKernels):
         return tuple(range(len(self._kernel_shapes[name]) - 2))
 
 
-@_register
-class QuantizedDepthwiseConv1D(_Depthwise, keras.layers.DepthwiseConv1D):
-    """`keras.layers.DepthwiseConv1D` with a kernel of integers."""
-
-    kernel = Kernel()
-
-
-@_register
-class QuantizedDepthwiseConv2D(_Depthwise, keras.layers.DepthwiseConv2D):
-    """`keras.layers.DepthwiseConv2D` with a kernel of integers."""
-
-    kernel = Kernel()
-
-
 class _Separable(_Depthwise):
     depthwise_kernel = Kernel()
     pointwise_kernel = Kernel()
-
-    @property
-    def kernel_names(self) -> tuple[str, ...]:
-        return ("depthwise_kernel", "pointwise_kernel")
+    kernel_names = ("depthwise_kernel", "pointwise_kernel")
 
 
-@_register
-class QuantizedSeparableConv1D(_Separable, keras.layers.SeparableConv1D):
-    """`keras.layers.SeparableConv1D` with kernels of integers."""
-
-
-@_register
-class QuantizedSeparableConv2D(_Separable, keras.layers.SeparableConv2D):
-    """`keras.layers.SeparableConv2D` with kernels of integers."""
-
-
-class _Recurrent(LoopKernels, IntegerKernels):
-    kernel = Kernel()
+class _Recurrent(LoopKernels, _Kernel):
     recurrent_kernel = Kernel()
-
-    @property
-    def kernel_names(self) -> tuple[str, ...]:
-        return ("kernel", "recurrent_kernel")
-
-
-@_register
-class QuantizedSimpleRNNCell(_Recurrent, keras.layers.SimpleRNNCell):
-    """`keras.layers.SimpleRNNCell` with kernels of integers."""
-
-
-@_register
-class QuantizedLSTMCell(_Recurrent, keras.layers.LSTMCell):
-    """`keras.layers.LSTMCell` with kernels of integers."""
-
-
-@_register
-class QuantizedGRUCell(_Recurrent, keras.layers.GRUCell):
-    """`keras.layers.GRUCell` with kernels of integers."""
+    kernel_names = RECURRENT
 
 
 class _LowRankRecurrent(LowRankKernels, IntegerKernels):
@@ -173,36 +68,14 @@ class _LowRankRecurrent(LowRankKernels, IntegerKernels):
     kernel_right = Kernel()
     recurrent_kernel_left = Kernel()
     recurrent_kernel_right = Kernel()
-
-    @property
-    def kernel_names(self) -> tuple[str, ...]:
-        return tuple(f"{name}_{side}" for name in RECURRENT for side in SIDES)
+    kernel_names = tuple(f"{name}_{side}" for name in RECURRENT for side in SIDES)
 
 
-@_register
-class QuantizedLowRankSimpleRNNCell(_LowRankRecurrent, keras.layers.SimpleRNNCell):
-    """`LowRankSimpleRNNCell` with factors of integers."""
-
-
-@_register
-class QuantizedLowRankLSTMCell(_LowRankRecurrent, keras.layers.LSTMCell):
-    """`LowRankLSTMCell` with factors of integers."""
-
-
-@_register
-class QuantizedLowRankGRUCell(_LowRankRecurrent, keras.layers.GRUCell):
-    """`LowRankGRUCell` with factors of integers."""
-
-
-@_register
-class QuantizedEmbedding(IntegerKernels, keras.layers.Embedding):
-    """`keras.layers.Embedding` with a table of integers in groups of features."""
+class _Embedding(IntegerKernels):
+    """An embedding with a table of integers in groups of features."""
 
     embeddings = Kernel()
-
-    @property
-    def kernel_names(self) -> tuple[str, ...]:
-        return ("embeddings",)
+    kernel_names: Any = ("embeddings",)
 
     def group_axis(self, name: str) -> int:
         return 1 if name == "embeddings" else 0
@@ -218,55 +91,58 @@ class QuantizedEmbedding(IntegerKernels, keras.layers.Embedding):
         return ops.cast(self._dequantized("embeddings", [*rows, parts[-1]]), self.compute_dtype)
 
 
-@_register
-class QuantizedReversibleEmbedding(keras.layers.ReversibleEmbedding, QuantizedEmbedding):
-    """`keras.layers.ReversibleEmbedding` with a table, or two, of integers."""
-
+class _ReversibleEmbedding(_Embedding):
     reverse_embeddings = Kernel()
 
     @property
-    def kernel_names(self) -> tuple[str, ...]:
+    def kernel_names(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("embeddings",) if self.tie_weights else ("embeddings", "reverse_embeddings")
 
-    def quantize(self, mode: str | None = None, **kwargs: Any) -> None:
-        IntegerKernels.quantize(self, mode, **kwargs)
+    def call(self, inputs: Tensor, reverse: bool = False) -> Tensor:
+        if reverse:
+            return keras.layers.ReversibleEmbedding.call(self, inputs, reverse=True)
+        return _Embedding.call(self, inputs)
 
 
-@_register
-class QuantizedTokenEmbedding(QuantizedEmbedding, TokenEmbedding):
-    """`TokenEmbedding` with a table of integers in groups of features."""
-
+class _TokenEmbedding(_Embedding):
     def call(self, inputs: Tensor, reverse: bool = False) -> Tensor:
         if reverse:
             return TokenEmbedding.call(self, inputs, reverse=True)
         self._reverse = False
-        return QuantizedEmbedding.call(self, inputs)
+        return _Embedding.call(self, inputs)
+
+
+_BASES: dict[type[IntegerKernels], str] = {
+    _Kernel: "Dense Conv1D Conv2D Conv3D",
+    _Einsum: "EinsumDense",
+    _Transposed: "Conv1DTranspose Conv2DTranspose Conv3DTranspose",
+    _Depthwise: "DepthwiseConv1D DepthwiseConv2D",
+    _Separable: "SeparableConv1D SeparableConv2D",
+    _Recurrent: "SimpleRNNCell LSTMCell GRUCell",
+    _Embedding: "Embedding",
+    _ReversibleEmbedding: "ReversibleEmbedding",
+}
+
+
+def _of_integers(
+    base: type[IntegerKernels], kind: type[keras.layers.Layer], name: str | None = None
+) -> Any:
+    """Makes and registers the class `Quantized...` that stands for a class of layers."""
+    name = name or kind.__name__
+    doc = f"`{name}` with its kernels, or its table, as integers."
+    made = type(f"Quantized{name}", (base, kind), {"__doc__": doc, "__module__": __name__})
+    return keras.saving.register_keras_serializable(package="keras_tnattn")(made)
 
 
 # The class that stands for each of Keras' layers, and of ours.
 QUANTIZED: dict[type[keras.layers.Layer], type[IntegerKernels]] = {
-    keras.layers.Dense: QuantizedDense,
-    keras.layers.EinsumDense: QuantizedEinsumDense,
-    keras.layers.Conv1D: QuantizedConv1D,
-    keras.layers.Conv2D: QuantizedConv2D,
-    keras.layers.Conv3D: QuantizedConv3D,
-    keras.layers.Conv1DTranspose: QuantizedConv1DTranspose,
-    keras.layers.Conv2DTranspose: QuantizedConv2DTranspose,
-    keras.layers.Conv3DTranspose: QuantizedConv3DTranspose,
-    keras.layers.DepthwiseConv1D: QuantizedDepthwiseConv1D,
-    keras.layers.DepthwiseConv2D: QuantizedDepthwiseConv2D,
-    keras.layers.SeparableConv1D: QuantizedSeparableConv1D,
-    keras.layers.SeparableConv2D: QuantizedSeparableConv2D,
-    keras.layers.SimpleRNNCell: QuantizedSimpleRNNCell,
-    keras.layers.LSTMCell: QuantizedLSTMCell,
-    keras.layers.GRUCell: QuantizedGRUCell,
-    LowRankSimpleRNNCell: QuantizedLowRankSimpleRNNCell,
-    LowRankLSTMCell: QuantizedLowRankLSTMCell,
-    LowRankGRUCell: QuantizedLowRankGRUCell,
-    keras.layers.Embedding: QuantizedEmbedding,
-    keras.layers.ReversibleEmbedding: QuantizedReversibleEmbedding,
-    TokenEmbedding: QuantizedTokenEmbedding,
+    kind: _of_integers(base, kind)
+    for base, names in _BASES.items()
+    for kind in (getattr(keras.layers, name) for name in names.split())
 }
+QUANTIZED[TokenEmbedding] = _of_integers(_TokenEmbedding, TokenEmbedding)
+for _kind, _cell in LOW_RANK_CELLS.items():
+    QUANTIZED[_cell] = _of_integers(_LowRankRecurrent, _kind, _cell.__name__)
 
 
 def quantized_kind(layer: keras.layers.Layer) -> type[IntegerKernels] | None:

@@ -39,16 +39,13 @@ class QuantizedPositionEmbedding(IntegerKernels):
     """
 
     position_embeddings = Kernel()
+    kernel_names = ("position_embeddings",)
 
     def __init__(
         self, sequence_length: int, bits: int, group_size: int = 32, **kwargs: Any
     ) -> None:
         super().__init__(bits=bits, group_size=group_size, **kwargs)
         self.sequence_length = check_int("sequence_length", sequence_length)
-
-    @property
-    def kernel_names(self) -> tuple[str, ...]:
-        return ("position_embeddings",)
 
     def group_axis(self, name: str) -> int:
         return 1

@@ -16,7 +16,7 @@ from keras_tnattn.storage.base_embedding import (
     checked_row_weights,
     embedding_options,
 )
-from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
+from keras_tnattn.typing import Shape, Tensor
 
 # The assumed number of ids in a call whose sizes are unknown.
 _USUAL_IDS = 4096
@@ -90,26 +90,10 @@ class TTEmbedding(BaseFactoredEmbedding):
         tt_input_shape: Sequence[int] | None = None,
         tt_output_shape: Sequence[int] | None = None,
         tt_ranks: int | Sequence[int] = 16,
-        mask_zero: bool = False,
         reorder_rows: bool = False,
-        bits: int | None = None,
-        embeddings_initializer: Initializer = "uniform",
-        embeddings_regularizer: Regularizer | None = None,
-        embeddings_constraint: Constraint | None = None,
-        reverse_dtype: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            input_dim,
-            output_dim,
-            mask_zero,
-            bits,
-            embeddings_initializer,
-            embeddings_regularizer,
-            embeddings_constraint,
-            reverse_dtype,
-            **kwargs,
-        )
+        super().__init__(input_dim, output_dim, **kwargs)
         self.tt_input_shape = tensor_train.as_ints(tt_input_shape, "tt_input_shape")
         self.tt_output_shape = tensor_train.as_ints(tt_output_shape, "tt_output_shape")
         self.tt_ranks = tensor_train.as_ranks(tt_ranks)
@@ -347,10 +331,6 @@ class TTEmbedding(BaseFactoredEmbedding):
             f"{full:,} ({full / stored:.1f} times fewer), {self.unused_rows:,} rows never used\n"
             f"  cores {shapes}; {_USUAL_IDS:,} ids at once: {lookup}"
         )
-
-    def get_config(self) -> dict:
-        names = ("tt_input_shape", "tt_output_shape", "tt_ranks", "reorder_rows")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
 def _checked_order(order: Any, num_rows: int, reorder_rows: bool) -> np.ndarray:
