@@ -164,12 +164,7 @@ def data_errors() -> Iterator[None]:
 
 
 def cause_of(error: Exception) -> str:
-    """Returns what failed in the end, without the configs, arguments and colors that Keras adds.
-
-    Example:
-        >>> cause_of(TypeError("No Dense.\\n\\nconfig={}.\\n\\nException encountered: no units"))
-        'no units'
-    """
+    """Returns what failed in the end, without the configs, arguments and colors that Keras adds."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     text = re.split(r"(?:Exception|Error) encountered(?: during [a-z]+)?: ", text)[-1]
     text = re.sub(r"Exception encountered when calling [^\n]*\n\n", "", text)

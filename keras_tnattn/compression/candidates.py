@@ -90,12 +90,6 @@ def factor_bytes(
         layer: The layer; its bias stays.
         shapes: The shapes of the matrices.
         bits: Bits of the integers in groups of `GROUP`, or `None` for floats.
-
-    Example:
-        >>> dense = keras.layers.Dense(10)
-        >>> dense.build((None, 20))
-        >>> factor_bytes(dense, [(20, 2), (2, 10)], None)
-        280
     """
     number, bias = item_size(layer.variable_dtype), getattr(layer, "bias", None)
     size = 0 if bias is None else number * int(np.prod(bias.shape))

@@ -24,11 +24,6 @@ def upper_bound(flips: int, rows: int, confidence: float) -> float:
         flips: The number of flips.
         rows: The number of independent rows.
         confidence: In (0, 1).
-
-    Example:
-        >>> from keras_tnattn.compression.flips import upper_bound
-        >>> round(upper_bound(0, 299, 0.95), 5)
-        0.00997
     """
     if flips >= rows:
         return 1.0

@@ -28,12 +28,7 @@ _NUMBERS = 2**22
 
 
 def grid_shape(num_rows: int, columns: int) -> tuple[int, int]:
-    """Returns the numbers of groups and of rows in a group for which both cores are equally large.
-
-    Example:
-        >>> grid_shape(20_000, 32)
-        (800, 25)
-    """
+    """Returns the numbers of groups and of their rows for which both cores are equally large."""
     size = max(1, round(math.sqrt(num_rows / columns)))
     return math.ceil(num_rows / size), size
 
@@ -47,10 +42,6 @@ def similar_places(rows: np.ndarray, first: int = 0) -> np.ndarray:
 
     Returns:
         Integer array `(V,)`, the place of each row, a permutation.
-
-    Example:
-        >>> int(similar_places(np.array([[9.0], [0.0], [5.0], [1.0], [6.0]]), first=1)[0])
-        0
     """
     order = np.concatenate([np.arange(first), first + tt_table.similarity_order(rows[first:])])
     return np.argsort(order)
@@ -70,11 +61,6 @@ def factors(
 
     Returns:
         `A`, array `(V_1, R)`, and `B`, array `(R, V_2, D)`.
-
-    Example:
-        >>> a, b = factors(np.ones((6, 4)), np.ones(6), np.arange(6), (3, 2), rank=1)
-        >>> bool(np.allclose(lookup(a, b, np.arange(6)), 1))
-        True
     """
     return decomposition(rows, weights, places, shape, rank)[:2]
 
@@ -221,13 +207,7 @@ def _refit_second(
 
 
 def balance(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns cores of the same product in which each of the `R` terms is equally large in both.
-
-    Example:
-        >>> a, b = balance(np.full((2, 1), 8.0), np.full((1, 2, 3), 2.0))
-        >>> bool(np.isclose(np.linalg.norm(a), np.linalg.norm(b)))
-        True
-    """
+    """Returns cores of the same product in which each of the `R` terms is equally large in both."""
     q, r = np.linalg.qr(a)
     u, s, vt = np.linalg.svd(r @ b.reshape(len(b), -1), full_matrices=False)
     root = np.sqrt(s)
@@ -235,13 +215,7 @@ def balance(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rotate(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns cores of the same product, rotated at random; see `random_rotation`.
-
-    Example:
-        >>> a, b = rotate(np.eye(3), np.ones((3, 1, 2)))
-        >>> bool(np.allclose(lookup(a, b, np.arange(3)), 1))
-        True
-    """
+    """Returns cores of the same product, rotated at random; see `random_rotation`."""
     rotation = random_rotation(a.shape[1])
     return a @ rotation, np.tensordot(rotation, b, axes=(0, 0))
 
@@ -252,10 +226,6 @@ def random_rotation(size: int) -> np.ndarray:
 
     It makes all coordinates of a vector about equally large. Numbers that share a scale then lose
     least if they are rounded.
-
-    Example:
-        >>> bool(np.allclose(random_rotation(5) @ random_rotation(5).T, np.eye(5)))
-        True
     """
     return np.linalg.qr(np.random.default_rng(0).normal(size=(size, size)))[0]
 
@@ -293,12 +263,7 @@ def lookup(a: np.ndarray, b: np.ndarray, places: np.ndarray) -> np.ndarray:
 def squared_error(
     a: np.ndarray, b: np.ndarray, rows: np.ndarray, weights: np.ndarray, places: np.ndarray
 ) -> float:
-    """Returns `sum_v w_v ||rows[v] - rows'[v]||^2`.
-
-    Example:
-        >>> squared_error(np.eye(3), np.ones((3, 1, 2)), np.zeros((3, 2)), np.ones(3), np.arange(3))
-        6.0
-    """
+    """Returns `sum_v w_v ||rows[v] - rows'[v]||^2`."""
     total, step = 0.0, max(1, _NUMBERS // rows.shape[1])
     for start in range(0, len(rows), step):
         part = slice(start, start + step)

@@ -20,8 +20,7 @@ from keras_tnattn.storage import (
     even_levels,
     integer_groups,
 )
-from keras_tnattn.storage.adaptive_embedding import rounded_basis
-from keras_tnattn.storage.integer_kernels import PARTS, IntegerKernels
+from keras_tnattn.storage.integer_kernels import IntegerKernels
 from keras_tnattn.storage.layer_chain import LayerChain
 from keras_tnattn.storage.recurrent import cells_of
 from keras_tnattn.typing import Tensor
@@ -155,9 +154,7 @@ def with_integers_of(floating: keras.layers.Layer, copy: keras.layers.Layer) -> 
         if isinstance(new, IntegerKernels):
             _copy_others(part, new)
         elif isinstance(new, AdaptiveEmbedding):
-            basis = rounded_basis(ops.convert_to_numpy(part.basis))
-            for weight, name in zip(new.packed_basis, PARTS, strict=True):
-                weight.assign(getattr(basis, name))
+            new.packed_basis.assign(ops.convert_to_numpy(part.basis))
     return copy
 
 

@@ -46,12 +46,7 @@ RUNTIMES = {
 
 
 def bits_for(runtime: str | None, layer: keras.layers.Layer, bits: int | None) -> int | None:
-    """Returns the bits with which to look for candidates: at least those that are fast.
-
-    Example:
-        >>> bits_for("litert", keras.layers.Embedding(8, 4), 4)
-        8
-    """
+    """Returns the bits with which to look for candidates: at least those that are fast."""
     if runtime is None or bits is None or not is_table(layer):
         return bits
     return max(bits, RUNTIMES[runtime].table_bits)

@@ -64,24 +64,12 @@ class Chunk(NamedTuple):
 def new_state(
     tokens: dict[str, Tensor] | None = None, context: dict[str, Tensor] | None = None
 ) -> State:
-    """Returns a state with the given tensors.
-
-    Example:
-        >>> new_state()
-        {'tokens': {}, 'context': {}}
-    """
+    """Returns a state with the given tensors."""
     return {"tokens": tokens or {}, "context": context or {}}
 
 
 def with_room(state: State, num_tokens: Tensor) -> State:
-    """Returns a state with room for more tokens.
-
-    Example:
-        >>> import keras
-        >>> state = with_room(new_state({"keys": keras.ops.ones((1, 2, 5, 4))}), 3)
-        >>> tuple(state["tokens"]["keys"].shape)
-        (1, 2, 8, 4)
-    """
+    """Returns a state with room for more tokens."""
 
     def pad(x: Tensor) -> Tensor:
         widths = [(0, 0)] * len(x.shape)
@@ -116,14 +104,7 @@ def write_tokens(old: dict[str, Tensor], chunk: Chunk, new: dict[str, Tensor]) -
 
 
 def visible_tokens(chunk: Chunk) -> Tensor:
-    """Returns which of the `L` places each new token may attend to, `(N, T, L)`.
-
-    Example:
-        >>> from keras import ops
-        >>> mask = ops.ones((1, 2), "bool")
-        >>> ops.convert_to_numpy(visible_tokens(Chunk(0, None, mask, mask, True)))[0].tolist()
-        [[True, False], [True, True]]
-    """
+    """Returns which of the `L` places each new token may attend to, `(N, T, L)`."""
     length, count = ops.shape(chunk.prefix_mask)[1], ops.shape(chunk.mask)[1]
     last = chunk.start + ops.arange(count)
     earlier = ops.arange(length)[None, :] <= last[:, None]

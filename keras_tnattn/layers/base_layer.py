@@ -50,8 +50,17 @@ class BaseLayer(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor, from the attributes of their names."""
-        own = {name: getattr(self, name) for name in _constructor_arguments(type(self))}
+        kind: Any = type(self)
+        own = {name: getattr(self, name) for name in _constructor_arguments(kind)}
         return {**super().get_config(), **{n: _serialized(n, value) for n, value in own.items()}}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        def read(value: Any) -> Any:
+            is_object = isinstance(value, dict) and "class_name" in value
+            return keras.saving.deserialize_keras_object(value) if is_object else value
+
+        return cls(**{name: read(value) for name, value in config.items()})
 
     def _tensors(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Returns the tensors whose shapes are checked."""

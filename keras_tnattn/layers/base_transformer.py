@@ -40,12 +40,12 @@ class BaseTransformerLayer(BaseLayer):
     def __init__(
         self,
         feedforward_dim: int,
-        dropout: float,
-        activation: Activation,
-        norm_first: bool,
-        epsilon: float,
-        feedforward: str,
-        feedforward_tt_ranks: int,
+        dropout: float = 0.0,
+        activation: Activation = "relu",
+        norm_first: bool = False,
+        epsilon: float = 1e-6,
+        feedforward: str = "dense",
+        feedforward_tt_ranks: int = 8,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

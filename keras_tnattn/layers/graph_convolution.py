@@ -307,13 +307,6 @@ class SpectralGraphConvolution(BaseLayer):
         )
         self.built = True
 
-    def load_own_variables(self, store: Any) -> None:
-        keys = list(store.keys())
-        if len(keys) == len(self.weights) - 1 and tuple(store[keys[-1]].shape) != self.basis.shape:
-            # Older files have no basis, the last weight; they get the one that is computed here.
-            store = {**{key: store[key] for key in keys}, str(len(keys)): self.basis}
-        super().load_own_variables(store)
-
     def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         # The number of nodes is known even if the shape of the inputs does not have it.
         batch, _, width = ops.shape(inputs)

@@ -65,8 +65,3 @@ class ResidualAttention(BaseLayer):
 
     def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         return tuple(input_shape)
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "ResidualAttention":
-        attention = keras.saving.deserialize_keras_object(config["attention"])
-        return cls(**{**config, "attention": attention})

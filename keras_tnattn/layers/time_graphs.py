@@ -25,10 +25,6 @@ def check_time_graphs(damping: Any, time_graph: Any, num_heads: int) -> tuple[Ti
     Raises:
         ValueError: If both arguments are given, their number is not that of the heads, or only
             some of the graphs are trained or they are of several kinds.
-
-    Example:
-        >>> check_time_graphs(0.5, None, 1)
-        (Geometric(damping=0.5, trainable=False),)
     """
     if damping is not None and time_graph is not None:
         raise ValueError(
@@ -89,13 +85,7 @@ def current_graphs(layer: keras.layers.Layer) -> list[TimeGraph]:
 
 
 def common_bandwidth(graphs: Sequence[TimeGraph]) -> int | None:
-    """Returns the largest bandwidth, or `None` if a graph has none.
-
-    Example:
-        >>> from keras_tnattn.ops.time_graph import PowerLaw, Window
-        >>> common_bandwidth([Window(3), Window(5)]), common_bandwidth([Window(3), PowerLaw(1.0)])
-        (5, None)
-    """
+    """Returns the largest bandwidth, or `None` if a graph has none."""
     widths = [graph.bandwidth for graph in graphs]
     return None if None in widths else max(width for width in widths if width is not None)
 
@@ -108,13 +98,7 @@ def empty_past(
     dim: int,
     dtype: str,
 ) -> State:
-    """Returns a state of zeros `(*lead, bandwidth, dim)`, or with room for `length` tokens.
-
-    Example:
-        >>> state = empty_past(["keys"], 3, (1, 2), 8, 4, "float32")
-        >>> tuple(state["context"]["keys"].shape)
-        (1, 2, 3, 4)
-    """
+    """Returns a state of zeros `(*lead, bandwidth, dim)`, or with room for `length` tokens."""
     if bandwidth is None:
         zeros = {name: ops.zeros((*lead, length, dim), dtype) for name in names}
         return new_state(tokens=zeros)
@@ -148,15 +132,7 @@ def append(
 
 
 def weights(graphs: Sequence[TimeGraph], chunk: Chunk, bandwidth: int | None, dtype: str) -> Tensor:
-    """Returns the weights `(graphs, T, L)` of what new tokens receive from what `append` returns.
-
-    Example:
-        >>> from keras_tnattn.ops.time_graph import Geometric
-        >>> mask = ops.ones((1, 1), "bool")
-        >>> chunk = Chunk(0, None, mask, mask, False)
-        >>> ops.convert_to_numpy(weights([Geometric(0.5)], chunk, 2, "float32")).tolist()
-        [[[0.25, 0.5, 0.0]]]
-    """
+    """Returns the weights `(graphs, T, L)` of what new tokens receive of what `append` returns."""
     count = ops.shape(chunk.mask)[1]
     if bandwidth is None:
         first, length = chunk.start, ops.shape(chunk.prefix_mask)[1]

@@ -12,7 +12,7 @@ from keras_tnattn.layers.base_transformer import (
     adapter_for,
     project_back,
 )
-from keras_tnattn.typing import Activation, Shape, Tensor
+from keras_tnattn.typing import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -90,24 +90,9 @@ class TransformerDecoder(BaseTransformerLayer):
         self_attention: keras.layers.Layer,
         cross_attention: keras.layers.Layer | None,
         feedforward_dim: int,
-        dropout: float = 0.0,
-        activation: Activation = "relu",
-        norm_first: bool = False,
-        epsilon: float = 1e-6,
-        feedforward: str = "dense",
-        feedforward_tt_ranks: int = 8,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            feedforward_dim,
-            dropout,
-            activation,
-            norm_first,
-            epsilon,
-            feedforward,
-            feedforward_tt_ranks,
-            **kwargs,
-        )
+        super().__init__(feedforward_dim, **kwargs)
         self._attend_to_itself = adapter_for("self_attention", self_attention)
         self._attend_to_memory = (
             None if cross_attention is None else adapter_for("cross_attention", cross_attention)
@@ -277,12 +262,3 @@ class TransformerDecoder(BaseTransformerLayer):
 
         cross = None if to_memory is None else attend_to_memory
         return self._branches(inputs, attend_to_itself, cross, training=False), new_state
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "TransformerDecoder":
-        names = ("self_attention", "cross_attention")
-        layers = {
-            name: config[name] and keras.saving.deserialize_keras_object(config[name])
-            for name in names
-        }
-        return cls(**{**config, **layers})

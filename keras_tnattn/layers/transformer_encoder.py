@@ -10,7 +10,7 @@ from keras_tnattn.layers.base_transformer import (
     adapter_for,
     project_back,
 )
-from keras_tnattn.typing import Activation, Shape, Tensor
+from keras_tnattn.typing import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
@@ -69,24 +69,9 @@ class TransformerEncoder(BaseTransformerLayer):
         self,
         attention: keras.layers.Layer,
         feedforward_dim: int,
-        dropout: float = 0.0,
-        activation: Activation = "relu",
-        norm_first: bool = False,
-        epsilon: float = 1e-6,
-        feedforward: str = "dense",
-        feedforward_tt_ranks: int = 8,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            feedforward_dim,
-            dropout,
-            activation,
-            norm_first,
-            epsilon,
-            feedforward,
-            feedforward_tt_ranks,
-            **kwargs,
-        )
+        super().__init__(feedforward_dim, **kwargs)
         self._attend = adapter_for("attention", attention)
         self.attention = attention
 
@@ -122,8 +107,3 @@ class TransformerEncoder(BaseTransformerLayer):
     def has_details(self) -> bool:
         """Whether the attention can return details."""
         return self._attend.has_details
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "TransformerEncoder":
-        attention = keras.saving.deserialize_keras_object(config["attention"])
-        return cls(**{**config, "attention": attention})

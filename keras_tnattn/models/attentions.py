@@ -109,11 +109,6 @@ def find_attention(name: str, argument: str = "attention") -> Attention:
 
     Raises:
         ValueError: If there is no such name.
-
-    Example:
-        >>> from keras_tnattn.models.attentions import find_attention
-        >>> find_attention("tsa").make(2, 16, damping=0.5).num_heads
-        2
     """
     if name not in ATTENTIONS:
         raise ValueError(

@@ -24,13 +24,6 @@ def make_embedding(
 
     Raises:
         ValueError: If the kind is unknown.
-
-    Example:
-        >>> from keras_tnattn.models.embeddings import make_embedding
-        >>> layer = make_embedding("tensor_train", 1000, 64, 8, "embedding")
-        >>> layer.build()
-        >>> layer.count_params()
-        3200
     """
     if kind == "dense":
         return TokenEmbedding(vocabulary_size, embedding_dim, mask_zero=True, name=name)
@@ -56,11 +49,6 @@ def make_position_encoding(
 
     Raises:
         ValueError: For another name, or learned positions without `max_length`.
-
-    Example:
-        >>> from keras_tnattn.models.embeddings import make_position_encoding
-        >>> make_position_encoding("learned", 100, scale=False, name="positions").max_length
-        100
     """
     if position_encoding == "sinusoidal":
         return SinusoidalPositionEncoding(scale=scale, name=name)

@@ -34,12 +34,6 @@ def attention_maker(
     Raises:
         ValueError: If a name is unknown, the attention cannot be causal or cannot rotate, or
             options apply to nothing.
-
-    Example:
-        >>> from keras_tnattn.models.language_model_attentions import attention_maker
-        >>> make, positions = attention_maker("sdpa", {}, None, 2, 16, 0.0)
-        >>> make("attention").rotary, positions
-        ('neighbors', 'rotary')
     """
     if position_encoding is not None and position_encoding not in LANGUAGE_POSITIONS:
         raise ValueError(

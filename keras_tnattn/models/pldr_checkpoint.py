@@ -154,11 +154,6 @@ def named_variables(model: LanguageModel) -> dict[str, tuple[keras.Variable, boo
 
     Returns:
         Dict of weights, each with whether it is the transpose of the published one.
-
-    Example:
-        ```python notest
-        variable, transposed = named_variables(model)["0.mha1.wq.weight"]
-        ```
     """
     variables: dict[str, tuple[keras.Variable, bool]] = {}
 

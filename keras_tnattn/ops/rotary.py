@@ -12,12 +12,7 @@ ROTARY_PAIRS = ("neighbors", "halves")
 
 
 def check_rotary(rotary: Any) -> str | None:
-    """Returns `rotary` if it is `None`, `"neighbors"` or `"halves"`.
-
-    Example:
-        >>> check_rotary("halves")
-        'halves'
-    """
+    """Returns `rotary` if it is `None`, `"neighbors"` or `"halves"`."""
     if rotary is not None and rotary not in ROTARY_PAIRS:
         raise ValueError(f"Expected None or one of {ROTARY_PAIRS}. Received: rotary={rotary!r}")
     return rotary

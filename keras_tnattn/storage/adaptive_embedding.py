@@ -11,8 +11,7 @@ from keras import ops
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import kernel_variance
 from keras_tnattn.storage import even_levels, integer_groups
-from keras_tnattn.storage.base_embedding import BaseFactoredEmbedding
-from keras_tnattn.storage.integer_kernels import PARTS
+from keras_tnattn.storage.base_embedding import BaseFactoredEmbedding, PackedMatrix
 from keras_tnattn.storage.stand_ins import StoredMatrix, stand_in
 from keras_tnattn.typing import Shape, Tensor
 
@@ -162,13 +161,8 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
             integers = zeros((rows, packed), f"integers_{k}")
             scales, largest = zeros((rows, 1), f"scales_{k}"), zeros((), f"largest_{k}", "float32")
             self.packed_blocks.append((integers, scales, largest))
-        shapes = integer_groups.packed_shapes(
-            (max(self.block_ranks), self.output_dim), _BASIS_BITS, _GROUP, axis=1
-        )
-        self.packed_basis = [
-            zeros(shapes[part], f"basis_{part}", "float32" if part == "largest" else "uint8")
-            for part in PARTS
-        ]
+        shape = (max(self.block_ranks), self.output_dim)
+        self.packed_basis = PackedMatrix(self, "basis", shape, _BASIS_BITS, _GROUP)
 
     def stored_matrices(self) -> dict[str, StoredMatrix]:
         """Returns the coordinates and the basis as integers, for which tensors can stand."""
@@ -179,24 +173,12 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
             shape = (self.block_rows[k], self.block_ranks[k])
             arrays = even_levels.numbers_of_rows(*weights, shape[1], bits)
             matrices[f"coordinates_{k}"] = StoredMatrix(*arrays, bits, shape[1], 1, shape, (0, 1))
-        shape = (max(self.block_ranks), self.output_dim)
-        integers, scales, zeros, largest = self.packed_basis
-        arrays = integer_groups.numbers_of_groups(
-            integers, scales, zeros, largest, self.output_dim, _BASIS_BITS, _GROUP, axis=1
-        )
-        basis = StoredMatrix(*arrays, _BASIS_BITS, _GROUP, 1, shape, (0, 1))
-        return {**matrices, "basis": basis}
+        return {**matrices, "basis": self.packed_basis.stored()}
 
     def _float_basis(self) -> Tensor:
         basis = stand_in(self, "basis")
-        if basis is None and self.block_bits is None:
-            basis = self.basis
-        if basis is not None:
-            return ops.cast(basis, self.compute_dtype)
-        integers, scales, zeros, largest = map(ops.convert_to_tensor, self.packed_basis)
-        basis = integer_groups.dequantize_groups(
-            integers, scales, zeros, largest, self.output_dim, _BASIS_BITS, _GROUP, axis=1
-        )
+        if basis is None:
+            basis = self.basis if self.block_bits is None else self.packed_basis.rows()
         return ops.cast(basis, self.compute_dtype)
 
     def _coordinates(self, k: int) -> Tensor:
@@ -315,9 +297,7 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
             arrays = (rows.integers, rows.scales, rows.largest)
             for weight, array in zip(weights, arrays, strict=True):
                 weight.assign(array)
-        groups = rounded_basis(basis)
-        for weight, part in zip(self.packed_basis, PARTS, strict=True):
-            weight.assign(getattr(groups, part))
+        self.packed_basis.assign(basis)
 
     def assign_positions(self, positions: np.ndarray) -> None:
         """Sets the row of each id, integers `(V,)`."""
@@ -329,44 +309,18 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
         return config
 
 
-def rounded_basis(basis: np.ndarray) -> integer_groups.IntegerGroups:
-    """Returns a basis `(K, D)` as the layer stores it beside integers.
-
-    Example:
-        >>> rounded_basis(np.eye(4)).nbytes  # 16 numbers, 4 scales, 4 zeros, the largest scale
-        28
-    """
-    return integer_groups.quantize_groups(basis, _BASIS_BITS, _GROUP, axis=1)
-
-
 def basis_bytes(rank: int, columns: int) -> int:
-    """Returns the bytes of a basis beside integers.
-
-    Example:
-        >>> basis_bytes(4, 4)
-        28
-    """
+    """Returns the bytes of a basis beside integers."""
     return integer_groups.stored_bytes((rank, columns), _BASIS_BITS, _GROUP, axis=1)
 
 
 def restored_basis(basis: np.ndarray) -> np.ndarray:
-    """Returns what a basis is beside integers.
-
-    Example:
-        >>> bool(np.allclose(restored_basis(np.eye(4)), np.eye(4), atol=1e-2))
-        True
-    """
-    groups = rounded_basis(basis)
-    return integer_groups.restored(groups, basis.shape[1], _BASIS_BITS, _GROUP, axis=1)
+    """Returns what a basis is beside integers."""
+    return integer_groups.rounded_matrix(basis, _BASIS_BITS, _GROUP, axis=1)
 
 
 def position_bytes(input_dim: int) -> int:
-    """Returns the bytes of a position among so many.
-
-    Example:
-        >>> position_bytes(30_000), position_bytes(100_000)
-        (2, 3)
-    """
+    """Returns the bytes of a position among so many."""
     return next(size for size in (2, 3, 4) if input_dim <= 256**size)
 
 

@@ -8,7 +8,9 @@ from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.layers.base_layer import BaseLayer, check_float
-from keras_tnattn.storage import quantization
+from keras_tnattn.storage import integer_groups
+from keras_tnattn.storage.integer_kernels import PARTS
+from keras_tnattn.storage.stand_ins import StoredMatrix
 from keras_tnattn.typing import Constraint, Initializer, Regularizer, Shape, Tensor
 
 Embedding = TypeVar("Embedding", bound="BaseFactoredEmbedding")
@@ -21,7 +23,7 @@ class BaseFactoredEmbedding(BaseLayer):
         input_dim: Number of ids `V`.
         output_dim: Size `D` of a row.
         mask_zero: Whether id 0 is padding and masked.
-        bits: 8 or 4 to store weights as integers, or `None`.
+        bits: 2, 3, 4, 6 or 8 to store weights as integers, or `None`.
         embeddings_initializer: A Keras initializer; the table gets its variance, but not its
             distribution.
         embeddings_regularizer: Regularizer applied to each factor.
@@ -48,7 +50,8 @@ class BaseFactoredEmbedding(BaseLayer):
         super().__init__(**kwargs)
         self.input_dim = check_int("input_dim", input_dim)
         self.output_dim = check_int("output_dim", output_dim)
-        quantization.check_bits(bits)
+        if bits is not None:
+            integer_groups.check_group_bits(bits)
         self.mask_zero, self.bits = bool(mask_zero), bits
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
@@ -106,6 +109,60 @@ class BaseFactoredEmbedding(BaseLayer):
         new = type(self).from_config({**self.get_config(), **config, "bits": bits})
         new.build()
         return new
+
+
+class PackedMatrix:
+    """Weights of a layer that store a matrix as integers in groups along its rows.
+
+    Args:
+        layer: The layer, which gets the weights.
+        name: What their names begin with.
+        shape: The shape of the matrix.
+        bits: 2, 3, 4, 6 or 8.
+        group_size: Entries that share a scale and a zero. Default: those of a whole row.
+    """
+
+    def __init__(
+        self,
+        layer: keras.layers.Layer,
+        name: str,
+        shape: tuple[int, int],
+        bits: int,
+        group_size: int | None = None,
+    ) -> None:
+        self.shape, self.bits, self.group_size = shape, bits, group_size or shape[1]
+        options = {"trainable": False, "autocast": False}
+        shapes = integer_groups.packed_shapes(shape, bits, self.group_size, axis=1)
+        dtypes = {part: "float32" if part == "largest" else "uint8" for part in PARTS}
+        self.weights = [
+            layer.add_weight(
+                shapes[part], "zeros", dtype=dtypes[part], name=f"{name}_{part}", **options
+            )
+            for part in PARTS
+        ]
+
+    def assign(self, matrix: np.ndarray) -> None:
+        """Quantizes a matrix of floats."""
+        groups = integer_groups.quantize_groups(matrix, self.bits, self.group_size, axis=1)
+        for weight, part in zip(self.weights, PARTS, strict=True):
+            weight.assign(getattr(groups, part))
+
+    def rows(self, ids: Tensor | None = None) -> Tensor:
+        """Returns rows in float32. Default: all."""
+        integers, scales, zeros, largest = map(ops.convert_to_tensor, self.weights)
+        if ids is not None:
+            integers, scales, zeros = (ops.take(x, ids, axis=0) for x in (integers, scales, zeros))
+        return integer_groups.dequantize_groups(
+            integers, scales, zeros, largest, self.shape[1], self.bits, self.group_size, axis=1
+        )
+
+    def stored(self) -> StoredMatrix:
+        """Returns the matrix, for which a tensor can stand."""
+        integers, scales, zeros, largest = self.weights
+        arrays = integer_groups.numbers_of_groups(
+            integers, scales, zeros, largest, self.shape[1], self.bits, self.group_size, axis=1
+        )
+        return StoredMatrix(*arrays, self.bits, self.group_size, 1, self.shape, (0, 1))
 
 
 def checked_row_weights(row_weights: Any, num_rows: int) -> np.ndarray | None:

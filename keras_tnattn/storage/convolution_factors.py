@@ -26,11 +26,6 @@ def kernel_error(
         kernel: `W`, float array `(*k, C, F)`.
         approximation: `W'`, of the same shape.
         moment: Second moment of the patches `(P, P)`. Default: the identity.
-
-    Example:
-        >>> kernel = np.ones((3, 3, 2, 4))
-        >>> round(kernel_error(kernel, 0.9 * kernel), 6)
-        0.1
     """
     matrix, difference = (
         np.reshape(x, (-1, kernel.shape[-1])).astype("float64")
@@ -55,11 +50,6 @@ def channel_factors(
     Returns:
         `A`, array `(*k, C, K)`, and `B`, array `(K, F)`, of which the first `r` filters and rows
         are used; and the relative error of each `r` in `0, ..., K`.
-
-    Example:
-        >>> first, second, errors = channel_factors(np.ones((3, 3, 2, 4)))
-        >>> first.shape, second.shape, bool(errors[1] < 1e-6)
-        ((3, 3, 2, 4), (4, 4), True)
     """
     scale = None if moment is None else low_rank.square_root(moment)
     matrix = np.reshape(kernel, (-1, kernel.shape[-1]))
@@ -95,12 +85,7 @@ def tucker_factors(
 def tucker_series(
     kernel: np.ndarray, ranks: Sequence[tuple[int, int]], moment: np.ndarray | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yields what `tucker_factors` returns for each of several ranks; decomposes only once.
-
-    Example:
-        >>> [core.shape for _, core, _ in tucker_series(np.ones((3, 3, 2, 4)), [(1, 2), (2, 3)])]
-        [(3, 3, 1, 2), (3, 3, 2, 3)]
-    """
+    """Yields what `tucker_factors` returns for each of several ranks; decomposes only once."""
     *sizes, channels, filters = kernel.shape
     taps = math.prod(sizes)
     _, right, _ = channel_factors(kernel, moment)
@@ -134,11 +119,6 @@ def spatial_factors(
 
     Returns:
         `A`, array `(k_1, 1, ..., C, r)`, and `B`, array `(1, k_2, ..., r, F)`.
-
-    Example:
-        >>> first, second = spatial_factors(np.ones((3, 3, 2, 4)), 1)
-        >>> first.shape, second.shape
-        ((3, 1, 2, 1), (1, 3, 1, 4))
     """
     return next(spatial_series(kernel, [rank], moment))
 
@@ -146,12 +126,7 @@ def spatial_factors(
 def spatial_series(
     kernel: np.ndarray, ranks: Sequence[int], moment: np.ndarray | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields what `spatial_factors` returns for each of several ranks; decomposes only once.
-
-    Example:
-        >>> [first.shape for first, _ in spatial_series(np.ones((3, 3, 2, 4)), [1, 3])]
-        [(3, 1, 2, 1), (3, 1, 2, 3)]
-    """
+    """Yields what `spatial_factors` returns for each of several ranks; decomposes only once."""
     high, *others, channels, filters = kernel.shape
     wide = math.prod(others)
     tensor = kernel.reshape(high, wide, channels, filters)
@@ -196,10 +171,6 @@ def product(*factors: np.ndarray) -> np.ndarray:
 
     Args:
         *factors: Kernels `(*k, C, F)`, the first one first; matrices have sizes of 1.
-
-    Example:
-        >>> product(np.ones((3, 1, 2, 5)), np.ones((1, 3, 5, 4))).shape
-        (3, 3, 2, 4)
     """
     rank = max(factor.ndim for factor in factors) - 2
     whole: np.ndarray | None = None
@@ -213,10 +184,6 @@ def ranks_within(kernel_shape: Sequence[int], share: float) -> tuple[int, int]:
     """Returns the ranks of a Tucker-2 decomposition with about a share of a kernel's weights.
 
     Both are the same share of the channels and of the filters.
-
-    Example:
-        >>> ranks_within((3, 3, 64, 64), 0.25)
-        (25, 25)
     """
     *sizes, channels, filters = kernel_shape
     taps = math.prod(sizes)

@@ -34,10 +34,6 @@ class EvenRows:
         integers: Packed integers, uint8 `(n, packed_size(r, bits))`.
         scales: The codes `u` of the scales, uint8 `(n, 1)`.
         largest: The largest scale `S`.
-
-    Example:
-        >>> quantize_rows(np.ones((3, 64)), bits=4).integers.shape
-        (3, 32)
     """
 
     integers: np.ndarray
@@ -46,12 +42,7 @@ class EvenRows:
 
 
 def row_bytes(columns: int, bits: int) -> int:
-    """Returns the bytes of a row and its scale.
-
-    Example:
-        >>> row_bytes(64, bits=2)
-        17
-    """
+    """Returns the bytes of a row and its scale."""
     return packed_size(columns, bits) + 1
 
 
@@ -91,12 +82,7 @@ def quantize_rows(matrix: np.ndarray, bits: int, importance: np.ndarray | None =
 
 
 def rounded_rows(matrix: np.ndarray, bits: int, importance: np.ndarray | None = None) -> np.ndarray:
-    """Returns what `quantize_rows` keeps of a matrix, in float32.
-
-    Example:
-        >>> bool(np.allclose(rounded_rows(np.eye(4), bits=8), np.eye(4), atol=0.01))
-        True
-    """
+    """Returns what `quantize_rows` keeps of a matrix, in float32."""
     rows = quantize_rows(matrix, bits, importance)
     arrays = (rows.integers, rows.scales, rows.largest)
     tensors = [ops.convert_to_tensor(array) for array in arrays]
@@ -143,12 +129,6 @@ def dequantize_rows(
 
     Returns:
         float32 tensor `(..., columns)`.
-
-    Example:
-        >>> rows = quantize_rows(np.array([[1.5, -0.5, 0.5]]), bits=2)
-        >>> arrays = map(ops.convert_to_tensor, (rows.integers, rows.scales, rows.largest))
-        >>> ops.convert_to_numpy(dequantize_rows(*arrays, columns=3, bits=2)).round(2).tolist()
-        [[1.5, -0.5, 0.5]]
     """
     return levels(integers, columns, bits) * steps(scales, largest)
 
@@ -167,12 +147,6 @@ def numbers_of_rows(
 
     Returns:
         uint8 array `(n, columns)`, and two float32 arrays `(n, 1)`.
-
-    Example:
-        >>> rows = quantize_rows(np.array([[1.5, -0.5, 0.5]]), bits=2)
-        >>> arrays = numbers_of_rows(rows.integers, rows.scales, rows.largest, 3, 2)
-        >>> [x.round(3).tolist() for x in arrays]
-        [[[3, 1, 2]], [[1.0]], [[1.5]]]
     """
     numbers = unpack(ops.convert_to_tensor(integers), columns, bits, axis=-1)
     scale = ops.convert_to_numpy(steps(*map(ops.convert_to_tensor, (scales, largest))))
@@ -184,23 +158,13 @@ def numbers_of_rows(
 
 
 def steps(scales: Tensor, largest: Tensor) -> Tensor:
-    """Returns the scales `s` of rows, a float32 tensor, from their codes.
-
-    Example:
-        >>> float(steps(ops.convert_to_tensor([16.0]), ops.convert_to_tensor(3.0))[0])
-        1.5
-    """
+    """Returns the scales `s` of rows, a float32 tensor, from their codes."""
     powers = ops.exp(ops.cast(scales, "float32") * (-math.log(2) / _STEPS))
     return powers * ops.cast(largest, "float32")
 
 
 def levels(integers: Tensor, columns: int, bits: int) -> Tensor:
-    """Returns the levels `q - (2^b - 1) / 2` of packed rows, a float32 tensor.
-
-    Example:
-        >>> ops.convert_to_numpy(levels(ops.convert_to_tensor([[0b1110_0100]]), 4, bits=2)).tolist()
-        [[-1.5, -0.5, 0.5, 1.5]]
-    """
+    """Returns the levels `q - (2^b - 1) / 2` of packed rows, a float32 tensor."""
     return unpack(integers, columns, bits, axis=-1) - _middle(bits)
 
 
@@ -217,13 +181,6 @@ def round_to_rows(
 
     Returns:
         The integers, and what they stand for, both float32 `(n, r)`.
-
-    Example:
-        >>> rows = quantize_rows(np.array([[1.5, -0.5, 0.5]]), bits=2)
-        >>> changed = ops.convert_to_tensor([[9.0, -0.4, -0.6]])
-        >>> integers, values = round_to_rows(changed, rows.scales, rows.largest, bits=2)
-        >>> ops.convert_to_numpy(values).round(2).tolist()
-        [[1.5, -0.5, -0.5]]
     """
     scale = steps(scales, largest)
     numbers = ops.round(ops.cast(matrix, "float32") / scale + _middle(bits))

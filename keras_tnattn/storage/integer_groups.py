@@ -46,11 +46,6 @@ class IntegerGroups:
         scales: The codes `u` of the scales, uint8: the matrix with one entry for each group.
         zeros: Packed zeros of the groups, uint8.
         largest: The largest scale `S`, float32 array of shape `()`.
-
-    Example:
-        >>> groups = quantize_groups(np.eye(64), bits=4, group_size=32)
-        >>> groups.scales.shape, groups.zeros.shape
-        ((2, 64), (1, 64))
     """
 
     integers: np.ndarray
@@ -65,26 +60,13 @@ class IntegerGroups:
 
 
 def check_group_bits(bits: int) -> None:
-    """Raises a `ValueError` unless `bits` is 2, 3, 4, 6 or 8.
-
-    Example:
-        >>> check_group_bits(3)
-        >>> check_group_bits(5)
-        Traceback (most recent call last):
-            ...
-        ValueError: Expected 2, 3, 4, 6 or 8 bits. Received: bits=5
-    """
+    """Raises a `ValueError` unless `bits` is 2, 3, 4, 6 or 8."""
     if isinstance(bits, bool) or bits not in _UNITS:
         raise ValueError(f"Expected 2, 3, 4, 6 or 8 bits. Received: bits={bits!r}")
 
 
 def packed_size(size: int, bits: int) -> int:
-    """Returns the number of bytes that hold `size` integers.
-
-    Example:
-        >>> packed_size(15, bits=8), packed_size(15, bits=4), packed_size(16, bits=3)
-        (15, 8, 6)
-    """
+    """Returns the number of bytes that hold `size` integers."""
     num_bytes, num_integers = _UNITS[bits]
     return num_bytes * math.ceil(size / num_integers)
 
@@ -92,12 +74,7 @@ def packed_size(size: int, bits: int) -> int:
 def packed_shapes(
     shape: tuple[int, int], bits: int, group_size: int, axis: int
 ) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the four arrays of an `IntegerGroups` by their names.
-
-    Example:
-        >>> packed_shapes((64, 10), bits=4, group_size=32, axis=0)["integers"]
-        (32, 10)
-    """
+    """Returns the shapes of the four arrays of an `IntegerGroups` by their names."""
     groups = math.ceil(shape[axis] / group_size)
     sizes = {
         "integers": packed_size(shape[axis], bits),
@@ -112,12 +89,7 @@ def packed_shapes(
 
 
 def stored_bytes(shape: tuple[int, int], bits: int, group_size: int, axis: int = 0) -> int:
-    """Returns the bytes that a matrix takes.
-
-    Example:
-        >>> stored_bytes((64, 10), bits=4, group_size=32)  # 320 + 20 + 10 + 4
-        354
-    """
+    """Returns the bytes that a matrix takes."""
     shapes = packed_shapes(shape, bits, group_size, axis)
     return 4 + sum(math.prod(shapes[name]) for name in ("integers", "scales", "zeros"))
 
@@ -212,10 +184,6 @@ def bits_of_step(matrix: np.ndarray, step: float) -> int | None:
     Args:
         matrix: Float array.
         step: As for `quantize_groups`.
-
-    Example:
-        >>> bits_of_step(np.array([[-1.0, 1.0]]), 0.5), bits_of_step(np.eye(9), 0.01)
-        (3, None)
     """
     low, high = _lowest_and_highest(matrix, _size_of_step(matrix, step))
     return next((bits for bits in _UNITS if high - low < 2**bits), None)
@@ -247,11 +215,6 @@ def restored(
         bits: As for `quantize_groups`.
         group_size: As for `quantize_groups`. Defaults to 32.
         axis: As for `quantize_groups`. Defaults to 0.
-
-    Example:
-        >>> near = restored(quantize_groups(np.eye(64), bits=4), 64, bits=4)
-        >>> bool(np.abs(near - np.eye(64)).max() < 0.05)
-        True
     """
     arrays = (groups.integers, groups.scales, groups.zeros, groups.largest)
     tensors = [ops.convert_to_tensor(array) for array in arrays]
@@ -259,6 +222,18 @@ def restored(
         tensors[0], tensors[1], tensors[2], tensors[3], size, bits, group_size, axis
     )
     return ops.convert_to_numpy(matrix)
+
+
+def rounded_matrix(
+    matrix: np.ndarray,
+    bits: int,
+    group_size: int,
+    axis: int = 0,
+    moment: np.ndarray | None = None,
+) -> np.ndarray:
+    """Returns what `quantize_groups` keeps of a matrix, as a float32 array."""
+    groups = quantize_groups(matrix, bits, group_size, axis, moment)
+    return restored(groups, matrix.shape[axis], bits, group_size, axis)
 
 
 def _scales(codes: np.ndarray, largest: np.float32) -> np.ndarray:
@@ -377,10 +352,6 @@ def pack(numbers: np.ndarray, bits: int) -> np.ndarray:
 
     Returns:
         uint8 array `(packed_size(n, bits), ...)`.
-
-    Example:
-        >>> pack(np.array([1, 2, 3]), bits=4).tolist()
-        [33, 3]
     """
     num_bytes, num_integers = _UNITS[bits]
     units = math.ceil(len(numbers) / num_integers)
@@ -401,10 +372,6 @@ def unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
 
     Returns:
         uint8 array.
-
-    Example:
-        >>> unpacked(pack(np.array([1, 2, 3]), bits=4), bits=4).tolist()
-        [1, 2, 3, 0]
     """
     num_bytes, num_integers = _UNITS[bits]
     parts = packed.astype("uint32").reshape(-1, num_bytes, *packed.shape[1:])
@@ -424,11 +391,6 @@ def unpack(packed: Tensor, size: int, bits: int, axis: int = 0) -> Tensor:
 
     Returns:
         float32 tensor: whole numbers below `2^bits`, exact.
-
-    Example:
-        >>> numbers = unpack(ops.convert_to_tensor(pack(np.array([1, 2, 3]), bits=4)), 3, bits=4)
-        >>> ops.convert_to_numpy(numbers).tolist()
-        [1.0, 2.0, 3.0]
     """
     num_bytes, num_integers = _UNITS[bits]
     values = ops.cast(packed, "float32")
@@ -479,13 +441,6 @@ def dequantize_groups(
 
     Returns:
         float32 tensor `(size, columns)` or `(..., size)`.
-
-    Example:
-        >>> groups = quantize_groups(np.array([[1.0, -0.5]]), bits=8, axis=1)
-        >>> arrays = (groups.integers, groups.scales, groups.zeros, groups.largest)
-        >>> restored = dequantize_groups(*map(ops.convert_to_tensor, arrays), 2, 8, 32, axis=1)
-        >>> ops.convert_to_numpy(restored).round(2).tolist()
-        [[1.0, -0.5]]
     """
     axis = 0 if axis == 0 else -1
     steps, offsets = _steps_and_zeros(scales, zeros, largest, size, bits, group_size, axis)
@@ -516,12 +471,6 @@ def numbers_of_groups(
 
     Returns:
         uint8 array of the shape of the matrix, and two float32 arrays with an entry for each group.
-
-    Example:
-        >>> groups = quantize_groups(np.eye(64), bits=4, group_size=32)
-        >>> arrays = (groups.integers, groups.scales, groups.zeros, groups.largest)
-        >>> [x.shape for x in numbers_of_groups(*arrays, 64, 4, 32)]
-        [(64, 64), (2, 64), (2, 64)]
     """
     axis = 0 if axis == 0 else -1
     numbers = unpack(ops.convert_to_tensor(integers), size, bits, axis)
@@ -555,13 +504,6 @@ def round_to_groups(
 
     Returns:
         The integers, and the matrix that they stand for, both as float32 tensors.
-
-    Example:
-        >>> groups = quantize_groups(np.eye(4), bits=4)
-        >>> arrays = [groups.scales, groups.zeros, groups.largest]
-        >>> numbers, near = round_to_groups(0.9 * np.eye(4), *arrays, bits=4, group_size=32)
-        >>> round(float(ops.sum(numbers)))
-        52
     """
     axis = 0 if axis == 0 else -1
     values = ops.cast(matrix, "float32")

@@ -182,14 +182,7 @@ def _where(mine: Sequence[bool], values: Sequence[int]) -> tuple[int, ...]:
 
 
 def reason_against_factors(layer: keras.layers.Layer) -> str | None:
-    """Returns why a layer cannot be factored into convolutions, or `None` if it can.
-
-    Example:
-        >>> layer = keras.layers.Conv2D(8, 3, groups=2)
-        >>> layer.build((None, 8, 8, 4))
-        >>> reason_against_factors(layer)
-        'has 2 groups of channels, each with a kernel of its own'
-    """
+    """Returns why a layer cannot be factored into convolutions, or `None` if it can."""
     if type(layer) not in CONVOLUTIONS:
         return f"a {type(layer).__name__}"
     if not layer.built:
@@ -210,12 +203,6 @@ def patches(layer: keras.layers.Layer, inputs: Tensor) -> np.ndarray:
     Args:
         layer: A built `keras.layers.Conv1D`, `Conv2D` or `Conv3D`.
         inputs: Float tensor, as for the layer.
-
-    Example:
-        >>> layer = keras.layers.Conv2D(8, 3, strides=2)
-        >>> layer.build((None, 7, 7, 4))
-        >>> patches(layer, keras.ops.ones((2, 7, 7, 4))).shape
-        (18, 36)
     """
     axis = -1 if layer.data_format == "channels_last" else 1
     *sizes, channels, _ = layer.kernel.shape

@@ -9,9 +9,10 @@ from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import kernel_variance
-from keras_tnattn.storage import low_rank, quantization
+from keras_tnattn.storage import low_rank
 from keras_tnattn.storage.base_embedding import (
     BaseFactoredEmbedding,
+    PackedMatrix,
     checked_row_weights,
     embedding_options,
 )
@@ -33,8 +34,8 @@ class LowRankEmbedding(BaseFactoredEmbedding):
         output_dim: Size `D` of a row.
         rank: Rank `r` of the table.
         mask_zero: Whether id 0 is padding and masked. Defaults to `False`.
-        bits: 8 or 4 to store `A` as integers, with one scale per id. Such a layer is created by
-            `quantized` and trains only `B`. Defaults to `None`.
+        bits: 2, 3, 4, 6 or 8 to store `A` as integers, with one scale per id. Such a layer is
+            created by `quantized` and trains only `B`. Defaults to `None`.
         embeddings_initializer: A Keras initializer; the table gets its variance, but not its
             distribution. Defaults to `"uniform"`.
         embeddings_regularizer: Regularizer applied to `A` and to `B`.
@@ -49,7 +50,7 @@ class LowRankEmbedding(BaseFactoredEmbedding):
         Tensor `(..., D)`; with `reverse`, `(..., V)`.
 
     Raises:
-        ValueError: If a size is not a positive int, or `bits` is not 8, 4 or `None`.
+        ValueError: If a size is not a positive int, or `bits` is none of those.
 
     Example:
         >>> import numpy as np
@@ -89,17 +90,8 @@ class LowRankEmbedding(BaseFactoredEmbedding):
                 **options,
             )
         else:
-            columns = quantization.packed_columns(self.rank, self.bits)
-            self.coordinates = self.add_weight(
-                (self.input_dim, columns),
-                "zeros",
-                dtype="uint8",
-                trainable=False,
-                name="coordinates",
-            )
-            self.scales = self.add_weight(
-                (self.input_dim, 1), "zeros", dtype="float16", trainable=False, name="scales"
-            )
+            shape = (self.input_dim, self.rank)
+            self.packed = PackedMatrix(self, "coordinates", shape, self.bits)
         self.basis = self.add_weight(
             (self.rank, self.output_dim),
             keras.initializers.RandomNormal(stddev=self.rank**-0.5, seed=seeds[1]),
@@ -110,33 +102,18 @@ class LowRankEmbedding(BaseFactoredEmbedding):
 
     def stored_matrices(self) -> dict[str, StoredMatrix]:
         """Returns the coordinates as integers, for which a tensor can stand."""
-        if self.bits is None:
-            return {}
-        shape = (self.input_dim, self.rank)
-        return {
-            "coordinates": quantization.stored_matrix(
-                self.coordinates, self.scales, self.rank, self.bits, shape, (0, 1)
-            )
-        }
+        return {} if self.bits is None else {"coordinates": self.packed.stored()}
 
     def _rows(self, ids: Tensor | None = None) -> Tensor:
         """Returns the coordinates of ids. Default: of all ids."""
-
-        def taken(weight: Tensor) -> Tensor:
-            # Multiplying by 1 gives the table a dense gradient on TensorFlow.
-            table = ops.multiply(weight, 1) if self.bits is None else ops.convert_to_tensor(weight)
-            return table if ids is None else ops.take(table, ids, axis=0)
-
         table = stand_in(self, "coordinates")
-        if table is not None:
-            rows = table if ids is None else ops.take(table, ids, axis=0)
-            return ops.cast(rows, self.compute_dtype)
-        rows = taken(self.coordinates)
-        if self.bits is None:
-            return ops.cast(rows, self.compute_dtype)
-        return quantization.dequantize_rows(
-            rows, taken(self.scales), self.rank, self.bits, self.compute_dtype
-        )
+        if table is None and self.bits is not None:
+            return ops.cast(self.packed.rows(ids), self.compute_dtype)
+        if table is None:
+            # Multiplying by 1 gives the table a dense gradient on TensorFlow.
+            table = ops.multiply(self.coordinates, 1)
+        rows = table if ids is None else ops.take(table, ids, axis=0)
+        return ops.cast(rows, self.compute_dtype)
 
     def _lookup(self, ids: Tensor) -> Tensor:
         return ops.matmul(self._rows(ids), ops.cast(self.basis, self.compute_dtype))
@@ -196,7 +173,7 @@ class LowRankEmbedding(BaseFactoredEmbedding):
         return new
 
     def quantized(self, bits: int) -> "LowRankEmbedding":
-        """Returns a layer whose coordinates are integers of 8 or 4 bits, with one scale per id."""
+        """Returns a layer whose coordinates are integers, with one scale per id."""
         new = self._unfilled(bits)
         new.assign_factors(*(ops.convert_to_numpy(w) for w in (self.coordinates, self.basis)))
         return new
@@ -204,9 +181,4 @@ class LowRankEmbedding(BaseFactoredEmbedding):
     def assign_factors(self, left: np.ndarray, right: np.ndarray) -> None:
         """Sets `A` and `B` from float arrays, and quantizes `A` if the layer has `bits`."""
         self.basis.assign(right)
-        if self.bits is None:
-            self.coordinates.assign(left)
-            return
-        numbers, scales = quantization.quantize_rows(left, self.bits)
-        self.coordinates.assign(numbers)
-        self.scales.assign(scales)
+        (self.coordinates if self.bits is None else self.packed).assign(left)

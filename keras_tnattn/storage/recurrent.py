@@ -18,12 +18,7 @@ _OPTIONS = (
 
 
 def cells_of(layer: keras.layers.RNN) -> list[keras.layers.Layer]:
-    """Returns the cells of a recurrent layer, the first one first.
-
-    Example:
-        >>> [type(cell).__name__ for cell in cells_of(keras.layers.LSTM(3))]
-        ['LSTMCell']
-    """
+    """Returns the cells of a recurrent layer, the first one first."""
     cell = layer.cell
     return list(cell.cells) if isinstance(cell, keras.layers.StackedRNNCells) else [cell]
 
@@ -73,12 +68,6 @@ def states_of(
         inputs: Float array `(B, T, I)`.
         initial_state: The states `(B, U)`, as for the layer. Default: 0.
         **kwargs: Further arguments of a call of the layer, such as `mask`.
-
-    Example:
-        >>> gru = keras.layers.GRU(8)
-        >>> gru.build((None, None, 4))
-        >>> states_of(gru, np.ones((2, 5, 4), "float32")).shape
-        (10, 8)
     """
     same = keras.layers.RNN(
         layer.cell, return_sequences=True, go_backwards=layer.go_backwards, dtype=layer.dtype_policy

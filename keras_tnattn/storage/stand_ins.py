@@ -91,26 +91,11 @@ def standing_in(tensors: Mapping[tuple[int, str], Tensor]) -> Iterator[None]:
 
 
 def stand_in(layer: keras.layers.Layer, name: str) -> Tensor | None:
-    """Returns the tensor that stands for a matrix of a layer, or `None` if there is none.
-
-    Example:
-        >>> layer = keras.layers.Dense(3)
-        >>> with standing_in({(id(layer), "kernel"): 1.0}):
-        ...     stand_in(layer, "kernel")
-        1.0
-    """
+    """Returns the tensor that stands for a matrix of a layer, or `None` if there is none."""
     return _tensors.get({}).get((id(layer), name))
 
 
 def stored_matrices(layer: keras.layers.Layer) -> dict[str, StoredMatrix]:
-    """Returns the matrices of integers for which a tensor can stand in a layer, by their names.
-
-    Example:
-        >>> from keras_tnattn.storage.quantized import quantized_layer
-        >>> dense = keras.layers.Dense(3)
-        >>> dense.build((None, 64))
-        >>> {n: m.scales.shape for n, m in stored_matrices(quantized_layer(dense, 4)).items()}
-        {'kernel': (2, 3)}
-    """
+    """Returns the matrices of integers for which a tensor can stand in a layer, by their names."""
     own = getattr(layer, "stored_matrices", None)
     return own() if own is not None and layer.built else {}

@@ -10,9 +10,10 @@ from keras import ops
 
 from keras_tnattn.initializers import tt_core_weights
 from keras_tnattn.ops import tensor_train
-from keras_tnattn.storage import quantization, tt_table
+from keras_tnattn.storage import integer_groups, tt_table
 from keras_tnattn.storage.base_embedding import (
     BaseFactoredEmbedding,
+    PackedMatrix,
     checked_row_weights,
     embedding_options,
 )
@@ -58,9 +59,9 @@ class TTEmbedding(BaseFactoredEmbedding):
         reorder_rows: Whether row `i` of the table is row `positions[i]` of the tensor train, so
             that similar rows can be neighbors there. `positions` are `V` integers that are not
             trained, initially `0, 1, 2, ...`. Defaults to `False`.
-        bits: 8 or 4 to store the cores as integers, with one scale per row; cores with `V_n = 1`,
-            which all ids share, stay in floats. Such a layer is created by `quantized` and cannot
-            be trained. Defaults to `None`.
+        bits: 2, 3, 4, 6 or 8 to store the cores as integers, with one scale per row; cores with
+            `V_n = 1`, which all ids share, stay in floats. Such a layer is created by `quantized`
+            and cannot be trained. Defaults to `None`.
         reverse_dtype: Dtype of the logits of `reverse=True`. Defaults to the compute dtype.
 
     Call arguments:
@@ -128,6 +129,7 @@ class TTEmbedding(BaseFactoredEmbedding):
                 trainable=False,
                 name="positions",
             )
+        self.cores: list[Tensor] = []
         if self.bits is None:
             self._build_cores()
         else:
@@ -148,39 +150,21 @@ class TTEmbedding(BaseFactoredEmbedding):
         ]
 
     def _build_packed_cores(self, bits: int) -> None:
-        options = {"initializer": "zeros", "trainable": False}
-        self.packed_cores: list[Tensor] = []
-        self.scales: list[Tensor | None] = []
-        for n, shape in enumerate(tensor_train.core_shapes(*self.factors, self.ranks)):
-            if shape[1] == 1:
-                self.packed_cores.append(self.add_weight(shape, name=f"core_{n}", **options))
-                self.scales.append(None)
-                continue
-            rows, columns = _row_matrix(shape)
-            stored = (rows, quantization.packed_columns(columns, bits))
-            self.packed_cores.append(
-                self.add_weight(stored, dtype="uint8", name=f"core_{n}", **options)
-            )
-            self.scales.append(
-                self.add_weight((rows, 1), dtype="float16", name=f"scales_{n}", **options)
-            )
+        self.packed_cores = [
+            self.add_weight(shape, "zeros", trainable=False, name=f"core_{n}")
+            if shape[1] == 1
+            else PackedMatrix(self, f"core_{n}", _row_matrix(shape), bits)
+            for n, shape in enumerate(tensor_train.core_shapes(*self.factors, self.ranks))
+        ]
 
     def _float_cores(self) -> list[Tensor]:
         """Returns the cores in the compute dtype."""
-        if self.bits is None:
-            return [ops.cast(core, self.compute_dtype) for core in self.cores]
-        cores = []
-        shapes = tensor_train.core_shapes(*self.factors, self.ranks)
-        for shape, packed, scales in zip(shapes, self.packed_cores, self.scales, strict=True):
-            if scales is None:
-                cores.append(ops.cast(packed, self.compute_dtype))
-                continue
-            columns = _row_matrix(shape)[1]
-            matrix = quantization.dequantize_rows(
-                packed, scales, columns, self.bits, self.compute_dtype
-            )
-            axes = _row_axes(shape)
-            cores.append(ops.transpose(ops.reshape(matrix, [shape[a] for a in axes]), axes))
+        cores, shapes = [], tensor_train.core_shapes(*self.factors, self.ranks)
+        for shape, core in zip(shapes, self.cores or self.packed_cores, strict=True):
+            if isinstance(core, PackedMatrix):
+                axes = _row_axes(shape)
+                core = ops.transpose(ops.reshape(core.rows(), [shape[a] for a in axes]), axes)
+            cores.append(ops.cast(core, self.compute_dtype))
         return cores
 
     def _lookup(self, ids: Tensor) -> Tensor:
@@ -282,7 +266,7 @@ class TTEmbedding(BaseFactoredEmbedding):
         return new
 
     def quantized(self, bits: int) -> "TTEmbedding":
-        """Returns a layer whose cores are integers of 8 or 4 bits, with one scale per row.
+        """Returns a layer whose cores are integers, with one scale per row.
 
         The rows are those of the longer unfolding of each core. Cores with `V_n = 1` stay in
         floats. Each core makes up, by least squares, for the rounding of the one before. The new
@@ -303,19 +287,10 @@ class TTEmbedding(BaseFactoredEmbedding):
 
     def assign_cores(self, cores: Sequence[np.ndarray]) -> None:
         """Sets the cores from float arrays `(R_{n-1}, V_n, D_n, R_n)`; quantizes if needed."""
-        if self.bits is None:
-            for weight, core in zip(self.cores, cores, strict=True):
-                weight.assign(core)
-            return
-        for packed, scales, core in zip(self.packed_cores, self.scales, cores, strict=True):
-            if scales is None:
-                packed.assign(core)
-                continue
-            matrix = np.transpose(core, _row_axes(core.shape))
-            matrix = matrix.reshape(_row_matrix(core.shape))
-            numbers, row_scales = quantization.quantize_rows(matrix, self.bits)
-            packed.assign(numbers)
-            scales.assign(row_scales)
+        for weight, core in zip(self.cores or self.packed_cores, cores, strict=True):
+            if isinstance(weight, PackedMatrix):
+                core = np.transpose(core, _row_axes(core.shape)).reshape(weight.shape)
+            weight.assign(core)
 
     def describe(self) -> str:
         """Returns the number of weights, the unused rows and the plan of a lookup."""
@@ -352,9 +327,10 @@ def rounded_core(core: np.ndarray, bits: int | None, float_size: int) -> tuple[n
     """Returns what a layer with `bits` keeps of a core, and the bytes that it takes."""
     if bits is None or core.shape[1] == 1:
         return core, float_size * core.size
-    axes = _row_axes(core.shape)
+    axes, shape = _row_axes(core.shape), _row_matrix(core.shape)
     ordered = np.transpose(core, axes)
-    rounded, size = quantization.rounded_rows(ordered.reshape(_row_matrix(core.shape)), bits)
+    rounded = integer_groups.rounded_matrix(ordered.reshape(shape), bits, shape[1], axis=1)
+    size = integer_groups.stored_bytes(shape, bits, shape[1], axis=1)
     return np.transpose(rounded.reshape(ordered.shape), axes), size
 
 

@@ -33,10 +33,6 @@ def row_factors(num_rows: int, num_factors: int) -> tuple[int, ...]:
 
     Unlike `tensor_train.balanced_factors` the product may exceed the size, so that a prime number
     of rows has small factors too: `row_factors(20_011, 3) == (26, 28, 28)`.
-
-    Example:
-        >>> row_factors(20_011, 3)
-        (26, 28, 28)
     """
     if num_rows < 1 or num_factors < 1:
         raise ValueError(
@@ -64,10 +60,6 @@ def row_blocks(
 
     Returns:
         The number of cores in each block; the sum is `N`.
-
-    Example:
-        >>> sum(row_blocks((26, 28, 28), (4, 4, 4), (8, 8), num_ids=32))
-        3
     """
     num_cores, ranks = len(tt_input_shape), (1, *tt_ranks, 1)
 
@@ -110,11 +102,6 @@ def tt_rows(ids: Tensor, cores: Sequence[Tensor], blocks: Sequence[int]) -> Tens
 
     Returns:
         Tensor `(..., D)`.
-
-    Example:
-        >>> cores = [ops.ones((1, 10, 4, 3)), ops.ones((3, 10, 4, 1))]
-        >>> tuple(tt_rows(ops.convert_to_tensor([[0, 99]]), cores, blocks=(1, 1)).shape)
-        (1, 2, 16)
     """
     digits = ops.reshape(ops.cast(ids, "int32"), (-1,))
     stops = list(itertools.accumulate(blocks))
@@ -138,12 +125,7 @@ def tt_rows(ids: Tensor, cores: Sequence[Tensor], blocks: Sequence[int]) -> Tens
 
 
 def form_table(cores: Sequence[np.ndarray], num_rows: int) -> np.ndarray:
-    """Forms the first `num_rows` rows `(num_rows, D)` of a tensor train, in NumPy.
-
-    Example:
-        >>> tuple(form_table([np.ones((1, 10, 4, 3)), np.ones((3, 10, 4, 1))], num_rows=95).shape)
-        (95, 16)
-    """
+    """Forms the first `num_rows` rows `(num_rows, D)` of a tensor train, in NumPy."""
     table = np.ones((1, 1, 1), cores[0].dtype)
     for core in cores:
         table = np.einsum("ijr,rvds->ivjds", table, core, optimize=True)
@@ -247,12 +229,6 @@ def similarity_order(table: np.ndarray) -> np.ndarray:
 
     Returns:
         Integer array `(V,)`: the row that comes first, second, ...
-
-    Example:
-        >>> similarity_order(np.array([[0.0], [5.0], [1.0], [6.0]])).tolist() in (
-        ...     [[0, 2, 1, 3], [3, 1, 2, 0], [2, 0, 3, 1], [1, 3, 0, 2]]
-        ... )
-        True
     """
     table = np.asarray(table)
     order = np.arange(len(table))

@@ -275,10 +275,6 @@ def count_words(texts: Sequence[str], **options: Any) -> collections.Counter[str
 
     Raises:
         ValueError: If an option has an unknown value.
-
-    Example:
-        >>> count_words(["a fish", "a red fish"]).most_common(1)
-        [('a', 2)]
     """
     words = WordPieceTokenizer(RESERVED_PIECES, **options).words
     counts: collections.Counter[bytes] = collections.Counter()
@@ -329,10 +325,6 @@ def most_frequent(vocabulary: Sequence[str], size: int) -> list[str]:
 
     Raises:
         ValueError: If `size` is too small for the characters.
-
-    Example:
-        >>> most_frequent(["[PAD]", "[UNK]", "[START]", "[END]", "a", "fish", "##ed"], 6)
-        ['[PAD]', '[UNK]', '[START]', '[END]', 'a', 'fish']
     """
     spelling = {
         piece

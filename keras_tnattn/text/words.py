@@ -28,12 +28,7 @@ _SPECIAL = ["", "[UNK]"]
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 def lower_and_separate(text: Tensor) -> Tensor:
-    """Lower-cases UTF-8 strings of any alphabet and turns punctuation into spaces.
-
-    Example:
-        >>> lower_and_separate(["Hello, world!"]).numpy()[0].decode().split()
-        ['hello', ...]
-    """
+    """Lower-cases UTF-8 strings of any alphabet and turns punctuation into spaces."""
     import tensorflow as tf
 
     # In this order, because `lower` cuts a string at NUL.
@@ -42,12 +37,7 @@ def lower_and_separate(text: Tensor) -> Tensor:
 
 @keras.saving.register_keras_serializable(package="keras_tnattn")
 def lower_and_join(text: Tensor) -> Tensor:
-    """Lower-cases UTF-8 strings of any alphabet, and removes punctuation and white space.
-
-    Example:
-        >>> lower_and_join(["Hello, world!"]).numpy()[0].decode()
-        'helloworld'
-    """
+    """Lower-cases UTF-8 strings of any alphabet, and removes punctuation and white space."""
     import tensorflow as tf
 
     return tf.strings.lower(tf.strings.regex_replace(text, BETWEEN_WORDS, ""), encoding="utf-8")

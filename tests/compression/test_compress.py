@@ -12,7 +12,7 @@ import types
 import keras
 import numpy as np
 import pytest
-from conformance import to_numpy
+from conformance import saved_and_loaded, to_numpy
 
 import keras_tnattn
 from keras_tnattn import layers, storage
@@ -140,10 +140,8 @@ def test_every_model_becomes_smaller_and_loads(model, tmp_path):
     assert small.shape == outputs.shape
     # A third of an untrained model; outputs that have nothing in common differ by sqrt(2).
     assert 0 < np.linalg.norm(small - outputs) < 1.6 * np.linalg.norm(outputs)
-    result.model.save(tmp_path / "small.keras")
-    loaded = keras.models.load_model(tmp_path / "small.keras")
+    loaded = saved_and_loaded(result.model, IDS, tmp_path)
     assert loaded.count_params() == result.model.count_params()
-    np.testing.assert_allclose(outputs_of(loaded, IDS), small, rtol=1e-5, atol=1e-6)
 
 
 def test_target_1_gives_equal_outputs(model):
@@ -191,9 +189,7 @@ def test_bits(name, bits, tmp_path):
     assert integers or result.report.weights_after == result.model.count_params()
     small = outputs_of(result.model, IDS)
     assert np.linalg.norm(small - outputs) < 0.8 * np.linalg.norm(outputs)
-    result.model.save(tmp_path / "small.keras")
-    loaded = keras.models.load_model(tmp_path / "small.keras")
-    np.testing.assert_allclose(outputs_of(loaded, IDS), small, rtol=1e-4, atol=1e-5)
+    saved_and_loaded(result.model, IDS, tmp_path)
 
 
 def test_bits_without_a_target_quantize_every_layer():
@@ -888,7 +884,5 @@ def test_translators_stay_translators(tmp_path):
     logits = outputs_of(small, pairs)
     assert 0 < np.linalg.norm(logits - outputs) < np.linalg.norm(outputs)
     assert small.encode(pairs["source"]) is not None
-    small.save(tmp_path / "small.keras")
-    loaded = keras.models.load_model(tmp_path / "small.keras")
+    loaded = saved_and_loaded(small, pairs, tmp_path)
     assert isinstance(loaded, type(model))
-    np.testing.assert_allclose(outputs_of(loaded, pairs), logits, rtol=1e-5, atol=1e-5)

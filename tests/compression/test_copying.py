@@ -6,7 +6,7 @@ import threading
 import keras
 import numpy as np
 import pytest
-from conformance import to_numpy
+from conformance import saved_and_loaded, to_numpy
 
 import keras_tnattn
 from keras_tnattn.compression.inventory import Inventory
@@ -39,9 +39,7 @@ def test_adapted_statistics_come_along(tmp_path):
     # The kernel is of the rank that is left: nothing is lost but by rounding.
     assert error < 1e-5
     assert result.report.error == pytest.approx(error, rel=1e-4, abs=1e-7)
-    result.model.save(tmp_path / "small.keras")
-    loaded = keras.models.load_model(tmp_path / "small.keras")
-    np.testing.assert_allclose(to_numpy(loaded(ROWS)), to_numpy(result.model(ROWS)), rtol=1e-5)
+    saved_and_loaded(result.model, ROWS, tmp_path)
 
 
 class Scaled(keras.layers.Layer):
@@ -189,9 +187,7 @@ def test_adapted_vocabularies_come_along(tmp_path):
     data = keras.ops.convert_to_tensor(texts.tolist())
     result = compress(model, target=2.0, data=data, verbose=0)
     assert result.report.ratio >= 2
-    result.model.save(tmp_path / "small.keras")
-    loaded = keras.models.load_model(tmp_path / "small.keras")
-    np.testing.assert_allclose(to_numpy(loaded(data)), to_numpy(result.model(data)), rtol=1e-5)
+    saved_and_loaded(result.model, data, tmp_path)
 
 
 def test_states_of_recurrent_layers_do_not_move():

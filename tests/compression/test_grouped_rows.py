@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_tnattn.compression import grouped_rows
-from keras_tnattn.storage.quantization import rounded_rows
+from keras_tnattn.storage.integer_groups import rounded_matrix
 
 RNG = np.random.default_rng(0)
 SHAPE, RANK, COLUMNS = (12, 5), 3, 4
@@ -116,8 +116,8 @@ def test_the_product_of_the_cores_stays(change):
 def test_rotated_numbers_are_rounded_with_less_error():
     rows = RNG.normal(size=(500, 32)) * 0.9 ** np.arange(32)
     rotation = grouped_rows.random_rotation(32)
-    plain = rounded_rows(rows, 4)[0]
-    rotate = rounded_rows(rows @ rotation, 4)[0] @ rotation.T
+    plain = rounded_matrix(rows, 4, 32, axis=1)
+    rotate = rounded_matrix(rows @ rotation, 4, 32, axis=1) @ rotation.T
     assert np.linalg.norm(rotate - rows) < 0.8 * np.linalg.norm(plain - rows)
 
 
@@ -126,7 +126,7 @@ def test_the_second_core_makes_up_for_a_rounded_first_one():
     weights = RNG.uniform(0.1, 3, 200)
     a, b = RNG.normal(size=(40, 8)), RNG.normal(size=(8, 5, 6))
     rows = grouped_rows.lookup(a, b, places)
-    rounded = rounded_rows(a, 4)[0]
+    rounded = rounded_matrix(a, 4, 8, axis=1)
 
     def error(a, b):
         return (weights[:, None] * (grouped_rows.lookup(a, b, places) - rows) ** 2).sum()

@@ -8,7 +8,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from conformance import to_numpy
+from conformance import saved_and_loaded, to_numpy
 from import_path import IMPORT_PATH
 
 import keras_tnattn
@@ -68,9 +68,7 @@ def test_layers_in_attributes_and_tied_tables_are_reached(family, paths, tmp_pat
     error = np.linalg.norm(actual - expected) / np.linalg.norm(expected)
     assert result.report.error == pytest.approx(error, rel=1e-3)
     assert isinstance(result.model, type(model))
-    result.model.save(tmp_path / "small.keras")
-    loaded = keras.models.load_model(tmp_path / "small.keras")
-    np.testing.assert_allclose(outputs_of(loaded, inputs), actual, rtol=1e-5, atol=1e-6)
+    saved_and_loaded(result.model, inputs, tmp_path)
 
 
 FROM_PRESET = """
@@ -152,9 +150,7 @@ def test_lora_trains_replaced_layers(presets, tmp_path):
             weight.assign(np.full(weight.shape, 0.1))
     changed = outputs_of(backbone, inputs)
     assert np.abs(changed - before).max() > 1e-3
-    backbone.save(tmp_path / "lora.keras")
-    loaded = keras.models.load_model(tmp_path / "lora.keras")
-    np.testing.assert_allclose(outputs_of(loaded, inputs), changed, rtol=1e-4, atol=1e-5)
+    saved_and_loaded(backbone, inputs, tmp_path)
 
 
 def gemma_causal_lm():

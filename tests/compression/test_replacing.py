@@ -9,7 +9,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from conformance import to_numpy
+from conformance import saved_and_loaded, to_numpy
 
 import keras_tnattn
 from keras_tnattn import layers, storage
@@ -83,9 +83,7 @@ def test_layers_inside_layers_are_replaced_and_loaded(holder, tmp_path):
     kinds = [type(place.layer) for place in places(small)]
     assert kinds.count(storage.LowRankDense) == (3 if holder is Holder else 2)
     assert isinstance(small.layers[0], holder)
-    small.save(tmp_path / "small.keras")
-    loaded = keras.models.load_model(tmp_path / "small.keras")
-    np.testing.assert_array_equal(to_numpy(loaded(inputs)), to_numpy(small(inputs)))
+    loaded = saved_and_loaded(small, inputs, tmp_path)
     # Saved once more, and as a part of another model.
     whole = keras.Sequential([keras.Input((32,)), loaded, keras.layers.Dense(2)])
     whole.save(tmp_path / "whole.keras")

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from conformance import to_numpy
+from conformance import saved_and_loaded, to_numpy
 from keras import ops
 from slow_cases import slow_but
 
@@ -72,11 +72,7 @@ def test_healing_trains_the_integers(name, tmp_path):
     second = error_of(model, result.model)
     result.heal(IDS, epochs=2, learning_rate=1e-3)
     assert error_of(model, result.model) <= second
-    result.model.save(tmp_path / "small.keras")
-    loaded = keras.models.load_model(tmp_path / "small.keras")
-    np.testing.assert_array_equal(
-        loaded.predict(IDS, verbose=0), result.model.predict(IDS, verbose=0)
-    )
+    saved_and_loaded(result.model, IDS, tmp_path)
 
 
 def test_rounding_has_the_values_of_the_integers_and_the_gradient_of_the_floats():
@@ -121,13 +117,10 @@ def test_blocks_of_rows_are_trained_as_integers(tmp_path):
         assert not np.array_equal(to_numpy(old[0]), to_numpy(new[0]))
         for part in (1, 2):  # scales stay
             np.testing.assert_array_equal(to_numpy(old[part]), to_numpy(new[part]))
-    assert not np.array_equal(to_numpy(table.packed_basis[0]), to_numpy(healed.packed_basis[0]))
+    bases = [to_numpy(layer.packed_basis.weights[0]) for layer in (table, healed)]
+    assert not np.array_equal(*bases)
     np.testing.assert_array_equal(to_numpy(table.positions), to_numpy(healed.positions))
-    result.model.save(tmp_path / "small.keras")
-    loaded = keras.models.load_model(tmp_path / "small.keras")
-    np.testing.assert_array_equal(
-        loaded.predict(ids, verbose=0), result.model.predict(ids, verbose=0)
-    )
+    saved_and_loaded(result.model, ids, tmp_path)
 
 
 def test_the_rounding_of_a_block_is_that_of_its_integers():

@@ -5,7 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
-from conformance import to_numpy
+from conformance import saved_and_loaded, to_numpy
 from keras import ops
 
 import keras_tnattn
@@ -141,9 +141,7 @@ def test_every_model_goes_through(make, bits, tmp_path):
     expected, actual = outputs_of(model, data), outputs_of(result.model, data)
     error = np.linalg.norm(actual - expected) / np.linalg.norm(expected)
     assert result.report.error == pytest.approx(error, rel=1e-3)
-    result.model.save(tmp_path / "small.keras")
-    loaded = keras.models.load_model(tmp_path / "small.keras")
-    np.testing.assert_allclose(outputs_of(loaded, data), actual, rtol=1e-4, atol=1e-5)
+    saved_and_loaded(result.model, data, tmp_path)
 
 
 @pytest.mark.parametrize("make", [states_returned, states_given])
@@ -213,9 +211,7 @@ def test_einsums_with_any_order_of_axes(equation, sizes, shape, bias_axes, tmp_p
     if bias_axes:
         expected = expected + to_numpy(small.layers[1].outer.bias)
     np.testing.assert_allclose(to_numpy(small(rows)), expected, rtol=1e-4, atol=1e-5)
-    small.save(tmp_path / "small.keras")
-    loaded = keras.models.load_model(tmp_path / "small.keras")
-    np.testing.assert_allclose(to_numpy(loaded(rows)), expected, rtol=1e-4, atol=1e-5)
+    saved_and_loaded(small, rows, tmp_path)
 
 
 @keras.saving.register_keras_serializable(package="test_several_inputs")

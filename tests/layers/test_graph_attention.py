@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import oracles
 import pytest
-from conformance import tokens
+from conformance import saved_and_loaded, tokens
 from differentiation import central_difference, gradients
 from keras import ops
 
@@ -193,10 +193,8 @@ def test_a_functional_model_trains_saves_and_takes_any_size(jit_compile, tmp_pat
     graph = random_graph(4, 5, 5).astype("float32")
     model.fit([tokens(4, 5, 4), graph], np.ones((4, 5, 1)), verbose=0)
     assert all(np.isfinite(w).all() for w in model.get_weights())
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
     data = [tokens(2, 6, 4), random_graph(2, 6, 6).astype("float32")]
-    np.testing.assert_array_equal(loaded.predict(data, verbose=0), model.predict(data, verbose=0))
+    saved_and_loaded(model, data, tmp_path)
 
 
 def test_coefficients_are_dropped_in_training_only():

@@ -5,7 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
-from conformance import to_numpy
+from conformance import saved_and_loaded, to_numpy
 from keras import ops
 
 from keras_tnattn import (
@@ -161,9 +161,7 @@ def test_a_functional_model_of_tokens_and_adjacency(kind, tmp_path):
         _, scores = layer(x, adjacency, return_attention_scores=True)
         assert scores.shape == (None, 2, None, None)
     assert layer(x, adjacency, use_causal_mask=True).shape == model.output_shape
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(loaded.predict(data, verbose=0), got)
+    saved_and_loaded(model, data, tmp_path)
 
 
 def test_scores_are_causal():

@@ -5,7 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
-from conformance import to_numpy
+from conformance import saved_and_loaded, to_numpy
 from keras import ops
 
 from keras_tnattn import freeze_metric, layers
@@ -60,7 +60,7 @@ def test_the_spread_is_that_of_the_definition():
 def test_a_constant_metric_is_frozen_and_nothing_is_lost(attention, tmp_path):
     model = make(attention=attention)
     model.compile("adam", LOSS)
-    want, before = model.predict(IDS, verbose=0), [w.copy() for w in model.get_weights()]
+    want, before = to_numpy(model(IDS)), [w.copy() for w in model.get_weights()]
     frozen = freeze_metric(model, (IDS[:, :-1], IDS[:, 1:]), batch_size=5)
     assert [layer.path for layer in frozen.layers] == [
         "decoder_0/self_attention",
@@ -68,7 +68,7 @@ def test_a_constant_metric_is_frozen_and_nothing_is_lost(attention, tmp_path):
     ]
     assert all(layer.frozen and not layer.folded for layer in frozen.layers)
     assert isinstance(frozen.model.decoders[1].self_attention, layers.MetricAttention)
-    np.testing.assert_allclose(frozen.model.predict(IDS, verbose=0), want, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(to_numpy(frozen.model(IDS)), want, rtol=1e-3, atol=1e-3)
     assert frozen.loss_after == pytest.approx(frozen.loss_before, abs=1e-3)
     assert "frozen, spread of the metric by head 0.0" in str(frozen)
     assert "loss: " in str(frozen)
@@ -76,15 +76,13 @@ def test_a_constant_metric_is_frozen_and_nothing_is_lost(attention, tmp_path):
     assert frozen.original is model
     for old, new in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
-    np.testing.assert_array_equal(model.predict(IDS, verbose=0), want)
+    np.testing.assert_array_equal(to_numpy(model(IDS)), want)
     # It is saved as any model, no longer reads ahead, and keeps keys.
-    frozen.model.save(tmp_path / "frozen.keras")
-    loaded = keras.models.load_model(tmp_path / "frozen.keras")
-    got = frozen.model.predict(IDS, verbose=0)
-    np.testing.assert_array_equal(loaded.predict(IDS, verbose=0), got)
+    saved_and_loaded(frozen.model, IDS, tmp_path)
+    got = to_numpy(frozen.model(IDS))
     changed = IDS.copy()
     changed[:, -1] = 3
-    again = frozen.model.predict(changed, verbose=0)
+    again = to_numpy(frozen.model(changed))
     np.testing.assert_allclose(again[:, :-1], got[:, :-1], rtol=1e-5, atol=1e-6)
     cached, whole = (Generator(frozen.model, 5, key_value_cache=kv) for kv in (None, False))
     assert cached.steps.keeps_state
@@ -138,7 +136,7 @@ def test_the_three_attentions_of_a_translator(metric_from):
         "decoder_0/self_attention",
         "decoder_0/cross_attention",
     ]
-    got, want = (each.predict(inputs, verbose=0) for each in (frozen.model, model))
+    got, want = (to_numpy(each(inputs)) for each in (frozen.model, model))
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
     search = BeamSearch(frozen.model, 2, extra_tokens=3)
     assert search.steps.keeps_state

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conformance import to_numpy
 
 from keras_tnattn.models import LANGUAGE_MODELS, language_model, load_pldr_checkpoint
 from keras_tnattn.models.state_dicts import read_state_dict
@@ -92,7 +93,7 @@ def save_weights_torch(path, weights):
 def test_a_checkpoint_gives_the_published_logits(oracle, weights, tmp_path, name, write):
     buffer = {"decoder.dec_layers.0.mha1.rotary_embedding.theta": np.ones(4)}
     model = load_pldr_checkpoint(write(tmp_path / name, {**weights, **buffer}))
-    got = model.predict(oracle["inputs/ids"], verbose=0)
+    got = to_numpy(model(oracle["inputs/ids"]))
     np.testing.assert_allclose(got, oracle["outputs/logits"], rtol=1e-5, atol=5e-5)
 
 
@@ -116,14 +117,14 @@ def test_a_later_version_has_other_prefixes_no_biases_and_a_config(weights, tmp_
         return name.endswith(".bias") and ("glu" in name or "final_layer" in name)
 
     zeros = {n: x * 0 if biased(n) else x for n, x in weights.items()}
-    want = load(zeros).predict(IDS, verbose=0)
+    want = to_numpy(load(zeros)(IDS))
     absent = later_names({n: x for n, x in weights.items() if not biased(n)})
     model = load(absent, max_position_embeddings=64)
     assert model.max_length == 64
-    np.testing.assert_array_equal(model.predict(IDS, verbose=0), want)
+    np.testing.assert_array_equal(to_numpy(model(IDS)), want)
     halves = load(absent, reference_rope=False)
     assert halves.decoders[0].self_attention.rotary == "halves"
-    assert np.abs(halves.predict(IDS, verbose=0) - want).max() > 0.01
+    assert np.abs(to_numpy(halves(IDS)) - want).max() > 0.01
     for wrong in ({"custom_G_type": "random"}, {"layer_norm_eps": 1e-5}, {"rope_theta": 5e5}):
         with pytest.raises(ValueError, match=f"Received: .*{next(iter(wrong))}"):
             load(absent, **wrong)
@@ -134,7 +135,7 @@ def test_options_change_the_model(weights, tmp_path):
     file = save(tmp_path / "a.safetensors", weights)
     model = load_pldr_checkpoint(file, causal_metric=True, padding_in_metric=False)
     other = np.concatenate([IDS[:, :-1], [[7]]], axis=1)
-    first, second = (model.predict(ids, verbose=0)[:, :-1] for ids in (IDS, other))
+    first, second = (to_numpy(model(ids))[:, :-1] for ids in (IDS, other))
     np.testing.assert_allclose(first, second, rtol=0, atol=1e-5)
 
 

@@ -87,7 +87,7 @@ def test_sizes_are_read_off_the_weights(oracle, published):
 
 def test_logits_and_what_the_attentions_computed(oracle, published, noise):
     ids = oracle["inputs/ids"]
-    got = published.predict(ids, verbose=0)
+    got = to_numpy(published(ids))
     assert_near(got, oracle["outputs/logits"], 2 * noise)
     assert_near(got, oracle["outputs/logits_f64"], noise)
     x, details = published.run_decoders(ops.array(ids), return_details=True)
@@ -187,7 +187,7 @@ def test_without_the_net_of_the_metric_it_is_scaled_dot_product_attention(oracle
 def test_the_published_metric_reads_ahead_and_a_causal_one_does_not(oracle, published, noise):
     ids = {"one": oracle["inputs/ids"], "other": oracle["future_probe/ids"]}
     assert (ids["one"] != ids["other"]).sum() == 1
-    logits = {name: published.predict(x, verbose=0) for name, x in ids.items()}
+    logits = {name: to_numpy(published(x)) for name, x in ids.items()}
     assert_near(logits["other"], oracle["future_probe/logits"], 2 * noise)
     changed = np.abs(logits["one"] - logits["other"])[0, :-1].max()
     want = np.abs(oracle["outputs/logits"] - oracle["future_probe/logits"])[0, :-1].max()
@@ -195,13 +195,13 @@ def test_the_published_metric_reads_ahead_and_a_causal_one_does_not(oracle, publ
     assert changed == pytest.approx(want, abs=2 * bound)
     assert changed > 20 * bound
     causal = pldr_model(weights_of(oracle), causal_metric=True, padding_in_metric=False)
-    first, second = (causal.predict(x, verbose=0)[0, :-1] for x in ids.values())
+    first, second = (to_numpy(causal(x))[0, :-1] for x in ids.values())
     np.testing.assert_allclose(first, second, rtol=0, atol=bound)
 
 
 def test_without_padding_in_the_metric_a_batch_is_each_text_alone(oracle, noise):
     model = pldr_model(weights_of(oracle), padding_in_metric=False)
-    got = model.predict(oracle["inputs/ids"], verbose=0)
+    got = to_numpy(model(oracle["inputs/ids"]))
     for row in range(len(got)):
         want = oracle[f"unpadded/logits_{row}"]
         assert_near(got[row, : len(want)], want, 2 * noise)

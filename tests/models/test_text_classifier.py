@@ -2,6 +2,7 @@ import keras
 import numpy as np
 import oracles
 import pytest
+from conformance import to_numpy
 from keras import ops
 
 from keras_tnattn import TensorizedSpectralAttention
@@ -37,14 +38,14 @@ def test_padding_changes_nothing_and_an_empty_text_is_finite(attention):
     padded = model.predict(np.pad(ids, ((0, 0), (0, 5))), verbose=0)
     np.testing.assert_allclose(padded, probabilities, rtol=1e-4, atol=1e-6)
     # Without the mask the padding of the second text would count.
-    alone = model.predict(ids[1:2, :5], verbose=0)
+    alone = to_numpy(model(ids[1:2, :5]))
     np.testing.assert_allclose(probabilities[1:2], alone, rtol=1e-4, atol=1e-6)
 
 
 def test_padding_changes_nothing_if_words_are_tensors_of_many_axes():
     model = text_classifier(50, 3, "tga", embedding_dim=128)  # 4 x 2 x 2 x 2 x 2 x 2 x 2
     ids, _ = texts()
-    probabilities = model.predict(ids, verbose=0)
+    probabilities = to_numpy(model(ids))
     padded = model.predict(np.pad(ids, ((0, 0), (0, 5))), verbose=0)
     np.testing.assert_allclose(padded, probabilities, rtol=1e-4, atol=1e-6)
 
@@ -74,7 +75,7 @@ def test_stacked_linear_filters_are_the_polynomial_of_their_graph():
     x = ops.convert_to_numpy(model.get_layer("embedding")(ids)).astype("float64")
     graph = oracles.bidirectional_adjacency(7, 0.5)
     polynomial = 4 * np.eye(7) + 4 * graph + graph @ graph
-    np.testing.assert_allclose(inside.predict(ids, verbose=0), polynomial @ x, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(to_numpy(inside(ids)), polynomial @ x, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -89,8 +90,8 @@ def test_stacked_attentions_keep_the_size_and_ignore_padding(attention):
     first, second = (model.get_layer(f"{name}_{i}").weights[0] for i in range(2))
     assert (ops.convert_to_numpy(first) != ops.convert_to_numpy(second)).any()
     ids, _ = texts()
-    want = model.predict(ids[1:2, :5], verbose=0)
-    got = model.predict(ids, verbose=0)
+    want = to_numpy(model(ids[1:2, :5]))
+    got = to_numpy(model(ids))
     np.testing.assert_allclose(got[1:2], want, rtol=1e-4, atol=1e-6)
 
 
@@ -99,7 +100,7 @@ def test_no_attention_is_the_average_of_the_words():
     assert not any(layer.name.startswith("hidden") for layer in model.layers)
     assert model.count_params() == 50 * 8 + 8 * 3 + 3
     ids = np.array([[3, 4, 0], [4, 3, 0]])
-    first, second = model.predict(ids, verbose=0)
+    first, second = to_numpy(model(ids))
     np.testing.assert_allclose(first, second, rtol=1e-6)
 
 
@@ -117,7 +118,7 @@ def test_normalization_makes_the_size_of_the_average_irrelevant():
     embedding, outputs = model.get_layer("embedding"), []
     for _ in range(2):  # with weights so large that the epsilon of Keras, 0.001, is small
         embedding.set_weights([1000 * w for w in embedding.get_weights()])
-        outputs.append(model.predict(ids, verbose=0))
+        outputs.append(to_numpy(model(ids)))
     np.testing.assert_allclose(*outputs, rtol=1e-3, atol=1e-4)
     plain = text_classifier(50, 3, "none", embedding_dim=8)
     assert plain.count_params() == model.count_params() - 2 * 8
@@ -144,7 +145,7 @@ def test_positions_and_a_tensor_train_head():
     assert model.get_layer("positions").max_length == 12
     assert model.get_layer("hidden").tt_ranks == 3
     assert type(model.get_layer("hidden")).__name__ == "TTDense"
-    assert model.predict(texts()[0], verbose=0).shape == (6, 3)
+    assert to_numpy(model(texts()[0])).shape == (6, 3)
     model = text_classifier(50, 3, embedding_dim=8, position_encoding="sinusoidal")
     assert type(model.get_layer("positions")).__name__ == "SinusoidalPositionEncoding"
 
@@ -160,7 +161,7 @@ def test_embeddings_of_every_kind(kind, attributes):
     assert ops.convert_to_numpy(embedding.compute_mask(np.array([[5, 0]]))).tolist() == [
         [True, False]
     ]
-    assert model.predict(texts()[0], verbose=0).shape == (6, 3)
+    assert to_numpy(model(texts()[0])).shape == (6, 3)
 
 
 def test_more_heads_than_features_have_a_feature_each():
@@ -186,7 +187,7 @@ def test_word_dropout_drops_whole_words_in_training_and_keeps_the_mask():
     inside = keras.Model(model.input, model.get_layer("word_dropout").output)
     ids = np.random.default_rng(0).integers(1, 50, (64, 20)).astype("int32")
     words = ops.convert_to_numpy(model.get_layer("embedding")(ids))
-    np.testing.assert_array_equal(inside.predict(ids, verbose=0), words)
+    np.testing.assert_array_equal(to_numpy(inside(ids)), words)
     dropped = ops.convert_to_numpy(inside(ids, training=True))
     nonzero = (dropped != 0).any(axis=-1)
     np.testing.assert_allclose(dropped, words * nonzero[..., None] / 0.6, rtol=1e-5)
@@ -196,8 +197,8 @@ def test_word_dropout_drops_whole_words_in_training_and_keeps_the_mask():
     model.compile("adam", "sparse_categorical_crossentropy")
     model.fit(ids, labels, verbose=0)
     # Without the mask the padding of the second text would count.
-    alone = model.predict(ids[1:2, :5], verbose=0)
-    np.testing.assert_allclose(model.predict(ids, verbose=0)[1:2], alone, rtol=1e-4, atol=1e-6)
+    alone = to_numpy(model(ids[1:2, :5]))
+    np.testing.assert_allclose(to_numpy(model(ids))[1:2], alone, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(

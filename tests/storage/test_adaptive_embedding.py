@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from conformance import to_numpy
+from conformance import saved_and_loaded, to_numpy
 
 from keras_tnattn.compression.candidates import byte_count
 from keras_tnattn.storage import AdaptiveEmbedding, even_levels
@@ -79,9 +79,7 @@ def test_integers_are_those_of_the_rows_and_of_the_basis(bits, reorder, tmp_path
     np.testing.assert_allclose(logits, x @ expected.T, rtol=1e-4, atol=1e-5)
     assert layer(keras.KerasTensor((None, 3, 6)), reverse=True).shape == (None, 3, 22)
     model = keras.Sequential([keras.Input((None,), dtype="int32"), layer])
-    model.save(tmp_path / "small.keras")
-    loaded = keras.models.load_model(tmp_path / "small.keras")
-    np.testing.assert_array_equal(to_numpy(loaded(ids[None])), to_numpy(model(ids[None])))
+    loaded = saved_and_loaded(model, ids[None], tmp_path)
     assert loaded.layers[-1].mask_zero
 
 

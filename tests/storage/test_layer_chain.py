@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from conformance import to_numpy
+from conformance import saved_and_loaded, to_numpy
 from keras import ops
 from slow_cases import slow_but
 
@@ -59,10 +59,7 @@ def test_is_the_convolution_of_the_product(name, tmp_path):
         same.set_weights([factors.product(*kernels), *before[1:]])
         np.testing.assert_allclose(to_numpy(new(inputs)), to_numpy(same(inputs)), atol=2e-5)
         model = keras.Sequential([keras.Input(shape[1:]), new])
-        model.save(tmp_path / "model.keras")
-        loaded = keras.models.load_model(tmp_path / "model.keras")
-        expected = model.predict(inputs, verbose=0)
-        np.testing.assert_array_equal(loaded.predict(inputs, verbose=0), expected)
+        saved_and_loaded(model, inputs, tmp_path)
     for old, weight in zip(before, layer.get_weights(), strict=True):
         np.testing.assert_array_equal(old, weight)
 

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from conformance import to_numpy
+from conformance import saved_and_loaded, to_numpy
 from slow_cases import slow_but
 
 from keras_tnattn.layers import TTDense
@@ -156,11 +156,9 @@ def test_quantized_embedding(bits, error, tmp_path):
     small = layer.quantized(bits)
     approximation = to_numpy(small(ids))
     assert 1e-4 < np.linalg.norm(approximation - full) / np.linalg.norm(full) < error
-    assert small.coordinates.shape == (300, 9 if bits == 8 else 5)
+    assert small.packed.weights[0].shape == (300, 9 if bits == 8 else 5)
     model = keras.Sequential([keras.Input((None,), dtype="int32"), small])
-    model.save(tmp_path / "small.keras")
-    loaded = keras.models.load_model(tmp_path / "small.keras")
-    np.testing.assert_array_equal(to_numpy(loaded(ids[None])), approximation[None])
+    saved_and_loaded(model, ids[None], tmp_path)
 
 
 @pytest.mark.parametrize("mode", slow_but(["int8"], ["int8", "int4"]))
@@ -175,9 +173,7 @@ def test_keras_quantizes_both_factors(mode, tmp_path):
     outputs = model.predict(x, verbose=0)
     error = np.linalg.norm(outputs - expected) / np.linalg.norm(expected)
     assert 1e-4 < error < (0.05 if mode == "int8" else 0.4)
-    model.save(tmp_path / "small.keras")
-    loaded = keras.models.load_model(tmp_path / "small.keras")
-    np.testing.assert_allclose(loaded.predict(x, verbose=0), outputs, rtol=1e-5, atol=1e-5)
+    saved_and_loaded(model, x, tmp_path)
 
 
 OPTIONS = {
@@ -349,9 +345,7 @@ def test_lora_corrects_both_factors(make, tmp_path):
         expected = np.maximum(expected, 0)
     np.testing.assert_allclose(changed, expected, rtol=1e-4, atol=1e-5)
     model = keras.Sequential([keras.Input((6,)), layer])
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(to_numpy(loaded(x)), changed, rtol=1e-4, atol=1e-5)
+    saved_and_loaded(model, x, tmp_path)
 
 
 def test_lora_has_at_most_the_rank_of_the_layer():

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from conformance import to_numpy
+from conformance import saved_and_loaded, to_numpy
 from slow_cases import slow_but
 
 from keras_tnattn.storage.low_rank_cells import LOW_RANK_CELLS
@@ -51,10 +51,8 @@ def test_is_the_cell_with_the_products(name, tmp_path):
         source = keras.Input((None, 20))
         both = L.RNN(make(), return_sequences=True)(source)
         model = keras.Model(source, both)
-        model.save(tmp_path / "model.keras")
-        loaded = keras.models.load_model(tmp_path / "model.keras")
-        expected = model.predict(INPUTS, verbose=0)
-        np.testing.assert_array_equal(loaded.predict(INPUTS, verbose=0), expected)
+        saved_and_loaded(model, INPUTS, tmp_path)
+        expected = to_numpy(model(INPUTS))
         error = np.linalg.norm(expected - outputs_of(same)) / np.linalg.norm(expected)
         assert error < (1e-5 if bits is None else 0.2)
 

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from conformance import to_numpy
+from conformance import saved_and_loaded, to_numpy
 from keras import ops
 
 from keras_tnattn.storage import TTEmbedding
@@ -200,9 +200,7 @@ def test_quantized_cores_are_small_and_near(bits, error, share, tmp_path):
 
     assert core_bytes(small) < share * core_bytes(layer)
     model = keras.Sequential([keras.Input((None,), dtype="int32"), small])
-    model.save(tmp_path / "small.keras")
-    loaded = keras.models.load_model(tmp_path / "small.keras")
-    np.testing.assert_array_equal(to_numpy(loaded(ids[None])), approximation[None])
+    saved_and_loaded(model, ids[None], tmp_path)
 
 
 def test_each_core_makes_up_for_the_rounding_of_the_one_before():
@@ -225,7 +223,7 @@ def test_each_core_makes_up_for_the_rounding_of_the_one_before():
         ({"input_dim": 9, "output_dim": 4, "tt_input_shape": (2, 4)}, r"tt_input_shape=\(2, 4\)"),
         ({"input_dim": 9, "output_dim": 4, "tt_output_shape": (2, 3)}, r"output_dim=4"),
         ({"input_dim": 9, "output_dim": 4, "tt_ranks": 0}, "tt_ranks=0"),
-        ({"input_dim": 9, "output_dim": 4, "bits": 3}, "bits=3"),
+        ({"input_dim": 9, "output_dim": 4, "bits": 5}, "bits=5"),
     ],
 )
 def test_errors_name_what_was_received(arguments, match):
@@ -253,7 +251,7 @@ def test_a_core_that_all_ids_share_stays_in_floats(bits):
     layer = TTEmbedding(60, 8, (12, 5, 1), (1, 1, 8), (3, 4))
     layer.build()
     small = layer.quantized(bits)
-    assert [w.dtype for w in small.weights if "core" in w.name] == ["uint8", "uint8", "float32"]
+    assert [w.name for w in small.weights if w.dtype == "float32"][-1] == "core_2"
     shared = to_numpy(small.packed_cores[2])
     assert len(np.unique(shared)) == shared.size  # not rounded
     ids = np.arange(60)

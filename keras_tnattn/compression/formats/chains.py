@@ -44,11 +44,9 @@ def convolution_candidates(
     if bits is not None:
         quantize = functools.partial(quantize_chain, bits=bits, batch=statistics.inputs)
         matrix = kernel.reshape(-1, kernel.shape[-1])
-        groups = integer_groups.quantize_groups(matrix, bits, GROUP, moment=statistics.moment)
-        approximation = integer_groups.restored(groups, len(matrix), bits, GROUP).reshape(
-            kernel.shape
-        )
-        rounding = convolution_factors.kernel_error(kernel, approximation, statistics.moment)
+        near = integer_groups.rounded_matrix(matrix, bits, GROUP, moment=statistics.moment)
+        near = near.reshape(kernel.shape)
+        rounding = convolution_factors.kernel_error(kernel, near, statistics.moment)
     return [
         Candidate(
             name,

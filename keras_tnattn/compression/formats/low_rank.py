@@ -26,8 +26,8 @@ from keras_tnattn.storage import (
     LowRankEinsumDense,
     LowRankEmbedding,
     convolution_factors,
+    integer_groups,
     low_rank,
-    quantization,
 )
 from keras_tnattn.storage.base_embedding import embedding_options
 from keras_tnattn.storage.layer_chain import LayerChain
@@ -145,9 +145,10 @@ def _table_candidates(
         approximation, size = errors.coordinates[:, :rank], number * layer.input_dim * rank
         rotation = rotated(rank)
         if rotation is not None and bits is not None:
-            rounded, _ = quantization.rounded_rows(approximation @ rotation, bits)
+            rotated_rows = approximation @ rotation
+            rounded = integer_groups.rounded_matrix(rotated_rows, bits, rank, axis=1)
             approximation = rounded @ rotation.T
-            size = layer.input_dim * (quantization.packed_columns(rank, bits) + 2)
+            size = integer_groups.stored_bytes((layer.input_dim, rank), bits, rank, axis=1)
         error, weighted = errors.of(approximation)
         size += number * rank * basis.shape[1]
         flops = 2 * rank * basis.shape[1]
