@@ -117,6 +117,28 @@ def find_attention(name: str, argument: str = "attention") -> Attention:
     return ATTENTIONS[name]
 
 
+def copies_of(
+    attention: keras.layers.Layer, options: Mapping[str, Any], argument: str = "attention"
+) -> Callable[[str], keras.layers.Layer]:
+    """Returns a function from a name to a copy of a layer, of weights of its own; no `options`."""
+    if options:
+        raise ValueError(
+            f"Expected no further options if `{argument}` is a layer. "
+            f"Received: {argument}={attention!r}, options={options}"
+        )
+    config = attention.get_config()
+    return lambda name: type(attention).from_config({**config, "name": name})
+
+
+def check_heads(num_heads: int, model_dim: int) -> None:
+    """Raises a `ValueError` unless the heads divide the size of the tokens."""
+    if model_dim % num_heads:
+        raise ValueError(
+            "Expected num_heads to divide model_dim. "
+            f"Received: num_heads={num_heads}, model_dim={model_dim}"
+        )
+
+
 def attend(attention: keras.layers.Layer, inputs: Tensor) -> Tensor:
     """Calls any attention layer on one sequence, in a functional model.
 

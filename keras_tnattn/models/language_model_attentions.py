@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from keras_tnattn.layers import MetricAttention, PLDRAttention
-from keras_tnattn.models.attentions import ATTENTIONS, find_attention
+from keras_tnattn.models.attentions import ATTENTIONS, check_heads, copies_of, find_attention
 
 LANGUAGE_POSITIONS = ("rotary", "sinusoidal", "none")
 # The layers that rotate queries and keys: of language models, in place of the registered ones.
@@ -56,11 +56,8 @@ def attention_maker(
             f"Expected one of {tuple(_ROTARY_LAYERS)}, whose queries and keys are rotated, for "
             f"rotary positions. Received: attention={attention!r}, position_encoding='rotary'"
         )
-    if can_rotate and "key_dim" not in options and model_dim % num_heads:
-        raise ValueError(
-            "Expected num_heads to divide model_dim. "
-            f"Received: num_heads={num_heads}, model_dim={model_dim}"
-        )
+    if can_rotate and "key_dim" not in options:
+        check_heads(num_heads, model_dim)
     # On the flat tokens of a transformer, graph attention is spectral attention of order 2.
     entry = ATTENTIONS["tsa"] if entry.tensor_tokens else entry
     options = {
@@ -80,19 +77,11 @@ def attention_maker(
 def _copies(
     attention: keras.layers.Layer, options: dict[str, Any], position_encoding: str | None
 ) -> tuple[Callable[[str], keras.layers.Layer], str]:
-    if options:
-        raise ValueError(
-            "Expected no further options if `attention` is a layer. "
-            f"Received: attention={attention!r}, options={options}"
-        )
     rotates = getattr(attention, "rotary", None) is not None
     if position_encoding == "rotary" and not rotates:
         raise ValueError(
             "Expected a MetricAttention or PLDRAttention with `rotary` for rotary "
             f"positions. Received: attention={attention!r}, position_encoding='rotary'"
         )
-    config = attention.get_config()
-    return (
-        lambda name: type(attention).from_config({**config, "name": name}),
-        position_encoding or ("rotary" if rotates else "sinusoidal"),
-    )
+    make = copies_of(attention, options)
+    return make, position_encoding or ("rotary" if rotates else "sinusoidal")

@@ -9,7 +9,7 @@ from keras_tnattn.layers import MaskedAveragePooling1D, TensorizeTokens
 from keras_tnattn.layers.base_attention import adapter_of
 from keras_tnattn.layers.base_transformer import feedforward_map
 from keras_tnattn.layers.residual_attention import ResidualAttention
-from keras_tnattn.models.attentions import ATTENTIONS, attend, find_attention
+from keras_tnattn.models.attentions import ATTENTIONS, attend, copies_of, find_attention
 from keras_tnattn.models.embeddings import make_embedding, make_position_encoding
 from keras_tnattn.typing import Tensor
 
@@ -176,10 +176,9 @@ def _apply_attention(x: Tensor, attention: keras.layers.Layer, num_layers: int) 
     """Applies an attention, or a stack of copies of it with residual sums."""
     if num_layers == 1:
         return attend(attention, x)
+    copy = copies_of(attention, {})
     for i in range(num_layers):
-        # Without its name, the copy would clash with the others in the model.
-        config = {**attention.get_config(), "name": f"attention_{i}"}
-        x = _residual(type(attention).from_config(config), x, f"residual_{i}")
+        x = _residual(copy(f"attention_{i}"), x, f"residual_{i}")
     return x
 
 

@@ -316,13 +316,11 @@ def translator(
     make_encoder, make_decoder, make_cross = attention_makers(
         attention,
         attention_options,
-        encoder_attention=encoder_attention,
-        encoder_options=encoder_options,
-        decoder_attention=decoder_attention,
-        decoder_options=decoder_options,
-        num_heads=num_heads,
-        model_dim=model_dim,
-        attention_dropout=attention_dropout,
+        {
+            "encoder": (encoder_attention, encoder_options),
+            "decoder": (decoder_attention, decoder_options),
+        },
+        (num_heads, model_dim, attention_dropout),
     )
     block: dict[str, Any] = {
         "feedforward_dim": feedforward_dim,

@@ -5,33 +5,29 @@ from typing import Any
 
 import keras
 
-from keras_tnattn.models.attentions import ATTENTIONS, Attention, find_attention
+from keras_tnattn.models.attentions import (
+    ATTENTIONS,
+    Attention,
+    check_heads,
+    copies_of,
+    find_attention,
+)
 
 
 def attention_makers(
     attention: str | keras.layers.Layer,
-    attention_options: dict[str, Any],
-    *,
-    encoder_attention: str | keras.layers.Layer | None,
-    encoder_options: Mapping[str, Any] | None,
-    decoder_attention: str | keras.layers.Layer | None,
-    decoder_options: Mapping[str, Any] | None,
-    num_heads: int,
-    model_dim: int,
-    attention_dropout: float,
+    options: dict[str, Any],
+    others: Mapping[str, tuple[str | keras.layers.Layer | None, Mapping[str, Any] | None]],
+    sizes: tuple[int, int, float],
 ) -> tuple[Callable[[str], keras.layers.Layer], ...]:
     """Returns functions from a layer's name to a new attention layer, for each of three places.
 
     Args:
         attention: The attention of a translator, by name or as a layer.
-        attention_options: Its options.
-        encoder_attention: Another attention of the encoders.
-        encoder_options: Its options.
-        decoder_attention: Another attention of the target to itself.
-        decoder_options: Its options.
-        num_heads: Number of heads of each attention.
-        model_dim: Size of the tokens.
-        attention_dropout: Dropout rate of each attention.
+        options: Its options.
+        others: Another attention and its options, or `None`, of the `"encoder"` and, for the target
+            to itself, of the `"decoder"`.
+        sizes: Number of heads, size of the tokens and dropout rate of each attention.
 
     Returns:
         The functions of the encoders, of the target to itself and of the target to the source.
@@ -39,54 +35,42 @@ def attention_makers(
     Raises:
         ValueError: If an attention does not suit its place, or options apply to nothing.
     """
-    places = (dict(attention_options),) * 3
+    places = (dict(options),) * 3
     if isinstance(attention, str) and attention in ATTENTIONS:
-        places = ATTENTIONS[attention].by_place(attention_options)
-        _check_used(attention, attention_options, places, encoder_attention, decoder_attention)
-    of_encoder, of_target, of_source = places
-    sizes = (num_heads, model_dim, attention_dropout)
+        places = ATTENTIONS[attention].by_place(options)
+        _check_used(attention, options, places, [other for other, _ in others.values()])
 
-    def maker(
-        place: str,
-        other: str | keras.layers.Layer | None,
-        other_options: Mapping[str, Any] | None,
-        options: dict[str, Any],
-    ) -> Callable[[str], keras.layers.Layer]:
+    def maker(place: str, options: dict[str, Any]) -> Callable[[str], keras.layers.Layer]:
+        other, other_options = others.get(place, (None, None))
         if other is None:
             if other_options:
                 raise ValueError(
                     f"Expected `{place}_attention`, to which `{place}_options` apply. "
                     f"Received: {place}_attention=None, {place}_options={other_options}"
                 )
-            return _attention_maker("attention", attention, options, *sizes)
+            return _attention_maker("attention", attention, options, sizes)
         options = {**(options if other == attention else {}), **(other_options or {})}
-        return _attention_maker(f"{place}_attention", other, options, *sizes)
+        return _attention_maker(f"{place}_attention", other, options, sizes)
 
-    return (
-        maker("encoder", encoder_attention, encoder_options, of_encoder),
-        maker("decoder", decoder_attention, decoder_options, of_target),
-        _attention_maker("attention", attention, of_source, *sizes),
-    )
+    return tuple(map(maker, ("encoder", "decoder", "cross"), places))
 
 
 def _check_used(
     attention: str,
     options: Mapping[str, Any],
     places: Sequence[Mapping[str, Any]],
-    encoder_attention: str | keras.layers.Layer | None,
-    decoder_attention: str | keras.layers.Layer | None,
+    others: Sequence[str | keras.layers.Layer | None],
 ) -> None:
     """Raises an error if an option applies to other attentions than those that are `attention`."""
-    of_encoder, of_target, used = (set(place) for place in places)
-    for other, names in ((encoder_attention, of_encoder), (decoder_attention, of_target)):
+    *of_others, used = (set(place) for place in places)
+    for other, names in zip(others, of_others, strict=True):
         if other is None or other == attention:
             used |= names
     unused = {name: value for name, value in options.items() if name not in used}
     if unused:
         raise ValueError(
             f"Expected options that apply to attention={attention!r} where it is used. Received: "
-            f"{unused} with encoder_attention={encoder_attention!r}, "
-            f"decoder_attention={decoder_attention!r}"
+            f"{unused} with encoder_attention={others[0]!r}, decoder_attention={others[1]!r}"
         )
 
 
@@ -94,25 +78,15 @@ def _attention_maker(
     argument: str,
     attention: str | keras.layers.Layer,
     options: dict[str, Any],
-    num_heads: int,
-    model_dim: int,
-    attention_dropout: float,
+    sizes: tuple[int, int, float],
 ) -> Callable[[str], keras.layers.Layer]:
     """Returns a function from a layer's name to a new attention layer."""
     if isinstance(attention, keras.layers.Layer):
-        if options:
-            raise ValueError(
-                f"Expected no further options if `{argument}` is a layer. "
-                f"Received: {argument}={attention!r}, options={options}"
-            )
-        config = attention.get_config()
-        return lambda name: type(attention).from_config({**config, "name": name})
+        return copies_of(attention, options, argument)
+    num_heads, model_dim, attention_dropout = sizes
     entry = _entry_for(argument, attention)
-    if entry.takes_memory and "key_dim" not in options and model_dim % num_heads:
-        raise ValueError(
-            "Expected num_heads to divide model_dim. "
-            f"Received: num_heads={num_heads}, model_dim={model_dim}"
-        )
+    if entry.takes_memory and "key_dim" not in options:
+        check_heads(num_heads, model_dim)
     defaults = {**entry.stacked_options, **dict.fromkeys(entry.dropout_options, attention_dropout)}
     if argument == "decoder_attention":
         defaults |= entry.causal_options

@@ -472,7 +472,7 @@ def test_errors_name_what_was_given(arguments, message):
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="others know all lengths")
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("causal", slow_but([False], [False, True]))
-@pytest.mark.parametrize("coefficients", [None, [0.5, 1.0, 0.25]])
+@pytest.mark.parametrize("coefficients", slow_but([None], [None, [0.5, 1.0, 0.25]]))
 def test_gradients_of_a_length_that_is_unknown_at_first(jit_compile, causal, coefficients):
     import tensorflow as tf
 

@@ -24,7 +24,9 @@ def model():
 
 
 def logits_after(model, ids):
-    return to_numpy(model(np.array([ids])))[0, -1].astype("float64")
+    # Of one length, because JAX compiles each operation for each shape.
+    padded = np.pad(ids, (0, 25 - len(ids)))[None]
+    return to_numpy(model(padded))[0, len(ids) - 1].astype("float64")
 
 
 def choose(logits, u, temperature, top_k=None, top_p=None, min_p=None):

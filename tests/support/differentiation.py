@@ -24,7 +24,7 @@ def gradients(function, arrays):
     else:
         import jax
 
-        grads = jax.grad(function, argnums=tuple(range(len(tensors))))(*tensors)
+        grads = jax.jit(jax.grad(function, argnums=tuple(range(len(tensors)))))(*tensors)
     return [ops.convert_to_numpy(g) for g in grads]
 
 
@@ -76,5 +76,5 @@ def weight_gradients(model, value):
         def function(variables):
             return value(lambda x: model.stateless_call(variables, rest, x)[0])
 
-        result, grads = jax.value_and_grad(function)(variables)
+        result, grads = jax.jit(jax.value_and_grad(function))(variables)
     return ops.convert_to_numpy(result), [ops.convert_to_numpy(g) for g in grads]
