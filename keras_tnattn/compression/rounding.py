@@ -69,9 +69,8 @@ class BlockRounding:
 
     def restored(self) -> Tensor:
         """Returns what the integers stand for."""
-        integers, scales, largest = self.layer.packed_blocks[self.number]
-        rank = self.layer.block_ranks[self.number]
-        return even_levels.dequantize_rows(integers, scales, largest, rank, self._bits)
+        rank, parts = self.layer.block_ranks[self.number], self.layer.packed_blocks[self.number]
+        return even_levels.dequantize_rows(parts, rank, self._bits)
 
     def rounded(self, block: Tensor) -> Tensor:
         """Rounds floats as the integers are; the gradient passes as if they were not rounded."""
@@ -89,8 +88,8 @@ class BlockRounding:
         return (self.layer.block_bits or ())[self.number]
 
     def _numbers_of(self, block: Tensor) -> tuple[Tensor, Tensor]:
-        _, scales, largest = self.layer.packed_blocks[self.number]
-        return even_levels.round_to_rows(block, scales, largest, self._bits)
+        parts = self.layer.packed_blocks[self.number]
+        return even_levels.round_to_rows(block, parts, self._bits)
 
 
 def roundings(

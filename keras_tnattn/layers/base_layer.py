@@ -14,7 +14,7 @@ _FREE = frozenset("BLTSNE")
 
 
 class BaseLayer(keras.layers.Layer):
-    """A layer that refuses wrong call arguments before it computes.
+    """A layer that takes masks, and refuses wrong call arguments before it computes.
 
     Attributes:
         call_shapes: For each tensor among the call arguments its shape, as `check_shapes` reads it.
@@ -25,6 +25,10 @@ class BaseLayer(keras.layers.Layer):
 
     call_shapes: ClassVar[Mapping[str, str]] = {}
     fixes_sizes: ClassVar[bool] = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.supports_masking = True
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         kind: Any = type(self)
@@ -113,6 +117,18 @@ def _usage(kind: Any) -> str:
 def _describe(value: Any) -> str:
     shape = shape_of(value)
     return repr(value) if shape is None else f"tensor of shape {shape}"
+
+
+def built_dense(
+    layer: keras.layers.Layer, units: int, input_shape: Any, name: str, **options: Any
+) -> keras.layers.Dense:
+    """Returns a built dense layer inside a layer, with its initializer and, by default, dtype."""
+    # An initializer that is used twice gives the same values twice.
+    initializer = layer.kernel_initializer.clone()
+    options = {"dtype": layer.dtype_policy, **options}
+    dense = keras.layers.Dense(units, kernel_initializer=initializer, name=name, **options)
+    dense.build(input_shape)
+    return dense
 
 
 def check_built(layer: keras.layers.Layer, kind: str) -> None:

@@ -19,7 +19,7 @@ from keras_tnattn.layers.base_attention import (
     visible_tokens,
     write_tokens,
 )
-from keras_tnattn.layers.base_layer import BaseLayer
+from keras_tnattn.layers.base_layer import BaseLayer, built_dense
 from keras_tnattn.ops.masking import apply_mask, masked_softmax
 from keras_tnattn.ops.precision import at_least_float32, leaky_relu, matmul
 from keras_tnattn.ops.rotary import rotate
@@ -77,7 +77,6 @@ class BaseMetricAttention(BaseLayer):
         self.query_dropout = check_rate("query_dropout", query_dropout)
         self.key_dropout = check_rate("key_dropout", key_dropout)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.supports_masking = True
 
     def build(
         self,
@@ -99,10 +98,10 @@ class BaseMetricAttention(BaseLayer):
             )
         value_shape = value_shape or query_shape
         merged = self.num_heads * self.head_dim
-        self.query_dense = self._dense(merged, query_shape, "query")
-        self.key_dense = self._dense(merged, key_shape or value_shape, "key")
-        self.value_dense = self._dense(merged, value_shape, "value")
-        self.output_dense = self._dense(dim, (*query_shape[:-1], merged), "attention_output")
+        self.query_dense = built_dense(self, merged, query_shape, "query")
+        self.key_dense = built_dense(self, merged, key_shape or value_shape, "key")
+        self.value_dense = built_dense(self, merged, value_shape, "value")
+        self.output_dense = built_dense(self, dim, (*query_shape[:-1], merged), "attention_output")
         self.score_dropout_layer = keras.layers.Dropout(
             self.dropout, dtype=self.dtype_policy, name="score_dropout"
         )
@@ -136,16 +135,6 @@ class BaseMetricAttention(BaseLayer):
             training: Whether dropout is active.
         """
         raise NotImplementedError
-
-    def _dense(self, units: int, input_shape: Shape, name: str) -> keras.layers.Dense:
-        dense = keras.layers.Dense(
-            units,
-            kernel_initializer=self.kernel_initializer.clone(),
-            dtype=self.dtype_policy,
-            name=name,
-        )
-        dense.build(input_shape)
-        return dense
 
     @property
     def wide_dtype(self) -> str:

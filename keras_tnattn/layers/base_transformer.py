@@ -56,7 +56,6 @@ class BaseTransformerLayer(BaseLayer):
         self.epsilon = float(epsilon)
         self.feedforward = check_feedforward(feedforward)
         self.feedforward_tt_ranks = check_int("feedforward_tt_ranks", feedforward_tt_ranks)
-        self.supports_masking = True
 
     def _build_branches(self, shape: Shape, num_attentions: int) -> None:
         """Creates and builds all sublayers except the attentions, for inputs `(B, L, d)`."""

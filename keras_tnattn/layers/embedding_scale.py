@@ -20,7 +20,6 @@ class EmbeddingScale(keras.layers.Layer):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.built = True
 
     def call(self, inputs: Tensor) -> Tensor:

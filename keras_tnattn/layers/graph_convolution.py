@@ -106,7 +106,6 @@ class GraphConvolution(BaseLayer):
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
         if input_shape[-1] is None:
@@ -282,7 +281,6 @@ class SpectralGraphConvolution(BaseLayer):
         self.normalization = normalization
         self.activation = keras.activations.get(activation)
         self.use_bias = use_bias
-        self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={1: len(adjacency)})
 
     def build(self, input_shape: Shape) -> None:

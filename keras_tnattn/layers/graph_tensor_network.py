@@ -134,7 +134,6 @@ class GraphTensorNetwork(BaseLayer):
         self.receive_from = check_receive_from(receive_from)
         self.projection = projection
         self.max_projection_norm = float(max_projection_norm)
-        self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
         token_shape = tuple(input_shape[2:])

@@ -99,7 +99,6 @@ class LocalEmbedding(BaseLayer):
         self.order = order
         # Ids beyond 256 would not survive half precision.
         self.autocast = num_ids is None
-        self.supports_masking = True
 
     def build(self, input_shape: Sequence[int | None]) -> None:
         self.table = None

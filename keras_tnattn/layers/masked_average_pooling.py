@@ -37,7 +37,6 @@ class MaskedAveragePooling1D(BaseLayer):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.supports_masking = True
 
     def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         return masked_mean(inputs, mask)

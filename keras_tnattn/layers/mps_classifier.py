@@ -92,7 +92,6 @@ class MPSClassifier(BaseLayer):
         self.position = None if position is None else check_int("position", position, at_least=0)
         self.initial_deviation = float(initial_deviation)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={} if uniform else {1: num_sites})
 
     def build(self, input_shape: Sequence[int | None]) -> None:

@@ -57,7 +57,6 @@ class SinusoidalPositionEncoding(BaseLayer):
             )
         self.max_wavelength = float(max_wavelength)
         self.scale = scale
-        self.supports_masking = True
         self.built = True
 
     def call(self, inputs: Tensor, start_index: Tensor = 0) -> Tensor:
@@ -126,7 +125,6 @@ class LearnedPositionEncoding(BaseLayer):
         self.max_length = check_int("max_length", max_length)
         self.scale = scale
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
         self.embeddings = self.add_weight(

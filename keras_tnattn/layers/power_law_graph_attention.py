@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_tnattn.checks import check_int, check_rate
+from keras_tnattn.layers.base_layer import built_dense
 from keras_tnattn.layers.base_metric_attention import BaseMetricAttention
 from keras_tnattn.layers.swiglu import SwiGLU
 from keras_tnattn.ops.masking import apply_mask
@@ -80,18 +81,6 @@ class ResidualUnit(keras.layers.Layer):
     def build(self, input_shape: Shape) -> None:
         dtype = "float32" if self.compute_dtype == "float16" else self.dtype_policy
 
-        def dense(units: int, size: int | None, name: str, activation: str | None) -> Any:
-            layer = keras.layers.Dense(
-                units,
-                activation=activation,
-                # An initializer that is used twice gives the same values twice.
-                kernel_initializer=self.kernel_initializer.clone(),
-                dtype=dtype,
-                name=f"{self.name}_{name}",
-            )
-            layer.build((None, size))
-            return layer
-
         # Assign the list at once instead of appending, so that `compress` can replace its layers.
         if self.gated:
             self.hidden = [
@@ -108,11 +97,14 @@ class ResidualUnit(keras.layers.Layer):
             self.projection = None
         else:
             sizes = [input_shape[-1], *[self.hidden_dim] * self.num_hidden]
+            name, options = f"{self.name}_dense", {"activation": "relu", "dtype": dtype}
             self.hidden = [
-                dense(self.hidden_dim, size, f"dense_{j}", "relu")
+                built_dense(self, self.hidden_dim, (None, size), f"{name}_{j}", **options)
                 for j, size in enumerate(sizes[:-1])
             ]
-            self.projection = dense(input_shape[-1], sizes[-1], "projection", None)
+            self.projection = built_dense(
+                self, input_shape[-1], (None, sizes[-1]), f"{self.name}_projection", dtype=dtype
+            )
         self.dropout_layer = keras.layers.Dropout(
             self.dropout, dtype=dtype, name=f"{self.name}_dropout"
         )

@@ -45,7 +45,6 @@ class ResidualAttention(BaseLayer):
         super().__init__(**kwargs)
         self._attend = adapter_for("attention", attention)
         self.attention = attention
-        self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
         size = self._attend.build(input_shape, input_shape)

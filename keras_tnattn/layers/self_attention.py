@@ -39,7 +39,6 @@ class SelfAttention(BaseLayer):
         self.num_heads = check_int("num_heads", num_heads)
         self.key_dim = None if key_dim is None else check_int("key_dim", key_dim)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.supports_masking = True
 
     def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         return tuple(input_shape)

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import keras
 
 from keras_tnattn.checks import check_int
-from keras_tnattn.layers.base_layer import BaseLayer
+from keras_tnattn.layers.base_layer import BaseLayer, built_dense
 from keras_tnattn.typing import Initializer, Shape, Tensor
 
 
@@ -47,25 +47,12 @@ class SwiGLU(BaseLayer):
         super().__init__(**kwargs)
         self.hidden_dim = check_int("hidden_dim", hidden_dim)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
-        def dense(units: int, size: int, name: str, activation: str | None = None) -> Any:
-            layer = keras.layers.Dense(
-                units,
-                activation=activation,
-                # An initializer that is used twice gives the same values twice.
-                kernel_initializer=self.kernel_initializer.clone(),
-                dtype=self.dtype_policy,
-                name=name,
-            )
-            layer.build((None, size))
-            return layer
-
-        dim = input_shape[-1]
-        self.hidden = dense(self.hidden_dim, dim, "hidden", "silu")
-        self.gate = dense(self.hidden_dim, dim, "gate")
-        self.projection = dense(dim, self.hidden_dim, "projection")
+        dim, hidden = input_shape[-1], (None, self.hidden_dim)
+        self.hidden = built_dense(self, self.hidden_dim, input_shape, "hidden", activation="silu")
+        self.gate = built_dense(self, self.hidden_dim, input_shape, "gate")
+        self.projection = built_dense(self, dim, hidden, "projection")
         self.built = True
 
     def call(self, inputs: Tensor) -> Tensor:

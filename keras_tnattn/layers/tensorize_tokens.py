@@ -40,7 +40,6 @@ class TensorizeTokens(BaseLayer):
     def __init__(self, token_shape: Sequence[int] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.token_shape = tensor_train.as_ints(token_shape, "token_shape")
-        self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
         self._shape(input_shape)

@@ -105,7 +105,6 @@ class TensorizedGraphAttention(BaseLayer):
         # Check the options here; the factors are known when the layer is built.
         checked = TensorizedSpectralAttention(num_heads, **options).get_config()
         self.options = {name: checked[name] for name in options}
-        self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
         batch, length, *token_shape = input_shape

@@ -159,7 +159,6 @@ class TNAttention(BaseLayer):
         self.trainable_boundary = trainable_boundary
         self.initial_deviation = float(initial_deviation)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={} if uniform else {1: num_sites})
 
     def build(self, input_shape: Shape) -> None:

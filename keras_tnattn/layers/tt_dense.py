@@ -100,7 +100,6 @@ class TTDense(BaseLayer):
         self.bias_regularizer = keras.regularizers.get(bias_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
-        self.supports_masking = True
         if self.tt_input_shape is not None and self.tt_output_shape is not None:
             tensor_train.check_factors(self.tt_input_shape, self.tt_output_shape)
             if math.prod(self.tt_output_shape) != units:

@@ -171,7 +171,7 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
         matrices = {}
         for k, (weights, bits) in enumerate(zip(self.packed_blocks, self.block_bits, strict=True)):
             shape = (self.block_rows[k], self.block_ranks[k])
-            arrays = even_levels.numbers_of_rows(*weights, shape[1], bits)
+            arrays = even_levels.numbers_of_rows(weights, shape[1], bits)
             matrices[f"coordinates_{k}"] = StoredMatrix(*arrays, bits, shape[1], 1, shape, (0, 1))
         return {**matrices, "basis": self.packed_basis.stored()}
 
@@ -188,9 +188,8 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
             rows = self.blocks[k]
         if rows is not None:
             return ops.cast(rows, self.compute_dtype)
-        integers, scales, largest = map(ops.convert_to_tensor, self.packed_blocks[k])
         rank, bits = self.block_ranks[k], cast("tuple[int, ...]", self.block_bits)[k]
-        rows = even_levels.dequantize_rows(integers, scales, largest, rank, bits)
+        rows = even_levels.dequantize_rows(self.packed_blocks[k], rank, bits)
         return ops.cast(rows, self.compute_dtype)
 
     def _places(self, ids: Tensor | None = None) -> Tensor:
@@ -294,8 +293,7 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
         importance = np.square(basis).sum(axis=1)
         for weights, bits, block in zip(self.packed_blocks, self.block_bits, blocks, strict=True):
             rows = even_levels.quantize_rows(block, bits, importance[: block.shape[1]])
-            arrays = (rows.integers, rows.scales, rows.largest)
-            for weight, array in zip(weights, arrays, strict=True):
+            for weight, array in zip(weights, rows, strict=True):
                 weight.assign(array)
         self.packed_basis.assign(basis)
 

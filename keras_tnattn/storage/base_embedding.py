@@ -57,7 +57,6 @@ class BaseFactoredEmbedding(BaseLayer):
         self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
         self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
         self.reverse_dtype = reverse_dtype
-        self.supports_masking = True
         self._reverse = False  # of the last call
 
     def call(self, inputs: Tensor, reverse: bool = False) -> Tensor:
@@ -144,24 +143,21 @@ class PackedMatrix:
     def assign(self, matrix: np.ndarray) -> None:
         """Quantizes a matrix of floats."""
         groups = integer_groups.quantize_groups(matrix, self.bits, self.group_size, axis=1)
-        for weight, part in zip(self.weights, PARTS, strict=True):
-            weight.assign(getattr(groups, part))
+        for weight, part in zip(self.weights, groups, strict=True):
+            weight.assign(part)
 
     def rows(self, ids: Tensor | None = None) -> Tensor:
         """Returns rows in float32. Default: all."""
-        integers, scales, zeros, largest = map(ops.convert_to_tensor, self.weights)
+        *parts, largest = map(ops.convert_to_tensor, self.weights)
         if ids is not None:
-            integers, scales, zeros = (ops.take(x, ids, axis=0) for x in (integers, scales, zeros))
+            parts = [ops.take(part, ids, axis=0) for part in parts]
         return integer_groups.dequantize_groups(
-            integers, scales, zeros, largest, self.shape[1], self.bits, self.group_size, axis=1
+            [*parts, largest], self.shape[1], self.bits, self.group_size, axis=1
         )
 
     def stored(self) -> StoredMatrix:
         """Returns the matrix, for which a tensor can stand."""
-        integers, scales, zeros, largest = self.weights
-        arrays = integer_groups.numbers_of_groups(
-            integers, scales, zeros, largest, self.shape[1], self.bits, self.group_size, axis=1
-        )
+        arrays = integer_groups.numbers_of_groups(self.weights, self.shape[1], self.bits, axis=1)
         return StoredMatrix(*arrays, self.bits, self.group_size, 1, self.shape, (0, 1))
 
 

@@ -43,7 +43,6 @@ class BaseLowRank(BaseLayer):
         self.factor_dtypes = factor_dtypes and [
             keras.dtype_policies.get(dtype) for dtype in factor_dtypes
         ]
-        self.supports_masking = True
 
     def _options(self, input_dim: int, output_dim: int) -> tuple[dict, dict]:
         """Returns the arguments of the inner and the outer layer."""

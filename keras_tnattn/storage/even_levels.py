@@ -6,8 +6,9 @@
 the whole matrix, so that a row costs one byte more than its integers. Everything is uint8 but `S`.
 """
 
-import dataclasses
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from keras import ops
@@ -26,8 +27,7 @@ _STEPS = 16
 _NUMBERS = 2**20
 
 
-@dataclasses.dataclass(frozen=True)
-class EvenRows:
+class EvenRows(NamedTuple):
     """A matrix `(n, r)` of which each row is stored as integers with a scale.
 
     Attributes:
@@ -84,10 +84,7 @@ def quantize_rows(matrix: np.ndarray, bits: int, importance: np.ndarray | None =
 def rounded_rows(matrix: np.ndarray, bits: int, importance: np.ndarray | None = None) -> np.ndarray:
     """Returns what `quantize_rows` keeps of a matrix, in float32."""
     rows = quantize_rows(matrix, bits, importance)
-    arrays = (rows.integers, rows.scales, rows.largest)
-    tensors = [ops.convert_to_tensor(array) for array in arrays]
-    columns = matrix.shape[1]
-    return ops.convert_to_numpy(dequantize_rows(tensors[0], tensors[1], tensors[2], columns, bits))
+    return ops.convert_to_numpy(dequantize_rows(rows, matrix.shape[1], bits))
 
 
 def _fitted_scales(rows: np.ndarray, bits: int, weights: np.ndarray) -> np.ndarray:
@@ -115,46 +112,39 @@ def _rounded(rows: np.ndarray, scales: np.ndarray, bits: int) -> np.ndarray:
     return np.clip(np.rint(rows / divisors + _middle(bits)), 0, 2**bits - 1)
 
 
-def dequantize_rows(
-    integers: Tensor, scales: Tensor, largest: Tensor, columns: int, bits: int
-) -> Tensor:
+def dequantize_rows(parts: Sequence[Tensor], columns: int, bits: int) -> Tensor:
     """Converts packed rows to floats.
 
     Args:
-        integers: uint8 tensor `(..., packed_size(columns, bits))`.
-        scales: uint8 tensor `(..., 1)` of the codes of the scales.
-        largest: Float tensor of shape `()`.
+        parts: The three arrays or tensors of an `EvenRows`, of which the first two may have any
+            leading axes.
         columns: The number of columns of the matrix.
         bits: 2, 3, 4, 6 or 8.
 
     Returns:
         float32 tensor `(..., columns)`.
     """
+    integers, scales, largest = map(ops.convert_to_tensor, parts)
     return levels(integers, columns, bits) * steps(scales, largest)
 
 
 def numbers_of_rows(
-    integers: Tensor, scales: Tensor, largest: Tensor, columns: int, bits: int
+    parts: Sequence[Tensor], columns: int, bits: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the integers, the scales and the zeros of packed rows, which are halves.
 
     Args:
-        integers: As for `dequantize_rows`.
-        scales: As for `dequantize_rows`.
-        largest: As for `dequantize_rows`.
+        parts: As for `dequantize_rows`.
         columns: As for `dequantize_rows`.
         bits: As for `dequantize_rows`.
 
     Returns:
         uint8 array `(n, columns)`, and two float32 arrays `(n, 1)`.
     """
-    numbers = unpack(ops.convert_to_tensor(integers), columns, bits, axis=-1)
-    scale = ops.convert_to_numpy(steps(*map(ops.convert_to_tensor, (scales, largest))))
-    return (
-        ops.convert_to_numpy(numbers).astype("uint8"),
-        scale,
-        np.full_like(scale, _middle(bits)),
-    )
+    integers, scales, largest = map(ops.convert_to_tensor, parts)
+    numbers = ops.convert_to_numpy(unpack(integers, columns, bits, axis=-1)).astype("uint8")
+    scale = ops.convert_to_numpy(steps(scales, largest))
+    return numbers, scale, np.full_like(scale, _middle(bits))
 
 
 def steps(scales: Tensor, largest: Tensor) -> Tensor:
@@ -168,21 +158,18 @@ def levels(integers: Tensor, columns: int, bits: int) -> Tensor:
     return unpack(integers, columns, bits, axis=-1) - _middle(bits)
 
 
-def round_to_rows(
-    matrix: Tensor, scales: Tensor, largest: Tensor, bits: int
-) -> tuple[Tensor, Tensor]:
+def round_to_rows(matrix: Tensor, parts: Sequence[Tensor], bits: int) -> tuple[Tensor, Tensor]:
     """Rounds a matrix to integers with given scales.
 
     Args:
         matrix: Float tensor `(n, r)`.
-        scales: uint8 tensor `(n, 1)` of the codes of the scales.
-        largest: Float tensor of shape `()`.
+        parts: As for `dequantize_rows`; the integers are not read.
         bits: 2, 3, 4, 6 or 8.
 
     Returns:
         The integers, and what they stand for, both float32 `(n, r)`.
     """
-    scale = steps(scales, largest)
+    scale = steps(parts[1], parts[2])
     numbers = ops.round(ops.cast(matrix, "float32") / scale + _middle(bits))
     numbers = ops.clip(numbers, 0, 2**bits - 1)
     return numbers, (numbers - _middle(bits)) * scale

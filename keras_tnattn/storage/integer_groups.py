@@ -12,8 +12,9 @@ the other, and the error of each is made up for by the entries that are still to
 `||C^{1/2} (W - W')||` is small (GPTQ, Frantar et al., 2022, https://arxiv.org/abs/2210.17323).
 """
 
-import dataclasses
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from keras import ops
@@ -36,8 +37,7 @@ _BLOCK = 64
 _NUMBERS = 2**20
 
 
-@dataclasses.dataclass(frozen=True)
-class IntegerGroups:
+class IntegerGroups(NamedTuple):
     """A matrix `(rows, columns)` stored as integers in groups along an axis.
 
     Attributes:
@@ -56,7 +56,7 @@ class IntegerGroups:
     @property
     def nbytes(self) -> int:
         """The bytes of all four arrays."""
-        return sum(getattr(self, field.name).nbytes for field in dataclasses.fields(self))
+        return sum(part.nbytes for part in self)
 
 
 def check_group_bits(bits: int) -> None:
@@ -216,12 +216,7 @@ def restored(
         group_size: As for `quantize_groups`. Defaults to 32.
         axis: As for `quantize_groups`. Defaults to 0.
     """
-    arrays = (groups.integers, groups.scales, groups.zeros, groups.largest)
-    tensors = [ops.convert_to_tensor(array) for array in arrays]
-    matrix = dequantize_groups(
-        tensors[0], tensors[1], tensors[2], tensors[3], size, bits, group_size, axis
-    )
-    return ops.convert_to_numpy(matrix)
+    return ops.convert_to_numpy(dequantize_groups(groups, size, bits, group_size, axis))
 
 
 def rounded_matrix(
@@ -417,22 +412,12 @@ def unpack(packed: Tensor, size: int, bits: int, axis: int = 0) -> Tensor:
 
 
 def dequantize_groups(
-    integers: Tensor,
-    scales: Tensor,
-    zeros: Tensor,
-    largest: Tensor,
-    size: int,
-    bits: int,
-    group_size: int,
-    axis: int = 0,
+    parts: Sequence[Tensor], size: int, bits: int, group_size: int, axis: int = 0
 ) -> Tensor:
     """Converts the arrays of an `IntegerGroups` to floats.
 
     Args:
-        integers: uint8 tensor, packed along the axis.
-        scales: uint8 tensor of the codes of the scales.
-        zeros: uint8 tensor, packed along the axis.
-        largest: Float tensor of shape `()`.
+        parts: The four arrays or tensors.
         size: The size of the result along the axis.
         bits: 2, 3, 4, 6 or 8.
         group_size: Entries of a group.
@@ -443,61 +428,41 @@ def dequantize_groups(
         float32 tensor `(size, columns)` or `(..., size)`.
     """
     axis = 0 if axis == 0 else -1
-    steps, offsets = _steps_and_zeros(scales, zeros, largest, size, bits, group_size, axis)
+    integers, *shared = map(ops.convert_to_tensor, parts)
+    steps, offsets = _steps_and_zeros(shared, size, bits, group_size, axis)
     return (unpack(integers, size, bits, axis) - offsets) * steps
 
 
 def numbers_of_groups(
-    integers: Tensor,
-    scales: Tensor,
-    zeros: Tensor,
-    largest: Tensor,
-    size: int,
-    bits: int,
-    group_size: int,
-    axis: int = 0,
+    parts: Sequence[Tensor], size: int, bits: int, axis: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the integers, the scales and the zeros of an `IntegerGroups`, unpacked.
 
     Args:
-        integers: As for `dequantize_groups`.
-        scales: As for `dequantize_groups`.
-        zeros: As for `dequantize_groups`.
-        largest: As for `dequantize_groups`.
+        parts: As for `dequantize_groups`.
         size: As for `dequantize_groups`.
         bits: As for `dequantize_groups`.
-        group_size: As for `dequantize_groups`.
         axis: 0 or 1. Defaults to 0.
 
     Returns:
         uint8 array of the shape of the matrix, and two float32 arrays with an entry for each group.
     """
     axis = 0 if axis == 0 else -1
-    numbers = unpack(ops.convert_to_tensor(integers), size, bits, axis)
-    scales, zeros, largest = (ops.convert_to_tensor(x) for x in (scales, zeros, largest))
-    steps, offsets = _steps_and_zeros(
-        scales, zeros, largest, scales.shape[axis], bits, group_size=1, axis=axis
-    )
-    arrays = [ops.convert_to_numpy(x) for x in (numbers, steps, offsets)]
-    return arrays[0].astype("uint8"), arrays[1], arrays[2]
+    integers, *shared = map(ops.convert_to_tensor, parts)
+    numbers = unpack(integers, size, bits, axis)
+    each = _steps_and_zeros(shared, shared[0].shape[axis], bits, group_size=1, axis=axis)
+    numbers, steps, offsets = (ops.convert_to_numpy(x) for x in (numbers, *each))
+    return numbers.astype("uint8"), steps, offsets
 
 
 def round_to_groups(
-    matrix: Tensor,
-    scales: Tensor,
-    zeros: Tensor,
-    largest: Tensor,
-    bits: int,
-    group_size: int,
-    axis: int = 0,
+    matrix: Tensor, parts: Sequence[Tensor], bits: int, group_size: int, axis: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Rounds a matrix to integers with scales and zeros that are given.
 
     Args:
         matrix: Float tensor `(rows, columns)`.
-        scales: As for `dequantize_groups`.
-        zeros: As for `dequantize_groups`.
-        largest: As for `dequantize_groups`.
+        parts: As for `dequantize_groups`; the integers are not read.
         bits: 2, 3, 4, 6 or 8.
         group_size: Entries of a group.
         axis: 0 or 1. Defaults to 0.
@@ -507,23 +472,17 @@ def round_to_groups(
     """
     axis = 0 if axis == 0 else -1
     values = ops.cast(matrix, "float32")
-    scales, zeros, largest = (ops.convert_to_tensor(x) for x in (scales, zeros, largest))
-    size = values.shape[axis]
-    steps, offsets = _steps_and_zeros(scales, zeros, largest, size, bits, group_size, axis)
+    shared = [ops.convert_to_tensor(part) for part in parts[1:]]
+    steps, offsets = _steps_and_zeros(shared, values.shape[axis], bits, group_size, axis)
     numbers = ops.clip(ops.round(values / steps) + offsets, 0, 2**bits - 1)
     return numbers, (numbers - offsets) * steps
 
 
 def _steps_and_zeros(
-    scales: Tensor,
-    zeros: Tensor,
-    largest: Tensor,
-    size: int,
-    bits: int,
-    group_size: int,
-    axis: int,
+    shared: Sequence[Tensor], size: int, bits: int, group_size: int, axis: int
 ) -> tuple[Tensor, Tensor]:
     """Returns the scale and the zero of each entry, or of all entries if there is one group."""
+    scales, zeros, largest = shared
     groups = scales.shape[axis]
     offsets = unpack(zeros, groups, bits, axis)
     steps = ops.exp(ops.cast(scales, "float32") * (-math.log(2) / _STEPS))

@@ -18,7 +18,7 @@ from keras_tnattn.storage import integer_groups
 from keras_tnattn.storage.stand_ins import StoredMatrix, stand_in
 from keras_tnattn.typing import Shape, Tensor, Tensors
 
-PARTS = ("integers", "scales", "zeros", "largest")
+PARTS = integer_groups.IntegerGroups._fields
 
 
 class Kernel:
@@ -142,8 +142,7 @@ class IntegerKernels(keras.layers.Layer):
         """Returns a kernel as floats in the compute dtype."""
         kernel = stand_in(self, name)
         if kernel is None:
-            parts = [ops.convert_to_tensor(getattr(self, f"{name}_{part}")) for part in PARTS]
-            kernel = self._as_kernel(name, self._dequantized(name, parts))
+            kernel = self._as_kernel(name, self._dequantized(name, self._parts(name)))
         kernel = ops.cast(kernel, self.compute_dtype)
         if getattr(self, "lora_enabled", False):
             change = ops.matmul(self.lora_kernel_a, self.lora_kernel_b)
@@ -156,15 +155,12 @@ class IntegerKernels(keras.layers.Layer):
         matrices = {}
         for name in self.kernel_names:
             rows, columns = self._axes(name)
-            arrays = {part: getattr(self, f"{name}_{part}") for part in PARTS}
-            size, axis = self._matrix_shape(name)[self.group_axis(name)], self.group_axis(name)
-            numbers, scales, zeros = integer_groups.numbers_of_groups(
-                **arrays, size=size, bits=self.bits, group_size=self.group_size, axis=axis
+            axis = self.group_axis(name)
+            arrays = integer_groups.numbers_of_groups(
+                self._parts(name), self._matrix_shape(name)[axis], self.bits, axis
             )
             matrices[name] = StoredMatrix(
-                numbers,
-                scales,
-                zeros,
+                *arrays,
                 self.bits,
                 self.group_size,
                 axis,
@@ -184,10 +180,10 @@ class IntegerKernels(keras.layers.Layer):
     def _dequantized(self, name: str, parts: Sequence[Tensor]) -> Tensor:
         axis = self.group_axis(name)
         size = self._matrix_shape(name)[axis]
-        integers, scales, zeros, largest = parts
-        return integer_groups.dequantize_groups(
-            integers, scales, zeros, largest, size, self.bits, self.group_size, axis
-        )
+        return integer_groups.dequantize_groups(parts, size, self.bits, self.group_size, axis)
+
+    def _parts(self, name: str) -> list[keras.Variable]:
+        return [getattr(self, f"{name}_{part}") for part in PARTS]
 
     def assign_kernel(
         self,
@@ -216,8 +212,8 @@ class IntegerKernels(keras.layers.Layer):
             step,
             symmetric,
         )
-        for part in PARTS:
-            getattr(self, f"{name}_{part}").assign(getattr(groups, part))
+        for weight, part in zip(self._parts(name), groups, strict=True):
+            weight.assign(part)
 
     def rounded(self, name: str, kernel: Tensor) -> Tensor:
         """Rounds floats to the integers, scales and zeros of a kernel, as if that were smooth.
@@ -238,9 +234,8 @@ class IntegerKernels(keras.layers.Layer):
     def _numbers_of(self, name: str, kernel: Tensor) -> tuple[Tensor, Tensor]:
         rows, columns = self._axes(name)
         matrix = ops.reshape(ops.transpose(kernel, rows + columns), self._matrix_shape(name))
-        scales, zeros, largest = (getattr(self, f"{name}_{part}") for part in PARTS[1:])
         return integer_groups.round_to_groups(
-            matrix, scales, zeros, largest, self.bits, self.group_size, self.group_axis(name)
+            matrix, self._parts(name), self.bits, self.group_size, self.group_axis(name)
         )
 
     @classmethod
@@ -283,7 +278,7 @@ class IntegerKernels(keras.layers.Layer):
     @property
     def packed_weights(self) -> list[keras.Variable]:
         """The variables that store the kernels."""
-        return [getattr(self, f"{name}_{p}") for name in self.kernel_names for p in PARTS]
+        return [part for name in self.kernel_names for part in self._parts(name)]
 
     def enable_lora(
         self,

@@ -15,7 +15,7 @@ from keras import ops
 from keras_tnattn.layers.base_layer import check_float
 from keras_tnattn.layers.token_embedding import TokenEmbedding
 from keras_tnattn.storage.integer_groups import check_group_bits
-from keras_tnattn.storage.integer_kernels import PARTS, IntegerKernels, Kernel, LoopKernels
+from keras_tnattn.storage.integer_kernels import IntegerKernels, Kernel, LoopKernels
 from keras_tnattn.storage.low_rank_cells import LOW_RANK_CELLS, RECURRENT, SIDES, LowRankKernels
 from keras_tnattn.storage.low_rank_einsum_dense import kernel_axes
 from keras_tnattn.storage.quantized_positions import (
@@ -86,9 +86,9 @@ class _Embedding(IntegerKernels):
         if table is not None:
             return ops.cast(ops.take(table, ids, axis=0), self.compute_dtype)
         # Takes rows of integers, and restores only these.
-        parts = [ops.convert_to_tensor(getattr(self, f"embeddings_{part}")) for part in PARTS]
-        rows = [ops.take(part, ids, axis=0) for part in parts[:-1]]
-        return ops.cast(self._dequantized("embeddings", [*rows, parts[-1]]), self.compute_dtype)
+        *parts, largest = self._parts("embeddings")
+        rows = [ops.take(ops.convert_to_tensor(part), ids, axis=0) for part in parts]
+        return ops.cast(self._dequantized("embeddings", [*rows, largest]), self.compute_dtype)
 
 
 class _ReversibleEmbedding(_Embedding):

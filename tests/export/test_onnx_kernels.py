@@ -26,9 +26,8 @@ def stored(rows, columns, bits, group_size, axis=0, shape=None, order=(0, 1)):
     """Returns a matrix of integers in groups, and the floats that it stands for, in float64."""
     floats = np.random.default_rng(0).normal(0.3, 1, (rows, columns))
     groups = quantize_groups(floats, bits, group_size, axis)
-    parts = (groups.integers, groups.scales, groups.zeros, groups.largest)
     size = (rows, columns)[axis]
-    numbers, scales, zeros = numbers_of_groups(*parts, size, bits, group_size, axis)
+    numbers, scales, zeros = numbers_of_groups(groups, size, bits, axis)
     values = np.empty((rows, columns))
     for i, j in np.ndindex(rows, columns):
         group = (i // group_size, j) if axis == 0 else (i, j // group_size)
