@@ -20,6 +20,7 @@ class EmbeddingScale(keras.layers.Layer):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.built = True
 
     def call(self, inputs: Tensor) -> Tensor:
