@@ -7,12 +7,15 @@ inputs tells them apart.
 import contextlib
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
+
+# The rows of `some_batches`.
+_SOME_ROWS = 256
 
 
 class DataError(ValueError):
@@ -76,6 +79,14 @@ def number_of_rows(inputs: Any) -> int:
     if not first.ndim:
         raise ValueError(f"Expected arrays with a row for each sample. Received: {inputs!r}")
     return len(first)
+
+
+def some_batches(batches: Sequence[Any]) -> list[Any]:
+    """Returns batches of about 256 rows together, from all parts of the data."""
+    if not batches:
+        return []
+    count = min(len(batches), -(-_SOME_ROWS // number_of_rows(batches[0])))
+    return [batches[n * len(batches) // count] for n in range(count)]
 
 
 def renumber_ids(inputs: Any, new_ids: np.ndarray) -> Any:

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.compression.batches import number_of_rows, outputs_of
+from keras_tnattn.compression.batches import outputs_of, some_batches
 from keras_tnattn.compression.building import Assembly, measure_metric
 from keras_tnattn.compression.calibration import Call, Data, watch_calls, with_activation
 from keras_tnattn.compression.goals import Metric
@@ -22,9 +22,7 @@ from keras_tnattn.compression.inventory import Inventory
 from keras_tnattn.compression.plan import Plan
 from keras_tnattn.compression.progress import tell
 from keras_tnattn.compression.reporting import error_of_outputs
-
-# The rows over which the means are taken.
-_ROWS = 256
+from keras_tnattn.compression.runner import Runner
 
 Layers = Mapping[str, keras.layers.Layer]
 Means = dict[str, list[tuple[np.ndarray, int]]]
@@ -70,10 +68,12 @@ class BiasCorrection:
         if floating is not small:
             models.append(self._layers_of(assembly.floating))
 
+        expected_outputs = Runner(original)
+
         def value() -> tuple[float, float]:
             """Returns what must not rise."""
             fallen = 0.0 if metric is None else -measure_metric(metric, small)
-            return error_of_outputs(original, small, self.batches, renumbered)[0], fallen
+            return error_of_outputs(expected_outputs, small, self.batches, renumbered)[0], fallen
 
         before = value()
         inputs = [renumbered(batch) for batch in self.some]
@@ -111,14 +111,6 @@ def bias_of(layer: keras.layers.Layer) -> keras.Variable | None:
         return None
     bias = getattr(last, "bias", None)
     return bias if isinstance(bias, keras.Variable) else None
-
-
-def some_batches(batches: Sequence[Any]) -> list[Any]:
-    """Returns batches of about 256 rows together, from all parts of the data."""
-    if not batches:
-        return []
-    count = min(len(batches), -(-_ROWS // number_of_rows(batches[0])))
-    return [batches[n * len(batches) // count] for n in range(count)]
 
 
 def mean_outputs(layers: Layers, model: keras.Model, batches: Sequence[Any]) -> Means:

@@ -46,6 +46,7 @@ from keras_tnattn.compression.reporting import (
     notes_of,
     report_of,
 )
+from keras_tnattn.compression.runner import Runner
 from keras_tnattn.compression.saving import file_bytes, save_model
 from keras_tnattn.compression.selection import select_layers
 
@@ -94,6 +95,7 @@ class CompressionResult:
     ) -> None:
         self._original, self._assembly, self._metric = original, assembly, metric
         self._data, self._verbose, self._promised = data, options.verbose, promised
+        self._expected_outputs = Runner(original.model)
         self._suffix = ".tnz" if options.is_coded else ".keras"
         self.model, self.report, self.healed_epochs = assembly.small.model, report, 0
         self.id_orders = dict(id_orders)
@@ -209,7 +211,7 @@ class CompressionResult:
             self.model, metric_before=metric_before, metric_after=after, error=error, rows=rows
         )
         if self.report.file_bytes is not None and self._data is not None:
-            peers = keras_quantizations(self._original, self._data)
+            peers = keras_quantizations(self._original, self._expected_outputs, self._data)
             self.report = dataclasses.replace(self.report, keras_quantizations=peers)
 
     def _report_model(self, model: keras.Model, **values: Any) -> None:
@@ -222,7 +224,7 @@ class CompressionResult:
         """Returns the error of a model's outputs on the data, and the number of rows."""
         if self._data is None:
             return None, 0
-        return error_of_outputs(self._original.model, model, self._data.every(), self.renumbered)
+        return error_of_outputs(self._expected_outputs, model, self._data.every(), self.renumbered)
 
     def save(self, path: str | os.PathLike, overwrite: bool = False) -> int:
         """Writes the small model as a `.keras` or `.tnz` file, and prints its bytes.
@@ -370,14 +372,14 @@ def compress(
 
     This costs an SVD for each layer and, with `data`, one run of the model over at most 1,024 rows,
     one over a batch for each layer, for each embedding one over a batch for each feature (of at
-    most 256; more than these count alike) and two over the rows, three runs of both models over 256
-    to 1,024 rows for the biases, and one of both for the report, over all rows (of arrays of more
-    than 4,096 rows, over 1,023 others). For models of long sequences these runs take most of the
-    time. For an embedding of `V` rows, 500 or more, it also tries tensor trains of some hundred
-    pairs of ranks. Rows move to where they fit best, which costs about `V D min(V, 16,384)` FLOPs:
-    once for each of five widths, and six times for each tensor train that is chosen or timed. A
-    table of 10,000 rows of 64 features takes about three seconds of one core besides the runs, one
-    of 200,000 rows of 256 three minutes, and four times its memory.
+    most 256; more than these count alike) and two over about 256 rows, three runs of both models
+    over 256 to 1,024 rows for the biases, and one of both for the report, over all rows (of arrays
+    of more than 4,096 rows, over 1,023 others). For models of long sequences these runs take most
+    of the time. For an embedding of `V` rows, 500 or more, it also tries tensor trains of some
+    hundred pairs of ranks. Rows move to where they fit best, which costs about `V D min(V, 16,384)`
+    FLOPs: once for each of five widths, and six times for each tensor train that is chosen or
+    timed. A table of 10,000 rows of 64 features takes about three seconds of one core besides the
+    runs, one of 200,000 rows of 256 three minutes, and four times its memory.
 
     Args:
         model: A built functional, sequential or subclassed model. It is not changed.

@@ -15,19 +15,24 @@ from keras_tnattn.compression.inventory import Inventory, children
 from keras_tnattn.compression.progress import tell
 from keras_tnattn.compression.report import KerasQuantization
 from keras_tnattn.compression.reporting import error_of_outputs
+from keras_tnattn.compression.runner import Runner
 
 _MODES = ("int8", "int4")
 # The most rows on which they are measured.
 _ROWS = 256
 
 
-def keras_quantizations(original: Inventory, data: Data) -> tuple[KerasQuantization, ...]:
+def keras_quantizations(
+    original: Inventory, expected_outputs: Runner, data: Data
+) -> tuple[KerasQuantization, ...]:
     """Returns what Keras' int8 and int4 give for a model, which is not changed."""
     tell("Keras' %s, to compare with", " and ".join(_MODES))
-    return tuple(_quantized(original, data, mode) for mode in _MODES)
+    return tuple(_quantized(original, expected_outputs, data, mode) for mode in _MODES)
 
 
-def _quantized(original: Inventory, data: Data, mode: str) -> KerasQuantization:
+def _quantized(
+    original: Inventory, expected_outputs: Runner, data: Data, mode: str
+) -> KerasQuantization:
     batches = _some(data)
     try:
         copy = copy_of(original, batches[0])
@@ -35,7 +40,7 @@ def _quantized(original: Inventory, data: Data, mode: str) -> KerasQuantization:
             warnings.simplefilter("ignore")  # one for each layer that stays
             copy.model.quantize(mode)
         others = _not_quantized(copy)
-        error, rows = error_of_outputs(original.model, copy.model, batches, lambda x: x)
+        error, rows = error_of_outputs(expected_outputs, copy.model, batches, lambda x: x)
     except MemoryError:
         raise
     except Exception as failure:  # whatever Keras and a layer's own code raise

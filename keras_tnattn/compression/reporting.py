@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tnattn.compression.batches import number_of_rows, outputs_of
+from keras_tnattn.compression.batches import number_of_rows
 from keras_tnattn.compression.building import Assembly, Made
 from keras_tnattn.compression.candidates import (
     Candidate,
@@ -19,6 +19,7 @@ from keras_tnattn.compression.choosing import Chooser
 from keras_tnattn.compression.errors import layer_error
 from keras_tnattn.compression.others import rows_of_others
 from keras_tnattn.compression.report import LayerReport, Report
+from keras_tnattn.compression.runner import Runner
 from keras_tnattn.compression.runtimes import RUNTIMES
 from keras_tnattn.storage.adaptive_embedding import AdaptiveEmbedding
 
@@ -129,7 +130,7 @@ def notes_of(
 
 
 def error_of_outputs(
-    model: keras.Model,
+    expected_outputs: Callable[[Any], list[np.ndarray]],
     small: keras.Model,
     batches: Iterable[Any],
     renumbered: Callable[[Any], Any],
@@ -139,10 +140,11 @@ def error_of_outputs(
     Entries of the original's outputs that are not finite, such as those of masked classes, do not
     count; if they are finite in the small model, or the other way round, the error is infinite.
     """
+    actual_outputs = Runner(small)
     error, size, rows = 0.0, 0.0, 0
     for batch in batches:
         rows += number_of_rows(batch)
-        pairs = zip(outputs_of(model, batch), outputs_of(small, renumbered(batch)), strict=True)
+        pairs = zip(expected_outputs(batch), actual_outputs(renumbered(batch)), strict=True)
         for expected, actual in pairs:
             if expected.dtype.kind in "OSU":
                 continue

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tnattn.compression.batches import are_probabilities, as_rows, outputs_of
+from keras_tnattn.compression.batches import are_probabilities, as_rows, outputs_of, some_batches
 from keras_tnattn.compression.calibration import (
     Call,
     Statistics,
@@ -20,6 +21,7 @@ from keras_tnattn.compression.calibration import (
 )
 from keras_tnattn.compression.errors import low_rank_table
 from keras_tnattn.compression.kinds import has_kernel, is_table
+from keras_tnattn.compression.runner import Runner
 
 # The size, relative to a layer's outputs, of the changes that are made.
 _CHANGE = 0.05
@@ -51,7 +53,7 @@ def measure_sensitivity(
     For probabilities, changes of their logarithms count, because a model that is sure of its
     training data hardly changes the probabilities themselves.
     """
-    change, size = _change_of_outputs(model, batch, outputs)
+    change, size = _change_of_outputs(lambda: outputs_of(model, batch), outputs)
     for path, layer in layers.items():
         try:
             with _add_noise(layer):
@@ -77,19 +79,14 @@ def measure_responses(
     the changes of the model's outputs: entry `(i, j)` of the response is the product of the changes
     for the features `i` and `j`. This takes one run over the first batch for each feature. The
     response of a model that is far from linear may mislead, so it is only noted if a table of low
-    rank that heeds it changes the outputs on all batches clearly less than one that does not.
+    rank that heeds it changes the outputs clearly less than one that does not.
     """
-    change, _ = _change_of_outputs(model, batches[0], outputs[0], _ENTRIES)
     for path, layer in layers.items():
         if not is_table(layer) or layer.output_dim > MOST_FEATURES:
             continue
         if statistics[path].moment is not None:  # it also returns logits, of other directions
             continue
-        changes = []
-        for feature in range(layer.output_dim):
-            with watch_calls({path: layer}, _shift_feature(feature)):
-                changes.append(change())
-        stacked = np.stack(changes)
+        stacked = _changes_by_feature(model, layer, batches[0], outputs[0])
         response = stacked @ stacked.T
         if not np.trace(response) > 0:
             continue
@@ -110,12 +107,11 @@ def _errors(
     layer: keras.layers.Embedding,
     tables: Sequence[np.ndarray],
 ) -> np.ndarray:
-    """Returns how much the outputs on all batches change with each table of an embedding."""
+    """Returns how much the outputs change on about 256 rows with each table of an embedding."""
     squares = np.zeros(len(tables))
-    table = layer.get_weights()
-    for number, batch in enumerate(batches):
-        known = outputs[number] if number < len(outputs) else outputs_of(model, batch)
-        change, _ = _change_of_outputs(model, batch, known)
+    table, run = layer.get_weights(), Runner(model)
+    for batch, known in some_batches(list(zip(batches, outputs, strict=False))):
+        change, _ = _change_of_outputs(functools.partial(run, batch), known)
         for i, approximation in enumerate(tables):
             layer.set_weights([approximation, *table[1:]])
             squares[i] += np.square(change()).sum()
@@ -124,17 +120,15 @@ def _errors(
 
 
 def _change_of_outputs(
-    model: keras.layers.Layer,
-    batch: Any,
+    run: Callable[..., list[np.ndarray]],
     outputs: Sequence[np.ndarray],
     entries: int | None = None,
-) -> tuple[Callable[[], np.ndarray], float]:
+) -> tuple[Callable[..., np.ndarray], float]:
     """Returns a function that computes how much the outputs have changed, and their size.
 
     Args:
-        model: The model.
-        batch: Its inputs.
-        outputs: Its outputs.
+        run: Function that returns the outputs; the arguments are those of what is returned.
+        outputs: The outputs before.
         entries: The most entries of all outputs together to compare. Default: all.
     """
     in_logs = [are_probabilities(x) for x in outputs]
@@ -150,8 +144,8 @@ def _change_of_outputs(
     # Logits of masked classes are not finite.
     finite = [np.isfinite(x) for x in old]
 
-    def change() -> np.ndarray:
-        new = comparable(outputs_of(model, batch))
+    def change(*args: Any) -> np.ndarray:
+        new = comparable(run(*args))
         differences = [
             np.subtract(a, b, out=np.zeros_like(a), where=where & np.isfinite(a)).ravel()
             for a, b, where in zip(new, old, finite, strict=True)
@@ -177,17 +171,26 @@ def _some_entries(
     return some, random.permutation(columns)[: max(1, most // most_rows)]
 
 
-def _shift_feature(feature: int) -> Callable[[str, Call, Any], Any]:
-    """Returns a function that changes a feature of an embedding's outputs."""
+def _changes_by_feature(
+    model: keras.layers.Layer, layer: keras.layers.Embedding, batch: Any, outputs: list[np.ndarray]
+) -> np.ndarray:
+    """Returns how much the outputs change with each feature of an embedding's outputs."""
 
-    def shifted(_path: str, _call: Call, outputs: Any) -> Any:
-        array = ops.convert_to_numpy(outputs).astype("float32")
-        rng = np.random.default_rng(0)  # the same signs for each feature
-        signs = rng.choice((-1.0, 1.0), size=array.shape[:-1])
-        array[..., feature] += _CHANGE * signs * np.sqrt(np.mean(np.square(array)))
-        return ops.convert_to_tensor(array, outputs.dtype)
+    def shifted(inputs: Any) -> Any:
+        ids, feature = inputs
 
-    return shifted
+        def shift(_path: str, _call: Call, rows: Any) -> Any:
+            rng = np.random.default_rng(0)  # the same signs for each feature
+            signs = rng.choice((-1.0, 1.0), size=(*rows.shape[:-1], 1))
+            size = _CHANGE * ops.sqrt(ops.mean(ops.square(ops.cast(rows, "float32"))))
+            change = ops.convert_to_tensor(signs, "float32") * ops.one_hot(feature, rows.shape[-1])
+            return rows + ops.cast(size * change, rows.dtype)
+
+        with watch_calls({"": layer}, shift):
+            return model(ids, training=False)
+
+    change, _ = _change_of_outputs(Runner(model, shifted), outputs, _ENTRIES)
+    return np.stack([change([batch, np.array(n)]) for n in range(layer.output_dim)])
 
 
 @contextlib.contextmanager

@@ -8,7 +8,8 @@ import pytest
 from keras import ops
 
 import keras_tnattn
-from keras_tnattn.compression.biases import bias_of, some_batches
+from keras_tnattn.compression.batches import some_batches
+from keras_tnattn.compression.biases import bias_of
 
 # Floats, where a test says nothing else.
 compress = functools.partial(keras_tnattn.compress, bits=32)

@@ -126,9 +126,9 @@ def _errors_left(groups: list[list["_GroupedRows"]]) -> np.ndarray:
     """Returns for each group how much of the error one round of improvement leaves.
 
     Only the chosen tensor train will be improved. How much that helps depends mostly on the width,
-    so it is measured on one of the middle ranks, for every third width.
+    so it is measured on one of the middle ranks, for the least, a middle and the largest width.
     """
-    measured = sorted({*range(0, len(groups), 3), len(groups) - 1}) if groups else []
+    measured = sorted({0, len(groups) // 2, len(groups) - 1}) if groups else []
     left = [groups[n][len(groups[n]) // 2].measured_error_left() for n in measured]
     return np.interp(range(len(groups)), measured, left) if groups else np.zeros(0)
 
