@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 from keras_tnattn_runtime.extras import installation
 from keras_tnattn_runtime.layout import MODEL_CARD
+from keras_tnattn_serving.workers import listen, run_workers
 
 if TYPE_CHECKING:  # their libraries may be missing
     from keras_tnattn_serving.inference import Inference
+    from keras_tnattn_serving.server import Server
     from keras_tnattn_serving.settings import Settings
 
 _HELP = {
@@ -36,6 +38,7 @@ _HELP = {
     "poll_s": "seconds between two checks for new versions",
     "load_s": "seconds that a version may take to load",
     "threads": "number of batches of a model computed at the same time",
+    "workers": "number of processes that share the port, each with all models",
     "drain_s": "seconds for which new connections are still accepted after SIGTERM",
     "stop_s": "seconds that running requests then have to finish",
     "max_head": "maximum size of a request's head in bytes",
@@ -45,7 +48,7 @@ _HELP = {
 }
 
 # The settings that `--help` shows; `--help-all` shows the others, too.
-_FIRST = ("max_batch", "threads", "served_versions", "max_length")
+_FIRST = ("max_batch", "threads", "workers", "served_versions", "max_length")
 HELP_ALL = "--help-all"
 
 
@@ -89,14 +92,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 2
     try:
-        listening = _listening(options.host, options.port)
+        listening = listen(options.host, options.port, shares=settings.workers > 1)
     except (OSError, OverflowError) as error:
         print(f"error: Could not listen on {options.host}:{options.port}: {error}", file=sys.stderr)
         return 2
     _do_not_wait_for_stderr()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     with listening:
-        _serve(options.saved_models, settings, listening)
+        if settings.workers == 1:
+            _serve(options.saved_models, settings, listening)
+            return 0
+        host, port = listening.getsockname()[:2]
+
+        def serve(first: bool) -> None:
+            with listen(host, port, shares=True) as own:
+                _serve(options.saved_models, settings, own, announces=first)
+
+        run_workers(settings.workers, serve)
     return 0
 
 
@@ -182,23 +194,28 @@ def _parser(settings: type, shows_all: bool) -> argparse.ArgumentParser:
     return parser
 
 
-def _serve(saved_models: str, settings: "Settings", listening: socket.socket) -> None:
+def _serve(
+    saved_models: str, settings: "Settings", listening: socket.socket, announces: bool = True
+) -> None:
     from keras_tnattn_serving.app import create_app
     from keras_tnattn_serving.server import Server
 
     app = create_app(saved_models, settings)
     address = _address(*listening.getsockname()[:2])
-    # A daemon: the reader of stdout may be slow.
-    threading.Thread(target=_announce, args=(app.inference, address), daemon=True).start()
-    Server(app, settings, listening).serve_until_stopped()
+    server = Server(app, settings, listening)
+    if announces:
+        # A daemon: the reader of stdout may be slow.
+        arguments = server, app.inference, address
+        threading.Thread(target=_announce, args=arguments, daemon=True).start()
+    server.serve_until_stopped()
 
 
 def _address(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _announce(inference: "Inference", address: str) -> None:
-    while not inference.repository.scanned:
+def _announce(server: "Server", inference: "Inference", address: str) -> None:
+    while not (server.started and inference.repository.scanned):
         time.sleep(0.05)
     models = inference.repository
     names, loading = [name for name in models.names() if models.available(name)], models.loading()
@@ -222,18 +239,6 @@ def _hint(root: Path) -> str:
         f"expected exported models, NAME/VERSION/ as --export writes them, in {root}; found none "
         "that loads"
     )
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-    except (OSError, OverflowError):  # OverflowError: no port of that number
-        listening.close()
-        raise
-    return listening
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -80,8 +80,10 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
         stopped = threading.Event()
         # A daemon, so that a version that is still loading does not delay the process's exit.
         threading.Thread(
-            target=_watch, args=(repository, settings.poll_s, stopped), name="watcher", daemon=True
+            target=_watch, args=(inference, settings.poll_s, stopped), name="watcher", daemon=True
         ).start()
+        while settings.workers > 1 and (repository.loading() or not repository.scanned):
+            await anyio.sleep(0.05)
         yield
         stopped.set()
         generation.close()
@@ -153,11 +155,12 @@ class _PageFiles(StaticFiles):
         return response
 
 
-def _watch(repository: Repository, seconds: float, stopped: threading.Event) -> None:
+def _watch(inference: Inference, seconds: float, stopped: threading.Event) -> None:
     """Checks the folder every `seconds` until `stopped` is set."""
     while not stopped.is_set():
         try:
-            repository.refresh()
+            inference.repository.refresh()
+            inference.monitoring.refresh()
         except Exception:  # keep serving what is loaded; the next check may succeed
-            _log.exception("Could not check %s for new versions", repository.root)
+            _log.exception("Could not check %s for new versions", inference.repository.root)
         stopped.wait(seconds)

@@ -2,15 +2,25 @@
 
 import datetime
 import json
+import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+    multiprocess,
+)
 
 from keras_tnattn_serving.lines import Lines
 from keras_tnattn_serving.repository import Repository, State, Version
 from keras_tnattn_serving.servable import Signature
+from keras_tnattn_serving.workers import METRICS
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -31,7 +41,7 @@ class Monitoring:
         self._log, self.log_texts = Lines(sys.stdout) if access_log else None, log_texts
         self._registry = CollectorRegistry()
         self._counters: dict[tuple, tuple[Counter, Histogram]] = {}
-        self._paging = threading.Lock()  # a page is written by one thread at a time
+        self._paging = threading.Lock()  # one thread at a time measures
         prefix = "keras_tnattn_serving"
         self._requests = Counter(
             f"{prefix}_requests",
@@ -59,26 +69,42 @@ class Monitoring:
             buckets=_SECONDS,
             registry=self._registry,
         )
-        queue = Gauge(f"{prefix}_queue_rows", "Rows waiting", registry=self._registry)
-        queue.set_function(lambda: sum(v.batcher.waiting for v in self._all() if v.batcher))
-        oldest = Gauge(
-            f"{prefix}_oldest_batch_seconds",
+        # Of several processes, the sum, or the largest value.
+        self._gauges: list[tuple[Gauge, Callable[[], float]]] = []
+
+        def gauge(
+            name: str, text: str, value: Callable[[], float] | None, mode: Any = "livesum"
+        ) -> Gauge:
+            made = Gauge(f"{prefix}_{name}", text, registry=self._registry, multiprocess_mode=mode)
+            if value:
+                self._gauges.append((made, value))
+            return made
+
+        gauge(
+            "queue_rows",
+            "Rows waiting",
+            lambda: sum(v.batcher.waiting for v in self._all() if v.batcher),
+        )
+        gauge(
+            "oldest_batch_seconds",
             "For how long the oldest batch has been computed",
-            registry=self._registry,
+            lambda: max([0.0, *(age for v in self._all() for age in v.ages())]),
+            "livemax",
         )
-        oldest.set_function(lambda: max([0.0, *(age for v in self._all() for age in v.ages())]))
-        dropped = Gauge(
-            f"{prefix}_access_log_dropped_lines",
+        gauge(
+            "access_log_dropped_lines",
             "Lines of the access log that nobody read in time",
-            registry=self._registry,
+            lambda: self._log.dropped if self._log else 0,
         )
-        dropped.set_function(lambda: self._log.dropped if self._log else 0)
-        self.in_flight = Gauge(
-            f"{prefix}_requests_in_flight", "Requests being answered", registry=self._registry
-        )
+        self.in_flight = gauge("requests_in_flight", "Requests being answered", None)
         self._versions = Gauge(
-            f"{prefix}_versions", "Versions by state", ["model", "state"], registry=self._registry
+            f"{prefix}_versions",
+            "Versions by state",
+            ["model", "state"],
+            registry=self._registry,
+            multiprocess_mode="livemax",
         )
+        self._counted: set[str] = set()  # the models whose versions have been
 
     def _all(self) -> list[Version]:
         return [v for name in self._repository.names() for v in self._repository.versions(name)]
@@ -117,13 +143,23 @@ class Monitoring:
             line["ms"] = round(1000 * seconds, 3)
             self._log.write(json.dumps(line))
 
-    def page(self) -> bytes:
-        """The metrics in Prometheus' text format."""
+    def refresh(self) -> None:
+        """Measures what is not counted as it happens; other processes show it, too."""
         with self._paging:
-            self._versions.clear()
-            for name in self._repository.names():
+            for gauge, value in self._gauges:
+                gauge.set(value())
+            self._counted.update(self._repository.names())
+            for name in self._counted:
                 versions = self._repository.versions(name)
                 for state in State:
                     count = sum(version.state is state for version in versions)
                     self._versions.labels(name, state.name).set(count)
+
+    def page(self) -> bytes:
+        """The metrics of all processes in Prometheus' text format."""
+        self.refresh()
+        if METRICS not in os.environ:
             return generate_latest(self._registry)
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry)
+        return generate_latest(registry)

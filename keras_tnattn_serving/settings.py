@@ -30,6 +30,8 @@ class Settings:
         poll_s: Seconds between two checks of the folder for new versions. Defaults to 2.
         load_s: Seconds that a version may take to load. Defaults to 600.
         threads: Number of batches of a model computed at the same time. Defaults to 1.
+        workers: Number of processes that share the port, each with all models; with more than 1,
+            each accepts connections once its models are loaded. Defaults to 1.
         engine: What computes classifiers: `"tensorflow"`; `"onnxruntime"` or `"litert"`, for
             versions that were exported with it; or `"auto"` (default), one of these that the
             version has and that is installed, else TensorFlow.
@@ -48,8 +50,8 @@ class Settings:
         access_log: Whether each request is logged as a line of JSON. Defaults to `False`.
         log_texts: Whether the access log includes the bodies of requests. Defaults to `False`.
 
-    The command line also applies what concerns connections: `drain_s`, `stop_s`, `max_head`,
-    `head_s`, `keep_alive_s` and `max_connections`.
+    The command line also applies what concerns processes and connections: `workers`, `drain_s`,
+    `stop_s`, `max_head`, `head_s`, `keep_alive_s` and `max_connections`.
 
     Raises:
         ValueError: If a value is out of range.
@@ -72,6 +74,7 @@ class Settings:
     poll_s: float = 2.0
     load_s: float = 600.0
     threads: int = 1
+    workers: int = 1
     engine: str = "auto"
     drain_s: float = 1.0
     stop_s: float = 30.0
@@ -87,6 +90,7 @@ class Settings:
         for name in (
             *("max_batch", "max_queue", "max_body", "max_instances", "max_text", "max_length"),
             *("max_answer", "max_head", "max_connections", "served_versions", "threads"),
+            "workers",
         ):
             value = getattr(self, name)
             if type(value) is not int or value < 1:

@@ -1,12 +1,14 @@
 import contextlib
 import http.client
 import json
+import os
 import shutil
 import signal
 import socket
 import threading
 import time
 import urllib.parse
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -200,6 +202,34 @@ def test_models_that_never_return_do_not_take_all_threads_of_tensorflow(tmp_path
         assert post(f"{url}/v1/models/fourth:predict", {"instances": [1]})[0] == 200
 
 
+def test_workers_share_a_port_and_are_replaced(plain, capsys):
+    body = {"instances": [[1.0, 2.0]]}
+    with as_process(plain, "--workers", 2, "--poll-s", 0.1) as (url, process):
+        path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        asked = 30
+        for _ in range(asked):
+            assert post(f"{url}/v1/models/double:predict", body)[0] == 200
+        counted = 'keras_tnattn_serving_requests_total{code="200",method="POST",model="double"}'
+        assert f"{counted} {asked}.0" in get(f"{url}/metrics")[1]
+        assert main([str(plain), "--port", url.rpartition(":")[2], "--workers", "2"]) == 2
+        assert "Could not listen" in capsys.readouterr().err
+        before = set(path.read_text().split())
+        os.kill(int(min(before)), signal.SIGKILL)
+        wait_for(lambda: len(set(path.read_text().split()) - before) == 1)
+        for _ in range(asked):
+            assert post(f"{url}/v1/models/double:predict", body)[0] == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def test_workers_end_with_the_process_that_began_them(plain):
+    with as_process(plain, "--workers", 2, "--drain-s", 0) as (_, process):
+        path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        workers = [Path("/proc", number) for number in path.read_text().split()]
+        process.kill()
+        wait_for(lambda: not any(worker.exists() for worker in workers))
+
+
 @pytest.mark.slow
 def test_sigterm_does_not_wait_longer_for_what_never_ends(tmp_path):
     options = ("--drain-s", 0, "--stop-s", 1)
@@ -225,6 +255,7 @@ def test_sigterm_does_not_wait_for_a_version_that_is_loading(tmp_path):
     ("arguments", "part"),
     [
         (["nowhere"], "Received: nowhere"),
+        ([".", "--workers", "0"], "workers=0"),
         ([".", "--max-batch", "0"], "max_batch=0"),
         ([".", "--deadline-s", "nan"], "deadline_s=nan"),
     ],
