@@ -5,9 +5,10 @@ import dataclasses
 import io
 import json
 import os
-from typing import Any
+from typing import IO, Any
 
 from keras_tnattn.compression.flips import Promise
+from keras_tnattn.compression.report_page import report_page
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +202,11 @@ class Report:
         """Returns the whole report as JSON, including the curves."""
         return json.dumps(dataclasses.asdict(self), indent=2)
 
-    def plot(self, path: str | os.PathLike) -> None:
+    def to_html(self) -> str:
+        """Returns the report as a page in one file, with its pictures; needs Matplotlib."""
+        return report_page(self)
+
+    def plot(self, path: str | os.PathLike | IO[bytes]) -> None:
         """Draws error against size for each layer with candidates; needs Matplotlib.
 
         Args:

@@ -45,7 +45,7 @@ def test_a_run_becomes_small_and_serves_texts(tmp_path, capsys):
     command = ["classify", "--dataset", str(table), "--run-dir", str(folder), "--epochs", "2"]
     assert train([*command, "--attention", "sdpa", "--embedding-dim", "32"]) == 0
     served = tmp_path / "saved"
-    export = ["--export", "--saved-models", str(served)]
+    export = ["--export", "saved_model", "--saved-models", str(served)]
     asked = ["--target", "2", "--bits", "8", "--heal-epochs", "1"]
     assert main([str(folder), *asked, *export]) == 0
     assert "times smaller" in capsys.readouterr().out
@@ -70,7 +70,7 @@ def test_a_run_becomes_small_and_serves_texts(tmp_path, capsys):
 
     assert main([str(folder)]) == 0  # only reports
     assert {path.name for path in (folder / "report").iterdir()} == {
-        *("report.txt", "report.csv", "report.json", "curves.png")
+        *("report.html", "report.txt", "report.csv", "report.json", "curves.png")
     }
     assert main([str(folder), "--output", str(small)]) == 2
     assert "without a model" in capsys.readouterr().err
@@ -82,7 +82,7 @@ def test_a_run_becomes_small_and_serves_texts(tmp_path, capsys):
 def test_a_translator_becomes_small_and_is_read_like_a_run(tmp_path, capsys):
     model, corpus = make_run(tmp_path / "run", "sdpa")
     asked = ["--target", "1.5", "--bits", "32", "--heal-epochs", "1"]
-    export = ["--export", "--saved-models", str(tmp_path / "saved")]
+    export = ["--export", "saved_model", "--saved-models", str(tmp_path / "saved")]
     assert main([str(tmp_path / "run"), *asked, *export]) == 0
     small = tmp_path / "run" / "compressed"
     report = json.loads((small / "report.json").read_text())
@@ -210,7 +210,7 @@ def test_a_file_needs_no_run(tmp_path, capsys):
     earlier = {"config.json": "{}", "data.json": "{}"}
     for name, text in earlier.items():
         (folder / name).write_text(text)
-    export = ["--export", "--saved-models", str(tmp_path / "saved")]
+    export = ["--export", "saved_model", "--saved-models", str(tmp_path / "saved")]
     for version in ("1", "2"):
         assert main([file, "--target", "2", *export]) == 0
         assert not any((folder / name).exists() for name in earlier)
@@ -226,12 +226,13 @@ def test_a_file_needs_no_run(tmp_path, capsys):
         ([file, "--max-flips", "0.1", "--bits", "8", "--target", "2"], "target=2.0"),
         ([file, "--max-flips", "0.1", "--heal-epochs", "1"], "end the promise"),
         ([file, "--bits", "8", "--confidence", "0.9"], "--confidence with --max-flips"),
-        ([file, "--export"], "without them nothing is replaced"),
-        ([file, "--max-drop", "0.1", "--export"], "--max-drop needs"),
+        ([file, "--export", "onnx"], "without them nothing is replaced"),
+        ([file, "--max-drop", "0.1", "--export", "onnx"], "--max-drop needs"),
         ([file, "--target", "2", "--output", f"{file}/x"], "Could not write"),
         ([file, "--tolerance", "0.1", "--target", "2"], "Received: tolerance=0.1, target=2.0\n"),
         ([file, "--bits", "8", "--learning-rate", "0.1"], "Received: learning_rate=0.1\n"),
         ([file, "--bits", "8", "--from-logits"], "Received: from_logits=True\n"),
+        ([file, "--bits", "8", "--label-column", "y"], "label_column=y\n"),
     ):
         assert main(arguments) == 2
         assert message in capsys.readouterr().err
@@ -272,8 +273,7 @@ class Result:
     def to_csv(self):
         return self.name
 
-    def to_json(self):
-        return self.name
+    to_json = to_html = to_csv
 
     def plot(self, path):
         path.write_text(self.name)
@@ -294,7 +294,12 @@ def an_evaluated_model(folder):
     Result("old").write(folder)
     (folder / "explained").mkdir()
     (folder / "evaluation-mine").mkdir()
-    for name in ("evaluation-test-beam4.json", "n_best-test-beam4.tsv", "explained/a.png"):
+    for name in (
+        "model.onnx",
+        "evaluation-test-beam4.json",
+        "n_best-test-beam4.tsv",
+        "explained/a.png",
+    ):
         (folder / name).write_text("old")
     for name in ("mine.txt", "evaluation-notes.md", "evaluation-mine/thesis.txt"):
         (folder / name).write_text("mine")
@@ -322,7 +327,7 @@ def test_a_write_that_fails_changes_nothing(failure, tmp_path, monkeypatch):
     after = contents(folder)
     assert set(after) == {
         *("model.keras", "config.json", "data.json", "results.json"),
-        *("report.txt", "report.csv", "report.json", "curves.png"),
+        *("report.html", "report.txt", "report.csv", "report.json", "curves.png"),
         *("mine.txt", "evaluation-notes.md", "evaluation-mine/thesis.txt"),
     }
     assert after["model.keras"] == "new"
@@ -667,11 +672,113 @@ def test_a_damaged_model_is_reported_in_one_line(tmp_path, capsys):
     assert error.count("\n") == 1
 
 
+def test_a_table_measures_a_file_which_is_exported(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 16)).astype("float32")
+    layers = [keras.layers.Reshape((16,)), keras.layers.Dense(32), keras.layers.Dense(2)]
+    model = keras.Sequential([keras.Input((4, 4)), *layers])
+    labels = model.predict(x.reshape(60, 4, 4), verbose=0).argmax(axis=1)
+    rows = [",".join(map(str, [label, *row])) for label, row in zip(labels, x, strict=True)]
+    table = tmp_path / "rows.csv"
+    table.write_text("\n".join(["class," + ",".join(f"x{n}" for n in range(16)), *rows]))
+    model.save(tmp_path / "model.keras")
+    options = [str(tmp_path / "model.keras"), "--data", str(table), "--max-drop", "0.1"]
+    options += ["--effort", "fast", "--bits", "8"]
+    assert main([*options, "--label-column", "class", "--export", "onnx"]) == 0
+    report = json.loads((tmp_path / "model-compressed" / "report.json").read_text())
+    assert (report["metric_before"], report["rows"]) == (1.0, 30)  # half of the rows each
+    assert report["metric_after"] >= 0.9
+    assert report["bytes_after"] < report["bytes_before"]
+    page = (tmp_path / "model-compressed" / "report.html").read_text()
+    assert all(text in page for text in ("times smaller", "data:image/png;base64,", "dense"))
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(tmp_path / "model-compressed" / "model.onnx")
+    (outputs,) = session.run(None, {session.get_inputs()[0].name: x.reshape(60, 4, 4)})
+    assert (outputs.argmax(axis=1) == labels).mean() >= 0.9
+    for text, column, message in (
+        ("class,x0\n1,2\n", "other", "with the columns class, x0."),
+        ("class,x0\n1,2\nb,3\n", "class", "row 3: invalid literal"),
+        ("class,x0\n1,2\n", "class", "1 columns beside the label"),
+    ):
+        table.write_text(text)
+        assert main([*options, "--label-column", column]) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_other_formats_of_keras_are_read(tmp_path):
     path = tmp_path / "model.h5"
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
     model.save(path)
     np.testing.assert_array_equal(load_file(path).get_weights()[0], model.get_weights()[0])
+    path = tmp_path / "other.weights.h5"
+    model.save_weights(path)
+    with pytest.raises(InputError, match=r"without other\.json\. Write it with"):
+        load_file(path)
+    (tmp_path / "other.json").write_text(model.to_json())
+    np.testing.assert_array_equal(load_file(path).get_weights()[0], model.get_weights()[0])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("shape", "layers"),
+    [
+        (
+            (8, 8, 1),
+            [
+                keras.layers.Conv2D(4, 3, strides=2, padding="same", activation="relu"),
+                keras.layers.BatchNormalization(),
+                keras.layers.DepthwiseConv2D(3, padding="same"),
+                keras.layers.MaxPooling2D(),
+                keras.layers.Flatten(),
+                keras.layers.Dense(3, activation="softmax"),
+            ],
+        ),
+        (
+            (None,),
+            [
+                keras.layers.Embedding(50, 8),
+                keras.layers.Conv1D(6, 3, padding="same"),
+                keras.layers.GlobalAveragePooling1D(),
+                keras.layers.LayerNormalization(),
+                keras.layers.Dense(3, activation="gelu"),
+            ],
+        ),
+        ((5, 4), [keras.layers.Dense(6, activation="tanh"), keras.layers.GlobalMaxPooling1D()]),
+    ],
+    ids=["pictures", "ids", "sequences"],
+)
+def test_a_saved_model_is_read_from_its_graph(shape, layers, tmp_path):
+    ids = shape == (None,)
+    model = keras.Sequential([keras.Input(shape, dtype="int32" if ids else None), *layers])
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(rng.uniform(0.1, 1, weight.shape))
+    x = rng.integers(0, 50, (3, 7)) if ids else rng.normal(size=(3, *shape)).astype("float32")
+    model.export(tmp_path / "exported", verbose=False)
+    read = load_file(tmp_path / "exported")
+    np.testing.assert_allclose(read.predict(x), model.predict(x), rtol=1e-5, atol=1e-6)
+    kinds = (keras.layers.Dense, keras.layers.Conv2D, keras.layers.Embedding)
+    assert any(isinstance(layer, kinds) for layer in read.layers)
+
+
+def test_a_saved_model_of_other_layers_is_refused(tmp_path):
+    model = keras.Sequential([keras.Input((5, 4)), keras.layers.GRU(3)])
+    model.export(tmp_path / "exported", verbose=False)
+    with pytest.raises(InputError, match=r"the operation .*Save the model with model\.save"):
+        load_file(tmp_path / "exported")
+
+
+def test_a_preset_is_read(tmp_path):
+    hub = pytest.importorskip("keras_hub")
+    sizes = {"vocabulary_size": 20, "num_layers": 1, "num_heads": 2, "hidden_dim": 8}
+    backbone = hub.models.BertBackbone(**sizes, intermediate_dim=8, max_sequence_length=6)
+    for model in (backbone, hub.models.BertTextClassifier(backbone=backbone, num_classes=2)):
+        folder = tmp_path / type(model).__name__
+        model.save_to_preset(str(folder))
+        read = load_file(folder)
+        for old, new in zip(model.get_weights(), read.get_weights(), strict=True):
+            np.testing.assert_array_equal(old, new)
 
 
 @keras.saving.register_keras_serializable("tests")

@@ -28,15 +28,16 @@ from keras_tnattn_train.system.files import read_object
 from keras_tnattn_train.tasks import command_of
 
 TEXT = (
-    "Makes a trained model smaller, and writes FOLDER/model.keras, report.txt, report.csv, "
-    "report.json and curves.png; without any of --target, --tolerance, --max-drop, --max-flips and "
-    "--bits only the reports. For the run of a classifier or a translator, ranks are chosen on its "
-    "training part, and predict and (translators) evaluate read FOLDER like a run."
+    "Makes a trained model smaller, and writes FOLDER/model.keras and the reports report.html, "
+    "report.txt, report.csv, report.json and curves.png; without any of --target, --tolerance, "
+    "--max-drop, --max-flips and --bits only the reports. For the run of a classifier or a "
+    "translator, ranks are chosen on its training part, and predict and (translators) evaluate "
+    "read FOLDER like a run."
 )
 EXAMPLES = """\
 examples:
   make a classifier's run 8 times smaller, and export it from text to labels:
-    python training/compress.py runs/reuters-none-0 --target 8 --export
+    python training/compress.py runs/reuters-none-0 --target 8 --export saved_model
   make a translator's run 4 times smaller, train it for an epoch, and measure its BLEU:
     python training/compress.py runs/demo-translate/plga-pt-en --target 4 --bits 8 \\
         --heal-epochs 1 --learning-rate 3e-4
@@ -48,6 +49,9 @@ examples:
   compress any Keras model, with ranks chosen on your own inputs (without --target: only report):
     python training/compress.py model.keras --data inputs.npy
     python training/compress.py model.keras --data inputs.npy --target 4
+  find the smallest ONNX file that loses at most 0.005 of accuracy on the rows of a table:
+    python training/compress.py model.h5 --data rows.csv --label-column class \\
+        --max-drop 0.005 --export onnx
   the same with weights in floats, which are faster and keep less:
     python training/compress.py model.keras --data inputs.npy --target 4 --bits 32
 """
@@ -70,17 +74,26 @@ RECORDED_OPTIONS = (
 )
 
 
+# The files of `--export`.
+FILES = {"onnx": "model.onnx", "litert": "model.tflite", "openvino": "model.xml"}
+
+
 class CompressOptions(Options):
     """The options of `training/compress.py`."""
 
-    model: str = argument("the folder of a run, or a .keras or .h5 file")
+    model: str = argument(
+        "the folder of a run; a .keras or .h5 file; a .weights.h5 file with the model's config as "
+        ".json beside it; the folder of a keras-hub preset, or of a SavedModel of dense layers, "
+        "convolutions and embeddings"
+    )
     target: float | None = option(None, MODEL, "make the model X times smaller", metavar="X", ge=1)
     max_drop: float | None = option(
         None,
         MODEL,
         "make a classifier as small as possible with a loss of accuracy of at most D (0.005 is "
-        "half a point). Measured on the validation part, if the run has one (--early-stopping), "
-        "otherwise on a tenth of its training rows, where it may be smaller than on new texts",
+        "half a point). Of a run measured on the validation part, if it has one "
+        "(--early-stopping), otherwise on a tenth of its training rows, where it may be smaller "
+        "than on new texts; of a file on half the rows of --data with --label-column",
         metavar="D",
         ge=0,
         lt=1,
@@ -146,7 +159,13 @@ class CompressOptions(Options):
         "embedding is replaced by a tensor train",
     )
     data: str | None = option(
-        None, DATA, ".npy file of inputs, or .npz file with one array per input", metavar="FILE"
+        None,
+        DATA,
+        ".npy file of inputs, .npz file with one array per input, or with --label-column a table",
+        metavar="FILE",
+    )
+    label_column: str | None = option(
+        None, DATA, "the column of a table in --data with the number of the class, from 0"
     )
     heal_epochs: int = option(
         0,
@@ -170,8 +189,12 @@ class CompressOptions(Options):
         "MODEL-report, if only the reports)",
         metavar="FOLDER",
     )
-    export: bool = option(
-        False, OUTPUT, "export the small model to DIR/NAME-compressed/VERSION/, for the server"
+    export: str | None = option(
+        None,
+        OUTPUT,
+        "export the small model: saved_model to DIR/NAME-compressed/VERSION/, for the server, "
+        "others into FOLDER, of a run of texts with all that turns a text into an answer",
+        choices=("saved_model", *FILES),
     )
     saved_models: str = option("saved_models", OUTPUT, "where to export", metavar="DIR")
 
@@ -205,6 +228,10 @@ class CompressOptions(Options):
                 "Expected --tolerance or --max-flips alone, or --target and --max-drop. Received: "
                 + ", ".join(f"{name}={limit}" for name, limit in given.items())
             )
+        if self.label_column and not self.data:
+            raise ValueError(
+                f"Expected --label-column with --data. Received: label_column={self.label_column}"
+            )
         if self.max_flips is None and "confidence" in self.model_fields_set:
             raise ValueError(
                 f"Expected --confidence with --max-flips. Received: confidence={self.confidence}"
@@ -220,54 +247,67 @@ def _compress(args: CompressOptions) -> None:
     path = Path(args.model)
     if not path.exists():
         raise InputError(
-            f"Expected the folder of a run, or a .keras or .h5 file. Received: {path}, which does "
-            "not exist"
+            f"Expected a file or a folder of a model. Received: {path}, which does not exist"
         )
     if args.data is not None and not Path(args.data).is_file():
         raise InputError(f"Expected a file of inputs. Received: data={args.data}")
     if path.is_file():
-        _refuse_max_drop(args)
+        _check_max_drop(args)
     start_backend()  # takes seconds, so invalid input is reported first
-    if path.is_dir():
+    from keras_tnattn_train.runs.saved_models import is_model_folder
+
+    if path.is_dir() and not is_model_folder(path):
         folder = Path(args.output or path / ("compressed" if args.replaces else "report"))
         check_output(folder, path / "model.keras", args.replaces)
         with output_folder(folder):
             _compress_run(path, folder, args)
     else:
         suffix = "compressed" if args.replaces else "report"
-        folder = Path(args.output or path.with_name(f"{path.stem}-{suffix}"))
+        name = path.name.partition(".")[0] if path.is_file() else path.resolve().name
+        folder = Path(args.output or path.with_name(f"{name}-{suffix}"))
         check_output(folder, path, args.replaces)
         with output_folder(folder):
-            _compress_file(path, path.stem, folder, args)
+            _compress_file(path, name, folder, args)
     print(f"wrote {folder}")
 
 
 main = Program("compress", TEXT, EXAMPLES, CompressOptions, _compress)
 
 
-def _refuse_max_drop(args: CompressOptions) -> None:
-    if args.max_drop is not None:
-        raise InputError("--max-drop needs the folder of a run with labels, such as of classify")
+def _check_max_drop(args: CompressOptions) -> None:
+    if args.max_drop is not None and not args.label_column:
+        raise InputError(
+            "--max-drop needs labels: the folder of a run of classify, or --data TABLE with "
+            "--label-column NAME"
+        )
 
 
 def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -> None:
     """Compresses a file, or the model of a run without texts."""
-    _refuse_max_drop(args)
-    for name, asked in (("heal-epochs", args.heal_epochs), ("max-flips", args.max_flips)):
+    _check_max_drop(args)
+    for option_name, asked in (("heal-epochs", args.heal_epochs), ("max-flips", args.max_flips)):
         if asked and args.data is None:
-            raise InputError(f"--{name} needs --data")
+            raise InputError(f"--{option_name} needs --data")
     from keras_tnattn.compression import logits_divergence
     from keras_tnattn_train.runs.saved_models import load_file
 
     model = load_file(path)
-    if args.export and args.data is None and getattr(model, "inputs", None) is None:
+    if (
+        args.export == "saved_model"
+        and args.data is None
+        and getattr(model, "inputs", None) is None
+    ):
         raise InputError("--export needs --data for a model that does not say what its inputs are")
-    data = None if args.data is None else _read_arrays(Path(args.data))
-    result = _call(model, args, data=data)
+    data, metric = _data(model, args)
+    drop = {} if args.max_drop is None else {"metric": metric, "max_drop": args.max_drop}
+    result = _call(model, args, data=data, **drop)
     _heal(result, data, args, logits_divergence if args.from_logits else None)
     print(result.report)
     write(result, folder, args.replaces, _results(result, {}, args) if args.replaces else {})
-    if args.export:
+    if args.export in FILES:
+        with _errors_of_export(folder):
+            result.export(folder / FILES[args.export])
+    elif args.export:
         from keras_tnattn.export import export_saved_model, next_version
 
         models = _export_folder(name, args)
@@ -275,6 +315,22 @@ def _compress_file(path: Path, name: str, folder: Path, args: CompressOptions) -
             version = models / str(next_version(models))
             export_saved_model(result.model, version, _example(model, data))
         print(f"exported to {version}")
+
+
+def _data(model: Any, args: CompressOptions) -> tuple[Any, Any]:
+    """Returns inputs, and what measures accuracy on others, as far as `--data` has them."""
+    if args.data is None:
+        return None, None
+    if args.label_column is None:
+        return _read_arrays(Path(args.data)), None
+    from keras_tnattn_train.data.numbers import halves, read_numbers
+
+    if len(model.inputs) != 1:
+        raise InputError(
+            f"Expected a model with one input for a table. Received: {len(model.inputs)} inputs"
+        )
+    rows = read_numbers(Path(args.data), args.label_column)
+    return halves(*rows, model.inputs[0].shape, model.inputs[0].dtype)
 
 
 def _example(model: Any, data: Any) -> Any:
@@ -302,7 +358,15 @@ def _compress_run(path: Path, folder: Path, args: CompressOptions) -> None:
         raise InputError("--from-logits is for other models: a run of texts has its own loss")
     if "compressed" in (Run(path).results or {}):
         raise InputError(f"Expected the original run. Received: {path}, a compressed one")
+    if args.export == "openvino":
+        raise InputError(
+            "Expected --export saved_model, onnx or litert of a run of texts. Received: openvino"
+        )
     _compress_texts(command.load(path), path, folder, args)
+    if args.export in FILES:
+        with _errors_of_export(folder):
+            command.load(folder).export_portable(args.export, folder / args.export, None)
+        print(f"exported to {folder / args.export}")
 
 
 def _compress_texts(run: TrainedRun, path: Path, folder: Path, args: CompressOptions) -> None:
@@ -311,7 +375,7 @@ def _compress_texts(run: TrainedRun, path: Path, folder: Path, args: CompressOpt
     if args.max_drop is not None:
         metric = run.accuracy()
         if metric is None:
-            _refuse_max_drop(args)
+            _check_max_drop(args)
     # Metrics and counts of flips use the original ids, which can then not be renumbered.
     stays = args.keep_vocabulary or metric or args.max_flips is not None
     renumber = None if stays else run.renumbered
@@ -331,7 +395,7 @@ def _compress_texts(run: TrainedRun, path: Path, folder: Path, args: CompressOpt
     files = _run_files(path, run.description(result)) | _results(result, scores, args)
     write(result, folder, True, files)
     print(run.summary(scores, folder))
-    if args.export:
+    if args.export == "saved_model":
         config = read_object(path / "config.json", "Train again")
         models = _export_folder(config["name"], args)
         with _errors_of_export(models):
@@ -347,7 +411,7 @@ def _export_folder(name: str, args: CompressOptions) -> Path:
 def _errors_of_export(models: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, RuntimeError, ValueError) as error:
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
         raise InputError(f"Could not export to {models}: {error}") from error
 
 

@@ -11,10 +11,16 @@ from keras_tnattn_train.options.errors import InputError
 from keras_tnattn_train.system.files import writing
 
 EARLIER, DISCARDED = ".earlier", ".discarded"
-_REPORTS = ("report.txt", "report.csv", "report.json", "curves.png")
+_REPORTS = ("report.html", "report.txt", "report.csv", "report.json", "curves.png")
 _RUN_FILES = ("results.json", "data.json", "config.json")
-# What `evaluate.py` and `explain.py` write about a model.
-_MEASUREMENTS = (
+# What `--export`, `evaluate.py` and `explain.py` make of a model.
+_DERIVED = (
+    "model.onnx",
+    "model.tflite",
+    "model.xml",
+    "model.bin",
+    "onnx",
+    "litert",
     "evaluation-*.json",
     "confusion_matrix-*.png",
     "mistakes-*.csv",
@@ -82,6 +88,7 @@ def write(result: Any, folder: Path, replaces: bool, run_files: Mapping[str, str
     """
     partial, earlier, discarded = (folder / name for name in (".partial", EARLIER, DISCARDED))
     texts = {
+        "report.html": result.report.to_html(),
         "report.txt": f"{result.report}\n",
         "report.csv": result.report.to_csv(),
         "report.json": result.report.to_json(),
@@ -124,9 +131,9 @@ def _recover(folder: Path) -> None:
 
 def _names(folder: Path) -> list[str]:
     """Returns the names of the files in a folder that belong to a compressed model."""
-    measured = [path.name for pattern in _MEASUREMENTS for path in folder.glob(pattern)]
+    derived = [path.name for pattern in _DERIVED for path in folder.glob(pattern)]
     names = ("model.keras", *_REPORTS, *_RUN_FILES)
-    return [name for name in names if (folder / name).exists()] + measured
+    return [name for name in names if (folder / name).exists()] + derived
 
 
 def _move(moves: Sequence[tuple[Path, Path]]) -> None:

@@ -1,5 +1,6 @@
 """Loads saved models; a missing or damaged file is reported in one line."""
 
+import json
 import tempfile
 import warnings
 import zipfile
@@ -8,6 +9,7 @@ from pathlib import Path
 import keras
 
 import keras_tnattn  # noqa: F401  registers its layers
+from keras_tnattn_runtime.extras import installation
 from keras_tnattn_train.options.errors import InputError, first_line
 from keras_tnattn_train.runs.checkpoints import ARCHIVE_ERRORS
 
@@ -15,6 +17,7 @@ from keras_tnattn_train.runs.checkpoints import ARCHIVE_ERRORS
 _ERRORS = (*ARCHIVE_ERRORS, TypeError)
 # What Keras warns of when it leaves weights at their initial values.
 _MISSING_WEIGHTS = ".*freshly-initialized"
+_WEIGHTS = ".weights.h5"
 
 
 def load_model(path: Path, hint: str) -> keras.Model:
@@ -38,12 +41,59 @@ def load_model(path: Path, hint: str) -> keras.Model:
         ) from error
 
 
+def is_model_folder(path: Path) -> bool:
+    """Returns whether a folder is a preset of keras-hub or a SavedModel."""
+    return (path / "metadata.json").is_file() or (path / "saved_model.pb").is_file()
+
+
 def load_file(path: Path) -> keras.Model:
-    """Reads a Keras model of any origin."""
+    """Reads a Keras model of any origin.
+
+    Args:
+        path: A `.keras` or `.h5` file; a `.weights.h5` file with the model's `to_json()` beside it;
+            the folder of a preset of keras-hub; or that of a SavedModel.
+    """
     try:
+        if path.name.endswith(_WEIGHTS):
+            return _read_weights(path)
+        if (path / "metadata.json").is_file():
+            return _read_preset(path)
+        if path.is_dir():
+            from keras_tnattn_train.runs.tf_graph import read_graph
+
+            return read_graph(path)
         return _read(path, _MISSING_WEIGHTS)
     except (*_ERRORS, UserWarning) as error:
         raise InputError(f"Could not load the model {path}: {first_line(error)}") from error
+
+
+def _read_weights(path: Path) -> keras.Model:
+    """Reads the weights of a model, and its layers from the file of its config."""
+    config = path.with_name(f"{path.name.removesuffix(_WEIGHTS)}.json")
+    if not config.is_file():
+        raise InputError(
+            f"Expected the config of the model beside its weights. Received: {path}, without "
+            f"{config.name}. Write it with Path({config.name!r}).write_text(model.to_json())"
+        )
+    model = keras.models.model_from_json(config.read_text(encoding="utf-8"))
+    model.load_weights(path)
+    return model
+
+
+def _read_preset(path: Path) -> keras.Model:
+    """Reads a preset of keras-hub: its task, if it has one, else its backbone."""
+    try:
+        import keras_hub
+    except ImportError as error:
+        raise InputError(
+            f"Expected keras-hub, which reads presets. Received: {path}, and {error}. "
+            f"{installation('keras_hub')}"
+        ) from error
+    task = path / "task.json"
+    config = task if task.is_file() else path / "config.json"
+    name = json.loads(config.read_text(encoding="utf-8"))["class_name"]
+    options = {"preprocessor": None} if task.is_file() else {}
+    return getattr(keras_hub.models, name).from_preset(str(path), **options)
 
 
 def _read(path: Path, refused: str) -> keras.Model:

@@ -1,0 +1,77 @@
+"""Reads tables of numbers with the class of each row, which measure a model of any origin."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_tnattn_train.data.tables import BadRows, open_table
+from keras_tnattn_train.options.errors import InputError
+
+
+def read_numbers(path: Path, label_column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Reads a table.
+
+    Args:
+        path: The file, as `open_table` takes it.
+        label_column: The column with the number of the class, from 0. All others are inputs.
+
+    Returns:
+        Floats `(rows, columns)` in the order of the file, and integers `(rows,)`.
+    """
+    inputs, labels, bad = [], [], BadRows(path, None)
+    with open_table(path) as table:
+        place = table.place(label_column)
+        if place is None:
+            raise InputError(
+                f"Expected a column of classes named {label_column!r}. Received: {path}, with "
+                f"the columns {', '.join(table.columns)}. Choose one with --label-column"
+            )
+        for row in table:
+            if row.problem:
+                bad.add(row, row.problem)
+                continue
+            fields = list(row.fields)
+            try:
+                label = int(fields.pop(place))
+                inputs.append([float(field) for field in fields])
+                labels.append(label)
+            except ValueError as error:
+                bad.add(row, str(error))
+    bad.notes()
+    return np.array(inputs, "float32"), np.array(labels, "int32")
+
+
+def halves(
+    inputs: np.ndarray, labels: np.ndarray, shape: tuple[int | None, ...], dtype: str
+) -> tuple[np.ndarray, Callable[[Any], float]]:
+    """Returns the inputs of one half of the rows, and what measures accuracy on the other.
+
+    Args:
+        inputs: Floats `(rows, columns)`.
+        labels: Integers `(rows,)`.
+        shape: The shape of the model's input, to which the columns of a row are put together.
+        dtype: The type of the model's input.
+    """
+    sizes = tuple(-1 if size is None else size for size in shape[1:])
+    try:
+        inputs = inputs.reshape(len(inputs), *sizes).astype(dtype)
+    except ValueError as error:
+        raise InputError(
+            f"Expected {shape[1:]} numbers in a row, the input of the model. Received: "
+            f"{inputs.shape[1]} columns beside the label"
+        ) from error
+    order = np.random.default_rng(0).permutation(len(inputs))
+    used, measured = order[::2], order[1::2]
+
+    def accuracy(model: Any) -> float:
+        outputs = model.predict(inputs[measured], verbose=0)
+        if outputs.ndim != 2 or outputs.shape[1] <= max(1, labels.max()):
+            raise InputError(
+                f"Expected a model with an output for each of {labels.max() + 1} classes. "
+                f"Received: outputs {outputs.shape}"
+            )
+        return float((outputs.argmax(axis=1) == labels[measured]).mean())
+
+    return inputs[used], accuracy
