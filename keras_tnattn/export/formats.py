@@ -17,6 +17,7 @@ import keras
 
 from keras_tnattn.export.examples import check_numeric, example_of, examples_of, specs_of
 from keras_tnattn.export.partial import partial_folder
+from keras_tnattn.export.recurrent import fused_loops
 from keras_tnattn.export.running import (
     Expected,
     resolution_of,
@@ -358,7 +359,9 @@ def _write_onnx(wanted: Computation, path: str, max_error: float) -> dict[str, s
     from keras_tnattn.export.onnx_file import OnnxFile, write_within
     from keras_tnattn.export.onnx_kernels import why_not_held
 
-    graph, expected = wanted.traced(why_not_held=why_not_held), wanted.expected()
+    with fused_loops(wanted.model):
+        graph = wanted.traced(why_not_held=why_not_held)
+    expected = wanted.expected()
     file = OnnxFile(graph)
     rounding = file.write(path)
     if rounding:
@@ -374,7 +377,8 @@ def _write_openvino(wanted: Computation, path: str, max_error: float) -> dict[st
     from keras_tnattn.export.onnx_file import openvino_model, write_openvino
     from keras_tnattn.export.onnx_kernels import why_not_held
 
-    graph = wanted.traced(why_not_held=why_not_held)
+    with fused_loops(wanted.model):
+        graph = wanted.traced(why_not_held=why_not_held)
     write_openvino(openvino_model(graph), Path(path))
     wanted.expected().check(lambda x: run_openvino(path, x))
     return graph.restored

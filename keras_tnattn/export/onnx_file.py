@@ -201,6 +201,7 @@ def _converted(model: Traced) -> Any:
             input_signature=signature,
             opset=_OPSET_OF_CONVERTER,
             custom_op_handlers={
+                "CudnnRNNV3": (_convert_recurrent, []),
                 "Einsum": (_convert_einsum, []),
                 "FloorDiv": (_convert_quotient, []),
                 "FloorMod": (_convert_remainder, []),
@@ -312,6 +313,41 @@ def _convert_einsum(context: Any, node: Any, name: str, arguments: Any) -> None:
         del node.attr[attribute]
     unfolded = const([0] * len(lead) + [sizes[label] for label in kept])
     context.replace_inputs(node, [product, unfolded])
+
+
+def _convert_recurrent(context: Any, node: Any, name: str, arguments: Any) -> None:
+    """Converts what `recurrent.py` traces to an operation `LSTM` or `GRU`."""
+    from tf2onnx.utils import make_name
+
+    def add(op: str, inputs: Sequence[str], count: int = 1, **options: Any) -> Any:
+        return context.make_node(op, inputs, output_count=count, **options).output
+
+    def const(array: Any) -> str:
+        return context.make_const(make_name("recurrent"), np.array(array)).output[0]
+
+    x, first, memory, parameters = node.input[:4]
+    size, units = context.get_shape(x)[-1], context.get_shape(first)[-1]
+    op, gates = ("LSTM", 4) if node.get_attr_value("rnn_mode") == b"lstm" else ("GRU", 3)
+    rows, biases = gates * units, 1 if op == "LSTM" else 2
+    sizes = [rows * size, rows * units, rows * biases]
+    shapes = [(1, rows, size), (1, rows, units), (1, rows * biases)]
+    parts = zip(add("Split", [parameters, const(sizes)], 3), shapes, strict=True)
+    kernels = [add("Reshape", [part, const(shape)])[0] for part, shape in parts]
+    attributes = {"hidden_size": units}
+    if op == "LSTM":  # has a second bias
+        zeros = const(np.zeros((1, rows), "float32"))
+        kernels[2] = add("Concat", [kernels[2], zeros], attr={"axis": 1})[0]
+    else:
+        attributes["linear_before_reset"] = 1
+    states = [first, memory] if op == "LSTM" else [first]
+    ends = list(zip(node.output, node.output_dtypes, node.output_shapes, strict=True))
+    context.remove_node(node.name)
+    new = add(op, [x, *kernels, "", *states], 1 + len(states), attr=attributes)
+    for source, (output, dtype, shape) in zip(new, ends, strict=False):
+        of_steps = source == new[0]
+        inputs = [source, const([1])] if of_steps else [source]
+        end = "Squeeze" if of_steps else "Identity"
+        add(end, inputs, outputs=[output], dtypes=[dtype], shapes=[shape])
 
 
 def _convert_reshape(context: Any, node: Any, name: str, arguments: Any) -> None:

@@ -120,7 +120,7 @@ class MatrixWriter:
             elif node.op_type == "Gather" and position == 0:
                 new = self._lookup(node, view, matrix.bits)
             else:
-                new = f"{node.op_type} reads it"
+                new = f"{node.op_type}, which reads it, takes floats"
             if isinstance(new, str):
                 reason = new
                 continue

@@ -1,0 +1,112 @@
+"""Traces recurrent layers as one operation each, for runtimes that have a kernel for it.
+
+The operation is TensorFlow's `CudnnRNNV3`, whose parameters here are the kernel, the recurrent
+kernel and the biases in the order of ONNX, one after another. It is only converted, never run. A
+mask moves the steps that count to the front, because those behind them change none before.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_tnattn.export.tracing import flat_layers
+from keras_tnattn.storage.integer_kernels import LoopKernels
+from keras_tnattn.typing import Tensor
+
+# The gates of Keras in the order of ONNX.
+_GATES = {keras.layers.LSTMCell: (0, 3, 1, 2), keras.layers.GRUCell: (0, 1, 2)}
+
+
+@contextlib.contextmanager
+def fused_loops(model: keras.Model) -> Iterator[None]:
+    """Lets recurrent layers be traced as one operation each, where it computes the same.
+
+    These are LSTMs, and GRUs that reset after the product, with the usual activations.
+    """
+    layers = [layer for layer in flat_layers(model) if _gates_of(layer)]
+    try:
+        for layer in layers:
+            layer.inner_loop = _fused(layer, layer.inner_loop)
+        yield
+    finally:
+        for layer in layers:
+            del layer.inner_loop
+
+
+def _gates_of(layer: keras.layers.Layer) -> tuple[int, ...]:
+    """Returns the order of the gates of a recurrent layer that is one operation, or nothing."""
+    if type(layer) not in (keras.layers.RNN, keras.layers.LSTM, keras.layers.GRU):
+        return ()
+    cell = layer.cell
+    for kind, gates in _GATES.items():
+        if isinstance(cell, kind) and type(cell).call in (kind.call, LoopKernels.call):
+            usual = (
+                cell.activation is keras.activations.tanh
+                and cell.recurrent_activation is keras.activations.sigmoid
+                and getattr(cell, "reset_after", True)
+            )
+            return gates if usual and not layer.stateful else ()
+    return ()
+
+
+def _fused(layer: keras.layers.RNN, loop: Callable[..., Any]) -> Callable[..., Any]:
+    def inner_loop(sequences: Tensor, initial_state: Any, mask: Any, training: bool = False) -> Any:
+        states, masks = keras.tree.flatten(initial_state), keras.tree.flatten(mask)
+        mask = masks[0] if masks else None
+        if mask is not None and layer.return_state:
+            return loop(sequences, initial_state, mask, training)
+        if layer.go_backwards:
+            sequences = ops.flip(sequences, axis=1)
+            mask = None if mask is None else ops.flip(mask, axis=1)
+        if mask is None:
+            outputs, new = _run(layer, sequences, states)
+            return outputs[:, -1], outputs, new
+        count = ops.cumsum(ops.cast(mask, "int32"), axis=1)
+        steps = ops.arange(ops.shape(mask)[1], dtype="int32")
+        order = ops.argsort(ops.where(mask, steps, steps + ops.shape(mask)[1]), axis=1)
+        outputs, new = _run(layer, _steps(sequences, order), states)
+        # A step that does not count repeats the last output, or 0 before the first.
+        repeated = _steps(outputs, ops.maximum(count - 1, 0))
+        is_output = mask if layer.zero_output_for_mask else count > 0
+        outputs = ops.where(ops.expand_dims(is_output, 2), repeated, 0.0)
+        return outputs[:, -1], outputs, new
+
+    return inner_loop
+
+
+def _steps(sequences: Tensor, order: Tensor) -> Tensor:
+    """Returns the steps of sequences `(B, T, I)` in an order `(B, T)`."""
+    batch, length = ops.shape(sequences)[:2]
+    rows = order + length * ops.expand_dims(ops.arange(batch, dtype="int32"), 1)
+    # As rows of a matrix, of which runtimes have a fast lookup.
+    return ops.take(ops.reshape(sequences, (-1, sequences.shape[-1])), rows, axis=0)
+
+
+def _run(layer: keras.layers.RNN, sequences: Tensor, states: list[Tensor]) -> tuple[Tensor, Any]:
+    """Returns the outputs of all steps, and the last states."""
+    import tensorflow as tf
+
+    cell, gates = layer.cell, _gates_of(layer)
+    parts = []
+    for kernel in (cell.kernel, cell.recurrent_kernel):
+        pieces = ops.split(ops.transpose(ops.cast(kernel, "float32")), len(gates), axis=0)
+        parts += [ops.reshape(pieces[n], (-1,)) for n in gates]
+    # A GRU has a second bias, inside the product that it resets.
+    shape = (1 if len(gates) == 4 else 2, len(gates), cell.units)
+    bias = ops.reshape(cell.bias, shape) if cell.use_bias else ops.zeros(shape)
+    parts.append(ops.reshape(ops.take(bias, np.array(gates), axis=1), (-1,)))
+    first = [ops.expand_dims(ops.cast(x, "float32"), 0) for x in states]
+    outputs, *new = tf.raw_ops.CudnnRNNV3(
+        input=ops.transpose(sequences, (1, 0, 2)),
+        input_h=first[0],
+        input_c=first[-1],
+        params=ops.concatenate(parts),
+        sequence_lengths=tf.zeros(tf.shape(sequences)[:1], "int32"),
+        rnn_mode="lstm" if len(gates) == 4 else "gru",
+        is_training=False,
+    )[:3]
+    return ops.transpose(outputs, (1, 0, 2)), [x[0] for x in new[: len(states)]]

@@ -1,0 +1,58 @@
+"""Recurrent layers of files: one operation each where it computes the same, else a loop."""
+
+import collections
+
+import keras
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime")
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("writes ONNX files of loops on TensorFlow only", allow_module_level=True)
+
+import onnx
+from conformance import to_numpy
+
+from keras_tnattn.export import export_onnx, running
+from keras_tnattn.storage.quantized import quantized_layer
+from keras_tnattn.storage.recurrent import on_other_cells
+
+layers = keras.layers
+RNG = np.random.default_rng(0)
+IDS = RNG.integers(1, 50, (5, 9)).astype("int32")
+# Padding on the right, in the middle, on the left, and everywhere.
+IDS[0, 3:] = IDS[1, 2:5] = IDS[2, :4] = IDS[3] = 0
+# Converters warn of their own libraries.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def of_integers(layer):
+    layer.build((None, None, 12))
+    return on_other_cells(layer, lambda cell: quantized_layer(cell, 4))
+
+
+@pytest.mark.parametrize(
+    ("layer", "masks", "operations"),
+    [
+        (lambda: layers.LSTM(16, return_sequences=True, return_state=True), False, {"LSTM": 1}),
+        (lambda: layers.LSTM(16, use_bias=False), True, {"LSTM": 1}),
+        (lambda: layers.LSTM(16, return_state=True), True, {"Loop": 1}),
+        (lambda: of_integers(layers.LSTM(16)), False, {"LSTM": 1}),
+        (lambda: layers.GRU(16, return_sequences=True, go_backwards=True), True, {"GRU": 1}),
+        (lambda: layers.GRU(16, return_state=True, use_bias=False), False, {"GRU": 1}),
+        (lambda: layers.GRU(16, reset_after=False), False, {"Loop": 1}),
+        (lambda: layers.Bidirectional(layers.GRU(16, return_sequences=True)), True, {"GRU": 2}),
+        (lambda: of_integers(layers.GRU(16)), True, {"GRU": 1}),
+    ],
+)
+def test_loops_are_one_operation(layer, masks, operations, tmp_path):
+    ids = keras.Input((None,), dtype="int32")
+    model = keras.Model(ids, layer()(layers.Embedding(50, 12, mask_zero=masks)(ids)))
+    for weight in model.weights:
+        weight.assign(weight + 0.1 * RNG.normal(size=weight.shape))
+    path = str(export_onnx(model, tmp_path / "model.onnx", IDS))
+    counts = collections.Counter(node.op_type for node in onnx.load(path).graph.node)
+    assert {name: counts[name] for name in ("LSTM", "GRU", "Loop") if counts[name]} == operations
+    expected = keras.tree.flatten(model(IDS))
+    for output, array in zip(running.run_onnx(path, IDS), expected, strict=True):
+        np.testing.assert_allclose(output, to_numpy(array), atol=1e-5)
