@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_tnattn.storage.integer_groups import pack, packed_size, unpacked
+from keras_tnattn.storage.integer_groups import pack, packed_size, unpacked_integers
 from keras_tnattn_runtime.extras import installation
 
 # No array is more times larger than its code, so that a small file cannot fill the memory.
@@ -142,7 +142,7 @@ def _streams(array: np.ndarray, method: str) -> list[np.ndarray]:
     """Splits an array into streams of symbols, uint8."""
     if method in _AXES:
         moved = np.moveaxis(array, _AXES[method], 0)
-        return [unpacked(moved, int(method[0])).ravel()]
+        return [unpacked_integers(moved, int(method[0])).ravel()]
     planes = np.frombuffer(array.tobytes(), "uint8").reshape(-1, array.dtype.itemsize)
     return [np.ascontiguousarray(plane) for plane in planes.T]
 

@@ -134,7 +134,7 @@ class Chooser:
     def _share_out(self, target: float) -> Choice | None:
         """Returns the choice for a target, or `None` if the target cannot be reached."""
         plan, most = self.plan, int(self.plan.total / target)
-        budget = most - plan.fixed
+        budget = most - plan.fixed_bytes
         while True:
             choice = self._least_error(budget)
             if choice is None:
@@ -175,7 +175,7 @@ class Chooser:
 
     def size(self, choice: Mapping[str, Candidate]) -> int:
         """Returns the bytes of the model with a choice."""
-        return self.plan.fixed + sum(map(self._bytes, choice.values()))
+        return self.plan.fixed_bytes + sum(map(self._bytes, choice.values()))
 
     def _bytes(self, candidate: Candidate) -> int:
         return candidate.bytes
@@ -190,8 +190,9 @@ class Chooser:
             f" At {reached:.2f} the error of the outputs of {worst} is "
             f"{100 * smallest[worst].likely_error:.0f} %."
         )
-        fixed = f"{plan.fixed:,} of {plan.total:,} bytes are in layers that are not replaced" + (
-            f" ({describe_others(plan)})" if plan.fixed else ""
+        fixed = (
+            f"{plan.fixed_bytes:,} of {plan.total:,} bytes are in layers that are not replaced"
+            + (f" ({describe_others(plan)})" if plan.fixed_bytes else "")
         )
         runtime = plan.options.for_runtime
         received = f"target={target}" + (f", for_runtime={runtime!r}" if runtime else "")
@@ -208,7 +209,7 @@ class Chooser:
             return ""
 
         def is_enough(bits: Sequence[int | None], runtime: str | None, formats: set[str]) -> bool:
-            size = plan.fixed
+            size = plan.fixed_bytes
             for path, kept in smallest.items():
                 # Without tensor trains, which take minutes, what is said holds all the more.
                 names = (formats | {kept.format}) & set(options.formats) - {"tensor_train"}
@@ -265,7 +266,7 @@ class Chooser:
         """Returns the choice of the highest target that is accepted, by bisection."""
         plan = self.plan
         smallest = sum(min(c.bytes for c in group) for group in plan.choices.values())
-        highest = plan.total / max(1, plan.fixed + smallest)
+        highest = plan.total / max(1, plan.fixed_bytes + smallest)
         low, high = 1.0, min(highest, limit or highest)
         best = {path: group[0] for path, group in plan.choices.items()}
         for step in range(_BISECTIONS):

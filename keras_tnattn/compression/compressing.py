@@ -498,10 +498,10 @@ def compress(
         promised = PromisedRows(goal, data, model, batch_size)
         data = promised.planning_inputs
     with printing(verbose):
-        return _compressed(model, goal, options, _read(data, model, options), metric, promised)
+        return _compress_model(model, goal, options, _read(data, model, options), metric, promised)
 
 
-def _compressed(
+def _compress_model(
     model: keras.Model,
     goal: Goal,
     options: Options,
@@ -526,7 +526,7 @@ def _compressed(
     assembly, promise = None, None
     remarks: list[str] = []
     if promised is not None:
-        build = functools.partial(_corrected, chooser, model, data)
+        build = functools.partial(_corrected_model, chooser, model, data)
         choice, assembly, promise, remarks = promised.choose(chooser, build, unchanged)
     else:
         choice = chooser.choice_for(goal, before)
@@ -556,7 +556,9 @@ def _compressed(
     return result
 
 
-def _corrected(chooser: Chooser, model: keras.Model, data: Data | None, choice: Choice) -> Assembly:
+def _corrected_model(
+    chooser: Chooser, model: keras.Model, data: Data | None, choice: Choice
+) -> Assembly:
     """Returns the finished model of a choice, with which the plan can be used again."""
     made_layers = chooser.replacements(choice)
     correction = BiasCorrection(chooser.plan, made_layers, data)

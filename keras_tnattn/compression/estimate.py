@@ -38,14 +38,7 @@ _COPIES, _LAYER = 2**35, 2**32
 
 
 def tell_cost(inventory: Inventory, factored: bool, data: Data | None, bits: int | None) -> None:
-    """Says how much there is to do, and about how long it takes.
-
-    Args:
-        inventory: The layers that can be replaced.
-        factored: As for `expected_seconds`.
-        data: Inputs of the model, or `None`.
-        bits: As for `expected_seconds`.
-    """
+    """Says how much there is to do, and about how long it takes."""
     layers, run, batches = inventory.replaceable_layers, None, 0
     if data is not None:
         run = functools.partial(outputs_of, inventory.model, data.batches[0])

@@ -27,10 +27,10 @@ def keras_quantizations(
 ) -> tuple[KerasQuantization, ...]:
     """Returns what Keras' int8 and int4 give for a model, which is not changed."""
     tell("Keras' %s, to compare with", " and ".join(_MODES))
-    return tuple(_quantized(original, expected_outputs, data, mode) for mode in _MODES)
+    return tuple(_quantized_model(original, expected_outputs, data, mode) for mode in _MODES)
 
 
-def _quantized(
+def _quantized_model(
     original: Inventory, expected_outputs: Runner, data: Data, mode: str
 ) -> KerasQuantization:
     batches = _some(data)

@@ -50,7 +50,7 @@ class Plan:
         return self.inventory.replaceable_layers
 
     @property
-    def fixed(self) -> int:
+    def fixed_bytes(self) -> int:
         """Bytes of the weights that stay whatever is chosen."""
         return byte_count(self.inventory.model) - sum(map(byte_count, self.layers.values()))
 
@@ -130,7 +130,7 @@ def _look_at_integers_first(plan: Plan, most: int) -> None:
     _look_at(plan, list(plan.layers), ())
 
     def least() -> int:
-        return plan.fixed + sum(
+        return plan.fixed_bytes + sum(
             min(c.bytes for c in group if (c.bits or 32) >= enough)
             for group in plan.choices.values()
         )

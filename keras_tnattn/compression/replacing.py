@@ -253,12 +253,7 @@ def _replacing_after(build: Callable, layer: keras.layers.Layer) -> Callable:
 
 
 def _replace_awaited(layer: Any, called: bool = False) -> None:
-    """Replaces the layers inside that are built by now.
-
-    Args:
-        layer: A marked layer.
-        called: Whether the layer was called, so that all layers inside exist.
-    """
+    """Replaces the layers inside that are built by now."""
     if not layer.awaited_replacements:
         return
     inner = {place.address: place.layer for place in places(layer)}

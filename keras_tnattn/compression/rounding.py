@@ -40,13 +40,13 @@ class Rounding:
     layer: IntegerKernels
     name: str
 
-    def restored(self) -> Tensor:
+    def restored_floats(self) -> Tensor:
         """Returns what the integers stand for."""
         return getattr(self.layer, self.name)
 
-    def rounded(self, kernel: Tensor) -> Tensor:
+    def rounded_floats(self, kernel: Tensor) -> Tensor:
         """Rounds floats as the integers are; the gradient passes as if they were not rounded."""
-        return self.layer.rounded(self.name, kernel)
+        return self.layer.rounded_kernel(self.name, kernel)
 
     def assign(self, kernel: Tensor) -> None:
         """Sets the integers to those of floats."""
@@ -67,12 +67,12 @@ class BlockRounding:
     layer: AdaptiveEmbedding
     number: int
 
-    def restored(self) -> Tensor:
+    def restored_floats(self) -> Tensor:
         """Returns what the integers stand for."""
         rank, parts = self.layer.block_ranks[self.number], self.layer.packed_blocks[self.number]
         return even_levels.dequantize_rows(parts, rank, self._bits)
 
-    def rounded(self, block: Tensor) -> Tensor:
+    def rounded_floats(self, block: Tensor) -> Tensor:
         """Rounds floats as the integers are; the gradient passes as if they were not rounded."""
         block = ops.cast(block, "float32")
         return block + ops.stop_gradient(self._numbers_of(block)[1] - block)
@@ -118,7 +118,7 @@ def _parts(layer: keras.layers.Layer) -> Sequence[keras.layers.Layer]:
 def start_from_integers(kernels: Sequence[Rounding | BlockRounding]) -> None:
     """Sets the floats to what the integers stand for."""
     for kernel in kernels:
-        kernel.variable.assign(kernel.restored())
+        kernel.variable.assign(kernel.restored_floats())
 
 
 def rounded_values(
@@ -135,7 +135,7 @@ def rounded_values(
         tensor = ops.convert_to_tensor(variable)
         if kernel is None:
             return tensor
-        return ops.cast(kernel.rounded(tensor), variable.dtype)
+        return ops.cast(kernel.rounded_floats(tensor), variable.dtype)
 
     return [(variable, value(variable)) for variable in model.variables]
 

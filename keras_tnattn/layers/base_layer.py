@@ -55,8 +55,8 @@ class BaseLayer(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor, from the attributes of their names."""
         kind: Any = type(self)
-        own = {name: getattr(self, name) for name in _constructor_arguments(kind)}
-        return {**super().get_config(), **{n: _serialized(n, value) for n, value in own.items()}}
+        own = {n: _config_of(n, getattr(self, n)) for n in _constructor_arguments(kind)}
+        return {**super().get_config(), **own}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
@@ -95,7 +95,7 @@ def _constructor_arguments(kind: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _serialized(name: str, value: Any) -> Any:
+def _config_of(name: str, value: Any) -> Any:
     if name == "activation":
         return keras.activations.serialize(value)
     # Layers, initializers, regularizers and constraints can be called.

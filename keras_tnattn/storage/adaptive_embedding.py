@@ -173,7 +173,7 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
             shape = (self.block_rows[k], self.block_ranks[k])
             arrays = even_levels.numbers_of_rows(weights, shape[1], bits)
             matrices[f"coordinates_{k}"] = StoredMatrix(*arrays, bits, shape[1], 1, shape, (0, 1))
-        return {**matrices, "basis": self.packed_basis.stored()}
+        return {**matrices, "basis": self.packed_basis.stored_matrix()}
 
     def _float_basis(self) -> Tensor:
         basis = stand_in(self, "basis")
@@ -236,7 +236,7 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
             # Multiplying by 1 gives the block a dense gradient on TensorFlow.
             block = ops.multiply(self.blocks[k], 1)
         rows = ops.take(block, within, axis=0)
-        return _widened(ops.where(inside, rows, ops.zeros_like(rows)), max(self.block_ranks))
+        return _widened_rows(ops.where(inside, rows, ops.zeros_like(rows)), max(self.block_ranks))
 
     def _integer_rows(self, bits: int, found: Sequence[tuple[int, Tensor, Tensor]]) -> Tensor:
         """Returns the rows of some blocks of the same bits, which are unpacked together."""
@@ -247,13 +247,13 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
             integers, codes, largest = map(ops.convert_to_tensor, self.packed_blocks[k])
             row = ops.cast(ops.take(integers, within, axis=0), "float32")
             scale = even_levels.steps(ops.take(codes, within, axis=0), largest)
-            packed += ops.where(inside, _widened(row, bytes_of_row), 0.0)
+            packed += ops.where(inside, _widened_rows(row, bytes_of_row), 0.0)
             scales += ops.where(inside, scale, 0.0)  # 0 for rows of other blocks
             rank_of += ops.where(inside, float(rank), 0.0)
         rows = even_levels.levels(packed, max(ranks), bits) * scales
         if min(ranks) < max(ranks):
             rows = ops.where(ops.arange(max(ranks), dtype="float32") < rank_of, rows, 0.0)
-        return _widened(rows, max(self.block_ranks))
+        return _widened_rows(rows, max(self.block_ranks))
 
     def _logits(self, features: Tensor) -> Tensor:
         projected = ops.matmul(features, ops.transpose(self._float_basis()))
@@ -269,13 +269,7 @@ class AdaptiveEmbedding(BaseFactoredEmbedding):
 
     def quantized(self, block_bits: Sequence[int]) -> "AdaptiveEmbedding":
         """Returns a layer of integers with `block_bits` for the blocks, and a basis of 8 bits."""
-        if not self.built or self.block_bits is not None:
-            raise ValueError(
-                "Expected a built layer that is not quantized yet. "
-                f"Received: built={self.built}, block_bits={self.block_bits}"
-            )
-        new = type(self).from_config({**self.get_config(), "block_bits": tuple(block_bits)})
-        new.build()
+        new = self._unfilled_copy("block_bits", tuple(block_bits))
         new.assign_blocks([_array(block) for block in self.blocks], _array(self.basis))
         if self.reorder_rows:
             new.positions.assign(_array(self.positions))
@@ -322,7 +316,7 @@ def position_bytes(input_dim: int) -> int:
     return next(size for size in (2, 3, 4) if input_dim <= 256**size)
 
 
-def _widened(rows: Tensor, width: int) -> Tensor:
+def _widened_rows(rows: Tensor, width: int) -> Tensor:
     """Returns rows with zeros at their ends."""
     more = width - rows.shape[-1]
     return ops.pad(rows, ((0, 0), (0, more))) if more else rows

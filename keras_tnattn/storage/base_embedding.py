@@ -98,14 +98,14 @@ class BaseFactoredEmbedding(BaseLayer):
         dtype = self.reverse_dtype if reverse and self.reverse_dtype else self.compute_dtype
         return keras.KerasTensor(shape, dtype)
 
-    def _unfilled(self: Embedding, bits: int, **config: Any) -> Embedding:
-        """Returns a built, quantized copy of this layer whose weights are still to be set."""
-        if not self.built or self.bits is not None:
+    def _unfilled_copy(self: Embedding, name: str, bits: Any, **config: Any) -> Embedding:
+        """Returns a built copy with `name=bits`, whose weights are still to be set."""
+        if not self.built or getattr(self, name) is not None:
             raise ValueError(
                 "Expected a built layer that is not quantized yet. "
-                f"Received: built={self.built}, bits={self.bits}"
+                f"Received: built={self.built}, {name}={getattr(self, name)}"
             )
-        new = type(self).from_config({**self.get_config(), **config, "bits": bits})
+        new = type(self).from_config({**self.get_config(), **config, name: bits})
         new.build()
         return new
 
@@ -155,7 +155,7 @@ class PackedMatrix:
             [*parts, largest], self.shape[1], self.bits, self.group_size, axis=1
         )
 
-    def stored(self) -> StoredMatrix:
+    def stored_matrix(self) -> StoredMatrix:
         """Returns the matrix, for which a tensor can stand."""
         arrays = integer_groups.numbers_of_groups(self.weights, self.shape[1], self.bits, axis=1)
         return StoredMatrix(*arrays, self.bits, self.group_size, 1, self.shape, (0, 1))

@@ -5,10 +5,12 @@ from typing import Any, ClassVar
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_tnattn.checks import check_int
 from keras_tnattn.initializers import kernel_variance
 from keras_tnattn.layers.base_layer import BaseLayer
+from keras_tnattn.storage import low_rank
 from keras_tnattn.typing import Activation, Constraint, DType, Initializer, Regularizer, Tensor
 
 
@@ -74,12 +76,7 @@ class BaseLowRank(BaseLayer):
         return self.outer(self.inner(inputs))
 
     def enable_lora(self, rank: int, **options: Any) -> None:
-        """Freezes the factors, and trains a low-rank correction of each, as Keras' layers do.
-
-        Args:
-            rank: Rank of the corrections, at most that of the layer is used.
-            **options: Further arguments of `keras.layers.Dense.enable_lora`.
-        """
+        """Freezes the factors, and trains a low-rank correction of each, as Keras' layers do."""
         for layer in (self.inner, self.outer):
             layer.enable_lora(min(rank, self.rank), **options)
 
@@ -91,6 +88,33 @@ class BaseLowRank(BaseLayer):
         self.outer.kernel.assign(np.reshape(right, self.outer.kernel.shape))
         if bias is not None:
             self.outer.bias.assign(np.reshape(bias, self.outer.bias.shape))
+
+    @classmethod
+    def _of_matrix(
+        cls,
+        layer: keras.layers.Layer,
+        matrix: np.ndarray,
+        scale: np.ndarray | None,
+        ranks: tuple[int | None, float | None],
+        **kwargs: Any,
+    ) -> Any:
+        """Returns a layer with the factors of a layer's kernel, for a rank or a tolerance."""
+        left, right, errors = low_rank.low_rank_factors(matrix, scale)
+        rank = low_rank.chosen_rank(errors, *ranks)
+        new = cls.like(layer, rank, **kwargs)
+        new.build(layer.get_build_config()["input_shape"])
+        bias = None if layer.bias is None else ops.convert_to_numpy(layer.bias)
+        new.assign_factors(left[:, :rank], right[:rank], bias)
+        new.relative_error = float(errors[rank])
+        return new
+
+    @classmethod
+    def like(cls, layer: keras.layers.Layer, rank: int, **kwargs: Any) -> Any:
+        """Returns an unbuilt layer of a rank with the options of one of Keras.
+
+        The regularizer of the kernel is applied to both factors; its constraint is left out.
+        """
+        raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
         dtypes = self.factor_dtypes

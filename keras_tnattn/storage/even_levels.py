@@ -75,7 +75,7 @@ def quantize_rows(matrix: np.ndarray, bits: int, importance: np.ndarray | None =
     rounded = largest * np.exp2(codes.astype("float32") / -_STEPS)
     scales_of = np.split(rounded, range(step, len(matrix), step))
     integers = [
-        pack(_rounded(part, scale, bits).T, bits).T
+        pack(_rounded_integers(part, scale, bits).T, bits).T
         for part, scale in zip(parts, scales_of, strict=True)
     ]
     return EvenRows(np.concatenate(integers), codes, largest)
@@ -94,10 +94,10 @@ def _fitted_scales(rows: np.ndarray, bits: int, weights: np.ndarray) -> np.ndarr
     for share in _BEGINNINGS:
         scales = share * first
         for _ in range(_FITS):
-            near = _rounded(rows, scales, bits) - _middle(bits)
+            near = _rounded_integers(rows, scales, bits) - _middle(bits)
             fitted = (rows * near) @ weights / (np.square(near) @ weights + 1e-30)
             scales = np.maximum(fitted, 0.0)[:, None]
-        near = _rounded(rows, scales, bits) - _middle(bits)
+        near = _rounded_integers(rows, scales, bits) - _middle(bits)
         errors = (np.square(scales * near - rows) @ weights)[:, None]
         best, least = np.where(errors < least, scales, best), np.minimum(errors, least)
     return best
@@ -107,7 +107,7 @@ def _middle(bits: int) -> float:
     return (2**bits - 1) / 2
 
 
-def _rounded(rows: np.ndarray, scales: np.ndarray, bits: int) -> np.ndarray:
+def _rounded_integers(rows: np.ndarray, scales: np.ndarray, bits: int) -> np.ndarray:
     divisors = np.where(scales > 0, scales, 1.0).astype("float32")
     return np.clip(np.rint(rows / divisors + _middle(bits)), 0, 2**bits - 1)
 
@@ -132,11 +132,6 @@ def numbers_of_rows(
     parts: Sequence[Tensor], columns: int, bits: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the integers, the scales and the zeros of packed rows, which are halves.
-
-    Args:
-        parts: As for `dequantize_rows`.
-        columns: As for `dequantize_rows`.
-        bits: As for `dequantize_rows`.
 
     Returns:
         uint8 array `(n, columns)`, and two float32 arrays `(n, 1)`.

@@ -167,9 +167,9 @@ def quantize_groups(
         scales = np.repeat(_scales(codes, largest), group_size, axis=0)[: len(columns)]
         zero_of = np.repeat(zeros, group_size, axis=0)[: len(columns)]
         if order_and_factor is None:
-            numbers = _rounded(part, scales, zero_of, bits, lowest)
+            numbers = _rounded_integers(part, scales, zero_of, bits, lowest)
         else:
-            numbers = _rounded_in_turn(part, scales, zero_of, bits, lowest, *order_and_factor)
+            numbers = _integers_in_turn(part, scales, zero_of, bits, lowest, *order_and_factor)
         stored.append((pack(numbers, bits), codes, pack(zeros, bits)))
     integers, codes, zeros = (
         np.ascontiguousarray(array if axis == 0 else array.T)
@@ -204,18 +204,10 @@ def _step_and_zero(matrix: np.ndarray, bits: int, step: float) -> tuple[float, i
     return size, min(max(middle, 0), 2**bits - 1)
 
 
-def restored(
+def restored_matrix(
     groups: IntegerGroups, size: int, bits: int, group_size: int = 32, axis: int = 0
 ) -> np.ndarray:
-    """Returns the matrix that integers stand for, as a float32 array.
-
-    Args:
-        groups: What `quantize_groups` returned.
-        size: The size of the matrix along the axis.
-        bits: As for `quantize_groups`.
-        group_size: As for `quantize_groups`. Defaults to 32.
-        axis: As for `quantize_groups`. Defaults to 0.
-    """
+    """Returns the matrix that integers stand for, as a float32 array."""
     return ops.convert_to_numpy(dequantize_groups(groups, size, bits, group_size, axis))
 
 
@@ -228,14 +220,14 @@ def rounded_matrix(
 ) -> np.ndarray:
     """Returns what `quantize_groups` keeps of a matrix, as a float32 array."""
     groups = quantize_groups(matrix, bits, group_size, axis, moment)
-    return restored(groups, matrix.shape[axis], bits, group_size, axis)
+    return restored_matrix(groups, matrix.shape[axis], bits, group_size, axis)
 
 
 def _scales(codes: np.ndarray, largest: np.float32) -> np.ndarray:
     return largest * np.exp2(codes.astype("float32") / -_STEPS)
 
 
-def _rounded(
+def _rounded_integers(
     values: np.ndarray, scales: np.ndarray, zeros: np.ndarray, bits: int, lowest: int
 ) -> np.ndarray:
     return np.clip(np.rint(values / scales) + zeros, lowest, 2**bits - 1).astype("uint8")
@@ -290,7 +282,7 @@ def _scales_and_zeros(
         zero = np.clip(np.rint(-low * share / scale), 0, steps)
         if symmetric:
             zero[:] = 2 ** (bits - 1)
-        rounded = _rounded(grouped, scale[:, None], zero[:, None], bits, 0)
+        rounded = _rounded_integers(grouped, scale[:, None], zero[:, None], bits, 0)
         difference = (rounded - zero[:, None]) * scale[:, None] - grouped
         error = (weight * difference**2).sum(axis=1)
         better = error < best
@@ -308,7 +300,7 @@ def _order_and_factor(moment: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return order, np.linalg.cholesky((inverse + inverse.T) / 2).T.astype("float32")
 
 
-def _rounded_in_turn(
+def _integers_in_turn(
     columns: np.ndarray,
     scales: np.ndarray,
     zeros: np.ndarray,
@@ -328,7 +320,7 @@ def _rounded_in_turn(
         stop = min(start + _BLOCK, len(rest))
         errors = np.empty((stop - start, rest.shape[1]), "float32")
         for i in range(start, stop):
-            numbers[i] = _rounded(rest[i], scales[i], zeros[i], bits, lowest)
+            numbers[i] = _rounded_integers(rest[i], scales[i], zeros[i], bits, lowest)
             rounded = (numbers[i].astype("float32") - zeros[i]) * scales[i]
             error = errors[i - start] = (rest[i] - rounded) / upper[i, i]
             rest[i + 1 : stop] -= np.outer(upper[i, i + 1 : stop], error)
@@ -358,7 +350,7 @@ def pack(numbers: np.ndarray, bits: int) -> np.ndarray:
     return parts.reshape(units * num_bytes, *numbers.shape[1:]).astype("uint8")
 
 
-def unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
+def unpacked_integers(packed: np.ndarray, bits: int) -> np.ndarray:
     """Returns all integers that were packed along the first axis, those that fill it up, too.
 
     Args:
@@ -437,12 +429,6 @@ def numbers_of_groups(
     parts: Sequence[Tensor], size: int, bits: int, axis: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the integers, the scales and the zeros of an `IntegerGroups`, unpacked.
-
-    Args:
-        parts: As for `dequantize_groups`.
-        size: As for `dequantize_groups`.
-        bits: As for `dequantize_groups`.
-        axis: 0 or 1. Defaults to 0.
 
     Returns:
         uint8 array of the shape of the matrix, and two float32 arrays with an entry for each group.

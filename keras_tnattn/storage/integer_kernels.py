@@ -215,7 +215,7 @@ class IntegerKernels(keras.layers.Layer):
         for weight, part in zip(self._parts(name), groups, strict=True):
             weight.assign(part)
 
-    def rounded(self, name: str, kernel: Tensor) -> Tensor:
+    def rounded_kernel(self, name: str, kernel: Tensor) -> Tensor:
         """Rounds floats to the integers, scales and zeros of a kernel, as if that were smooth.
 
         The gradient by `kernel` is that of the result (the straight-through estimator).

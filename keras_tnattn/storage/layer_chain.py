@@ -56,6 +56,13 @@ class LayerChain(keras.layers.Layer):
         if not self.parts:
             raise ValueError(f"Expected at least one part. Received: parts={parts!r}")
 
+    @classmethod
+    def like(cls, layer: keras.layers.Layer, parts: Sequence[Any]) -> "LayerChain":
+        """Returns a chain, not built, that stands for a layer, with its name and options."""
+        names = ("activity_regularizer", "trainable", "name")
+        options = {name: getattr(layer, name) for name in names}
+        return cls(parts, dtype=layer.dtype_policy, **options)
+
     @property
     def outer(self) -> keras.layers.Layer:
         """The last part, which has the bias and the activation."""
@@ -74,12 +81,7 @@ class LayerChain(keras.layers.Layer):
         return inputs
 
     def enable_lora(self, rank: int, **options: Any) -> None:
-        """Freezes the kernels of all parts, and trains a correction of low rank of each.
-
-        Args:
-            rank: Rank of the corrections.
-            **options: Further arguments of the method of the parts, that of Keras' layers.
-        """
+        """Freezes the kernels of all parts, and trains a correction of low rank of each."""
         for part in self.parts:
             part.enable_lora(rank, **options)
 
@@ -148,13 +150,7 @@ def chain_of(layer: keras.layers.Layer, kernels: Sequence[np.ndarray]) -> LayerC
             name=f"part_{number}",
         )
         parts.append(part)
-    new = LayerChain(
-        parts,
-        activity_regularizer=layer.activity_regularizer,
-        trainable=layer.trainable,
-        dtype=layer.dtype_policy,
-        name=layer.name,
-    )
+    new = LayerChain.like(layer, parts)
     new.build(layer.get_build_config()["input_shape"])
     for part, kernel in zip(parts, kernels, strict=True):
         part.kernel.assign(kernel)

@@ -128,20 +128,9 @@ class LowRankDense(BaseLowRank):
         """
         check_built(layer, "Dense")
         kernel = ops.convert_to_numpy(layer.kernel)
-        left, right, errors = low_rank.low_rank_factors(kernel, _scale_of(inputs))
-        rank = low_rank.chosen_rank(errors, rank, tolerance)
-        new = cls.like(layer, rank, **kwargs)
-        new.build((None, kernel.shape[0]))
-        bias = ops.convert_to_numpy(layer.bias) if layer.use_bias else None
-        new.assign_factors(left[:, :rank], right[:rank], bias)
-        new.relative_error = float(errors[rank])
-        return new
+        return cls._of_matrix(layer, kernel, _scale_of(inputs), (rank, tolerance), **kwargs)
 
     @classmethod
     def like(cls, layer: keras.layers.Dense, rank: int, **kwargs: Any) -> "LowRankDense":
-        """Returns an unbuilt layer of a rank with the options of a `keras.layers.Dense`.
-
-        The regularizer of the kernel is applied to both factors; its constraint is left out.
-        """
         config = {**dense_options(layer), "use_bias": layer.use_bias, "name": layer.name}
         return cls(layer.units, rank, **{**config, **kwargs})

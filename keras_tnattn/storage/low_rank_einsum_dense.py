@@ -7,7 +7,6 @@ import numpy as np
 from keras import ops
 
 from keras_tnattn.layers.base_layer import check_built, dense_options
-from keras_tnattn.storage import low_rank
 from keras_tnattn.storage.base_low_rank import BaseLowRank
 from keras_tnattn.typing import Activation, Shape
 
@@ -197,23 +196,12 @@ class LowRankEinsumDense(BaseLowRank):
         check_built(layer, "EinsumDense")
         split_equation(layer.equation)
         kernel = kernel_matrix(ops.convert_to_numpy(layer.kernel), layer.equation)
-        left, right, errors = low_rank.low_rank_factors(kernel)
-        rank = low_rank.chosen_rank(errors, rank, tolerance)
-        new = cls.like(layer, rank, **kwargs)
-        new.build(layer.get_build_config()["input_shape"])
-        bias = None if layer.bias is None else ops.convert_to_numpy(layer.bias)
-        new.assign_factors(left[:, :rank], right[:rank], bias)
-        new.relative_error = float(errors[rank])
-        return new
+        return cls._of_matrix(layer, kernel, None, (rank, tolerance), **kwargs)
 
     @classmethod
     def like(
         cls, layer: keras.layers.EinsumDense, rank: int, **kwargs: Any
     ) -> "LowRankEinsumDense":
-        """Returns an unbuilt layer of a rank with the options of a `keras.layers.EinsumDense`.
-
-        The regularizer of the kernel is applied to both factors; its constraint is left out.
-        """
         config = {**dense_options(layer), "bias_axes": layer.bias_axes, "name": layer.name}
         return cls(layer.equation, layer.partial_output_shape, rank, **{**config, **kwargs})
 

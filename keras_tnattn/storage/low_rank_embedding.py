@@ -102,7 +102,7 @@ class LowRankEmbedding(BaseFactoredEmbedding):
 
     def stored_matrices(self) -> dict[str, StoredMatrix]:
         """Returns the coordinates as integers, for which a tensor can stand."""
-        return {} if self.bits is None else {"coordinates": self.packed.stored()}
+        return {} if self.bits is None else {"coordinates": self.packed.stored_matrix()}
 
     def _rows(self, ids: Tensor | None = None) -> Tensor:
         """Returns the coordinates of ids. Default: of all ids."""
@@ -174,7 +174,7 @@ class LowRankEmbedding(BaseFactoredEmbedding):
 
     def quantized(self, bits: int) -> "LowRankEmbedding":
         """Returns a layer whose coordinates are integers, with one scale per id."""
-        new = self._unfilled(bits)
+        new = self._unfilled_copy("bits", bits)
         new.assign_factors(*(ops.convert_to_numpy(w) for w in (self.coordinates, self.basis)))
         return new
 

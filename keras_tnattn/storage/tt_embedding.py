@@ -272,7 +272,7 @@ class TTEmbedding(BaseFactoredEmbedding):
         floats. Each core makes up, by least squares, for the rounding of the one before. The new
         layer cannot be trained.
         """
-        new = self._unfilled(bits, tt_ranks=self.ranks)
+        new = self._unfilled_copy("bits", bits, tt_ranks=self.ranks)
         cores = [ops.convert_to_numpy(core).astype("float64") for core in self.cores]
         for n, rank in enumerate(self.ranks):
             rounded, _ = rounded_core(cores[n], bits, 0)

@@ -177,13 +177,13 @@ def table_to_tt(
     if row_weights is not None and total > 0:
         for _ in range(sweeps):
             for n in range(len(cores)):
-                cores[n] = _refitted(cores, n, padded, weights / weights.sum())
+                cores[n] = _refitted_core(cores, n, padded, weights / weights.sum())
     error = padded - form_table(cores, num_rows)
     squared = np.sum(weights[:, None] * error**2)
     return cores, float(math.sqrt(squared / total)) if total > 0 else 0.0
 
 
-def _refitted(
+def _refitted_core(
     cores: list[np.ndarray], n: int, table: np.ndarray, weights: np.ndarray
 ) -> np.ndarray:
     """Returns the core `n` that minimizes the weighted squared error for the other cores."""

@@ -85,7 +85,7 @@ def replacements(kernel, moment):
 
 def rounded(matrix, bits, group, moment):
     groups = integer_groups.quantize_groups(matrix, bits, group, moment=moment)
-    return integer_groups.restored(groups, len(matrix), bits, group), groups.nbytes
+    return integer_groups.restored_matrix(groups, len(matrix), bits, group), groups.nbytes
 
 
 def corrected(error, rank, moment):

@@ -1,13 +1,13 @@
 """`compress` and `heal` read data in the same way."""
 
-import functools
 import itertools
 
 import keras
 import numpy as np
 import pytest
+from compressing import compress
+from conformance import to_numpy
 
-import keras_tnattn
 from keras_tnattn.compression.batches import (
     are_equal,
     are_probabilities,
@@ -16,9 +16,6 @@ from keras_tnattn.compression.batches import (
     number_of_inputs,
     renumber_ids,
 )
-
-# Floats, where a test says nothing else.
-compress = functools.partial(keras_tnattn.compress, bits=32)
 
 RNG = np.random.default_rng(0)
 A, B, Y = (RNG.normal(size=(24, 16)).astype("float32") for _ in range(3))
@@ -102,7 +99,7 @@ def test_new_ids_may_be_larger_than_the_dtype_of_the_old_ones():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_probabilities_are_recognized(dtype):
     probabilities = keras.ops.softmax(keras.random.normal((4, 50), seed=0))
-    rounded = keras.ops.convert_to_numpy(keras.ops.cast(probabilities, dtype))
+    rounded = to_numpy(keras.ops.cast(probabilities, dtype))
     assert are_probabilities(rounded)
     assert not are_probabilities(1.1 * rounded)
     assert not are_probabilities([rounded, rounded])

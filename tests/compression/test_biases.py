@@ -1,18 +1,13 @@
 """Tests of biases that are corrected so that layers have the original's mean outputs."""
 
-import functools
-
 import keras
 import numpy as np
 import pytest
-from keras import ops
+from compressing import compress
+from conformance import to_numpy
 
-import keras_tnattn
 from keras_tnattn.compression.batches import some_batches
 from keras_tnattn.compression.biases import bias_of
-
-# Floats, where a test says nothing else.
-compress = functools.partial(keras_tnattn.compress, bits=32)
 
 INPUTS = np.random.default_rng(0).normal(0.5, 1, size=(64, 24)).astype("float32")
 IMAGES = np.random.default_rng(0).normal(0.5, 1, size=(32, 6, 6, 4)).astype("float32")
@@ -39,7 +34,7 @@ def mean_outputs(model):
     """Returns the means before the activations, layer after layer, by the formula of each."""
     x, means = INPUTS.astype("float64"), []
     for layer in model.layers:
-        x = ops.convert_to_numpy(layer(x.astype("float32"))).astype("float64")
+        x = to_numpy(layer(x.astype("float32"))).astype("float64")
         linear = np.arctanh(x) if layer.activation is keras.activations.tanh else x
         means.append(linear.mean(axis=0))
     return means
@@ -64,7 +59,7 @@ def test_normalizations_take_the_corrections_of_convolutions():
     small = compress(model, data=IMAGES, bits=2, formats=(), verbose=0).model
     for name in ("first", "second"):
         expected, actual = (
-            keras.Model(x.inputs, x.get_layer(name).output).predict(IMAGES, verbose=0)
+            to_numpy(keras.Model(x.inputs, x.get_layer(name).output)(IMAGES))
             for x in (model, small)
         )
         assert np.abs(actual - expected).max() > 0.01
@@ -82,7 +77,7 @@ def test_only_normalizations_of_the_last_axis_have_a_bias_for_outputs(axis, is_l
 def test_several_batches_have_the_mean_over_all():
     model = keras.Sequential([keras.Input((24,)), keras.layers.Dense(8)])
     small = compress(model, data=INPUTS, batch_size=16, bits=2, formats=(), verbose=0).model
-    expected, actual = (x.predict(INPUTS, verbose=0).mean(axis=0) for x in (model, small))
+    expected, actual = (to_numpy(x(INPUTS)).mean(axis=0) for x in (model, small))
     np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
@@ -91,7 +86,7 @@ def test_a_short_last_batch_counts_by_its_rows():
     inputs = INPUTS[:33].copy()
     inputs[-1] *= 30
     small = compress(model, data=inputs, batch_size=32, bits=2, formats=(), verbose=0).model
-    expected, actual = (x.predict(inputs, verbose=0).mean(axis=0) for x in (model, small))
+    expected, actual = (to_numpy(x(inputs)).mean(axis=0) for x in (model, small))
     np.testing.assert_allclose(actual, expected, atol=1e-4)
 
 
@@ -107,17 +102,17 @@ def test_normalizations_that_are_not_selected_stay():
     model = convolutional_model()
     options = {"bits": 2, "formats": (), "filters": "conv", "verbose": 0}
     small = compress(model, data=IMAGES, **options).model
-    before, after = (ops.convert_to_numpy(x.get_layer("second").beta) for x in (model, small))
+    before, after = (to_numpy(x.get_layer("second").beta) for x in (model, small))
     assert np.array_equal(before, after)
 
 
 def test_biases_stay_if_the_metric_would_fall():
     model = dense_model()
-    biases = [ops.convert_to_numpy(layer.bias) for layer in model.layers]
+    biases = [to_numpy(layer.bias) for layer in model.layers]
 
     def metric(small):
         pairs = zip(small.layers, biases, strict=True)
-        return -sum(np.abs(ops.convert_to_numpy(x.bias) - bias).sum() for x, bias in pairs)
+        return -sum(np.abs(to_numpy(x.bias) - bias).sum() for x, bias in pairs)
 
     small = compress(model, data=INPUTS, bits=2, formats=(), metric=metric, verbose=0).model
     assert metric(small) == 0
@@ -125,6 +120,6 @@ def test_biases_stay_if_the_metric_would_fall():
 
 def test_healing_starts_from_corrected_biases():
     result = compress(dense_model(), data=INPUTS, bits=2, formats=(), verbose=0)
-    before = result.model.predict(INPUTS, verbose=0)
+    before = to_numpy(result.model(INPUTS))
     result.heal(INPUTS, learning_rate=1e-12)
-    np.testing.assert_allclose(result.model.predict(INPUTS, verbose=0), before, atol=1e-5)
+    np.testing.assert_allclose(to_numpy(result.model(INPUTS)), before, atol=1e-5)

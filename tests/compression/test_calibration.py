@@ -1,16 +1,11 @@
 """What is observed of each layer belongs to the inputs that this layer really gets."""
 
-import functools
-
 import keras
 import numpy as np
 import pytest
+from compressing import compress
 
-import keras_tnattn
 from keras_tnattn.compression import calibration
-
-# Floats, where a test says nothing else.
-compress = functools.partial(keras_tnattn.compress, bits=32)
 
 RNG = np.random.default_rng(0)
 

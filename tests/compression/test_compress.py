@@ -1,6 +1,5 @@
 """Models of every kind come back smaller, equal where asked, and load anywhere."""
 
-import functools
 import importlib.util
 import os
 import re
@@ -12,17 +11,14 @@ import types
 import keras
 import numpy as np
 import pytest
+from compressing import compress
 from conformance import saved_and_loaded, to_numpy
 
-import keras_tnattn
 from keras_tnattn import layers, storage
 from keras_tnattn.compression import choosing, logits_divergence
 from keras_tnattn.compression.copying import copy_of
 from keras_tnattn.compression.inventory import Inventory, children, places
 from keras_tnattn.models import translator
-
-# Floats, where a test says nothing else.
-compress = functools.partial(keras_tnattn.compress, bits=32)
 
 RNG = np.random.default_rng(0)
 IDS = RNG.integers(1, 300, (40, 12)).astype("int32")
@@ -424,7 +420,7 @@ def test_ids_that_are_also_computed_keep_their_numbers():
 
 def test_the_divergence_of_logits_is_that_of_their_softmax():
     p, q = RNG.normal(size=(2, 3, 4, 5)).astype("float32")
-    divergence = keras.ops.convert_to_numpy(logits_divergence(p, q))
+    divergence = to_numpy(logits_divergence(p, q))
     p, q = (np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in (p, q))
     np.testing.assert_allclose(divergence, (p * np.log(p / q)).sum(-1), rtol=1e-4)
 

@@ -1,18 +1,14 @@
 """A model is copied with all its state, or refused; the original stays as it is."""
 
-import functools
 import threading
 
 import keras
 import numpy as np
 import pytest
+from compressing import compress
 from conformance import saved_and_loaded, to_numpy
 
-import keras_tnattn
 from keras_tnattn.compression.inventory import Inventory
-
-# Floats, where a test says nothing else.
-compress = functools.partial(keras_tnattn.compress, bits=32)
 
 RNG = np.random.default_rng(0)
 ROWS = (50 + 7 * RNG.normal(size=(64, 32))).astype("float32")

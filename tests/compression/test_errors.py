@@ -1,19 +1,14 @@
 """The reported errors are those by which the candidates were chosen."""
 
-import functools
-
 import keras
 import numpy as np
 import pytest
+from compressing import compress
 from conformance import to_numpy
 
-import keras_tnattn
 from keras_tnattn.compression import errors
 from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.storage import LowRankEmbedding
-
-# Floats, where a test says nothing else.
-compress = functools.partial(keras_tnattn.compress, bits=32)
 
 RNG = np.random.default_rng(0)
 

@@ -1,6 +1,5 @@
 """Backbones and tasks of keras-hub: layers in attributes, tied tables, incomplete configs."""
 
-import functools
 import os
 import subprocess
 import sys
@@ -8,13 +7,9 @@ import sys
 import keras
 import numpy as np
 import pytest
+from compressing import compress
 from conformance import saved_and_loaded, to_numpy
 from import_path import IMPORT_PATH
-
-import keras_tnattn
-
-# Floats, where a test says nothing else.
-compress = functools.partial(keras_tnattn.compress, bits=32)
 
 keras_hub = pytest.importorskip("keras_hub")
 pytestmark = [

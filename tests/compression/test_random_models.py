@@ -237,7 +237,7 @@ CODE = """
     expected = saved.pop("expected")
     data = [saved[name] for name in sorted(saved)]
     outputs = keras.tree.flatten(model(data if len(data) > 1 else data[0]))
-    outputs = np.concatenate([keras.ops.convert_to_numpy(y).ravel() for y in outputs])
+    outputs = np.concatenate([to_numpy(y).ravel() for y in outputs])
     np.testing.assert_allclose(outputs, expected, rtol=1e-3, atol=1e-4)
 """
 

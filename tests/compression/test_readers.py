@@ -1,17 +1,11 @@
 """Layers whose weights other code reads stay as they are, and the report says why."""
 
-import functools
-
 import keras
 import numpy as np
 import pytest
+from compressing import compress
 from conformance import saved_and_loaded, to_numpy
 from keras import ops
-
-import keras_tnattn
-
-# Floats, where a test says nothing else.
-compress = functools.partial(keras_tnattn.compress, bits=32)
 
 RNG = np.random.default_rng(0)
 IDS = RNG.integers(0, 100, (16, 6)).astype("int32")

@@ -1,16 +1,10 @@
 """What cannot be compressed is said in a sentence; what can be goes on."""
 
-import functools
-
 import keras
 import numpy as np
 import pytest
+from compressing import Holder, compress
 from conformance import to_numpy
-
-import keras_tnattn
-
-# Floats, where a test says nothing else.
-compress = functools.partial(keras_tnattn.compress, bits=32)
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(32, 32)).astype("float32")
@@ -105,33 +99,10 @@ def test_subclassed_models_inside_models():
     assert [row.format for row in report.layers if row.path.startswith("inner")] == ["low_rank"] * 2
 
 
-@keras.saving.register_keras_serializable(package="test_refusals")
-class Around(keras.layers.Layer):
-    def __init__(self, layer, **kwargs):
-        super().__init__(**kwargs)
-        self.layer = layer
-
-    def build(self, input_shape):
-        if not self.layer.built:
-            self.layer.build(input_shape)
-        self.built = True
-
-    def call(self, inputs):
-        return self.layer(inputs)
-
-    def get_config(self):
-        layer = keras.saving.serialize_keras_object(self.layer)
-        return {**super().get_config(), "layer": layer}
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(keras.saving.deserialize_keras_object(config.pop("layer")), **config)
-
-
 def test_a_layer_that_several_layers_hold_stays():
     dense = keras.layers.Dense(32)
     inputs = keras.Input((32,))
-    x = Around(dense)(Around(dense)(inputs))
+    x = Holder(dense)(Holder(dense)(inputs))
     model = keras.Model(inputs, keras.layers.Dense(64, name="other")(x))
     result = compress(model, target=1.1, data=ROWS, verbose=0)
     held = [row.reason for row in result.report.layers if row.path.endswith("layer")]

@@ -1,6 +1,5 @@
 """Layers become their replacements in place, in memory and when they are loaded."""
 
-import functools
 import gc
 import os
 import subprocess
@@ -9,15 +8,12 @@ import sys
 import keras
 import numpy as np
 import pytest
+from compressing import compress
 from conformance import saved_and_loaded, to_numpy
 
-import keras_tnattn
 from keras_tnattn import layers, storage
 from keras_tnattn.compression.inventory import places
 from keras_tnattn.compression.replacing import become, replace
-
-# Floats, where a test says nothing else.
-compress = functools.partial(keras_tnattn.compress, bits=32)
 
 RNG = np.random.default_rng(0)
 

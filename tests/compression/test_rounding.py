@@ -42,7 +42,7 @@ def attention():
 
 
 def error_of(model, small):
-    expected, outputs = (x.predict(IDS, verbose=0) for x in (model, small))
+    expected, outputs = (to_numpy(x(IDS)) for x in (model, small))
     return np.linalg.norm(outputs - expected) / np.linalg.norm(expected)
 
 
@@ -87,9 +87,11 @@ def test_rounding_has_the_values_of_the_integers_and_the_gradient_of_the_floats(
     assert not np.array_equal(restored, before)
     # Restored floats are their own roundings; others become the nearest that the scales allow.
     np.testing.assert_allclose(
-        to_numpy(small.rounded("kernel", ops.convert_to_tensor(restored))), restored, atol=1e-6
+        to_numpy(small.rounded_kernel("kernel", ops.convert_to_tensor(restored))),
+        restored,
+        atol=1e-6,
     )
-    approximation = to_numpy(small.rounded("kernel", ops.convert_to_tensor(before)))
+    approximation = to_numpy(small.rounded_kernel("kernel", ops.convert_to_tensor(before)))
     for group in (slice(0, 16), slice(16, 20)):
         for unit in range(6):
             levels = np.unique(np.concatenate([approximation[group, unit], restored[group, unit]]))
@@ -131,11 +133,11 @@ def test_the_rounding_of_a_block_is_that_of_its_integers():
     assert [kernel.variable.shape for kernel in kernels] == [(8, 6), (12, 2)]
     for kernel in kernels:
         block = to_numpy(kernel.variable)
-        rounded = to_numpy(kernel.rounded(ops.convert_to_tensor(block)))
-        np.testing.assert_allclose(rounded, to_numpy(kernel.restored()), atol=1e-6)
+        rounded = to_numpy(kernel.rounded_floats(ops.convert_to_tensor(block)))
+        np.testing.assert_allclose(rounded, to_numpy(kernel.restored_floats()), atol=1e-6)
         kernel.assign(-block)
-        rounded = to_numpy(kernel.rounded(ops.convert_to_tensor(-block)))
-        np.testing.assert_allclose(to_numpy(kernel.restored()), rounded, atol=1e-6)
+        rounded = to_numpy(kernel.rounded_floats(ops.convert_to_tensor(-block)))
+        np.testing.assert_allclose(to_numpy(kernel.restored_floats()), rounded, atol=1e-6)
 
 
 def test_hidden_outputs_are_targets():

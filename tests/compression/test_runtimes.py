@@ -1,21 +1,17 @@
 """The candidates that a runtime keeps small and fast, and the files of models made of them."""
 
-import functools
 import re
 
 import keras
 import numpy as np
 import pytest
+from compressing import compress
 from conformance import to_numpy
 
-import keras_tnattn
 from keras_tnattn.compression.calibration import Statistics
 from keras_tnattn.compression.formats import candidates_for
 from keras_tnattn.compression.runtimes import RUNTIMES, bits_for, fit_for
 from keras_tnattn.export import file_costs, file_outputs, file_sizes
-
-# Floats, where a test says nothing else.
-compress = functools.partial(keras_tnattn.compress, bits=32)
 
 SUFFIXES = {"litert": ".tflite", "onnxruntime": ".onnx", "openvino": ".xml"}
 MODULES = {"litert": "ai_edge_litert", "onnxruntime": "onnxruntime", "openvino": "openvino"}

@@ -1,18 +1,15 @@
 """How sensitive a model's outputs are to noise on a layer."""
 
-import functools
 import tracemalloc
 
 import keras
 import numpy as np
 import pytest
+from compressing import compress
+from conformance import to_numpy
 
-import keras_tnattn
 from keras_tnattn.compression import calibration, sensitivity
 from keras_tnattn.compression.batches import outputs_of
-
-# Floats, where a test says nothing else.
-compress = functools.partial(keras_tnattn.compress, bits=32)
 
 RNG = np.random.default_rng(0)
 IDS = RNG.integers(0, 50, (40, 1)).astype("int32")
@@ -28,7 +25,7 @@ def measured(kernel, activation):
     dense.set_weights([kernel])
     layers = {"table": layer, "dense": dense}
     statistics = {path: calibration.Statistics() for path in layers}
-    outputs = [keras.ops.convert_to_numpy(model(IDS))]
+    outputs = [to_numpy(model(IDS))]
     sensitivity.measure_sensitivity(model, layers, IDS, statistics, outputs)
     assert dense.activation == keras.activations.get(activation)
     return [statistics[path].sensitivity for path in layers]
@@ -49,7 +46,7 @@ def test_noise_on_outputs_that_are_probabilities_themselves():
     model = keras.Sequential([keras.Input((1,), dtype="int32"), layer])
     layer.set_weights([RNG.dirichlet(np.full(6, 0.2), 50).astype("float32")])
     statistics = {"table": calibration.Statistics()}
-    outputs = [keras.ops.convert_to_numpy(model(IDS))]
+    outputs = [to_numpy(model(IDS))]
     sensitivity.measure_sensitivity(model, {"table": layer}, IDS, statistics, outputs)
     assert 0 < statistics["table"].sensitivity < np.inf
 
@@ -64,7 +61,7 @@ def test_a_small_sensitivity_is_relative_to_the_largest():
         for layer in layers.values():
             layer.set_weights([TABLE])
         statistics = {name: calibration.Statistics() for name in layers}
-        outputs = [keras.ops.convert_to_numpy(model([IDS, IDS]))]
+        outputs = [to_numpy(model([IDS, IDS]))]
         sensitivity.measure_sensitivity(model, layers, [IDS, IDS], statistics, outputs)
         return [statistics[name].sensitivity for name in layers]
 
@@ -82,7 +79,7 @@ def test_masked_logits_do_not_count():
     model = keras.Model(inputs, dense(inputs) + masked)
     rows = RNG.normal(size=(100, 6)).astype("float32")
     statistics = {"dense": calibration.Statistics()}
-    outputs = [keras.ops.convert_to_numpy(model(rows))]
+    outputs = [to_numpy(model(rows))]
     sensitivity.measure_sensitivity(model, {"dense": dense}, rows, statistics, outputs)
     assert statistics["dense"].sensitivity == pytest.approx(1, rel=0.1)
 
@@ -98,7 +95,7 @@ def embedding_and_dense(kernel, table=TABLE, activation=None):
 
 def response_of(model, layer, ids=IDS):
     statistics = {"table": calibration.Statistics(counts=np.bincount(ids.ravel(), minlength=50))}
-    outputs = [keras.ops.convert_to_numpy(model(ids))]
+    outputs = [to_numpy(model(ids))]
     before = layer.get_weights()
     sensitivity.measure_responses(model, {"table": layer}, [ids], statistics, [outputs])
     np.testing.assert_array_equal(layer.get_weights(), before)
@@ -142,7 +139,7 @@ def test_some_rows_of_wide_outputs_are_compared(shape, kept):
 
 
 def change_of(model, inputs, entries):
-    outputs = [keras.ops.convert_to_numpy(x) for x in keras.tree.flatten(model(inputs))]
+    outputs = [to_numpy(x) for x in keras.tree.flatten(model(inputs))]
     return sensitivity._change_of_outputs(lambda: outputs_of(model, inputs), outputs, entries)
 
 
@@ -179,5 +176,5 @@ def test_what_no_output_reads_costs_no_bytes():
     model, _ = embedding_and_dense(kernel, table)
     ids = RNG.integers(0, 400, (500, 1)).astype("int32")
     result = compress(model, target=3.0, data=ids, formats="low_rank")
-    expected, outputs = (keras.ops.convert_to_numpy(m(ids)) for m in (model, result.model))
+    expected, outputs = (to_numpy(m(ids)) for m in (model, result.model))
     assert np.linalg.norm(outputs - expected) < 0.1 * np.linalg.norm(expected)

@@ -1,18 +1,13 @@
 """Layers and models of several inputs and outputs: states, masks, lists, dicts, nested ones."""
 
-import functools
-
 import keras
 import numpy as np
 import pytest
+from compressing import Holder, compress
 from conformance import saved_and_loaded, to_numpy
 from keras import ops
 
-import keras_tnattn
 from keras_tnattn.compression.candidates import byte_count
-
-# Floats, where a test says nothing else.
-compress = functools.partial(keras_tnattn.compress, bits=32)
 
 L = keras.layers
 RNG = np.random.default_rng(0)
@@ -212,30 +207,6 @@ def test_einsums_with_any_order_of_axes(equation, sizes, shape, bias_axes, tmp_p
         expected = expected + to_numpy(small.layers[1].outer.bias)
     np.testing.assert_allclose(to_numpy(small(rows)), expected, rtol=1e-4, atol=1e-5)
     saved_and_loaded(small, rows, tmp_path)
-
-
-@keras.saving.register_keras_serializable(package="test_several_inputs")
-class Holder(L.Layer):
-    """Saves the layer that it holds, which is loaded again for each holder."""
-
-    def __init__(self, layer, **kwargs):
-        super().__init__(**kwargs)
-        self.layer = layer
-
-    def build(self, input_shape):
-        if not self.layer.built:
-            self.layer.build(input_shape)
-        self.built = True
-
-    def call(self, inputs):
-        return self.layer(inputs)
-
-    def get_config(self):
-        return {**super().get_config(), "layer": keras.saving.serialize_keras_object(self.layer)}
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(keras.saving.deserialize_keras_object(config.pop("layer")), **config)
 
 
 @pytest.mark.parametrize("options", [{}, {"bits": 8}, {"tolerance": 0.5}])

@@ -45,11 +45,11 @@ def test_errors_are_those_of_the_table_and_costs_heed_the_response(layer, bits):
     formats = ["low_rank", "tensor_train"]
     for statistics in (Statistics(), Statistics(response=response)):
         found = candidates_for(layer, statistics, formats, bits)[1:]
-        table = keras.ops.convert_to_numpy(layer.embeddings).astype("float64")
+        table = to_numpy(layer.embeddings).astype("float64")
         weights, directions = row_weights(layer, statistics), direction_weights(statistics)
         for candidate in [c for c in found if c.format != "tensor_train"]:
             new = made(candidate)
-            approximation = keras.ops.convert_to_numpy(new(np.arange(600)))
+            approximation = to_numpy(new(np.arange(600)))
             error = table_error(table, approximation, weights)
             # That of integers is estimated on some of the rows, and for all directions alike.
             exact = 0.3 if candidate.format == "dense" else 1e-3
@@ -59,7 +59,7 @@ def test_errors_are_those_of_the_table_and_costs_heed_the_response(layer, bits):
         trains = [c for c in found if c.format == "tensor_train"]
         for candidate in trains[::60]:
             approximation = made(candidate)
-            approximation = keras.ops.convert_to_numpy(approximation(np.arange(600)))
+            approximation = to_numpy(approximation(np.arange(600)))
             cost = table_error(table, approximation, weights, directions)
             assert 0.6 < cost / candidate.cost < 1.5
     # One feature decides: a table of a low rank that heeds it costs little, and its error shows
@@ -75,7 +75,7 @@ def test_a_chosen_tensor_train_is_better_than_stated_and_as_expected(layer, renu
     found = tensor_train.candidates(layer, statistics, bits)
     trains = [candidate for candidate in found if candidate.format == "tensor_train"]
     assert {len(candidate.ranks) for candidate in trains} == {1, 2}
-    table = keras.ops.convert_to_numpy(layer.embeddings).astype("float64")
+    table = to_numpy(layer.embeddings).astype("float64")
     for candidate in trains[::8]:
         small, order = made(candidate), candidate.id_order()
         assert byte_count(small) == candidate.bytes
@@ -86,7 +86,7 @@ def test_a_chosen_tensor_train_is_better_than_stated_and_as_expected(layer, renu
             assert order[:2].tolist() == [0, 1]
             assert sorted(order) == list(range(600))
             ids = np.argsort(order)
-        approximation = keras.ops.convert_to_numpy(small(ids))
+        approximation = to_numpy(small(ids))
         error = table_error(table, approximation, row_weights(layer, statistics))
         assert error <= candidate.error
         assert 0.6 < error / candidate.likely_error < 1.5

@@ -19,7 +19,7 @@ from keras_tnattn.ops.time_graph import Geometric
 
 
 def head_matrices(cores):
-    cores = [ops.convert_to_numpy(core) for core in cores]
+    cores = [to_numpy(core) for core in cores]
     return [oracles.tt_matrix([core[h] for core in cores]) for h in range(cores[0].shape[0])]
 
 
@@ -46,8 +46,8 @@ def test_spectral_attention_is_that_of_the_paper(method, damping):
     dampings = (damping,) * 3 if isinstance(damping, float) else damping
     expected, graphs = heads_oracle(layer, x, dampings)
     expected = expected.transpose(0, 2, 1, 3).reshape(2, 11, 18)
-    np.testing.assert_allclose(ops.convert_to_numpy(outputs), expected, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(ops.convert_to_numpy(scores), graphs, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(to_numpy(outputs), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(to_numpy(scores), graphs, rtol=1e-4, atol=1e-5)
 
 
 def test_cores_have_the_promised_shapes():
@@ -63,11 +63,11 @@ def test_coefficients_of_higher_orders():
     x = tokens(2, 7, 8) / 3
     layer = TensorizedSpectralAttention(2, filter_order=4, damping=0.6)
     layer.build(x.shape)
-    np.testing.assert_array_equal(ops.convert_to_numpy(layer.coefficients), [1, 1, 0, 0])
+    np.testing.assert_array_equal(to_numpy(layer.coefficients), [1, 1, 0, 0])
     coefficients = [0.9, -0.7, 0.4, 0.2]
     layer.coefficients.assign(coefficients)
     expected, _ = heads_oracle(layer, x, (0.6, 0.6), coefficients)
-    got = ops.convert_to_numpy(layer(x))
+    got = to_numpy(layer(x))
     expected = expected.transpose(0, 2, 1, 3).reshape(got.shape)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
@@ -79,7 +79,7 @@ def test_coefficients_of_higher_orders():
 def test_heads_are_combined(combination, combine):
     x = tokens(2, 5, 8)
     layer = TensorizedSpectralAttention(3, 4, damping=0.5, head_combination=combination)
-    got = ops.convert_to_numpy(layer(x))
+    got = to_numpy(layer(x))
     expected, _ = heads_oracle(layer, x, (0.5,) * 3)
     np.testing.assert_allclose(got, combine(expected), rtol=1e-4, atol=1e-4)
 
@@ -87,10 +87,10 @@ def test_heads_are_combined(combination, combine):
 def test_heads_are_projected_back():
     x = tokens(2, 5, 8)
     layer = TensorizedSpectralAttention(3, 4, damping=0.5, head_combination="project")
-    got = ops.convert_to_numpy(layer(x))
+    got = to_numpy(layer(x))
     expected, _ = heads_oracle(layer, x, (0.5,) * 3)
     expected = expected.transpose(0, 2, 1, 3).reshape(2, 5, 12)
-    cores = [ops.convert_to_numpy(core) for core in layer.output_cores]
+    cores = [to_numpy(core) for core in layer.output_cores]
     np.testing.assert_allclose(got, expected @ oracles.tt_matrix(cores), rtol=1e-4, atol=1e-4)
 
 
@@ -103,7 +103,7 @@ def test_a_fixed_seed_draws_every_map_anew():
     for n, one in enumerate(maps):
         assert all(np.abs(one - other).max() > 1e-3 for other in maps[:n])
     cores = [c for c in layer.weights if c.shape[-4:] == (2, 2, 2, 2)]
-    blocks = np.concatenate([ops.convert_to_numpy(c).reshape(-1, 16) for c in cores])
+    blocks = np.concatenate([to_numpy(c).reshape(-1, 16) for c in cores])
     assert len(np.unique(np.abs(blocks).round(5), axis=0)) == len(blocks)
 
 
@@ -113,13 +113,13 @@ def test_half_precision_is_near_float32(policy, bound, trained):
     # Powers of a damping that is itself rounded to half precision would be off by 10 % here.
     x = tokens(2, 200, 16) / 2
     full = TensorizedSpectralAttention(2, time_graph=Geometric(0.97, trained))
-    expected, psi = (ops.convert_to_numpy(t) for t in full(x, return_attention_scores=True))
+    expected, psi = (to_numpy(t) for t in full(x, return_attention_scores=True))
     half = TensorizedSpectralAttention(2, time_graph=Geometric(0.97, trained), dtype=policy)
     half.build(x.shape)
     half.set_weights(full.get_weights())
     got, scores = half(x, return_attention_scores=True)
     for value, reference in ((got, expected), (scores, psi)):
-        value = ops.convert_to_numpy(ops.cast(value, "float32"))
+        value = to_numpy(ops.cast(value, "float32"))
         assert np.linalg.norm(value - reference) / np.linalg.norm(reference) < bound
 
 
@@ -129,12 +129,12 @@ def test_trained_damping_starts_where_told_and_stays_below_1():
     trained = TensorizedSpectralAttention(
         2, time_graph=[Geometric(0.3, trainable=True), Geometric(0.8, trainable=True)]
     )
-    expected = ops.convert_to_numpy(fixed(x))
+    expected = to_numpy(fixed(x))
     trained.build(x.shape)
     trained.set_weights([*fixed.get_weights(), *trained.get_weights()[-1:]])
-    np.testing.assert_allclose(ops.convert_to_numpy(trained(x)), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(to_numpy(trained(x)), expected, rtol=1e-4, atol=1e-5)
     trained.graph_weights["damping_logits"].assign([1e6, -1e6])
-    psi = ops.convert_to_numpy(trained(x, return_attention_scores=True)[1])
+    psi = to_numpy(trained(x, return_attention_scores=True)[1])
     assert np.isfinite(psi).all()
     assert (psi[:, 1] == 0).all()
     neighbor = 2 * np.max(psi[:, 0] / np.maximum(oracle_theta(trained, x), 1e-9))
@@ -151,7 +151,7 @@ def oracle_theta(layer, x):
 def test_graph_attention_is_spectral_attention_on_flat_tokens():
     x = tokens(2, 6, 2, 3, 2)
     layer = TensorizedGraphAttention(2, (2, 2, 3), tt_ranks=3, damping=0.5)
-    got = ops.convert_to_numpy(layer(x))
+    got = to_numpy(layer(x))
     assert got.shape == (2, 6, 4, 2, 3)
     expected, _ = heads_oracle(layer.attention, x.reshape(2, 6, 12), (0.5, 0.5))
     expected = expected.transpose(0, 2, 1, 3).reshape(got.shape)
@@ -174,9 +174,7 @@ def test_graph_attention_takes_no_option_it_would_forget(implied):
 
 def test_tokens_become_tensors_in_c_order():
     x = tokens(2, 3, 12)
-    np.testing.assert_array_equal(
-        ops.convert_to_numpy(TensorizeTokens((3, 2, 2))(x)), x.reshape(2, 3, 3, 2, 2)
-    )
+    np.testing.assert_array_equal(to_numpy(TensorizeTokens((3, 2, 2))(x)), x.reshape(2, 3, 3, 2, 2))
     assert TensorizeTokens()(x).shape == (2, 3, 2, 2, 3)
     with pytest.raises(ValueError, match=r"token_shape=\(5, 2\)"):
         TensorizeTokens((5, 2))(x)
@@ -206,15 +204,15 @@ def test_dot_product_attention_is_the_textbook_one():
     x = tokens(2, 5, 6)
     layer = MultiHeadDotProductAttention(2, 4)
     got, scores = layer(x, return_attention_scores=True)
-    weights = {w.path.split("/")[-2]: ops.convert_to_numpy(w) for w in layer.weights}
+    weights = {w.path.split("/")[-2]: to_numpy(w) for w in layer.weights}
     query, key, value = (
         np.einsum("bli,ihj->bhlj", x, weights[name]) for name in ("query", "key", "value")
     )
     expected_scores = softmax(query @ key.swapaxes(-1, -2) / 2)
     heads = expected_scores @ value
     expected = np.einsum("bhlj,hji->bli", heads, weights["attention_output"])
-    np.testing.assert_allclose(ops.convert_to_numpy(scores), expected_scores, atol=1e-5)
-    np.testing.assert_allclose(ops.convert_to_numpy(got), expected, atol=1e-5)
+    np.testing.assert_allclose(to_numpy(scores), expected_scores, atol=1e-5)
+    np.testing.assert_allclose(to_numpy(got), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("layer", [MultiHeadDotProductAttention, MultiHeadAdditiveAttention])
@@ -242,16 +240,14 @@ def test_additive_attention_is_the_textbook_one():
     layer = MultiHeadAdditiveAttention(2, 4)
     got, scores = layer(x, return_attention_scores=True)
     maps = [layer.query_map, layer.key_map, layer.value_map]
-    query, key, value = (
-        np.einsum("bli,ihj->bhlj", x, ops.convert_to_numpy(m.kernel)) for m in maps
-    )
-    v = np.stack([ops.convert_to_numpy(head.scale) for head in layer.heads])
+    query, key, value = (np.einsum("bli,ihj->bhlj", x, to_numpy(m.kernel)) for m in maps)
+    v = np.stack([to_numpy(head.scale) for head in layer.heads])
     sums = np.tanh(query[:, :, :, None] + key[:, :, None])
     expected_scores = softmax(np.einsum("hj,bhlmj->bhlm", v, sums))
-    output = ops.convert_to_numpy(layer.output_map.kernel)
+    output = to_numpy(layer.output_map.kernel)
     expected = np.einsum("bhlj,hji->bli", expected_scores @ value, output)
-    np.testing.assert_allclose(ops.convert_to_numpy(scores), expected_scores, atol=1e-5)
-    np.testing.assert_allclose(ops.convert_to_numpy(got), expected, atol=1e-5)
+    np.testing.assert_allclose(to_numpy(scores), expected_scores, atol=1e-5)
+    np.testing.assert_allclose(to_numpy(got), expected, atol=1e-5)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="counts traces of tf.function")
@@ -270,7 +266,7 @@ def test_one_trace_serves_all_batches_and_lengths(jit_compile):
         x, mask = tokens(batch, length, 8), np.ones((batch, length), bool)
         mask[:, 2:4] = False
         got = compiled(x, mask).numpy()
-        expected = ops.convert_to_numpy(layer(x, mask=mask))
+        expected = to_numpy(layer(x, mask=mask))
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
     assert compiled.experimental_get_tracing_count() == 1
 

@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import oracles
 import pytest
-from conformance import saved_and_loaded, tokens
+from conformance import saved_and_loaded, to_numpy, tokens
 from differentiation import central_difference, gradients
 from keras import ops
 
@@ -15,8 +15,8 @@ def random_graph(*shape, seed=0):
 
 def weights(layer):
     """`(kernel, a)` of each head."""
-    kernel = ops.convert_to_numpy(layer.kernel)
-    a = ops.convert_to_numpy(layer.attention_kernel)
+    kernel = to_numpy(layer.kernel)
+    a = to_numpy(layer.attention_kernel)
     return list(zip(np.split(kernel, layer.num_heads, axis=1), a.T, strict=True))
 
 
@@ -51,9 +51,9 @@ def test_attention_is_that_of_the_paper(slope, num_heads, batched, kind):
     edges = np.broadcast_to(graph | np.eye(7, dtype=bool), (2, 7, 7))
     sums, alpha = heads_oracle(layer, x, edges)
     expected = sums.transpose(0, 2, 1, 3).reshape(2, 7, 4 * num_heads)
-    np.testing.assert_allclose(ops.convert_to_numpy(scores), alpha, atol=1e-5)
-    np.testing.assert_allclose(ops.convert_to_numpy(got), expected, atol=1e-5)
-    plain = ops.convert_to_numpy(layer(x, adjacency=adjacency.astype(kind)))
+    np.testing.assert_allclose(to_numpy(scores), alpha, atol=1e-5)
+    np.testing.assert_allclose(to_numpy(got), expected, atol=1e-5)
+    plain = to_numpy(layer(x, adjacency=adjacency.astype(kind)))
     np.testing.assert_allclose(plain, expected, atol=1e-5)
 
 
@@ -64,9 +64,9 @@ def test_without_a_graph_it_is_complete(self_loops):
     edges = np.broadcast_to(self_loops | ~np.eye(6, dtype=bool), (2, 6, 6))
     got, scores = layer(x, return_attention_scores=True)
     sums, alpha = heads_oracle(layer, x, edges)
-    np.testing.assert_allclose(ops.convert_to_numpy(scores), alpha, atol=1e-5)
+    np.testing.assert_allclose(to_numpy(scores), alpha, atol=1e-5)
     expected = sums.transpose(0, 2, 1, 3).reshape(2, 6, 10)
-    np.testing.assert_allclose(ops.convert_to_numpy(got), expected, atol=1e-5)
+    np.testing.assert_allclose(to_numpy(got), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("combination", ["concat", "mean"])
@@ -85,7 +85,7 @@ def test_bias_and_activation_follow_the_combination(combination):
         expected = activation(sums.mean(axis=1) + bias)
     else:
         expected = activation(sums.transpose(0, 2, 1, 3) + bias).reshape(2, 6, 12)
-    got = ops.convert_to_numpy(layer(x, graph))
+    got = to_numpy(layer(x, graph))
     np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
@@ -104,9 +104,9 @@ def test_a_node_without_neighbors_gives_0_and_finite_gradients(combination):
     graph[2] = False
     layer = GraphAttention(2, 3, combination, self_loops=False, activation="sigmoid")
     layer.build(x.shape)
-    start = [ops.convert_to_numpy(w) for w in layer.trainable_weights]
+    start = [to_numpy(w) for w in layer.trainable_weights]
     got, scores = layer(x, graph, return_attention_scores=True)
-    got, scores = ops.convert_to_numpy(got), ops.convert_to_numpy(scores)
+    got, scores = to_numpy(got), to_numpy(scores)
     assert (got[:, 2] == 0).all()
     assert (got[:, [0, 1, 3, 4]] != 0).all()
     assert (scores[:, :, 2] == 0).all()
@@ -124,7 +124,7 @@ def test_gradients_are_those_of_finite_differences():
     layer = GraphAttention(2, 3, self_loops=False, use_bias=False)
     layer.build(x.shape)
     weight = tokens(2, 2, 5, 3, seed=4)
-    start = [ops.convert_to_numpy(w) for w in layer.trainable_weights]
+    start = [to_numpy(w) for w in layer.trainable_weights]
 
     def run(x, *variables):
         outputs, _ = layer.stateless_call(variables, [], x, graph)
@@ -157,8 +157,8 @@ def test_masked_nodes_are_out_of_every_graph():
     edges = (graph | np.eye(6, dtype=bool)) & mask[:, None] & mask[:, :, None]
     sums, alpha = heads_oracle(layer, x, edges)
     expected = sums.transpose(0, 2, 1, 3).reshape(2, 6, 6)
-    np.testing.assert_allclose(ops.convert_to_numpy(got), expected, atol=1e-5)
-    np.testing.assert_allclose(ops.convert_to_numpy(scores), alpha, atol=1e-5)
+    np.testing.assert_allclose(to_numpy(got), expected, atol=1e-5)
+    np.testing.assert_allclose(to_numpy(scores), alpha, atol=1e-5)
 
 
 def test_the_mask_of_keras_arrives_beside_a_graph():
@@ -170,7 +170,7 @@ def test_the_mask_of_keras_arrives_beside_a_graph():
     model = keras.Model([inputs, adjacency], outputs)
     mask = np.ones((2, 6), bool)
     mask[0, 2:4] = False
-    expected = ops.convert_to_numpy(layer(x, graph, mask=mask))
+    expected = to_numpy(layer(x, graph, mask=mask))
     got = model.predict([x, graph], verbose=0)
     np.testing.assert_allclose(got, expected, atol=1e-6)
     assert (got[0, 2:4] == 0).all()
@@ -178,7 +178,7 @@ def test_the_mask_of_keras_arrives_beside_a_graph():
     masked = keras.layers.Masking()(x)
     everything = np.ones((2, 6), bool)
     got, expected = layer(masked, graph, mask=everything), layer(x, graph)
-    np.testing.assert_allclose(ops.convert_to_numpy(got), ops.convert_to_numpy(expected), atol=1e-6)
+    np.testing.assert_allclose(to_numpy(got), to_numpy(expected), atol=1e-6)
 
 
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -202,20 +202,18 @@ def test_coefficients_are_dropped_in_training_only():
     layer = GraphAttention(1, 4, dropout=0.5)
     expected, alpha = layer(x, return_attention_scores=True)
     got, coefficients = layer(x, return_attention_scores=True, training=True)
-    np.testing.assert_allclose(
-        ops.convert_to_numpy(coefficients), ops.convert_to_numpy(alpha), atol=1e-6
-    )
-    assert np.abs(ops.convert_to_numpy(got) - ops.convert_to_numpy(expected)).max() > 0.01
+    np.testing.assert_allclose(to_numpy(coefficients), to_numpy(alpha), atol=1e-6)
+    assert np.abs(to_numpy(got) - to_numpy(expected)).max() > 0.01
     again = layer(x, training=False)
-    np.testing.assert_array_equal(ops.convert_to_numpy(again), ops.convert_to_numpy(expected))
+    np.testing.assert_array_equal(to_numpy(again), to_numpy(expected))
 
 
 def test_large_scores_are_normalized():
     x = 1e4 * tokens(1, 6, 4)
     layer = GraphAttention(2, 3)
     got, alpha = layer(x, random_graph(6, 6), return_attention_scores=True)
-    assert np.isfinite(ops.convert_to_numpy(got)).all()
-    np.testing.assert_allclose(ops.convert_to_numpy(alpha).sum(axis=-1), 1, atol=1e-5)
+    assert np.isfinite(to_numpy(got)).all()
+    np.testing.assert_allclose(to_numpy(alpha).sum(axis=-1), 1, atol=1e-5)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="counts bytes of tf.function")

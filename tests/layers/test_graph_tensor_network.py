@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import oracles
 import pytest
-from conformance import check_padding_changes_nothing, tokens
+from conformance import check_padding_changes_nothing, to_numpy, tokens
 from differentiation import central_difference, gradients
 from keras import ops
 
@@ -35,18 +35,18 @@ def assert_projector(p, rank):
 def test_layer_is_that_of_the_paper(rank, receive_from):
     x = tokens(2, 9, 6)
     layer = GraphTensorNetwork(rank, 0.7, receive_from)
-    got = ops.convert_to_numpy(layer(x))
+    got = to_numpy(layer(x))
     p = np.eye(6)
     if rank is not None:
-        p = oracles.projector(ops.convert_to_numpy(layer.reflections))
-    np.testing.assert_allclose(ops.convert_to_numpy(layer.propagation_matrix()), p, atol=1e-5)
+        p = oracles.projector(to_numpy(layer.reflections))
+    np.testing.assert_allclose(to_numpy(layer.propagation_matrix()), p, atol=1e-5)
     np.testing.assert_allclose(got, layer_oracle(x, 0.7, receive_from, p), atol=1e-5)
     assert layer.count_params() == 6 * (rank or 0)
 
 
 def test_default_is_the_fast_variant_at_damping_nine_tenths():
     x = tokens(1, 40, 2)
-    got = ops.convert_to_numpy(GraphTensorNetwork()(x))
+    got = to_numpy(GraphTensorNetwork()(x))
     np.testing.assert_allclose(got, layer_oracle(x, 0.9, "later", np.eye(2)), atol=1e-5)
 
 
@@ -54,9 +54,9 @@ def test_default_is_the_fast_variant_at_damping_nine_tenths():
 def test_tensors_are_filtered_as_their_features_in_c_order(rank):
     x = tokens(2, 6, 2, 3, 2)
     layer = GraphTensorNetwork(rank, 0.5)
-    got = ops.convert_to_numpy(layer(x))
+    got = to_numpy(layer(x))
     assert got.shape == x.shape
-    p = ops.convert_to_numpy(layer.propagation_matrix())
+    p = to_numpy(layer.propagation_matrix())
     expected = layer_oracle(x.reshape(2, 6, 12), 0.5, "later", p)
     np.testing.assert_allclose(got.reshape(2, 6, 12), expected, atol=1e-5)
 
@@ -65,9 +65,9 @@ def test_tensors_are_filtered_as_their_features_in_c_order(rank):
 def test_tokens_receive_from_where_they_are_told_to(receive_from):
     x = tokens(1, 70, 4)
     layer = GraphTensorNetwork(2, 0.99, receive_from)
-    before = ops.convert_to_numpy(layer(x))[0]
+    before = to_numpy(layer(x))[0]
     x[0, 40] += 10
-    moved = (ops.convert_to_numpy(layer(x))[0] != before).any(axis=-1)
+    moved = (to_numpy(layer(x))[0] != before).any(axis=-1)
     assert moved[40]
     assert moved[:40].all() == (receive_from != "earlier")
     assert moved[:40].any() == (receive_from != "earlier")
@@ -84,7 +84,7 @@ def test_padding_changes_nothing(shape, receive_from):
 def test_a_masked_token_keeps_its_place():
     x = tokens(1, 5, 3)
     mask = np.array([[1, 1, 0, 1, 1]], bool)
-    got = ops.convert_to_numpy(GraphTensorNetwork(damping=0.5)(x, mask=mask))
+    got = to_numpy(GraphTensorNetwork(damping=0.5)(x, mask=mask))
     expected = layer_oracle(np.where(mask[..., None], x, 0), 0.5, "later", np.eye(3))
     np.testing.assert_allclose(got, np.where(mask[..., None], expected, 0), atol=1e-6)
 
@@ -93,7 +93,7 @@ def test_gradients_are_those_of_finite_differences():
     x, weight = tokens(2, 8, 5) / 2, tokens(2, 8, 5, seed=1)
     layer = GraphTensorNetwork(2, 0.8, "both")
     layer.build(x.shape)
-    vectors = ops.convert_to_numpy(layer.reflections).astype("float64")
+    vectors = to_numpy(layer.reflections).astype("float64")
 
     def run(x, vectors):
         layer_outputs, _ = layer.stateless_call([vectors], [], x)
@@ -116,10 +116,10 @@ def test_p_is_a_projector_at_every_step_of_training(jit_compile):
     layer = GraphTensorNetwork(2)
     model = keras.Sequential([keras.Input((None, 6)), layer, keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=jit_compile)
-    before = ops.convert_to_numpy(layer.propagation_matrix())
+    before = to_numpy(layer.propagation_matrix())
     for _ in range(8):
         model.train_on_batch(x, x[..., :1])
-        after = ops.convert_to_numpy(layer.propagation_matrix())
+        after = to_numpy(layer.propagation_matrix())
         assert_projector(after, 2)
         assert np.abs(after - before).max() > 1e-6
         before = after
@@ -131,23 +131,23 @@ def test_an_oblique_p_is_idempotent_and_bounded_at_every_step_of_training(jit_co
     layer = GraphTensorNetwork(2, projection="oblique", max_projection_norm=1.5)
     model = keras.Sequential([keras.Input((None, 6)), layer, keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=jit_compile)
-    assert_projector(ops.convert_to_numpy(layer.propagation_matrix()), 2)
+    assert_projector(to_numpy(layer.propagation_matrix()), 2)
     for _ in range(8):
         model.train_on_batch(x, 3 * x[..., :1])
-        p = ops.convert_to_numpy(layer.propagation_matrix())
+        p = to_numpy(layer.propagation_matrix())
         np.testing.assert_allclose(p @ p, p, atol=2e-6)
         assert np.trace(p) == pytest.approx(2, abs=1e-4)
         assert np.linalg.norm(p, 2) < 1.5
     assert np.abs(p - p.T).max() > 0.01
     expected = layer_oracle(x, 0.9, "later", p)
-    np.testing.assert_allclose(ops.convert_to_numpy(layer(x)), expected, atol=1e-4)
+    np.testing.assert_allclose(to_numpy(layer(x)), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-20, 1.0, 1e6, 1e30])
 def test_any_shear_gives_a_bounded_idempotent_matrix_and_finite_gradients(scale):
     columns = np.linalg.qr(tokens(6, 2))[0]
     shear, weight = scale * tokens(2, 6, seed=1), tokens(6, 6, seed=2)
-    rows = ops.convert_to_numpy(oblique_rows(columns, shear.astype("float32"), 3.0))
+    rows = to_numpy(oblique_rows(columns, shear.astype("float32"), 3.0))
     p = columns @ rows
     np.testing.assert_allclose(p @ p, p, atol=5e-6)
     assert np.linalg.norm(p, 2) <= 3 + 1e-5
@@ -171,7 +171,7 @@ def test_an_oblique_matrix_within_the_bound_is_reached():
     bound = 4.0**2 - 1
     shear = wanted * (bound / (bound - np.linalg.norm(wanted) ** 2)) ** 0.5
     rows = oblique_rows(columns.astype("float32"), shear.astype("float32"), 4.0)
-    np.testing.assert_allclose(columns @ ops.convert_to_numpy(rows), p, atol=1e-5)
+    np.testing.assert_allclose(columns @ to_numpy(rows), p, atol=1e-5)
 
 
 def unfortunate_starts():
@@ -195,7 +195,7 @@ def test_any_start_gives_a_projector_and_finite_gradients(name):
 
     (grad,) = gradients(loss, [start])
     assert np.isfinite(grad).all()
-    columns = ops.convert_to_numpy(orthonormal_columns(ops.convert_to_tensor(start)))
+    columns = to_numpy(orthonormal_columns(ops.convert_to_tensor(start)))
     np.testing.assert_allclose(columns.T @ columns, np.eye(3), atol=2e-6)
     assert_projector(columns @ columns.T, 3)
 
@@ -203,7 +203,7 @@ def test_any_start_gives_a_projector_and_finite_gradients(name):
 def test_large_projectors_are_idempotent():
     layer = GraphTensorNetwork(150)
     layer.build((None, None, 256))
-    assert_projector(ops.convert_to_numpy(layer.propagation_matrix()), 150)
+    assert_projector(to_numpy(layer.propagation_matrix()), 150)
 
 
 @pytest.mark.slow
@@ -212,7 +212,7 @@ def test_every_subspace_is_as_likely_at_the_start():
     for _ in range(300):
         layer = GraphTensorNetwork(1)
         layer.build((None, None, 4))
-        total += ops.convert_to_numpy(layer.propagation_matrix())
+        total += to_numpy(layer.propagation_matrix())
     np.testing.assert_allclose(total / 300, np.eye(4) / 4, atol=0.06)
 
 
@@ -222,11 +222,11 @@ def test_half_precision_is_rounded_at_the_ends_only(policy, bound):
     full = GraphTensorNetwork(5, 0.99)
     half = GraphTensorNetwork(5, 0.99, dtype=policy)
     half.build(x.shape)
-    expected = ops.convert_to_numpy(full(x))
+    expected = to_numpy(full(x))
     half.set_weights(full.get_weights())
-    got = ops.convert_to_numpy(ops.cast(half(x), "float32"))
+    got = to_numpy(ops.cast(half(x), "float32"))
     assert np.linalg.norm(got - expected) / np.linalg.norm(expected) < bound
-    assert_projector(ops.convert_to_numpy(half.propagation_matrix()), 5)
+    assert_projector(to_numpy(half.propagation_matrix()), 5)
 
 
 @pytest.mark.slow
@@ -279,7 +279,7 @@ def test_the_undirected_graph_is_a_low_pass_filter(damping):
     middle = np.arange(-400, 401)
     waves = np.cos(np.outer(frequencies, middle))[..., None].astype("float32")
     layer = GraphTensorNetwork(damping=damping, receive_from="both")
-    gains = ops.convert_to_numpy(layer(waves))[:, 400, 0]  # the waves are 1 there
+    gains = to_numpy(layer(waves))[:, 400, 0]  # the waves are 1 there
     poisson = (1 - damping**2) / (1 - 2 * damping * np.cos(frequencies) + damping**2)
     np.testing.assert_allclose(gains, (1 + poisson) / 2, rtol=1e-5)
     assert (np.diff(gains) < 0).all()
@@ -293,7 +293,7 @@ def test_any_undirected_graph_amplifies_a_signal_of_one_sign_most():
     adjacency = np.maximum(rng.normal(size=(12, 12)), 0).astype("float32")
     adjacency = np.triu(adjacency, 1) + np.triu(adjacency, 1).T
     identity = np.eye(12, dtype="float32")
-    matrix = ops.convert_to_numpy(GraphTensorNetwork()(identity[None], adjacency=adjacency))[0]
+    matrix = to_numpy(GraphTensorNetwork()(identity[None], adjacency=adjacency))[0]
     np.testing.assert_allclose(matrix, identity + adjacency, rtol=1e-6)
     gains, signals = np.linalg.eigh(matrix)
     assert len(set(np.sign(signals[:, -1]))) == 1

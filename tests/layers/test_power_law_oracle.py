@@ -11,6 +11,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from conformance import to_numpy
 from differentiation import weight_gradients
 from keras import ops
 
@@ -122,11 +123,11 @@ def named_weights(model, oracle):
 
 
 def logits(model, source, target):
-    return ops.convert_to_numpy(model({"source": source, "target": target}))
+    return to_numpy(model({"source": source, "target": target}))
 
 
 def close(got, want, atol):
-    np.testing.assert_allclose(ops.convert_to_numpy(got), want, rtol=0, atol=atol)
+    np.testing.assert_allclose(to_numpy(got), want, rtol=0, atol=atol)
 
 
 def encode_and_decode(oracle, model):
@@ -242,7 +243,7 @@ def test_adam_steps(oracle):
             if call == 1:
                 close(weight, start, 0)
             elif key in oracle:
-                got, large = ops.convert_to_numpy(weight), np.abs(grad) >= 1e-6
+                got, large = to_numpy(weight), np.abs(grad) >= 1e-6
                 close(got[large], oracle[key][large], {2: 2e-5, 3: 2e-4}[call])
                 if name.endswith("embeddings"):  # the rows of the tokens that are not there
                     np.testing.assert_array_equal(got[grad == 0], start[grad == 0])
@@ -287,7 +288,7 @@ def test_beam(oracle, ours):
     (beam_size,) = {len(oracle[f"decode/beam_{i}_ids"]) for i in names}
     search = make_search(oracle, ours, beam_size)
     graph = search.search(ops.convert_to_tensor(batch))
-    for result in (search(batch), Hypotheses(*map(ops.convert_to_numpy, graph))):
+    for result in (search(batch), Hypotheses(*map(to_numpy, graph))):
         for row, i in enumerate(names):
             want = oracle[f"decode/beam_{i}_ids"]
             got = result.ids[row][:, : want.shape[1]]

@@ -4,13 +4,14 @@ import keras
 import numpy as np
 import oracles
 import pytest
+from conformance import to_numpy
 from keras import ops
 
 from keras_tnattn import TTDense, initializers
 
 
 def dense_kernel(layer):
-    return oracles.tt_matrix([ops.convert_to_numpy(core) for core in layer.cores])
+    return oracles.tt_matrix([to_numpy(core) for core in layer.cores])
 
 
 @pytest.mark.parametrize("lead", [(2,), (2, 5), (0, 5), (2, 1, 3)])
@@ -18,17 +19,17 @@ def test_equals_the_dense_product(lead):
     # Unequal factors and ranks: any swapped pair of axes changes a number.
     layer = TTDense(15, (2, 3, 4), (3, 1, 5), (2, 6), bias_initializer="normal")
     x = np.random.default_rng(0).normal(size=(*lead, 24)).astype("float32")
-    got = ops.convert_to_numpy(layer(x))
-    expected = x @ dense_kernel(layer) + ops.convert_to_numpy(layer.bias)
+    got = to_numpy(layer(x))
+    expected = x @ dense_kernel(layer) + to_numpy(layer.bias)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_two_blocks_equal_the_dense_product():
     layer = TTDense(512, activation="relu")
     x = np.random.default_rng(0).normal(size=(3, 2, 512)).astype("float32")
-    got = ops.convert_to_numpy(layer(x))
+    got = to_numpy(layer(x))
     assert layer.plan.split > 0
-    kernel = ops.convert_to_numpy(layer.to_dense().kernel).astype("float64")
+    kernel = to_numpy(layer.to_dense().kernel).astype("float64")
     np.testing.assert_allclose(got, np.maximum(x @ kernel, 0), rtol=1e-4, atol=1e-4)
 
 
@@ -46,7 +47,7 @@ def test_units_alone_are_quantized():
 def test_kernel_has_the_variance_of_the_initializer(input_dim, units, rank, initializer):
     layer = TTDense(units, tt_ranks=rank, kernel_initializer=initializer)
     layer.build((None, input_dim))
-    kernel = ops.convert_to_numpy(layer.to_dense().kernel)
+    kernel = to_numpy(layer.to_dense().kernel)
     expected = {
         "glorot_uniform": 2 / (input_dim + units),
         "he_normal": 2 / input_dim,
@@ -67,7 +68,7 @@ def test_kernel_has_the_variance_of_the_initializer(input_dim, units, rank, init
 )
 def test_variance_of_keras_initializers(initializer, variance):
     assert initializers.kernel_variance(initializer, 40, 10) == pytest.approx(variance, rel=1e-4)
-    sample = ops.convert_to_numpy(initializer((400, 100))) * (
+    sample = to_numpy(initializer((400, 100))) * (
         10**0.5 if isinstance(initializer, keras.initializers.VarianceScaling) else 1
     )
     assert sample.var() == pytest.approx(variance, rel=0.05)
@@ -88,7 +89,7 @@ def test_seeds():
     np.testing.assert_array_equal(dense_kernel(first), dense_kernel(again))
     assert (dense_kernel(first) != dense_kernel(other)).any()
     # Cores of one shape differ from each other under a fixed seed.
-    assert (ops.convert_to_numpy(first.cores[1]) != ops.convert_to_numpy(first.cores[2])).any()
+    assert (to_numpy(first.cores[1]) != to_numpy(first.cores[2])).any()
 
 
 def test_integer_rank_is_clipped_and_a_list_is_not():
@@ -103,20 +104,18 @@ def test_integer_rank_is_clipped_and_a_list_is_not():
 def test_from_dense_and_back(use_bias):
     dense = keras.layers.Dense(36, activation="tanh", use_bias=use_bias, bias_initializer="normal")
     x = np.random.default_rng(0).normal(size=(5, 24)).astype("float32")
-    expected = ops.convert_to_numpy(dense(x))
+    expected = to_numpy(dense(x))
     exact = TTDense.from_dense(dense, tolerance=0.0)
     assert exact.relative_error == 0
-    np.testing.assert_allclose(ops.convert_to_numpy(exact(x)), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(to_numpy(exact(x)), expected, rtol=1e-4, atol=1e-5)
     rough = TTDense.from_dense(dense, tt_ranks=2)
     assert max(c.shape[-1] for c in rough.cores) == 2
-    kernel = ops.convert_to_numpy(dense.kernel)
+    kernel = to_numpy(dense.kernel)
     true_error = np.linalg.norm(dense_kernel(rough) - kernel) / np.linalg.norm(kernel)
     assert rough.relative_error == pytest.approx(true_error, rel=1e-4)
     back = rough.to_dense()
     assert isinstance(back, keras.layers.Dense)
-    np.testing.assert_allclose(
-        ops.convert_to_numpy(back(x)), ops.convert_to_numpy(rough(x)), rtol=1e-4, atol=1e-5
-    )
+    np.testing.assert_allclose(to_numpy(back(x)), to_numpy(rough(x)), rtol=1e-4, atol=1e-5)
 
 
 def test_numpy_numbers_do_not_reach_the_config():
@@ -166,7 +165,7 @@ def test_errors_name_what_was_given(make, message):
 def test_weights_can_be_bfloat16():
     # TensorFlow has no QR decomposition of bfloat16, which orthogonal initial values need.
     layer = TTDense(15, (2, 3, 4), (3, 1, 5), (2, 6), dtype="bfloat16")
-    outputs = ops.convert_to_numpy(ops.cast(layer(np.ones((2, 24))), "float32"))
+    outputs = to_numpy(ops.cast(layer(np.ones((2, 24))), "float32"))
     assert {core.dtype for core in layer.cores} == {"bfloat16"}
     assert np.isfinite(outputs).all()
     assert outputs.any()

@@ -3,7 +3,6 @@ import numpy as np
 import oracles
 import pytest
 from conformance import to_numpy
-from keras import ops
 
 from keras_tnattn import TensorizedSpectralAttention
 from keras_tnattn.models import ATTENTIONS, text_classifier
@@ -32,7 +31,7 @@ def test_padding_changes_nothing_and_an_empty_text_is_finite(attention):
     model = text_classifier(50, 3, attention, embedding_dim=SIZES.get(attention, 6), **options)
     model.compile("adam", "sparse_categorical_crossentropy")
     model.fit(ids, labels, epochs=2, verbose=0)
-    assert all(np.isfinite(ops.convert_to_numpy(w)).all() for w in model.weights)
+    assert all(np.isfinite(to_numpy(w)).all() for w in model.weights)
     probabilities = model.predict(ids, verbose=0)
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
     padded = model.predict(np.pad(ids, ((0, 0), (0, 5))), verbose=0)
@@ -72,7 +71,7 @@ def test_stacked_linear_filters_are_the_polynomial_of_their_graph():
     )
     ids = np.random.default_rng(0).integers(1, 50, (2, 7))
     inside = keras.Model(model.input, model.get_layer("residual_1").output)
-    x = ops.convert_to_numpy(model.get_layer("embedding")(ids)).astype("float64")
+    x = to_numpy(model.get_layer("embedding")(ids)).astype("float64")
     graph = oracles.bidirectional_adjacency(7, 0.5)
     polynomial = 4 * np.eye(7) + 4 * graph + graph @ graph
     np.testing.assert_allclose(to_numpy(inside(ids)), polynomial @ x, rtol=1e-4, atol=1e-5)
@@ -88,7 +87,7 @@ def test_stacked_attentions_keep_the_size_and_ignore_padding(attention):
     assert model.get_layer("residual_1").output.shape[:2] == (None, None)
     name = "residual" if attention in ("sdpa", "plga") else "attention"
     first, second = (model.get_layer(f"{name}_{i}").weights[0] for i in range(2))
-    assert (ops.convert_to_numpy(first) != ops.convert_to_numpy(second)).any()
+    assert (to_numpy(first) != to_numpy(second)).any()
     ids, _ = texts()
     want = to_numpy(model(ids[1:2, :5]))
     got = to_numpy(model(ids))
@@ -108,7 +107,7 @@ def test_no_attention_is_the_same_however_often_it_is_stacked():
     one, three = (text_classifier(9, 2, "none", num_layers=n) for n in (1, 3))
     three.set_weights(one.get_weights())
     ids = np.array([[3, 4, 5, 0]])
-    outputs = (ops.convert_to_numpy(model(ids)) for model in (one, three))
+    outputs = (to_numpy(model(ids)) for model in (one, three))
     np.testing.assert_allclose(*outputs, rtol=1e-6)
 
 
@@ -158,9 +157,7 @@ def test_embeddings_of_every_kind(kind, attributes):
     model = text_classifier(50, 3, embedding_dim=8, embedding=kind, embedding_tt_ranks=3)
     embedding = model.get_layer("embedding")
     assert embedding.count_params() == attributes
-    assert ops.convert_to_numpy(embedding.compute_mask(np.array([[5, 0]]))).tolist() == [
-        [True, False]
-    ]
+    assert to_numpy(embedding.compute_mask(np.array([[5, 0]]))).tolist() == [[True, False]]
     assert to_numpy(model(texts()[0])).shape == (6, 3)
 
 
@@ -186,9 +183,9 @@ def test_word_dropout_drops_whole_words_in_training_and_keeps_the_mask():
     model = text_classifier(50, 3, "dpa", embedding_dim=6, word_dropout=0.4)
     inside = keras.Model(model.input, model.get_layer("word_dropout").output)
     ids = np.random.default_rng(0).integers(1, 50, (64, 20)).astype("int32")
-    words = ops.convert_to_numpy(model.get_layer("embedding")(ids))
+    words = to_numpy(model.get_layer("embedding")(ids))
     np.testing.assert_array_equal(to_numpy(inside(ids)), words)
-    dropped = ops.convert_to_numpy(inside(ids, training=True))
+    dropped = to_numpy(inside(ids, training=True))
     nonzero = (dropped != 0).any(axis=-1)
     np.testing.assert_allclose(dropped, words * nonzero[..., None] / 0.6, rtol=1e-5)
     assert abs(nonzero.mean() - 0.6) < 0.06

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from conformance import to_numpy
 from differentiation import gradients
 from keras import ops
 
@@ -14,35 +15,35 @@ MASK = np.array([[1, 1, 1, 1], [0, 1, 1, 0], [0, 0, 0, 0]], bool)
 def test_the_average_is_over_real_tokens(shape):
     x = X.reshape(shape).copy()
     x[~MASK] = np.nan
-    got = ops.convert_to_numpy(MaskedAveragePooling1D()(x, mask=ops.convert_to_tensor(MASK)))
+    got = to_numpy(MaskedAveragePooling1D()(x, mask=ops.convert_to_tensor(MASK)))
     expected = np.stack([x[0].mean(axis=0), x[1, 1:3].mean(axis=0), np.zeros(shape[2:])])
     np.testing.assert_allclose(got, expected, atol=1e-6)
 
 
 def test_the_average_of_a_single_token_is_that_token():
     mask = ops.convert_to_tensor(np.arange(4) == [[0], [2], [3]])
-    got = ops.convert_to_numpy(MaskedAveragePooling1D()(X, mask=mask))
+    got = to_numpy(MaskedAveragePooling1D()(X, mask=mask))
     np.testing.assert_allclose(got, X[[0, 1, 2], [0, 2, 3]], atol=1e-6)
 
 
 def test_without_a_mask_all_tokens_are_real():
-    got = ops.convert_to_numpy(MaskedAveragePooling1D()(X))
+    got = to_numpy(MaskedAveragePooling1D()(X))
     np.testing.assert_allclose(got, X.mean(axis=1), atol=1e-6)
-    got = ops.convert_to_numpy(MaskedAveragePooling1D()(X[:, :1]))
+    got = to_numpy(MaskedAveragePooling1D()(X[:, :1]))
     np.testing.assert_allclose(got, X[:, 0], atol=1e-6)
-    assert (ops.convert_to_numpy(MaskedAveragePooling1D()(X[:, :0])) == 0).all()
+    assert (to_numpy(MaskedAveragePooling1D()(X[:, :0])) == 0).all()
 
 
 def test_half_precision_holds_the_sum_of_a_long_text():
     x = np.full((1, 2000, 1), 100.0, "float16")
     got = MaskedAveragePooling1D(dtype="float16")(x, mask=np.ones((1, 2000), bool))
-    assert ops.convert_to_numpy(got) == 100
+    assert to_numpy(got) == 100
 
 
 def test_masked_tokens_are_gone():
     x = X.copy()
     x[~MASK] = np.inf
-    got = ops.convert_to_numpy(apply_mask(ops.convert_to_tensor(x), ops.convert_to_tensor(MASK)))
+    got = to_numpy(apply_mask(ops.convert_to_tensor(x), ops.convert_to_tensor(MASK)))
     np.testing.assert_array_equal(got, np.where(MASK[..., None], X, 0))
 
 
@@ -52,9 +53,9 @@ def test_tokens_may_have_many_axes():
     x = X.reshape(shape).copy()
     x[~MASK] = np.nan
     mask = ops.convert_to_tensor(MASK)
-    got = ops.convert_to_numpy(apply_mask(ops.convert_to_tensor(x), mask))
+    got = to_numpy(apply_mask(ops.convert_to_tensor(x), mask))
     np.testing.assert_array_equal(got.reshape(X.shape), np.where(MASK[..., None], X, 0))
-    got = ops.convert_to_numpy(MaskedAveragePooling1D()(x, mask=mask))
+    got = to_numpy(MaskedAveragePooling1D()(x, mask=mask))
     assert got.shape == (3, *shape[2:])
     expected = np.stack([x[0].mean(axis=0), x[1, 1:3].mean(axis=0), np.zeros(shape[2:])])
     np.testing.assert_allclose(got, expected, atol=1e-6)
@@ -64,13 +65,13 @@ def test_softmax_counts_what_is_not_masked():
     scores = np.array([[1.0, 2.0, 5.0], [1e30, 1.0, -1e30], [3.0, 3.0, 3.0]], "float32")
     mask = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 0]], bool)
     tensor = ops.convert_to_tensor(mask)
-    got = ops.convert_to_numpy(masked_softmax(ops.convert_to_tensor(scores), tensor))
+    got = to_numpy(masked_softmax(ops.convert_to_tensor(scores), tensor))
     share = 1 / (1 + np.e)
     np.testing.assert_allclose(got, [[share, 1 - share, 0], [1, 0, 0], [0, 0, 0]], atol=1e-6)
     (grad,) = gradients(lambda s: ops.sum(masked_softmax(s, tensor)[:, 0]), [scores])
     slope = share * (1 - share)
     np.testing.assert_allclose(grad, [[slope, -slope, 0], [0] * 3, [0] * 3], atol=1e-6)
-    plain = ops.convert_to_numpy(masked_softmax(ops.convert_to_tensor(scores), None))
+    plain = to_numpy(masked_softmax(ops.convert_to_tensor(scores), None))
     np.testing.assert_allclose(plain[2], [1 / 3] * 3, atol=1e-6)
 
 
@@ -78,5 +79,5 @@ def test_softmax_of_half_precision_is_masked_too():
     scores = np.array([[60_000.0, -60_000.0], [1.0, 2.0]], "float16")
     mask = np.array([[0, 1], [0, 0]], bool)
     got = masked_softmax(ops.convert_to_tensor(scores), ops.convert_to_tensor(mask))
-    np.testing.assert_array_equal(ops.convert_to_numpy(got), [[0, 1], [0, 0]])
-    assert str(ops.convert_to_numpy(got).dtype) == "float16"
+    np.testing.assert_array_equal(to_numpy(got), [[0, 1], [0, 0]])
+    assert str(to_numpy(got).dtype) == "float16"

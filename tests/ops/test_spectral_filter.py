@@ -2,6 +2,7 @@ import keras
 import numpy as np
 import oracles
 import pytest
+from conformance import to_numpy
 from differentiation import central_difference, gradients
 from keras import ops
 from slow_cases import slow_but
@@ -33,12 +34,12 @@ def filter_oracle(keys, values, damping, coefficients=(1.0, 1.0)):
 
 @pytest.mark.parametrize("damping", [0.0, 0.3, 0.9])
 def test_adjacencies_are_those_of_the_paper(damping):
-    a = ops.convert_to_numpy(time_graph.time_adjacency(5, damping))
-    omega = ops.convert_to_numpy(time_graph.time_adjacency(5, damping, "both"))
+    a = to_numpy(time_graph.time_adjacency(5, damping))
+    omega = to_numpy(time_graph.time_adjacency(5, damping, "both"))
     np.testing.assert_allclose(omega, oracles.bidirectional_adjacency(5, damping), atol=1e-7)
     np.testing.assert_allclose((a + a.T) / 2, omega, atol=1e-7)
     assert (np.tril(a) == 0).all()
-    block = ops.convert_to_numpy(time_graph.time_adjacency(2, damping, "both", offset=3))
+    block = to_numpy(time_graph.time_adjacency(2, damping, "both", offset=3))
     np.testing.assert_allclose(block, omega[3:5, 0:2], atol=1e-7)
 
 
@@ -55,8 +56,8 @@ def test_bandwidth_is_where_the_damping_vanishes():
 @pytest.mark.parametrize("length", [1, 2, 9])
 def test_filter_and_graph_are_those_of_the_paper(damping, length):
     keys, values = keys_and_values(2, length=length)
-    got = ops.convert_to_numpy(spectral_filter.spectral_filter(scaled(keys), values, damping))
-    psi = ops.convert_to_numpy(spectral_filter.attention_graph(scaled(keys), damping))
+    got = to_numpy(spectral_filter.spectral_filter(scaled(keys), values, damping))
+    psi = to_numpy(spectral_filter.attention_graph(scaled(keys), damping))
     for n in range(2):
         np.testing.assert_allclose(
             got[n], filter_oracle(keys[n], values[n], damping), rtol=1e-5, atol=1e-5
@@ -76,7 +77,7 @@ def test_polynomial_equals_the_spectral_form():
     eigenvalues, vectors = np.linalg.eigh(oracles.attention_graph(keys, 0.8))
     response = sum(alpha * eigenvalues**k for k, alpha in enumerate(coefficients))
     expected = vectors @ (response[:, None] * (vectors.T @ values))
-    np.testing.assert_allclose(ops.convert_to_numpy(got), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(to_numpy(got), expected, rtol=1e-4, atol=1e-4)
 
 
 def boundary_lengths():
@@ -96,7 +97,7 @@ def test_banded_equals_direct_at_every_block_boundary(damping, length):
     keys, values = keys_and_values(3, 2, length=length)
     coefficients = np.array([0.5, 1.0, -0.3], "float32")
     direct, banded = (
-        ops.convert_to_numpy(
+        to_numpy(
             spectral_filter.spectral_filter(
                 scaled(keys) / 2, values, damping, coefficients, method=method
             )
@@ -243,10 +244,10 @@ def test_named_graphs_are_their_formulas(name, causal):
     coefficients = np.array([0.5, 1.0, -0.3], "float32")
     omega = given_graph(weights, 60, causal)
     methods = ["direct"] if graph.bandwidth is None else ["direct", "banded"]
-    psi = ops.convert_to_numpy(spectral_filter.attention_graph(keys, graph, causal))
+    psi = to_numpy(spectral_filter.attention_graph(keys, graph, causal))
     for method in methods:
         got = spectral_filter.spectral_filter(keys, values, graph, coefficients, method, causal)
-        got = ops.convert_to_numpy(got)
+        got = to_numpy(got)
         for n in np.ndindex(2, 2):
             expected, graph_oracle = graph_filter_oracle(keys[n], values[n], omega, coefficients)
             np.testing.assert_allclose(got[n], expected, rtol=1e-4, atol=1e-4)
@@ -261,10 +262,10 @@ def test_a_given_adjacency_keeps_its_weights(batched, causal):
     keys, values = keys_and_values(2, 3, length=9)
     keys /= 2
     coefficients = np.array([0.5, 1.0, -0.3], "float32")
-    got = ops.convert_to_numpy(
+    got = to_numpy(
         spectral_filter.spectral_filter(keys, values, adjacency, coefficients, causal=causal)
     )
-    psi = ops.convert_to_numpy(spectral_filter.attention_graph(keys, adjacency, causal))
+    psi = to_numpy(spectral_filter.attention_graph(keys, adjacency, causal))
     for b, h in np.ndindex(2, 3):
         omega = np.broadcast_to(adjacency, (2, 9, 9))[b]
         omega = np.tril(omega, -1) if causal else omega
@@ -366,7 +367,7 @@ def test_no_length_is_too_short(method, causal):
         keys, values = keys_and_values(2, 3, length=length)
         coefficients = np.array([0.5, 1.0, -0.3], "float32")
         got = spectral_filter.spectral_filter(keys, values, 0.5, coefficients, method, causal)
-        np.testing.assert_allclose(ops.convert_to_numpy(got), 0.5 * values, rtol=1e-6)
+        np.testing.assert_allclose(to_numpy(got), 0.5 * values, rtol=1e-6)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -378,9 +379,7 @@ def test_the_band_is_as_near_as_stated(coefficients, causal, float64):
     values = ops.full((1, length, 1), value, "float64")
     alpha = ops.convert_to_tensor(coefficients, "float64")
     direct, banded = (
-        ops.convert_to_numpy(
-            spectral_filter.spectral_filter(keys, values, damping, alpha, method, causal)
-        )
+        to_numpy(spectral_filter.spectral_filter(keys, values, damping, alpha, method, causal))
         for method in ("direct", "banded")
     )
     error = np.abs(direct - banded).max()
@@ -448,7 +447,7 @@ def test_infinite_scores_stay_off_the_diagonal_in_half_precision():
     keys[0, np.arange(4), np.arange(4)] = 300.0
     values = np.ones((1, 4, 2), "float16")
     got = spectral_filter.spectral_filter(ops.convert_to_tensor(keys), values, 0.5)
-    np.testing.assert_array_equal(ops.convert_to_numpy(got), values)
+    np.testing.assert_array_equal(to_numpy(got), values)
 
 
 @pytest.mark.parametrize(

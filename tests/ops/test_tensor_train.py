@@ -3,6 +3,7 @@ import math
 import numpy as np
 import oracles
 import pytest
+from conformance import to_numpy
 from differentiation import gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,13 +85,13 @@ def test_a_rank_list_outside_the_bound_prints_it(ranks):
 def test_matrix_is_the_product_of_cores(factors, rank, seed):
     ranks = tensor_train.resolve_ranks(rank, *factors)
     cores = random_cores(*factors, ranks, seed)
-    got = ops.convert_to_numpy(tensor_train.tt_to_matrix([ops.convert_to_tensor(c) for c in cores]))
+    got = to_numpy(tensor_train.tt_to_matrix([ops.convert_to_tensor(c) for c in cores]))
     np.testing.assert_allclose(got, oracles.tt_matrix(cores), rtol=1e-4, atol=1e-4)
 
 
 def test_matrices_of_heads():
     cores = [np.stack([c, 2 * c, -c]) for c in random_cores((2, 3), (3, 2), (4,))]
-    got = ops.convert_to_numpy(tensor_train.tt_to_matrix(cores))
+    got = to_numpy(tensor_train.tt_to_matrix(cores))
     for head in range(3):
         expected = oracles.tt_matrix([core[head] for core in cores])
         np.testing.assert_allclose(got[head], expected, rtol=1e-5, atol=1e-5)
@@ -109,7 +110,7 @@ def test_every_plan_gives_the_same_product(factors, rank, rows):
         for left_first in (True, False)
     ]
     for plan in (None, *plans):
-        got = ops.convert_to_numpy(tensor_train.tt_matmul(x, cores, plan))
+        got = to_numpy(tensor_train.tt_matmul(x, cores, plan))
         np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3)
 
 
@@ -125,7 +126,7 @@ def test_product_of_heads(split, shapes):
     cores = [np.stack([c, 2 * c + 1]) for c in random_cores(*shapes)]
     x = np.random.default_rng(1).normal(size=(2, 5, 12)).astype("float32")
     plan = tensor_train.ContractionPlan(split, True, 1, 0, 1, 1)
-    got = ops.convert_to_numpy(tensor_train.tt_matmul_heads(x, cores, plan))
+    got = to_numpy(tensor_train.tt_matmul_heads(x, cores, plan))
     assert got.shape == (2, 2, 5, 6)
     for head in range(2):
         expected = x @ oracles.tt_matrix([core[head] for core in cores])
@@ -188,10 +189,10 @@ def test_a_given_plan_is_followed(monkeypatch):
     plan = tensor_train.ContractionPlan(1, True, 1, 0, 1, 1)
     x = np.ones((2, 6), "float32")
     expected = x @ oracles.tt_matrix(cores)
-    got = ops.convert_to_numpy(tensor_train.tt_matmul(x, cores, plan))
+    got = to_numpy(tensor_train.tt_matmul(x, cores, plan))
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
     heads = [ops.expand_dims(core, 0) for core in cores]
-    got = ops.convert_to_numpy(tensor_train.tt_matmul_heads(x[None], heads, plan))
+    got = to_numpy(tensor_train.tt_matmul_heads(x[None], heads, plan))
     np.testing.assert_allclose(got[0, 0], expected, rtol=1e-4, atol=1e-4)
 
 

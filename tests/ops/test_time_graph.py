@@ -2,6 +2,7 @@ import keras
 import numpy as np
 import oracles
 import pytest
+from conformance import to_numpy
 from differentiation import gradients
 from keras import ops
 
@@ -25,7 +26,7 @@ def sequence(batch, length, width=3, seed=0):
 @pytest.mark.parametrize("length", [0, 1, 2, 31, 32, 33, 65, 1023, 1025])
 def test_filter_is_the_product_with_the_adjacency(length, damping, receive_from):
     x = sequence(2, length)
-    got = ops.convert_to_numpy(time_filter(ops.convert_to_tensor(x), damping, receive_from))
+    got = to_numpy(time_filter(ops.convert_to_tensor(x), damping, receive_from))
     distance = np.arange(length)[None] - np.arange(length)[:, None]
     a = np.where(distance > 0, float(damping) ** np.maximum(distance, 1), 0)
     expected = {"later": a, "earlier": a.T, "both": (a + a.T) / 2}[receive_from] @ x
@@ -46,7 +47,7 @@ def test_filter_is_the_product_with_the_adjacency(length, damping, receive_from)
 )
 def test_filters_of_other_graphs(named, weights, length, receive_from):
     x = sequence(2, length)
-    got = ops.convert_to_numpy(time_filter(ops.convert_to_tensor(x), named, receive_from))
+    got = to_numpy(time_filter(ops.convert_to_tensor(x), named, receive_from))
     distance = np.arange(length)[None] - np.arange(length)[:, None]
     a = np.where(distance > 0, weights(distance), 0.0)
     expected = {"later": a, "earlier": a.T, "both": (a + a.T) / 2}[receive_from] @ x
@@ -54,10 +55,10 @@ def test_filters_of_other_graphs(named, weights, length, receive_from):
 
 
 def test_powers_keep_the_precision_of_float64(float64):
-    a = ops.convert_to_numpy(time_graph.time_adjacency(60, 0.9, dtype="float64"))
+    a = to_numpy(time_graph.time_adjacency(60, 0.9, dtype="float64"))
     np.testing.assert_allclose(a, oracles.time_adjacency(60, 0.9), rtol=1e-13)
     omega = time_graph.time_adjacency(60, time_graph.PowerLaw(1.7), "both", "float64")
-    assert ops.convert_to_numpy(omega)[0, 7] == pytest.approx(7**-1.7 / 2, rel=1e-14)
+    assert to_numpy(omega)[0, 7] == pytest.approx(7**-1.7 / 2, rel=1e-14)
 
 
 @pytest.mark.parametrize(("length", "damping"), [(700, 0.9), (100, 0.5)])
@@ -65,7 +66,7 @@ def test_vanishing_terms_are_those_of_the_formula(length, damping):
     # Far behind a silence: every tier must hand on small numbers as they are.
     x = np.zeros((1, length, 1), "float32")
     x[0, -1] = 1
-    got = ops.convert_to_numpy(time_filter(ops.convert_to_tensor(x), damping))[0, :, 0]
+    got = to_numpy(time_filter(ops.convert_to_tensor(x), damping))[0, :, 0]
     expected = graph(length, damping, "later")[:, -1]
     np.testing.assert_allclose(got, expected, rtol=1e-5)
 
@@ -73,7 +74,7 @@ def test_vanishing_terms_are_those_of_the_formula(length, damping):
 @pytest.mark.parametrize("receive_from", ["later", "earlier"])
 def test_long_sequences_equal_the_recurrence(receive_from):
     x = sequence(1, 40_000, 2)
-    got = ops.convert_to_numpy(time_filter(ops.convert_to_tensor(x), 0.9999, receive_from))
+    got = to_numpy(time_filter(ops.convert_to_tensor(x), 0.9999, receive_from))
     steps = x[0].astype("float64")
     steps = steps[::-1] if receive_from == "later" else steps
     expected, state = np.zeros_like(steps), np.zeros(2)
@@ -111,7 +112,7 @@ def test_one_trace_serves_all_lengths(damping, jit_compile):
     for batch, length in [(2, 1), (0, 3), (2, 70), (1, 1100)]:
         x = sequence(batch, length, 2)
         outputs, grad = run(x)
-        expected = ops.convert_to_numpy(time_filter(ops.convert_to_tensor(x), damping, "both"))
+        expected = to_numpy(time_filter(ops.convert_to_tensor(x), damping, "both"))
         np.testing.assert_allclose(outputs.numpy(), expected, rtol=1e-5, atol=1e-4)
         ones = time_filter(tf.ones_like(x), damping, "both")
         np.testing.assert_allclose(grad.numpy(), ones.numpy(), rtol=1e-5, atol=1e-4)
@@ -124,9 +125,7 @@ def test_half_precision_only_rounds_at_the_end(dtype):
     got = time_filter(x, 0.99)
     assert keras.backend.standardize_dtype(got.dtype) == dtype
     expected = ops.cast(time_filter(ops.cast(x, "float32"), 0.99), dtype)
-    np.testing.assert_array_equal(
-        *(ops.convert_to_numpy(ops.cast(t, "float32")) for t in (got, expected))
-    )
+    np.testing.assert_array_equal(*(to_numpy(ops.cast(t, "float32")) for t in (got, expected)))
 
 
 @pytest.mark.parametrize(

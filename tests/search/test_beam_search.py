@@ -5,6 +5,7 @@ import inspect
 import keras
 import numpy as np
 import pytest
+from conformance import to_numpy
 from keras import ops
 from translator_runs import small_translator
 
@@ -65,7 +66,7 @@ class Naive:
             if keras.backend.backend() == "jax":  # which compiles each operation for each shape
                 target = np.pad(target, ((0, 12 - len(target)), (0, 12 - target.shape[1])))
             inputs = {"source": np.tile(source, (len(target), 1)), "target": target}
-            x = ops.convert_to_numpy(self.model(inputs, training=False))
+            x = to_numpy(self.model(inputs, training=False))
             x = x[: len(new), len(new[0]) - 1].astype("float64")
             x -= x.max(-1, keepdims=True)
             x -= np.log(np.exp(x).sum(-1, keepdims=True))
@@ -99,7 +100,7 @@ class Naive:
 def forced(model, source, ids):
     """The score of ids by teacher forcing, and the most probable one after each."""
     inputs = {"source": np.array([source]), "target": ids[None, :-1]}
-    logs = ops.convert_to_numpy(ops.log_softmax(model(inputs, training=False)))[0]
+    logs = to_numpy(ops.log_softmax(model(inputs, training=False)))[0]
     total = -logs[np.arange(len(ids) - 1), ids[1:]].sum()
     return total / ((5 + len(ids)) / 6) ** 0.6, logs.argmax(-1)
 
@@ -139,7 +140,7 @@ def test_a_batch_is_each_sentence_alone(naive):
     search = BeamSearch(naive.model, 3, START, END, EXTRA)
     want = search(padded(SOURCES))
     wide = search(padded(SOURCES[::-1], 13), batch_size=2)
-    graph = [ops.convert_to_numpy(x) for x in search.search(ops.array(padded(SOURCES, 11)))]
+    graph = [to_numpy(x) for x in search.search(ops.array(padded(SOURCES, 11)))]
     alone = [search(padded([source])) for source in SOURCES]
     length = want.ids.shape[-1]
     assert not graph[0][..., length:].any()
@@ -264,7 +265,7 @@ def test_padding_before_a_token_loses_none():
     source[0, [0, 3, 10]], source[1, :3] = [2, 7, 9], [2, 5, 3]
     search = BeamSearch(model, 2, START, END, EXTRA)
     result = search(source)
-    want = [ops.convert_to_numpy(x) for x in search.search(ops.array(source))]
+    want = [to_numpy(x) for x in search.search(ops.array(source))]
     np.testing.assert_array_equal(result.ids, want[0][..., : result.ids.shape[-1]])
     np.testing.assert_allclose(result.scores, want[1], rtol=1e-4)
 

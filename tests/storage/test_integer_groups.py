@@ -9,7 +9,7 @@ from conformance import to_numpy
 from keras import ops
 
 from keras_tnattn.storage import integer_groups
-from keras_tnattn.storage.integer_groups import restored
+from keras_tnattn.storage.integer_groups import restored_matrix
 
 ALL_BITS = (2, 3, 4, 6, 8)
 RNG = np.random.default_rng(0)
@@ -41,7 +41,7 @@ def test_the_bytes_say_what_is_restored(bits, group_size):
     groups = integer_groups.quantize_groups(MATRIX, bits, group_size)
     expected = decoded(groups, 45, bits, group_size)
     np.testing.assert_allclose(
-        restored(groups, 45, bits, group_size), expected, rtol=2e-6, atol=1e-9
+        restored_matrix(groups, 45, bits, group_size), expected, rtol=2e-6, atol=1e-9
     )
     assert groups.nbytes == integer_groups.stored_bytes((45, 7), bits, group_size)
 
@@ -49,7 +49,7 @@ def test_the_bytes_say_what_is_restored(bits, group_size):
 @pytest.mark.parametrize("bits", ALL_BITS)
 def test_errors_are_below_a_step(bits):
     groups = integer_groups.quantize_groups(MATRIX, bits, 16)
-    approximation, shares = restored(groups, 45, bits, 16), []
+    approximation, shares = restored_matrix(groups, 45, bits, 16), []
     for start in range(0, 45, 16):
         part = MATRIX[start : start + 16]
         low, high = np.minimum(part.min(axis=0), 0), np.maximum(part.max(axis=0), 0)
@@ -71,8 +71,8 @@ def test_rows_are_the_columns_of_the_transpose(bits):
     rows = integer_groups.quantize_groups(MATRIX.T, bits, 16, axis=1)
     for name in ("integers", "scales", "zeros", "largest"):
         np.testing.assert_array_equal(getattr(rows, name).T, getattr(columns, name))
-    approximation = restored(rows, 45, bits, 16, axis=1)
-    np.testing.assert_allclose(approximation.T, restored(columns, 45, bits, 16), rtol=1e-6)
+    approximation = restored_matrix(rows, 45, bits, 16, axis=1)
+    np.testing.assert_allclose(approximation.T, restored_matrix(columns, 45, bits, 16), rtol=1e-6)
     # Some rows with any leading axes, as a lookup takes them.
     places = np.array([[0, 3], [6, 6]])
     some = [x[places] for x in rows[:3]]
@@ -90,7 +90,7 @@ def test_a_moment_reduces_the_error_of_the_outputs(bits):
     inputs = correlated_inputs()
     moment = inputs.T @ inputs / len(inputs)
     errors = [
-        np.linalg.norm(inputs @ (restored(groups, 45, bits, 16) - MATRIX))
+        np.linalg.norm(inputs @ (restored_matrix(groups, 45, bits, 16) - MATRIX))
         for groups in (
             integer_groups.quantize_groups(MATRIX, bits, 16),
             integer_groups.quantize_groups(MATRIX, bits, 16, moment=moment),
@@ -127,7 +127,7 @@ def test_one_step_for_a_whole_matrix(step):
     size = step * np.sqrt(np.square(matrix).mean())
     bits = integer_groups.bits_of_step(matrix, step)
     groups = integer_groups.quantize_groups(matrix, bits, group_size=60, step=step)
-    near = integer_groups.restored(groups, 60, bits, group_size=60)
+    near = integer_groups.restored_matrix(groups, 60, bits, group_size=60)
     assert np.abs(near - matrix).max() < 0.501 * size
     multiples = near / groups.largest
     np.testing.assert_allclose(multiples, np.rint(multiples), atol=1e-4)
@@ -140,10 +140,12 @@ def test_zeros_stay_zeros():
     matrix = MATRIX.copy()
     matrix[:16, 2] = 0
     for bits in ALL_BITS:
-        approximation = restored(integer_groups.quantize_groups(matrix, bits, 16), 45, bits, 16)
+        approximation = restored_matrix(
+            integer_groups.quantize_groups(matrix, bits, 16), 45, bits, 16
+        )
         assert (approximation[:16, 2] == 0).all()
         nothing = integer_groups.quantize_groups(0 * matrix, bits, 16)
-        assert (restored(nothing, 45, bits, 16) == 0).all()
+        assert (restored_matrix(nothing, 45, bits, 16) == 0).all()
 
 
 def test_every_integer_survives_packing():

@@ -5,6 +5,7 @@ import threading
 import keras
 import numpy as np
 import pytest
+from conformance import to_numpy
 
 from keras_tnattn.layers.token_embedding import TokenEmbedding
 from keras_tnattn.storage.adaptive_embedding import AdaptiveEmbedding
@@ -68,7 +69,7 @@ def test_a_tensor_stands_for_each_matrix(name):
 
     def outputs():
         results = [layer(inputs[0])] + ([layer(features, reverse=True)] if reverse else [])
-        return [keras.ops.convert_to_numpy(x) for x in results]
+        return [to_numpy(x) for x in results]
 
     matrices = stored_matrices(layer)
     expected = outputs()

@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from conformance import to_numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,7 +108,7 @@ class TestCharacters:
 
     def test_the_layer_does_the_same(self):
         vectorizer = learn_words(self.TEXTS, max_words=7, split="characters")
-        ids = keras.ops.convert_to_numpy(vectorizer.layer()(list(self.TEXTS)))
+        ids = to_numpy(vectorizer.layer()(list(self.TEXTS)))
         np.testing.assert_array_equal(ids, vectorizer(self.TEXTS))
         words = split_characters(list(self.TEXTS[:2])).to_list()
         assert [[w.decode() for w in row] for row in words] == [

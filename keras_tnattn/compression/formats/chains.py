@@ -97,12 +97,6 @@ def quantize_chain(layer: LayerChain, bits: int, batch: np.ndarray | None) -> La
             moments["kernel"] = rows.T @ rows / max(len(rows), 1)
         parts.append(quantized_layer(part, bits, GROUP, moments))
         inputs = None if inputs is None else ops.convert_to_numpy(parts[-1](inputs))
-    new = LayerChain(
-        parts,
-        activity_regularizer=layer.activity_regularizer,
-        trainable=layer.trainable,
-        dtype=layer.dtype_policy,
-        name=layer.name,
-    )
+    new = LayerChain.like(layer, parts)
     new.build_from_config(layer.get_build_config())
     return new

@@ -90,6 +90,8 @@ def _rounded(kernel: dense.Kernel, bits: int, step: float) -> _Rounded:
     groups = integer_groups.quantize_groups(
         sample, bits, size, moment=kernel.moment, step=float(share)
     )
-    symbols = integer_groups.unpacked(groups.integers, bits)[:size]
+    symbols = integer_groups.unpacked_integers(groups.integers, bits)[:size]
     coded = entropy_bytes(symbols) * kernel.matrix.size // sample.size
-    return _Rounded(sample, integer_groups.restored(groups, size, bits, size), coded + _ENTRY)
+    return _Rounded(
+        sample, integer_groups.restored_matrix(groups, size, bits, size), coded + _ENTRY
+    )

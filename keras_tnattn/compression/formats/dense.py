@@ -65,7 +65,7 @@ def candidates(
                 "dense",
                 (group,),
                 width,
-                rest + sum(kernel.stored(width, group) for kernel in kernels),
+                rest + sum(kernel.stored_bytes(width, group) for kernel in kernels),
                 error,
                 dense_flops(layer),
                 lambda: copy_layer(layer),
@@ -94,7 +94,7 @@ class Kernel:
     bytes: int
     weights: np.ndarray | None = None
 
-    def stored(self, bits: int, group: int) -> int:
+    def stored_bytes(self, bits: int, group: int) -> int:
         rows, columns = self.matrix.shape
         return integer_groups.stored_bytes((rows, columns), bits, group, self.axis)
 
@@ -103,7 +103,7 @@ class Kernel:
         columns = self.sample()
         moment = self.moment if by_moment else None
         groups = integer_groups.quantize_groups(columns, bits, group, moment=moment)
-        near = integer_groups.restored(groups, len(columns), bits, group)
+        near = integer_groups.restored_matrix(groups, len(columns), bits, group)
         return self.squares_of(near, columns, self.moment)
 
     def sample(self) -> np.ndarray:

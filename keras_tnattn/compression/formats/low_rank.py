@@ -66,13 +66,7 @@ def _quantize_factors(
     layer: keras.layers.Layer, bits: int, batch: np.ndarray | None
 ) -> keras.layers.Layer:
     """Returns a chain of the two parts of a dense or einsum layer, as integers."""
-    chain = LayerChain(
-        [layer.inner, layer.outer],
-        activity_regularizer=layer.activity_regularizer,
-        trainable=layer.trainable,
-        dtype=layer.dtype_policy,
-        name=layer.name,
-    )
+    chain = LayerChain.like(layer, [layer.inner, layer.outer])
     chain.build(input_shape(layer))
     return chains.quantize_chain(chain, bits, batch)
 
@@ -128,14 +122,14 @@ def _table_candidates(
     bits = None if bits is None else max(bits, 4)
     quantize = None if bits is None else functools.partial(LowRankEmbedding.quantized, bits=bits)
 
-    def rotated(rank: int) -> np.ndarray | None:
+    def rotation_of(rank: int) -> np.ndarray | None:
         # Integers that share a scale round best if they are about equally large.
         return None if bits is None else grouped_rows.random_rotation(rank).astype("float32")
 
     def make(rank: int) -> LowRankEmbedding:
         new = LowRankEmbedding(layer.input_dim, layer.output_dim, rank, **embedding_options(layer))
         new.build()
-        left, right, rotation = factors.coordinates[:, :rank], basis[:rank], rotated(rank)
+        left, right, rotation = factors.coordinates[:, :rank], basis[:rank], rotation_of(rank)
         if rotation is not None:
             left, right = left @ rotation, rotation.T @ right
         new.assign_factors(left, right)
@@ -143,7 +137,7 @@ def _table_candidates(
 
     def candidate(rank: int) -> Candidate:
         approximation, size = errors.coordinates[:, :rank], number * layer.input_dim * rank
-        rotation = rotated(rank)
+        rotation = rotation_of(rank)
         if rotation is not None and bits is not None:
             rotated_rows = approximation @ rotation
             rounded = integer_groups.rounded_matrix(rotated_rows, bits, rank, axis=1)

@@ -104,7 +104,7 @@ def _candidate(
     exact = grouped_rows.lookup(a, b, places[errors.rows])
     approximation, size, bits = exact, train.size(number), train.bits
     if bits is not None:
-        approximation, size = train.rounded(number, errors.rows)
+        approximation, size = train.rounded_rows(number, errors.rows)
     target = errors.coordinates[:, : exact.shape[1]]
     improved_error, weighted = errors.of(approximation + (error_left - 1) * (exact - target))
     return Candidate(
@@ -227,7 +227,7 @@ class _GroupedRows:
         numbers = a.size + b.shape[0] * b.shape[1] * columns
         return int(numbers * per_number) + shared + self._bytes_of_positions
 
-    def rounded(self, float_size: int, rows: np.ndarray) -> tuple[np.ndarray, int]:
+    def rounded_rows(self, float_size: int, rows: np.ndarray) -> tuple[np.ndarray, int]:
         """Returns coordinates of rows in the first cores, rounded, and the bytes of the layer."""
         a, b, places = self.first
         if self.bits is not None:
