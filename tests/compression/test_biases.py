@@ -59,8 +59,7 @@ def test_normalizations_take_the_corrections_of_convolutions():
     small = compress(model, data=IMAGES, bits=2, formats=(), verbose=0).model
     for name in ("first", "second"):
         expected, actual = (
-            to_numpy(keras.Model(x.inputs, x.get_layer(name).output)(IMAGES))
-            for x in (model, small)
+            to_numpy(keras.Model(x.input, x.get_layer(name).output)(IMAGES)) for x in (model, small)
         )
         assert np.abs(actual - expected).max() > 0.01
         axes = (0, 1, 2)
