@@ -277,6 +277,7 @@ class CompressionResult:
             ValueError: If the name ends with something else.
         """
         from keras_tnattn.export import file_costs, file_outputs, file_sizes
+        from keras_tnattn.export.examples import example_of
         from keras_tnattn.export.formats import write_file
 
         if example is None and self._data is not None:
@@ -290,7 +291,8 @@ class CompressionResult:
         print(costs)
         notes = self.report.notes
         if self._promised is not None:
-            count = self.count_flips(file_outputs(written))
+            run = file_outputs(written)
+            count = self.count_flips(lambda inputs: run(example_of(self.model, inputs)))
             broken = count.bound > self._promised.goal.max_flips
             notes = (*notes, f"{written.name}: {count}{_BROKEN * broken}.")
             print(notes[-1])

@@ -122,7 +122,8 @@ def file_outputs(path: str | os.PathLike) -> Callable[[Any], list[np.ndarray]]:
     """Returns a function from inputs of a model to the outputs of its file, run on one thread.
 
     Args:
-        path: A file `.onnx`, `.tflite` or `.xml` of `export_file`.
+        path: A file `.onnx`, `.tflite` or `.xml` of `export_file`. The function takes inputs with
+            the structure of those of the model.
 
     Example:
         ```python notest

@@ -27,7 +27,7 @@ from keras_tnattn.export.running import (
     run_saved_model,
 )
 from keras_tnattn.export.signatures import write_archive
-from keras_tnattn.export.tracing import Traced, plain_computation, traced
+from keras_tnattn.export.tracing import Traced, flat_layers, plain_computation, traced
 from keras_tnattn.storage.stand_ins import StoredMatrix
 from keras_tnattn.typing import Tensors
 from keras_tnattn_runtime.extras import installation
@@ -351,8 +351,17 @@ def write_computation(
     """
     form = _checked_form(path)
     write = {"ONNX": _write_onnx, "LiteRT": _write_litert, "OpenVINO": _write_openvino}[form]
-    with _writing(path, form) as partial, plain_computation(wanted.model, max_length):
-        return write(wanted, partial, max_error)
+    try:
+        with _writing(path, form) as partial, plain_computation(wanted.model, max_length):
+            return write(wanted, partial, max_error)
+    except RuntimeError as error:
+        wide = [x.name for x in flat_layers(wanted.model) if x.compute_dtype == "float64"]
+        if not wide:
+            raise
+        raise RuntimeError(
+            f"Expected float32, as runtimes lack operations of float64: build the model anew with "
+            f"dtype='float32', and set its weights. Received: {wide[-1]} of float64 ({error})"
+        ) from error
 
 
 def _write_onnx(wanted: Computation, path: str, max_error: float) -> dict[str, str]:

@@ -119,7 +119,22 @@ def openvino_model(model: Traced) -> Any:
             new = _restored(value) if isinstance(value, StoredMatrix) else _constant(value)
             parameter.output(0).replace(new.output(0))
             result.remove_parameter(parameter)
-    return result
+    # The reader leaves out inputs of which nothing depends.
+    read = {x.get_friendly_name(): x for x in result.get_parameters()}
+    inputs = [read.get(x.name) or _parameter(x) for x in file.graph.inputs if x.name not in stored]
+    return openvino.Model(result.get_results(), inputs)
+
+
+def _parameter(value: Any) -> Any:
+    """Returns the OpenVINO input for one of an ONNX graph."""
+    import openvino
+
+    sizes = [size if isinstance(size, int) else -1 for size in value.shape or ()]
+    kind = openvino.Type(value.dtype.numpy())
+    parameter = openvino.op.Parameter(kind, openvino.PartialShape(sizes))
+    parameter.set_friendly_name(value.name)
+    parameter.output(0).set_names({value.name})
+    return parameter
 
 
 def _constant(array: np.ndarray, bits: int = 8) -> Any:

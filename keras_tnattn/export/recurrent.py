@@ -49,7 +49,8 @@ def _gates_of(layer: keras.layers.Layer) -> tuple[int, ...]:
                 and cell.recurrent_activation is keras.activations.sigmoid
                 and getattr(cell, "reset_after", True)
             )
-            return gates if usual and not layer.stateful else ()
+            is_held = not layer.stateful and layer.compute_dtype != "float64"
+            return gates if usual and is_held else ()
     return ()
 
 

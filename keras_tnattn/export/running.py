@@ -1,6 +1,6 @@
 """Runs files by their own runtimes, and compares their outputs with those of a model."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -77,8 +77,6 @@ def resolution_of(model: keras.Model) -> float:
 
 def _named(names: list[str], example: Tensors) -> dict[str, Any]:
     """Returns the example as a dict of the names of the file's inputs, which keep its order."""
-    if isinstance(example, Mapping) and set(names) <= set(example):
-        return {name: example[name] for name in names}
     return dict(zip(names, keras.tree.flatten(example), strict=True))
 
 

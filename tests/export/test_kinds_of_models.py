@@ -65,7 +65,7 @@ ORDERS = {
 }
 
 
-@pytest.mark.parametrize("form", ["ONNX", "LiteRT"])
+@pytest.mark.parametrize("form", SUFFIXES)
 @pytest.mark.parametrize("name", ORDERS)
 def test_inputs_and_outputs_keep_the_order_of_the_model(name, form, tmp_path):
     pytest.importorskip(NEEDS[form])
@@ -77,9 +77,9 @@ def test_inputs_and_outputs_keep_the_order_of_the_model(name, form, tmp_path):
         for x in model.inputs
     ]
     example = [x.astype(y.dtype) for x, y in zip(example, model.inputs, strict=True)]
-    run = {"ONNX": running.run_onnx, "LiteRT": running.run_litert}[form]
+    run = running.RUNNERS[SUFFIXES[form]](path)
     expected = model(keras.tree.pack_sequence_as(model.input, example))
-    for got, wanted in zip(run(path, example), keras.tree.flatten(expected), strict=True):
+    for got, wanted in zip(run(example), keras.tree.flatten(expected), strict=True):
         np.testing.assert_allclose(got, wanted, atol=1e-5)
 
 
@@ -182,6 +182,21 @@ def test_models_of_half_floats(make, policy, form, tmp_path):
     # Half floats take two bytes in these files, too.
     if policy == "float16" and form in (".onnx", ".tflite"):
         assert path.stat().st_size < 2 * model.count_params() + 15_000
+
+
+@pytest.mark.parametrize("form", SUFFIXES.values())
+def test_float64_is_a_right_file_or_names_the_way_out(form, tmp_path):
+    for module in NEEDS.values():
+        pytest.importorskip(module)
+    inputs = keras.Input((8, 8, 3), dtype="float64")
+    conv = layers.Conv2D(4, 3, dtype="float64", name="wide")
+    path = tmp_path / f"model{form}"
+    if form == ".xml":
+        assert export_file(keras.Model(inputs, conv(inputs)), path).exists()  # compares the outputs
+        return
+    with pytest.raises(RuntimeError, match=r"dtype='float32'.*wide of float64"):
+        export_file(keras.Model(inputs, conv(inputs)), path)
+    assert not path.exists()
 
 
 QUANTIZE = """
