@@ -307,52 +307,35 @@ def test_describe_names_the_band(capsys):
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("options", "message"),
     [
-        (lambda: TensorizedSpectralAttention(0), "num_heads=0"),
-        (lambda: TensorizedSpectralAttention(2, -1), "key_dim=-1"),
-        (lambda: TensorizedSpectralAttention(2, filter_order=1), "filter_order=1"),
-        (lambda: TensorizedSpectralAttention(2, damping=1.0), r"damping=1\.0"),
-        (lambda: TensorizedSpectralAttention(2, damping=-0.1), r"damping=-0\.1"),
-        (lambda: TensorizedSpectralAttention(2, damping=(0.5,)), r"damping=\(0\.5,\), num_heads=2"),
-        (
-            lambda: TensorizedSpectralAttention(2, time_graph=Geometric(0.0, trainable=True)),
-            r"to start training from.*damping=0\.0",
-        ),
-        (
-            lambda: TensorizedSpectralAttention(
-                2, time_graph=Geometric(trainable=True), method="banded"
-            ),
-            "method='banded'",
-        ),
-        (lambda: TensorizedSpectralAttention(2, method="fast"), "method='fast'"),
-        (
-            lambda: TensorizedSpectralAttention(2, head_combination="max"),
-            "head_combination='max'",
-        ),
-        (lambda: TensorizedSpectralAttention(2, tt_input_shape=(2, 2)), "tt_output_shape=None"),
-        (
-            lambda: TensorizedSpectralAttention(
-                2, tt_input_shape=(2, 3), tt_output_shape=(2, 3)
-            ).build((None, None, 8)),
-            r"input_shape=\(None, None, 8\)",
-        ),
-        (
-            lambda: TensorizedSpectralAttention(2, tt_ranks=(9, 2)).build((None, None, 8)),
-            r"at most \(4, 4\).*tt_ranks=\(9, 2\)",
-        ),
-        (
-            lambda: TensorizedSpectralAttention(2).build((None, None, None)),
-            r"input_shape=\(None, None, None\)",
-        ),
-        (lambda: MultiHeadAdditiveAttention(2, key_dim=0), "key_dim=0"),
-        (
-            lambda: TensorizedGraphAttention(2, (2, 2)).build((None, None, 2, 2, 2)),
-            r"key_shape=\(2, 2\)",
-        ),
-        (lambda: MultiHeadDotProductAttention(0), "num_heads=0"),
+        ({"num_heads": 0}, "num_heads=0"),
+        ({"key_dim": -1}, "key_dim=-1"),
+        ({"filter_order": 1}, "filter_order=1"),
+        ({"damping": 1.0}, r"damping=1\.0"),
+        ({"damping": -0.1}, r"damping=-0\.1"),
+        ({"damping": (0.5,)}, r"damping=\(0\.5,\), num_heads=2"),
+        ({"time_graph": Geometric(trainable=True), "method": "banded"}, "method='banded'"),
+        ({"method": "fast"}, "method='fast'"),
+        ({"head_combination": "max"}, "head_combination='max'"),
+        ({"tt_input_shape": (2, 2)}, "tt_output_shape=None"),
+        ({"tt_input_shape": (2, 3), "tt_output_shape": (2, 3)}, r"input_shape=\(None, None, 8\)"),
+        ({"tt_ranks": (9, 2)}, r"at most \(4, 4\).*tt_ranks=\(9, 2\)"),
     ],
 )
-def test_errors_name_what_was_given(make, message):
+def test_errors_name_what_was_given(options, message):
     with pytest.raises(ValueError, match=message):
-        make()
+        TensorizedSpectralAttention(**{"num_heads": 2, **options}).build((None, None, 8))
+
+
+def test_errors_of_other_layers_name_what_was_given():
+    with pytest.raises(ValueError, match=r"input_shape=\(None, None, None\)"):
+        TensorizedSpectralAttention(2).build((None, None, None))
+    with pytest.raises(ValueError, match=r"key_shape=\(2, 2\)"):
+        TensorizedGraphAttention(2, (2, 2)).build((None, None, 2, 2, 2))
+    with pytest.raises(ValueError, match=r"to start training from.*damping=0\.0"):
+        Geometric(0.0, trainable=True)
+    with pytest.raises(ValueError, match="key_dim=0"):
+        MultiHeadAdditiveAttention(2, key_dim=0)
+    with pytest.raises(ValueError, match="num_heads=0"):
+        MultiHeadDotProductAttention(0)

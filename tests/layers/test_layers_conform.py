@@ -179,25 +179,16 @@ OTHERS = {
 
 
 # Variants, whose code is for the greater part that of another case: only in the slow tests.
-VARIANTS = {"tsa_one_head", "tsa_project", "tsa_sum", "tsa_window", "tga_power_law", "tga_mean"}
-VARIANTS |= {"encoder_swiglu", "plga_causal", "gtn_tensors", "encoder_tsa", "encoder_tensor_train"}
-VARIANTS |= {"tsa_order_4", "tsa_exponential", "tga_project", "encoder_tn", "tn_each"}
-VARIANTS |= {
-    "adaptive_embedding_reordered",
-    "tt_embedding_reordered",
-    "gtn_oblique",
-    "tsa_trained",
-    "tsa_per_head",
+VARIANTS = {
+    *("tsa_one_head", "tsa_project", "tsa_sum", "tsa_window"),
+    *("tga_power_law", "tga_mean", "encoder_swiglu", "plga_causal"),
+    *("gtn_tensors", "encoder_tsa", "encoder_tensor_train", "tsa_order_4"),
+    *("tsa_exponential", "tga_project", "encoder_tn", "tn_each"),
+    *("adaptive_embedding_reordered", "tt_embedding_reordered", "gtn_oblique", "tsa_trained"),
+    *("tsa_per_head", "gat_mean", "tt_dense_default", "encoder_plga"),
+    *("pldr", "plga_keys", "tsa_banded", "gtn_general"),
+    *("embedding_order_2", "ada"),
 }
-VARIANTS |= {
-    "gat_mean",
-    "tt_dense_default",
-    "encoder_plga",
-    "pldr",
-    "plga_keys",
-    "tsa_banded",
-}
-VARIANTS |= {"gtn_general", "embedding_order_2", "ada"}
 
 
 def cases(names):

@@ -84,10 +84,11 @@ def boundary_lengths():
     """Lengths around every block boundary, for one and for two block diagonals and more."""
     cases = []
     for damping in (0.1, 0.5, 0.8):
+        marks = () if damping == 0.5 else pytest.mark.slow
         block, num_offsets, shortest = plan(damping)
         counts = {1, 2, num_offsets + 1, num_offsets + 2}
         around = {n * block + d for n in counts for d in (-1, 0, 1)} | {1, shortest}
-        cases += [(damping, length) for length in sorted(around)]
+        cases += [pytest.param(damping, length, marks=marks) for length in sorted(around)]
     return cases
 
 
