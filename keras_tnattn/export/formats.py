@@ -8,7 +8,9 @@ import contextlib
 import dataclasses
 import functools
 import importlib.util
+import keyword
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,7 +88,7 @@ def export_saved_model(
     """
     _check_backend("SavedModel")
     example = example_of(model, example)
-    specs = [specs_of(model, example, length)]
+    specs = [_with_argument_names(specs_of(model, example, length))]
     # Gradients by `keras.ops.custom_gradient` cannot be converted; no served model needs any.
     jax = {"jax2tf_kwargs": {"with_gradient": False}} if keras.backend.backend() == "jax" else {}
     with _writing(Path(path), "SavedModel") as partial:
@@ -96,6 +98,20 @@ def export_saved_model(
         expected = Expected(_of(model), [example], resolution_of(model))
         expected.check(lambda inputs: run_saved_model(partial, inputs))
     return Path(path)
+
+
+def _with_argument_names(specs: Any) -> Any:
+    """Returns specs with names that TensorFlow takes: distinct identifiers, no words of Python."""
+    names: list[str] = []
+    for spec in keras.tree.flatten(specs):
+        name = re.sub(r"\W", "_", spec.name, flags=re.ASCII).lstrip("_") or "inputs"
+        while name in names or keyword.iskeyword(name) or name == "self":
+            name += "_"
+        names.append(name)
+    rest = iter(names)
+    return keras.tree.map_structure(
+        lambda spec: keras.InputSpec(dtype=spec.dtype, shape=spec.shape, name=next(rest)), specs
+    )
 
 
 def export_onnx(

@@ -89,15 +89,16 @@ def run_saved_model(path: str, example: Tensors) -> list[np.ndarray]:
 
 
 def run_onnx(path: str, example: Tensors) -> list[np.ndarray]:
-    return onnx_runner(path)(example)
+    """Returns the outputs for inputs as the model takes them, whatever the file calls them."""
+    return onnx_runner(path)(keras.tree.flatten(example))
 
 
 def run_openvino(path: str, example: Tensors) -> list[np.ndarray]:
-    return openvino_runner(path)(example)
+    return openvino_runner(path)(keras.tree.flatten(example))
 
 
 def run_litert(path: str, example: Tensors) -> list[np.ndarray]:
-    return litert_runner(path)(example)
+    return litert_runner(path)(keras.tree.flatten(example))
 
 
 def onnx_runner(path: str) -> Callable[[Tensors], list[np.ndarray]]:

@@ -57,6 +57,9 @@ ORDERS = {
     "ids, feats": ids_before_features,
     "right, left": lambda: difference("right", "left"),
     "enc, dec": lambda: difference("enc", "dec"),
+    "words of Python": lambda: difference("in", "class"),
+    "names that are one identifier": lambda: difference("a b", "a_b", as_dict=True),
+    "names that are none": lambda: difference("é", "1st"),
     "names of each other": lambda: difference("a", "b", as_dict=True),
     "twelve inputs": twelve_inputs,
     "twelve outputs": twelve_outputs,
@@ -65,21 +68,25 @@ ORDERS = {
 }
 
 
-@pytest.mark.parametrize("form", SUFFIXES)
+@pytest.mark.parametrize("form", [*SUFFIXES, "SavedModel"])
 @pytest.mark.parametrize("name", ORDERS)
 def test_inputs_and_outputs_keep_the_order_of_the_model(name, form, tmp_path):
-    pytest.importorskip(NEEDS[form])
+    pytest.importorskip(NEEDS.get(form, BACKEND))
     model = ORDERS[name]()
-    path = str(export_file(model, tmp_path / f"model{SUFFIXES[form]}"))
+    path = str(export_file(model, tmp_path / f"model{SUFFIXES.get(form, '')}"))
     rng = np.random.default_rng(1)
     example = [
         rng.integers(0, 9, (5, 3)) if x.dtype == "int32" else rng.normal(size=(5, x.shape[1]))
         for x in model.inputs
     ]
     example = [x.astype(y.dtype) for x, y in zip(example, model.inputs, strict=True)]
-    run = running.RUNNERS[SUFFIXES[form]](path)
-    expected = model(keras.tree.pack_sequence_as(model.input, example))
-    for got, wanted in zip(run(example), keras.tree.flatten(expected), strict=True):
+    inputs = keras.tree.pack_sequence_as(model.input, example)
+    expected = model(inputs)
+    if form == "SavedModel":
+        outputs = running.run_saved_model(path, inputs)
+    else:
+        outputs = running.RUNNERS[SUFFIXES[form]](path)(example)
+    for got, wanted in zip(outputs, keras.tree.flatten(expected), strict=True):
         np.testing.assert_allclose(got, wanted, atol=1e-5)
 
 
