@@ -155,12 +155,12 @@ MASKS = [
 def test_a_mask_of_another_shape(name, mask):
     make, arguments = CASES[name]
     length = 5 if mask.startswith(("value", "key", "memory")) else 7
-    good = np.ones((3, 7, 5) if mask == "attention_mask" else (3, length), bool)
-    call(make(), {**arguments, mask: good})
-    call(make(), {**arguments, mask: good[:1]})  # the same for the whole batch
+    good, layer = np.ones((3, 7, 5) if mask == "attention_mask" else (3, length), bool), make()
+    call(layer, {**arguments, mask: good})
+    call(layer, {**arguments, mask: good[:1]})  # the same for the whole batch
     for wrong in (good[:, :-1], good[:2], good[..., None], good[0]):
         with pytest.raises(ValueError, match=rf"Expected {mask} \(B, .*Received: {mask}.shape"):
-            call(make(), {**arguments, mask: wrong})
+            call(layer, {**arguments, mask: wrong})
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -178,12 +178,12 @@ GRAPHS = [name for name in sorted(CASES) if "adjacency" in parameters(name)]
 @pytest.mark.parametrize("name", GRAPHS)
 def test_an_adjacency_of_another_shape(name):
     make, arguments = CASES[name]
-    inputs = arguments["inputs"]
+    inputs, layer = arguments["inputs"], make()
     for good in (RING, RING[None], np.stack([RING] * 3)):
-        assert call(make(), {"inputs": inputs, "adjacency": good}) is not None
+        assert call(layer, {"inputs": inputs, "adjacency": good}) is not None
     for wrong in (RING[:6], RING[:6, :6], RING[0], np.stack([RING] * 2), X):
         with pytest.raises(ValueError, match=r"Expected adjacency \(L, L\) or \(B, L, L\).*L=7"):
-            call(make(), {"inputs": inputs, "adjacency": wrong})
+            call(layer, {"inputs": inputs, "adjacency": wrong})
 
 
 @pytest.mark.parametrize("name", GRAPHS)
