@@ -92,6 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 2
     try:
+        if settings.workers > 1:  # else another server that shares the port would be no error
+            listen(options.host, options.port).close()
         listening = listen(options.host, options.port, shares=settings.workers > 1)
     except (OSError, OverflowError) as error:
         print(f"error: Could not listen on {options.host}:{options.port}: {error}", file=sys.stderr)

@@ -82,8 +82,9 @@ def create_app(saved_models: str | os.PathLike, settings: Settings | None = None
         threading.Thread(
             target=_watch, args=(inference, settings.poll_s, stopped), name="watcher", daemon=True
         ).start()
-        while settings.workers > 1 and (repository.loading() or not repository.scanned):
-            await anyio.sleep(0.05)
+        if settings.workers > 1:
+            while not inference.draining and (repository.loading() or not repository.scanned):
+                await anyio.sleep(0.05)
         yield
         stopped.set()
         generation.close()

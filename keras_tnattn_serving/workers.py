@@ -1,5 +1,6 @@
 """Several processes that answer on one port."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -7,6 +8,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from types import FrameType
 
@@ -15,18 +17,16 @@ METRICS = "PROMETHEUS_MULTIPROC_DIR"
 _AGAIN_S = 1.0  # a worker that ends sooner after its start is replaced no sooner
 
 
-def listen(host: str, port: int, shares: bool) -> socket.socket:
+def listen(host: str, port: int, shares: bool = False) -> socket.socket:
     """Binds a port; with `shares`, so that each worker can bind it, too.
 
     Raises:
-        OSError: If somebody else listens there, or this system cannot share ports.
+        OSError: If somebody else listens there, with `shares` without sharing the port, or this
+            system cannot share ports.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     if shares and not (hasattr(os, "fork") and hasattr(socket, "SO_REUSEPORT")):
         raise OSError("this system shares no ports: use --workers 1")
-    if shares and port:
-        # Other servers that share their ports are in nobody's way else.
-        listen(host, port, shares=False).close()
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if shares:
@@ -56,7 +56,8 @@ def run_workers(count: int, serve: Callable[[bool], None]) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         stopping.append(number)
         for process in list(workers):
-            os.kill(process, number)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(process, number)
 
     def start(first: bool = False) -> None:
         process = _fork(first, serve, alive, owner)
@@ -72,8 +73,8 @@ def run_workers(count: int, serve: Callable[[bool], None]) -> None:
             start(index == 0)
         while workers:
             process, status = os.wait()
-            began = workers.pop(process)
-            if stopping:
+            began = workers.pop(process, None)
+            if stopping or began is None:  # the first process of a container gets others', too
                 continue
             from prometheus_client import multiprocess
 
@@ -101,6 +102,8 @@ def _fork(first: bool, serve: Callable[[bool], None], alive: int, owner: int) ->
     try:
         serve(first)
         status = 0
+    except Exception:
+        traceback.print_exc()
     finally:
         os._exit(status)
 

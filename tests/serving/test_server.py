@@ -206,16 +206,20 @@ def test_workers_share_a_port_and_are_replaced(plain, capsys):
     body = {"instances": [[1.0, 2.0]]}
     with as_process(plain, "--workers", 2, "--poll-s", 0.1) as (url, process):
         path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        sockets, port = Path("/proc/net/tcp"), url.rpartition(":")[2]
+        listening = f":{int(port):04X} 00000000:0000 0A"
+        wait_for(lambda: sockets.read_text().count(listening) == 2)
         asked = 30
         for _ in range(asked):
             assert post(f"{url}/v1/models/double:predict", body)[0] == 200
         counted = 'keras_tnattn_serving_requests_total{code="200",method="POST",model="double"}'
         assert f"{counted} {asked}.0" in get(f"{url}/metrics")[1]
-        assert main([str(plain), "--port", url.rpartition(":")[2], "--workers", "2"]) == 2
+        assert main([str(plain), "--port", port, "--workers", "2"]) == 2
         assert "Could not listen" in capsys.readouterr().err
         before = set(path.read_text().split())
         os.kill(int(min(before)), signal.SIGKILL)
         wait_for(lambda: len(set(path.read_text().split()) - before) == 1)
+        wait_for(lambda: sockets.read_text().count(listening) == 2)
         for _ in range(asked):
             assert post(f"{url}/v1/models/double:predict", body)[0] == 200
         process.send_signal(signal.SIGTERM)
