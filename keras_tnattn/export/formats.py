@@ -414,9 +414,8 @@ def _write_litert(wanted: Computation, path: str, max_error: float) -> dict[str,
 
     Layers restore their matrices, those with the largest errors first, until it is.
     """
-    from keras_tnattn.export.litert_file import WIDENED, litert_file
+    from keras_tnattn.export.litert_file import WIDENED, litert_file, stored_bytes
     from keras_tnattn.export.litert_kernels import change_of, content_key, filter_of
-    from keras_tnattn.export.narrowing import narrow_bytes
 
     reasons: dict[int, str] = {}
 
@@ -427,7 +426,7 @@ def _write_litert(wanted: Computation, path: str, max_error: float) -> dict[str,
             return "floats: a table, of which each call restores rows"
         return reasons.get(content_key(matrix), "")
 
-    trace = functools.partial(wanted.traced, narrow_bytes, WIDENED, why_not_held=why_not_held)
+    trace = functools.partial(wanted.traced, stored_bytes, WIDENED, why_not_held=why_not_held)
     while True:
         graph, examples = trace(), wanted.examples
         if graph.has_lists:

@@ -2,8 +2,8 @@
 
 TensorFlow's converter writes the operations. Filters of integers take the place of the floats that
 stand for them. The stored weights, which were inputs for it, become constants; other constants of
-floats become integers or half floats with an operation `DEQUANTIZE`, which the runtime executes
-once.
+floats become half floats if these are the same, with an operation `DEQUANTIZE`, which the runtime
+executes once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,35 @@ from typing import Any
 import numpy as np
 
 from keras_tnattn.export.litert_kernels import Filter, filter_of
-from keras_tnattn.export.narrowing import Narrow, narrowed
 from keras_tnattn.export.tracing import Traced, as_function, quiet, with_constants
 
 # What LiteRT has no kernels for, and what is computed in place of it.
 WIDENED = {"float16": "float32", "uint16": "int32", "uint32": "int32", "bool": "bool"}
+# Smaller constants stay as they are: what describes them takes about as many bytes.
 _FEW = 256
 ZERO = "zero"  # an input of the converted graph, so that the converter does not know its value
 _AFTER_PRODUCTS = ("Add", "AddV2", "BiasAdd", "Relu", "Relu6", "Maximum", "Minimum")
+
+
+def stored_bytes(array: np.ndarray) -> int:
+    """Returns how many bytes a file has for a constant.
+
+    Example:
+        >>> stored_bytes(np.ones((100, 30), "float32"))
+        6000
+    """
+    return array.nbytes if array.nbytes < _FEW else _narrowest(array).nbytes
+
+
+def _narrowest(array: np.ndarray) -> np.ndarray:
+    """Returns an array of the same numbers: whole ones of few bytes, or half floats."""
+    if array.dtype == np.int32 and array.min(initial=0) >= 0:
+        return array.astype(np.min_scalar_type(int(array.max(initial=0))))
+    if array.dtype != np.float32:
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        half = array.astype("float16")
+    return half if np.array_equal(half.astype("float32"), array) else array
 
 
 def litert_file(model: Traced) -> tuple[bytes, set[str]]:
@@ -205,18 +226,16 @@ class _Edit:
             array = self._constant(graph.tensors[position])
             if array is None or position in biases:
                 continue
-            if array.dtype == np.int32:
-                least = np.min_scalar_type(int(array.max()))
-                if array.min() >= 0 and least.itemsize < 4:
-                    kind = getattr(self._schema.TensorType, least.name.upper())
-                    source = self._tensor(graph, kind, array.shape, array.astype(least))
-                    first.append(self._cast(graph, source, position))
+            narrow = _narrowest(array)
+            if narrow.nbytes == array.nbytes:
                 continue
-            form = narrowed(array)
-            if form is not None:
-                source = self._numbers(graph, form)
+            kind = getattr(self._schema.TensorType, narrow.dtype.name.upper())
+            source = self._tensor(graph, kind, array.shape, narrow)
+            graph.tensors[position].buffer = 0
+            if array.dtype == np.int32:
+                first.append(self._cast(graph, source, position))
+            else:
                 first.append(self._operator("DEQUANTIZE", [source], [position]))
-                graph.tensors[position].buffer = 0
         graph.operators = [*first, *graph.operators]
 
     def compute_once(self, other: Any, weights: list[np.ndarray], positions: list[int]) -> None:
@@ -298,20 +317,6 @@ class _Edit:
             return None
         return np.frombuffer(bytes(data), dtype).reshape(tensor.shape)
 
-    def _numbers(self, graph: Any, form: Narrow) -> int:
-        """Adds a constant of integers or half floats."""
-        types = self._schema.TensorType
-        data = _packed(form.numbers) if form.bits == 4 else form.numbers
-        kind = {4: types.INT4, 8: types.INT8, 16: types.FLOAT16}[form.bits]
-        position = self._tensor(graph, kind, form.numbers.shape, data)
-        if form.scales is not None:
-            parameters = self._schema.QuantizationParametersT()
-            parameters.scale = form.scales
-            parameters.zeroPoint = np.zeros(len(form.scales), "int64")
-            parameters.quantizedDimension = form.axis
-            graph.tensors[position].quantization = parameters
-        return position
-
     def _buffer(self, array: np.ndarray) -> int:
         buffer = self._schema.BufferT()
         buffer.data = np.frombuffer(np.ascontiguousarray(array).tobytes(), "uint8")
@@ -332,7 +337,6 @@ class _Edit:
 
     def _cast(self, graph: Any, source: int, target: int) -> Any:
         types = [graph.tensors[position].type for position in (source, target)]
-        graph.tensors[target].buffer = 0
         return self._operator("CAST", [source], [target], inDataType=types[0], outDataType=types[1])
 
     def _operator(

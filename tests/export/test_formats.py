@@ -298,7 +298,8 @@ def test_weights_keep_their_bytes(name, form, tmp_path):
     if form == "OpenVINO":  # its text grows with the number of operations
         assert sizes[str(path.with_suffix(".bin"))] <= 1.2 * stored + 2000
     else:
-        assert sum(sizes.values()) <= 1.2 * stored + 10_000
+        # The operations that restore integers take more in LiteRT.
+        assert sum(sizes.values()) <= 1.2 * stored + (12_000 if form == "LiteRT" else 10_000)
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="writes LiteRT files on TensorFlow only")

@@ -127,3 +127,10 @@ def test_compress_rounds_for_litert(bits, kind, tmp_path):
     assert not change_of({x.name: stored_matrices(x)["kernel"] for x in small.layers[-2:]})
     (got,) = running.run_litert(str(path), data)
     assert relative(got, small.predict(data, verbose=0)) < 0.015
+
+
+def test_kernels_that_keras_quantized_keep_their_bytes(tmp_path):
+    model = keras.Sequential([keras.Input((256,)), layers.Dense(512), layers.Dense(256)])
+    model.quantize("int8")
+    path = export_litert(model, tmp_path / "model.tflite")
+    assert path.stat().st_size < model.count_params() + 10_000
